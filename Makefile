@@ -1,0 +1,42 @@
+# Each target creates .venv when it is missing or when pyproject.toml or constraints.txt is newer.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test check bench clean
+
+help:  ## List the targets
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 12
+
+demo: $(VENV)/.installed  ## Train one model with 20 clients over loopback sockets, under a minute
+	@$(BIN)/unstale demo
+
+test: $(VENV)/.installed-test  ## Run the tests
+	$(BIN)/python -m pytest
+
+check: $(VENV)/.installed-dev  ## Everything that must hold: ruff, import-linter, mypy --strict, tests
+	PATH="$(abspath $(BIN)):$$PATH" scripts/check
+
+bench: $(VENV)/.installed-bench  ## Run the benchmarks; figures go to benchmarks/results/
+	$(BIN)/python -m benchmarks
+
+clean:  ## Remove the virtual environment
+	rm -rf $(VENV)
+
+$(BIN)/python:
+	@echo "Creating $(VENV) ..."
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "unstale needs Python 3.11 or later; name one with: make PYTHON=python3.12 ..." >&2; exit 2; }
+	@$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.installed: pyproject.toml constraints.txt | $(BIN)/python
+	@echo "Installing unstale and what it needs (PyTorch is large: a few minutes the first time) ..."
+	@$(PIP) --editable .
+	@touch $@
+
+$(VENV)/.installed-%: pyproject.toml constraints.txt | $(BIN)/python
+	@echo "Installing unstale with its '$*' extra (PyTorch is large: a few minutes the first time) ..."
+	@$(PIP) --editable '.[$*]'
+	@touch $@ $(VENV)/.installed

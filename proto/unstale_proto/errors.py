@@ -1,0 +1,30 @@
+"""What can be wrong with something that arrives, as a closed list: metrics, answers and tests share it."""
+
+from enum import StrEnum
+
+
+class Reason(StrEnum):
+    """Why a message or an update was refused."""
+
+    MALFORMED_HEADER = "malformed-header"  # not msgpack, not a map, or a field missing, of the wrong type or out of range
+    HEADER_TOO_LARGE = "header-too-large"
+    UNKNOWN_TYPE = "unknown-type"
+    WRONG_PROTOCOL = "wrong-protocol"  # another protocol version
+    WRONG_SIGNATURE = "wrong-signature"  # made for another model
+    WRONG_SIZE = "wrong-size"  # payload bytes do not match the model, or a frame is over its bound
+    NON_FINITE = "non-finite"  # NaN or infinity in the payload
+    UNKNOWN_TASK = "unknown-task"  # never given to this client
+    EXPIRED_TASK = "expired-task"  # given, and taken back since
+    UNKNOWN_VERSION = "unknown-version"  # a base version that the task was not given with, or that was never issued
+    UNKNOWN_CLIENT = "unknown-client"  # an id that is not below the number of clients
+    HELLO_FIRST = "hello-first"  # a connection that has not said hello, or whose client has moved to another
+    UNEXPECTED_TYPE = "unexpected-type"  # a known message that this side does not take
+    RUN_FINISHED = "run-finished"
+
+
+class RemoteContractError(Exception):
+    """The other side broke the wire contract. `reason` is for machines, the text for people."""
+
+    def __init__(self, reason: Reason, message: str) -> None:
+        super().__init__(message)
+        self.reason = reason

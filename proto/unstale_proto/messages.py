@@ -1,0 +1,176 @@
+"""The messages, as frozen types that are valid because they exist. PROTOCOL.md says what each is for.
+
+Header fields of every message are `protocol` and `type`; unknown fields are ignored, so that a later minor change can
+add one. Payload frames follow the header of `task` and `update` only.
+"""
+
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from unstale_proto import limits
+from unstale_proto.errors import Reason
+
+Count = Annotated[int, Field(ge=0, le=limits.INTEGER_MAX)]
+Positive = Annotated[int, Field(ge=1, le=limits.INTEGER_MAX)]
+ClientId = Annotated[int, Field(ge=0, lt=limits.CLIENTS_MAX)]
+Seconds = Annotated[float, Field(gt=0, le=limits.SECONDS_MAX)]
+Name = Annotated[str, Field(min_length=1, max_length=limits.NAME_MAX)]
+Text = Annotated[str, Field(max_length=limits.TEXT_MAX)]
+Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+Token = Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(frozen=True, strict=True, extra="ignore", allow_inf_nan=False)
+
+
+class Message(_Strict):
+    """A message. `type` is its name on the wire."""
+
+    type: ClassVar[str]
+
+
+class TensorSpec(_Strict):
+    """One parameter of the model, in vector order. dtype: as the sender trains it; payloads are float32 all the same."""
+
+    name: Name
+    shape: Annotated[tuple[Annotated[int, Field(ge=1, le=2**40)], ...], Field(max_length=limits.RANK_MAX)]
+    dtype: Literal["float32"]
+
+
+class PartitionPlan(_Strict):
+    """How the training set is shared out, for clients that hold a share of a public data set."""
+
+    name: Name
+    alpha: Annotated[float, Field(gt=0, le=1e6)] | None = None
+    min_examples: Positive = 1
+
+
+class TrainingPlan(_Strict):
+    """How clients train. steps: optimiser steps a task, unless epochs is given."""
+
+    name: Name
+    batch_size: Positive
+    steps: Positive | None = None
+    epochs: Positive | None = None
+    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    weight_decay: Annotated[float, Field(ge=0, le=1)] = 0.0
+
+
+class Hello(Message):
+    """Client to server: here I am. session: 16 random bytes in hex, drawn once a process; the same after a reconnect.
+
+    holding: ids of the tasks that the client has received and not yet had acknowledged.
+    """
+
+    type: ClassVar[str] = "hello"
+    client_id: ClientId
+    session: Token
+    holding: Annotated[tuple[Positive, ...], Field(max_length=limits.HOLDING_MAX)] = ()
+
+
+class Welcome(Message):
+    """Server to client: you are in, and this is the run."""
+
+    type: ClassVar[str] = "welcome"
+    client_id: ClientId
+    run_id: Token
+    clients: Annotated[int, Field(ge=1, le=limits.CLIENTS_MAX)]
+    seed: Count
+    version: Count
+    model: Name
+    data: Name
+    partition: PartitionPlan
+    training: TrainingPlan
+    tensors: Annotated[tuple[TensorSpec, ...], Field(min_length=1, max_length=limits.TENSORS_MAX)]
+    signature: Digest
+    heartbeat_s: Seconds
+    lease_s: Seconds
+
+
+class Task(Message):
+    """Server to client: train from this model. The payload is the model, float32.
+
+    number: how many tasks this client was given before; with the client id it keys the task's random draws.
+    learning_rate: eta_l, per step.
+    """
+
+    type: ClassVar[str] = "task"
+    task_id: Positive
+    number: Count
+    version: Count
+    learning_rate: Annotated[float, Field(gt=0, le=1e6)]
+    signature: Digest
+    payload_bytes: Positive
+
+
+class Update(Message):
+    """Client to server: what a task made. The payload is the vector, float32, in the units that `kind` says.
+
+    learning_rate: eta_l used; the server divides a delta by it. loss: mean mini-batch loss, nats.
+    """
+
+    type: ClassVar[str] = "update"
+    task_id: Positive
+    base_version: Count
+    kind: Literal["gradient", "delta"]
+    num_examples: Positive
+    steps: Positive
+    loss: float
+    learning_rate: Annotated[float, Field(gt=0, le=1e6)]
+    signature: Digest
+    payload_bytes: Positive
+
+
+class Ack(Message):
+    """Server to client: the verdict on an update. A repeat gets `duplicate` and the first verdict in the other fields.
+
+    reason: set exactly when first_outcome is `rejected`.
+    """
+
+    type: ClassVar[str] = "ack"
+    task_id: Positive
+    outcome: Literal["accepted", "duplicate", "rejected"]
+    first_outcome: Literal["accepted", "rejected"]
+    reason: Reason | None = None
+
+
+class Heartbeat(Message):
+    """Both ways: I am alive. The server answers each one of a client's with the same number.
+
+    number: counts a client's heartbeats of this session. Messages of one connection keep their order, so an answer to
+    a heartbeat sent after an update, and no acknowledgement before it, says that the update or its ack was lost: send
+    it again. version: the newest that the sender knows.
+    """
+
+    type: ClassVar[str] = "heartbeat"
+    number: Count
+    version: Count
+
+
+class Bye(Message):
+    """Client to server: I am leaving. reason: for people."""
+
+    type: ClassVar[str] = "bye"
+    reason: Text = ""
+
+
+class Stop(Message):
+    """Server to client: work no more. `superseded`: another process took over this client id."""
+
+    type: ClassVar[str] = "stop"
+    reason: Literal["finished", "shutdown", "superseded"]
+    version: Count
+
+
+class Error(Message):
+    """Either way: a message was refused, or (client to server) a task could not be done.
+
+    task_id: the task concerned, when there is one. A client that gives a task back names it with reason `non-finite`.
+    """
+
+    type: ClassVar[str] = "error"
+    reason: Reason
+    message: Text = ""
+    task_id: Positive | None = None

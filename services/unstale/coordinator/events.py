@@ -1,0 +1,96 @@
+"""What the coordinator is told. Facts, in the past tense, each with the time at which it became one.
+
+`at_s` is seconds on the shell's own clock (monotonic, or virtual) and never goes back. `client_id` is 0 <= id < clients.
+"""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientJoined:
+    """A client said hello: for the first time, after it was lost, or again on a new connection.
+
+    holding: ids of the tasks that it has received and not yet had an acknowledgement for. A task that it was given
+    and does not hold was lost on the way.
+    """
+
+    client_id: int
+    at_s: float
+    holding: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientLeft:
+    """A client said goodbye and works no more."""
+
+    client_id: int
+    at_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeartbeatReceived:
+    """A client is alive: renews its lease and nothing else. Every other event of a client renews it too."""
+
+    client_id: int
+    at_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UpdateArrived:
+    """An update has come in and lies staged under `handle`.
+
+    handle: the shell's name for the staged tensor; the coordinator only passes it on. -1 when nothing was staged.
+    base_version: the version that the update says it was computed from.
+    defect: why the payload itself cannot be used (the wire contract's reason), or None.
+    """
+
+    client_id: int
+    task_id: int
+    base_version: int
+    handle: int
+    at_s: float
+    defect: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskFailed:
+    """A client could not make an update of its task (its training diverged, say) and gives the task back."""
+
+    client_id: int
+    task_id: int
+    at_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimerFired:
+    """A timer that was set is due. A timer that was set again since then is not reported for its old time."""
+
+    timer: str
+    at_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundApplied:
+    """The learner has made `version` out of the round that it was last told to apply."""
+
+    version: int
+    at_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StopRequested:
+    """The operator wants the run to end now."""
+
+    at_s: float
+
+
+Event = (
+    ClientJoined
+    | ClientLeft
+    | HeartbeatReceived
+    | UpdateArrived
+    | TaskFailed
+    | TimerFired
+    | RoundApplied
+    | StopRequested
+)
