@@ -6,7 +6,9 @@ from enum import StrEnum
 class Reason(StrEnum):
     """Why a message or an update was refused."""
 
-    MALFORMED_HEADER = "malformed-header"  # not msgpack, not a map, or a field missing, of the wrong type or out of range
+    MALFORMED_HEADER = (
+        "malformed-header"  # no msgpack map, or a field missing, of the wrong type, out of range
+    )
     HEADER_TOO_LARGE = "header-too-large"
     UNKNOWN_TYPE = "unknown-type"
     WRONG_PROTOCOL = "wrong-protocol"  # another protocol version
@@ -15,7 +17,7 @@ class Reason(StrEnum):
     NON_FINITE = "non-finite"  # NaN or infinity in the payload
     UNKNOWN_TASK = "unknown-task"  # never given to this client
     EXPIRED_TASK = "expired-task"  # given, and taken back since
-    UNKNOWN_VERSION = "unknown-version"  # a base version that the task was not given with, or that was never issued
+    UNKNOWN_VERSION = "unknown-version"  # a base version that the task was not given with, or never issued
     UNKNOWN_CLIENT = "unknown-client"  # an id that is not below the number of clients
     HELLO_FIRST = "hello-first"  # a connection that has not said hello, or whose client has moved to another
     UNEXPECTED_TYPE = "unexpected-type"  # a known message that this side does not take

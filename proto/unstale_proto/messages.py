@@ -1,12 +1,13 @@
 """The messages, as frozen types that are valid because they exist. PROTOCOL.md says what each is for.
 
-Header fields of every message are `protocol` and `type`; unknown fields are ignored, so that a later minor change can
-add one. Payload frames follow the header of `task` and `update` only.
+Header fields of every message are `protocol` and `type`; unknown fields are ignored, so that a later minor
+change can add one. Payload frames follow the header of `task` and `update` only.
 """
 
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic_core import PydanticCustomError
 
 from unstale_proto import limits
 from unstale_proto.errors import Reason
@@ -19,6 +20,13 @@ Name = Annotated[str, Field(min_length=1, max_length=limits.NAME_MAX)]
 Text = Annotated[str, Field(max_length=limits.TEXT_MAX)]
 Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 Token = Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
+LearningRate = Annotated[float, Field(gt=0, le=limits.LEARNING_RATE_MAX)]
+Loss = Annotated[float, Field(ge=-limits.LOSS_MAX, le=limits.LOSS_MAX)]
+PayloadBytes = Annotated[
+    int, Field(ge=limits.FLOAT_BYTES, le=limits.PAYLOAD_BYTES_MAX, multiple_of=limits.FLOAT_BYTES)
+]
+# On the wire a reason is its text; strict validation would take only a member of the enumeration.
+WireReason = Annotated[Reason, Field(strict=False)]
 
 
 class _Strict(BaseModel):
@@ -32,10 +40,12 @@ class Message(_Strict):
 
 
 class TensorSpec(_Strict):
-    """One parameter of the model, in vector order. dtype: as the sender trains it; payloads are float32 all the same."""
+    """One parameter of the model, in vector order. dtype: as the sender trains it, and as payloads are."""
 
     name: Name
-    shape: Annotated[tuple[Annotated[int, Field(ge=1, le=2**40)], ...], Field(max_length=limits.RANK_MAX)]
+    shape: Annotated[
+        tuple[Annotated[int, Field(ge=1, le=limits.DIMENSION_MAX)], ...], Field(max_length=limits.RANK_MAX)
+    ]
     dtype: Literal["float32"]
 
 
@@ -43,7 +53,7 @@ class PartitionPlan(_Strict):
     """How the training set is shared out, for clients that hold a share of a public data set."""
 
     name: Name
-    alpha: Annotated[float, Field(gt=0, le=1e6)] | None = None
+    alpha: Annotated[float, Field(gt=0, le=limits.ALPHA_MAX)] | None = None
     min_examples: Positive = 1
 
 
@@ -59,8 +69,9 @@ class TrainingPlan(_Strict):
 
 
 class Hello(Message):
-    """Client to server: here I am. session: 16 random bytes in hex, drawn once a process; the same after a reconnect.
+    """Client to server: here I am.
 
+    session: 16 random bytes in hex, drawn once a process; the same after a reconnect.
     holding: ids of the tasks that the client has received and not yet had acknowledged.
     """
 
@@ -88,6 +99,14 @@ class Welcome(Message):
     heartbeat_s: Seconds
     lease_s: Seconds
 
+    @model_validator(mode="after")
+    def _is_consistent(self) -> Self:
+        if self.client_id >= self.clients:
+            raise PydanticCustomError("client_id", "client_id should be less than clients")
+        if self.lease_s <= self.heartbeat_s:
+            raise PydanticCustomError("lease_s", "lease_s should be more than heartbeat_s")
+        return self
+
 
 class Task(Message):
     """Server to client: train from this model. The payload is the model, float32.
@@ -100,9 +119,9 @@ class Task(Message):
     task_id: Positive
     number: Count
     version: Count
-    learning_rate: Annotated[float, Field(gt=0, le=1e6)]
+    learning_rate: LearningRate
     signature: Digest
-    payload_bytes: Positive
+    payload_bytes: PayloadBytes
 
 
 class Update(Message):
@@ -117,31 +136,44 @@ class Update(Message):
     kind: Literal["gradient", "delta"]
     num_examples: Positive
     steps: Positive
-    loss: float
-    learning_rate: Annotated[float, Field(gt=0, le=1e6)]
+    loss: Loss
+    learning_rate: LearningRate
     signature: Digest
-    payload_bytes: Positive
+    payload_bytes: PayloadBytes
 
 
 class Ack(Message):
-    """Server to client: the verdict on an update. A repeat gets `duplicate` and the first verdict in the other fields.
+    """Server to client: the verdict on an update.
 
-    reason: set exactly when first_outcome is `rejected`.
+    A repeat gets `duplicate` and the first verdict in the other fields. reason: set exactly when
+    first_outcome is `rejected`.
     """
 
     type: ClassVar[str] = "ack"
     task_id: Positive
     outcome: Literal["accepted", "duplicate", "rejected"]
     first_outcome: Literal["accepted", "rejected"]
-    reason: Reason | None = None
+    reason: WireReason | None = None
+
+    @model_validator(mode="after")
+    def _is_consistent(self) -> Self:
+        if self.outcome != "duplicate" and self.outcome != self.first_outcome:
+            raise PydanticCustomError(
+                "outcome", "first_outcome should be equal to outcome unless that is 'duplicate'"
+            )
+        if (self.reason is None) != (self.first_outcome == "accepted"):
+            raise PydanticCustomError(
+                "reason", "reason should be given exactly when first_outcome is 'rejected'"
+            )
+        return self
 
 
 class Heartbeat(Message):
     """Both ways: I am alive. The server answers each one of a client's with the same number.
 
-    number: counts a client's heartbeats of this session. Messages of one connection keep their order, so an answer to
-    a heartbeat sent after an update, and no acknowledgement before it, says that the update or its ack was lost: send
-    it again. version: the newest that the sender knows.
+    number: counts a client's heartbeats of this session. Messages of one connection keep their order, so an
+    answer to a heartbeat sent after an update, and no acknowledgement before it, says that the update or its
+    ack was lost: send it again. version: the newest that the sender knows.
     """
 
     type: ClassVar[str] = "heartbeat"
@@ -167,10 +199,11 @@ class Stop(Message):
 class Error(Message):
     """Either way: a message was refused, or (client to server) a task could not be done.
 
-    task_id: the task concerned, when there is one. A client that gives a task back names it with reason `non-finite`.
+    task_id: the task concerned, when there is one. A client that names one gives that task back, for the
+    reason `non-finite` when its training diverged.
     """
 
     type: ClassVar[str] = "error"
-    reason: Reason
+    reason: WireReason
     message: Text = ""
     task_id: Positive | None = None

@@ -14,9 +14,9 @@ from torch import Tensor, nn
 class FlatModel:
     """A module whose parameters and gradients are views into two vectors, `parameters_d` and `gradient_d`.
 
-    Loading a version is one copy, a gradient is read without gathering, and an optimiser step is one operation on d
-    numbers. The order is `module.named_parameters()`, float32. Buffers are not part of the vector (algorithms.md 1.5).
-    The module must not be moved, cast or given new parameters afterwards.
+    Loading a version is one copy, a gradient is read without gathering, and an optimiser step is one
+    operation on d numbers. The order is `module.named_parameters()`, float32. Buffers are not part of the
+    vector (algorithms.md 1.5). The module must not be moved, cast or given new parameters afterwards.
     """
 
     def __init__(self, module: nn.Module, device: torch.device | str = "cpu") -> None:
@@ -41,23 +41,29 @@ class FlatModel:
 
 
 def describe(module: nn.Module) -> tuple[tuple[str, tuple[int, ...], str], ...]:
-    """(name, shape, dtype) of every parameter in vector order: what the wire contract's signature is made of."""
-    return tuple((name, tuple(p.shape), str(p.dtype).removeprefix("torch.")) for name, p in module.named_parameters())
+    """(name, shape, dtype) of every parameter in vector order: what the wire contract signs."""
+    return tuple(
+        (name, tuple(parameter.shape), str(parameter.dtype).removeprefix("torch."))
+        for name, parameter in module.named_parameters()
+    )
 
 
 def to_bytes(model_d: Tensor) -> memoryview:
     """The vector's little-endian float32 bytes, without a copy where it already lies in host memory.
 
-    model_d: [d] float32, contiguous. The view shares memory with it: do not write to the vector while it is in use.
+    model_d: [d] float32, contiguous. The view shares memory with it: do not write to the vector while it is
+    in use.
     """
     host_d: np.ndarray = model_d.detach().cpu().numpy()
-    return memoryview(host_d.astype("<f4", copy=False)).cast("B")
+    return host_d.astype("<f4", copy=False).data.cast("B")
 
 
-def from_bytes(frames: Iterable[memoryview | bytes], dimension: int, device: torch.device | str = "cpu") -> Tensor:
+def from_bytes(
+    frames: Iterable[memoryview | bytes], dimension: int, device: torch.device | str = "cpu"
+) -> Tensor:
     """A new [d] float32 vector from payload frames in order. Their sizes must add up to 4 d bytes."""
     model_d = torch.empty(dimension, dtype=torch.float32)
-    target = memoryview(model_d.numpy()).cast("B")
+    target = model_d.numpy().data.cast("B")
     offset = 0
     for frame in frames:
         end = offset + len(frame)

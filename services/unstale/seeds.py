@@ -1,13 +1,16 @@
 """Every random number of a run comes from here: one seed, one stream a purpose, one generator a use.
 
-A generator is made for each use and never carried from one to the next, so that a restart loses no position and the
-order in which things happen changes no draw. Source: algorithms.md 1.5. This module imports no torch, because the
-coordinator draws from it; models are initialised in `training.initialise`.
+A generator is made for each use and never carried from one to the next, so that a restart loses no position
+and the order in which things happen changes no draw. Source: algorithms.md 1.5. This module imports no torch,
+because the coordinator draws from it; models are initialised in `training.initialise`.
 """
 
 from enum import IntEnum
 
 import numpy as np
+
+Generator = np.random.Generator
+"""The type of a stream, for annotations."""
 
 
 class Stream(IntEnum):
@@ -21,9 +24,9 @@ class Stream(IntEnum):
     SELECTION = 6  # round
 
 
-def stream(seed: int, purpose: Stream, *key: int) -> np.random.Generator:
+def stream(seed: int, purpose: Stream, *key: int) -> Generator:
     """A PCG64 generator that depends on nothing but its arguments.
 
     seed: the run's seed, >= 0. key: what the draw belongs to, as listed at `Stream`, each >= 0.
     """
-    return np.random.Generator(np.random.PCG64(np.random.SeedSequence(seed, spawn_key=(int(purpose), *key))))
+    return Generator(np.random.PCG64(np.random.SeedSequence(seed, spawn_key=(int(purpose), *key))))

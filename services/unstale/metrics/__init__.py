@@ -1,0 +1,1 @@
+"""What is measured, and what each fact of a run adds to it. Pure: the services turn it into Prometheus."""

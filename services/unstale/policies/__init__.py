@@ -1,0 +1,16 @@
+"""Aggregation policies: how the updates of a round become one step of the server. One file a method."""
+
+from unstale.policies.policy import Policy, PolicySettings, Step, UpdateBatch
+from unstale.policies.registry import PolicyDescription, SettingDescription, create, describe, names
+
+__all__ = [
+    "Policy",
+    "PolicyDescription",
+    "PolicySettings",
+    "SettingDescription",
+    "Step",
+    "UpdateBatch",
+    "create",
+    "describe",
+    "names",
+]

@@ -51,7 +51,9 @@ class UpdateBatch:
             if shape != (rows,):
                 raise ValueError(f"{name} must have shape ({rows},) to fit matrix_Kd, got {shape}")
         if self.base_models is not None and len(self.base_models) != rows:
-            raise ValueError(f"base_models must hold {rows} models to fit matrix_Kd, got {len(self.base_models)}")
+            raise ValueError(
+                f"base_models must hold {rows} models to fit matrix_Kd, got {len(self.base_models)}"
+            )
 
     def __len__(self) -> int:
         return self.matrix_Kd.shape[0]

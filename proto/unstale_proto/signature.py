@@ -1,0 +1,35 @@
+"""The signature of a model: a digest of its parameters' names, shapes and dtypes."""
+
+import hashlib
+import math
+import struct
+from collections.abc import Sequence
+
+from unstale_proto import limits
+from unstale_proto.messages import TensorSpec
+
+
+def digest(tensors: Sequence[TensorSpec]) -> str:
+    """SHA-256 in hex over the tensors in vector order, each as PROTOCOL.md writes it down.
+
+    Every text is preceded by its length and every shape by its rank: two models never give the same bytes.
+    """
+    return hashlib.sha256(b"".join(canonical_bytes(tensor) for tensor in tensors)).hexdigest()
+
+
+def canonical_bytes(tensor: TensorSpec) -> bytes:
+    """What the signature is taken over: one tensor, little-endian."""
+    rank = len(tensor.shape)
+    return b"".join(
+        (_text(tensor.name), struct.pack(f"<I{rank}Q", rank, *tensor.shape), _text(tensor.dtype)),
+    )
+
+
+def payload_bytes(tensors: Sequence[TensorSpec]) -> int:
+    """Bytes of a payload for a model with these parameters."""
+    return limits.FLOAT_BYTES * sum(math.prod(tensor.shape) for tensor in tensors)
+
+
+def _text(text: str) -> bytes:
+    encoded = text.encode()
+    return struct.pack("<I", len(encoded)) + encoded

@@ -1,0 +1,39 @@
+"""`unstale config`: write, check and show the configuration."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from unstale.cli.options import RUN, takes_settings
+from unstale.config import Settings, load
+from unstale.config.write import resolved, write_commented
+
+app = typer.Typer(help="Write, check and show the configuration.")
+
+FileToWrite = Annotated[Path, typer.Argument(help="The file to write.")]
+FileToCheck = Annotated[Path, typer.Argument(help="The file to check.")]
+Force = Annotated[bool, typer.Option("--force", help="Overwrite the file if it exists.")]
+
+
+@app.command()
+def write(file: FileToWrite = Path("unstale.yaml"), force: Force = False) -> None:
+    """Write a commented file of every key at its default."""
+    write_commented(file, force=force)
+    print(f"{file}: written; use it with --config {file}")
+
+
+@app.command()
+def check(file: FileToCheck) -> None:
+    """Say whether a run could start with this file, variables and options aside."""
+    from unstale.config.parts import check as check_parts  # imports torch
+
+    check_parts(load(file))
+    print(f"{file}: ok")
+
+
+@app.command()
+@takes_settings(*RUN, "server", "client", "simulation")
+def show(settings: Settings) -> None:
+    """Print every key with the value that it has after file, variables and options."""
+    print(resolved(settings), end="")

@@ -1,0 +1,91 @@
+"""`unstale`: parse, call one function, print. Nothing here imports torch; a command does when it runs.
+
+A command is a function in a file of its own, added to `app` below. With `@takes_settings(...)` its first
+parameter is the configuration as resolved, and its options are the keys of the sections named.
+"""
+
+import sys
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+from typer.main import get_command
+
+from unstale import __version__
+from unstale.cli import config
+from unstale.cli.policies import policies
+from unstale.errors import UserError, unknown_name
+
+
+class _Commands(TyperGroup):
+    """Commands by name; an unknown one is told with the nearest spelling."""
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """The command, or UserError. While a shell completes a line, None."""
+        command = super().get_command(ctx, cmd_name)
+        if command is None and not ctx.resilient_parsing:
+            raise unknown_name("command", cmd_name, self.commands)
+        return command
+
+
+app = typer.Typer(
+    cls=_Commands,
+    help="Federated learning that does not wait: one model, many clients, updates that arrive late.",
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(f"unstale {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options_of_unstale_itself(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version.", callback=_print_version, is_eager=True)
+    ] = False,
+) -> None:
+    pass
+
+
+app.command()(policies)
+app.add_typer(config.app, name="config", cls=_Commands)
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Carry out one command line and return its exit code: 0, 2 for a user's mistake, 130 after Ctrl-C.
+
+    A mistake is one sentence on stderr. What else goes wrong is our own, and raised.
+    """
+    command = get_command(app)
+    try:
+        code = command.main(list(arguments) or ["--help"], prog_name="unstale", standalone_mode=False)
+    except UserError as error:
+        sentence = str(error)
+    except typer.TyperException as error:
+        sentence = _sentence(error)
+    else:
+        return code if isinstance(code, int) else 0
+    print(f"unstale: {sentence}", file=sys.stderr)
+    return 2
+
+
+def _sentence(error: typer.TyperException) -> str:
+    """What Typer has to say about a command line, in our form."""
+    context = getattr(error, "ctx", None)
+    advice = f"; see {context.command_path} --help" if context else ""
+    if error.message.startswith("No such option"):
+        near = getattr(error, "possibilities", None)
+        advice = f"; did you mean {near[0]!r}?" if near else advice
+        return f"unknown option {getattr(error, 'option_name', '')!r}{advice}"
+    text = " ".join(error.format_message().split()).removesuffix(".")
+    return text[:1].lower() + text[1:] + advice
+
+
+def main() -> None:
+    """The entry point."""
+    sys.exit(run(sys.argv[1:]))

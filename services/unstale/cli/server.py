@@ -1,0 +1,28 @@
+"""`unstale server`: serve one run."""
+
+from typing import Annotated
+
+import typer
+
+from unstale.cli import report
+from unstale.cli.options import RUN, takes_settings
+from unstale.config import Settings
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON lines, for programs.")]
+
+
+@takes_settings(*RUN, "server")
+def server(settings: Settings, as_json: AsJson = False) -> None:
+    """Serve one run: wait for the clients, hand out the model, aggregate what comes back."""
+    from unstale.server.service import Server  # imports torch
+
+    report.log_to_stderr()
+    run = Server(settings, on_progress=lambda now: report.progress(now, as_json=as_json))
+    report.stop_on_signals(run.stop)
+    if as_json:
+        report.json_line("listening", {"address": run.address, "http_address": run.http_address})
+    else:
+        http = f"; metrics at http://{run.http_address}/metrics" if run.http_address else ""
+        print(f"listening at {run.address}{http}", flush=True)
+        print(f"waiting for {settings.min_clients or settings.clients} clients", flush=True)
+    report.outcome(run.run(), as_json=as_json, clock="")

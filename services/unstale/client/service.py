@@ -1,0 +1,214 @@
+"""The client process: one DEALER a hosted client, one loop for all of them, one worker thread that trains."""
+
+import logging
+import secrets
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import zmq
+from unstale_proto import codec, payload
+from unstale_proto.errors import RemoteContractError
+from unstale_proto.messages import Message, Welcome
+
+from unstale import flat, translate
+from unstale.client.session import ClientSession, Instruction, Retire, Send, State, Train
+from unstale.client.worker import Crashed, Failed, Job, Result, Trained, Worker
+from unstale.config.workplace import Workplace
+from unstale.errors import UserError
+from unstale.net import sockets
+from unstale.net.clock import now_s
+from unstale.net.mailbox import Mailbox
+
+log = logging.getLogger("unstale.client")
+
+FIRST_WORD_S = 3.0  # a server that has not answered by then is worth a word to the person who waits
+
+
+@dataclass(frozen=True, slots=True)
+class StopNow:
+    """The operator wants this process to end."""
+
+
+@dataclass(slots=True)
+class _Line:
+    """A hosted client and its connection."""
+
+    session: ClientSession
+    socket: zmq.Socket[bytes]
+
+
+class ClientProcess:
+    """Hosts clients `first` to `first + count - 1` until the run is finished or `stop` is called.
+
+    server: its address. prepare: makes data, shares and model of the run that a welcome describes. heartbeat_s: of the
+    links; that of the clients is the server's to say. patience_s: give up when no server answers for so long at the
+    start; None waits for ever.
+    """
+
+    def __init__(
+        self,
+        *,
+        server: str,
+        first: int,
+        count: int,
+        threads: int,
+        prepare: Callable[[Welcome], Workplace],
+        heartbeat_s: float,
+        linger_s: float,
+        patience_s: float | None = None,
+    ) -> None:
+        sockets.require_libzmq()
+        self._server = server
+        self._patience_s = patience_s
+        self._mailbox: Mailbox[Result | StopNow] = Mailbox()
+        self._worker = Worker(prepare, self._mailbox.post, threads=threads)
+        self._context = zmq.Context()
+        self._context.set(zmq.MAX_SOCKETS, max(1023, count + 16))
+        self._poller = zmq.Poller()
+        self._poller.register(self._mailbox.fileno(), zmq.POLLIN)
+        self._lines: dict[int, _Line] = {}
+        self._line_of: dict[zmq.Socket[bytes], _Line] = {}
+        self._met = False
+        self._warned = False
+        self._stopped = False
+        self._farewells: list[Retire] = []
+        for client_id in range(first, first + count):
+            socket = sockets.dealer(self._context, heartbeat_s=heartbeat_s, linger_s=linger_s)
+            sockets.connect(socket, server)
+            line = _Line(ClientSession(client_id, secrets.token_hex(16)), socket)
+            self._lines[client_id] = line
+            self._line_of[socket] = line
+            self._poller.register(socket, zmq.POLLIN | zmq.POLLOUT)
+
+    def stop(self) -> None:
+        """End soon, telling the server. Any thread, signal handlers included."""
+        self._mailbox.post(StopNow())
+
+    def run(self) -> None:
+        """Work until it is over. Raises UserError when the server refuses a client or nobody answers in time."""
+        self._started_s = now_s()
+        self._worker.start()
+        try:
+            while not self._stopped and any(
+                line.session.state is not State.OVER for line in self._lines.values()
+            ):
+                self._turn()
+        finally:
+            self._worker.close()
+            for line in self._lines.values():
+                line.socket.close()
+            self._context.term()
+            self._mailbox.close()
+        reasons = {farewell.reason: farewell.message for farewell in self._farewells}
+        if reasons and "finished" not in reasons:
+            raise UserError(next(iter(reasons.values())))
+
+    # ------------------------------------------------------------------------------------------------------ one turn
+
+    def _turn(self) -> None:
+        for waiting, readiness in self._poller.poll(self._patience_ms()):
+            if waiting == self._mailbox.fileno():
+                for letter in self._mailbox.drain():
+                    self._open(letter)
+                continue
+            line = self._line_of[waiting]
+            if readiness & zmq.POLLOUT and line.session.state is State.AWAY:
+                self._follow(line, line.session.reachable(now_s()))
+            if readiness & zmq.POLLIN:
+                self._take_in(line)
+        at_s = now_s()
+        for line in self._lines.values():
+            if line.session.due_s is not None and line.session.due_s <= at_s:
+                self._follow(line, line.session.tick(at_s))
+        if not self._met:
+            self._mention_silence(at_s)
+
+    def _patience_ms(self) -> int | None:
+        dues_s = [line.session.due_s for line in self._lines.values() if line.session.due_s is not None]
+        if not self._met:
+            dues_s += [self._started_s + FIRST_WORD_S] if not self._warned else []
+            dues_s += [self._started_s + self._patience_s] if self._patience_s is not None else []
+        return max(0, int((min(dues_s) - now_s()) * 1000) + 1) if dues_s else None
+
+    def _mention_silence(self, at_s: float) -> None:
+        silence_s = at_s - self._started_s
+        if self._patience_s is not None and silence_s >= self._patience_s:
+            raise UserError(
+                f"no server answered at {self._server} for {self._patience_s:g} s; start it, or check client.server"
+            )
+        if silence_s >= FIRST_WORD_S and not self._warned:
+            self._warned = True
+            log.warning("no server answers at %s yet; trying on until it does", self._server)
+
+    def _take_in(self, line: _Line) -> None:
+        while (received := sockets.receive(line.socket, routed=False)) is not None:
+            _, header, frames = received
+            try:
+                message = codec.decode(header)
+            except RemoteContractError as error:
+                log.warning("the server sent what cannot be read: %s", error)
+                continue
+            if isinstance(message, Welcome) and not self._met:
+                self._met = True
+                log.info("the server at %s welcomes us to run %s", self._server, message.run_id)
+            self._follow(
+                line, line.session.received(message, [frame.buffer for frame in frames], now_s())
+            )
+
+    def _open(self, letter: Result | StopNow) -> None:
+        if isinstance(letter, Trained):
+            line = self._lines[letter.client_id]
+            update = translate.to_update(letter.task, letter.local)
+            frames = payload.split(flat.to_bytes(letter.local.vector_d))
+            self._follow(line, line.session.trained(update, frames))
+        elif isinstance(letter, Failed):
+            log.warning("client %d: %s", letter.client_id, letter.message)
+            line = self._lines[letter.client_id]
+            self._follow(line, line.session.failed(letter.task.task_id, letter.message))
+        elif isinstance(letter, StopNow):
+            self._stopped = True
+            for line in self._lines.values():
+                self._follow(line, line.session.leave("the client was told to stop"))
+        else:
+            assert isinstance(letter, Crashed)
+            raise letter.error
+
+    # --------------------------------------------------------------------------------------- what the sessions want done
+
+    def _follow(self, line: _Line, instructions: Sequence[Instruction]) -> None:
+        for instruction in instructions:
+            if isinstance(instruction, Send):
+                if not self._send(line, instruction.message, instruction.parcel):
+                    line.session.unreachable()
+                    break
+            elif isinstance(instruction, Train):
+                self._worker.submit(self._job(line.session, instruction))
+            else:
+                self._farewells.append(instruction)
+                log.info("client %d: %s", line.session.client_id, instruction.message)
+        self._watch(line)
+
+    def _watch(self, line: _Line) -> None:
+        """Wait for a connection only while there is none: a connected socket can nearly always be written to."""
+        away = line.session.state is State.AWAY
+        self._poller.register(line.socket, zmq.POLLIN | zmq.POLLOUT if away else zmq.POLLIN)
+
+    def _job(self, session: ClientSession, train: Train) -> Job:
+        task_id = train.task.task_id
+        return Job(
+            client_id=session.client_id,
+            welcome=train.welcome,
+            task=train.task,
+            frames=train.parcel,
+            wanted=lambda: session.wants(task_id),
+        )
+
+    def _send(self, line: _Line, message: Message, frames: Sequence[memoryview]) -> bool:
+        """Whether it could be handed to a connection."""
+        try:
+            line.socket.send(codec.encode(message), zmq.NOBLOCK | (zmq.SNDMORE if frames else 0))
+        except zmq.Again:
+            return False
+        for position, frame in enumerate(frames, start=1):
+            line.socket.send(frame, zmq.SNDMORE if position < len(frames) else 0, copy=False)
+        return True

@@ -1,0 +1,221 @@
+"""One client's side of the wire contract, as a pure state machine: what happened in, what to do out.
+
+    away --reachable--> greeting --welcome--> in
+    in --silence, `hello-first`, stop `shutdown`--> greeting
+    greeting, in --unreachable--> away
+    any --stop `finished` or `superseded`, leave--> over
+
+An update is kept from the moment it is made until it is acknowledged, and is sent again when there is proof that it, or
+its ack, was lost: after a reconnect, or when the server answers a heartbeat that left after it.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from unstale_proto.errors import Reason
+from unstale_proto.messages import Ack, Bye, Error, Heartbeat, Hello, Message, Stop, Task, Update, Welcome
+
+Parcel = Sequence[memoryview]
+"""Payload frames, which the session keeps and hands on without a look."""
+
+GREETING_S = 5.0  # a hello without an answer is said again after this long; only a lossy path makes it needed
+
+
+class State(Enum):
+    """Where a client stands."""
+
+    AWAY = "away"  # no connection
+    GREETING = "greeting"  # hello said, welcome not yet heard
+    IN = "in"
+    OVER = "over"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Send:
+    """Send a message. parcel: the update's payload belongs to it, when it is one that is kept."""
+
+    message: Message
+    parcel: Parcel = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Train:
+    """Work on a task; answered by `trained` or `failed`. parcel: the model as it came."""
+
+    welcome: Welcome
+    task: Task
+    parcel: Parcel
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Retire:
+    """This client is done. reason: `finished`, `superseded` or `refused`. message: for people."""
+
+    reason: str
+    message: str
+
+
+Instruction = Send | Train | Retire
+
+
+@dataclass(slots=True)
+class _Kept:
+    """An update that is not acknowledged. beat: number of the first heartbeat that left after it did."""
+
+    update: Update
+    parcel: Parcel
+    beat: int
+
+
+class ClientSession:
+    """Pure. Every call takes the time and returns instructions, to be carried out in order.
+
+    token: 16 random bytes in hex, of this process. `due_s`: when `tick` wants to be called next; None is never.
+    """
+
+    def __init__(self, client_id: int, token: str) -> None:
+        self.client_id = client_id
+        self.state = State.AWAY
+        self.due_s: float | None = None
+        self._token = token
+        self._welcome: Welcome | None = None
+        self._task: Task | None = None
+        self._newest_task_id = 0
+        self._kept: dict[int, _Kept] = {}
+        self._beats = 0
+        self._version = 0
+        self._heard_s = 0.0
+
+    # -------------------------------------------------------------------------------------------------- what happened
+
+    def reachable(self, at_s: float) -> list[Instruction]:
+        """There is a connection that can be written to."""
+        return self._greet(at_s) if self.state is State.AWAY else []
+
+    def unreachable(self) -> None:
+        """Something could not be sent: there is no connection."""
+        if self.state is not State.OVER:
+            self.state, self.due_s = State.AWAY, None
+
+    def received(self, message: Message, parcel: Parcel, at_s: float) -> list[Instruction]:
+        """A message came in. parcel: its payload."""
+        self._heard_s = at_s
+        match message:
+            case Welcome():
+                return self._welcomed(message, at_s)
+            case Task() if self.state is State.IN:
+                return self._given(message, parcel)
+            case Ack():
+                self._kept.pop(message.task_id, None)
+                return []
+            case Heartbeat() if self.state is State.IN:
+                self._version = max(self._version, message.version)
+                return self._send_lost(message.number)
+            case Stop():
+                return self._stopped(message, at_s)
+            case Error(reason=Reason.HELLO_FIRST) if self.state is State.IN:
+                return self._greet(at_s)
+            case Error(reason=Reason.UNKNOWN_CLIENT | Reason.WRONG_PROTOCOL):
+                return self._retire("refused", f"the server refuses client {self.client_id}: {message.message}")
+            case _:
+                return []  # an answer to what this session has moved on from
+
+    def trained(self, update: Update, parcel: Parcel) -> list[Instruction]:
+        """A task is done. parcel: the update's payload, kept until it is acknowledged."""
+        if not self.wants(update.task_id):
+            return []
+        self._task = None
+        self._kept[update.task_id] = _Kept(update, parcel, self._beats)
+        return [Send(message=update, parcel=parcel)] if self.state is State.IN else []
+
+    def failed(self, task_id: int, message: str) -> list[Instruction]:
+        """A task cannot be done, and goes back."""
+        if not self.wants(task_id):
+            return []
+        self._task = None
+        error = Error(reason=Reason.NON_FINITE, message=message, task_id=task_id)
+        return [Send(message=error)] if self.state is State.IN else []
+
+    def tick(self, at_s: float) -> list[Instruction]:
+        """Time has come to `due_s`: beat, or greet again."""
+        if self.due_s is None or at_s < self.due_s:
+            return []
+        if self.state is State.GREETING:
+            return self._greet(at_s)
+        assert self.state is State.IN and self._welcome is not None
+        if at_s - self._heard_s > self._welcome.lease_s:
+            return self._greet(at_s)
+        self.due_s = at_s + self._welcome.heartbeat_s
+        beat = Heartbeat(number=self._beats, version=self._version)
+        self._beats += 1
+        return [Send(message=beat)]
+
+    def leave(self, reason: str) -> list[Instruction]:
+        """The person or the system that runs this client ends it."""
+        was_in = self.state is State.IN
+        self.state, self.due_s = State.OVER, None
+        return [Send(message=Bye(reason=reason))] if was_in else []
+
+    def wants(self, task_id: int) -> bool:
+        """Whether a task that was given is still to be worked on; a newer one takes the place of an older."""
+        return self._task is not None and self._task.task_id == task_id
+
+    @property
+    def unacknowledged(self) -> int:
+        """Updates kept."""
+        return len(self._kept)
+
+    # ---------------------------------------------------------------------------------------------------- what follows
+
+    def _greet(self, at_s: float) -> list[Instruction]:
+        self.state = State.GREETING
+        self.due_s = at_s + GREETING_S
+        holding = tuple(self._kept) if self._task is None else (*self._kept, self._task.task_id)
+        return [Send(message=Hello(client_id=self.client_id, session=self._token, holding=holding))]
+
+    def _welcomed(self, welcome: Welcome, at_s: float) -> list[Instruction]:
+        if self._welcome is not None and welcome.run_id != self._welcome.run_id:
+            self._kept.clear()  # another run knows none of these tasks
+            self._task = None
+            self._newest_task_id = 0
+        self._welcome = welcome
+        self._version = welcome.version
+        if self.state is not State.GREETING:
+            return []
+        self.state = State.IN
+        self.due_s = at_s + welcome.heartbeat_s
+        return self._send_kept(list(self._kept.values()))
+
+    def _given(self, task: Task, parcel: Parcel) -> list[Instruction]:
+        assert self._welcome is not None
+        if task.task_id <= self._newest_task_id:
+            return []  # a copy of one that was given before
+        self._task, self._newest_task_id = task, task.task_id
+        self._version = max(self._version, task.version)
+        return [Train(welcome=self._welcome, task=task, parcel=parcel)]
+
+    def _send_lost(self, beat: int) -> list[Instruction]:
+        return self._send_kept([kept for kept in self._kept.values() if kept.beat <= beat])
+
+    def _send_kept(self, updates: list[_Kept]) -> list[Instruction]:
+        for kept in updates:
+            kept.beat = self._beats
+        return [Send(message=kept.update, parcel=kept.parcel) for kept in updates]
+
+    def _stopped(self, stop: Stop, at_s: float) -> list[Instruction]:
+        if stop.reason == "finished":
+            goodbye = Send(message=Bye(reason="the run is finished"))
+            return [goodbye, *self._retire("finished", f"the run is finished at version {stop.version}")]
+        if stop.reason == "superseded":
+            return self._retire(
+                "superseded",
+                f"another process took over client {self.client_id}; give each process ids of its own with --first",
+            )
+        # A server that shuts down may come back: greet it then, not now while it is still closing.
+        self.state, self.due_s = State.GREETING, at_s + GREETING_S
+        return [Send(message=Bye(reason="the server shuts down"))]
+
+    def _retire(self, reason: str, message: str) -> list[Instruction]:
+        self.state, self.due_s = State.OVER, None
+        return [Retire(reason=reason, message=message)]

@@ -1,0 +1,111 @@
+"""The worker thread: trains the tasks of all clients that this process hosts, one after the other, on one model."""
+
+import queue
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import isfinite
+
+import torch
+from unstale_proto.messages import Task, Welcome
+
+from unstale import flat
+from unstale.config.workplace import Workplace
+from unstale.training.local import LocalUpdate
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """A task of one hosted client. frames: the model, as payload frames. wanted: asked again when its turn comes."""
+
+    client_id: int
+    welcome: Welcome
+    task: Task
+    frames: Sequence[memoryview]
+    wanted: Callable[[], bool]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trained:
+    """A job is done."""
+
+    client_id: int
+    task: Task
+    local: LocalUpdate
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failed:
+    """A job made nothing that could be sent: why, for people."""
+
+    client_id: int
+    task: Task
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Crashed:
+    """The worker is dead of this."""
+
+    error: BaseException
+
+
+Result = Trained | Failed | Crashed
+
+
+class Worker:
+    """Takes jobs from `submit` until `close`; results leave through `post`, from the worker's thread.
+
+    prepare: makes the workplace (data, shares, model) that a welcome describes; raises UserError where it cannot.
+    threads: how many PyTorch may use for one operation.
+    """
+
+    def __init__(
+        self, prepare: Callable[[Welcome], Workplace], post: Callable[[Result], None], *, threads: int
+    ) -> None:
+        self._prepare = prepare
+        self._post = post
+        self._threads = threads
+        self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
+        self._run_id = ""
+        self._workplace: Workplace | None = None
+        self._thread = threading.Thread(target=self._run, name="worker", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def submit(self, job: Job) -> None:
+        self._jobs.put(job)
+
+    def close(self) -> None:
+        """End after the job at hand. What waits is left undone: it is not acknowledged, so somebody does it again."""
+        while not self._jobs.empty():
+            self._jobs.get()
+        self._jobs.put(None)
+        self._thread.join()
+
+    def _run(self) -> None:
+        torch.set_num_threads(self._threads)
+        try:
+            while (job := self._jobs.get()) is not None:
+                if job.wanted():
+                    self._post(self._work(job))
+        except BaseException as error:  # noqa: BLE001  (handed to the main thread, which raises it)
+            self._post(Crashed(error=error))
+
+    def _work(self, job: Job) -> Result:
+        workplace = self._workplace_for(job.welcome)
+        base_d = flat.from_bytes(job.frames, workplace.model.dimension, workplace.device)
+        local = workplace.trainer.train(job.client_id, job.task.number, base_d, job.task.learning_rate)
+        if not isfinite(local.loss):
+            return Failed(
+                client_id=job.client_id,
+                task=job.task,
+                message=f"training diverged: loss {local.loss} after {local.steps} steps from version {job.task.version}",
+            )
+        return Trained(client_id=job.client_id, task=job.task, local=local)
+
+    def _workplace_for(self, welcome: Welcome) -> Workplace:
+        if self._workplace is None or welcome.run_id != self._run_id:
+            self._workplace, self._run_id = self._prepare(welcome), welcome.run_id
+        return self._workplace

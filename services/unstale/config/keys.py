@@ -1,0 +1,113 @@
+"""The keys of the configuration, one a field of `Settings`. File, variables and options come from them."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from types import UnionType
+from typing import Any, Literal, Union, get_args, get_origin
+
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+from unstale.config.settings import Settings
+
+PREFIX = "UNSTALE_"
+OPEN_SECTION = "policy.settings"
+"""The one key whose value is a mapping with keys of its own, which the policy knows and we do not."""
+
+_NOUNS = {bool: "true or false", int: "a whole number", float: "a number", str: "a text", dict: "a mapping"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Key:
+    """One key. name: dotted, as in `training.learning_rate`. default: a plain value. unit: "" for none.
+
+    kind: the type that a value has, `str` for a choice among names. may_be_null: whether null is a value.
+    expected: type and range in words, such as `a number > 0 and <= 3,600`.
+    """
+
+    name: str
+    description: str
+    unit: str
+    default: Any
+    kind: type
+    may_be_null: bool
+    expected: str
+
+    @property
+    def variable(self) -> str:
+        """The environment variable: `UNSTALE_TRAINING__LEARNING_RATE`."""
+        return variable(self.name)
+
+    @property
+    def section(self) -> str:
+        """The first part of the name, "" for a key that stands in no section."""
+        return self.name.rpartition(".")[0].partition(".")[0]
+
+
+def variable(name: str) -> str:
+    """The environment variable of a key or of what lies below it: dots become two underscores."""
+    return PREFIX + name.replace(".", "__").upper()
+
+
+def _keys(model: type[BaseModel], above: str) -> Iterator[Key]:
+    for name, field in model.model_fields.items():
+        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
+            yield from _keys(field.annotation, f"{above}{name}.")
+        else:
+            yield _key(above + name, field)
+
+
+def _key(name: str, field: FieldInfo) -> Key:
+    is_union = get_origin(field.annotation) in (Union, UnionType)
+    alternatives = get_args(field.annotation) if is_union else (field.annotation,)
+    annotation = alternatives[0]
+    metadata = list(field.metadata)
+    if hasattr(annotation, "__metadata__"):  # `Seconds | None` keeps its bounds inside
+        for item in annotation.__metadata__:
+            metadata += getattr(item, "metadata", [item])
+        annotation = annotation.__origin__
+    may_be_null = type(None) in alternatives
+    extra = field.json_schema_extra if isinstance(field.json_schema_extra, dict) else {}
+    if get_origin(annotation) is Literal:
+        kind: type = str
+        expected = " or ".join(get_args(annotation))
+    else:
+        kind = get_origin(annotation) or annotation
+        expected = f"{_NOUNS[kind]}{_range(metadata)}"
+    return Key(
+        name=name,
+        description=field.description or "",
+        unit=str(extra.get("unit", "")),
+        default=field.default,
+        kind=kind,
+        may_be_null=may_be_null,
+        expected=f"{extra.get('expected', expected)}{' or null' if may_be_null else ''}",
+    )
+
+
+def _range(metadata: list[Any]) -> str:
+    """` from 1 to 1,024`: the bounds in words, with a space in front; "" where there are none."""
+    bounds = {
+        attribute: f"{getattr(bound, attribute):,}".removesuffix(".0")
+        for bound in metadata
+        for attribute in ("ge", "gt", "le", "lt", "min_length", "max_length")
+        if hasattr(bound, attribute)
+    }
+    if "max_length" in bounds:
+        return f" of {bounds['min_length']} to {bounds['max_length']} characters"
+    if "ge" in bounds and "le" in bounds:
+        return f" from {bounds['ge']} to {bounds['le']}"
+    signs = {"ge": ">=", "gt": ">", "le": "<=", "lt": "<"}
+    words = " and ".join(f"{signs[attribute]} {number}" for attribute, number in bounds.items())
+    return f" {words}" if words else ""
+
+
+KEYS: dict[str, Key] = {key.name: key for key in _keys(Settings, "")}
+"""Every key by its name, in the order of the file."""
+
+SECTIONS: frozenset[str] = frozenset(
+    name.rsplit(".", depth)[0] for name in KEYS for depth in range(1, name.count(".") + 1)
+)
+"""Names that stand for a group of keys, such as `simulation` and `simulation.latency`."""
+
+KEYS_AT_THE_TOP: frozenset[str] = frozenset(name.partition(".")[0] for name in KEYS)

@@ -1,0 +1,210 @@
+"""The configuration as resolved: defaults < file < variables < options, each able to set every key."""
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import ValidationError
+from pydantic.fields import FieldInfo
+from pydantic_settings import EnvSettingsSource
+from pydantic_settings.sources.utils import parse_env_vars
+from typing_extensions import override
+
+from unstale.config.keys import KEYS, KEYS_AT_THE_TOP, OPEN_SECTION, PREFIX, SECTIONS, variable
+from unstale.config.settings import Settings
+from unstale.errors import UserError, nearest
+
+FILE_VARIABLE = "UNSTALE_CONFIG"
+"""The variable that names the file; the only one of ours that stands for no key."""
+
+SHOWN_MAX = 80  # characters of a wrong value that an error repeats
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Given:
+    """A value that somebody gave. origin: where, for people: a line of a file, a variable or an option."""
+
+    value: Any
+    origin: str
+
+
+def load(
+    file: Path | None = None,
+    variables: Mapping[str, str] | None = None,
+    options: Mapping[str, Given] | None = None,
+) -> Settings:
+    """Read the sources, the later ones winning key by key, and check the whole.
+
+    variables: the environment; what does not begin with `UNSTALE_` is passed over. options: by key, the text
+    that was given. In both, `null` is no value, and a mapping is written as in YAML. Raises UserError for the
+    first mistake.
+    """
+    given = _from_file(file) if file else {}
+    given |= _from_texts(_by_key(variables or {}))
+    given |= _from_texts(options or {})
+    try:
+        return Settings(**_nested(given))
+    except ValidationError as error:
+        raise _first_mistake(error, given) from None
+
+
+def _nested(given: Mapping[str, Given]) -> dict[str, Any]:
+    nested: dict[str, Any] = {}
+    for name, item in given.items():
+        if name.startswith(f"{OPEN_SECTION}."):  # what follows may hold dots of its own
+            sections, last = OPEN_SECTION, name.removeprefix(f"{OPEN_SECTION}.")
+        else:
+            sections, _, last = name.rpartition(".")
+        below = nested
+        for section in filter(None, sections.split(".")):
+            below = below.setdefault(section, {})
+        below[last] = item.value
+    return nested
+
+
+def _unknown_key(origin: str, name: str) -> UserError:
+    if name in SECTIONS:
+        return UserError(f"{origin}: {name} is a group of keys, expected one of them, such as {name}.name")
+    known = [*KEYS, *SECTIONS]
+    section, _, last = name.rpartition(".")
+    siblings = [other.rpartition(".")[2] for other in known if other.rpartition(".")[0] == section]
+    if section and siblings:
+        return UserError(f"{origin}: unknown key {last!r} in {section}{nearest(last, siblings)}")
+    is_close = get_close_matches(name, known)
+    return UserError(f"{origin}: unknown key {name!r}{nearest(name, known if is_close else KEYS_AT_THE_TOP)}")
+
+
+def _is_key(name: str) -> bool:
+    return name in KEYS or name.startswith(f"{OPEN_SECTION}.")
+
+
+def _first_mistake(error: ValidationError, given: Mapping[str, Given]) -> UserError:
+    first = error.errors(include_url=False)[0]
+    name = ".".join(str(part) for part in first["loc"])
+    origins = [item.origin for key, item in given.items() if key == name]
+    if first["type"] == "sentence":  # several keys do not fit together
+        return UserError(first["msg"])
+    place = "".join(f"{origin}: " for origin in origins)
+    return UserError(f"{place}{name} is {shown(first['input'])}, expected {KEYS[name].expected}")
+
+
+def shown(value: Any) -> str:
+    """A value for a sentence: `null`, `true`, a quoted text, a number. What is long is cut."""
+    text = json.dumps(value) if value is None or isinstance(value, bool) else repr(value)
+    return text if len(text) <= SHOWN_MAX else f"{text[:SHOWN_MAX]}..."
+
+
+# --- variables and options ---
+
+
+class _Texts(EnvSettingsSource):
+    """Values given as text under the names of variables; a mapping is written as in YAML."""
+
+    def __init__(self, texts: Mapping[str, str]) -> None:
+        super().__init__(Settings)
+        self.env_vars = parse_env_vars(texts, parse_none_str=self.env_parse_none_str)
+
+    @override
+    def decode_complex_value(self, field_name: str, field: FieldInfo, value: Any) -> Any:
+        """The value of a mapping; `EnvSettingsSource` itself would read JSON only."""
+        return _from_yaml(value)
+
+
+def _from_yaml(text: str) -> Any:
+    """What a text stands for in YAML, and the text itself where that is nothing."""
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError:
+        return text
+
+
+def _by_key(variables: Mapping[str, str]) -> dict[str, Given]:
+    texts = {}
+    for name, text in variables.items():
+        if name.startswith(PREFIX) and name != FILE_VARIABLE:
+            key = name.removeprefix(PREFIX).lower().replace("__", ".")
+            texts[key] = Given(value=text, origin=name)
+    return texts
+
+
+def _from_texts(texts: Mapping[str, Given]) -> dict[str, Given]:
+    for key, item in texts.items():
+        if not _is_key(key):
+            raise _unknown_key(item.origin, key)
+    nested = _Texts({variable(key): item.value for key, item in texts.items() if key in KEYS})()
+    given: dict[str, Given] = {}
+    for key, item in sorted(texts.items()):  # so that policy.settings.alpha wins over policy.settings
+        value: Any = nested
+        if key in KEYS:
+            for part in key.split("."):
+                value = value[part]
+        else:
+            value = _from_yaml(item.value)
+        if key == OPEN_SECTION and isinstance(value, dict):  # its keys are merged one by one, too
+            given |= {
+                f"{key}.{below}": Given(value=what, origin=item.origin) for below, what in value.items()
+            }
+        else:
+            given[key] = Given(value=value, origin=item.origin)
+    return given
+
+
+# --- the file ---
+
+
+def _from_file(file: Path) -> dict[str, Given]:
+    try:
+        text = file.read_text(encoding="utf-8")
+    except OSError as error:
+        raise UserError(f"cannot read {file}: {(error.strerror or str(error)).lower()}") from None
+    except UnicodeDecodeError:
+        raise UserError(f"cannot read {file}: it is not UTF-8 text, expected YAML") from None
+    try:
+        loader = yaml.SafeLoader(text)
+        root = loader.get_single_node()
+        if root is None:  # nothing, or comments only
+            return {}
+        if not isinstance(root, yaml.MappingNode):
+            raise UserError(f"{_place(file, root)}: expected keys and values like `rounds: 200`")
+        return dict(_entries(loader, file, root, ""))
+    except yaml.MarkedYAMLError as error:
+        line = f", line {error.problem_mark.line + 1}" if error.problem_mark else ""
+        raise UserError(f"{file}{line}: this is not YAML: {error.problem}") from None
+    except yaml.YAMLError as error:
+        raise UserError(f"{file}: this is not YAML: {' '.join(str(error).split())}") from None
+    except RecursionError:
+        raise UserError(f"{file}: mappings lie too deep in one another") from None
+
+
+def _place(file: Path, node: yaml.Node) -> str:
+    return f"{file}, line {node.start_mark.line + 1}"
+
+
+def _entries(
+    loader: yaml.SafeLoader, file: Path, mapping: yaml.MappingNode, above: str
+) -> Iterator[tuple[str, Given]]:
+    """Every key of a mapping and of the sections below it, with the line it stands on."""
+    seen = set()
+    for key_node, value_node in mapping.value:
+        place = _place(file, key_node)
+        if not isinstance(key_node, yaml.ScalarNode):
+            raise UserError(f"{place}: expected a key, which is one word")
+        name = above + key_node.value
+        if name in seen:
+            raise UserError(f"{place}: key {name!r} is given twice, expected once")
+        seen.add(name)
+        is_section = name in SECTIONS or name == OPEN_SECTION
+        if is_section and isinstance(value_node, yaml.MappingNode):
+            yield from _entries(loader, file, value_node, f"{name}.")
+        elif _is_key(name) or name in SECTIONS:
+            value = loader.construct_object(value_node, deep=True)
+            if name in KEYS or not is_section:
+                yield name, Given(value=value, origin=place)
+            elif value is not None:  # a section whose keys are all commented out is null
+                raise UserError(f"{place}: {name} is {shown(value)}, expected a mapping of keys")
+        else:
+            raise _unknown_key(place, name)

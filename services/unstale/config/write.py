@@ -1,0 +1,64 @@
+"""The configuration as YAML: a file of every key with its comment, and the values as resolved."""
+
+from pathlib import Path
+from textwrap import wrap
+from typing import Any
+
+import yaml
+
+from unstale.config.keys import KEYS, Key
+from unstale.config.settings import Settings
+from unstale.errors import UserError
+
+_WIDTH = 100  # characters of a line of comment
+
+_HEAD = """\
+# Configuration of unstale: every key, with its default.
+#
+# Each key is also a variable, which wins over this file, and an option, which wins over both:
+# training.learning_rate is UNSTALE_TRAINING__LEARNING_RATE and --training.learning-rate.
+"""
+
+
+def commented() -> str:
+    """A YAML file of every key at its default, above it what it means, what it takes and its unit."""
+    lines = _HEAD.splitlines()
+    open_sections: list[str] = []
+    for key in KEYS.values():
+        *sections, last = key.name.split(".")
+        for depth, section in enumerate(sections):
+            if open_sections[: depth + 1] != sections[: depth + 1]:
+                lines += [""] * (depth == 0) + [f"{'  ' * depth}{section}:"]
+        lines += [""] * (not sections)
+        open_sections = sections
+        indent = "  " * len(sections)
+        lines += [f"{indent}# {line}" for line in wrap(key.description, _WIDTH) + wrap(_takes(key), _WIDTH)]
+        lines.append(f"{indent}{last}: {as_yaml(key.default)}")
+    return "\n".join(lines) + "\n"
+
+
+def _takes(key: Key) -> str:
+    """`Expected: a number > 0 and <= 3600. Unit: s.`"""
+    unit = f" Unit: {key.unit}." if key.unit else ""
+    return f"Expected: {key.expected}.{unit}"
+
+
+def as_yaml(value: Any) -> str:
+    """A value on one line, as in the file."""
+    return yaml.safe_dump(value, default_flow_style=True).removesuffix("...\n").strip()
+
+
+def write_commented(file: Path, *, force: bool) -> None:
+    """Write `commented()` to a file. Raises UserError when that fails, or it exists and not `force`."""
+    try:
+        with file.open("w" if force else "x", encoding="utf-8") as opened:
+            opened.write(commented())
+    except FileExistsError:
+        raise UserError(f"{file} exists already; name another file, or add --force to overwrite it") from None
+    except OSError as error:
+        raise UserError(f"cannot write {file}: {(error.strerror or str(error)).lower()}") from None
+
+
+def resolved(settings: Settings) -> str:
+    """Every key with the value it has, as YAML that loads to the same settings."""
+    return yaml.safe_dump(settings.model_dump(), sort_keys=False, allow_unicode=True)

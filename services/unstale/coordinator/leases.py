@@ -1,0 +1,38 @@
+"""Which clients have been silent for too long."""
+
+from collections import OrderedDict
+
+
+class Leases:
+    """When each active client was last heard of, oldest first: renewing, ending and expiring cost the same for any number.
+
+    lease_s: silence, in seconds, after which a client counts as lost.
+    """
+
+    def __init__(self, lease_s: float) -> None:
+        self.lease_s = lease_s
+        self.last_seen_s: OrderedDict[int, float] = OrderedDict()
+
+    def renew(self, client_id: int, at_s: float) -> None:
+        """Note a sign of life; starts the lease of a client that has none."""
+        self.last_seen_s[client_id] = at_s
+        self.last_seen_s.move_to_end(client_id)
+
+    def end(self, client_id: int) -> None:
+        """Forget a client that is active no more. It must have a lease."""
+        del self.last_seen_s[client_id]
+
+    def next_expiry_s(self) -> float | None:
+        """When the oldest lease runs out; None without any."""
+        for seen_s in self.last_seen_s.values():
+            return seen_s + self.lease_s
+        return None
+
+    def expired(self, at_s: float) -> list[int]:
+        """Clients whose lease has run out, longest silent first. Their leases go on until `end`."""
+        silent: list[int] = []
+        for client_id, seen_s in self.last_seen_s.items():
+            if seen_s + self.lease_s > at_s:
+                break
+            silent.append(client_id)
+        return silent

@@ -1,0 +1,84 @@
+"""Who takes part, and what each client is doing: the only place where a client changes state."""
+
+from bisect import bisect_left, insort
+from enum import IntEnum
+
+from unstale.coordinator.admission import TaskHistory
+
+
+class State(IntEnum):
+    """What a client is doing. The numbers index `Membership.counts`."""
+
+    ABSENT = 0  # has never joined
+    WAITING = 1  # joined, and has nothing to do
+    WORKING = 2  # has an open task
+    CONTRIBUTED = 3  # its update is accepted, and it waits for the round to be applied
+    LOST = 4  # its lease ran out
+    LEFT = 5  # said goodbye
+
+
+ACTIVE = frozenset((State.WAITING, State.WORKING, State.CONTRIBUTED))
+
+
+class Client:
+    """What the coordinator knows of one client.
+
+    base_version: of the open task; means nothing while there is none. unaggregated: accepted updates of this client
+    that no applied round holds yet.
+    """
+
+    __slots__ = ("base_version", "client_id", "state", "tasks", "unaggregated")
+
+    def __init__(self, client_id: int, clients: int) -> None:
+        self.client_id = client_id
+        self.state = State.ABSENT
+        self.tasks = TaskHistory(client_id, clients)
+        self.base_version = 0
+        self.unaggregated = 0
+
+
+class Membership:
+    """All clients by id, with what is asked of them as a group kept up to date.
+
+    active, waiting: ids in ascending order, so that a draw from them depends on who is in them and not on how they
+    came there. Ascending lists and not sets: adding and removing moves at most `clients` pointers, 2 us for 10,000.
+    """
+
+    def __init__(self, clients: int) -> None:
+        self.clients = [Client(client_id, clients) for client_id in range(clients)]
+        self.counts = [0] * len(State)
+        self.counts[State.ABSENT] = clients
+        self.active: list[int] = []
+        self.waiting: list[int] = []
+
+    @property
+    def outstanding(self) -> int:
+        """Open tasks: a client has one exactly while it is working."""
+        return self.counts[State.WORKING]
+
+    @property
+    def busy(self) -> int:
+        """Clients that hold a place of a selector which limits how many may: working, or waiting for their round."""
+        return self.counts[State.WORKING] + self.counts[State.CONTRIBUTED]
+
+    def move(self, client: Client, state: State) -> None:
+        """Put a client into a state."""
+        before = client.state
+        client.state = state
+        self.counts[before] -= 1
+        self.counts[state] += 1
+        if before is State.WAITING:
+            _remove(self.waiting, client.client_id)
+        if state is State.WAITING:
+            insort(self.waiting, client.client_id)
+        was_active, is_active = before in ACTIVE, state in ACTIVE
+        if is_active and not was_active:
+            insort(self.active, client.client_id)
+        elif was_active and not is_active:
+            _remove(self.active, client.client_id)
+
+
+def _remove(ascending: list[int], client_id: int) -> None:
+    index = bisect_left(ascending, client_id)
+    assert ascending[index] == client_id, f"client {client_id} is not in the list that its state puts it in"
+    del ascending[index]

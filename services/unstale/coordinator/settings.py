@@ -1,0 +1,133 @@
+"""What a coordinator is told before it starts. What exists is valid; what is not raises one sentence for the user.
+
+The sentences name the keys as the configuration spells them: `trigger.k`, `selector.size`, `min_clients`.
+"""
+
+import math
+from dataclasses import dataclass, fields
+from typing import Any
+
+from unstale.coordinator.selectors import SELECTORS, Selector
+from unstale.coordinator.triggers import TRIGGERS, Trigger
+from unstale.errors import UserError, unknown_name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TriggerSettings:
+    """Which trigger, and exactly the settings it takes. k: updates. wait_s: seconds.
+
+    Raises UserError for an unknown name, a setting that is missing, not taken, or out of range.
+    """
+
+    name: str
+    k: int | None = None
+    wait_s: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.name not in TRIGGERS:
+            raise unknown_name("trigger", self.name, TRIGGERS)
+        _check_taken("trigger", self.name, TRIGGERS[self.name], k=self.k, wait_s=self.wait_s)
+        if self.k is not None and self.k < 1:
+            raise UserError(f"trigger.k is {self.k}, expected at least 1 update in a round")
+        if self.wait_s is not None:
+            _check_seconds("trigger.wait_s", self.wait_s)
+
+    def create(self) -> Trigger:
+        """The trigger itself."""
+        return TRIGGERS[self.name](**_given(k=self.k, wait_s=self.wait_s))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SelectorSettings:
+    """Which selector, and exactly the settings it takes. size: clients.
+
+    Raises UserError for an unknown name, a setting that is missing, not taken, or out of range.
+    """
+
+    name: str = "all"
+    size: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.name not in SELECTORS:
+            raise unknown_name("selector", self.name, SELECTORS)
+        _check_taken("selector", self.name, SELECTORS[self.name], size=self.size)
+        if self.size is not None and self.size < 1:
+            raise UserError(f"selector.size is {self.size}, expected at least 1 client")
+
+    def create(self) -> Selector:
+        """The selector itself."""
+        return SELECTORS[self.name](**_given(size=self.size))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CoordinatorSettings:
+    """All that a coordinator is told.
+
+    clients: N, ids are 0 <= id < N. rounds: versions to make. seed: of the run. lease_s: silence after which a client
+    counts as lost, seconds. evaluate_every: rounds between evaluations. min_clients: how many must have joined before
+    the first task is given; None means all. retry_s: pause, in seconds, before tasks are given again when every client
+    has had its update refused.
+
+    Raises UserError when a value is out of range or two do not fit.
+    """
+
+    clients: int
+    rounds: int
+    trigger: TriggerSettings
+    selector: SelectorSettings
+    seed: int
+    lease_s: float
+    evaluate_every: int
+    retry_s: float
+    min_clients: int | None = None
+
+    def __post_init__(self) -> None:
+        for key in ("clients", "rounds", "evaluate_every"):
+            if getattr(self, key) < 1:
+                raise UserError(f"{key} is {getattr(self, key)}, expected at least 1")
+        if self.seed < 0:
+            raise UserError(f"seed is {self.seed}, expected 0 or more")
+        _check_seconds("lease_s", self.lease_s)
+        _check_seconds("retry_s", self.retry_s)
+        for key, value in (
+            ("trigger.k", self.trigger.k),
+            ("selector.size", self.selector.size),
+            ("min_clients", self.min_clients),
+        ):
+            if value is not None and not 1 <= value <= self.clients:
+                raise UserError(f"{key} is {value} with {self.clients} clients, expected 1 to {self.clients}")
+        self._check_k_is_reached()
+
+    def _check_k_is_reached(self) -> None:
+        k, size = self.trigger.k, self.selector.size
+        # A buffered trigger frees the place of a client whose update is accepted, so few clients can fill it.
+        if k is None or size is None or TRIGGERS[self.trigger.name].frees_sender:
+            return
+        if k > size:
+            raise UserError(
+                f"trigger.k is {k} with selector.size {size}, expected at most {size}: "
+                f"a {self.trigger.name} round never sees more updates than clients that were selected"
+            )
+
+    @property
+    def clients_to_start(self) -> int:
+        """How many clients must have joined before the first task is given."""
+        return self.clients if self.min_clients is None else self.min_clients
+
+
+def _given(**settings: Any) -> dict[str, Any]:
+    return {key: value for key, value in settings.items() if value is not None}
+
+
+def _check_taken(kind: str, name: str, part: type[Any], **settings: Any) -> None:
+    taken = {field.name for field in fields(part)}
+    for key, value in settings.items():
+        if key in taken and value is None:
+            raise UserError(f"{kind} {name!r} needs {kind}.{key}, and none was given")
+        if key not in taken and value is not None:
+            raise UserError(f"{kind} {name!r} takes no {kind}.{key}, got {value}; leave it out")
+
+
+def _check_seconds(key: str, value: float) -> None:
+    if not (math.isfinite(value) and value > 0):
+        raise UserError(f"{key} is {value}, expected a number of seconds above 0")

@@ -1,0 +1,122 @@
+"""When a round closes: one class a trigger. Source: design.md 3; algorithms.md 1.3 for the K-async loop.
+
+Legend: pending, accepted updates that no round holds yet; outstanding, open tasks.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+
+class Trigger(ABC):
+    """The interface. A trigger keeps no state: it is asked after every event of an open round."""
+
+    in_rounds: ClassVar[bool] = False
+    """Participants are chosen once, when a round starts; a round may then close with no update at all. Otherwise
+    whoever is idle is given a task as soon as the selector has a place, and a round holds at least one update."""
+    cuts_off: ClassVar[bool] = False
+    """Closing a round takes back the tasks that are still open."""
+    frees_sender: ClassVar[bool] = False
+    """A client is idle once its update is accepted, instead of waiting for the round to be applied."""
+    wait_s: float | None = None
+    """How long a round lasts at least, in seconds; None: no time counts."""
+
+    @abstractmethod
+    def take(self, *, pending: int, outstanding: int, due: bool) -> int | None:
+        """How many pending updates, the first to arrive, make the round that closes now; None: it stays open.
+
+        due: whether `wait_s` has passed since the round started.
+        """
+
+    def holds_back(self, *, pending: int) -> bool:  # noqa: ARG002
+        """Whether no task is given while a round is in the making and so many updates wait for the next one."""
+        return False
+
+
+@dataclass(frozen=True, slots=True)
+class Sync(Trigger):
+    """When every participant has answered or is out, with whatever came."""
+
+    in_rounds: ClassVar[bool] = True
+
+    def take(self, *, pending: int, outstanding: int, due: bool) -> int | None:  # noqa: ARG002
+        return pending if outstanding == 0 else None
+
+
+@dataclass(frozen=True, slots=True)
+class KSync(Trigger):
+    """With the first k; the others have worked for nothing. With fewer when nobody is left to wait for."""
+
+    k: int
+
+    in_rounds: ClassVar[bool] = True
+    cuts_off: ClassVar[bool] = True
+
+    def take(self, *, pending: int, outstanding: int, due: bool) -> int | None:  # noqa: ARG002
+        return min(self.k, pending) if pending >= self.k or outstanding == 0 else None
+
+
+@dataclass(frozen=True, slots=True)
+class KAsync(Trigger):
+    """With the first k, while the others work on. With fewer when nobody is left to wait for, so that a run goes on
+    with fewer than k live clients."""
+
+    k: int
+
+    def take(self, *, pending: int, outstanding: int, due: bool) -> int | None:  # noqa: ARG002
+        return _first_k(self.k, pending=pending, outstanding=outstanding)
+
+
+@dataclass(frozen=True, slots=True)
+class Async(Trigger):
+    """With every update: K-async, k = 1."""
+
+    def take(self, *, pending: int, outstanding: int, due: bool) -> int | None:  # noqa: ARG002
+        return _first_k(1, pending=pending, outstanding=outstanding)
+
+
+@dataclass(frozen=True, slots=True)
+class Buffered(Trigger):
+    """As K-async, but who has sent an update gets a new task at once, on the current version (FedBuff)."""
+
+    k: int
+
+    frees_sender: ClassVar[bool] = True
+
+    def take(self, *, pending: int, outstanding: int, due: bool) -> int | None:  # noqa: ARG002
+        return _first_k(self.k, pending=pending, outstanding=outstanding)
+
+    def holds_back(self, *, pending: int) -> bool:
+        """With a whole round waiting behind the one in the making, updates would pile up without a limit."""
+        return pending >= self.k
+
+
+@dataclass(frozen=True, slots=True)
+class Deadline(Trigger):
+    """After wait_s, with what has come; when nothing has, with the first that comes, or with none when nobody is left
+    to wait for. Stragglers work on and count in a later round."""
+
+    wait_s: float
+
+    in_rounds: ClassVar[bool] = True
+
+    def take(self, *, pending: int, outstanding: int, due: bool) -> int | None:
+        return pending if due and (pending > 0 or outstanding == 0) else None
+
+
+def _first_k(k: int, *, pending: int, outstanding: int) -> int | None:
+    if pending >= k:
+        return k
+    return pending if pending > 0 and outstanding == 0 else None
+
+
+TRIGGERS: Mapping[str, type[Trigger]] = {
+    "sync": Sync,
+    "k-sync": KSync,
+    "k-async": KAsync,
+    "async": Async,
+    "buffered": Buffered,
+    "deadline": Deadline,
+}
+"""Every trigger by its name in the configuration."""

@@ -1,0 +1,197 @@
+"""Updates as they come in: payload bytes become rows of the matrix that a round will be made of, in one copy.
+
+Rows lie in blocks of host memory, one block a round. A round takes the oldest block as it is, so nothing is
+gathered; afterwards the block is used again, because page faults of fresh memory cost as much as the copy.
+
+Legend: R rows of a block, K <= R rows of a round, in order of arrival; d parameters.
+"""
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from unstale.training.local import Kind
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundUpdate:
+    """What is known about one row of a round.
+
+    base_version: the version that it was computed from. staleness: version being aggregated into -
+    base_version, rounds. num_examples: >= 1. loss: mean training loss, nats. local_rate: eta_l that the
+    client used, > 0.
+    """
+
+    client_id: int
+    base_version: int
+    staleness: int
+    num_examples: int
+    loss: float
+    local_rate: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StagedUpdate:
+    """What an update says about itself, kept beside its row. Fields as in `RoundUpdate`."""
+
+    client_id: int
+    num_examples: int
+    loss: float
+    local_rate: float
+
+    def in_round(self, *, base_version: int, staleness: int) -> RoundUpdate:
+        """The same, with what only the coordinator knows."""
+        return RoundUpdate(
+            client_id=self.client_id,
+            base_version=base_version,
+            staleness=staleness,
+            num_examples=self.num_examples,
+            loss=self.loss,
+            local_rate=self.local_rate,
+        )
+
+
+class _Block:
+    """Rows filled from the first on, with the handle of each and what is kept beside it."""
+
+    def __init__(self, matrix_Rd: Tensor) -> None:
+        self.matrix_Rd = matrix_Rd
+        self.handles: list[int] = []
+        self.updates: list[StagedUpdate] = []
+
+    @property
+    def is_full(self) -> bool:
+        return len(self.handles) == len(self.matrix_Rd)
+
+
+class Round:
+    """The rows of one round, lent out by `Staging.take` until `release`.
+
+    matrix_Kd: [K, d] float32 in host memory, a view. updates: K entries, row by row.
+    """
+
+    def __init__(
+        self, matrix_Kd: Tensor, updates: tuple[StagedUpdate, ...], block: _Block | None, free: deque[Tensor]
+    ) -> None:
+        self.matrix_Kd = matrix_Kd
+        self.updates = updates
+        self._block = block
+        self._free = free
+
+    def release(self) -> None:
+        """Give the memory back, once, when nothing reads `matrix_Kd` any more. Any thread."""
+        block, self._block = self._block, None
+        if block is not None:
+            self._free.append(block.matrix_Rd)
+
+
+class Staging:
+    """Rows for updates that have come in and wait for their round.
+
+    One thread, the one that receives, calls everything here but `Round.release`, which may come from the
+    thread that applies rounds: the list of free blocks is all that the two share, and appending to a deque
+    and popping from it are atomic. `take` belongs to the receiving thread too, because it decides where the
+    next row goes. One row is being written at a time: `row`, then `keep` or `discard`.
+
+    Host memory is at most blocks_max * rows_per_block * 4 d bytes, reserved block by block when needed and
+    touched row by row. Of the blocks one is being filled, one may be lent to a round, and the others are full
+    and wait. Where a client has at most one update waiting, clients // rows_per_block + 2 blocks are enough;
+    where it may have more (`buffered`), the receiver stops reading while `is_full`.
+    """
+
+    def __init__(self, dimension: int, rows_per_block: int, *, blocks_max: int, pin: bool = False) -> None:
+        """dimension: d, >= 1. rows_per_block: R, most updates of a round, >= 1. blocks_max: >= 2.
+
+        pin: page-locked memory, for copies to a CUDA device.
+        """
+        assert min(dimension, rows_per_block, blocks_max - 1) >= 1, (dimension, rows_per_block, blocks_max)
+        self._dimension = dimension
+        self._rows_per_block = rows_per_block
+        self._blocks_max = blocks_max
+        self._pin = pin
+        self._waiting: deque[_Block] = deque()
+        self._free: deque[Tensor] = deque()
+        self._blocks = 0
+        self._handles = 0
+        self._being_written: int | None = None
+
+    @property
+    def is_full(self) -> bool:
+        """Whether there is no row left until a round is released."""
+        return not self._has_room and not self._free and self._blocks == self._blocks_max
+
+    def row(self) -> tuple[int, Tensor]:
+        """A handle never given before, and the row to write into: [d] float32, of unspecified content."""
+        assert self._being_written is None, f"row {self._being_written} is neither kept nor discarded"
+        if not self._has_room:
+            self._waiting.append(_Block(self._memory()))
+        block = self._waiting[-1]
+        self._being_written = self._handles
+        self._handles += 1
+        return self._being_written, block.matrix_Rd[len(block.handles)]
+
+    def keep(self, handle: int, update: StagedUpdate) -> None:
+        """The row last given is part of the round to come."""
+        assert handle == self._being_written, f"row {self._being_written} is being written, not {handle}"
+        self._being_written = None
+        block = self._waiting[-1]
+        block.handles.append(handle)
+        block.updates.append(update)
+
+    def discard(self, handle: int) -> None:
+        """The row last given will be written again by another update."""
+        assert handle == self._being_written, f"row {self._being_written} is being written, not {handle}"
+        self._being_written = None
+
+    def take(self, handles: Sequence[int]) -> Round:
+        """The rows of these handles as one matrix, without a copy.
+
+        They are exactly the rows kept in the oldest block, in order: a round that takes fewer than R takes
+        all there are, and the next row starts a new block. No handles: a round of no rows.
+        """
+        assert self._being_written is None, f"row {self._being_written} is neither kept nor discarded"
+        if not handles:
+            return Round(torch.empty(0, self._dimension), (), None, self._free)
+        assert self._waiting, "nothing is staged"
+        block = self._waiting.popleft()
+        assert list(handles) == block.handles, (
+            f"asked for rows {list(handles)}, the oldest are {block.handles}"
+        )
+        return Round(block.matrix_Rd[: len(handles)], tuple(block.updates), block, self._free)
+
+    @property
+    def _has_room(self) -> bool:
+        return bool(self._waiting) and not self._waiting[-1].is_full
+
+    def _memory(self) -> Tensor:
+        if self._free:
+            return self._free.pop()
+        assert self._blocks < self._blocks_max, f"all {self._blocks_max} blocks are in use"
+        self._blocks += 1
+        return torch.empty(self._rows_per_block, self._dimension, dtype=torch.float32, pin_memory=self._pin)
+
+
+def write(row_d: Tensor, frames: Sequence[memoryview | bytes], kind: Kind, learning_rate: float) -> None:
+    """Fill a row with the pseudo-gradient of a payload, in one pass: a delta over its learning rate.
+
+    row_d: [d] float32 in host memory, contiguous. frames: little-endian float32, each a multiple of 4 bytes,
+    4 d bytes together; whoever receives has checked that. learning_rate: eta_l, > 0. A quotient too large for
+    float32 becomes an infinity, which `screen.defect` finds.
+    Source: algorithms.md 1.4.
+    """
+    target_d = row_d.numpy()
+    offset = 0
+    for frame in frames:
+        part = np.frombuffer(frame, dtype="<f4")
+        end = offset + len(part)
+        if kind == "gradient":
+            target_d[offset:end] = part
+        else:
+            with np.errstate(all="ignore"):
+                np.divide(part, np.float32(learning_rate), out=target_d[offset:end])
+        offset = end
+    assert offset == len(target_d), f"payload holds {offset} numbers, expected {len(target_d)}"

@@ -1,0 +1,108 @@
+"""Every metric of the server: name, kind, unit, help, labels. Dashboards, documents and tests are held against it.
+
+Names follow the Prometheus conventions: base units, `_total` on counters. Every label has a closed set of values, so no
+client id, task id or version is one.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1800, 7200)
+_ROUNDS = (0, 1, 2, 3, 5, 8, 13, 21, 34, 55, 89, 144, 233, 377)
+_WEIGHTS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.2, 0.3, 0.5, 0.7, 0.9, 1.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Metric:
+    """One metric. buckets: upper bounds of a histogram, in the unit of the name."""
+
+    name: str
+    kind: Literal["counter", "gauge", "histogram"]
+    help: str
+    labels: tuple[str, ...] = ()
+    buckets: tuple[float, ...] = ()
+
+
+ROUND_DURATION = Metric(
+    name="unstale_round_duration_seconds",
+    kind="histogram",
+    help="Time from one version of the global model to the next.",
+    buckets=_SECONDS,
+)
+ROUND_PHASE_DURATION = Metric(
+    name="unstale_round_phase_duration_seconds",
+    kind="histogram",
+    help="Time of a round by phase: wait (for updates), aggregate, evaluate.",
+    labels=("phase",),
+    buckets=_SECONDS,
+)
+UPDATE_STALENESS = Metric(
+    name="unstale_update_staleness_rounds",
+    kind="histogram",
+    help="Versions made between the model that an update was computed from and its aggregation; 0 is fresh.",
+    buckets=_ROUNDS,
+)
+UPDATES = Metric(
+    name="unstale_updates_total",
+    kind="counter",
+    help="Updates received, by outcome (accepted, duplicate, rejected) and, if rejected, by reason.",
+    labels=("outcome", "reason"),
+)
+UPDATE_BYTES = Metric(
+    name="unstale_update_bytes_total",
+    kind="counter",
+    help="Payload bytes: received are updates, sent are models.",
+    labels=("direction",),
+)
+MESSAGES_REFUSED = Metric(
+    name="unstale_messages_refused_total",
+    kind="counter",
+    help="Messages that were answered with an error instead of being handled, by reason.",
+    labels=("reason",),
+)
+MODEL_VERSION = Metric(
+    name="unstale_model_version", kind="gauge", help="Version of the global model: rounds applied so far."
+)
+TEST_ACCURACY = Metric(
+    name="unstale_test_accuracy_ratio", kind="gauge", help="Share of the test set that the newest evaluated version gets right."
+)
+TEST_CLASS_ACCURACY = Metric(
+    name="unstale_test_class_accuracy_ratio",
+    kind="gauge",
+    help="The same for each class of the test set.",
+    labels=("class",),
+)
+TEST_LOSS = Metric(name="unstale_test_loss", kind="gauge", help="Mean cross-entropy on the test set, in nats.")
+CLIENTS = Metric(
+    name="unstale_clients",
+    kind="gauge",
+    help="Clients by state: working (has a task), waiting (has none), lost (lease ran out), left (said goodbye).",
+    labels=("state",),
+)
+AGGREGATION_WEIGHT = Metric(
+    name="unstale_aggregation_weight",
+    kind="histogram",
+    help="Weight that an update had in its round.",
+    buckets=_WEIGHTS,
+)
+DEVICE_MEMORY = Metric(
+    name="unstale_device_memory_bytes",
+    kind="gauge",
+    help="Memory allocated by the learner on its device: the accelerator's, or 0 on a CPU.",
+)
+
+CATALOGUE: tuple[Metric, ...] = (
+    ROUND_DURATION,
+    ROUND_PHASE_DURATION,
+    UPDATE_STALENESS,
+    UPDATES,
+    UPDATE_BYTES,
+    MESSAGES_REFUSED,
+    MODEL_VERSION,
+    TEST_ACCURACY,
+    TEST_CLASS_ACCURACY,
+    TEST_LOSS,
+    CLIENTS,
+    AGGREGATION_WEIGHT,
+    DEVICE_MEMORY,
+)

@@ -1,0 +1,66 @@
+"""What one fact of a run adds to the metrics. Pure functions from facts to observations."""
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from unstale.metrics import catalogue
+from unstale.metrics.catalogue import Metric
+
+
+class Observation(NamedTuple):
+    """A counter grows by `value`, a gauge becomes it, a histogram counts it. labels: in the metric's order."""
+
+    metric: Metric
+    value: float
+    labels: tuple[str, ...] = ()
+
+
+def verdict(outcome: str, reason: str | None, payload_bytes: int) -> tuple[Observation, Observation]:
+    """An update was answered. payload_bytes: what came in for it."""
+    return (
+        Observation(catalogue.UPDATES, 1, (outcome, reason or "")),
+        Observation(catalogue.UPDATE_BYTES, payload_bytes, ("received",)),
+    )
+
+
+def refused(reason: str) -> Observation:
+    """A message was answered with an error."""
+    return Observation(catalogue.MESSAGES_REFUSED, 1, (reason,))
+
+
+def task_sent(payload_bytes: int) -> Observation:
+    """A model went out."""
+    return Observation(catalogue.UPDATE_BYTES, payload_bytes, ("sent",))
+
+
+def round_applied(
+    version: int,
+    staleness: Sequence[int],
+    weights: Sequence[float],
+    *,
+    wait_s: float,
+    aggregate_s: float,
+    device_memory_bytes: int,
+) -> Iterable[Observation]:
+    """A round became a version. wait_s: from the version before until the trigger closed the round."""
+    yield Observation(catalogue.MODEL_VERSION, version)
+    yield Observation(catalogue.ROUND_DURATION, wait_s + aggregate_s)
+    yield Observation(catalogue.ROUND_PHASE_DURATION, wait_s, ("wait",))
+    yield Observation(catalogue.ROUND_PHASE_DURATION, aggregate_s, ("aggregate",))
+    yield Observation(catalogue.DEVICE_MEMORY, device_memory_bytes)
+    for rounds in staleness:
+        yield Observation(catalogue.UPDATE_STALENESS, rounds)
+    for weight in weights:
+        yield Observation(catalogue.AGGREGATION_WEIGHT, weight)
+
+
+def evaluated(
+    accuracy: float, loss: float, class_accuracy: Sequence[float | None], *, evaluate_s: float
+) -> Iterable[Observation]:
+    """A version was measured. class_accuracy: by class; None where the test set has none of it."""
+    yield Observation(catalogue.TEST_ACCURACY, accuracy)
+    yield Observation(catalogue.TEST_LOSS, loss)
+    yield Observation(catalogue.ROUND_PHASE_DURATION, evaluate_s, ("evaluate",))
+    for label, share in enumerate(class_accuracy):
+        if share is not None:
+            yield Observation(catalogue.TEST_CLASS_ACCURACY, share, (str(label),))

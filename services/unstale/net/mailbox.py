@@ -1,0 +1,48 @@
+"""A queue into a thread that waits on sockets: posting wakes its poll.
+
+ZeroMQ sockets belong to one thread each, so that other threads and signal handlers need a door of their own. A socket
+pair is one that every platform can poll and that may be written to from anywhere.
+"""
+
+import socket
+from collections import deque
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+
+
+class Mailbox(Generic[T]):
+    """Posts from any thread, read by one. Order is kept. `fileno` is readable while something waits."""
+
+    def __init__(self) -> None:
+        self._items: deque[T] = deque()
+        self._reader, self._writer = socket.socketpair()
+        self._reader.setblocking(False)
+        self._writer.setblocking(False)
+
+    def fileno(self) -> int:
+        return self._reader.fileno()
+
+    def post(self, item: T) -> None:
+        """Add an item and wake the reader. Any thread, signal handlers included."""
+        self._items.append(item)
+        try:
+            self._writer.send(b"\0")
+        except BlockingIOError:
+            return  # the pipe is full of wake-ups: the reader has one to come
+
+    def drain(self) -> list[T]:
+        """Everything posted so far, oldest first. The reading thread only."""
+        try:
+            while self._reader.recv(4096):
+                pass
+        except BlockingIOError:
+            pass  # emptied: that is how a non-blocking socket says so
+        items: list[T] = []
+        while self._items:
+            items.append(self._items.popleft())
+        return items
+
+    def close(self) -> None:
+        self._reader.close()
+        self._writer.close()

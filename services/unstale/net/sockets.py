@@ -1,0 +1,100 @@
+"""ROUTER and DEALER sockets with every option that matters set, each with its reason (design.md section 4)."""
+
+import zmq
+from unstale_proto import limits
+
+from unstale.errors import UserError
+
+LIBZMQ_OLDEST = (4, 3, 2)  # older ones have a remote stack overflow in CURVE and crash on malformed greetings
+RECONNECT_S = 0.1  # first retry; doubled up to the next, so that 10,000 clients do not knock at once
+RECONNECT_S_MAX = 5.0
+BACKLOG = 4096  # connections that may wait to be accepted while thousands of clients start together
+SEND_QUEUE = 64  # messages to one client; it is owed a few acks and one task, so more means that it is not reading
+RECEIVE_QUEUE = 16  # messages from one client; it has one update and a few heartbeats under way
+
+
+def require_libzmq(version: tuple[int, int, int] | None = None) -> None:
+    """Raise UserError when the libzmq underneath pyzmq is too old to be exposed to a network."""
+    found = version if version is not None else zmq.zmq_version_info()
+    if tuple(found) < LIBZMQ_OLDEST:
+        raise UserError(
+            f"libzmq {'.'.join(map(str, found))} is too old, expected {'.'.join(map(str, LIBZMQ_OLDEST))} or later; "
+            "upgrade pyzmq"
+        )
+
+
+def router(context: zmq.Context[zmq.Socket[bytes]], *, heartbeat_s: float, linger_s: float) -> zmq.Socket[bytes]:
+    """The server's socket, not yet bound.
+
+    ROUTER_MANDATORY: a message to nobody is an error instead of vanishing. ROUTER_HANDOVER stays off: without
+    authentication anyone could take over another's connection by its routing id; a client that comes back says hello.
+    """
+    socket = context.socket(zmq.ROUTER)
+    _common(socket, heartbeat_s=heartbeat_s, linger_s=linger_s)
+    socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
+    socket.setsockopt(zmq.ROUTER_HANDOVER, 0)
+    socket.setsockopt(zmq.BACKLOG, BACKLOG)
+    return socket
+
+
+def dealer(context: zmq.Context[zmq.Socket[bytes]], *, heartbeat_s: float, linger_s: float) -> zmq.Socket[bytes]:
+    """A client's socket, not yet connected.
+
+    IMMEDIATE: nothing is queued for a server that is not there, so that a poll for output tells when it is.
+    """
+    socket = context.socket(zmq.DEALER)
+    _common(socket, heartbeat_s=heartbeat_s, linger_s=linger_s)
+    socket.setsockopt(zmq.IMMEDIATE, 1)
+    socket.setsockopt(zmq.RECONNECT_IVL, int(RECONNECT_S * 1000))
+    socket.setsockopt(zmq.RECONNECT_IVL_MAX, int(RECONNECT_S_MAX * 1000))
+    return socket
+
+
+def _common(socket: zmq.Socket[bytes], *, heartbeat_s: float, linger_s: float) -> None:
+    """LINGER: closing waits this long for what is still unsent, then lets go. MAXMSGSIZE: a longer frame cuts the
+    connection before it is read into memory. ZMTP heartbeats find half-open links that TCP would keep for hours."""
+    socket.setsockopt(zmq.LINGER, int(linger_s * 1000))
+    socket.setsockopt(zmq.MAXMSGSIZE, limits.FRAME_BYTES_MAX)
+    socket.setsockopt(zmq.SNDHWM, SEND_QUEUE)
+    socket.setsockopt(zmq.RCVHWM, RECEIVE_QUEUE)
+    socket.setsockopt(zmq.HEARTBEAT_IVL, int(heartbeat_s * 1000))
+    socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, int(3 * heartbeat_s * 1000))
+    socket.setsockopt(zmq.HEARTBEAT_TTL, int(min(3 * heartbeat_s, 6000) * 1000))
+    socket.setsockopt(zmq.TCP_KEEPALIVE, 1)
+    socket.setsockopt(zmq.IPV6, 1)
+
+
+def bind(socket: zmq.Socket[bytes], address: str) -> str:
+    """Bind and return the address with the port that was really taken (`tcp://127.0.0.1:*` takes a free one)."""
+    try:
+        socket.bind(address)
+    except zmq.ZMQError as error:
+        if error.errno == zmq.EADDRINUSE:
+            raise UserError(f"server.address {address} is in use; stop what listens there or name another port") from None
+        raise UserError(
+            f"server.address {address!r} cannot be bound ({error.strerror.lower()}); expected tcp://HOST:PORT of this machine"
+        ) from None
+    return socket.getsockopt_string(zmq.LAST_ENDPOINT)
+
+
+def connect(socket: zmq.Socket[bytes], address: str) -> None:
+    """Start connecting; the server need not be there yet."""
+    try:
+        socket.connect(address)
+    except zmq.ZMQError as error:
+        raise UserError(
+            f"client.server {address!r} is not an address ({error.strerror.lower()}); expected tcp://HOST:PORT"
+        ) from None
+
+
+def receive(socket: zmq.Socket[bytes], *, routed: bool) -> tuple[bytes, bytes, list[zmq.Frame]] | None:
+    """One message, or None when there is none: routing id (empty unless `routed`), header, payload frames uncopied."""
+    try:
+        route = socket.recv(zmq.NOBLOCK) if routed else b""
+        header = socket.recv(zmq.NOBLOCK) if not routed or socket.getsockopt(zmq.RCVMORE) else b""
+    except zmq.Again:
+        return None
+    frames: list[zmq.Frame] = []
+    while socket.getsockopt(zmq.RCVMORE):
+        frames.append(socket.recv(copy=False))
+    return route, header, frames

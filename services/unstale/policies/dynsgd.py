@@ -1,0 +1,31 @@
+"""DynSGD: weights inversely proportional to age, counted from 1."""
+
+from pydantic import Field
+
+from unstale.policies.policy import Policy, PolicySettings, Step, UpdateBatch
+from unstale.policies.weights import normalise, polynomial, uniform, weighted_sum
+
+
+class DynSgdSettings(PolicySettings):
+    normalise: bool = Field(True, description="Scale the weights to sum 1; otherwise divide them by K.")
+
+
+class DynSgd(Policy[DynSgdSettings]):
+    """An update s rounds late weighs 1 / (s + 1).
+
+        direction_d = sum_i p_i * g_i,   p = normalise(1 / (s_i + 1))
+
+    s: staleness, rounds, 0 is fresh. g: rows of updates.matrix_Kd, float32, one device; not written to.
+    normalise=False divides by K instead (then equal to SASGD).
+    Source: algorithms.md 2.7; the paper's tau is s + 1.
+    """
+
+    Settings = DynSgdSettings
+    source = "Jiang et al. 2017, Heterogeneity-aware Distributed Parameter Servers; algorithms.md 2.7"
+
+    def step(self, batch: UpdateBatch) -> Step:
+        raw_K = polynomial(batch.staleness_K, 1.0)
+        weights_K = normalise(raw_K) if self.settings.normalise else raw_K * uniform(len(batch))
+        return Step(
+            direction_d=weighted_sum(batch.matrix_Kd, weights_K), rate_factor=1.0, weights_K=weights_K
+        )

@@ -1,0 +1,94 @@
+"""FedAsync: the global model is mixed with each client's model as it comes in, less the staler that is."""
+
+from collections.abc import Iterator
+from typing import Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from unstale.policies.policy import Policy, PolicySettings, Step, UpdateBatch
+from unstale.policies.weights import polynomial, weighted_sum
+
+
+class FedAsyncSettings(PolicySettings):
+    alpha: float = Field(0.6, gt=0, le=1, description="Share of a fresh client's model in the mixture.")
+    staleness: Literal["polynomial", "constant", "hinge"] = Field(
+        "polynomial",
+        description="How staleness s lowers that share: (s + 1)^-exponent, not at all, or past b rounds.",
+    )
+    exponent: float = Field(0.5, ge=0, description="For polynomial: the exponent.")
+    a_h: float = Field(
+        10.0, gt=0, description="For hinge: the share is divided by 1 + a_h (s - b) when s > b."
+    )
+    b: int = Field(4, ge=0, description="For hinge: staleness up to which nothing is lowered, rounds.")
+
+
+class FedAsync(Policy[FedAsyncSettings]):
+    """Mixes the model with the clients' models, one after another in order of arrival.
+
+        w <- (1 - a_i) w + a_i (w_b_i - eta_l_i g_i),   a_i = alpha * f(s_i),   for i = 1..K
+
+    which is one step, with c_i = a_i * prod_{j > i} (1 - a_j) what is left of client i's model in the end:
+
+        direction_d = (1/eta) * sum_i c_i (eta_l_i g_i + w - w_b_i)
+
+    s: staleness, rounds, 0 is fresh. g: rows of updates.matrix_Kd; w: model_d; w_b: base_models, w when there
+    are none; all float32, one device; not written to. eta: rate, > 0. eta_l: local_rates_K, eta when there
+    are none.
+    The weights of the step are c; they sum to 1 - prod_i (1 - a_i).
+    Source: algorithms.md 2.17.
+    """
+
+    Settings = FedAsyncSettings
+    source = "Xie et al. 2019, Asynchronous Federated Optimization; algorithms.md 2.17"
+    needs_base_models = True
+
+    def step(self, batch: UpdateBatch) -> Step:
+        shares_K = self._shares(batch.staleness_K)
+        if batch.local_rates_K is None:
+            weights_K = shares_K
+        else:
+            weights_K = shares_K * (batch.local_rates_K.to("cpu", torch.float64) / batch.rate)
+        direction_d = weighted_sum(batch.matrix_Kd, weights_K)
+        with torch.no_grad():
+            for drift_d, share in _drifts(batch, shares_K):
+                direction_d.add_(drift_d, alpha=share / batch.rate)
+        return Step(direction_d=direction_d, rate_factor=1.0, weights_K=shares_K)
+
+    def _shares(self, staleness_K: Tensor) -> Tensor:
+        """c_i: what is left of each client's model after the ones that came later were mixed in."""
+        shares: list[float] = []
+        left = 1.0
+        for mixed in reversed((self.settings.alpha * self._lowered(staleness_K)).tolist()):
+            shares.append(mixed * left)
+            left *= 1 - mixed
+        return torch.tensor(shares[::-1], dtype=torch.float64)
+
+    def _lowered(self, staleness_K: Tensor) -> Tensor:
+        """f(s), 1 for a fresh update."""
+        settings = self.settings
+        if settings.staleness == "polynomial":
+            return polynomial(staleness_K, settings.exponent)
+        if settings.staleness == "hinge":
+            past_K = (staleness_K.to("cpu", torch.float64) - settings.b).clamp(min=0)
+            return 1 / (settings.a_h * past_K + 1)
+        return torch.ones(len(staleness_K), dtype=torch.float64)
+
+
+def _drifts(batch: UpdateBatch, shares_K: Tensor) -> Iterator[tuple[Tensor, float]]:
+    """w - w_b for each base model other than the current one, with the sum of its updates' shares.
+
+    Clients often share a base model: one [d] difference for each model is enough, where one for each update
+    would be a second matrix.
+    """
+    if batch.base_models is None:
+        return
+    assert batch.model_d is not None, "base models came without the current model"
+    bases: dict[int, tuple[Tensor, float]] = {}
+    for base_d, share in zip(batch.base_models, shares_K.tolist(), strict=True):
+        _, others = bases.get(id(base_d), (base_d, 0.0))
+        bases[id(base_d)] = (base_d, others + share)
+    for base_d, share in bases.values():
+        if base_d is not batch.model_d:
+            yield batch.model_d - base_d, share

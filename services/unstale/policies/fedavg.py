@@ -1,0 +1,35 @@
+"""FedAvg: the plain average of the round's updates, however old they are."""
+
+from typing import Literal
+
+from pydantic import Field
+
+from unstale.policies.policy import Policy, PolicySettings, Step, UpdateBatch
+from unstale.policies.weights import examples, uniform, weighted_sum
+
+
+class FedAvgSettings(PolicySettings):
+    weighting: Literal["uniform", "samples"] = Field(
+        "uniform",
+        description="What an update counts: the same each, or by the examples that its client holds.",
+    )
+
+
+class FedAvg(Policy[FedAvgSettings]):
+    """The average of the updates, whatever their staleness.
+
+        direction_d = sum_i p_i * g_i,   p_i = 1/K, or n_i / sum_j n_j for weighting="samples"
+
+    g: rows of updates.matrix_Kd, float32, one device; not written to. n: num_examples_K.
+    Source: algorithms.md 2.1.
+    """
+
+    Settings = FedAvgSettings
+    source = "McMahan et al. 2017, Communication-Efficient Learning of Deep Networks; algorithms.md 2.1"
+
+    def step(self, batch: UpdateBatch) -> Step:
+        by_samples = self.settings.weighting == "samples"
+        weights_K = examples(batch.num_examples_K) if by_samples else uniform(len(batch))
+        return Step(
+            direction_d=weighted_sum(batch.matrix_Kd, weights_K), rate_factor=1.0, weights_K=weights_K
+        )

@@ -1,0 +1,39 @@
+"""FedBuff: a buffer of K updates, each damped by the square root of its age."""
+
+from typing import Literal
+
+from pydantic import Field
+
+from unstale.policies.policy import Policy, PolicySettings, Step, UpdateBatch
+from unstale.policies.weights import polynomial, uniform, weighted_sum
+
+
+class FedBuffSettings(PolicySettings):
+    staleness: Literal["polynomial", "none"] = Field(
+        "polynomial", description="How staleness s damps an update: by 1 / sqrt(1 + s), or not at all."
+    )
+
+
+class FedBuff(Policy[FedBuffSettings]):
+    """The average of the updates, each damped by 1 / sqrt(1 + staleness).
+
+        direction_d = (1/K) * sum_i g_i / sqrt(1 + s_i)
+
+    s: staleness, rounds, 0 is fresh. g: rows of updates.matrix_Kd, float32, one device; not written to.
+    K: updates in the batch, also when a round closed with fewer than the trigger asks for. Not normalised: a
+    round of stale updates takes a smaller step.
+    Source: algorithms.md 2.18.
+    """
+
+    Settings = FedBuffSettings
+    source = (
+        "Nguyen et al. 2022, Federated Learning with Buffered Asynchronous Aggregation; algorithms.md 2.18"
+    )
+
+    def step(self, batch: UpdateBatch) -> Step:
+        weights_K = uniform(len(batch))
+        if self.settings.staleness == "polynomial":
+            weights_K = weights_K * polynomial(batch.staleness_K, 0.5)
+        return Step(
+            direction_d=weighted_sum(batch.matrix_Kd, weights_K), rate_factor=1.0, weights_K=weights_K
+        )

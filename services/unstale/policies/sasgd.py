@@ -1,0 +1,34 @@
+"""SASGD: staleness-aware SGD, the learning rate of each update divided by its age counted from 1."""
+
+from pydantic import Field
+
+from unstale.policies.policy import Policy, PolicySettings, Step, UpdateBatch
+from unstale.policies.weights import polynomial, uniform, weighted_sum
+
+
+class SasgdSettings(PolicySettings):
+    divide_by_k: bool = Field(
+        True, description="Divide by the K updates of the round; otherwise the step is K times larger."
+    )
+
+
+class Sasgd(Policy[SasgdSettings]):
+    """Each update moves the model by its own learning rate, divided by its age.
+
+        direction_d = (1/K) * sum_i g_i / (s_i + 1)
+
+    s: staleness, rounds, 0 is fresh. g: rows of updates.matrix_Kd, float32, one device; not written to.
+    divide_by_k=False leaves out 1/K, as some of the code released with the WKAFL paper does.
+    Source: algorithms.md 2.8; the paper's tau is s + 1.
+    """
+
+    Settings = SasgdSettings
+    source = "Zhang et al. 2016, Staleness-aware Async-SGD for Distributed Deep Learning; algorithms.md 2.8"
+
+    def step(self, batch: UpdateBatch) -> Step:
+        weights_K = polynomial(batch.staleness_K, 1.0)
+        if self.settings.divide_by_k:
+            weights_K = weights_K * uniform(len(batch))
+        return Step(
+            direction_d=weighted_sum(batch.matrix_Kd, weights_K), rate_factor=1.0, weights_K=weights_K
+        )

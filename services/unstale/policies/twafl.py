@@ -1,0 +1,43 @@
+"""TWAFL: temporally weighted aggregation, weights falling exponentially with age."""
+
+from typing import Literal
+
+from pydantic import Field
+
+from unstale.policies.policy import Policy, PolicySettings, Step, UpdateBatch
+from unstale.policies.weights import examples, exponential, normalise, uniform, weighted_sum
+
+
+class TwaflSettings(PolicySettings):
+    normalise: bool = Field(
+        True, description="Scale the weights to sum 1; otherwise rounds of very stale updates hardly move."
+    )
+    weighting: Literal["examples", "equal"] = Field(
+        "examples", description="What a fresh update counts: by its examples, or the same each."
+    )
+
+
+class Twafl(Policy[TwaflSettings]):
+    """An update s rounds late weighs (e/2)^-s times its share of the examples.
+
+        direction_d = sum_i p_i * g_i,   p = normalise(m_i * (e/2)^-s_i)
+
+    s: staleness, rounds, 0 is fresh. m: num_examples_K, or 1 for weighting="equal". g: rows of
+    updates.matrix_Kd, float32, one device; not written to.
+    normalise=False takes p_i = (m_i / sum_j m_j) * (e/2)^-s_i instead.
+    Source: algorithms.md 2.9; 1.5 for counting from the freshest of the round, so that nothing underflows.
+    """
+
+    Settings = TwaflSettings
+    source = "Chen et al. 2019, Communication-Efficient Federated Deep Learning; algorithms.md 2.9"
+
+    def step(self, batch: UpdateBatch) -> Step:
+        by_examples = self.settings.weighting == "examples"
+        share_K = examples(batch.num_examples_K) if by_examples else uniform(len(batch))
+        if self.settings.normalise and len(batch) > 0:
+            weights_K = normalise(share_K * exponential(batch.staleness_K - batch.staleness_K.min()))
+        else:
+            weights_K = share_K * exponential(batch.staleness_K)
+        return Step(
+            direction_d=weighted_sum(batch.matrix_Kd, weights_K), rate_factor=1.0, weights_K=weights_K
+        )

@@ -1,0 +1,146 @@
+"""The compute thread: applies rounds and evaluates versions while the exchange goes on receiving.
+
+It is the only thread that touches the learner and the model. Commands come in order through a queue, results leave
+through the exchange's mailbox.
+"""
+
+import queue
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from unstale_proto import payload
+
+from unstale import flat
+from unstale.learner.learner import Learner, RoundResult
+from unstale.learner.updates import Round, RoundUpdate
+from unstale.net.clock import now_s
+from unstale.training.evaluate import Evaluation
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApplyCommand:
+    """Make the next version out of these rows, and give their memory back."""
+
+    round: Round
+    updates: tuple[RoundUpdate, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvaluateCommand:
+    """Measure the current version, which is this one."""
+
+    version: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForgetCommand:
+    """Nothing refers to this version any more."""
+
+    version: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Applied:
+    """A round is a version. frames: the new model as payload frames; they share memory with it."""
+
+    result: RoundResult
+    frames: list[memoryview]
+    aggregate_s: float
+    device_memory_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evaluated:
+    """A version was measured."""
+
+    version: int
+    evaluation: Evaluation
+    evaluate_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Crashed:
+    """The compute thread is dead of this: our own mistake, or the machine's."""
+
+    error: BaseException
+
+
+Command = ApplyCommand | EvaluateCommand | ForgetCommand
+Result = Applied | Evaluated | Crashed
+
+
+class Compute:
+    """Owns the learner from `start` to `close`.
+
+    evaluate: measures a model [d]. post: takes results, from the compute thread.
+    """
+
+    def __init__(
+        self,
+        learner: Learner,
+        *,
+        evaluate: Callable[[Tensor], Evaluation],
+        post: Callable[[Result], None],
+    ) -> None:
+        self._learner = learner
+        self._evaluate = evaluate
+        self._post = post
+        self._commands: queue.SimpleQueue[Command | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name="compute", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def submit(self, command: Command) -> None:
+        """Queue a command. Any thread; order is kept."""
+        self._commands.put(command)
+
+    def is_alive(self) -> bool:
+        return self._thread.is_alive()
+
+    def close(self) -> None:
+        """Finish what is queued, then end the thread."""
+        self._commands.put(None)
+        self._thread.join()
+
+    def _run(self) -> None:
+        try:
+            while (command := self._commands.get()) is not None:
+                self._perform(command)
+        except BaseException as error:  # noqa: BLE001  (handed to the main thread, which raises it)
+            self._post(Crashed(error=error))
+
+    def _perform(self, command: Command) -> None:
+        started_s = now_s()
+        if isinstance(command, ApplyCommand):
+            result = self._learner.apply_round(command.round.matrix_Kd, command.updates)
+            command.round.release()
+            frames = payload.split(flat.to_bytes(self._learner.model_d))
+            self._post(
+                Applied(
+                    result=result,
+                    frames=frames,
+                    aggregate_s=now_s() - started_s,
+                    device_memory_bytes=_device_memory_bytes(self._learner.model_d.device),
+                )
+            )
+        elif isinstance(command, EvaluateCommand):
+            assert command.version == self._learner.version, (command.version, self._learner.version)
+            evaluation = self._evaluate(self._learner.model_d)
+            self._post(
+                Evaluated(version=command.version, evaluation=evaluation, evaluate_s=now_s() - started_s)
+            )
+        else:
+            self._learner.forget(command.version)
+
+
+def _device_memory_bytes(device: torch.device) -> int:
+    """Bytes that tensors hold on an accelerator; 0 on a CPU."""
+    if device.type == "cuda":
+        return torch.cuda.memory_allocated(device)
+    if device.type == "mps":
+        return torch.mps.current_allocated_memory()
+    return 0

@@ -1,0 +1,45 @@
+"""The catalogue as Prometheus instruments, and observations into them."""
+
+from collections.abc import Callable, Iterable
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+from unstale.metrics.catalogue import CATALOGUE, Metric
+from unstale.metrics.observe import Observation
+
+
+class Instruments:
+    """One registry with every metric of the catalogue. Thread-safe, as prometheus_client is."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry(auto_describe=True)
+        self._instruments: dict[Metric, Counter | Gauge | Histogram] = {m: self._make(m) for m in CATALOGUE}
+
+    def record(self, observation: Observation) -> None:
+        """Count one observation."""
+        metric, value, labels = observation
+        instrument = self._instruments[metric]
+        child = instrument.labels(*labels) if labels else instrument
+        if isinstance(child, Counter):
+            child.inc(value)
+        elif isinstance(child, Gauge):
+            child.set(value)
+        else:
+            child.observe(value)
+
+    def record_all(self, observations: Iterable[Observation]) -> None:
+        for observation in observations:
+            self.record(observation)
+
+    def follow(self, metric: Metric, labels: tuple[str, ...], value: Callable[[], float]) -> None:
+        """Ask for a gauge's value whenever it is scraped, from the thread that serves the scrape."""
+        gauge = self._instruments[metric].labels(*labels)
+        assert isinstance(gauge, Gauge)
+        gauge.set_function(value)
+
+    def _make(self, metric: Metric) -> Counter | Gauge | Histogram:
+        if metric.kind == "counter":
+            return Counter(metric.name, metric.help, metric.labels, registry=self.registry)
+        if metric.kind == "gauge":
+            return Gauge(metric.name, metric.help, metric.labels, registry=self.registry)
+        return Histogram(metric.name, metric.help, metric.labels, buckets=metric.buckets, registry=self.registry)

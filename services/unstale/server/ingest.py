@@ -1,0 +1,46 @@
+"""From payload frames to a row of the round's matrix: the only copy that the server makes of an update."""
+
+from collections.abc import Sequence
+
+import zmq
+from unstale_proto import payload
+from unstale_proto.errors import Reason, RemoteContractError
+from unstale_proto.messages import Update
+
+from unstale.learner import screen
+from unstale.learner.updates import Staging, write
+
+NOT_STAGED = -1
+
+
+class Ingest:
+    """Stages updates that fit the model, and says what is wrong with the others. The exchange's thread only.
+
+    signature: of the run's model. payload_bytes: of one update of it.
+    """
+
+    def __init__(self, staging: Staging, *, signature: str, payload_bytes: int) -> None:
+        self._staging = staging
+        self._signature = signature
+        self._payload_bytes = payload_bytes
+
+    def stage(self, update: Update, frames: Sequence[zmq.Frame]) -> tuple[int, Reason | None]:
+        """Copy the payload into the next free row.
+
+        Returns (handle, None), the row waiting for `Staging.keep` or `discard`, or (NOT_STAGED, what is wrong).
+        """
+        if update.signature != self._signature:
+            return NOT_STAGED, Reason.WRONG_SIGNATURE
+        if update.payload_bytes != self._payload_bytes:
+            return NOT_STAGED, Reason.WRONG_SIZE
+        buffers = [frame.buffer for frame in frames]
+        try:
+            payload.check([len(buffer) for buffer in buffers], self._payload_bytes)
+        except RemoteContractError as error:
+            return NOT_STAGED, error.reason
+        handle, row_d = self._staging.row()
+        write(row_d, buffers, update.kind, update.learning_rate)
+        if screen.defect(row_d) is not None:
+            self._staging.discard(handle)
+            return NOT_STAGED, Reason.NON_FINITE
+        return handle, None

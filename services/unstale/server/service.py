@@ -1,0 +1,189 @@
+"""The server process: parts put together, threads started and ended.
+
+main thread: waits, and takes signals. exchange: sockets and coordinator. compute: learner and evaluation. http: scrapes.
+"""
+
+import logging
+import secrets
+import threading
+from collections.abc import Callable
+
+import torch
+import zmq
+from torch import Tensor
+from unstale_proto import payload, signature
+from unstale_proto.messages import PartitionPlan, TensorSpec, TrainingPlan, Welcome
+
+from unstale import flat
+from unstale.config import parts
+from unstale.config.settings import Settings
+from unstale.coordinator.machine import Coordinator
+from unstale.learner.learner import Learner
+from unstale.learner.updates import Staging
+from unstale.metrics import catalogue
+from unstale.metrics.progress import Outcome, Progress
+from unstale.net import sockets
+from unstale.net.mailbox import Mailbox
+from unstale.server.compute import Compute
+from unstale.server.exchange import Exchange, Letter, Ping, StopNow
+from unstale.server.exposition import Instruments
+from unstale.server.http import HttpService
+from unstale.training.evaluate import Evaluation, evaluate
+
+log = logging.getLogger("unstale.server")
+
+PING_S = 2.0  # a thread that does not answer for so long is stuck
+
+
+class Server:
+    """One run. Made: everything is checked, loaded and bound. `run`: it goes on until it is over.
+
+    settings: as resolved. on_progress: told of every evaluation, in the exchange thread.
+    Raises UserError for what the user can mend.
+    """
+
+    def __init__(self, settings: Settings, *, on_progress: Callable[[Progress], None]) -> None:
+        sockets.require_libzmq()
+        torch.set_num_threads(settings.server.threads)
+        device = parts.device(settings)
+        dataset = parts.dataset(settings)
+        model = parts.model(settings, dataset, device)
+        coordinator_settings = parts.coordinator_settings(settings)
+        learner = Learner(
+            model.parameters_d,
+            parts.policy(settings, model.dimension, device),
+            parts.rate(settings),
+        )
+        inputs_test = dataset.inputs_test_NX.to(device)
+        labels_test = dataset.labels_test_N.to(device)
+
+        def measure(model_d: Tensor) -> Evaluation:
+            return evaluate(model, model_d, inputs_test, labels_test, dataset.classes)
+
+        self._mailbox: Mailbox[Letter] = Mailbox()
+        self._compute = Compute(learner, evaluate=measure, post=self._mailbox.post)
+        self._instruments = Instruments()
+        coordinator = Coordinator(coordinator_settings)
+        for state in coordinator.counts_by_state():
+            self._instruments.follow(
+                catalogue.CLIENTS, (state,), lambda state=state: coordinator.counts_by_state()[state]
+            )
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._socket = sockets.router(
+            self._context, heartbeat_s=settings.server.heartbeat_s, linger_s=settings.server.linger_s
+        )
+        self._http: HttpService | None = None
+        try:
+            self.address = sockets.bind(self._socket, settings.server.address)
+            if settings.server.http_address is not None:
+                self._http = HttpService(
+                    settings.server.http_address,
+                    self._instruments.registry,
+                    healthy=self._is_healthy,
+                    ready=self._is_ready,
+                )
+        except BaseException:
+            self._close()
+            raise
+        self.http_address = None if self._http is None else self._http.address
+        self._exchange = Exchange(
+            self._socket,
+            coordinator=coordinator,
+            staging=Staging(
+                model.dimension,
+                coordinator_settings.round_size_max,
+                blocks_max=coordinator_settings.clients // coordinator_settings.round_size_max + 2,
+                pin=device.type == "cuda",
+            ),
+            mailbox=self._mailbox,
+            compute=self._compute,
+            instruments=self._instruments,
+            welcome=_welcome(settings, model),
+            learning_rate=settings.training.learning_rate,
+            rounds=settings.rounds,
+            frames=payload.split(flat.to_bytes(learner.model_d)),
+            digest=flat.digest(learner.model_d),
+            linger_s=settings.server.linger_s,
+            on_progress=on_progress,
+        )
+        self._thread = threading.Thread(target=self._run_exchange, name="exchange", daemon=True)
+        self._error: BaseException | None = None
+        self._done = threading.Event()
+
+    def run(self) -> Outcome:
+        """Serve until the run is over, then tell how it ended. Raises what a thread died of."""
+        self._compute.start()
+        self._thread.start()
+        self._done.wait()
+        self._thread.join()
+        self._close()
+        if self._error is not None:
+            raise self._error
+        self._compute.close()
+        assert self._exchange.outcome is not None
+        return self._exchange.outcome
+
+    def stop(self) -> None:
+        """End the run soon, telling the clients. Any thread, signal handlers included."""
+        self._mailbox.post(StopNow())
+
+    def _run_exchange(self) -> None:
+        try:
+            self._exchange.run()
+        except BaseException as error:  # noqa: BLE001  (raised by `run` in the main thread)
+            self._error = error
+        finally:
+            self._socket.close()
+            self._done.set()
+
+    def _is_healthy(self) -> bool:
+        """Whether both threads live and the exchange turns."""
+        if not (self._thread.is_alive() and self._compute.is_alive()):
+            return False
+        ping = Ping()
+        self._mailbox.post(ping)
+        return ping.answered.wait(PING_S)
+
+    def _is_ready(self) -> bool:
+        """Whether clients may come."""
+        return self._thread.is_alive() and not self._exchange.is_finishing
+
+    def _close(self) -> None:
+        if self._http is not None:
+            self._http.close()
+        self._socket.close()
+        self._context.term()
+
+
+def _welcome(settings: Settings, model: flat.FlatModel) -> Welcome:
+    """What every client is told of the run."""
+    tensors = tuple(
+        TensorSpec(name=name, shape=shape, dtype="float32") for name, shape, _ in flat.describe(model.module)
+    )
+    training = settings.training
+    return Welcome(
+        client_id=0,
+        run_id=secrets.token_hex(16),
+        clients=settings.clients,
+        seed=settings.seed,
+        version=0,
+        model=settings.model.name,
+        data=settings.data.name,
+        partition=PartitionPlan(
+            name=settings.partition.name,
+            alpha=settings.partition.alpha,
+            min_examples=settings.partition.min_examples,
+        ),
+        training=TrainingPlan(
+            name=training.name,
+            batch_size=training.batch_size,
+            steps=None if training.epochs is not None else training.steps,
+            epochs=training.epochs,
+            momentum=training.momentum,
+            weight_decay=training.weight_decay,
+        ),
+        tensors=tensors,
+        signature=signature.digest(tensors),
+        heartbeat_s=settings.server.heartbeat_s,
+        lease_s=settings.server.lease_s,
+    )

@@ -1,0 +1,57 @@
+"""Which connection speaks for which client. Pure.
+
+A routing id is given by our own socket to a connection, never taken from the wire; it speaks for a client from its
+hello on. A client has one connection at a time: the newest hello wins.
+"""
+
+from dataclasses import dataclass, field
+
+
+@dataclass(slots=True)
+class Sessions:
+    """Connections and clients, both ways. `clients`: ids run below it."""
+
+    clients: int
+    _route_of: dict[int, bytes] = field(default_factory=dict)
+    _client_of: dict[bytes, int] = field(default_factory=dict)
+    _token_of: dict[int, str] = field(default_factory=dict)
+
+    def admit(self, client_id: int, token: str, route: bytes) -> bytes | None:
+        """Let `route` speak for the client from now on.
+
+        Returns the route of another process that spoke for it before and must be told that it is superseded; None when
+        there was none, or when it is the same process (the same token) on a new connection.
+        """
+        assert 0 <= client_id < self.clients
+        spoke_for = self._client_of.get(route)
+        if spoke_for is not None and spoke_for != client_id:
+            self._forget(spoke_for)
+        before = self._route_of.get(client_id)
+        same_process = self._token_of.get(client_id) == token
+        if before is not None:
+            del self._client_of[before]
+        self._route_of[client_id] = route
+        self._client_of[route] = client_id
+        self._token_of[client_id] = token
+        return None if before is None or before == route or same_process else before
+
+    def client_of(self, route: bytes) -> int | None:
+        """The client for whom a connection speaks, or None before its hello."""
+        return self._client_of.get(route)
+
+    def route_of(self, client_id: int) -> bytes | None:
+        """Where a client can be reached, or None when it cannot."""
+        return self._route_of.get(client_id)
+
+    def routes(self) -> list[bytes]:
+        """Every connection that speaks for a client."""
+        return list(self._client_of)
+
+    def forget(self, client_id: int) -> None:
+        """The client can no longer be reached: its next message must be a hello."""
+        if client_id in self._route_of:
+            self._forget(client_id)
+
+    def _forget(self, client_id: int) -> None:
+        del self._client_of[self._route_of.pop(client_id)]
+        del self._token_of[client_id]

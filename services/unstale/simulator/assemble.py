@@ -1,0 +1,64 @@
+"""A simulation out of a configuration."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from math import inf
+
+from torch import Tensor
+
+from unstale.config import parts
+from unstale.config.settings import Settings
+from unstale.config.workplace import workplace
+from unstale.coordinator.machine import Coordinator
+from unstale.learner.learner import Learner
+from unstale.learner.updates import Staging
+from unstale.metrics.progress import Progress
+from unstale.simulator import latency
+from unstale.simulator.latency import Latency
+from unstale.simulator.simulation import Observer, Parts, Relay, Simulation, as_it_is
+from unstale.training.evaluate import Evaluation, evaluate
+
+
+def simulation(
+    settings: Settings,
+    *,
+    on_progress: Callable[[Progress], None],
+    latency_of_tasks: Latency | None = None,
+    observe: Observer | None = None,
+    relay: Relay = as_it_is,
+) -> Simulation:
+    """Build everything that a run needs. Raises UserError for what the user can mend.
+
+    latency_of_tasks: instead of the configured one. The others: as in `Simulation`.
+    """
+    place = workplace(settings)
+    model, dataset = place.model, place.dataset
+    inputs_test = dataset.inputs_test_MX.to(place.device)
+    labels_test = dataset.labels_test_M.to(place.device)
+
+    def measure(model_d: Tensor) -> Evaluation:
+        return evaluate(model, model_d, inputs_test, labels_test, dataset.classes)
+
+    coordinator_settings = replace(parts.coordinator_settings(settings), lease_s=inf)
+    chosen = settings.simulation.latency
+    return Simulation(
+        Parts(
+            coordinator=Coordinator(coordinator_settings),
+            learner=Learner(
+                model.parameters_d,
+                parts.policy(settings, model.dimension, place.device),
+                parts.rate(settings),
+                keep_versions=True,
+            ),
+            staging=parts.staging(coordinator_settings, model.dimension, place.device),
+            trainer=place.trainer,
+            evaluate=measure,
+            learning_rate=settings.training.learning_rate,
+            clients=settings.clients,
+            rounds=settings.rounds,
+        ),
+        latency_of_tasks or latency.create(chosen.name, seed=settings.seed, mean_s=chosen.mean_s),
+        on_progress=on_progress,
+        observe=observe,
+        relay=relay,
+    )

@@ -1,0 +1,67 @@
+"""How good a model is on examples it was not trained on. Source: algorithms.md 7.1.
+
+Legend: d parameters, M examples, b examples of one pass through the model, C classes.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from unstale.flat import FlatModel
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evaluation:
+    """accuracy: correct / examples, in [0, 1]. loss: mean cross-entropy over all examples, nats.
+    class_accuracy: for each class the accuracy on its own examples, None where there are none. examples: how
+    many were looked at.
+    """
+
+    accuracy: float
+    loss: float
+    class_accuracy: tuple[float | None, ...]
+    examples: int
+
+
+@torch.no_grad()
+def evaluate(
+    model: FlatModel,
+    model_d: Tensor,
+    inputs_MX: Tensor,
+    labels_M: Tensor,
+    classes: int,
+    *,
+    batch_size: int = 1000,
+) -> Evaluation:
+    """Evaluate `model_d` on every example, the last partial batch included; `model` is the workspace and is
+    overwritten.
+
+    model_d: [d] float32, not written to. inputs_MX: [M, ...] float32 and labels_M: [M] int64 in [0, classes),
+    M >= 1, on the model's device. batch_size: examples at a time; it bounds the memory.
+    """
+    was_training = model.module.training
+    model.load(model_d)
+    model.module.eval()
+    loss_sum = 0.0
+    predictions = []
+    for inputs_bX, labels_b in zip(
+        torch.split(inputs_MX, batch_size), torch.split(labels_M, batch_size), strict=True
+    ):
+        logits_bC = model.module(inputs_bX)
+        loss_sum += cross_entropy(logits_bC, labels_b, reduction="sum").item()
+        predictions.append(logits_bC.argmax(dim=1))
+    model.module.train(was_training)
+
+    hits_M = torch.cat(predictions) == labels_M
+    held_C = torch.bincount(labels_M, minlength=classes).tolist()
+    hits_C = torch.bincount(labels_M[hits_M], minlength=classes).tolist()
+    return Evaluation(
+        accuracy=sum(hits_C) / len(labels_M),
+        loss=loss_sum / len(labels_M),
+        class_accuracy=tuple(
+            hits / held if held else None for hits, held in zip(hits_C, held_C, strict=True)
+        ),
+        examples=len(labels_M),
+    )

@@ -1,0 +1,60 @@
+"""Local training `gradient`: the gradient of one mini-batch at the base model.
+
+Legend: d parameters, n examples of the client, m examples of the mini-batch.
+"""
+
+from typing import ClassVar
+
+import torch
+from pydantic import BaseModel, ConfigDict, Field
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from unstale.flat import FlatModel
+from unstale.seeds import Generator
+from unstale.training.local import Kind, LocalUpdate
+
+
+class Gradient(BaseModel):
+    """Sends g_i, the gradient of the mean cross-entropy on one mini-batch at w_b.
+
+        m_i = min(batch_size, n_i), drawn without replacement, independently for each task
+
+    Source: algorithms.md 1.4 and 1.5, mode `grad`.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    kind: ClassVar[Kind] = "gradient"
+
+    batch_size: int = Field(default=32, ge=1, description="examples of the mini-batch")
+
+    def compute(
+        self,
+        model: FlatModel,
+        base_d: Tensor,
+        inputs_nX: Tensor,
+        labels_n: Tensor,
+        rng: Generator,
+        *,
+        learning_rate: float,
+    ) -> LocalUpdate:
+        """See `LocalTraining.compute`."""
+        held = len(labels_n)
+        drawn_m = rng.choice(held, size=min(self.batch_size, held), replace=False)
+        batch_m = torch.from_numpy(drawn_m).to(labels_n.device)
+        model.load(base_d)
+        model.module.train()
+        model.gradient_d.zero_()
+        loss = cross_entropy(
+            model.module(inputs_nX.index_select(0, batch_m)), labels_n.index_select(0, batch_m)
+        )
+        loss.backward()  # type: ignore[no-untyped-call]
+        return LocalUpdate(
+            vector_d=model.gradient_d.clone(),
+            kind=self.kind,
+            num_examples=len(batch_m),
+            steps=1,
+            loss=loss.item(),
+            learning_rate=learning_rate,
+        )

@@ -1,0 +1,106 @@
+"""Between what is said on the wire and what the coordinator knows: the one place where both vocabularies meet."""
+
+from unstale_proto.errors import Reason
+from unstale_proto.messages import Ack, Bye, Error, Heartbeat, Hello, Message, Stop, Task, Update
+
+from collections.abc import Sequence
+
+from unstale.coordinator import actions, events
+from unstale.learner.updates import RoundUpdate, StagedUpdate
+from unstale.training.local import LocalUpdate
+
+# ----------------------------------------------------------------- what a client says, to what the coordinator is told
+
+
+def to_event(message: Message, client_id: int, at_s: float) -> events.Event | None:
+    """The event that a message without a payload is, or None for one that says nothing to the coordinator."""
+    match message:
+        case Hello(holding=holding):
+            return events.ClientJoined(client_id=client_id, at_s=at_s, holding=holding)
+        case Heartbeat():
+            return events.HeartbeatReceived(client_id=client_id, at_s=at_s)
+        case Bye():
+            return events.ClientLeft(client_id=client_id, at_s=at_s)
+        case Error(task_id=int(task_id)):
+            return events.TaskFailed(client_id=client_id, task_id=task_id, at_s=at_s)
+        case _:
+            return None
+
+
+def to_update_arrived(
+    update: Update, client_id: int, handle: int, defect: Reason | None, at_s: float
+) -> events.UpdateArrived:
+    """handle: where the payload lies staged, -1 for nowhere. defect: what is wrong with the payload."""
+    return events.UpdateArrived(
+        client_id=client_id,
+        task_id=update.task_id,
+        base_version=update.base_version,
+        handle=handle,
+        at_s=at_s,
+        defect=None if defect is None else defect.value,
+    )
+
+
+def to_staged(update: Update, client_id: int) -> StagedUpdate:
+    """What is kept beside the row of an update until its round."""
+    return StagedUpdate(
+        client_id=client_id,
+        num_examples=update.num_examples,
+        loss=update.loss,
+        local_rate=update.learning_rate,
+    )
+
+
+def to_round(
+    contributions: Sequence[actions.Contribution], staged: Sequence[StagedUpdate]
+) -> tuple[RoundUpdate, ...]:
+    """What the learner is told of each row of a round, in order of arrival."""
+    return tuple(
+        update.in_round(base_version=contribution.base_version, staleness=contribution.staleness)
+        for contribution, update in zip(contributions, staged, strict=True)
+    )
+
+
+# ------------------------------------------------------------------- what the coordinator wants, to what clients are told
+
+
+def to_task(action: actions.SendTask, *, learning_rate: float, signature: str, payload_bytes: int) -> Task:
+    return Task(
+        task_id=action.task_id,
+        number=action.number,
+        version=action.version,
+        learning_rate=learning_rate,
+        signature=signature,
+        payload_bytes=payload_bytes,
+    )
+
+
+def to_ack(action: actions.Acknowledge) -> Ack:
+    return Ack(
+        task_id=action.task_id,
+        outcome=action.outcome.value,
+        first_outcome="accepted" if action.first_outcome is actions.Outcome.ACCEPTED else "rejected",
+        reason=None if action.reason is None else Reason(action.reason),
+    )
+
+
+def to_stop(action: actions.Finish) -> Stop:
+    return Stop(reason="shutdown" if action.reason == "shutdown" else "finished", version=action.version)
+
+
+# ------------------------------------------------------------------------------------- what a client made, to the wire
+
+
+def to_update(task: Task, local: LocalUpdate) -> Update:
+    """The header of an update. The payload is `flat.to_bytes(local.vector_d)`."""
+    return Update(
+        task_id=task.task_id,
+        base_version=task.version,
+        kind=local.kind,
+        num_examples=local.num_examples,
+        steps=local.steps,
+        loss=local.loss,
+        learning_rate=local.learning_rate,
+        signature=task.signature,
+        payload_bytes=4 * local.vector_d.numel(),
+    )

@@ -1,0 +1,52 @@
+"""What can be said of the repository by looking at its files (style.md sections 3, 4, 8)."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+SOURCES = sorted([*ROOT.glob("services/**/*.py"), *ROOT.glob("proto/**/*.py")])
+
+
+def test_the_source_roots_are_no_packages() -> None:
+    assert not (ROOT / "services/__init__.py").exists()
+    assert not (ROOT / "proto/__init__.py").exists()
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_every_module_says_what_it_is(path: Path) -> None:
+    assert ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))), "a module begins with a docstring"
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_no_module_holds_more_than_a_reader_does(path: Path) -> None:
+    assert len(path.read_text(encoding="utf-8").splitlines()) <= 450
+
+
+@pytest.mark.parametrize(
+    ("module", "kept_out"),
+    [
+        ("unstale.coordinator.machine", ("torch", "zmq", "msgpack", "prometheus_client", "typer", "unstale_proto")),
+        ("unstale_proto.codec", ("torch", "zmq", "unstale")),
+        ("unstale.simulator.simulation", ("zmq", "prometheus_client", "typer")),
+        ("unstale.cli.main", ("torch", "zmq", "sklearn")),
+    ],
+)
+def test_a_pure_package_loads_nothing_that_acts(module: str, kept_out: tuple[str, ...]) -> None:
+    # The import contracts look at the text; this looks at what really is loaded, in a process of its own.
+    program = f"import sys, {module}; print(*sys.modules, sep='\\n')"
+    loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.split()
+    assert not [name for name in kept_out if name in loaded]
+
+
+def test_the_constraints_hold_versions_and_no_address() -> None:
+    lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+    pins = [line for line in lines if line and not line.startswith("#")]
+    assert pins
+    for line in pins:
+        name, equals, version = line.partition("==")
+        assert name and equals and version[0].isdigit(), f"{line!r} is no pin"
+        assert "/" not in line and "@" not in line

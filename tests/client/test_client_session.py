@@ -1,0 +1,242 @@
+"""One client's side of the wire contract, by table: what happened in, what to do out."""
+
+from unstale.client.session import GREETING_S, ClientSession, Retire, Send, State, Train
+from unstale_proto.errors import Reason
+from unstale_proto.messages import (
+    Ack,
+    Bye,
+    Error,
+    Heartbeat,
+    Hello,
+    PartitionPlan,
+    Stop,
+    Task,
+    TensorSpec,
+    TrainingPlan,
+    Update,
+    Welcome,
+)
+
+TOKEN = "ab" * 16
+MODEL = [memoryview(b"model...")]
+DELTA = [memoryview(b"delta...")]
+
+
+def welcome(run_id: str = "1" * 32) -> Welcome:
+    return Welcome(
+        client_id=7,
+        run_id=run_id,
+        clients=20,
+        seed=0,
+        version=0,
+        model="logreg",
+        data="digits",
+        partition=PartitionPlan(name="iid"),
+        training=TrainingPlan(name="sgd", batch_size=8, steps=1),
+        tensors=(TensorSpec(name="w", shape=(2,), dtype="float32"),),
+        signature="0" * 64,
+        heartbeat_s=2.0,
+        lease_s=10.0,
+    )
+
+
+def task(task_id: int, version: int = 0) -> Task:
+    return Task(
+        task_id=task_id, number=0, version=version, learning_rate=0.1, signature="0" * 64, payload_bytes=8
+    )
+
+
+def update(task_id: int) -> Update:
+    return Update(
+        task_id=task_id,
+        base_version=0,
+        kind="delta",
+        num_examples=3,
+        steps=1,
+        loss=0.5,
+        learning_rate=0.1,
+        signature="0" * 64,
+        payload_bytes=8,
+    )
+
+
+def session_that_is_in() -> ClientSession:
+    session = ClientSession(7, TOKEN)
+    session.reachable(0.0)
+    session.received(welcome(), [], 0.0)
+    return session
+
+
+def session_with_an_update_sent() -> ClientSession:
+    session = session_that_is_in()
+    session.received(task(1), MODEL, 1.0)
+    session.trained(update(1), DELTA)
+    return session
+
+
+def test_it_says_hello_when_there_is_a_connection_and_only_once() -> None:
+    session = ClientSession(7, TOKEN)
+    assert session.due_s is None  # it waits for a server for ever
+    assert session.reachable(3.0) == [Send(message=Hello(client_id=7, session=TOKEN))]
+    assert session.reachable(3.1) == []
+
+
+def test_a_hello_without_an_answer_is_said_again() -> None:
+    session = ClientSession(7, TOKEN)
+    session.reachable(3.0)
+    assert session.tick(3.0 + GREETING_S - 0.1) == []
+    assert session.tick(3.0 + GREETING_S) == [Send(message=Hello(client_id=7, session=TOKEN))]
+
+
+def test_a_task_is_trained_and_its_update_sent() -> None:
+    session = session_that_is_in()
+    assert session.received(task(1), MODEL, 1.0) == [Train(welcome=welcome(), task=task(1), parcel=MODEL)]
+    assert session.trained(update(1), DELTA) == [Send(message=update(1), parcel=DELTA)]
+    assert session.unacknowledged == 1
+
+
+def test_an_acknowledged_update_is_let_go_whatever_the_verdict() -> None:
+    for ack in (
+        Ack(task_id=1, outcome="accepted", first_outcome="accepted"),
+        Ack(task_id=1, outcome="rejected", first_outcome="rejected", reason=Reason.EXPIRED_TASK),
+        Ack(task_id=1, outcome="duplicate", first_outcome="accepted"),
+    ):
+        session = session_with_an_update_sent()
+        assert session.received(ack, [], 2.0) == []
+        assert session.unacknowledged == 0
+
+
+def test_a_task_that_comes_twice_is_worked_on_once() -> None:
+    session = session_that_is_in()
+    session.received(task(1), MODEL, 1.0)
+    assert session.received(task(1), MODEL, 1.1) == []
+    session.trained(update(1), DELTA)
+    assert session.received(task(1), MODEL, 1.2) == []
+
+
+def test_a_newer_task_takes_the_place_of_an_older_one() -> None:
+    session = session_that_is_in()
+    session.received(task(1), MODEL, 1.0)
+    session.received(task(2, version=5), MODEL, 2.0)
+    assert not session.wants(1)
+    assert session.wants(2)
+    assert session.trained(update(1), DELTA) == []
+    assert session.unacknowledged == 0
+
+
+def test_a_heartbeat_goes_out_every_heartbeat_s() -> None:
+    session = session_that_is_in()
+    assert session.tick(1.9) == []
+    assert session.tick(2.0) == [Send(message=Heartbeat(number=0, version=0))]
+    assert session.due_s == 4.0
+    assert session.tick(4.0) == [Send(message=Heartbeat(number=1, version=0))]
+
+
+def test_an_update_is_sent_again_when_a_later_heartbeat_is_answered_before_its_ack() -> None:
+    session = session_with_an_update_sent()
+    session.tick(2.0)  # heartbeat 0 leaves after the update
+    assert session.received(Heartbeat(number=0, version=0), [], 2.1) == [Send(message=update(1), parcel=DELTA)]
+
+
+def test_an_update_is_not_sent_again_for_a_heartbeat_that_left_before_it() -> None:
+    session = session_that_is_in()
+    session.received(task(1), MODEL, 1.0)
+    session.tick(2.0)  # heartbeat 0
+    session.trained(update(1), DELTA)
+    assert session.received(Heartbeat(number=0, version=0), [], 2.1) == []
+
+
+def test_an_update_sent_again_waits_for_a_heartbeat_of_its_own() -> None:
+    session = session_with_an_update_sent()
+    session.tick(2.0)
+    session.tick(4.0)
+    assert session.received(Heartbeat(number=0, version=0), [], 4.1) == [Send(message=update(1), parcel=DELTA)]
+    assert session.received(Heartbeat(number=1, version=0), [], 4.2) == []
+
+
+def test_after_a_lost_connection_it_greets_naming_what_it_holds_and_resends() -> None:
+    session = session_with_an_update_sent()
+    session.received(task(2), MODEL, 1.5)
+    session.unreachable()
+    assert session.state is State.AWAY
+    assert session.reachable(3.0) == [Send(message=Hello(client_id=7, session=TOKEN, holding=(1, 2)))]
+    assert session.received(welcome(), [], 3.1) == [Send(message=update(1), parcel=DELTA)]
+
+
+def test_a_server_that_asks_for_a_hello_first_gets_one() -> None:
+    session = session_with_an_update_sent()
+    said = session.received(Error(reason=Reason.HELLO_FIRST), [], 2.0)
+    assert said == [Send(message=Hello(client_id=7, session=TOKEN, holding=(1,)))]
+    assert session.received(Error(reason=Reason.HELLO_FIRST), [], 2.0) == []  # one is under way
+
+
+def test_what_is_trained_while_away_is_sent_after_the_welcome() -> None:
+    session = session_that_is_in()
+    session.received(task(1), MODEL, 1.0)
+    session.unreachable()
+    assert session.trained(update(1), DELTA) == []
+    session.reachable(2.0)
+    assert session.received(welcome(), [], 2.1) == [Send(message=update(1), parcel=DELTA)]
+
+
+def test_a_server_silent_for_a_lease_is_greeted_again() -> None:
+    session = session_that_is_in()
+    for at_s in (2.0, 4.0, 6.0, 8.0, 10.0):
+        assert [type(send.message) for send in session.tick(at_s) if isinstance(send, Send)] == [Heartbeat]
+    assert session.tick(12.0) == [Send(message=Hello(client_id=7, session=TOKEN))]
+
+
+def test_another_run_knows_nothing_of_the_old_tasks() -> None:
+    session = session_with_an_update_sent()
+    session.unreachable()
+    session.reachable(3.0)
+    assert session.received(welcome(run_id="2" * 32), [], 3.1) == []
+    assert session.unacknowledged == 0
+    assert len(session.received(task(1), MODEL, 3.2)) == 1  # task 1 of the new run is new
+
+
+def test_a_finished_run_is_left_with_a_goodbye() -> None:
+    session = session_that_is_in()
+    goodbye, retire = session.received(Stop(reason="finished", version=9), [], 5.0)
+    assert goodbye == Send(message=Bye(reason="the run is finished"))
+    assert retire == Retire(reason="finished", message="the run is finished at version 9")
+    assert session.state is State.OVER
+    assert session.tick(100.0) == []
+
+
+def test_a_client_that_was_superseded_retires_without_a_word_to_the_server() -> None:
+    session = session_that_is_in()
+    (retire,) = session.received(Stop(reason="superseded", version=9), [], 5.0)
+    assert isinstance(retire, Retire)
+    assert retire.reason == "superseded"
+    assert "--first" in retire.message
+
+
+def test_a_server_that_shuts_down_is_greeted_again_later() -> None:
+    session = session_that_is_in()
+    assert session.received(Stop(reason="shutdown", version=9), [], 5.0) == [
+        Send(message=Bye(reason="the server shuts down"))
+    ]
+    assert session.reachable(5.1) == []
+    assert session.tick(5.0 + GREETING_S) == [Send(message=Hello(client_id=7, session=TOKEN))]
+
+
+def test_a_client_id_that_the_run_does_not_have_is_refused_for_good() -> None:
+    session = ClientSession(7, TOKEN)
+    session.reachable(0.0)
+    (retire,) = session.received(Error(reason=Reason.UNKNOWN_CLIENT, message="no such id"), [], 0.1)
+    assert retire == Retire(reason="refused", message="the server refuses client 7: no such id")
+
+
+def test_a_task_that_cannot_be_done_goes_back() -> None:
+    session = session_that_is_in()
+    session.received(task(1), MODEL, 1.0)
+    assert session.failed(1, "loss is nan") == [
+        Send(message=Error(reason=Reason.NON_FINITE, message="loss is nan", task_id=1))
+    ]
+    assert not session.wants(1)
+
+
+def test_leaving_says_goodbye_when_the_server_knows_us() -> None:
+    assert session_that_is_in().leave("stopped") == [Send(message=Bye(reason="stopped"))]
+    assert ClientSession(7, TOKEN).leave("stopped") == []

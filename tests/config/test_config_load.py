@@ -1,0 +1,311 @@
+"""The sources of the configuration and the sentences about what is wrong in them."""
+
+from itertools import product
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from unstale.config import Given, Settings, load
+from unstale.config.keys import KEYS
+from unstale.errors import UserError
+
+OTHER = {
+    "seed": 7,
+    "clients": 30,
+    "min_clients": 3,
+    "rounds": 31,
+    "evaluate_every": 2,
+    "device": "cpu",
+    "model.name": "logreg",
+    "data.name": "npz",
+    "data.path": "digits.npz",
+    "partition.name": "iid",
+    "partition.alpha": 0.7,
+    "partition.min_examples": 9,
+    "training.name": "gradient",
+    "training.learning_rate": 0.02,
+    "training.batch_size": 64,
+    "training.steps": 6,
+    "training.epochs": 2,
+    "training.momentum": 0.9,
+    "training.weight_decay": 0.001,
+    "policy.name": "fedasync",
+    "policy.settings": {"alpha": 0.5},
+    "policy.server_multiplier": 0.5,
+    "trigger.name": "deadline",
+    "trigger.k": 11,
+    "trigger.wait_s": 2.5,
+    "selector.name": "random",
+    "selector.size": 4,
+    "server.address": "tcp://127.0.0.1:6000",
+    "server.http_address": "127.0.0.1:6001",
+    "server.heartbeat_s": 1.5,
+    "server.lease_s": 20.0,
+    "server.retry_s": 3.0,
+    "server.linger_s": 0.0,
+    "server.insecure": True,
+    "client.server": "tcp://10.0.0.1:6000",
+    "client.first": 10,
+    "client.count": 5,
+    "client.threads": 2,
+    "client.data_path": "/data/digits.npz",
+    "simulation.latency.name": "fixed",
+    "simulation.latency.mean_s": 0.25,
+}
+"""For each key a value that is not its default."""
+
+
+def value_of(settings: Settings, name: str) -> object:
+    value: object = settings
+    for part in name.split("."):
+        value = getattr(value, part)
+    return value
+
+
+def as_file(tmp_path: Path, name: str, value: object) -> Path:
+    for part in reversed(name.split(".")):
+        value = {part: value}
+    file = tmp_path / "run.yaml"
+    file.write_text(yaml.safe_dump(value))
+    return file
+
+
+def as_text(value: object) -> str:
+    return value if isinstance(value, str) else yaml.safe_dump(value, default_flow_style=True).split("\n")[0]
+
+
+def test_the_other_values_cover_every_key_and_differ_from_its_default() -> None:
+    assert OTHER.keys() == KEYS.keys()
+    assert [name for name, value in OTHER.items() if value == KEYS[name].default] == []
+
+
+@pytest.mark.parametrize("name", KEYS)
+def test_every_key_can_be_set_in_the_file(name: str, tmp_path: Path) -> None:
+    assert value_of(load(as_file(tmp_path, name, OTHER[name])), name) == OTHER[name]
+
+
+@pytest.mark.parametrize("name", KEYS)
+def test_every_key_can_be_set_by_its_variable(name: str) -> None:
+    variables = {KEYS[name].variable: as_text(OTHER[name])}
+    assert value_of(load(variables=variables), name) == OTHER[name]
+
+
+@pytest.mark.parametrize("name", KEYS)
+def test_setting_a_key_changes_no_other(name: str, tmp_path: Path) -> None:
+    settings = load(as_file(tmp_path, name, OTHER[name]))
+    assert {other for other in KEYS if value_of(settings, other) != KEYS[other].default} == {name}
+
+
+@pytest.mark.parametrize("name", [name for name, key in KEYS.items() if key.may_be_null])
+def test_null_is_no_value_in_every_source(name: str, tmp_path: Path) -> None:
+    assert value_of(load(as_file(tmp_path, name, None)), name) is None
+    assert value_of(load(variables={KEYS[name].variable: "null"}), name) is None
+    assert value_of(load(options={name: Given(value="null", origin="--set")}), name) is None
+
+
+@pytest.mark.parametrize(("in_file", "in_variable", "in_option"), list(product([False, True], repeat=3)))
+def test_options_win_over_variables_over_the_file_over_defaults(
+    in_file: bool, in_variable: bool, in_option: bool, tmp_path: Path
+) -> None:
+    settings = load(
+        as_file(tmp_path, "trigger.k", 11) if in_file else None,
+        {"UNSTALE_TRIGGER__K": "12"} if in_variable else {},
+        {"trigger.k": Given(value="13", origin="--k")} if in_option else {},
+    )
+    expected = 13 if in_option else 12 if in_variable else 11 if in_file else KEYS["trigger.k"].default
+    assert settings.trigger.k == expected
+
+
+def test_sources_are_merged_key_by_key(tmp_path: Path) -> None:
+    settings = load(
+        as_file(tmp_path, "training", {"steps": 9, "batch_size": 9, "learning_rate": 0.9}),
+        {"UNSTALE_TRAINING__BATCH_SIZE": "8"},
+        {"training.learning_rate": Given(value="0.7", origin="--lr")},
+    )
+    training = settings.training
+    assert (training.steps, training.batch_size, training.learning_rate) == (9, 8, 0.7)
+
+
+def test_the_settings_of_a_policy_are_merged_key_by_key_too(tmp_path: Path) -> None:
+    settings = load(
+        as_file(tmp_path, "policy.settings", {"alpha": 0.1, "staleness": "hinge", "b": 1}),
+        {"UNSTALE_POLICY__SETTINGS": "{b: 2, a_h: 2.0}", "UNSTALE_POLICY__SETTINGS__A_H": "3.5"},
+        {"policy.settings.alpha": Given(value="0.9", origin="--set")},
+    )
+    assert settings.policy.settings == {"alpha": 0.9, "staleness": "hinge", "b": 2, "a_h": 3.5}
+
+
+def test_settings_made_by_hand_read_no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("UNSTALE_ROUNDS", "3")
+    assert Settings().rounds == KEYS["rounds"].default
+
+
+@pytest.mark.parametrize("text", ["", "# nothing but a comment\n", "training:\n  # steps: 5\n"])
+def test_a_file_without_values_gives_the_defaults(text: str, tmp_path: Path) -> None:
+    file = tmp_path / "run.yaml"
+    file.write_text(text)
+    assert load(file) == Settings()
+
+
+WRONG_FILES = {
+    "round: 5": "FILE, line 1: unknown key 'round'; did you mean 'rounds'?",
+    "seed: 1\ntrainin: {steps: 5}": "FILE, line 2: unknown key 'trainin'; did you mean 'training'?",
+    "learning_rate: 1": "FILE, line 1: unknown key 'learning_rate'; did you mean 'training.learning_rate'?",
+    "training:\n  learning_rat: 1": (
+        "FILE, line 2: unknown key 'learning_rat' in training; did you mean 'learning_rate'?"
+    ),
+    "trigger: {size: 1}": "FILE, line 1: unknown key 'size' in trigger; expected one of k, name, wait_s",
+    "simulation:\n  latency:\n    mean: 1": (
+        "FILE, line 3: unknown key 'mean' in simulation.latency; did you mean 'mean_s'?"
+    ),
+    "zzz: 1": (
+        "FILE, line 1: unknown key 'zzz'; expected one of client, clients, data, device, evaluate_every, "
+        "min_clients, model, partition, policy, rounds, seed, selector, server, simulation, training, trigger"
+    ),
+    "rounds: many": "FILE, line 1: rounds is 'many', expected a whole number from 1 to 1,000,000,000",
+    "rounds: 0": "FILE, line 1: rounds is 0, expected a whole number from 1 to 1,000,000,000",
+    "rounds: 2.5": "FILE, line 1: rounds is 2.5, expected a whole number from 1 to 1,000,000,000",
+    "rounds: null": "FILE, line 1: rounds is null, expected a whole number from 1 to 1,000,000,000",
+    "rounds: {a: 1}": "FILE, line 1: rounds is {'a': 1}, expected a whole number from 1 to 1,000,000,000",
+    "training: {momentum: 1}": "FILE, line 1: training.momentum is 1, expected a number >= 0 and < 1",
+    "partition: {alpha: .nan}": (
+        "FILE, line 1: partition.alpha is nan, expected a number from 0.001 to 1,000,000"
+    ),
+    "partition: {alpha: .inf}": (
+        "FILE, line 1: partition.alpha is inf, expected a number from 0.001 to 1,000,000"
+    ),
+    "partition: {name: dir}": "FILE, line 1: partition.name is 'dir', expected dirichlet or iid",
+    "server: {insecure: 5}": "FILE, line 1: server.insecure is 5, expected true or false",
+    "model: {name: 5}": "FILE, line 1: model.name is 5, expected a text of 1 to 128 characters",
+    f"model: {{name: {'x' * 200}}}": (
+        f"FILE, line 1: model.name is '{'x' * 79}..., expected a text of 1 to 128 characters"
+    ),
+    "policy: {settings: 5}": "FILE, line 1: policy.settings is 5, expected a mapping",
+    "server: {address: 'http://127.0.0.1:80'}": (
+        "FILE, line 1: server.address is 'http://127.0.0.1:80', expected tcp://HOST:PORT"
+    ),
+    "server: {http_address: 'localhost'}": (
+        "FILE, line 1: server.http_address is 'localhost', expected HOST:PORT or null"
+    ),
+    "client: {server: 'tcp://example.org:70000'}": (
+        "FILE, line 1: client.server is 'tcp://example.org:70000', expected tcp://HOST:PORT"
+    ),
+    "server: {lease_s: 2, heartbeat_s: 2}": (
+        "server.lease_s is 2.0, expected more than server.heartbeat_s, which is 2.0"
+    ),
+    "server: {address: 'tcp://0.0.0.0:5555'}": (
+        "server.address is 'tcp://0.0.0.0:5555', where other machines could connect in plain text, "
+        "expected a loopback address like tcp://127.0.0.1:5555, or server.insecure true"
+    ),
+    "training: {name: gradient, momentum: 0.9}": (
+        "training.momentum is 0.9, expected none with training.name gradient, only with sgd"
+    ),
+    "training: 5": "FILE, line 1: training is 5, expected a mapping of keys",
+    "rounds: 1\nseed: 2\nrounds: 3": "FILE, line 3: key 'rounds' is given twice, expected once",
+    "policy:\n  settings:\n    alpha: 1\n    alpha: 1": (
+        "FILE, line 4: key 'policy.settings.alpha' is given twice, expected once"
+    ),
+    "? [a, b]\n: 1": "FILE, line 1: expected a key, which is one word",
+    "- rounds": "FILE, line 1: expected keys and values like `rounds: 200`",
+    "just words": "FILE, line 1: expected keys and values like `rounds: 200`",
+    "seed: 1\nrounds: 1: 2": "FILE, line 2: this is not YAML: mapping values are not allowed here",
+    "rounds: !python/object:os.system {}": (
+        "FILE, line 1: this is not YAML: could not determine a constructor for the tag '!python/object:os.system'"
+    ),
+    "rounds: *nowhere": "FILE, line 1: this is not YAML: found undefined alias 'nowhere'",
+    "rounds: " + "[" * 5000: "FILE: mappings lie too deep in one another",
+}
+
+
+@pytest.mark.parametrize(("text", "sentence"), WRONG_FILES.items())
+def test_a_mistake_in_the_file_is_one_sentence(text: str, sentence: str, tmp_path: Path) -> None:
+    file = tmp_path / "run.yaml"
+    file.write_text(text)
+    with pytest.raises(UserError) as raised:
+        load(file)
+    assert str(raised.value) == sentence.replace("FILE", str(file))
+
+
+def test_a_file_that_cannot_be_read_is_one_sentence(tmp_path: Path) -> None:
+    missing, binary = tmp_path / "missing.yaml", tmp_path / "binary.yaml"
+    binary.write_bytes(b"\xff\xfe\x00")
+    for file, why in (
+        (missing, "no such file or directory"),
+        (tmp_path, "is a directory"),
+        (binary, "it is not UTF-8 text, expected YAML"),
+    ):
+        with pytest.raises(UserError) as raised:
+            load(file)
+        assert str(raised.value) == f"cannot read {file}: {why}"
+
+
+WRONG_VARIABLES = {
+    ("UNSTALE_ROUND", "5"): "UNSTALE_ROUND: unknown key 'round'; did you mean 'rounds'?",
+    ("UNSTALE_TRAINING__LR", "5"): (
+        "UNSTALE_TRAINING__LR: unknown key 'lr' in training; expected one of batch_size, epochs, learning_rate, "
+        "momentum, name, steps, weight_decay"
+    ),
+    ("UNSTALE_TRAINING", "{steps: 5}"): (
+        "UNSTALE_TRAINING: training is a group of keys, expected one of them, such as training.name"
+    ),
+    ("UNSTALE_ROUNDS", "x"): (
+        "UNSTALE_ROUNDS: rounds is 'x', expected a whole number from 1 to 1,000,000,000"
+    ),
+    ("UNSTALE_ROUNDS", ""): "UNSTALE_ROUNDS: rounds is '', expected a whole number from 1 to 1,000,000,000",
+    ("UNSTALE_POLICY__SETTINGS", "5"): "UNSTALE_POLICY__SETTINGS: policy.settings is 5, expected a mapping",
+    ("UNSTALE_POLICY__SETTINGS", "{a"): (
+        "UNSTALE_POLICY__SETTINGS: policy.settings is '{a', expected a mapping"
+    ),
+}
+
+
+@pytest.mark.parametrize(("variable", "sentence"), WRONG_VARIABLES.items())
+def test_a_mistake_in_a_variable_is_one_sentence(variable: tuple[str, str], sentence: str) -> None:
+    with pytest.raises(UserError) as raised:
+        load(variables=dict([variable]))
+    assert str(raised.value) == sentence
+
+
+def test_variables_that_are_not_ours_and_the_name_of_the_file_are_passed_over() -> None:
+    assert load(variables={"ROUNDS": "x", "_UNSTALE_ROUNDS": "x", "UNSTALE_CONFIG": "x"}) == Settings()
+
+
+@pytest.mark.parametrize(
+    ("address", "accepted"),
+    [
+        ("tcp://127.0.0.1:5555", True),
+        ("tcp://127.8.8.8:0", True),
+        ("tcp://localhost:5555", True),
+        ("tcp://[::1]:5555", True),
+        ("tcp://*:5555", False),
+        ("tcp://0.0.0.0:5555", False),
+        ("tcp://[::]:5555", False),
+        ("tcp://eth0:5555", False),
+        ("tcp://128.0.0.1:5555", False),
+    ],
+)
+def test_only_loopback_is_listened_on_in_plain_text_unless_that_is_asked_for(
+    address: str, accepted: bool
+) -> None:
+    variables = {"UNSTALE_SERVER__ADDRESS": address}
+    if accepted:
+        assert load(variables=variables).server.address == address
+    else:
+        with pytest.raises(UserError):
+            load(variables=variables)
+    assert load(variables=variables | {"UNSTALE_SERVER__INSECURE": "true"}).server.address == address
+
+
+@given(st.text(max_size=60) | st.from_regex(r"(training|policy|rounds): [\[{\]},:a1&*!-]{0,9}", fullmatch=True))
+def test_any_file_gives_settings_or_a_sentence_and_nothing_else(text: str) -> None:
+    with TemporaryDirectory() as folder:
+        file = Path(folder) / "run.yaml"
+        file.write_text(text, encoding="utf-8", errors="replace")
+        try:
+            load(file)
+        except UserError as error:
+            assert "\n" not in str(error)

@@ -1,0 +1,66 @@
+"""The policies against the golden vectors of algorithms.md, appendix B."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from unstale.policies import UpdateBatch, create
+
+RATE = 0.1
+MODEL = torch.tensor([0.1, -0.2, 0.3, 0.0])
+
+# Updates A, B, C of the appendix, in order of arrival.
+BATCH = UpdateBatch(
+    matrix_Kd=torch.tensor([[1.0, 0.0, 0.0, 0.0], [0.6, 0.8, 0.0, 0.0], [0.0, -0.5, 1.5, 0.5]]),
+    staleness_K=torch.tensor([0, 1, 3]),
+    num_examples_K=torch.tensor([10, 30, 20]),
+    loss_K=torch.tensor([1.0, 1.0, 1.0]),
+    client_ids_K=torch.tensor([2, 0, 4]),
+    rate=RATE,
+)
+
+
+def next_model(name: str, settings: dict[str, object]) -> torch.Tensor:
+    step = create(name, dimension=4, clients=5, **settings).step(BATCH)
+    return MODEL - RATE * step.rate_factor * step.direction_d
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "expected"),
+    [
+        ("fedavg", {"weighting": "uniform"}, (0.04666667, -0.21000000, 0.25000000, -0.01666667)),
+        ("fedavg", {"weighting": "samples"}, (0.05333333, -0.22333333, 0.25000000, -0.01666667)),
+        ("dynsgd", {}, (0.02571429, -0.21571429, 0.27857143, -0.00714286)),
+        ("dynsgd", {"normalise": False}, (0.05666667, -0.20916667, 0.28750000, -0.00416667)),
+        ("sasgd", {}, (0.05666667, -0.20916667, 0.28750000, -0.00416667)),
+        ("twafl", {"weighting": "equal"}, (0.03245464, -0.21824971, 0.27200425, -0.00933192)),
+        ("twafl", {"normalise": False}, (0.06126057, -0.22279208, 0.28008517, -0.00663828)),
+        ("fedbuff", {}, (0.05252453, -0.21052285, 0.27500000, -0.00833333)),
+        ("fedasync", {}, (0.05800000, -0.20875879, 0.25500000, -0.01500000)),
+    ],
+)
+def test_the_next_model_is_the_published_one(
+    name: str, settings: dict[str, object], expected: tuple[float, ...]
+) -> None:
+    torch.testing.assert_close(next_model(name, settings), torch.tensor(expected), atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "expected"),
+    [
+        ("dynsgd", {}, (0.57142857, 0.28571429, 0.14285714)),
+        ("twafl", {"weighting": "equal"}, (0.46859139, 0.34477028, 0.18663833)),
+    ],
+)
+def test_the_weights_are_the_published_ones(
+    name: str, settings: dict[str, object], expected: tuple[float, ...]
+) -> None:
+    weights_K = create(name, dimension=4, clients=5, **settings).step(BATCH).weights_K
+    torch.testing.assert_close(weights_K, torch.tensor(expected, dtype=torch.float64), atol=1e-8, rtol=0)
+
+
+def test_fedasync_with_the_current_model_as_every_base_is_the_same_as_without_bases() -> None:
+    policy = create("fedasync", dimension=4, clients=5)
+    based = replace(BATCH, model_d=MODEL, base_models=(MODEL, MODEL.clone(), MODEL))
+    torch.testing.assert_close(policy.step(based).direction_d, policy.step(BATCH).direction_d, atol=0, rtol=0)

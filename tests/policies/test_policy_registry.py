@@ -1,0 +1,144 @@
+"""Policies by name: what there is, what a user may get wrong, and plug-ins."""
+
+from importlib.metadata import EntryPoint, EntryPoints
+
+import pytest
+import torch
+from pydantic import Field
+
+from unstale.errors import UserError
+from unstale.policies import Policy, PolicySettings, Step, UpdateBatch, create, describe, names, registry
+
+
+class NothingSettings(PolicySettings):
+    times: int = Field(description="How many times nothing is done.", ge=1)
+
+
+class Nothing(Policy[NothingSettings]):
+    """Moves nothing."""
+
+    Settings = NothingSettings
+    source = "this test"
+
+    def step(self, batch: UpdateBatch) -> Step:
+        return Step(
+            direction_d=torch.zeros(self.dimension), rate_factor=1.0, weights_K=torch.zeros(len(batch))
+        )
+
+
+def plug_in(monkeypatch: pytest.MonkeyPatch, *points: EntryPoint) -> None:
+    """Let exactly these entry points be installed."""
+    monkeypatch.setattr(registry, "entry_points", lambda **wanted: EntryPoints(points).select(**wanted))
+
+
+def entry_point(value: str, name: str = "nothing") -> EntryPoint:
+    return EntryPoint(name=name, value=value, group="unstale.policies")
+
+
+def message(name: str, **arguments: object) -> str:
+    with pytest.raises(UserError) as caught:
+        create(name, **{"dimension": 4, "clients": 5, **arguments})
+    return str(caught.value)
+
+
+def test_the_names_are_sorted_and_complete() -> None:
+    assert names() == ("dynsgd", "fedasync", "fedavg", "fedbuff", "sasgd", "twafl")
+
+
+@pytest.mark.parametrize("name", names())
+def test_every_policy_says_what_it_is_where_it_is_from_and_what_it_takes(name: str) -> None:
+    description = describe(name)
+    assert description.summary.endswith(".")
+    assert "algorithms.md 2." in description.source
+    for setting in description.settings:
+        assert setting.description.endswith("."), setting.name
+        assert setting.expected, setting.name
+
+
+def test_a_setting_is_described_with_its_range_and_default() -> None:
+    settings = {setting.name: setting for setting in describe("fedasync").settings}
+    assert settings["alpha"].expected == "a number > 0 and <= 1"
+    assert settings["alpha"].default == 0.6
+    assert settings["b"].expected == "a whole number >= 0"
+    assert settings["staleness"].expected == "one of polynomial, constant, hinge"
+    assert describe("dynsgd").settings[0].expected == "true or false"
+
+
+def test_only_fedasync_needs_base_models() -> None:
+    assert [name for name in names() if describe(name).needs_base_models] == ["fedasync"]
+
+
+def test_a_policy_knows_what_it_was_made_for() -> None:
+    policy = create("fedavg", dimension=4, clients=5, device="cpu", weighting="samples")
+    assert (policy.dimension, policy.clients, policy.device) == (4, 5, torch.device("cpu"))
+    assert policy.settings.weighting == "samples"
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "expected"),
+    [
+        ("fedbuf", {}, "unknown policy 'fedbuf'; did you mean 'fedbuff'?"),
+        (
+            "zzz",
+            {},
+            "unknown policy 'zzz'; expected one of dynsgd, fedasync, fedavg, fedbuff, sasgd, twafl",
+        ),
+        (
+            "dynsgd",
+            {"normalize": True},
+            "unknown setting 'normalize' of policy 'dynsgd'; did you mean 'normalise'?",
+        ),
+        ("fedasync", {"alpha": 1.5}, "policy.alpha is 1.5, expected a number > 0 and <= 1"),
+        ("fedasync", {"alpha": float("nan")}, "policy.alpha is nan, expected a number > 0 and <= 1"),
+        ("fedasync", {"b": -1}, "policy.b is -1, expected a whole number >= 0"),
+        ("fedavg", {"weighting": "sample"}, "policy.weighting is 'sample', expected one of uniform, samples"),
+        ("dynsgd", {"normalise": "perhaps"}, "policy.normalise is 'perhaps', expected true or false"),
+        ("fedavg", {"dimension": 0}, "dimension is 0, expected a whole number >= 1"),
+        ("fedavg", {"clients": 2.5}, "clients is 2.5, expected a whole number >= 1"),
+        ("fedavg", {"device": "gpu"}, "device is 'gpu', expected cpu, cuda, cuda:<number> or mps"),
+    ],
+)
+def test_a_users_mistake_is_told_in_one_sentence(
+    name: str, arguments: dict[str, object], expected: str
+) -> None:
+    assert message(name, **arguments) == expected
+
+
+def test_a_plug_in_is_listed_and_made_like_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    plug_in(monkeypatch, entry_point("plug:Nothing"))
+    monkeypatch.setattr(EntryPoint, "load", lambda self: Nothing)
+    assert "nothing" in names()
+    assert describe("nothing").summary == "Moves nothing."
+    assert describe("nothing").settings[0].required
+    assert isinstance(create("nothing", dimension=4, clients=5, times=1), Nothing)
+    assert message("nothing") == "policy.times is missing, expected a whole number >= 1"
+
+
+@pytest.mark.parametrize(
+    ("points", "expected"),
+    [
+        (
+            [entry_point("no_such_module:Policy")],
+            "policy 'nothing' cannot be imported from no_such_module:Policy: No module named 'no_such_module'",
+        ),
+        (
+            [entry_point("math:pi")],
+            "policy 'nothing' is math:pi, expected a class derived from unstale.policies.Policy",
+        ),
+        (
+            [entry_point("math:pi"), entry_point("math:e")],
+            "policy 'nothing' is registered by several packages; uninstall all but one of them",
+        ),
+    ],
+)
+def test_a_broken_plug_in_is_told_in_one_sentence(
+    monkeypatch: pytest.MonkeyPatch, points: list[EntryPoint], expected: str
+) -> None:
+    plug_in(monkeypatch, *points)
+    assert message("nothing") == expected
+
+
+def test_a_plug_in_cannot_take_over_a_name_of_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    plug_in(monkeypatch, entry_point("math:pi", name="fedavg"))
+    assert names().count("fedavg") == 1
+    assert describe("fedavg").source.endswith("2.1")

@@ -1,0 +1,110 @@
+"""The golden vectors, both ways: a changed byte is a changed contract."""
+
+import hashlib
+import importlib.util
+import json
+import shutil
+import struct
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from unstale_proto import payload, signature
+from unstale_proto.codec import TYPES, decode, encode
+from unstale_proto.errors import Reason, RemoteContractError
+from unstale_proto.messages import Message, TensorSpec
+
+VECTORS = Path(__file__).parents[2] / "proto" / "vectors"
+INDEX: dict[str, Any] = json.loads((VECTORS / "vectors.json").read_text())
+
+
+def message_of(name: str) -> Message:
+    entry = INDEX["headers"][name]
+    return TYPES[entry["type"]].model_validate_json(json.dumps(entry["fields"]))
+
+
+def test_every_type_of_message_has_a_vector() -> None:
+    assert {entry["type"] for entry in INDEX["headers"].values()} == TYPES.keys()
+
+
+def test_every_file_is_described_and_every_description_has_its_file() -> None:
+    described = {f"{name}.bin" for name in INDEX["headers"]} | {"payload.bin"}
+    described |= {f"{group}/{name}.bin" for group in ("accepted", "invalid") for name in INDEX[group]}
+    assert {path.relative_to(VECTORS).as_posix() for path in VECTORS.rglob("*.bin")} == described
+
+
+@pytest.mark.parametrize("name", INDEX["headers"])
+def test_a_golden_header_is_read_and_written_to_the_byte(name: str) -> None:
+    header = (VECTORS / f"{name}.bin").read_bytes()
+    assert decode(header) == message_of(name)
+    assert encode(message_of(name)) == header
+    assert hashlib.sha256(header).hexdigest() == INDEX["headers"][name]["sha256"]
+
+
+@pytest.mark.parametrize("name", INDEX["accepted"])
+def test_another_spelling_of_a_header_is_read_as_the_same_message(name: str) -> None:
+    header = (VECTORS / "accepted" / f"{name}.bin").read_bytes()
+    golden = INDEX["accepted"][name]["decodes_as"]
+    assert header.hex() == INDEX["accepted"][name]["hex"]
+    assert header != (VECTORS / f"{golden}.bin").read_bytes()
+    assert decode(header) == message_of(golden)
+
+
+@pytest.mark.parametrize("name", INDEX["invalid"])
+def test_an_invalid_header_is_refused_for_the_reason_written_down(name: str) -> None:
+    header = (VECTORS / "invalid" / f"{name}.bin").read_bytes()
+    assert header.hex() == INDEX["invalid"][name]["hex"]
+    with pytest.raises(RemoteContractError) as caught:
+        decode(header)
+    assert caught.value.reason == INDEX["invalid"][name]["reason"]
+
+
+def test_the_payload_vector_fits_its_model() -> None:
+    vector = INDEX["payload"]
+    tensors = [TensorSpec.model_validate_json(json.dumps(tensor)) for tensor in vector["tensors"]]
+    content = (VECTORS / "payload.bin").read_bytes()
+    assert signature.digest(tensors) == vector["signature"]
+    assert signature.payload_bytes(tensors) == vector["payload_bytes"] == len(content) == 32
+    assert struct.unpack("<8f", content) == tuple(
+        struct.unpack("<f", struct.pack("<f", number))[0] for number in vector["numbers"]
+    )
+    assert hashlib.sha256(content).hexdigest() == vector["sha256"]
+
+
+@pytest.mark.parametrize("vector", INDEX["frames"]["split"], ids=lambda vector: vector["payload_bytes"])
+def test_a_payload_is_cut_as_written_down(vector: dict[str, Any]) -> None:
+    frames = payload.split(memoryview(bytes(vector["payload_bytes"])))
+    assert [len(frame) for frame in frames] == vector["frame_bytes"]
+    payload.check(vector["frame_bytes"], vector["payload_bytes"])
+
+
+@pytest.mark.parametrize("vector", INDEX["frames"]["accepted"], ids=lambda vector: vector["why"])
+def test_another_cut_is_taken(vector: dict[str, Any]) -> None:
+    payload.check(vector["frame_bytes"], vector["payload_bytes"])
+
+
+@pytest.mark.parametrize("vector", INDEX["frames"]["wrong_size"], ids=lambda vector: vector["why"])
+def test_a_wrong_cut_is_refused(vector: dict[str, Any]) -> None:
+    with pytest.raises(RemoteContractError) as caught:
+        payload.check(vector["frame_bytes"], vector["payload_bytes"])
+    assert caught.value.reason == Reason.WRONG_SIZE
+
+
+def test_writing_vectors_makes_what_is_missing_and_touches_nothing_that_is_there(tmp_path: Path) -> None:
+    specification = importlib.util.spec_from_file_location("write_vectors", VECTORS / "write.py")
+    assert specification is not None
+    assert specification.loader is not None
+    script = importlib.util.module_from_spec(specification)
+    specification.loader.exec_module(script)
+    folder = tmp_path / "vectors"
+    shutil.copytree(VECTORS, folder)
+    (folder / "heartbeat.bin").unlink()
+    (folder / "invalid" / "truncated.bin").unlink()
+    (folder / "stop.bin").write_bytes(b"changed")
+
+    script.write(folder)
+
+    assert (folder / "stop.bin").read_bytes() == b"changed"
+    for name in ("heartbeat.bin", "invalid/truncated.bin", "vectors.json"):
+        assert (folder / name).read_bytes() == (VECTORS / name).read_bytes()

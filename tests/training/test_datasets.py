@@ -1,0 +1,205 @@
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from unstale.errors import UserError
+from unstale.training.datasets import load
+
+MNIST = Path(__file__).parents[2].parent / "shared" / "data" / "mnist.npz"
+
+
+def arrays(**changes):
+    """Two training images and one test image of 2x2, with what a test changes about them."""
+    return {
+        "x_train": np.array([[[0, 255], [0, 255]], [[0, 255], [0, 255]]], dtype=np.uint8),
+        "y_train": np.array([0, 1]),
+        "x_test": np.array([[[51, 0], [0, 0]]], dtype=np.uint8),
+        "y_test": np.array([1], dtype=np.uint8),
+        **changes,
+    }
+
+
+def saved(folder: Path, **changes) -> Path:
+    path = folder / "own.npz"
+    np.savez(path, **{name: array for name, array in arrays(**changes).items() if array is not None})
+    return path
+
+
+def test_digits_are_split_once_and_for_all_with_equal_shares_of_each_class():
+    first, second = load("digits"), load("digits")
+    assert first.inputs_train_NX.shape == (1442, 1, 8, 8)
+    assert first.inputs_test_MX.shape == (355, 1, 8, 8)
+    assert (first.classes, first.input_shape) == (10, (1, 8, 8))
+    train_C, test_C = torch.bincount(first.labels_train_N), torch.bincount(first.labels_test_M)
+    assert torch.equal(test_C, (train_C + test_C) // 5)
+    assert torch.equal(first.inputs_train_NX, second.inputs_train_NX)
+    assert torch.equal(first.labels_test_M, second.labels_test_M)
+
+
+def test_digits_are_normalised_by_their_training_part():
+    inputs = load("digits").inputs_train_NX.double()
+    assert inputs.mean().item() == pytest.approx(0, abs=1e-6)
+    assert inputs.std(correction=0).item() == pytest.approx(1, abs=1e-6)
+
+
+def test_uint8_images_are_scaled_and_normalised_by_the_training_part(tmp_path):
+    # Pixels of x_train are 0, 1, 0, 1, ...: mean 1/2, standard deviation 1/2. x_test: 51 / 255 = 0.2, and 0s.
+    dataset = load("npz", saved(tmp_path))
+    assert dataset.name == "own"
+    assert dataset.classes == 2
+    assert dataset.inputs_train_NX.shape == (2, 1, 2, 2)
+    assert dataset.inputs_train_NX.flatten().tolist() == [-1, 1, -1, 1] * 2
+    assert dataset.inputs_test_MX.flatten().tolist() == pytest.approx([(0.2 - 0.5) / 0.5, -1, -1, -1])
+    assert dataset.labels_train_N.dtype == dataset.labels_test_M.dtype == torch.int64
+
+
+def test_colour_images_get_their_channels_first_and_each_is_normalised_on_its_own(tmp_path):
+    # Red is 0 and 1 (mean 1/2, deviation 1/2), green 1/5 and 3/5 (2/5, 1/5), blue always 1: only centred.
+    x_train = np.array([[[[0, 51, 255], [255, 153, 255]]]] * 2, dtype=np.uint8)
+    dataset = load("npz", saved(tmp_path, x_train=x_train, x_test=x_train[:1]))
+    assert dataset.input_shape == (3, 1, 2)
+    assert dataset.inputs_train_NX.is_contiguous()
+    np.testing.assert_allclose(dataset.inputs_test_MX[0, :, 0].numpy(), [[-1, 1], [-1, 1], [0, 0]], atol=1e-6)
+
+
+def test_floats_are_kept_as_they_are(tmp_path):
+    x_train = np.array([[1.5, -300.0], [0.25, 0.0]])
+    dataset = load("npz", saved(tmp_path, x_train=x_train, x_test=x_train[:1]))
+    assert dataset.inputs_train_NX.dtype == torch.float32
+    assert dataset.inputs_train_NX.tolist() == x_train.tolist()
+
+
+NAMES = "x_train, y_train, x_test, y_test"
+BAD = [
+    ({"y_test": None}, f"has no y_test; expected an .npz with {NAMES}"),
+    (
+        {"x_train": np.zeros((2, 2), dtype=np.uint8)},
+        "x_train holds uint8 [2, 2], expected uint8 images [N, H, W] or [N, H, W, C]",
+    ),
+    (
+        {"x_train": np.zeros((2, 2, 2), dtype=int)},
+        "x_train holds int64 [2, 2, 2], expected uint8 images or floats [N, ...]",
+    ),
+    ({"x_train": np.zeros(2)}, "x_train holds float64 [2], expected uint8 images or floats [N, ...]"),
+    (
+        {"x_test": np.array([[0.0, np.nan]])},
+        "x_test holds NaN, infinity or a number that float32 cannot hold",
+    ),
+    (
+        {"x_test": np.array([[0.0, -np.inf]])},
+        "x_test holds NaN, infinity or a number that float32 cannot hold",
+    ),
+    ({"x_train": np.array([[1e39]] * 2)}, "x_train holds NaN, infinity or a number that float32 cannot hold"),
+    (
+        {"x_test": np.zeros((0, 2, 2), dtype=np.uint8)},
+        "x_test holds uint8 [0, 2, 2], expected at least one example",
+    ),
+    (
+        {"y_train": np.array([0.0, 1.0])},
+        "y_train holds float64 [2], expected 2 integers, one for each example",
+    ),
+    (
+        {"y_train": np.array([[0], [1]])},
+        "y_train holds int64 [2, 1], expected 2 integers, one for each example",
+    ),
+    ({"y_test": np.array([0, 1])}, "y_test holds int64 [2], expected 1 integers, one for each example"),
+    (
+        {"y_train": np.array([-1, 0])},
+        "y_train holds 2 labels from -1 to 0; expected two or more classes, numbered from 0 without a gap",
+    ),
+    (
+        {"y_train": np.array([1, 2])},
+        "y_train holds 2 labels from 1 to 2; expected two or more classes, numbered from 0 without a gap",
+    ),
+    (
+        {"y_train": np.array([0, 2])},
+        "y_train holds 2 labels from 0 to 2; expected two or more classes, numbered from 0 without a gap",
+    ),
+    (
+        {"y_train": np.array([0, 0])},
+        "y_train holds 1 labels from 0 to 0; expected two or more classes, numbered from 0 without a gap",
+    ),
+    ({"y_test": np.array([2])}, "y_test holds label 2, which y_train does not; expected 0 to 1"),
+    ({"y_test": np.array([-1])}, "y_test holds label -1, which y_train does not; expected 0 to 1"),
+    (
+        {"x_test": np.zeros((1, 3, 2), dtype=np.uint8)},
+        "x_test holds uint8 [1, 3, 2], but x_train uint8 [2, 2, 2]; expected the same shape and type",
+    ),
+    (
+        {"x_test": np.zeros((1, 2, 2))},
+        "x_test holds float64 [1, 2, 2], but x_train uint8 [2, 2, 2]; expected the same shape and type",
+    ),
+]
+
+
+@pytest.mark.parametrize(("changes", "sentence"), BAD)
+def test_a_file_that_does_not_hold_what_it_should_is_refused_in_one_sentence(tmp_path, changes, sentence):
+    path = saved(tmp_path, **changes)
+    with pytest.raises(UserError) as caught:
+        load("npz", path)
+    assert str(caught.value) == f"{path}: {sentence}"
+
+
+def test_a_missing_file_is_named(tmp_path):
+    path = tmp_path / "nowhere.npz"
+    with pytest.raises(UserError) as caught:
+        load("npz", path)
+    assert str(caught.value) == f"{path}: no such file; expected an .npz with {NAMES}"
+
+
+def test_objects_are_not_unpickled(tmp_path):
+    path = saved(tmp_path, y_test=np.array([{}], dtype=object))
+    with pytest.raises(UserError, match="cannot be read as an"):
+        load("npz", path)
+
+
+def test_a_single_array_is_not_an_npz(tmp_path):
+    np.save(tmp_path / "one.npy", np.zeros(3))
+    with pytest.raises(UserError, match="holds one array, expected an"):
+        load("npz", tmp_path / "one.npy")
+
+
+@pytest.mark.parametrize("kept", [0, 10, 200, -30])
+def test_a_torn_file_is_refused(tmp_path, kept):
+    path = saved(tmp_path)
+    path.write_bytes(path.read_bytes()[:kept])
+    with pytest.raises(UserError, match="cannot be read as an"):
+        load("npz", path)
+
+
+def test_a_flipped_bit_is_found(tmp_path):
+    path = saved(tmp_path)
+    content = bytearray(path.read_bytes())
+    content[content.index(b"\xff\x00\xff")] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(UserError, match="cannot be read as an"):
+        load("npz", path)
+
+
+def test_an_unknown_data_set_is_answered_with_the_nearest_name():
+    with pytest.raises(UserError, match=r"^unknown data set 'digit'; did you mean 'digits'\?$"):
+        load("digit")
+    with pytest.raises(UserError, match=r"^unknown data set 'mnist'; expected one of digits, npz$"):
+        load("mnist")
+
+
+def test_a_path_too_few_or_too_many_is_refused():
+    with pytest.raises(UserError, match=r"^data set 'npz' needs a path to a file with x_train"):
+        load("npz")
+    with pytest.raises(
+        UserError, match=r"^data set 'digits' is built in and reads no file, got path 'a.npz'"
+    ):
+        load("digits", "a.npz")
+
+
+@pytest.mark.skipif(not MNIST.is_file(), reason="needs mnist.npz in ../shared/data beside the checkout")
+def test_mnist_comes_out_as_the_published_normalisation_says():
+    dataset = load("npz", MNIST)
+    assert dataset.inputs_train_NX.shape == (60000, 1, 28, 28)
+    # A black pixel is (0 - mean) / std, a white one (1 - mean) / std; algorithms.md 5: 0.1307 and 0.3081.
+    black, white = dataset.inputs_train_NX.min().item(), dataset.inputs_train_NX.max().item()
+    std = 1 / (white - black)
+    assert std == pytest.approx(0.3081, abs=5e-5)
+    assert -black * std == pytest.approx(0.1307, abs=5e-5)

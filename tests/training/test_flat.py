@@ -1,0 +1,53 @@
+import hashlib
+import struct
+
+import pytest
+import torch
+from torch import nn
+
+from unstale.flat import FlatModel, describe, digest, from_bytes, to_bytes
+
+
+def test_parameters_and_gradients_are_views_in_the_order_of_their_names():
+    # weight (1, 2), then bias (1): y = 3 * 5 + 4 * 6 + 7 = 46; dy/dweight = (5, 6), dy/dbias = 1.
+    model = FlatModel(nn.Linear(2, 1))
+    model.load(torch.tensor([3.0, 4.0, 7.0]))
+    output = model.module(torch.tensor([5.0, 6.0]))
+    output.backward()
+    assert output.item() == 46
+    assert model.gradient_d.tolist() == [5, 6, 1]
+    model.parameters_d[2] = 0
+    assert model.module.bias.item() == 0
+    assert describe(model.module) == (("weight", (1, 2), "float32"), ("bias", (1,), "float32"))
+
+
+def test_making_a_model_flat_keeps_its_parameters():
+    module = nn.Linear(2, 3)
+    before_d = nn.utils.parameters_to_vector(module.parameters()).detach().clone()
+    assert torch.equal(FlatModel(module).parameters_d, before_d)
+
+
+def test_bytes_are_little_endian_float32_and_come_back_from_any_frames():
+    model_d = torch.tensor([1.0, -2.5, 0.1])
+    content = struct.pack("<3f", 1.0, -2.5, 0.1)
+    assert bytes(to_bytes(model_d)) == content
+    for cut in range(len(content) + 1):
+        assert torch.equal(from_bytes([content[:cut], memoryview(content)[cut:]], 3), model_d)
+
+
+def test_frames_of_the_wrong_size_in_all_are_our_own_mistake():
+    with pytest.raises(AssertionError, match="payload is 4 bytes, expected 8"):
+        from_bytes([bytes(4)], 2)
+    with pytest.raises(AssertionError, match="payload is longer than 8 bytes"):
+        from_bytes([bytes(4), bytes(8)], 2)
+
+
+def test_what_was_received_is_the_receivers_own_memory():
+    content = bytearray(4)
+    model_d = from_bytes([content], 1)
+    content[:] = struct.pack("<f", 9.0)
+    assert model_d.tolist() == [0]
+
+
+def test_a_digest_is_the_sha256_of_the_bytes():
+    assert digest(torch.tensor([1.0, 2.0])) == hashlib.sha256(struct.pack("<2f", 1.0, 2.0)).hexdigest()
