@@ -118,8 +118,8 @@ def test_a_plug_in_is_listed_and_made_like_the_others(monkeypatch: pytest.Monkey
     ("points", "expected"),
     [
         (
-            [entry_point("no_such_module:Policy")],
-            "policy 'nothing' cannot be imported from no_such_module:Policy: No module named 'no_such_module'",
+            [entry_point("no_module:Policy")],
+            "policy 'nothing' cannot be imported from no_module:Policy: No module named 'no_module'",
         ),
         (
             [entry_point("math:pi")],

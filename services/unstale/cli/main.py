@@ -14,7 +14,11 @@ from typer.main import get_command
 
 from unstale import __version__
 from unstale.cli import config
+from unstale.cli.client import client
+from unstale.cli.demo import demo
 from unstale.cli.policies import policies
+from unstale.cli.server import server
+from unstale.cli.simulate import simulate
 from unstale.errors import UserError, unknown_name
 
 
@@ -52,6 +56,10 @@ def _options_of_unstale_itself(
     pass
 
 
+app.command()(demo)
+app.command()(server)
+app.command()(client)
+app.command()(simulate)
 app.command()(policies)
 app.add_typer(config.app, name="config", cls=_Commands)
 

@@ -16,7 +16,8 @@ from unstale.metrics.progress import Outcome, Progress
 def json_line(event: str, facts: Mapping[str, Any]) -> None:
     """One JSON object on a line of standard output. What is not a number is null."""
     plain = {
-        name: None if isinstance(value, float) and not isfinite(value) else value for name, value in facts.items()
+        name: None if isinstance(value, float) and not isfinite(value) else value
+        for name, value in facts.items()
     }
     print(json.dumps({"event": event, **plain}), flush=True)
 

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
+from unstale_proto import limits
 from unstale_proto.errors import Reason
 from unstale_proto.messages import Ack, Bye, Error, Heartbeat, Hello, Message, Stop, Task, Update, Welcome
 
@@ -127,6 +128,8 @@ class ClientSession:
             return []
         self._task = None
         self._kept[update.task_id] = _Kept(update, parcel, self._beats)
+        if len(self._kept) == limits.HOLDING_MAX:
+            del self._kept[min(self._kept)]  # a server that gave so many tasks since has long taken this one back
         return [Send(message=update, parcel=parcel)] if self.state is State.IN else []
 
     def failed(self, task_id: int, message: str) -> list[Instruction]:

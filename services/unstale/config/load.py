@@ -68,7 +68,8 @@ def _nested(given: Mapping[str, Given]) -> dict[str, Any]:
 
 def _unknown_key(origin: str, name: str) -> UserError:
     if name in SECTIONS:
-        return UserError(f"{origin}: {name} is a group of keys, expected one of them, such as {name}.name")
+        example = next(key for key in KEYS if key.startswith(f"{name}."))
+        return UserError(f"{origin}: {name} is a group of keys, expected one of them, such as {example}")
     known = [*KEYS, *SECTIONS]
     section, _, last = name.rpartition(".")
     siblings = [other.rpartition(".")[2] for other in known if other.rpartition(".")[0] == section]
@@ -118,7 +119,7 @@ def _from_yaml(text: str) -> Any:
     """What a text stands for in YAML, and the text itself where that is nothing."""
     try:
         return yaml.safe_load(text)
-    except yaml.YAMLError:
+    except (yaml.YAMLError, ValueError, RecursionError):
         return text
 
 
@@ -144,12 +145,13 @@ def _from_texts(texts: Mapping[str, Given]) -> dict[str, Given]:
                 value = value[part]
         else:
             value = _from_yaml(item.value)
-        if key == OPEN_SECTION and isinstance(value, dict):  # its keys are merged one by one, too
-            given |= {
-                f"{key}.{below}": Given(value=what, origin=item.origin) for below, what in value.items()
-            }
-        else:
+        if key != OPEN_SECTION:
             given[key] = Given(value=value, origin=item.origin)
+        elif isinstance(value, dict):  # its keys are merged one by one, too
+            for below, what in value.items():
+                given[f"{key}.{below}"] = Given(value=what, origin=item.origin)
+        else:
+            raise UserError(f"{item.origin}: {key} is {shown(value)}, expected a mapping of keys")
     return given
 
 
@@ -200,11 +202,18 @@ def _entries(
         is_section = name in SECTIONS or name == OPEN_SECTION
         if is_section and isinstance(value_node, yaml.MappingNode):
             yield from _entries(loader, file, value_node, f"{name}.")
-        elif _is_key(name) or name in SECTIONS:
-            value = loader.construct_object(value_node, deep=True)
-            if name in KEYS or not is_section:
-                yield name, Given(value=value, origin=place)
-            elif value is not None:  # a section whose keys are all commented out is null
+        elif is_section:
+            value = _value(loader, value_node, place)
+            if value is not None:  # a section whose keys are all commented out is null
                 raise UserError(f"{place}: {name} is {shown(value)}, expected a mapping of keys")
+        elif _is_key(name):
+            yield name, Given(value=_value(loader, value_node, place), origin=place)
         else:
             raise _unknown_key(place, name)
+
+
+def _value(loader: yaml.SafeLoader, node: yaml.Node, place: str) -> Any:
+    try:
+        return loader.construct_object(node, deep=True)
+    except ValueError as error:  # what looks like a date or a number and is none
+        raise UserError(f"{place}: this is not YAML: {error}") from None

@@ -1,16 +1,41 @@
 """The parts of a run, made from the configuration. Each raises UserError for what only the part knows."""
 
+from collections.abc import Callable
+from dataclasses import fields, is_dataclass
 from typing import Any
 
 import torch
+from torch import Tensor
 
+from unstale.config.keys import KEYS
 from unstale.config.settings import Settings
-from unstale.errors import unknown_name
+from unstale.coordinator.settings import CoordinatorSettings, SelectorSettings, TriggerSettings
+from unstale.coordinator.triggers import TRIGGERS, Trigger
+from unstale.errors import UserError, unknown_name
+from unstale.flat import FlatModel
+from unstale.learner.device import choose
+from unstale.learner.updates import Staging
 from unstale.policies import Policy, create
 from unstale.training import registry
 from unstale.training.datasets import DATASETS, Dataset, load
+from unstale.training.evaluate import Evaluation, evaluate
 from unstale.training.local import LocalTraining
-from unstale.training.models import MODELS
+from unstale.training.models import MODELS, build
+
+
+def device(settings: Settings) -> torch.device:
+    """Where models and updates lie."""
+    return choose(settings.device)
+
+
+def dataset(settings: Settings) -> Dataset:
+    """The data set, read where it lies on this machine."""
+    return load(settings.data.name, settings.data.path)
+
+
+def model(settings: Settings, data: Dataset, where: torch.device) -> FlatModel:
+    """The model in its first state, which the seed decides. where: the device."""
+    return FlatModel(build(settings.model.name, data.input_shape, data.classes, settings.seed), where)
 
 
 def training(settings: Settings) -> LocalTraining:
@@ -28,15 +53,15 @@ def training(settings: Settings) -> LocalTraining:
     )
 
 
-def policy(settings: Settings, dimension: int, device: torch.device | str) -> Policy[Any]:
-    """The policy in its first state. dimension: d, parameters of the model. device: of the update matrix."""
-    return create(
-        settings.policy.name,
-        dimension=dimension,
-        clients=settings.clients,
-        device=device,
-        **settings.policy.settings,
-    )
+def policy(settings: Settings, dimension: int, where: torch.device | str) -> Policy[Any]:
+    """The policy in its first state. dimension: d, parameters of the model. where: of the update matrix."""
+    chosen = settings.policy
+    for key in ("clients", "device", "dimension"):
+        if key in chosen.settings:  # ours to say, below
+            raise UserError(
+                f"policy.settings.{key} is given, expected settings that `unstale policies` lists"
+            )
+    return create(chosen.name, dimension=dimension, clients=settings.clients, device=where, **chosen.settings)
 
 
 def rate(settings: Settings) -> float:
@@ -44,9 +69,54 @@ def rate(settings: Settings) -> float:
     return settings.policy.server_multiplier * settings.training.learning_rate
 
 
-def dataset(settings: Settings) -> Dataset:
-    """The data set, read where it lies on this machine."""
-    return load(settings.data.name, settings.data.path)
+def coordinator_settings(settings: Settings) -> CoordinatorSettings:
+    """What the coordinator is told."""
+    chosen = settings.trigger
+    k = chosen.k
+    if k == KEYS["trigger.k"].default and not _counts(chosen.name):
+        k = None  # the default is for triggers that count: `--trigger sync` is enough for one that does not
+    return CoordinatorSettings(
+        clients=settings.clients,
+        rounds=settings.rounds,
+        trigger=TriggerSettings(name=chosen.name, k=k, wait_s=chosen.wait_s),
+        selector=SelectorSettings(name=settings.selector.name, size=settings.selector.size),
+        seed=settings.seed,
+        lease_s=settings.server.lease_s,
+        evaluate_every=settings.evaluate_every,
+        retry_s=settings.server.retry_s,
+        min_clients=settings.min_clients,
+    )
+
+
+def _counts(trigger: str) -> bool:
+    """Whether this trigger takes a k."""
+    trigger_type: type = TRIGGERS.get(trigger, Trigger)
+    return is_dataclass(trigger_type) and "k" in {field.name for field in fields(trigger_type)}
+
+
+def staging(told: CoordinatorSettings, dimension: int, where: torch.device) -> Staging:
+    """Rows for as many updates as can wait at a time, and for the one that is being looked at.
+
+    told: what the coordinator is told. dimension: d. where: the policy's device.
+    """
+    rows = told.unaggregated_max + 1
+    return Staging(
+        dimension,
+        told.round_size_max,
+        blocks_max=rows // told.round_size_max + 2,
+        pin=where.type == "cuda",
+    )
+
+
+def evaluation(model: FlatModel, dataset: Dataset, where: torch.device) -> Callable[[Tensor], Evaluation]:
+    """A function that measures a model [d] on the test set. model: its workspace, which it overwrites."""
+    inputs_MX = dataset.inputs_test_MX.to(where)
+    labels_M = dataset.labels_test_M.to(where)
+
+    def measure(model_d: Tensor) -> Evaluation:
+        return evaluate(model, model_d, inputs_MX, labels_M, dataset.classes)
+
+    return measure
 
 
 def check(settings: Settings) -> None:
@@ -55,5 +125,8 @@ def check(settings: Settings) -> None:
         raise unknown_name("model", settings.model.name, MODELS)
     if settings.data.name not in DATASETS:
         raise unknown_name("data set", settings.data.name, DATASETS)
+    if settings.data.name == "npz" and settings.data.path is None:
+        raise UserError("data.path is null, expected the path of the file that data.name npz reads")
     training(settings)
-    policy(settings, dimension=1, device="cpu")
+    policy(settings, dimension=1, where="cpu")
+    coordinator_settings(settings)

@@ -16,6 +16,7 @@ from typing_extensions import override
 CLIENTS_MAX = 1_000_000  # the wire contract's limit
 SECONDS_MAX = 7 * 24 * 3600.0  # the wire contract's limit
 SEED_MAX = 2**63 - 1  # the wire contract's limit
+THREADS_MAX = 1024  # more cores than a machine has
 NAME_MAX = 128  # the wire contract's limit
 TEXT_MAX = 4096  # a path or an address; what is longer was pasted by mistake
 
@@ -200,6 +201,13 @@ class ServerSettings(Section):
         json_schema_extra={"unit": "s"},
         description="How long messages under way may still be delivered when a process ends.",
     )
+    threads: int = Field(
+        1,
+        ge=1,
+        le=THREADS_MAX,
+        json_schema_extra={"unit": "threads"},
+        description="Threads that aggregate and evaluate.",
+    )
     insecure: bool = Field(
         False, description="Listen in plain text where other machines can connect, not only on loopback."
     )
@@ -239,9 +247,14 @@ class ClientSettings(Section):
     threads: int = Field(
         1,
         ge=1,
-        le=1024,
+        le=THREADS_MAX,
         json_schema_extra={"unit": "threads"},
         description="Threads that train, in each process.",
+    )
+    patience_s: Seconds | None = Field(
+        None,
+        json_schema_extra={"unit": "s"},
+        description="Give up when no server has answered for so long at the start; null waits for ever.",
     )
     data_path: Text | None = Field(
         None, description="Where this machine has the run's data file, if not at data.path."

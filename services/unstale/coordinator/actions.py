@@ -1,4 +1,4 @@
-"""What the coordinator wants done. Orders, in the imperative; the shell carries them out in the order given."""
+"""What the coordinator wants done. Orders, in the imperative; the shell carries them out as they come."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -25,8 +25,9 @@ class Reason(StrEnum):
 class SendTask:
     """Give a client the current model to work on.
 
-    task_id: > 0, unique in the run, rising. version: the current one. number: how many tasks this client was given
-    before, 0 for its first; with the client id it keys the draws that belong to the task.
+    task_id: > 0, unique in the run, rising for each client. version: the current one. number: how many tasks
+    this client was given before, 0 for its first; with the client id it keys the draws that belong to the
+    task.
     """
 
     client_id: int

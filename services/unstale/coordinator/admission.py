@@ -1,7 +1,7 @@
-"""Whether an update counts: which tasks a client was given, what became of each, and the verdict on what it sends.
+"""Whether an update counts: the tasks that a client was given, what became of each, and the verdict.
 
-A task id tells whose task it is and which: id = number * clients + client id + 1. So whether a task was ever given to
-a client is known for good, without keeping a list of them.
+A task id tells whose task it is and which: id = number * clients + client id + 1. So whether a task was ever
+given to a client is known for good, without keeping a list of them.
 """
 
 from dataclasses import dataclass
@@ -10,9 +10,10 @@ from unstale.coordinator.actions import Outcome, Reason
 from unstale.coordinator.events import UpdateArrived
 
 REMEMBERED_TASKS = 4
-"""Verdicts kept for each client. It works on one task at a time and repeats an update only until it is answered, so a
-repeat is of its last task or the one before; the other two are for copies that the network holds back. The verdict on
-an older task is forgotten and a copy of its update is rejected as expired: it still counts once."""
+"""Verdicts kept for each client. It works on one task at a time and repeats an update only until it is
+answered, so a repeat is of its last task or the one before; the other two are for copies that the network
+holds back. The verdict on an older task is forgotten and a copy of its update is rejected as expired: it
+still counts once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +34,7 @@ RUN_FINISHED = Verdict(Outcome.REJECTED, Reason.RUN_FINISHED)
 class TaskHistory:
     """The tasks of one client: how many it was given, the open one, and the verdicts on the last few.
 
-    given: tasks so far; the next has this number. open_id: the open task, always the last given, or 0 for none.
+    given: tasks so far; the next has this number. open_id: the open one, always the last given; 0 for none.
     """
 
     __slots__ = ("_client_id", "_clients", "_verdicts", "given", "open_id")
@@ -79,9 +80,10 @@ def judge(
 
     tasks, base_version: of the client that sent it. finished: whether the run is over.
 
-    An update for a task that the client was never given concerns no task: nothing is remembered and nothing closes.
-    Every other verdict is the task's last word. One for the open task closes it, whatever the verdict: a client sends
-    one update for a task and then waits, so a task left open after a rejection would never be answered.
+    An update for a task that the client was never given concerns no task: nothing is remembered and nothing
+    closes. Every other verdict is the task's last word. One for the open task closes it, whatever the
+    verdict: a client sends one update for a task and then waits, so a task left open after a rejection would
+    never be answered.
     """
     number = tasks.number_of(update.task_id)
     if number is None:

@@ -1,12 +1,13 @@
 """Which clients have been silent for too long."""
 
+import math
 from collections import OrderedDict
 
 
 class Leases:
-    """When each active client was last heard of, oldest first: renewing, ending and expiring cost the same for any number.
+    """When each active client was last heard of, oldest first; no event costs more with more of them.
 
-    lease_s: silence, in seconds, after which a client counts as lost.
+    lease_s: silence, in seconds, after which a client counts as lost; infinity for never.
     """
 
     def __init__(self, lease_s: float) -> None:
@@ -22,11 +23,9 @@ class Leases:
         """Forget a client that is active no more. It must have a lease."""
         del self.last_seen_s[client_id]
 
-    def next_expiry_s(self) -> float | None:
-        """When the oldest lease runs out; None without any."""
-        for seen_s in self.last_seen_s.values():
-            return seen_s + self.lease_s
-        return None
+    def next_expiry_s(self) -> float:
+        """When the oldest lease runs out; infinity for never."""
+        return next(iter(self.last_seen_s.values()), math.inf) + self.lease_s
 
     def expired(self, at_s: float) -> list[int]:
         """Clients whose lease has run out, longest silent first. Their leases go on until `end`."""

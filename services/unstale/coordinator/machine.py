@@ -1,10 +1,10 @@
 """The coordinator: who works on what, and when a round closes. Events in, actions out, and nothing else.
 
     gathering --min_clients have joined--> open --the trigger closes it--> making --RoundApplied--> open
-                                                                                               \\--> idle, finished
-    idle --a client joins--> open                  any --StopRequested--> finished
+    making --RoundApplied, with nobody to take part--> idle --a client joins--> open
+    making --RoundApplied, the last--> finished        any --StopRequested--> finished
 
-`idle` is for triggers that choose participants when a round starts, and found none. Source: design.md 1 to 4.
+`idle` is for triggers that choose participants when a round starts. Source: design.md 1 to 4.
 """
 
 import math
@@ -26,7 +26,7 @@ from unstale.coordinator.actions import (
     SendTask,
     SetTimer,
 )
-from unstale.coordinator.admission import ACCEPTED, judge
+from unstale.coordinator.admission import judge
 from unstale.coordinator.events import (
     ClientJoined,
     ClientLeft,
@@ -61,13 +61,14 @@ class Phase(Enum):
 class Coordinator:
     """The state machine. State changes only in `handle`; everything may be read at any time.
 
-    version: rounds applied. pending: accepted updates that no round holds yet, in order of arrival. making: the round
-    that the learner was told to apply, None when there is none. round_started_s: when the last round was opened, in
-    the shell's seconds. accepted, aggregated, rejected, duplicates: updates so far, with
-    accepted = aggregated + pending + those in the making. tasks_given: so far. timers: those set, and when they are due.
+    version: rounds applied. pending: accepted updates that no round holds yet, in order of arrival. making:
+    the round that the learner was told to apply, None when there is none. round_started_s: when the last
+    round was opened, in the shell's seconds. accepted, aggregated, rejected, duplicates: updates so far, with
+    accepted = aggregated + pending + those in the making. tasks_given: so far. timers: those set, and when
+    they are due.
 
-    An update is unaggregated until RoundApplied. A client has at most one, except with a buffered trigger, where all
-    together are at most 2 k + clients: so many rows may be staged at a time.
+    An accepted update is unaggregated until RoundApplied; `settings.unaggregated_max` bounds how many there
+    are.
     """
 
     def __init__(self, settings: CoordinatorSettings) -> None:
@@ -105,11 +106,25 @@ class Coordinator:
         """How many clients are in each state, by the state's name in lower case."""
         return {state.name.lower(): self.membership.counts[state] for state in State}
 
+    @property
+    def updates_by_outcome(self) -> dict[str, int]:
+        """How many updates were told what, by the outcome's name."""
+        return {
+            Outcome.ACCEPTED.value: self.accepted,
+            Outcome.DUPLICATE.value: self.duplicates,
+            Outcome.REJECTED.value: self.rejected,
+        }
+
+    def is_active(self, client_id: int) -> bool:
+        """Whether a client takes part: it has joined, and has neither left nor been lost since."""
+        return self._client(client_id).state in ACTIVE
+
     def handle(self, event: Event) -> list[Action]:
         """Take in one event; what is to be done about it, in this order.
 
-        The answer to the event (Acknowledge, DiscardUpdate); ForgetVersion, ascending; Evaluate; SendTask; then what
-        closes the round, ApplyRound, and the timers; or, at the end of the run, CancelTimer and Finish.
+        The answer to the event (Acknowledge, DiscardUpdate); ForgetVersion, ascending; Evaluate; SendTask;
+        then what closes the round, ApplyRound, and the timers; or, at the end of the run, CancelTimer and
+        Finish.
         """
         assert event.at_s >= self.now_s, f"time went back from {self.now_s} to {event.at_s}"
         self.now_s = event.at_s
@@ -297,14 +312,16 @@ class Coordinator:
         )
 
     def _give_tasks(self, actions: list[Action], first: tuple[Contribution, ...] = ()) -> None:
-        """Fill the selector's places with idle clients, unless participants were chosen when the round started.
+        """Fill the selector's places with idle clients, unless participants were chosen when the round
+        started.
 
         first: contributions whose senders come before the other idle clients, in this order.
         """
         waiting = self.membership.waiting
         if not waiting or self.trigger.in_rounds or self.phase not in (Phase.OPEN, Phase.MAKING):
             return
-        if self.phase is Phase.MAKING and self.trigger.holds_back(pending=len(self.pending)):
+        a_round_waits = self.phase is Phase.MAKING and len(self.pending) >= self.settings.round_size_max
+        if a_round_waits and self.trigger.frees_sender:
             return
         chosen = self.selector.choose(
             waiting,
@@ -328,7 +345,8 @@ class Coordinator:
         self._go_on(actions)
 
     def _start_participants(self, actions: list[Action]) -> None:
-        """Give tasks to the selected clients; a straggler among them works on, and takes part with what it has."""
+        """Give tasks to the selected clients; a straggler among them works on, and takes part with what it
+        has."""
         active = self.membership.active
         if not active and not self.pending:
             self.phase = Phase.IDLE
@@ -373,9 +391,9 @@ class Coordinator:
                     self._end_task(client, State.WAITING)
 
     def _forget_versions(self, actions: list[Action]) -> None:
-        for version in self.references.unneeded():
-            if self.phase is not Phase.FINISHED:
-                actions.append(ForgetVersion(version=version))
+        unneeded = self.references.unneeded()
+        if self.phase is not Phase.FINISHED:
+            actions.extend(ForgetVersion(version=version) for version in unneeded)
 
     def _finish(self, reason: str, actions: list[Action]) -> None:
         self.phase = Phase.FINISHED
@@ -386,13 +404,15 @@ class Coordinator:
     # Timers.
 
     def _watch_leases(self, actions: list[Action]) -> None:
-        """Have a timer set while there are leases: due no later than the oldest, and moved on when it fires."""
+        """Have a timer set while there are leases: due no later than the oldest, and moved on when it
+        fires."""
         expiry_s = self.leases.next_expiry_s()
-        if LEASE not in self.timers and expiry_s is not None:
+        if LEASE not in self.timers and expiry_s < math.inf:
             self._set_timer(LEASE, expiry_s, actions)
 
     def _watch_for_stall(self, actions: list[Action]) -> None:
-        """Have a timer set exactly while everyone active is idle and no event to come would give them tasks."""
+        """Have a timer set exactly while everyone active is idle and no event to come would give them
+        tasks."""
         stalled = (
             self.phase is Phase.OPEN
             and not self.trigger.in_rounds

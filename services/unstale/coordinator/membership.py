@@ -23,8 +23,8 @@ ACTIVE = frozenset((State.WAITING, State.WORKING, State.CONTRIBUTED))
 class Client:
     """What the coordinator knows of one client.
 
-    base_version: of the open task; means nothing while there is none. unaggregated: accepted updates of this client
-    that no applied round holds yet.
+    base_version: of the open task; means nothing while there is none. unaggregated: accepted updates of this
+    client that no applied round holds yet.
     """
 
     __slots__ = ("base_version", "client_id", "state", "tasks", "unaggregated")
@@ -40,8 +40,9 @@ class Client:
 class Membership:
     """All clients by id, with what is asked of them as a group kept up to date.
 
-    active, waiting: ids in ascending order, so that a draw from them depends on who is in them and not on how they
-    came there. Ascending lists and not sets: adding and removing moves at most `clients` pointers, 2 us for 10,000.
+    active, waiting: ids in ascending order, so that a draw from them depends on who is in them and not on how
+    they came there. Ascending lists and not sets: adding and removing moves at most `clients` pointers, 2 us
+    for 10,000.
     """
 
     def __init__(self, clients: int) -> None:
@@ -58,7 +59,8 @@ class Membership:
 
     @property
     def busy(self) -> int:
-        """Clients that hold a place of a selector which limits how many may: working, or waiting for their round."""
+        """Clients that hold a place of a selector which limits how many may: working, or waiting for their
+        round."""
         return self.counts[State.WORKING] + self.counts[State.CONTRIBUTED]
 
     def move(self, client: Client, state: State) -> None:

@@ -4,8 +4,9 @@
 class VersionReferences:
     """How many open tasks and unaggregated updates were made from each version.
 
-    A reference is taken with a task, goes over to its update, and is released when the round that holds the update
-    is applied, or when the task ends without one. The current version is needed even when nothing refers to it.
+    A reference is taken with a task, goes over to its update, and is released when the round that holds the
+    update is applied, or when the task ends without one. The current version is needed even when nothing
+    refers to it.
     """
 
     def __init__(self) -> None:

@@ -4,6 +4,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from typing_extensions import override
+
 from unstale.seeds import Stream, stream
 
 
@@ -16,8 +18,9 @@ class Selector(ABC):
     ) -> Sequence[int]:
         """Clients out of the candidates, ascending.
 
-        candidates: client ids, ascending. busy: clients that hold a place already. seed, key: what a draw is made
-        from; the key is the version, followed by the number of tasks given so far where a version sees several draws.
+        candidates: client ids, ascending. busy: clients that hold a place already. seed, key: what a draw is
+        made from; the key is the version, followed by the number of tasks given so far where a version sees
+        several draws.
         """
 
 
@@ -25,9 +28,10 @@ class Selector(ABC):
 class All(Selector):
     """Everyone."""
 
+    @override
     def choose(
         self, candidates: Sequence[int], *, busy: int, seed: int, key: tuple[int, ...]
-    ) -> Sequence[int]:  # noqa: ARG002
+    ) -> Sequence[int]:
         return candidates
 
 
@@ -37,6 +41,7 @@ class Random(Selector):
 
     size: int
 
+    @override
     def choose(
         self, candidates: Sequence[int], *, busy: int, seed: int, key: tuple[int, ...]
     ) -> Sequence[int]:

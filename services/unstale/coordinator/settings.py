@@ -1,4 +1,4 @@
-"""What a coordinator is told before it starts. What exists is valid; what is not raises one sentence for the user.
+"""What a coordinator is told before it starts. What exists is valid; what is not raises UserError.
 
 The sentences name the keys as the configuration spells them: `trigger.k`, `selector.size`, `min_clients`.
 """
@@ -63,10 +63,10 @@ class SelectorSettings:
 class CoordinatorSettings:
     """All that a coordinator is told.
 
-    clients: N, ids are 0 <= id < N. rounds: versions to make. seed: of the run. lease_s: silence after which a client
-    counts as lost, seconds. evaluate_every: rounds between evaluations. min_clients: how many must have joined before
-    the first task is given; None means all. retry_s: pause, in seconds, before tasks are given again when every client
-    has had its update refused.
+    clients: N, ids are 0 <= id < N. rounds: versions to make. seed: of the run. lease_s: silence, in seconds,
+    after which a client counts as lost; infinity for never. evaluate_every: rounds between evaluations.
+    min_clients: how many must have joined before the first task is given; None means all. retry_s: pause, in
+    seconds, before tasks are given again when every client has had its update refused.
 
     Raises UserError when a value is out of range or two do not fit.
     """
@@ -87,7 +87,8 @@ class CoordinatorSettings:
                 raise UserError(f"{key} is {getattr(self, key)}, expected at least 1")
         if self.seed < 0:
             raise UserError(f"seed is {self.seed}, expected 0 or more")
-        _check_seconds("lease_s", self.lease_s)
+        if self.lease_s != math.inf:
+            _check_seconds("lease_s", self.lease_s)
         _check_seconds("retry_s", self.retry_s)
         for key, value in (
             ("trigger.k", self.trigger.k),
@@ -113,6 +114,27 @@ class CoordinatorSettings:
     def clients_to_start(self) -> int:
         """How many clients must have joined before the first task is given."""
         return self.clients if self.min_clients is None else self.min_clients
+
+    @property
+    def round_size_max(self) -> int:
+        """The most updates that one round can hold."""
+        if self.trigger.k is not None:
+            return self.trigger.k
+        if self.trigger.name == "async":
+            return 1
+        if self.trigger.name == "sync" and self.selector.size is not None:
+            return self.selector.size
+        return self.clients
+
+    @property
+    def unaggregated_max(self) -> int:
+        """The most accepted updates at a time that no applied round holds yet, one in the making included.
+
+        One from each client; but a trigger that frees senders has a whole round in the making, one less one
+        update behind it, and then one update from each client that had its task before more were held back.
+        """
+        more = 2 * self.round_size_max - 1 if TRIGGERS[self.trigger.name].frees_sender else 0
+        return self.clients + more
 
 
 def _given(**settings: Any) -> dict[str, Any]:

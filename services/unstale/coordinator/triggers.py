@@ -8,17 +8,21 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
+from typing_extensions import override
+
 
 class Trigger(ABC):
     """The interface. A trigger keeps no state: it is asked after every event of an open round."""
 
     in_rounds: ClassVar[bool] = False
-    """Participants are chosen once, when a round starts; a round may then close with no update at all. Otherwise
-    whoever is idle is given a task as soon as the selector has a place, and a round holds at least one update."""
+    """Participants are chosen once, when a round starts; a round may then close with no update at all.
+    Otherwise whoever is idle is given a task as soon as the selector has a place, and a round holds at least
+    one update."""
     cuts_off: ClassVar[bool] = False
     """Closing a round takes back the tasks that are still open."""
     frees_sender: ClassVar[bool] = False
-    """A client is idle once its update is accepted, instead of waiting for the round to be applied."""
+    """A client is idle once its update is accepted, instead of waiting for the round to be applied. Tasks are
+    held back only while a whole round waits behind the one in the making, so that updates do not pile up."""
     wait_s: float | None = None
     """How long a round lasts at least, in seconds; None: no time counts."""
 
@@ -29,10 +33,6 @@ class Trigger(ABC):
         due: whether `wait_s` has passed since the round started.
         """
 
-    def holds_back(self, *, pending: int) -> bool:  # noqa: ARG002
-        """Whether no task is given while a round is in the making and so many updates wait for the next one."""
-        return False
-
 
 @dataclass(frozen=True, slots=True)
 class Sync(Trigger):
@@ -40,7 +40,8 @@ class Sync(Trigger):
 
     in_rounds: ClassVar[bool] = True
 
-    def take(self, *, pending: int, outstanding: int, due: bool) -> int | None:  # noqa: ARG002
+    @override
+    def take(self, *, pending: int, outstanding: int, due: bool) -> int | None:
         return pending if outstanding == 0 else None
 
 
@@ -53,18 +54,20 @@ class KSync(Trigger):
     in_rounds: ClassVar[bool] = True
     cuts_off: ClassVar[bool] = True
 
-    def take(self, *, pending: int, outstanding: int, due: bool) -> int | None:  # noqa: ARG002
+    @override
+    def take(self, *, pending: int, outstanding: int, due: bool) -> int | None:
         return min(self.k, pending) if pending >= self.k or outstanding == 0 else None
 
 
 @dataclass(frozen=True, slots=True)
 class KAsync(Trigger):
-    """With the first k, while the others work on. With fewer when nobody is left to wait for, so that a run goes on
-    with fewer than k live clients."""
+    """With the first k, while the others work on. With fewer when nobody is left to wait for, so that a run
+    goes on with fewer than k live clients."""
 
     k: int
 
-    def take(self, *, pending: int, outstanding: int, due: bool) -> int | None:  # noqa: ARG002
+    @override
+    def take(self, *, pending: int, outstanding: int, due: bool) -> int | None:
         return _first_k(self.k, pending=pending, outstanding=outstanding)
 
 
@@ -72,7 +75,8 @@ class KAsync(Trigger):
 class Async(Trigger):
     """With every update: K-async, k = 1."""
 
-    def take(self, *, pending: int, outstanding: int, due: bool) -> int | None:  # noqa: ARG002
+    @override
+    def take(self, *, pending: int, outstanding: int, due: bool) -> int | None:
         return _first_k(1, pending=pending, outstanding=outstanding)
 
 
@@ -84,23 +88,21 @@ class Buffered(Trigger):
 
     frees_sender: ClassVar[bool] = True
 
-    def take(self, *, pending: int, outstanding: int, due: bool) -> int | None:  # noqa: ARG002
+    @override
+    def take(self, *, pending: int, outstanding: int, due: bool) -> int | None:
         return _first_k(self.k, pending=pending, outstanding=outstanding)
-
-    def holds_back(self, *, pending: int) -> bool:
-        """With a whole round waiting behind the one in the making, updates would pile up without a limit."""
-        return pending >= self.k
 
 
 @dataclass(frozen=True, slots=True)
 class Deadline(Trigger):
-    """After wait_s, with what has come; when nothing has, with the first that comes, or with none when nobody is left
-    to wait for. Stragglers work on and count in a later round."""
+    """After wait_s, with what has come; when nothing has, with the first that comes, or with none when nobody
+    is left to wait for. Stragglers work on and count in a later round."""
 
     wait_s: float
 
     in_rounds: ClassVar[bool] = True
 
+    @override
     def take(self, *, pending: int, outstanding: int, due: bool) -> int | None:
         return pending if due and (pending > 0 or outstanding == 0) else None
 

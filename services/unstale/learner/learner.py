@@ -134,8 +134,8 @@ class Learner:
         base_models = None
         if self.policy.needs_base_models:
             base_models = tuple(self.base(update.base_version) for update in updates)
-        # The copy need not be waited for here: screening the new model waits for the device, before the caller
-        # may give the matrix to somebody else.
+        # The copy need not be waited for: screening the new model waits for the device, before the caller may
+        # give the matrix to somebody else.
         return UpdateBatch(
             matrix_Kd=matrix_Kd.to(self.policy.device, non_blocking=True),
             staleness_K=torch.tensor([update.staleness for update in updates], dtype=torch.int64),

@@ -76,7 +76,8 @@ TEST_LOSS = Metric(name="unstale_test_loss", kind="gauge", help="Mean cross-entr
 CLIENTS = Metric(
     name="unstale_clients",
     kind="gauge",
-    help="Clients by state: working (has a task), waiting (has none), lost (lease ran out), left (said goodbye).",
+    help="Clients by state: absent (never joined), waiting (has no task), working, contributed (its update is in the "
+    "round to come), lost (its lease ran out), left (said goodbye).",
     labels=("state",),
 )
 AGGREGATION_WEIGHT = Metric(

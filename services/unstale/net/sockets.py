@@ -61,11 +61,11 @@ def _common(socket: zmq.Socket[bytes], *, heartbeat_s: float, linger_s: float) -
     socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, int(3 * heartbeat_s * 1000))
     socket.setsockopt(zmq.HEARTBEAT_TTL, int(min(3 * heartbeat_s, 6000) * 1000))
     socket.setsockopt(zmq.TCP_KEEPALIVE, 1)
-    socket.setsockopt(zmq.IPV6, 1)
 
 
 def bind(socket: zmq.Socket[bytes], address: str) -> str:
     """Bind and return the address with the port that was really taken (`tcp://127.0.0.1:*` takes a free one)."""
+    _allow_ipv6(socket, address)
     try:
         socket.bind(address)
     except zmq.ZMQError as error:
@@ -79,6 +79,7 @@ def bind(socket: zmq.Socket[bytes], address: str) -> str:
 
 def connect(socket: zmq.Socket[bytes], address: str) -> None:
     """Start connecting; the server need not be there yet."""
+    _allow_ipv6(socket, address)
     try:
         socket.connect(address)
     except zmq.ZMQError as error:
@@ -87,8 +88,17 @@ def connect(socket: zmq.Socket[bytes], address: str) -> None:
         ) from None
 
 
+def _allow_ipv6(socket: zmq.Socket[bytes], address: str) -> None:
+    """Only for an address that is one, or a name: an IPv4 address would be written as IPv6 everywhere."""
+    host = address.removeprefix("tcp://").rpartition(":")[0]
+    socket.setsockopt(zmq.IPV6, int(not host.replace(".", "").isdecimal()))
+
+
 def receive(socket: zmq.Socket[bytes], *, routed: bool) -> tuple[bytes, bytes, list[zmq.Frame]] | None:
-    """One message, or None when there is none: routing id (empty unless `routed`), header, payload frames uncopied."""
+    """One message, or None when there is none: routing id (empty unless `routed`), header, payload frames uncopied.
+
+    Of more frames than any payload may have, one too many is kept, so that the sizes are found to be wrong.
+    """
     try:
         route = socket.recv(zmq.NOBLOCK) if routed else b""
         header = socket.recv(zmq.NOBLOCK) if not routed or socket.getsockopt(zmq.RCVMORE) else b""
@@ -96,5 +106,7 @@ def receive(socket: zmq.Socket[bytes], *, routed: bool) -> tuple[bytes, bytes, l
         return None
     frames: list[zmq.Frame] = []
     while socket.getsockopt(zmq.RCVMORE):
-        frames.append(socket.recv(copy=False))
+        frame = socket.recv(copy=False)
+        if len(frames) <= limits.FRAMES_MAX:
+            frames.append(frame)
     return route, header, frames

@@ -17,16 +17,17 @@ from torch import Tensor
 class UpdateBatch:
     """The updates of one round. Row i of every field belongs to the i-th arrival. Nothing here is written to.
 
-    matrix_Kd: float32, contiguous, on the policy's device. Flattened pseudo-gradients g_i (algorithms.md 1.4).
+    matrix_Kd: float32, contiguous, on the policy's device. Flattened pseudo-gradients g_i, algorithms.md 1.4.
     staleness_K: int64, rounds, 0 is fresh: version at aggregation - base version.
-    num_examples_K: int64, >= 1. Examples that weigh an update: what the client holds (n_i), or, in `gradient` mode,
-        what its mini-batch held (m_i).
+    num_examples_K: int64, >= 1. Examples that weigh an update: what the client holds (n_i), or, in `gradient`
+        mode, what its mini-batch held (m_i).
     loss_K: float32. Mean training loss that the client reports.
     client_ids_K: int64, 0 <= id < clients.
-    model_d, base_models: the current model w_v and, for each update, the model it was computed from (K references,
-        often the same tensor). Only filled for a policy that `needs_base_models`; None means that every update was
-        computed from the current model.
-    rate: eta, the server's effective learning rate. local_rates_K: float32, eta_l of each client; None means `rate`.
+    model_d, base_models: the current model w_v and, for each update, the model it was computed from (K
+        references, often the same tensor). Only filled for a policy that `needs_base_models`; None means that
+        every update was computed from the current model.
+    rate: eta, the server's effective learning rate. local_rates_K: float32, eta_l of each client; None means
+        `rate`.
     """
 
     matrix_Kd: Tensor
@@ -43,7 +44,8 @@ class UpdateBatch:
         """Raise ValueError, naming the field, when the fields do not fit one another."""
         if self.matrix_Kd.ndim != 2 or self.matrix_Kd.dtype != torch.float32:
             raise ValueError(
-                f"matrix_Kd must be a float32 matrix [K, d], got {self.matrix_Kd.dtype} {tuple(self.matrix_Kd.shape)}"
+                "matrix_Kd must be a float32 matrix [K, d],"
+                f" got {self.matrix_Kd.dtype} {tuple(self.matrix_Kd.shape)}"
             )
         rows = len(self)
         for name in ("staleness_K", "num_examples_K", "loss_K", "client_ids_K"):
@@ -63,8 +65,8 @@ class UpdateBatch:
 class Step:
     """What the server does: w <- w - rate * rate_factor * direction_d.
 
-    direction_d: [d] float32. rate_factor: multiplies the server's learning rate. weights_K: [K] float64 on the CPU,
-    the weight that each update had in the direction, for metrics and `explain`.
+    direction_d: [d] float32. rate_factor: multiplies the server's learning rate. weights_K: [K] float64 on the
+    CPU, the weight that each update had in the direction, for metrics and `explain`.
     """
 
     direction_d: Tensor
@@ -73,7 +75,7 @@ class Step:
 
 
 class PolicySettings(BaseModel):
-    """Settings of a policy: frozen, checked when made, unknown names refused. Every field has a description."""
+    """Settings of a policy: frozen, checked when made, unknown names refused. Every field is described."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 

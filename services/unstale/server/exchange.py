@@ -4,6 +4,7 @@ Messages become events, actions become messages and commands for the compute thr
 gave. Nothing here waits but on the sockets.
 """
 
+import logging
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -36,6 +37,8 @@ from unstale.server.compute import (
 from unstale.server.exposition import Instruments
 from unstale.server.ingest import NOT_STAGED, Ingest
 from unstale.server.sessions import Sessions
+
+log = logging.getLogger("unstale.server")
 
 TURN_MESSAGES = 64  # messages taken in before timers and results get their turn
 FRAMES_KEPT = 64 * 1024  # bytes; smaller frames are copied into the message, larger are referred to
@@ -182,11 +185,21 @@ class Exchange:
             message = codec.decode(header)
             if isinstance(message, Hello):
                 self._admit(route, message)
+            elif isinstance(message, Error):
+                self._take_error(route, message)
             else:
                 self._attend(route, message, frames)
         except RemoteContractError as error:
             self._instruments.record(observe.refused(error.reason))
             self._send(route, Error(reason=error.reason, message=str(error)))
+
+    def _take_error(self, route: bytes, error: Error) -> None:
+        """An error is never answered. One with a task gives that task back; one without is for people."""
+        client_id = self._sessions.client_of(route)
+        if client_id is None or error.task_id is None:
+            log.warning("client %s: %s (%s)", client_id, error.message, error.reason)
+        else:
+            self._handle_message(error, client_id)
 
     def _admit(self, route: bytes, hello: Hello) -> None:
         if hello.client_id >= self._welcome.clients:
@@ -265,7 +278,7 @@ class Exchange:
                 evaluate_s=evaluated.evaluate_s,
             )
         )
-        clients = self._coordinator.counts_by_state()
+        clients = self._coordinator.clients_by_state
         self._on_progress(
             self._tally.evaluated(evaluated.version, evaluation.accuracy, evaluation.loss, clients, now_s())
         )
@@ -344,7 +357,7 @@ class Exchange:
         self.outcome = self._tally.ended(
             finish.reason,
             self._coordinator.version,
-            self._coordinator.counts_by_outcome(),
+            self._coordinator.updates_by_outcome,
             self._finished_s,
         )
 

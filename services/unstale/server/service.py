@@ -10,7 +10,6 @@ from collections.abc import Callable
 
 import torch
 import zmq
-from torch import Tensor
 from unstale_proto import payload, signature
 from unstale_proto.messages import PartitionPlan, TensorSpec, TrainingPlan, Welcome
 
@@ -19,7 +18,6 @@ from unstale.config import parts
 from unstale.config.settings import Settings
 from unstale.coordinator.machine import Coordinator
 from unstale.learner.learner import Learner
-from unstale.learner.updates import Staging
 from unstale.metrics import catalogue
 from unstale.metrics.progress import Outcome, Progress
 from unstale.net import sockets
@@ -28,7 +26,6 @@ from unstale.server.compute import Compute
 from unstale.server.exchange import Exchange, Letter, Ping, StopNow
 from unstale.server.exposition import Instruments
 from unstale.server.http import HttpService
-from unstale.training.evaluate import Evaluation, evaluate
 
 log = logging.getLogger("unstale.server")
 
@@ -54,19 +51,13 @@ class Server:
             parts.policy(settings, model.dimension, device),
             parts.rate(settings),
         )
-        inputs_test = dataset.inputs_test_NX.to(device)
-        labels_test = dataset.labels_test_N.to(device)
-
-        def measure(model_d: Tensor) -> Evaluation:
-            return evaluate(model, model_d, inputs_test, labels_test, dataset.classes)
-
         self._mailbox: Mailbox[Letter] = Mailbox()
-        self._compute = Compute(learner, evaluate=measure, post=self._mailbox.post)
+        self._compute = Compute(learner, evaluate=parts.evaluation(model, dataset, device), post=self._mailbox.post)
         self._instruments = Instruments()
         coordinator = Coordinator(coordinator_settings)
-        for state in coordinator.counts_by_state():
+        for state in coordinator.clients_by_state:
             self._instruments.follow(
-                catalogue.CLIENTS, (state,), lambda state=state: coordinator.counts_by_state()[state]
+                catalogue.CLIENTS, (state,), lambda state=state: coordinator.clients_by_state[state]
             )
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._socket = sockets.router(
@@ -89,12 +80,7 @@ class Server:
         self._exchange = Exchange(
             self._socket,
             coordinator=coordinator,
-            staging=Staging(
-                model.dimension,
-                coordinator_settings.round_size_max,
-                blocks_max=coordinator_settings.clients // coordinator_settings.round_size_max + 2,
-                pin=device.type == "cuda",
-            ),
+            staging=parts.staging(coordinator_settings, model.dimension, device),
             mailbox=self._mailbox,
             compute=self._compute,
             instruments=self._instruments,

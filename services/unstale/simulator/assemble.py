@@ -4,19 +4,15 @@ from collections.abc import Callable
 from dataclasses import replace
 from math import inf
 
-from torch import Tensor
-
 from unstale.config import parts
 from unstale.config.settings import Settings
 from unstale.config.workplace import workplace
 from unstale.coordinator.machine import Coordinator
 from unstale.learner.learner import Learner
-from unstale.learner.updates import Staging
 from unstale.metrics.progress import Progress
 from unstale.simulator import latency
 from unstale.simulator.latency import Latency
 from unstale.simulator.simulation import Observer, Parts, Relay, Simulation, as_it_is
-from unstale.training.evaluate import Evaluation, evaluate
 
 
 def simulation(
@@ -32,13 +28,7 @@ def simulation(
     latency_of_tasks: instead of the configured one. The others: as in `Simulation`.
     """
     place = workplace(settings)
-    model, dataset = place.model, place.dataset
-    inputs_test = dataset.inputs_test_MX.to(place.device)
-    labels_test = dataset.labels_test_M.to(place.device)
-
-    def measure(model_d: Tensor) -> Evaluation:
-        return evaluate(model, model_d, inputs_test, labels_test, dataset.classes)
-
+    model = place.model
     coordinator_settings = replace(parts.coordinator_settings(settings), lease_s=inf)
     chosen = settings.simulation.latency
     return Simulation(
@@ -52,7 +42,7 @@ def simulation(
             ),
             staging=parts.staging(coordinator_settings, model.dimension, place.device),
             trainer=place.trainer,
-            evaluate=measure,
+            evaluate=parts.evaluation(model, place.dataset, place.device),
             learning_rate=settings.training.learning_rate,
             clients=settings.clients,
             rounds=settings.rounds,

@@ -125,7 +125,7 @@ class Simulation:
         return self._tally.ended(
             self._finish.reason,
             self._coordinator.version,
-            self._coordinator.counts_by_outcome(),
+            self._coordinator.updates_by_outcome,
             self._now_s,
         )
 
@@ -206,7 +206,7 @@ class Simulation:
     def _evaluate(self, action: actions.Evaluate) -> None:
         assert action.version == self._learner.version
         evaluation = self._evaluate_model(self._learner.model_d)
-        clients = self._coordinator.counts_by_state()
+        clients = self._coordinator.clients_by_state
         self._on_progress(
             self._tally.evaluated(
                 action.version, evaluation.accuracy, evaluation.loss, clients, self._now_s

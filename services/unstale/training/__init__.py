@@ -1,0 +1,1 @@
+"""What clients do: data, shares, models, local training, evaluation."""

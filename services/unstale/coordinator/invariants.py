@@ -1,0 +1,135 @@
+"""What holds after every event, counted again from the beginning. For tests: it looks at every client."""
+
+from collections import Counter
+
+from unstale.coordinator.machine import DEADLINE, LEASE, RETRY, Coordinator, Phase
+from unstale.coordinator.membership import ACTIVE, State
+
+
+def check(coordinator: Coordinator) -> None:
+    """Raise AssertionError, saying what is wrong, unless every part of the state fits every other."""
+    _check_membership(coordinator)
+    _check_tasks(coordinator)
+    _check_updates(coordinator)
+    _check_versions(coordinator)
+    _check_leases(coordinator)
+    _check_places(coordinator)
+    _check_progress(coordinator)
+
+
+def _check_membership(coordinator: Coordinator) -> None:
+    membership = coordinator.membership
+    states = Counter(client.state for client in membership.clients)
+    assert membership.counts == [states[state] for state in State], "the counts are not those of the clients"
+    assert [client.client_id for client in membership.clients] == list(range(coordinator.settings.clients))
+    for name, ids, group in (
+        ("active", membership.active, ACTIVE),
+        ("waiting", membership.waiting, {State.WAITING}),
+    ):
+        expected = [client.client_id for client in membership.clients if client.state in group]
+        assert ids == expected, f"{name} is {ids}, and the clients say {expected}"
+
+
+def _check_tasks(coordinator: Coordinator) -> None:
+    clients = coordinator.membership.clients
+    assert coordinator.tasks_given == sum(client.tasks.given for client in clients)
+    open_ids = [client.tasks.open_id for client in clients if client.tasks.open_id]
+    assert len(set(open_ids)) == len(open_ids), "a task is open with two clients"
+    for client in clients:
+        tasks = client.tasks
+        assert (client.state is State.WORKING) == (tasks.open_id != 0), (
+            f"client {client.client_id} is {client.state.name} with open task {tasks.open_id}"
+        )
+        if tasks.open_id:
+            last = tasks.given - 1
+            assert tasks.number_of(tasks.open_id) == last, "an open task is not the last that was given"
+            assert tasks.verdict_on(last) is None, "an open task has its verdict already"
+
+
+def _check_updates(coordinator: Coordinator) -> None:
+    making = coordinator.making or ()
+    unaggregated = [*making, *coordinator.pending]
+    assert coordinator.accepted == coordinator.aggregated + len(unaggregated), "an update is lost, or doubled"
+    assert len(unaggregated) <= coordinator.settings.unaggregated_max
+    assert len(making) <= coordinator.settings.round_size_max
+    for name in ("handle", "task_id"):
+        values = [getattr(update, name) for update in unaggregated]
+        assert len(set(values)) == len(values), f"two unaggregated updates have one {name}"
+    of_client = Counter(update.client_id for update in unaggregated)
+    frees_sender = coordinator.trigger.frees_sender
+    for client in coordinator.membership.clients:
+        assert client.unaggregated == of_client[client.client_id]
+        if not frees_sender:
+            assert client.unaggregated + (client.tasks.open_id != 0) <= 1, "a client contributes twice"
+            assert client.state is not State.WAITING or client.unaggregated == 0
+        if client.state is State.CONTRIBUTED:
+            assert client.unaggregated == 1, "a client waits for a round that does not hold its update"
+            assert not frees_sender
+    for contribution in making:
+        assert contribution.staleness >= 0
+    assert coordinator.making is None or coordinator.phase in (Phase.MAKING, Phase.FINISHED)
+    assert coordinator.phase is not Phase.MAKING or coordinator.making is not None
+
+
+def _check_versions(coordinator: Coordinator) -> None:
+    needed = Counter(client.base_version for client in coordinator.membership.clients if client.tasks.open_id)
+    needed.update(update.base_version for update in (*(coordinator.making or ()), *coordinator.pending))
+    counts = coordinator.references.counts
+    current = coordinator.version
+    assert current <= coordinator.settings.rounds
+    assert max(counts) == current, "a version is referred to that was not made yet"
+    assert counts[current] == needed[current]
+    older = {version: count for version, count in counts.items() if version != current}
+    needed.pop(current, None)
+    assert older == needed, f"versions are referred to {older}, and needed {dict(needed)}"
+
+
+def _check_leases(coordinator: Coordinator) -> None:
+    leases = coordinator.leases
+    seen_s = list(leases.last_seen_s.values())
+    assert sorted(leases.last_seen_s) == coordinator.membership.active, "leases are not those of the active"
+    assert seen_s == sorted(seen_s), "leases are not in the order in which they run out"
+    assert all(seen <= coordinator.now_s for seen in seen_s)
+    if LEASE in coordinator.timers and seen_s:
+        assert coordinator.timers[LEASE] <= leases.next_expiry_s(), "a lease may run out unnoticed"
+
+
+def _check_places(coordinator: Coordinator) -> None:
+    size = coordinator.settings.selector.size
+    # With a deadline, stragglers of earlier rounds come on top of the clients that are selected.
+    if size is not None and coordinator.settings.trigger.name != "deadline":
+        assert coordinator.membership.busy <= size, "more clients are busy than the selector has places"
+
+
+def _check_progress(coordinator: Coordinator) -> None:
+    """Something is always under way, or a timer set, or there is nobody to do anything."""
+    phase, membership, timers = coordinator.phase, coordinator.membership, coordinator.timers
+    assert set(timers) <= {LEASE, DEADLINE, RETRY}
+    if phase is Phase.FINISHED:
+        assert not timers, "a timer is set after the end"
+        return
+    if membership.active and coordinator.leases.next_expiry_s() < float("inf"):
+        assert LEASE in timers, "nothing watches the leases"
+    if phase is Phase.GATHERING:
+        assert coordinator.tasks_given == 0
+        assert len(membership.active) < coordinator.settings.clients_to_start
+    if phase is Phase.IDLE:
+        assert coordinator.trigger.in_rounds
+        assert not membership.active, "someone has joined, and no round was opened"
+    if phase is Phase.OPEN:
+        took = coordinator.trigger.take(
+            pending=len(coordinator.pending),
+            outstanding=membership.outstanding,
+            due=coordinator.deadline_passed,
+        )
+        assert took is None, "a round that could close is open"
+        under_way = membership.outstanding > 0 or RETRY in timers or DEADLINE in timers
+        assert under_way or not membership.active, "the run is stuck"
+    assert DEADLINE not in timers or phase is Phase.OPEN
+    stalled = phase is Phase.OPEN and not (
+        coordinator.trigger.in_rounds
+        or membership.outstanding
+        or coordinator.pending
+        or not membership.active
+    )
+    assert (RETRY in timers) == stalled, "the retry timer is set exactly while everyone is idle"

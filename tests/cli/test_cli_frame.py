@@ -1,0 +1,269 @@
+"""The command line: exit codes, sentences, options, and what is imported for them."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+import yaml
+
+from unstale import __version__
+from unstale.cli import main
+from unstale.cli.options import SHORT, option
+from unstale.config import Settings
+from unstale.config.keys import KEYS
+from unstale.policies import names
+
+
+@pytest.fixture(autouse=True)
+def _no_variables(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in list(os.environ):
+        if name.startswith("UNSTALE_"):
+            monkeypatch.delenv(name)
+
+
+def shown(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
+    """What `unstale config show` resolves these arguments to, by key."""
+    assert main.run(["config", "show", *arguments]) == 0
+    resolved = yaml.safe_load(capsys.readouterr().out)
+    values = {}
+    for name in KEYS:
+        value = resolved
+        for part in name.split("."):
+            value = value[part]
+        values[name] = value
+    return values
+
+
+def other_value(name: str) -> tuple[str, Any]:
+    """A text for an option, and the value it stands for, that is not the default."""
+    key = KEYS[name]
+    if name == "server.address":
+        return "tcp://127.0.0.1:6000", "tcp://127.0.0.1:6000"
+    if name == "client.server":
+        return "tcp://10.0.0.1:6000", "tcp://10.0.0.1:6000"
+    if name == "server.http_address":
+        return "127.0.0.1:6001", "127.0.0.1:6001"
+    if " or " in key.expected and key.kind is str and not key.may_be_null:
+        other = next(choice for choice in key.expected.split(" or ") if choice != key.default)
+        return other, other
+    if key.kind is dict:
+        return "{alpha: 0.5}", {"alpha": 0.5}
+    if key.kind is str:
+        return "other", "other"
+    if key.kind is int:
+        return "13", 13
+    return ("15", 15.0) if name == "server.lease_s" else ("0.75", 0.75)
+
+
+@pytest.mark.parametrize("name", [name for name, key in KEYS.items() if key.kind is not bool])
+def test_every_key_can_be_set_by_its_option_and_by_set(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    text, value = other_value(name)
+    assert KEYS[name].default != value
+    expected = {other: value if other == name else key.default for other, key in KEYS.items()}
+    assert shown(capsys, option(name), text) == expected
+    assert shown(capsys, "--set", f"{name}={text}") == expected
+    if name in SHORT:
+        assert shown(capsys, SHORT[name], text) == expected
+
+
+def test_a_key_that_is_true_or_false_is_a_flag(capsys: pytest.CaptureFixture[str]) -> None:
+    assert [name for name, key in KEYS.items() if key.kind is bool] == ["server.insecure"]
+    for flag in ("--insecure", "--server.insecure"):
+        assert shown(capsys, flag)["server.insecure"] is True
+    assert shown(capsys, "--set", "server.insecure=true", "--no-insecure")["server.insecure"] is False
+
+
+def test_options_win_over_variables_over_the_file(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    file = tmp_path / "run.yaml"
+    file.write_text("rounds: 11\nclients: 12\nseed: 13\n")
+    monkeypatch.setenv("UNSTALE_CLIENTS", "22")
+    monkeypatch.setenv("UNSTALE_SEED", "23")
+    by_option = shown(capsys, "--config", str(file), "--seed", "33")
+    monkeypatch.setenv("UNSTALE_CONFIG", str(file))
+    by_variable = shown(capsys, "--seed", "33")
+    assert (by_option["rounds"], by_option["clients"], by_option["seed"]) == (11, 22, 33)
+    assert by_variable == by_option
+
+
+def test_options_are_told_apart_from_one_another() -> None:
+    every = [option(name) for name in KEYS] + list(SHORT.values()) + ["--config", "--set", "--help", "--json"]
+    assert len(every) == len(set(every))
+    assert SHORT.keys() <= KEYS.keys()
+
+
+def test_the_help_names_key_variable_default_and_range_of_every_option(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "1000")
+    assert main.run(["config", "show", "--help"]) == 0
+    text = capsys.readouterr().out
+    for key in KEYS.values():
+        assert option(key.name) in text
+        assert f"Expected: {key.expected}. Key {key.name}, variable {key.variable}." in text
+
+
+@pytest.mark.parametrize(
+    ("command", "sections"),
+    [
+        ("server", {"server"}),
+        ("client", {"client"}),
+        ("simulate", {"simulation"}),
+        ("demo", set[str]()),
+    ],
+)
+def test_a_command_shows_the_options_that_concern_it(
+    command: str,
+    sections: set[str],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("COLUMNS", "1000")
+    assert main.run([command, "--help"]) == 0
+    text = capsys.readouterr().out
+    processes = {"server", "client", "simulation"}
+    for key in KEYS.values():
+        if key.section in processes:
+            assert (key.variable in text) == (key.section in sections)
+
+
+WRONG = {
+    "confg": "unknown command 'confg'; did you mean 'config'?",
+    "config wite": "unknown command 'wite'; did you mean 'write'?",
+    "config": "missing command; see unstale config --help",
+    "--versoin": "unknown option '--versoin'; did you mean '--version'?",
+    "config show --round 3": "unknown option '--round'; did you mean '--rounds'?",
+    "config show --training.learning_rate 1": (
+        "unknown option '--training.learning_rate'; did you mean '--training.learning-rate'?"
+    ),
+    "config show --zzz": "unknown option '--zzz'; see unstale config show --help",
+    "config show --rounds": "option '--rounds' requires an argument",
+    "config show --rounds x": "--rounds: rounds is 'x', expected a whole number from 1 to 1,000,000,000",
+    "config show --policy.settings 5": (
+        "--policy.settings: policy.settings is '5', expected a mapping of keys"
+    ),
+    "config show --set rounds": "--set is 'rounds', expected KEY=VALUE, for example --set trigger.k=10",
+    "config show --set round=3": "--set: unknown key 'round'; did you mean 'rounds'?",
+    "config show --set training=3": (
+        "--set: training is a group of keys, expected one of them, such as training.name"
+    ),
+    "config show more": "got unexpected extra argument(s) (more); see unstale config show --help",
+    "config check": "missing argument 'file'; see unstale config check --help",
+    "config check /nowhere.yaml": "cannot read /nowhere.yaml: no such file or directory",
+    "config show --config /nowhere.yaml": "cannot read /nowhere.yaml: no such file or directory",
+}
+
+
+@pytest.mark.parametrize(("line", "sentence"), WRONG.items())
+def test_a_mistake_is_one_sentence_on_stderr_and_exit_code_2(
+    line: str, sentence: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main.run(line.split()) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err == f"unstale: {sentence}\n"
+
+
+def test_an_unknown_variable_is_told(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("UNSTALE_ROUND", "5")
+    assert main.run(["config", "show"]) == 2
+    assert capsys.readouterr().err == "unstale: UNSTALE_ROUND: unknown key 'round'; did you mean 'rounds'?\n"
+
+
+def test_config_write_then_check(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    file = tmp_path / "run.yaml"
+    assert main.run(["config", "write", str(file)]) == 0
+    assert main.run(["config", "check", str(file)]) == 0
+    assert capsys.readouterr().out == f"{file}: written; use it with --config {file}\n{file}: ok\n"
+    assert main.run(["config", "write", str(file)]) == 2
+    assert main.run(["config", "write", str(file), "--force"]) == 0
+
+
+def test_config_check_tells_what_only_a_part_knows(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    file = tmp_path / "run.yaml"
+    file.write_text("policy: {name: fedbuf}")
+    assert main.run(["config", "check", str(file)]) == 2
+    assert capsys.readouterr().err == "unstale: unknown policy 'fedbuf'; did you mean 'fedbuff'?\n"
+
+
+def test_policies_are_listed_for_programs(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.run(["policies", "--json"]) == 0
+    listed = json.loads(capsys.readouterr().out)
+    assert tuple(policy["name"] for policy in listed) == names()
+    fields = {"name", "summary", "source", "needs_base_models", "settings"}
+    assert all(policy.keys() >= fields for policy in listed)
+    (normalise,) = [policy["settings"] for policy in listed if policy["name"] == "dynsgd"]
+    assert normalise[0]["name"] == "normalise"
+    assert (normalise[0]["default"], normalise[0]["expected"]) == (True, "true or false")
+
+
+def test_policies_are_listed_for_people(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "300")
+    assert main.run(["policies"]) == 0
+    text = capsys.readouterr().out
+    assert [name for name in names() if name not in text] == []
+    assert "normalise = true: true or false" in text
+
+
+def test_without_arguments_the_help_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.run([]) == 0
+    assert "Usage: unstale" in capsys.readouterr().out
+
+
+def test_the_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.run(["--version"]) == 0
+    assert capsys.readouterr().out == f"unstale {__version__}\n"
+
+
+@pytest.mark.parametrize(
+    ("raised", "code"), [(KeyboardInterrupt(), 130), (typer.Exit(3), 3), (typer.Exit(), 0)]
+)
+def test_exit_codes_of_a_command_that_ends_early(
+    raised: BaseException, code: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def end_early(settings: Settings) -> str:
+        raise raised
+
+    monkeypatch.setattr("unstale.cli.config.resolved", end_early)
+    assert main.run(["config", "show"]) == code
+
+
+def test_our_own_mistake_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(settings: Settings) -> str:
+        raise AssertionError("ours")
+
+    monkeypatch.setattr("unstale.cli.config.resolved", fail)
+    with pytest.raises(AssertionError, match="ours"):
+        main.run(["config", "show"])
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["server", "--help"], ["config", "show"], ["--version"]])
+def test_torch_is_not_imported_before_it_is_needed(arguments: list[str]) -> None:
+    program = (
+        "import sys; from unstale.cli.main import run; code = run(sys.argv[1:]); "
+        "sys.exit(code or [name for name in ('torch', 'sklearn', 'zmq') if name in sys.modules] or 0)"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", program, *arguments], capture_output=True, text=True, check=False
+    )
+    assert (ended.returncode, ended.stderr) == (0, "")
+
+
+def test_python_m_unstale_is_unstale() -> None:
+    ended = subprocess.run(
+        [sys.executable, "-m", "unstale", "confg"], capture_output=True, text=True, check=False
+    )
+    expected = (2, "", "unstale: unknown command 'confg'; did you mean 'config'?\n")
+    assert (ended.returncode, ended.stdout, ended.stderr) == expected

@@ -1,0 +1,197 @@
+"""The learner: what a round does to the model, by hand and by law."""
+
+import hashlib
+import struct
+
+import pytest
+import torch
+
+from unstale.learner.learner import Learner
+from unstale.learner.updates import RoundUpdate
+from unstale.policies import Policy, Step, UpdateBatch, create, names
+
+LARGEST = torch.finfo(torch.float32).max
+
+
+def update(
+    client_id: int = 0, *, base_version: int = 0, staleness: int = 0, num_examples: int = 1
+) -> RoundUpdate:
+    return RoundUpdate(
+        client_id=client_id,
+        base_version=base_version,
+        staleness=staleness,
+        num_examples=num_examples,
+        loss=1.5,
+        local_rate=0.25,
+    )
+
+
+def learner(
+    policy: str = "fedavg", *, rate: float = 0.5, keep_versions: bool = False, **settings: object
+) -> Learner:
+    made = create(policy, dimension=2, clients=4, **settings)
+    return Learner(torch.tensor([1.0, 2.0]), made, rate, keep_versions=keep_versions)
+
+
+class Recorder(Policy):
+    """Keeps the batch that it is shown; steps (1, 1) with a learning rate that is a quarter."""
+
+    source = "this test"
+
+    def step(self, batch: UpdateBatch) -> Step:
+        self.batch = batch
+        return Step(
+            direction_d=torch.ones(2), rate_factor=0.25, weights_K=torch.ones(len(batch), dtype=torch.float64)
+        )
+
+
+def recorder() -> Recorder:
+    return Recorder(Recorder.Settings(), dimension=2, clients=4, device=torch.device("cpu"))
+
+
+def test_a_round_moves_the_model_against_the_direction() -> None:
+    subject = learner()
+    result = subject.apply_round(torch.tensor([[4.0, 0.0], [0.0, 2.0]]), [update(0), update(1)])
+    assert subject.model_d.tolist() == [1.0 - 0.5 * (4.0 + 0.0) / 2, 2.0 - 0.5 * (0.0 + 2.0) / 2]
+    assert result.version == subject.version == 1
+    assert result.weights_K == (0.5, 0.5)
+    assert result.staleness == (0, 0)
+    assert result.rate_factor == 1.0
+    assert not result.overflowed
+
+
+def test_the_rate_factor_of_the_policy_multiplies_the_rate() -> None:
+    subject = Learner(torch.tensor([1.0, 2.0]), recorder(), 0.5)
+    result = subject.apply_round(torch.zeros(1, 2), [update()])
+    assert subject.model_d.tolist() == [1.0 - 0.5 * 0.25, 2.0 - 0.5 * 0.25]
+    assert result.rate_factor == 0.25
+
+
+def test_the_digest_is_of_the_new_models_little_endian_bytes() -> None:
+    result = learner().apply_round(torch.tensor([[2.0, 2.0]]), [update()])
+    assert result.digest == hashlib.sha256(struct.pack("<2f", 0.0, 1.0)).hexdigest()
+
+
+def test_the_policy_sees_what_is_known_of_each_row() -> None:
+    policy = recorder()
+    subject = Learner(torch.zeros(2), policy, 0.5)
+    subject.apply_round(torch.zeros(0, 2), [])
+    subject.apply_round(
+        torch.tensor([[1.0, 2.0], [3.0, 4.0]]),
+        [update(3, base_version=1, staleness=0, num_examples=7), update(1, base_version=0, staleness=1)],
+    )
+    batch = policy.batch
+    assert batch.matrix_Kd.tolist() == [[1.0, 2.0], [3.0, 4.0]]
+    assert batch.staleness_K.tolist() == [0, 1]
+    assert batch.num_examples_K.tolist() == [7, 1]
+    assert batch.loss_K.tolist() == [1.5, 1.5]
+    assert batch.client_ids_K.tolist() == [3, 1]
+    assert batch.local_rates_K.tolist() == [0.25, 0.25]
+    assert batch.rate == 0.5
+    assert batch.base_models is None
+
+
+def test_fedasync_is_given_the_models_that_the_updates_were_computed_from() -> None:
+    # alpha 1 and no staleness weight: the model becomes the last client's own, w_0 - 0.25 * (4, 8).
+    subject = learner("fedasync", alpha=1.0, staleness="constant")
+    subject.apply_round(torch.tensor([[40.0, 40.0]]), [update()])
+    subject.apply_round(torch.tensor([[4.0, 8.0]]), [update(base_version=0, staleness=1)])
+    torch.testing.assert_close(subject.model_d, torch.tensor([1.0 - 0.25 * 4.0, 2.0 - 0.25 * 8.0]))
+
+
+def test_a_round_that_nobody_contributed_to_makes_a_version_of_the_same_model() -> None:
+    subject = learner()
+    result = subject.apply_round(torch.empty(0, 2), [])
+    assert result.version == 1
+    assert result.weights_K == result.staleness == ()
+    assert subject.model_d.tolist() == [1.0, 2.0]
+
+
+def test_finite_updates_that_overflow_leave_the_model_as_it_is_and_are_reported() -> None:
+    subject = learner("sasgd", divide_by_k=False)
+    result = subject.apply_round(torch.tensor([[LARGEST, 0.0], [LARGEST, 0.0]]), [update(0), update(1)])
+    assert result.overflowed
+    assert result.version == 1
+    assert subject.model_d.tolist() == [1.0, 2.0]
+    assert not subject.apply_round(torch.zeros(1, 2), [update(base_version=1)]).overflowed
+
+
+def test_older_versions_stay_as_they_were() -> None:
+    subject = learner(keep_versions=True)
+    first = subject.model_d
+    subject.apply_round(torch.tensor([[2.0, 2.0]]), [update()])
+    assert first.tolist() == [1.0, 2.0]
+    assert subject.base(0) is first
+    assert subject.base(1) is subject.model_d
+
+
+def test_the_first_model_is_not_the_callers_tensor() -> None:
+    model_d = torch.zeros(2)
+    subject = Learner(model_d, create("fedavg", dimension=2, clients=1), 0.1)
+    model_d.fill_(9.0)
+    assert subject.model_d.tolist() == [0.0, 0.0]
+
+
+def test_a_forgotten_version_is_let_go() -> None:
+    subject = learner(keep_versions=True)
+    subject.apply_round(torch.empty(0, 2), [])
+    assert subject.versions_bytes == 2 * 2 * 4
+    subject.forget(0)
+    assert subject.versions_bytes == 1 * 2 * 4
+
+
+def test_where_no_versions_are_kept_only_the_current_one_takes_memory() -> None:
+    subject = learner()
+    subject.apply_round(torch.empty(0, 2), [])
+    subject.forget(0)
+    assert subject.versions_bytes == 1 * 2 * 4
+
+
+def test_a_staleness_that_does_not_fit_the_base_version_is_a_mistake_of_ours() -> None:
+    with pytest.raises(AssertionError, match="at version 0"):
+        learner().apply_round(torch.zeros(1, 2), [update(base_version=0, staleness=1)])
+
+
+@pytest.mark.parametrize("name", names())
+def test_a_round_writes_to_no_row(name: str) -> None:
+    matrix_Kd = torch.tensor([[4.0, 0.0], [0.0, 2.0]])
+    learner(name).apply_round(matrix_Kd, [update(0), update(1)])
+    assert matrix_Kd.tolist() == [[4.0, 0.0], [0.0, 2.0]]
+
+
+@pytest.mark.parametrize("name", names())
+def test_a_learner_continues_from_its_state_to_the_bit(name: str) -> None:
+    rounds = [
+        (torch.tensor([[0.3, 0.7], [0.1, -0.9]]), [update(0), update(1)]),
+        (torch.tensor([[0.2, 0.6]]), [update(2, base_version=0, staleness=1)]),
+        (torch.tensor([[0.5, 0.4]]), [update(3, base_version=1, staleness=1)]),
+    ]
+    whole, first_part, second_part = learner(name), learner(name), learner(name)
+    whole_digests = [whole.apply_round(*each).digest for each in rounds]
+    for each in rounds[:2]:
+        first_part.apply_round(*each)
+    second_part.load_state_dict(first_part.state_dict())
+    assert second_part.version == 2
+    assert second_part.apply_round(*rounds[2]).digest == whole_digests[2]
+
+
+def test_a_state_is_a_copy() -> None:
+    subject = learner("fedasync")
+    state = subject.state_dict()
+    state["model_d"].fill_(9.0)
+    state["versions"][0].fill_(9.0)
+    assert subject.model_d.tolist() == subject.base(0).tolist() == [1.0, 2.0]
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("name", names())
+def test_a_round_on_a_gpu_agrees_with_the_cpu(name: str) -> None:
+    matrix_Kd = torch.tensor([[0.3, 0.7], [0.1, -0.9]])
+    updates = [update(0), update(1)]
+    on_cpu = learner(name)
+    on_gpu = Learner(torch.tensor([1.0, 2.0]), create(name, dimension=2, clients=4, device="cuda"), 0.5)
+    on_cpu.apply_round(matrix_Kd, updates)
+    on_gpu.apply_round(matrix_Kd, updates)
+    assert on_gpu.model_d.device.type == "cuda"
+    torch.testing.assert_close(on_gpu.model_d.cpu(), on_cpu.model_d)

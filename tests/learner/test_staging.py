@@ -1,0 +1,210 @@
+"""Rows that wait for their round, and payloads on their way into them."""
+
+import struct
+
+import pytest
+import torch
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from unstale.learner import screen
+from unstale.learner.updates import Round, RoundUpdate, StagedUpdate, Staging, write
+
+
+def update(client_id: int) -> StagedUpdate:
+    return StagedUpdate(client_id=client_id, num_examples=3, loss=0.5, local_rate=0.1)
+
+
+def stage(staging: Staging, value: float) -> int:
+    """Keep a row full of `value`, sent by the client of that number."""
+    handle, row_d = staging.row()
+    row_d.fill_(value)
+    staging.keep(handle, update(int(value)))
+    return handle
+
+
+def floats(*values: float) -> bytes:
+    return struct.pack(f"<{len(values)}f", *values)
+
+
+def test_a_round_is_the_rows_kept_in_order_of_arrival() -> None:
+    staging = Staging(2, 3, blocks_max=2)
+    taken = staging.take([stage(staging, value) for value in (5, 4, 6)])
+    assert taken.matrix_Kd.tolist() == [[5.0, 5.0], [4.0, 4.0], [6.0, 6.0]]
+    assert [staged.client_id for staged in taken.updates] == [5, 4, 6]
+
+
+def test_what_a_round_takes_is_not_copied() -> None:
+    staging = Staging(2, 2, blocks_max=2)
+    handle, row_d = staging.row()
+    staging.keep(handle, update(0))
+    assert staging.take([handle]).matrix_Kd.data_ptr() == row_d.data_ptr()
+
+
+def test_a_discarded_row_is_written_again_under_another_handle() -> None:
+    staging = Staging(2, 2, blocks_max=2)
+    discarded, first_d = staging.row()
+    staging.discard(discarded)
+    kept, second_d = staging.row()
+    assert kept != discarded
+    assert second_d.data_ptr() == first_d.data_ptr()
+
+
+def test_what_arrives_after_a_round_was_taken_starts_the_next_block() -> None:
+    staging = Staging(1, 3, blocks_max=2)
+    early = staging.take([stage(staging, 1), stage(staging, 2)])
+    late = stage(staging, 9)
+    assert early.matrix_Kd.tolist() == [[1.0], [2.0]]
+    assert staging.take([late]).matrix_Kd.tolist() == [[9.0]]
+
+
+def test_rows_beyond_a_full_block_wait_for_the_round_after() -> None:
+    staging = Staging(1, 2, blocks_max=2)
+    handles = [stage(staging, value) for value in (1, 2, 3)]
+    assert staging.take(handles[:2]).matrix_Kd.tolist() == [[1.0], [2.0]]
+    assert staging.take(handles[2:]).matrix_Kd.tolist() == [[3.0]]
+
+
+def test_a_released_block_is_used_again() -> None:
+    staging = Staging(1, 1, blocks_max=2)
+    first = staging.take([stage(staging, 1)])
+    address = first.matrix_Kd.data_ptr()
+    first.release()
+    _, row_d = staging.row()
+    assert row_d.data_ptr() == address
+
+
+def test_releasing_twice_does_not_lend_the_block_twice() -> None:
+    staging = Staging(1, 1, blocks_max=3)
+    taken = staging.take([stage(staging, 1)])
+    taken.release()
+    taken.release()
+    handles = [stage(staging, 2), stage(staging, 3)]
+    assert [staging.take([handle]).matrix_Kd.item() for handle in handles] == [2.0, 3.0]
+
+
+def test_a_round_of_no_rows_takes_nothing() -> None:
+    staging = Staging(4, 2, blocks_max=2)
+    waiting = stage(staging, 1)
+    empty = staging.take([])
+    assert empty.matrix_Kd.shape == (0, 4)
+    assert empty.updates == ()
+    empty.release()
+    assert staging.take([waiting]).matrix_Kd.shape == (1, 4)
+
+
+def test_staging_is_full_when_the_last_row_is_kept_and_no_longer_when_a_round_is_released() -> None:
+    staging = Staging(1, 1, blocks_max=2)
+    taken = staging.take([stage(staging, 1)])
+    assert not staging.is_full
+    stage(staging, 2)
+    assert staging.is_full
+    with pytest.raises(AssertionError, match="all 2 blocks are in use"):
+        staging.row()
+    taken.release()
+    assert not staging.is_full
+
+
+@pytest.mark.parametrize("wrong", [[1, 0], [0], [0, 1, 2], [5]])
+def test_a_round_takes_exactly_the_oldest_rows_in_order(wrong: list[int]) -> None:
+    staging = Staging(1, 2, blocks_max=3)
+    for value in (1, 2, 3):
+        stage(staging, value)
+    with pytest.raises(AssertionError, match=r"the oldest are \[0, 1\]"):
+        staging.take(wrong)
+
+
+def test_one_row_is_written_at_a_time() -> None:
+    staging = Staging(1, 2, blocks_max=2)
+    staging.row()
+    with pytest.raises(AssertionError, match="row 0 is neither kept nor discarded"):
+        staging.row()
+    with pytest.raises(AssertionError, match="row 0 is being written, not 1"):
+        staging.keep(1, update(0))
+
+
+def test_a_round_knows_of_an_update_what_it_said_and_what_the_coordinator_says() -> None:
+    assert update(4).in_round(base_version=2, staleness=7) == RoundUpdate(
+        client_id=4, base_version=2, staleness=7, num_examples=3, loss=0.5, local_rate=0.1
+    )
+
+
+def test_a_gradient_is_written_as_it_is() -> None:
+    row_d = torch.empty(3)
+    write(row_d, [floats(1.5, -2.0, 0.0)], "gradient", 0.5)
+    assert row_d.tolist() == [1.5, -2.0, 0.0]
+
+
+def test_a_delta_is_written_divided_by_the_learning_rate() -> None:
+    row_d = torch.empty(3)
+    write(row_d, [floats(1.5, -2.0, 0.0)], "delta", 0.5)
+    assert row_d.tolist() == [1.5 / 0.5, -2.0 / 0.5, 0.0]
+
+
+def test_frames_are_parts_of_one_vector_in_order() -> None:
+    row_d = torch.empty(3)
+    write(row_d, [memoryview(floats(1.0)), b"", memoryview(floats(2.0, 3.0))], "gradient", 1.0)
+    assert row_d.tolist() == [1.0, 2.0, 3.0]
+
+
+def test_a_frame_that_does_not_start_at_a_multiple_of_four_bytes_in_memory_is_read_right() -> None:
+    row_d = torch.empty(2)
+    write(row_d, [memoryview(b"x" + floats(4.0, 8.0))[1:]], "delta", 2.0)
+    assert row_d.tolist() == [2.0, 4.0]
+
+
+@pytest.mark.parametrize("frames", [[floats(1.0)], [floats(1.0), floats(2.0, 3.0)]])
+def test_a_payload_of_another_size_is_a_mistake_of_whoever_receives(frames: list[bytes]) -> None:
+    with pytest.raises((AssertionError, ValueError)):
+        write(torch.empty(2), frames, "gradient", 1.0)
+
+
+@pytest.mark.parametrize(("value", "learning_rate"), [(1e38, 1e-3), (1.0, 1e-300)])
+def test_a_quotient_that_overflows_is_found_by_the_screen(value: float, learning_rate: float) -> None:
+    row_d = torch.empty(1)
+    write(row_d, [floats(value)], "delta", learning_rate)
+    assert screen.defect(row_d) == "non-finite"
+
+
+class StagingMachine(RuleBasedStateMachine):
+    """Any order of arrivals, verdicts, rounds and releases, against two plain lists."""
+
+    ROWS = 3
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.staging = Staging(1, self.ROWS, blocks_max=4)
+        self.waiting: list[tuple[int, float]] = []
+        self.taken: list[tuple[Round, list[float]]] = []
+        self.next_value = 0.0
+
+    @precondition(lambda self: not self.staging.is_full)
+    @rule(accepted=st.booleans())
+    def arrive(self, accepted: bool) -> None:
+        handle, row_d = self.staging.row()
+        row_d.fill_(self.next_value)
+        if accepted:
+            self.staging.keep(handle, update(0))
+            self.waiting.append((handle, self.next_value))
+        else:
+            self.staging.discard(handle)
+        self.next_value += 1
+
+    @precondition(lambda self: self.waiting)
+    @rule()
+    def close_a_round(self) -> None:
+        part, self.waiting = self.waiting[: self.ROWS], self.waiting[self.ROWS :]
+        self.taken.append((self.staging.take([handle for handle, _ in part]), [value for _, value in part]))
+
+    @precondition(lambda self: self.taken)
+    @rule()
+    def release_the_oldest_round(self) -> None:
+        self.taken.pop(0)[0].release()
+
+    @invariant()
+    def rounds_keep_their_rows_until_they_are_released(self) -> None:
+        for taken, values in self.taken:
+            assert taken.matrix_Kd.flatten().tolist() == values
+
+
+TestStagingMachine = StagingMachine.TestCase
