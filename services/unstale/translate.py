@@ -1,15 +1,14 @@
 """Between what is said on the wire and what the coordinator knows: the one place where both vocabularies meet."""
 
-from unstale_proto.errors import Reason
-from unstale_proto.messages import Ack, Bye, Error, Heartbeat, Hello, Message, Stop, Task, Update
-
 from collections.abc import Sequence
 
 from unstale.coordinator import actions, events
 from unstale.learner.updates import RoundUpdate, StagedUpdate
 from unstale.training.local import LocalUpdate
+from unstale_proto.errors import Reason
+from unstale_proto.messages import Ack, Bye, Error, Heartbeat, Hello, Message, Stop, Task, Update
 
-# ----------------------------------------------------------------- what a client says, to what the coordinator is told
+# --- what a client says, to what the coordinator is told ---
 
 
 def to_event(message: Message, client_id: int, at_s: float) -> events.Event | None:
@@ -61,7 +60,7 @@ def to_round(
     )
 
 
-# ------------------------------------------------------------------- what the coordinator wants, to what clients are told
+# --- what the coordinator wants, to what clients are told ---
 
 
 def to_task(action: actions.SendTask, *, learning_rate: float, signature: str, payload_bytes: int) -> Task:
@@ -88,7 +87,7 @@ def to_stop(action: actions.Finish) -> Stop:
     return Stop(reason="shutdown" if action.reason == "shutdown" else "finished", version=action.version)
 
 
-# ------------------------------------------------------------------------------------- what a client made, to the wire
+# --- what a client made, to the wire ---
 
 
 def to_update(task: Task, local: LocalUpdate) -> Update:

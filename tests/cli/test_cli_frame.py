@@ -146,7 +146,7 @@ WRONG = {
     "config show --rounds": "option '--rounds' requires an argument",
     "config show --rounds x": "--rounds: rounds is 'x', expected a whole number from 1 to 1,000,000,000",
     "config show --policy.settings 5": (
-        "--policy.settings: policy.settings is '5', expected a mapping of keys"
+        "--policy.settings: policy.settings is 5, expected a mapping of keys"
     ),
     "config show --set rounds": "--set is 'rounds', expected KEY=VALUE, for example --set trigger.k=10",
     "config show --set round=3": "--set: unknown key 'round'; did you mean 'rounds'?",

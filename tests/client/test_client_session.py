@@ -135,7 +135,9 @@ def test_a_heartbeat_goes_out_every_heartbeat_s() -> None:
 def test_an_update_is_sent_again_when_a_later_heartbeat_is_answered_before_its_ack() -> None:
     session = session_with_an_update_sent()
     session.tick(2.0)  # heartbeat 0 leaves after the update
-    assert session.received(Heartbeat(number=0, version=0), [], 2.1) == [Send(message=update(1), parcel=DELTA)]
+    assert session.received(Heartbeat(number=0, version=0), [], 2.1) == [
+        Send(message=update(1), parcel=DELTA)
+    ]
 
 
 def test_an_update_is_not_sent_again_for_a_heartbeat_that_left_before_it() -> None:
@@ -150,7 +152,9 @@ def test_an_update_sent_again_waits_for_a_heartbeat_of_its_own() -> None:
     session = session_with_an_update_sent()
     session.tick(2.0)
     session.tick(4.0)
-    assert session.received(Heartbeat(number=0, version=0), [], 4.1) == [Send(message=update(1), parcel=DELTA)]
+    assert session.received(Heartbeat(number=0, version=0), [], 4.1) == [
+        Send(message=update(1), parcel=DELTA)
+    ]
     assert session.received(Heartbeat(number=1, version=0), [], 4.2) == []
 
 

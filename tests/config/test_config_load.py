@@ -9,9 +9,10 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from unstale.config import Given, Settings, load
+from unstale.config import Given, Settings, load, settings
 from unstale.config.keys import KEYS
 from unstale.errors import UserError
+from unstale_proto import limits
 
 OTHER = {
     "seed": 7,
@@ -26,6 +27,7 @@ OTHER = {
     "partition.name": "iid",
     "partition.alpha": 0.7,
     "partition.min_examples": 9,
+    "threads": 2,
     "training.name": "gradient",
     "training.learning_rate": 0.02,
     "training.batch_size": 64,
@@ -47,12 +49,10 @@ OTHER = {
     "server.lease_s": 20.0,
     "server.retry_s": 3.0,
     "server.linger_s": 0.0,
-    "server.threads": 2,
     "server.insecure": True,
     "client.server": "tcp://10.0.0.1:6000",
     "client.first": 10,
     "client.count": 5,
-    "client.threads": 2,
     "client.patience_s": 30.0,
     "client.data_path": "/data/digits.npz",
     "simulation.latency.name": "fixed",
@@ -61,8 +61,8 @@ OTHER = {
 """For each key a value that is not its default."""
 
 
-def value_of(settings: Settings, name: str) -> object:
-    value: object = settings
+def value_of(resolved: Settings, name: str) -> object:
+    value: object = resolved
     for part in name.split("."):
         value = getattr(value, part)
     return value
@@ -85,6 +85,13 @@ def test_the_other_values_cover_every_key_and_differ_from_its_default() -> None:
     assert [name for name, value in OTHER.items() if value == KEYS[name].default] == []
 
 
+def test_what_goes_over_the_wire_has_the_limits_of_the_wire_contract() -> None:
+    assert settings.CLIENTS_MAX == limits.CLIENTS_MAX
+    assert settings.SECONDS_MAX == limits.SECONDS_MAX
+    assert settings.SEED_MAX == limits.INTEGER_MAX
+    assert settings.NAME_MAX == limits.NAME_MAX
+
+
 @pytest.mark.parametrize("name", KEYS)
 def test_every_key_can_be_set_in_the_file(name: str, tmp_path: Path) -> None:
     assert value_of(load(as_file(tmp_path, name, OTHER[name])), name) == OTHER[name]
@@ -98,8 +105,8 @@ def test_every_key_can_be_set_by_its_variable(name: str) -> None:
 
 @pytest.mark.parametrize("name", KEYS)
 def test_setting_a_key_changes_no_other(name: str, tmp_path: Path) -> None:
-    settings = load(as_file(tmp_path, name, OTHER[name]))
-    assert {other for other in KEYS if value_of(settings, other) != KEYS[other].default} == {name}
+    resolved = load(as_file(tmp_path, name, OTHER[name]))
+    assert {other for other in KEYS if value_of(resolved, other) != KEYS[other].default} == {name}
 
 
 @pytest.mark.parametrize("name", [name for name, key in KEYS.items() if key.may_be_null])
@@ -113,32 +120,32 @@ def test_null_is_no_value_in_every_source(name: str, tmp_path: Path) -> None:
 def test_options_win_over_variables_over_the_file_over_defaults(
     in_file: bool, in_variable: bool, in_option: bool, tmp_path: Path
 ) -> None:
-    settings = load(
+    resolved = load(
         as_file(tmp_path, "trigger.k", 11) if in_file else None,
         {"UNSTALE_TRIGGER__K": "12"} if in_variable else {},
         {"trigger.k": Given(value="13", origin="--k")} if in_option else {},
     )
     expected = 13 if in_option else 12 if in_variable else 11 if in_file else KEYS["trigger.k"].default
-    assert settings.trigger.k == expected
+    assert resolved.trigger.k == expected
 
 
 def test_sources_are_merged_key_by_key(tmp_path: Path) -> None:
-    settings = load(
+    resolved = load(
         as_file(tmp_path, "training", {"steps": 9, "batch_size": 9, "learning_rate": 0.9}),
         {"UNSTALE_TRAINING__BATCH_SIZE": "8"},
         {"training.learning_rate": Given(value="0.7", origin="--lr")},
     )
-    training = settings.training
+    training = resolved.training
     assert (training.steps, training.batch_size, training.learning_rate) == (9, 8, 0.7)
 
 
 def test_the_settings_of_a_policy_are_merged_key_by_key_too(tmp_path: Path) -> None:
-    settings = load(
+    resolved = load(
         as_file(tmp_path, "policy.settings", {"alpha": 0.1, "staleness": "hinge", "b": 1}),
         {"UNSTALE_POLICY__SETTINGS": "{b: 2, a_h: 2.0}", "UNSTALE_POLICY__SETTINGS__A_H": "3.5"},
         {"policy.settings.alpha": Given(value="0.9", origin="--set")},
     )
-    assert settings.policy.settings == {"alpha": 0.9, "staleness": "hinge", "b": 2, "a_h": 3.5}
+    assert resolved.policy.settings == {"alpha": 0.9, "staleness": "hinge", "b": 2, "a_h": 3.5}
 
 
 def test_settings_made_by_hand_read_no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -168,7 +175,7 @@ WRONG_FILES = {
     ),
     "zzz: 1": (
         "FILE, line 1: unknown key 'zzz'; expected one of client, clients, data, device, evaluate_every, "
-        "min_clients, model, partition, policy, rounds, seed, selector, server, simulation, training, trigger"
+        "min_clients, model, partition, policy, rounds, seed, selector, server, simulation, threads, training, trigger"
     ),
     "rounds: many": "FILE, line 1: rounds is 'many', expected a whole number from 1 to 1,000,000,000",
     "rounds: 0": "FILE, line 1: rounds is 0, expected a whole number from 1 to 1,000,000,000",
@@ -317,7 +324,7 @@ def test_any_file_gives_settings_or_a_sentence_and_nothing_else(text: str) -> No
         file = Path(folder) / "run.yaml"
         file.write_text(text, encoding="utf-8", errors="replace")
         try:
-            settings: Settings | None = load(file)
+            resolved: Settings | None = load(file)
         except UserError as error:
-            settings, sentence = None, str(error)
-    assert settings is not None or (sentence and "\n" not in sentence)
+            resolved, sentence = None, str(error)
+    assert resolved is not None or (sentence and "\n" not in sentence)

@@ -5,7 +5,7 @@ from unstale.cli.options import takes_settings
 from unstale.config import Settings
 
 
-@takes_settings("client")
+@takes_settings("client", "device", "threads")
 def client(settings: Settings) -> None:
     """Take part in a run with one client, or with --count of them in this process.
 
@@ -19,7 +19,6 @@ def client(settings: Settings) -> None:
         server=settings.client.server,
         first=settings.client.first,
         count=settings.client.count,
-        threads=settings.client.threads,
         prepare=lambda welcome: workplace_of(welcome, settings),
         heartbeat_s=settings.server.heartbeat_s,
         linger_s=settings.server.linger_s,

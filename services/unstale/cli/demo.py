@@ -6,6 +6,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack
+from itertools import pairwise
 from math import nan
 from pathlib import Path
 from typing import IO, Annotated, Any
@@ -114,7 +115,7 @@ def _on_free_ports(settings: Settings) -> Settings:
 def _shares(clients: int) -> list[tuple[int, int]]:
     """(first, count) of each client process."""
     bounds = [clients * i // PROCESSES for i in range(PROCESSES + 1)]
-    return [(first, end - first) for first, end in zip(bounds, bounds[1:], strict=False) if end > first]
+    return [(first, end - first) for first, end in pairwise(bounds) if end > first]
 
 
 def _introduction(settings: Settings, listening: dict[str, Any]) -> str:

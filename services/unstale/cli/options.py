@@ -45,10 +45,12 @@ def option(name: str) -> str:
 def takes_settings(*sections: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Turn `command(settings, ...)` into a Typer command with the options of these sections' keys.
 
-    sections: as in `Key.section`. Any other key can be given as `--set KEY=VALUE`. The command's further
-    parameters are options of its own.
+    sections: as in `Key.section`, or names of keys. Any other key can be given as `--set KEY=VALUE`. The
+    command's further parameters are options of its own.
     """
-    keys = {key.name.replace(".", "__"): key for key in KEYS.values() if key.section in sections}
+    keys = {
+        key.name.replace(".", "__"): key for key in KEYS.values() if {key.section, key.name} & {*sections}
+    }
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         @wraps(command)

@@ -1,11 +1,10 @@
 """From what a server says of its run to the workplace where this process trains for it."""
 
-from unstale_proto import signature
-from unstale_proto.messages import TensorSpec, Welcome
-
 from unstale.config.settings import Settings
 from unstale.config.workplace import Workplace, workplace
 from unstale.errors import UserError
+from unstale_proto import signature
+from unstale_proto.messages import TensorSpec, Welcome
 
 
 def workplace_of(welcome: Welcome, own: Settings) -> Workplace:

@@ -6,9 +6,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import zmq
-from unstale_proto import codec, payload
-from unstale_proto.errors import RemoteContractError
-from unstale_proto.messages import Message, Welcome
 
 from unstale import flat, translate
 from unstale.client.session import ClientSession, Instruction, Retire, Send, State, Train
@@ -18,6 +15,9 @@ from unstale.errors import UserError
 from unstale.net import sockets
 from unstale.net.clock import now_s
 from unstale.net.mailbox import Mailbox
+from unstale_proto import codec, payload
+from unstale_proto.errors import RemoteContractError
+from unstale_proto.messages import Message, Welcome
 
 log = logging.getLogger("unstale.client")
 
@@ -51,7 +51,6 @@ class ClientProcess:
         server: str,
         first: int,
         count: int,
-        threads: int,
         prepare: Callable[[Welcome], Workplace],
         heartbeat_s: float,
         linger_s: float,
@@ -61,7 +60,7 @@ class ClientProcess:
         self._server = server
         self._patience_s = patience_s
         self._mailbox: Mailbox[Result | StopNow] = Mailbox()
-        self._worker = Worker(prepare, self._mailbox.post, threads=threads)
+        self._worker = Worker(prepare, self._mailbox.post)
         self._context = zmq.Context()
         self._context.set(zmq.MAX_SOCKETS, max(1023, count + 16))
         self._poller = zmq.Poller()
@@ -103,7 +102,7 @@ class ClientProcess:
         if reasons and "finished" not in reasons:
             raise UserError(next(iter(reasons.values())))
 
-    # ------------------------------------------------------------------------------------------------------ one turn
+    # --- one turn ---
 
     def _turn(self) -> None:
         for waiting, readiness in self._poller.poll(self._patience_ms()):
@@ -151,9 +150,7 @@ class ClientProcess:
             if isinstance(message, Welcome) and not self._met:
                 self._met = True
                 log.info("the server at %s welcomes us to run %s", self._server, message.run_id)
-            self._follow(
-                line, line.session.received(message, [frame.buffer for frame in frames], now_s())
-            )
+            self._follow(line, line.session.received(message, [frame.buffer for frame in frames], now_s()))
 
     def _open(self, letter: Result | StopNow) -> None:
         if isinstance(letter, Trained):
@@ -173,7 +170,7 @@ class ClientProcess:
             assert isinstance(letter, Crashed)
             raise letter.error
 
-    # --------------------------------------------------------------------------------------- what the sessions want done
+    # --- what the sessions want done ---
 
     def _follow(self, line: _Line, instructions: Sequence[Instruction]) -> None:
         for instruction in instructions:

@@ -118,7 +118,9 @@ class ClientSession:
             case Error(reason=Reason.HELLO_FIRST) if self.state is State.IN:
                 return self._greet(at_s)
             case Error(reason=Reason.UNKNOWN_CLIENT | Reason.WRONG_PROTOCOL):
-                return self._retire("refused", f"the server refuses client {self.client_id}: {message.message}")
+                return self._retire(
+                    "refused", f"the server refuses client {self.client_id}: {message.message}"
+                )
             case _:
                 return []  # an answer to what this session has moved on from
 
@@ -129,7 +131,9 @@ class ClientSession:
         self._task = None
         self._kept[update.task_id] = _Kept(update, parcel, self._beats)
         if len(self._kept) == limits.HOLDING_MAX:
-            del self._kept[min(self._kept)]  # a server that gave so many tasks since has long taken this one back
+            del self._kept[
+                min(self._kept)
+            ]  # a server that gave so many tasks since has long taken this one back
         return [Send(message=update, parcel=parcel)] if self.state is State.IN else []
 
     def failed(self, task_id: int, message: str) -> list[Instruction]:

@@ -6,12 +6,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import isfinite
 
-import torch
-from unstale_proto.messages import Task, Welcome
-
 from unstale import flat
 from unstale.config.workplace import Workplace
 from unstale.training.local import LocalUpdate
+from unstale_proto.messages import Task, Welcome
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,15 +55,11 @@ class Worker:
     """Takes jobs from `submit` until `close`; results leave through `post`, from the worker's thread.
 
     prepare: makes the workplace (data, shares, model) that a welcome describes; raises UserError where it cannot.
-    threads: how many PyTorch may use for one operation.
     """
 
-    def __init__(
-        self, prepare: Callable[[Welcome], Workplace], post: Callable[[Result], None], *, threads: int
-    ) -> None:
+    def __init__(self, prepare: Callable[[Welcome], Workplace], post: Callable[[Result], None]) -> None:
         self._prepare = prepare
         self._post = post
-        self._threads = threads
         self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
         self._run_id = ""
         self._workplace: Workplace | None = None
@@ -85,7 +79,6 @@ class Worker:
         self._thread.join()
 
     def _run(self) -> None:
-        torch.set_num_threads(self._threads)
         try:
             while (job := self._jobs.get()) is not None:
                 if job.wanted():
@@ -101,7 +94,7 @@ class Worker:
             return Failed(
                 client_id=job.client_id,
                 task=job.task,
-                message=f"training diverged: loss {local.loss} after {local.steps} steps from version {job.task.version}",
+                message=f"training diverged: mean loss {local.loss} from version {job.task.version}",
             )
         return Trained(client_id=job.client_id, task=job.task, local=local)
 

@@ -23,8 +23,9 @@ from unstale.training.local import LocalTraining
 from unstale.training.models import MODELS, build
 
 
-def device(settings: Settings) -> torch.device:
-    """Where models and updates lie."""
+def set_up_device(settings: Settings) -> torch.device:
+    """Where models and updates lie; from here on PyTorch computes with `threads` threads in this process."""
+    torch.set_num_threads(settings.threads)
     return choose(settings.device)
 
 

@@ -201,13 +201,6 @@ class ServerSettings(Section):
         json_schema_extra={"unit": "s"},
         description="How long messages under way may still be delivered when a process ends.",
     )
-    threads: int = Field(
-        1,
-        ge=1,
-        le=THREADS_MAX,
-        json_schema_extra={"unit": "threads"},
-        description="Threads that aggregate and evaluate.",
-    )
     insecure: bool = Field(
         False, description="Listen in plain text where other machines can connect, not only on loopback."
     )
@@ -243,13 +236,6 @@ class ClientSettings(Section):
         le=CLIENTS_MAX,
         json_schema_extra={"unit": "clients"},
         description="How many clients this process hosts, with ids from client.first.",
-    )
-    threads: int = Field(
-        1,
-        ge=1,
-        le=THREADS_MAX,
-        json_schema_extra={"unit": "threads"},
-        description="Threads that train, in each process.",
     )
     patience_s: Seconds | None = Field(
         None,
@@ -317,6 +303,13 @@ class Settings(BaseSettings):
         description="Rounds between evaluations on the test set.",
     )
     device: Text = Field("auto", description="Where to compute: auto, cpu, cuda, cuda:0, ... or mps.")
+    threads: int = Field(
+        1,
+        ge=1,
+        le=THREADS_MAX,
+        json_schema_extra={"unit": "threads"},
+        description="CPU threads that compute, in each process; the bits of a result may depend on it.",
+    )
     model: ModelSettings = ModelSettings()
     data: DataSettings = DataSettings()
     partition: PartitionSettings = PartitionSettings()

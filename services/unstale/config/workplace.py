@@ -35,7 +35,7 @@ def workplace(settings: Settings) -> Workplace:
     The shares are a function of the data set, the partition's settings, the number of clients and the seed alone, so
     that processes agree on them without a word.
     """
-    device = parts.device(settings)
+    device = parts.set_up_device(settings)
     dataset = parts.dataset(settings)
     model = parts.model(settings, dataset, device)
     shares = split(

@@ -1,4 +1,4 @@
-"""What the coordinator wants done. Orders, in the imperative; the shell carries them out as they come."""
+"""What the coordinator wants done. Orders, in the imperative, for the shell to carry out in this order."""
 
 from dataclasses import dataclass
 from enum import StrEnum

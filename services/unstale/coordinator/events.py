@@ -1,7 +1,7 @@
 """What the coordinator is told. Facts, in the past tense, each with the time at which it became one.
 
-`at_s` is seconds on the shell's own clock (monotonic, or virtual) and never goes back. `client_id` is 0 <= id
-< clients.
+`at_s` is seconds on the shell's own clock (monotonic, or virtual) and never goes back. `client_id` is at
+least 0 and below `clients`.
 """
 
 from dataclasses import dataclass
@@ -40,9 +40,9 @@ class HeartbeatReceived:
 class UpdateArrived:
     """An update has come in and lies staged under `handle`.
 
-    handle: the shell's name for the staged tensor; the coordinator only passes it on. -1 when nothing was
-    staged. base_version: the version that the update says it was computed from. defect: why the payload
-    itself cannot be used (the wire contract's reason), or None.
+    handle: the shell's name for the staged tensor, which is only passed on; -1 when nothing was staged.
+    base_version: the version that the update says it was computed from.
+    defect: why the payload itself cannot be used (the wire contract's reason), or None.
     """
 
     client_id: int

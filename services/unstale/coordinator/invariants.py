@@ -2,6 +2,8 @@
 
 from collections import Counter
 
+from unstale.coordinator.actions import Contribution
+from unstale.coordinator.events import UpdateArrived
 from unstale.coordinator.machine import DEADLINE, LEASE, RETRY, Coordinator, Phase
 from unstale.coordinator.membership import ACTIVE, State
 
@@ -48,7 +50,7 @@ def _check_tasks(coordinator: Coordinator) -> None:
 
 def _check_updates(coordinator: Coordinator) -> None:
     making = coordinator.making or ()
-    unaggregated = [*making, *coordinator.pending]
+    unaggregated: list[Contribution | UpdateArrived] = [*making, *coordinator.pending]
     assert coordinator.accepted == coordinator.aggregated + len(unaggregated), "an update is lost, or doubled"
     assert len(unaggregated) <= coordinator.settings.unaggregated_max
     assert len(making) <= coordinator.settings.round_size_max
@@ -73,7 +75,8 @@ def _check_updates(coordinator: Coordinator) -> None:
 
 def _check_versions(coordinator: Coordinator) -> None:
     needed = Counter(client.base_version for client in coordinator.membership.clients if client.tasks.open_id)
-    needed.update(update.base_version for update in (*(coordinator.making or ()), *coordinator.pending))
+    needed.update(contribution.base_version for contribution in coordinator.making or ())
+    needed.update(update.base_version for update in coordinator.pending)
     counts = coordinator.references.counts
     current = coordinator.version
     assert current <= coordinator.settings.rounds
@@ -98,7 +101,7 @@ def _check_places(coordinator: Coordinator) -> None:
     size = coordinator.settings.selector.size
     # With a deadline, stragglers of earlier rounds come on top of the clients that are selected.
     if size is not None and coordinator.settings.trigger.name != "deadline":
-        assert coordinator.membership.busy <= size, "more clients are busy than the selector has places"
+        assert coordinator.membership.outstanding <= size, "more clients work than the selector has places"
 
 
 def _check_progress(coordinator: Coordinator) -> None:

@@ -262,11 +262,10 @@ class Coordinator:
         assert event.timer in self.timers, f"timer {event.timer!r} fired, and it is not set"
         del self.timers[event.timer]
         if event.timer == LEASE:
-            for client_id in self.leases.expired(self.now_s):
-                self._take_out(self.membership.clients[client_id], State.LOST)
+            self._end_leases(actions)
         elif event.timer == DEADLINE:
             self.deadline_passed = True
-        if event.timer != DEADLINE:
+        else:
             self._give_tasks(actions)
         self._go_on(actions)
         self._watch_leases(actions)
@@ -293,6 +292,13 @@ class Coordinator:
         else:
             self.membership.move(client, state)
         self.leases.end(client.client_id)
+
+    def _end_leases(self, actions: list[Action]) -> None:
+        silent = self.leases.expired(self.now_s)
+        for client_id in silent:
+            self._take_out(self.membership.clients[client_id], State.LOST)
+        if silent:
+            self._give_tasks(actions)
 
     def _end_task(self, client: Client, state: State) -> None:
         """Close the open task of a client without an update."""

@@ -64,7 +64,9 @@ MODEL_VERSION = Metric(
     name="unstale_model_version", kind="gauge", help="Version of the global model: rounds applied so far."
 )
 TEST_ACCURACY = Metric(
-    name="unstale_test_accuracy_ratio", kind="gauge", help="Share of the test set that the newest evaluated version gets right."
+    name="unstale_test_accuracy_ratio",
+    kind="gauge",
+    help="Share of the test set that the newest evaluated version gets right.",
 )
 TEST_CLASS_ACCURACY = Metric(
     name="unstale_test_class_accuracy_ratio",
@@ -72,7 +74,9 @@ TEST_CLASS_ACCURACY = Metric(
     help="The same for each class of the test set.",
     labels=("class",),
 )
-TEST_LOSS = Metric(name="unstale_test_loss", kind="gauge", help="Mean cross-entropy on the test set, in nats.")
+TEST_LOSS = Metric(
+    name="unstale_test_loss", kind="gauge", help="Mean cross-entropy on the test set, in nats."
+)
 CLIENTS = Metric(
     name="unstale_clients",
     kind="gauge",

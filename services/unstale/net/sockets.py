@@ -1,15 +1,17 @@
 """ROUTER and DEALER sockets with every option that matters set, each with its reason (design.md section 4)."""
 
 import zmq
-from unstale_proto import limits
 
 from unstale.errors import UserError
+from unstale_proto import limits
 
 LIBZMQ_OLDEST = (4, 3, 2)  # older ones have a remote stack overflow in CURVE and crash on malformed greetings
 RECONNECT_S = 0.1  # first retry; doubled up to the next, so that 10,000 clients do not knock at once
 RECONNECT_S_MAX = 5.0
 BACKLOG = 4096  # connections that may wait to be accepted while thousands of clients start together
-SEND_QUEUE = 64  # messages to one client; it is owed a few acks and one task, so more means that it is not reading
+SEND_QUEUE = (
+    64  # messages to one client; it is owed a few acks and one task, so more means that it is not reading
+)
 RECEIVE_QUEUE = 16  # messages from one client; it has one update and a few heartbeats under way
 
 
@@ -23,7 +25,9 @@ def require_libzmq(version: tuple[int, int, int] | None = None) -> None:
         )
 
 
-def router(context: zmq.Context[zmq.Socket[bytes]], *, heartbeat_s: float, linger_s: float) -> zmq.Socket[bytes]:
+def router(
+    context: zmq.Context[zmq.Socket[bytes]], *, heartbeat_s: float, linger_s: float
+) -> zmq.Socket[bytes]:
     """The server's socket, not yet bound.
 
     ROUTER_MANDATORY: a message to nobody is an error instead of vanishing. ROUTER_HANDOVER stays off: without
@@ -37,7 +41,9 @@ def router(context: zmq.Context[zmq.Socket[bytes]], *, heartbeat_s: float, linge
     return socket
 
 
-def dealer(context: zmq.Context[zmq.Socket[bytes]], *, heartbeat_s: float, linger_s: float) -> zmq.Socket[bytes]:
+def dealer(
+    context: zmq.Context[zmq.Socket[bytes]], *, heartbeat_s: float, linger_s: float
+) -> zmq.Socket[bytes]:
     """A client's socket, not yet connected.
 
     IMMEDIATE: nothing is queued for a server that is not there, so that a poll for output tells when it is.
@@ -70,9 +76,12 @@ def bind(socket: zmq.Socket[bytes], address: str) -> str:
         socket.bind(address)
     except zmq.ZMQError as error:
         if error.errno == zmq.EADDRINUSE:
-            raise UserError(f"server.address {address} is in use; stop what listens there or name another port") from None
+            raise UserError(
+                f"server.address {address} is in use; stop what listens there or name another port"
+            ) from None
         raise UserError(
-            f"server.address {address!r} cannot be bound ({error.strerror.lower()}); expected tcp://HOST:PORT of this machine"
+            f"server.address {address!r} cannot be bound ({error.strerror.lower()}); "
+            "expected tcp://HOST:PORT of this machine"
         ) from None
     return socket.getsockopt_string(zmq.LAST_ENDPOINT)
 

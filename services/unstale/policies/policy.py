@@ -65,8 +65,8 @@ class UpdateBatch:
 class Step:
     """What the server does: w <- w - rate * rate_factor * direction_d.
 
-    direction_d: [d] float32. rate_factor: multiplies the server's learning rate. weights_K: [K] float64 on the
-    CPU, the weight that each update had in the direction, for metrics and `explain`.
+    direction_d: [d] float32. rate_factor: multiplies the server's learning rate. weights_K: [K] float64 on
+    the CPU, the weight that each update had in the direction, for metrics and `explain`.
     """
 
     direction_d: Tensor

@@ -11,13 +11,13 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from unstale_proto import payload
 
 from unstale import flat
 from unstale.learner.learner import Learner, RoundResult
 from unstale.learner.updates import Round, RoundUpdate
 from unstale.net.clock import now_s
 from unstale.training.evaluate import Evaluation
+from unstale_proto import payload
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,9 +11,6 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import zmq
-from unstale_proto import codec
-from unstale_proto.errors import Reason, RemoteContractError
-from unstale_proto.messages import Bye, Error, Heartbeat, Hello, Message, Stop, Update, Welcome
 
 from unstale import translate
 from unstale.coordinator import actions, events
@@ -29,14 +26,17 @@ from unstale.server.compute import (
     ApplyCommand,
     Compute,
     Crashed,
-    Evaluated,
     EvaluateCommand,
+    Evaluated,
     ForgetCommand,
     Result,
 )
 from unstale.server.exposition import Instruments
-from unstale.server.ingest import NOT_STAGED, Ingest
+from unstale.server.ingest import Ingest
 from unstale.server.sessions import Sessions
+from unstale_proto import codec
+from unstale_proto.errors import Reason, RemoteContractError
+from unstale_proto.messages import Bye, Error, Heartbeat, Hello, Message, Stop, Update, Welcome
 
 log = logging.getLogger("unstale.server")
 
@@ -100,7 +100,7 @@ class Exchange:
         self._poller = zmq.Poller()
         self._poller.register(socket, zmq.POLLIN)
         self._poller.register(mailbox.fileno(), zmq.POLLIN)
-        self._arriving = _Arriving(NOT_STAGED, None, 0)
+        self._arriving: _Arriving
         self._commands_open = 0
         self._tally = Tally(rounds, digest)
         self._round_started_s = 0.0
@@ -131,7 +131,7 @@ class Exchange:
         while not self._over:
             self._turn()
 
-    # ------------------------------------------------------------------------------------------------------ one turn
+    # --- one turn ---
 
     def _turn(self) -> None:
         ready = dict(self._poller.poll(self._patience_ms()))
@@ -178,7 +178,7 @@ class Exchange:
             assert isinstance(letter, Crashed)
             raise letter.error
 
-    # ------------------------------------------------------------------------------------------- what clients send us
+    # --- what clients send us ---
 
     def _take_in(self, route: bytes, header: bytes, frames: list[zmq.Frame]) -> None:
         try:
@@ -249,7 +249,7 @@ class Exchange:
         self._arriving = _Arriving(handle, translate.to_staged(update, client_id), sum(map(len, frames)))
         self._handle(translate.to_update_arrived(update, client_id, handle, defect, now_s()))
 
-    # ------------------------------------------------------------------------------------- what the compute thread says
+    # --- what the compute thread says ---
 
     def _applied(self, applied: Applied) -> None:
         result = applied.result
@@ -283,7 +283,7 @@ class Exchange:
             self._tally.evaluated(evaluated.version, evaluation.accuracy, evaluation.loss, clients, now_s())
         )
 
-    # ----------------------------------------------------------------------------------- what the coordinator wants done
+    # --- what the coordinator wants done ---
 
     def _handle(self, event: events.Event) -> None:
         for action in self._coordinator.handle(event):
@@ -347,7 +347,7 @@ class Exchange:
         self._commands_open += 1
         self._compute.submit(command)
 
-    # -------------------------------------------------------------------------------------------------- the last things
+    # --- the last things ---
 
     def _maybe_leave(self, finish: actions.Finish) -> None:
         """Over when nothing is being computed and every client has said goodbye, or has had its time to."""
@@ -382,7 +382,7 @@ class _Arriving(NamedTuple):
     """The update that the coordinator is being asked about."""
 
     handle: int
-    staged: StagedUpdate | None
+    staged: StagedUpdate
     payload_bytes: int
 
 

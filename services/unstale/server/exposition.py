@@ -42,4 +42,6 @@ class Instruments:
             return Counter(metric.name, metric.help, metric.labels, registry=self.registry)
         if metric.kind == "gauge":
             return Gauge(metric.name, metric.help, metric.labels, registry=self.registry)
-        return Histogram(metric.name, metric.help, metric.labels, buckets=metric.buckets, registry=self.registry)
+        return Histogram(
+            metric.name, metric.help, metric.labels, buckets=metric.buckets, registry=self.registry
+        )

@@ -73,5 +73,7 @@ class HttpService:
 def _host_and_port(address: str) -> tuple[str, int]:
     host, separator, port = address.rpartition(":")
     if not separator or not port.isdecimal() or int(port) > 65535:
-        raise UserError(f"server.http_address is {address!r}, expected HOST:PORT such as 127.0.0.1:9464, or 'off'")
+        raise UserError(
+            f"server.http_address is {address!r}, expected HOST:PORT such as 127.0.0.1:9464, or 'off'"
+        )
     return host.strip("[]"), int(port)

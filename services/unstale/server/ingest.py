@@ -3,12 +3,12 @@
 from collections.abc import Sequence
 
 import zmq
-from unstale_proto import payload
-from unstale_proto.errors import Reason, RemoteContractError
-from unstale_proto.messages import Update
 
 from unstale.learner import screen
 from unstale.learner.updates import Staging, write
+from unstale_proto import payload
+from unstale_proto.errors import Reason, RemoteContractError
+from unstale_proto.messages import Update
 
 NOT_STAGED = -1
 

@@ -1,17 +1,16 @@
 """The server process: parts put together, threads started and ended.
 
-main thread: waits, and takes signals. exchange: sockets and coordinator. compute: learner and evaluation. http: scrapes.
+main thread: waits, and takes signals. exchange: sockets and coordinator. compute: learner and evaluation.
+http: scrapes.
 """
 
 import logging
 import secrets
 import threading
 from collections.abc import Callable
+from functools import partial
 
-import torch
 import zmq
-from unstale_proto import payload, signature
-from unstale_proto.messages import PartitionPlan, TensorSpec, TrainingPlan, Welcome
 
 from unstale import flat
 from unstale.config import parts
@@ -26,6 +25,8 @@ from unstale.server.compute import Compute
 from unstale.server.exchange import Exchange, Letter, Ping, StopNow
 from unstale.server.exposition import Instruments
 from unstale.server.http import HttpService
+from unstale_proto import payload, signature
+from unstale_proto.messages import PartitionPlan, TensorSpec, TrainingPlan, Welcome
 
 log = logging.getLogger("unstale.server")
 
@@ -41,8 +42,7 @@ class Server:
 
     def __init__(self, settings: Settings, *, on_progress: Callable[[Progress], None]) -> None:
         sockets.require_libzmq()
-        torch.set_num_threads(settings.server.threads)
-        device = parts.device(settings)
+        device = parts.set_up_device(settings)
         dataset = parts.dataset(settings)
         model = parts.model(settings, dataset, device)
         coordinator_settings = parts.coordinator_settings(settings)
@@ -52,13 +52,13 @@ class Server:
             parts.rate(settings),
         )
         self._mailbox: Mailbox[Letter] = Mailbox()
-        self._compute = Compute(learner, evaluate=parts.evaluation(model, dataset, device), post=self._mailbox.post)
+        self._compute = Compute(
+            learner, evaluate=parts.evaluation(model, dataset, device), post=self._mailbox.post
+        )
         self._instruments = Instruments()
         coordinator = Coordinator(coordinator_settings)
         for state in coordinator.clients_by_state:
-            self._instruments.follow(
-                catalogue.CLIENTS, (state,), lambda state=state: coordinator.clients_by_state[state]
-            )
+            self._instruments.follow(catalogue.CLIENTS, (state,), partial(_in_state, coordinator, state))
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._socket = sockets.router(
             self._context, heartbeat_s=settings.server.heartbeat_s, linger_s=settings.server.linger_s
@@ -102,10 +102,10 @@ class Server:
         self._thread.start()
         self._done.wait()
         self._thread.join()
+        self._compute.close()
         self._close()
         if self._error is not None:
             raise self._error
-        self._compute.close()
         assert self._exchange.outcome is not None
         return self._exchange.outcome
 
@@ -139,6 +139,12 @@ class Server:
             self._http.close()
         self._socket.close()
         self._context.term()
+        self._mailbox.close()
+
+
+def _in_state(coordinator: Coordinator, state: str) -> int:
+    """How many clients are in a state; a number read while the exchange thread may be writing it."""
+    return coordinator.clients_by_state[state]
 
 
 def _welcome(settings: Settings, model: flat.FlatModel) -> Welcome:

@@ -1,8 +1,8 @@
 """Which connection speaks for which client. Pure.
 
-Our own socket gives each connection its routing id, and the id speaks for a client from a hello on. (A peer may choose
-an id for itself, but none of those that the socket gives: they begin with a zero byte.) A client has one connection at a
-time: the newest hello wins.
+Our own socket gives each connection its routing id, and the id speaks for a client from a hello on. (A peer may
+choose an id for itself, but none of those that the socket gives: they begin with a zero byte.) A client has one
+connection at a time: the newest hello wins.
 """
 
 from dataclasses import dataclass, field

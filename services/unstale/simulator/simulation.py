@@ -11,8 +11,6 @@ from math import inf, isfinite
 from typing import Protocol, TypeVar
 
 from torch import Tensor
-from unstale_proto.errors import Reason
-from unstale_proto.messages import Message, Task
 
 from unstale import flat, translate
 from unstale.coordinator import actions, events
@@ -24,6 +22,8 @@ from unstale.metrics.progress import Outcome, Progress, Tally
 from unstale.simulator.latency import Latency
 from unstale.training.evaluate import Evaluation
 from unstale.training.trainer import Trainer
+from unstale_proto.errors import Reason
+from unstale_proto.messages import Message, Task
 
 Observer = Callable[[events.Event, Sequence[actions.Action]], None]
 
@@ -161,7 +161,7 @@ class Simulation:
         heapq.heappush(self._queue, (at_s, client_id, self._planned, what))
         self._planned += 1
 
-    # ----------------------------------------------------------------------------------- what the coordinator wants done
+    # --- what the coordinator wants done ---
 
     def _send_task(self, action: actions.SendTask) -> None:
         self._tally.started(self._now_s)
@@ -208,9 +208,7 @@ class Simulation:
         evaluation = self._evaluate_model(self._learner.model_d)
         clients = self._coordinator.clients_by_state
         self._on_progress(
-            self._tally.evaluated(
-                action.version, evaluation.accuracy, evaluation.loss, clients, self._now_s
-            )
+            self._tally.evaluated(action.version, evaluation.accuracy, evaluation.loss, clients, self._now_s)
         )
 
     def _end(self, action: actions.Finish) -> None:

@@ -1,0 +1,254 @@
+"""Any order of events, right and wrong: the invariants hold after each, no update is lost or counted twice,
+and once the faults stop the run finishes."""
+
+import math
+
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from unstale.coordinator import actions, events, invariants
+from unstale.coordinator.machine import Coordinator
+from unstale.coordinator.settings import CoordinatorSettings, SelectorSettings, TriggerSettings
+
+LEASE_S, WAIT_S, RETRY_S = 10.0, 4.0, 2.0
+
+
+@st.composite
+def all_settings(draw: st.DrawFn) -> CoordinatorSettings:
+    clients = draw(st.integers(1, 5))
+    size = draw(st.none() | st.integers(1, clients))
+    name = draw(st.sampled_from(["sync", "k-sync", "k-async", "async", "buffered", "deadline"]))
+    k_max = clients if size is None or name == "buffered" else size
+    return CoordinatorSettings(
+        clients=clients,
+        rounds=draw(st.integers(1, 8)),
+        trigger=TriggerSettings(
+            name=name,
+            k=draw(st.integers(1, k_max)) if name in ("k-sync", "k-async", "buffered") else None,
+            wait_s=WAIT_S if name == "deadline" else None,
+        ),
+        selector=SelectorSettings(name="all" if size is None else "random", size=size),
+        seed=draw(st.integers(0, 3)),
+        lease_s=LEASE_S,
+        evaluate_every=draw(st.integers(1, 3)),
+        retry_s=RETRY_S,
+        min_clients=draw(st.none() | st.integers(1, clients)),
+    )
+
+
+class Shells(RuleBasedStateMachine):
+    """Clients, network and learner, played badly.
+
+    given: (client, task id) -> version, for every task that was sent. newest: the last task that each client
+    was sent. arrived: accepted updates as (client, task id, handle, base version), in order of arrival.
+    in_rounds: how many of them rounds have taken.
+    """
+
+    @initialize(chosen=all_settings())
+    def begin(self, chosen: CoordinatorSettings) -> None:
+        self.coordinator = Coordinator(chosen)
+        self.clients = chosen.clients
+        self.now_s = 0.0
+        self.given: dict[tuple[int, int], int] = {}
+        self.newest: dict[int, int] = {}
+        self.arrived: list[tuple[int, int, int, int]] = []
+        self.in_rounds = 0
+        self.handles = 0
+        self.free_handles: set[int] = set()
+        self.first_verdicts: dict[tuple[int, int], tuple[str, str | None]] = {}
+        self.forgotten: set[int] = set()
+        self.timers: dict[str, float] = {}
+        self.making = False
+        self.finished = False
+
+    # What the clients and the operator do.
+
+    @rule(client=st.integers(0, 4), holds=st.booleans())
+    def join(self, client: int, holds: bool) -> None:
+        client %= self.clients
+        holding = (self.newest[client],) if holds and client in self.newest else ()
+        self.tell(events.ClientJoined(client_id=client, at_s=self.now_s, holding=holding))
+
+    @rule(client=st.integers(0, 4))
+    def leave(self, client: int) -> None:
+        self.tell(events.ClientLeft(client_id=client % self.clients, at_s=self.now_s))
+
+    @rule(client=st.integers(0, 4))
+    def beat(self, client: int) -> None:
+        self.tell(events.HeartbeatReceived(client_id=client % self.clients, at_s=self.now_s))
+
+    @precondition(lambda self: self.newest)
+    @rule(data=st.data())
+    def answer(self, data: st.DataObject) -> None:
+        client = data.draw(st.sampled_from(sorted(self.newest)))
+        self.send(client, self.newest[client])
+
+    @precondition(lambda self: self.given)
+    @rule(
+        data=st.data(), defect=st.none() | st.just("non-finite"), version_off=st.sampled_from([0, 0, 1, -1])
+    )
+    def answer_some_task_somehow(self, data: st.DataObject, defect: str | None, version_off: int) -> None:
+        client, task_id = data.draw(st.sampled_from(sorted(self.given)))
+        self.send(client, task_id, version_off=version_off, defect=defect)
+
+    @rule(client=st.integers(0, 4), task_id=st.integers(-3, 60))
+    def answer_a_made_up_task(self, client: int, task_id: int) -> None:
+        client %= self.clients
+        if (client, task_id) not in self.given:
+            self.send(client, task_id)
+
+    @precondition(lambda self: self.newest)
+    @rule(data=st.data())
+    def fail(self, data: st.DataObject) -> None:
+        client, task_id = data.draw(st.sampled_from(sorted(self.given)))
+        self.tell(events.TaskFailed(client_id=client, task_id=task_id, at_s=self.now_s))
+
+    @rule(seconds=st.sampled_from([0.5, 1.0, 3.0, 11.0]))
+    def pass_time(self, seconds: float) -> None:
+        until_s = self.now_s + seconds
+        while due := [(due_s, timer) for timer, due_s in self.timers.items() if due_s <= until_s]:
+            due_s, timer = min(due)
+            self.fire(timer, due_s)
+        self.now_s = until_s
+
+    @precondition(lambda self: self.making)
+    @rule()
+    def apply(self) -> None:
+        self.making = False
+        self.tell(events.RoundApplied(version=self.coordinator.version + 1, at_s=self.now_s))
+
+    @precondition(lambda self: not self.finished)
+    @rule(really=st.sampled_from([False] * 9 + [True]))
+    def stop(self, really: bool) -> None:
+        if really:
+            self.tell(events.StopRequested(at_s=self.now_s))
+
+    # What must hold.
+
+    @invariant()
+    def everything_fits(self) -> None:
+        invariants.check(self.coordinator)
+        assert self.timers == self.coordinator.timers
+        assert self.coordinator.accepted == len(self.arrived)
+        assert self.coordinator.updates_by_outcome["rejected"] >= sum(
+            verdict != "accepted" for verdict, _ in self.first_verdicts.values()
+        )
+        # Every handle that was staged is either free again or belongs to an accepted update.
+        kept = {handle for _, _, handle, _ in self.arrived}
+        assert kept.isdisjoint(self.free_handles)
+        assert kept | self.free_handles == set(range(1, self.handles + 1))
+
+    def teardown(self) -> None:
+        """Faults off: everyone is there, answers, and is alive. Then the run ends, in as many steps as it
+        takes."""
+        if not hasattr(self, "coordinator") or self.finished:
+            return
+        for client in range(self.clients):
+            holding = (self.newest[client],) if client in self.newest else ()
+            self.tell(events.ClientJoined(client_id=client, at_s=self.now_s, holding=holding))
+        for _ in range(20 * self.clients * self.coordinator.settings.rounds + 20):
+            if self.finished:
+                break
+            if self.making:
+                self.apply()
+            elif working := [
+                client for client in self.coordinator.membership.clients if client.tasks.open_id
+            ]:
+                self.send(working[0].client_id, working[0].tasks.open_id)
+            else:
+                for client in range(self.clients):
+                    self.beat(client)
+                due_s, timer = min((due_s, timer) for timer, due_s in self.timers.items())
+                self.fire(timer, due_s)
+            self.everything_fits()
+        assert self.finished
+        assert self.coordinator.version == self.coordinator.settings.rounds
+
+    # The shell.
+
+    def send(self, client: int, task_id: int, *, version_off: int = 0, defect: str | None = None) -> None:
+        base_version = self.given.get((client, task_id), 0) + version_off
+        self.handles += 1
+        self.offered = (client, task_id, self.handles, base_version)
+        self.sound = defect is None and version_off == 0
+        self.tell(
+            events.UpdateArrived(
+                client_id=client,
+                task_id=task_id,
+                base_version=base_version,
+                handle=self.handles,
+                at_s=self.now_s,
+                defect=defect,
+            )
+        )
+
+    def fire(self, timer: str, due_s: float) -> None:
+        self.now_s = max(self.now_s, due_s)
+        del self.timers[timer]
+        self.tell(events.TimerFired(timer=timer, at_s=self.now_s))
+
+    def tell(self, event: events.Event) -> None:
+        was_finished = self.finished
+        told = self.coordinator.handle(event)
+        for action in told:
+            self.perform(action)
+        if was_finished:
+            assert all(isinstance(action, actions.Acknowledge | actions.DiscardUpdate) for action in told)
+        acknowledged = sum(isinstance(action, actions.Acknowledge) for action in told)
+        assert acknowledged == isinstance(event, events.UpdateArrived)
+
+    def perform(self, action: actions.Action) -> None:
+        match action:
+            case actions.SendTask(client_id=client, task_id=task_id, version=version, number=number):
+                assert (client, task_id) not in self.given
+                assert number == sum(owner == client for owner, _ in self.given)
+                assert task_id > self.newest.get(client, 0)
+                assert version == self.coordinator.version
+                self.given[client, task_id] = version
+                self.newest[client] = task_id
+            case actions.Acknowledge():
+                self.check_verdict(action)
+            case actions.DiscardUpdate(handle=handle):
+                assert handle not in self.free_handles
+                self.free_handles.add(handle)
+            case actions.ApplyRound(version=version, contributions=contributions):
+                assert not self.making
+                self.making = True
+                taken = self.arrived[self.in_rounds : self.in_rounds + len(contributions)]
+                self.in_rounds += len(contributions)
+                assert [
+                    (made.client_id, made.task_id, made.handle, made.base_version) for made in contributions
+                ] == taken
+                assert all(made.staleness == version - made.base_version for made in contributions)
+                assert self.forgotten.isdisjoint(made.base_version for made in contributions)
+            case actions.ForgetVersion(version=version):
+                assert version not in self.forgotten
+                assert version != self.coordinator.version
+                self.forgotten.add(version)
+            case actions.SetTimer(timer=timer, due_s=due_s):
+                assert math.isfinite(due_s)
+                self.timers[timer] = due_s
+            case actions.CancelTimer(timer=timer):
+                del self.timers[timer]
+            case actions.Finish():
+                self.finished = True
+
+    def check_verdict(self, told: actions.Acknowledge) -> None:
+        """An update is accepted only once, only for its own task and version, and a repeat is told the
+        same."""
+        task = (told.client_id, told.task_id)
+        assert (told.reason is None) == (told.first_outcome is actions.Outcome.ACCEPTED)
+        if told.outcome is actions.Outcome.ACCEPTED:
+            assert task in self.given
+            assert task not in self.first_verdicts
+            assert self.sound
+            self.arrived.append(self.offered)
+        if told.outcome is actions.Outcome.DUPLICATE:
+            assert self.first_verdicts[task] == (told.first_outcome, told.reason)
+        elif task in self.given:
+            self.first_verdicts.setdefault(task, (told.first_outcome, told.reason))
+
+
+TestAnyOrderOfEvents = Shells.TestCase
+TestAnyOrderOfEvents.settings = hypothesis_settings(max_examples=150, stateful_step_count=60, deadline=None)

@@ -1,0 +1,116 @@
+"""The run as a whole: its start, its end, evaluations, and what the shell must not do."""
+
+import math
+
+import pytest
+
+from unstale.coordinator import events
+
+
+def test_versions_are_evaluated_at_the_start_every_so_often_and_at_the_end(drive):
+    driver = drive("async", clients=1, rounds=5, evaluate_every=2)
+    told = driver.start()
+    for _ in range(5):
+        told += driver.updates(0) + driver.applied()
+    assert [words for words in told if words.startswith("evaluate")] == [
+        "evaluate v0", "evaluate v2", "evaluate v4", "evaluate v5"
+    ]  # fmt: skip
+
+
+def test_a_run_finishes_after_its_rounds(drive):
+    driver = drive("k-async", clients=3, k=1, rounds=1)
+    driver.start()
+    driver.updates(0)
+    assert driver.applied() == ["evaluate v1", "cancel lease", "finish v1 finished"]
+
+
+def test_the_order_of_actions_when_a_round_is_applied(drive):
+    driver = drive("k-async", clients=2, k=1, evaluate_every=1)
+    driver.start()
+    driver.updates(0, 1)
+    driver.applied()
+    assert driver.applied() == ["forget v0", "evaluate v2", "task 1 #4 v2 n1"]
+
+
+def test_a_round_is_not_opened_again_at_the_end_although_enough_has_arrived(drive):
+    driver = drive("async", clients=2, rounds=1)
+    driver.start()
+    driver.updates(0, 1)
+    assert driver.applied() == ["evaluate v1", "cancel lease", "finish v1 finished"]
+    assert (driver.coordinator.aggregated, len(driver.coordinator.pending)) == (1, 1)
+
+
+def test_the_operator_can_end_a_run_at_any_time(drive):
+    assert drive("async", clients=1).stop() == ["finish v0 shutdown"]
+    driver = drive("deadline", clients=2, wait_s=10.0)
+    driver.start()
+    assert driver.stop() == ["cancel deadline", "cancel lease", "finish v0 shutdown"]
+    assert driver.stop() == []
+
+
+def test_after_the_end_updates_are_rejected_unless_they_repeat_one(drive):
+    driver = drive("k-async", clients=3, k=2)
+    driver.start()
+    driver.updates(0)
+    driver.stop()
+    assert driver.update(0, task_id=1) == ["ack 0 #1 duplicate of accepted", "discard 2"]
+    assert driver.update(1) == ["ack 1 #2 rejected run-finished", "discard 3"]
+    assert driver.update(1, task_id=2) == ["ack 1 #2 duplicate of rejected run-finished", "discard 4"]
+    assert driver.update(2, task_id=77) == ["ack 2 #77 rejected run-finished", "discard 5"]
+
+
+def test_after_the_end_nothing_is_sent_or_set(drive):
+    driver = drive("k-async", clients=4, k=1, min_clients=3)
+    driver.join(0, 1, 2)
+    driver.updates(0)
+    driver.stop()
+    # The round in the making is still counted; the version that it frees is not worth a word any more.
+    assert driver.applied() == []
+    assert (driver.coordinator.version, driver.coordinator.aggregated) == (1, 1)
+    assert driver.join(3) == []
+    assert driver.join(1) == []
+    assert driver.heartbeat(2) == []
+    assert driver.leave(0) == []
+    assert driver.fail(2) == []
+
+
+def test_the_start_of_a_round_is_when_the_last_one_was_applied(drive):
+    driver = drive("k-async", clients=2, k=1)
+    assert driver.coordinator.round_started_s is None
+    driver.at(3.0).start()
+    assert driver.coordinator.round_started_s == 3.0
+    driver.at(4.0).updates(0)
+    driver.at(6.0).applied()
+    assert driver.coordinator.round_started_s == 6.0
+
+
+# Mistakes of the shell are ours.
+
+
+@pytest.mark.parametrize("client_id", [-1, 2])
+def test_a_client_id_out_of_range_is_a_mistake_of_ours(drive, client_id):
+    with pytest.raises(AssertionError, match="there is no client"):
+        drive("async", clients=2).heartbeat(client_id)
+
+
+@pytest.mark.parametrize("earlier_s", [0.999, math.nan])
+def test_time_that_goes_back_is_a_mistake_of_ours(drive, earlier_s):
+    driver = drive("async", clients=1).at(1.0)
+    driver.start()
+    with pytest.raises(AssertionError, match="time went back"):
+        driver.at(earlier_s).heartbeat(0)
+
+
+def test_a_version_that_nobody_asked_for_is_a_mistake_of_ours(drive):
+    driver = drive("async", clients=1)
+    driver.start()
+    with pytest.raises(AssertionError, match="no round is in the making"):
+        driver.applied()
+    driver.updates(0)
+    with pytest.raises(AssertionError, match="version 2 was made out of 0"):
+        driver.coordinator.handle(events.RoundApplied(version=2, at_s=0.0))
+
+
+def test_a_timer_that_is_not_set_and_fires_is_a_mistake_of_ours(drive):
+    with pytest.raises(AssertionError, match="timer 'retry' fired"):
+        drive("async", clients=1).fire("retry")

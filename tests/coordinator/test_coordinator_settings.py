@@ -1,0 +1,131 @@
+"""Settings that cannot be, each told in one sentence."""
+
+from typing import Any
+
+import pytest
+
+from unstale.coordinator.settings import CoordinatorSettings, SelectorSettings, TriggerSettings
+from unstale.errors import UserError
+
+
+def settings(**changes: Any) -> CoordinatorSettings:
+    given: dict[str, Any] = {
+        "clients": 10,
+        "rounds": 5,
+        "trigger": TriggerSettings(name="k-async", k=3),
+        "selector": SelectorSettings(),
+        "seed": 0,
+        "lease_s": 10.0,
+        "evaluate_every": 1,
+        "retry_s": 1.0,
+    }
+    return CoordinatorSettings(**(given | changes))
+
+
+def test_min_clients_is_all_of_them_unless_given():
+    assert settings().clients_to_start == 10
+    assert settings(min_clients=4).clients_to_start == 4
+
+
+@pytest.mark.parametrize(
+    ("trigger", "selector", "round_size", "unaggregated"),
+    [
+        (TriggerSettings(name="k-async", k=3), SelectorSettings(), 3, 10),
+        (TriggerSettings(name="k-sync", k=3), SelectorSettings(), 3, 10),
+        (TriggerSettings(name="async"), SelectorSettings(), 1, 10),
+        (TriggerSettings(name="sync"), SelectorSettings(), 10, 10),
+        (TriggerSettings(name="sync"), SelectorSettings(name="random", size=4), 4, 10),
+        (TriggerSettings(name="deadline", wait_s=1.0), SelectorSettings(name="random", size=4), 10, 10),
+        # 3 in the making, 2 behind them, then one from each of the 10 clients.
+        (TriggerSettings(name="buffered", k=3), SelectorSettings(), 3, 15),
+    ],
+)
+def test_what_can_pile_up_is_known_beforehand(trigger, selector, round_size, unaggregated):
+    made = settings(trigger=trigger, selector=selector)
+    assert made.round_size_max == round_size
+    assert made.unaggregated_max == unaggregated
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ({"name": "k-asink", "k": 3}, "unknown trigger 'k-asink'; did you mean 'k-async'?"),
+        (
+            {"name": "x"},
+            "unknown trigger 'x'; expected one of async, buffered, deadline, k-async, k-sync, sync",
+        ),
+        ({"name": "k-async"}, "trigger 'k-async' needs trigger.k, and none was given"),
+        ({"name": "deadline"}, "trigger 'deadline' needs trigger.wait_s, and none was given"),
+        ({"name": "sync", "k": 3}, "trigger 'sync' takes no trigger.k, got 3; leave it out"),
+        ({"name": "async", "k": 1}, "trigger 'async' takes no trigger.k, got 1; leave it out"),
+        (
+            {"name": "buffered", "k": 1, "wait_s": 2.0},
+            "trigger 'buffered' takes no trigger.wait_s, got 2.0; leave it out",
+        ),
+        ({"name": "k-sync", "k": 0}, "trigger.k is 0, expected at least 1 update in a round"),
+        (
+            {"name": "deadline", "wait_s": 0.0},
+            "trigger.wait_s is 0.0, expected a number of seconds above 0",
+        ),
+        (
+            {"name": "deadline", "wait_s": float("inf")},
+            "trigger.wait_s is inf, expected a number of seconds above 0",
+        ),
+    ],
+)
+def test_a_wrong_trigger_is_told_in_one_sentence(given, sentence):
+    with pytest.raises(UserError) as told:
+        TriggerSettings(**given)
+    assert str(told.value) == sentence
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ({"name": "randon", "size": 3}, "unknown selector 'randon'; did you mean 'random'?"),
+        ({"name": "random"}, "selector 'random' needs selector.size, and none was given"),
+        ({"name": "all", "size": 3}, "selector 'all' takes no selector.size, got 3; leave it out"),
+        ({"name": "random", "size": 0}, "selector.size is 0, expected at least 1 client"),
+    ],
+)
+def test_a_wrong_selector_is_told_in_one_sentence(given, sentence):
+    with pytest.raises(UserError) as told:
+        SelectorSettings(**given)
+    assert str(told.value) == sentence
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"clients": 0}, "clients is 0, expected at least 1"),
+        ({"rounds": 0}, "rounds is 0, expected at least 1"),
+        ({"evaluate_every": 0}, "evaluate_every is 0, expected at least 1"),
+        ({"seed": -1}, "seed is -1, expected 0 or more"),
+        ({"lease_s": 0.0}, "lease_s is 0.0, expected a number of seconds above 0"),
+        ({"lease_s": float("nan")}, "lease_s is nan, expected a number of seconds above 0"),
+        ({"retry_s": -1.0}, "retry_s is -1.0, expected a number of seconds above 0"),
+        ({"min_clients": 0}, "min_clients is 0 with 10 clients, expected 1 to 10"),
+        ({"min_clients": 11}, "min_clients is 11 with 10 clients, expected 1 to 10"),
+        ({"clients": 2}, "trigger.k is 3 with 2 clients, expected 1 to 2"),
+        (
+            {"selector": SelectorSettings(name="random", size=11)},
+            "selector.size is 11 with 10 clients, expected 1 to 10",
+        ),
+        (
+            {"selector": SelectorSettings(name="random", size=2)},
+            "trigger.k is 3 with selector.size 2, expected at most 2: "
+            "a k-async round never sees more updates than clients that were selected",
+        ),
+    ],
+)
+def test_settings_that_do_not_fit_are_told_in_one_sentence(changes, sentence):
+    with pytest.raises(UserError) as told:
+        settings(**changes)
+    assert str(told.value) == sentence
+
+
+def test_a_buffer_may_be_larger_than_the_number_of_busy_clients():
+    made = settings(
+        trigger=TriggerSettings(name="buffered", k=3), selector=SelectorSettings(name="random", size=2)
+    )
+    assert made.round_size_max == 3

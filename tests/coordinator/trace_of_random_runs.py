@@ -1,0 +1,75 @@
+"""Print a digest of every action of one random run for each trigger and selector. A program, for the
+determinism test."""
+
+import hashlib
+
+from unstale.coordinator import actions, events
+from unstale.coordinator.machine import Coordinator
+from unstale.coordinator.settings import CoordinatorSettings, SelectorSettings, TriggerSettings
+from unstale.seeds import Stream, stream
+
+CLIENTS, STEPS = 12, 1500
+TRIGGERS = (
+    TriggerSettings(name="sync"),
+    TriggerSettings(name="k-sync", k=3),
+    TriggerSettings(name="k-async", k=3),
+    TriggerSettings(name="async"),
+    TriggerSettings(name="buffered", k=3),
+    TriggerSettings(name="deadline", wait_s=3.0),
+)
+SELECTORS = (SelectorSettings(), SelectorSettings(name="random", size=5))
+
+
+def trace(trigger: TriggerSettings, selector: SelectorSettings) -> list[actions.Action]:
+    """All actions of a run in which the next thing to happen, and to whom, is drawn."""
+    coordinator = Coordinator(
+        CoordinatorSettings(
+            clients=CLIENTS,
+            rounds=100_000,
+            trigger=trigger,
+            selector=selector,
+            seed=7,
+            lease_s=20.0,
+            evaluate_every=5,
+            retry_s=1.0,
+        )
+    )
+    draws = stream(1, Stream.LATENCY, 0, 0)
+    now_s = 0.0
+    trace: list[actions.Action] = []
+    for step in range(STEPS):
+        now_s += float(draws.exponential(0.2))
+        client = coordinator.membership.clients[int(draws.integers(CLIENTS))]
+        event: events.Event
+        due = [timer for timer, due_s in coordinator.timers.items() if due_s <= now_s]
+        if due:
+            event = events.TimerFired(timer=min(due), at_s=now_s)
+        elif coordinator.making is not None and draws.random() < 0.5:
+            event = events.RoundApplied(version=coordinator.version + 1, at_s=now_s)
+        elif not coordinator.is_active(client.client_id) or draws.random() < 0.02:
+            event = events.ClientJoined(client_id=client.client_id, at_s=now_s)
+        elif draws.random() < 0.02:
+            event = events.ClientLeft(client_id=client.client_id, at_s=now_s)
+        elif client.tasks.open_id and draws.random() < 0.7:
+            defect = "non-finite" if draws.random() < 0.1 else None
+            event = events.UpdateArrived(
+                client_id=client.client_id,
+                task_id=client.tasks.open_id,
+                base_version=client.base_version,
+                handle=step,
+                at_s=now_s,
+                defect=defect,
+            )
+        else:
+            event = events.HeartbeatReceived(client_id=client.client_id, at_s=now_s)
+        trace += coordinator.handle(event)
+    assert coordinator.version > 5, "a run in which nothing happens shows nothing"
+    return trace
+
+
+if __name__ == "__main__":
+    digest = hashlib.sha256()
+    for trigger in TRIGGERS:
+        for selector in SELECTORS:
+            digest.update(repr(trace(trigger, selector)).encode())
+    print(digest.hexdigest())
