@@ -1,13 +1,14 @@
 """The step of each policy against one read of the matrix of updates; the budget is a ratio of 2.
 
-Reference: the faster of the matrix's sum and its largest and smallest number, each of which reads it once and writes
-nothing, as measured beside the step. The median of interleaved repetitions counts.
+Reference: the matrix's sum, or its largest and smallest number, whichever is faster; each reads the matrix once and
+writes nothing. Reads and steps alternate. The fastest of the repetitions counts, because whatever else the machine
+does at the time can only slow one down.
 
     python -m benchmarks.aggregation [--quick] [--device cuda]
 """
 
 import argparse
-import statistics
+import math
 import time
 from collections.abc import Callable
 from typing import Any
@@ -20,15 +21,16 @@ from unstale.policies import UpdateBatch, create, names
 DIMENSIONS = (62_006, 1_000_000, 11_000_000)  # LeNet for CIFAR-10, a small CNN, ResNet-18
 ROWS = (10, 50)
 MATRIX_BYTES_MAX = 3_000_000_000
+READ_BYTES = 10_000_000_000  # by every policy at each size; decides the number of repetitions
 BUDGET_RATIO = 2.0
 CLIENTS = 100
 
 
 def run(quick: bool = False, device: str = "cpu") -> dict[str, Any]:
-    """Figures by size: seconds and GB/s of one read, and each policy's ratio to it. quick: small sizes, few repeats."""
+    """Figures by size: seconds and GB/s of one read, each policy's ratio to it. quick: small sizes, few repeats."""
     where = choose(device)
     dimensions = DIMENSIONS[:2] if quick else DIMENSIONS
-    sizes = [_measure(d, rows, 5 if quick else 15, where) for d in dimensions for rows in ROWS]
+    sizes = [_measure(d, rows, where, repeats_max=5 if quick else 200) for d in dimensions for rows in ROWS]
     return {
         "benchmark": "aggregation",
         "torch": torch.__version__,
@@ -39,7 +41,7 @@ def run(quick: bool = False, device: str = "cpu") -> dict[str, Any]:
     }
 
 
-def _measure(dimension: int, rows: int, repeats: int, device: torch.device) -> dict[str, Any] | None:
+def _measure(dimension: int, rows: int, device: torch.device, *, repeats_max: int) -> dict[str, Any] | None:
     if 4 * dimension * rows > MATRIX_BYTES_MAX:
         return None
     batch = _batch(dimension, rows, device)
@@ -50,20 +52,17 @@ def _measure(dimension: int, rows: int, repeats: int, device: torch.device) -> d
     for name in names():
         policy = create(name, dimension=dimension, clients=CLIENTS, device=device)
         calls[name] = lambda policy=policy: policy.step(batch)
-    samples: dict[str, list[float]] = {name: [] for name in calls}
-    for repeat in range(repeats + 1):
+    fastest_s = dict.fromkeys(calls, math.inf)
+    for _ in range(min(repeats_max, 5 + READ_BYTES // batch.matrix_Kd.nbytes)):
         for name, call in calls.items():
-            seconds = _seconds(call, device)
-            if repeat > 0:  # the first one warms caches and thread pools
-                samples[name].append(seconds)
-    medians = {name: statistics.median(times) for name, times in samples.items()}
-    read_s = min(medians.pop("sum"), medians.pop("extremes"))
+            fastest_s[name] = min(fastest_s[name], _seconds(call, device))
+    read_s = min(fastest_s.pop("sum"), fastest_s.pop("extremes"))
     return {
         "dimension": dimension,
         "updates": rows,
         "read_s": read_s,
         "read_gigabytes_per_s": batch.matrix_Kd.nbytes / read_s / 1e9,
-        "ratios": {name: median / read_s for name, median in medians.items()},
+        "ratios": {name: step_s / read_s for name, step_s in fastest_s.items()},
     }
 
 

@@ -114,6 +114,32 @@ def test_a_task_that_comes_twice_is_worked_on_once() -> None:
     assert session.received(task(1), MODEL, 1.2) == []
 
 
+def test_a_model_of_another_run_goes_back_untrained() -> None:
+    session = session_that_is_in()
+    other = task(1).model_copy(update={"signature": "f" * 64})
+    (send,) = session.received(other, MODEL, 1.0)
+    assert isinstance(send, Send)
+    assert isinstance(send.message, Error)
+    assert (send.message.reason, send.message.task_id) == (Reason.WRONG_SIGNATURE, 1)
+    assert not session.wants(1)
+
+
+def test_a_model_that_is_cut_short_goes_back_untrained() -> None:
+    session = session_that_is_in()
+    (send,) = session.received(task(1), [memoryview(b"half")], 1.0)
+    assert isinstance(send, Send)
+    assert isinstance(send.message, Error)
+    assert (send.message.reason, send.message.task_id) == (Reason.WRONG_SIZE, 1)
+    assert len(session.received(task(1), MODEL, 1.1)) == 1  # the whole of it is still welcome
+
+
+def test_a_message_for_servers_is_answered_with_an_error() -> None:
+    (send,) = session_that_is_in().received(Bye(), [], 1.0)
+    assert isinstance(send, Send)
+    assert isinstance(send.message, Error)
+    assert send.message.reason is Reason.UNEXPECTED_TYPE
+
+
 def test_a_newer_task_takes_the_place_of_an_older_one() -> None:
     session = session_that_is_in()
     session.received(task(1), MODEL, 1.0)

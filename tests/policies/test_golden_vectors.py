@@ -62,5 +62,8 @@ def test_the_weights_are_the_published_ones(
 
 def test_fedasync_with_the_current_model_as_every_base_is_the_same_as_without_bases() -> None:
     policy = create("fedasync", dimension=4, clients=5)
-    based = replace(BATCH, model_d=MODEL, base_models=(MODEL, MODEL.clone(), MODEL))
-    torch.testing.assert_close(policy.step(based).direction_d, policy.step(BATCH).direction_d, atol=0, rtol=0)
+    same = replace(BATCH, model_d=MODEL, base_models=(MODEL, MODEL, MODEL))
+    equal = replace(BATCH, model_d=MODEL, base_models=(MODEL, MODEL.clone(), MODEL.clone()))
+    expected = policy.step(BATCH).direction_d
+    torch.testing.assert_close(policy.step(same).direction_d, expected, atol=0, rtol=0)
+    torch.testing.assert_close(policy.step(equal).direction_d, expected, atol=1e-6, rtol=0)

@@ -17,7 +17,7 @@ from unstale.net.clock import now_s
 from unstale.net.mailbox import Mailbox
 from unstale_proto import codec, payload
 from unstale_proto.errors import RemoteContractError
-from unstale_proto.messages import Message, Welcome
+from unstale_proto.messages import Error, Message, Welcome
 
 log = logging.getLogger("unstale.client")
 
@@ -93,10 +93,11 @@ class ClientProcess:
             ):
                 self._turn()
         finally:
-            self._worker.close()
             for line in self._lines.values():
+                self._follow(line, line.session.leave("the client ends"))
                 line.socket.close()
             self._context.term()
+            self._worker.close()
             self._mailbox.close()
         reasons = {farewell.reason: farewell.message for farewell in self._farewells}
         if reasons and "finished" not in reasons:
@@ -146,6 +147,7 @@ class ClientProcess:
                 message = codec.decode(header)
             except RemoteContractError as error:
                 log.warning("the server sent what cannot be read: %s", error)
+                self._send(line, Error(reason=error.reason, message=str(error)), ())
                 continue
             if isinstance(message, Welcome) and not self._met:
                 self._met = True
@@ -164,8 +166,6 @@ class ClientProcess:
             self._follow(line, line.session.failed(letter.task.task_id, letter.message))
         elif isinstance(letter, StopNow):
             self._stopped = True
-            for line in self._lines.values():
-                self._follow(line, line.session.leave("the client was told to stop"))
         else:
             assert isinstance(letter, Crashed)
             raise letter.error

@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from unstale_proto import limits
-from unstale_proto.errors import Reason
+from unstale_proto import limits, payload, signature
+from unstale_proto.errors import Reason, RemoteContractError
 from unstale_proto.messages import Ack, Bye, Error, Heartbeat, Hello, Message, Stop, Task, Update, Welcome
 
 Parcel = Sequence[memoryview]
@@ -115,6 +115,14 @@ class ClientSession:
                 return self._send_lost(message.number)
             case Stop():
                 return self._stopped(message, at_s)
+            case Hello() | Update() | Bye():
+                return [
+                    Send(
+                        message=Error(
+                            reason=Reason.UNEXPECTED_TYPE, message=f"a client takes no {message.type}"
+                        )
+                    )
+                ]
             case Error(reason=Reason.HELLO_FIRST) if self.state is State.IN:
                 return self._greet(at_s)
             case Error(reason=Reason.UNKNOWN_CLIENT | Reason.WRONG_PROTOCOL):
@@ -198,6 +206,10 @@ class ClientSession:
         assert self._welcome is not None
         if task.task_id <= self._newest_task_id:
             return []  # a copy of one that was given before
+        try:
+            _check_fit(task, parcel, self._welcome)
+        except RemoteContractError as error:
+            return [Send(message=Error(reason=error.reason, message=str(error), task_id=task.task_id))]
         self._task, self._newest_task_id = task, task.task_id
         self._version = max(self._version, task.version)
         return [Train(welcome=self._welcome, task=task, parcel=parcel)]
@@ -226,3 +238,10 @@ class ClientSession:
     def _retire(self, reason: str, message: str) -> list[Instruction]:
         self.state, self.due_s = State.OVER, None
         return [Retire(reason=reason, message=message)]
+
+
+def _check_fit(task: Task, parcel: Parcel, welcome: Welcome) -> None:
+    """Raise RemoteContractError when the model that came is not one of this run."""
+    if task.signature != welcome.signature:
+        raise RemoteContractError(Reason.WRONG_SIGNATURE, "the task's model is not the one of the welcome")
+    payload.check([len(frame) for frame in parcel], signature.payload_bytes(welcome.tensors))

@@ -52,8 +52,8 @@ class FedAsync(Policy[FedAsyncSettings]):
             weights_K = shares_K * (batch.local_rates_K.to("cpu", torch.float64) / batch.rate)
         direction_d = weighted_sum(batch.matrix_Kd, weights_K)
         with torch.no_grad():
-            for drift_d, share in _drifts(batch, shares_K):
-                direction_d.add_(drift_d, alpha=share / batch.rate)
+            for model_d, factor in _drift(batch, shares_K):
+                direction_d.add_(model_d, alpha=factor / batch.rate)
         return Step(direction_d=direction_d, rate_factor=1.0, weights_K=shares_K)
 
     def _shares(self, staleness_K: Tensor) -> Tensor:
@@ -76,19 +76,20 @@ class FedAsync(Policy[FedAsyncSettings]):
         return torch.ones(len(staleness_K), dtype=torch.float64)
 
 
-def _drifts(batch: UpdateBatch, shares_K: Tensor) -> Iterator[tuple[Tensor, float]]:
-    """w - w_b for each base model other than the current one, with the sum of its updates' shares.
+def _drift(batch: UpdateBatch, shares_K: Tensor) -> Iterator[tuple[Tensor, float]]:
+    """The terms of sum_i c_i (w - w_b_i), each a model and its factor; none when every base is the current model.
 
-    Clients often share a base model: one [d] difference for each model is enough, where one for each update
-    would be a second matrix.
+    Clients often share a base model, so each model comes once: a difference for each update would be a second
+    matrix.
     """
     if batch.base_models is None:
         return
     assert batch.model_d is not None, "base models came without the current model"
     bases: dict[int, tuple[Tensor, float]] = {}
     for base_d, share in zip(batch.base_models, shares_K.tolist(), strict=True):
-        _, others = bases.get(id(base_d), (base_d, 0.0))
-        bases[id(base_d)] = (base_d, others + share)
-    for base_d, share in bases.values():
         if base_d is not batch.model_d:
-            yield batch.model_d - base_d, share
+            _, factor = bases.get(id(base_d), (base_d, 0.0))
+            bases[id(base_d)] = (base_d, factor - share)
+    if bases:
+        yield batch.model_d, -sum(factor for _, factor in bases.values())
+        yield from bases.values()

@@ -103,8 +103,7 @@ class Exchange:
         self._arriving: _Arriving
         self._commands_open = 0
         self._tally = Tally(rounds, digest)
-        self._round_started_s = 0.0
-        self._round_closed_s = 0.0
+        self._wait_s = 0.0
         self._finish: actions.Finish | None = None
         self._finished_s = 0.0
         self._over = False
@@ -223,6 +222,11 @@ class Exchange:
 
     def _attend(self, route: bytes, message: Message, frames: list[zmq.Frame]) -> None:
         client_id = self._sessions.client_of(route)
+        if isinstance(message, Bye):
+            if client_id is not None:
+                self._sessions.forget(client_id)
+                self._handle_message(message, client_id)
+            return
         if client_id is None or not self._coordinator.is_active(client_id):
             raise RemoteContractError(
                 Reason.HELLO_FIRST, f"a {message.type} came before a hello on this connection"
@@ -232,8 +236,6 @@ class Exchange:
             return
         if isinstance(message, Heartbeat):
             self._send(route, Heartbeat(number=message.number, version=self._coordinator.version))
-        elif isinstance(message, Bye):
-            self._sessions.forget(client_id)
         self._handle_message(message, client_id)
 
     def _handle_message(self, message: Message, client_id: int) -> None:
@@ -260,13 +262,12 @@ class Exchange:
                 result.version,
                 result.staleness,
                 result.weights_K,
-                wait_s=self._round_closed_s - self._round_started_s,
+                wait_s=self._wait_s,
                 aggregate_s=applied.aggregate_s,
                 device_memory_bytes=applied.device_memory_bytes,
             )
         )
-        self._round_started_s = now_s()
-        self._handle(events.RoundApplied(version=result.version, at_s=self._round_started_s))
+        self._handle(events.RoundApplied(version=result.version, at_s=now_s()))
 
     def _evaluated(self, evaluated: Evaluated) -> None:
         evaluation = evaluated.evaluation
@@ -318,7 +319,8 @@ class Exchange:
         self._staging.discard(action.handle)
 
     def _apply_round(self, action: actions.ApplyRound) -> None:
-        self._round_closed_s = now_s()
+        assert self._coordinator.round_started_s is not None
+        self._wait_s = now_s() - self._coordinator.round_started_s
         taken = self._staging.take([contribution.handle for contribution in action.contributions])
         self._submit(
             ApplyCommand(round=taken, updates=translate.to_round(action.contributions, taken.updates))

@@ -16,6 +16,7 @@ from unstale import flat
 from unstale.config import parts
 from unstale.config.settings import Settings
 from unstale.coordinator.machine import Coordinator
+from unstale.errors import UserError
 from unstale.learner.learner import Learner
 from unstale.metrics import catalogue
 from unstale.metrics.progress import Outcome, Progress
@@ -25,7 +26,7 @@ from unstale.server.compute import Compute
 from unstale.server.exchange import Exchange, Letter, Ping, StopNow
 from unstale.server.exposition import Instruments
 from unstale.server.http import HttpService
-from unstale_proto import payload, signature
+from unstale_proto import codec, payload, signature
 from unstale_proto.messages import PartitionPlan, TensorSpec, TrainingPlan, Welcome
 
 log = logging.getLogger("unstale.server")
@@ -153,7 +154,7 @@ def _welcome(settings: Settings, model: flat.FlatModel) -> Welcome:
         TensorSpec(name=name, shape=shape, dtype="float32") for name, shape, _ in flat.describe(model.module)
     )
     training = settings.training
-    return Welcome(
+    welcome = Welcome(
         client_id=0,
         run_id=secrets.token_hex(16),
         clients=settings.clients,
@@ -179,3 +180,11 @@ def _welcome(settings: Settings, model: flat.FlatModel) -> Welcome:
         heartbeat_s=settings.server.heartbeat_s,
         lease_s=settings.server.lease_s,
     )
+    try:
+        codec.encode(welcome)
+    except ValueError:
+        raise UserError(
+            f"model.name {settings.model.name!r} has {len(tensors)} parameter tensors, more than a welcome can name; "
+            "choose a model with fewer"
+        ) from None
+    return welcome

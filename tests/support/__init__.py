@@ -1,0 +1,1 @@
+"""What tests with real sockets share: servers, clients that say what they are told to, and scrapes."""

@@ -1,0 +1,99 @@
+"""Real servers on loopback, in a thread of the test, on ports that the system chooses."""
+
+import threading
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any, Self
+
+import torch
+
+from unstale import flat
+from unstale.config import Settings
+from unstale.metrics.progress import Outcome, Progress
+from unstale.server.service import Server
+
+PATIENCE_S = 30.0  # a wait that takes so long has failed; nothing is measured by it
+
+SMALL: dict[str, Any] = {
+    "clients": 2,
+    "rounds": 3,
+    "evaluate_every": 1000,
+    "device": "cpu",
+    "model": {"name": "logreg"},  # 650 parameters on digits
+    "partition": {"name": "iid"},
+    "trigger": {"name": "async"},
+    "policy": {"name": "fedbuff"},
+    "training": {"learning_rate": 0.5, "steps": 1, "batch_size": 8},
+}
+SMALL_SERVER: dict[str, Any] = {
+    "address": "tcp://127.0.0.1:0",
+    "http_address": "127.0.0.1:0",
+    "linger_s": 0.1,
+    "retry_s": 3600.0,  # whoever was refused gets no other task while the test looks
+}
+
+
+def small(*, server: dict[str, Any] | None = None, **changes: Any) -> Settings:
+    """Settings of a run that costs next to nothing. changes: keys at the top. server: keys of that group."""
+    return Settings(**{**SMALL, **changes, "server": {**SMALL_SERVER, **(server or {})}})
+
+
+class RunningServer:
+    """A server that runs while the context lasts. Left, it is stopped, and what it died of is raised."""
+
+    def __init__(self, settings: Settings, on_progress: Callable[[Progress], None] | None = None) -> None:
+        self.progress: list[Progress] = []
+        self._threads_before = torch.get_num_threads()  # a server sets it for the whole process
+        self.server = Server(settings, on_progress=on_progress or self.progress.append)
+        self.address = self.server.address
+        self._thread = threading.Thread(target=self._run)
+        self._outcome: Outcome | None = None
+        self._error: BaseException | None = None
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.server.stop()
+        self._thread.join(PATIENCE_S)
+        torch.set_num_threads(self._threads_before)
+        assert not self._thread.is_alive(), "the server does not end"
+        if self._error is not None and error is None:
+            raise self._error
+
+    def end(self) -> Outcome:
+        """Wait until the run is over."""
+        self._thread.join(PATIENCE_S)
+        assert not self._thread.is_alive(), "the run does not end"
+        if self._error is not None:
+            raise self._error
+        assert self._outcome is not None
+        return self._outcome
+
+    @property
+    def http(self) -> str:
+        """URL without a path."""
+        return f"http://{self.server.http_address}"
+
+    def state(self) -> dict[str, Any]:
+        """All that a refused message must leave as it was; read between two messages of the test."""
+        coordinator = self.server._exchange._coordinator
+        return {
+            "version": coordinator.version,
+            "digest": flat.digest(self.server._compute._learner.model_d),
+            "accepted": coordinator.accepted,
+            "pending": len(coordinator.pending),
+            "outstanding": coordinator.membership.outstanding,
+            "clients": coordinator.clients_by_state,
+            "tasks_given": coordinator.tasks_given,
+            "staged": sum(len(block.handles) for block in self.server._exchange._staging._waiting),
+        }
+
+    def _run(self) -> None:
+        try:
+            self._outcome = self.server.run()
+        except BaseException as error:
+            self._error = error

@@ -1,0 +1,94 @@
+"""A client that says what a test tells it to, byte by byte if need be."""
+
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+import numpy as np
+import zmq
+
+from support.running import PATIENCE_S
+from unstale_proto import codec
+from unstale_proto.messages import Ack, Bye, Heartbeat, Hello, Message, Stop, Task, Update, Welcome
+
+M = TypeVar("M", bound=Message)
+
+
+class RawClient:
+    """A DEALER without any of our own client's manners. Used as a context, it vanishes without a goodbye.
+
+    session: 16 bytes in hex; made from the client id unless given.
+    """
+
+    def __init__(self, address: str, client_id: int = 0, session: str | None = None) -> None:
+        self.client_id = client_id
+        self.session = session or f"{client_id:032x}"
+        self.address = address
+        self.socket = zmq.Context.instance().socket(zmq.DEALER)
+        self.socket.setsockopt(zmq.LINGER, 0)
+        self.socket.connect(address)
+
+    def __enter__(self) -> "RawClient":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.socket.close()
+
+    def say(self, message: Message, frames: Sequence[bytes | memoryview] = ()) -> None:
+        self.say_bytes(codec.encode(message), *frames)
+
+    def say_bytes(self, *frames: bytes | memoryview) -> None:
+        self.socket.send_multipart(frames)
+
+    def hear_any(self) -> tuple[Message, list[bytes]]:
+        """The next message, with its payload frames."""
+        assert self.socket.poll(PATIENCE_S * 1000), f"client {self.client_id} hears nothing"
+        header, *frames = self.socket.recv_multipart()
+        return codec.decode(header), frames
+
+    def hear(self, kind: type[M]) -> M:
+        """The next message, which must be of this type."""
+        message, _ = self.hear_any()
+        assert isinstance(message, kind), message
+        return message
+
+    def hears_nothing_before(self, number: int) -> None:
+        """A heartbeat is answered, and nothing else was said before: whatever went before had no answer."""
+        self.say(Heartbeat(number=number, version=0))
+        assert self.hear(Heartbeat).number == number
+
+    def join(self, holding: tuple[int, ...] = ()) -> Welcome:
+        self.say(Hello(client_id=self.client_id, session=self.session, holding=holding))
+        return self.hear(Welcome)
+
+    def task(self) -> tuple[Task, "np.ndarray[Any, Any]"]:
+        """The next message, which must be a task, with its model [d] float32."""
+        message, frames = self.hear_any()
+        assert isinstance(message, Task), message
+        return message, np.frombuffer(b"".join(frames), dtype="<f4")
+
+    def answer(self, task: Task, vector: "np.ndarray[Any, Any]", **changes: Any) -> Ack:
+        """Send an update of a task, and hear the verdict. vector: [d]. changes: fields of the update."""
+        self.say(update_of(task, **changes), [vector.astype("<f4").tobytes()])
+        return self.hear(Ack)
+
+    def leave_after_stop(self) -> Stop:
+        """The next message, which must be `stop`; the server is told goodbye, and waits no longer."""
+        stop = self.hear(Stop)
+        self.say(Bye())
+        return stop
+
+
+def update_of(task: Task, **changes: Any) -> Update:
+    """A well-made header for an update of a task, but for the changes."""
+    fields: dict[str, Any] = {
+        "task_id": task.task_id,
+        "base_version": task.version,
+        "kind": "gradient",
+        "num_examples": 8,
+        "steps": 1,
+        "loss": 1.0,
+        "learning_rate": task.learning_rate,
+        "signature": task.signature,
+        "payload_bytes": task.payload_bytes,
+    }
+    return Update(**{**fields, **changes})
