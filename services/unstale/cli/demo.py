@@ -14,6 +14,7 @@ from typing import IO, Annotated, Any
 import typer
 from rich.console import Console
 from rich.live import Live
+from rich.spinner import Spinner
 from rich.table import Table
 
 from unstale.cli import report
@@ -23,7 +24,7 @@ from unstale.config.write import resolved
 from unstale.errors import UserError
 
 PROCESSES = 2  # client processes, with half of the clients each
-ROWS = 16  # of the live table; older rows scroll out
+ROWS = 24  # of the live table; older rows scroll out
 GOODBYE_S = 30.0  # a client process that is still there so long after the server's end is ended
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print no table, but one last line of JSON.")]
@@ -41,7 +42,7 @@ def demo(settings: Settings, as_json: AsJson = False) -> None:
         listening = next(facts, None)
         if listening is None:
             raise UserError(server.last_words())
-        console.print(_introduction(settings, listening), highlight=False)
+        console.print(_introduction(settings, listening), highlight=False, soft_wrap=True)
         clients = [
             stack.enter_context(
                 _Process("client", "--config", str(file), "--server", listening["address"],
@@ -60,7 +61,7 @@ def demo(settings: Settings, as_json: AsJson = False) -> None:
             "model_digest": finished["model_digest"],
         }))  # fmt: skip
     else:
-        console.print(_farewell(finished), highlight=False)
+        console.print(_farewell(finished), highlight=False, soft_wrap=True)
 
 
 class _Process:
@@ -121,8 +122,8 @@ def _shares(clients: int) -> list[tuple[int, int]]:
 def _introduction(settings: Settings, listening: dict[str, Any]) -> str:
     return (
         f"[bold]{settings.clients} clients[/bold] train [bold]{settings.model.name}[/bold] on "
-        f"[bold]{settings.data.name}[/bold] ({settings.partition.name} partition); "
-        f"{settings.policy.name} aggregates, a round closes by {settings.trigger.name}.\n"
+        f"[bold]{settings.data.name}[/bold] ({settings.partition.name} partition);\n"
+        f"policy {settings.policy.name}, trigger {settings.trigger.name}.\n"
         f"server {listening['address']}   metrics http://{listening['http_address']}/metrics\n"
     )
 
@@ -130,7 +131,8 @@ def _introduction(settings: Settings, listening: dict[str, Any]) -> str:
 def _watch(facts: Iterator[dict[str, Any]], console: Console, server: _Process) -> dict[str, Any]:
     """Show the run until it ends; what the server said last."""
     rows: list[tuple[str, ...]] = []
-    with Live(_table(rows), console=console, refresh_per_second=8) as live:
+    starting = Spinner("dots", "the clients are starting ...")
+    with Live(starting, console=console, refresh_per_second=8) as live:
         for fact in facts:
             if fact["event"] == "finished":
                 return fact
@@ -150,7 +152,7 @@ def _table(rows: list[tuple[str, ...]]) -> Table:
 
 def _row(fact: dict[str, Any]) -> tuple[str, ...]:
     staleness = fact["staleness_mean"]
-    active = fact["clients"].get("working", 0) + fact["clients"].get("waiting", 0)
+    active = sum(fact["clients"][state] for state in ("waiting", "working", "contributed"))
     return (
         f"{fact['version']}/{fact['rounds']}",
         f"{fact['accuracy']:.4f}",
@@ -166,11 +168,13 @@ def _farewell(finished: dict[str, Any]) -> str:
     updates = ", ".join(f"{count} {name}" for name, count in finished["updates"].items())
     return (
         f"\n[bold]test accuracy {finished['test_accuracy']:.4f}[/bold] after {finished['versions']} versions in "
-        f"{finished['seconds']:.1f} s; updates: {updates}\n"
+        f"{finished['seconds']:.1f} s\nupdates: {updates}\n"
         f"model digest {finished['model_digest']}\n\n"
         "Try next:\n"
-        "  unstale demo --policy dynsgd              another way to weigh late updates (unstale policies lists them)\n"
-        "  unstale demo --trigger sync               wait for everybody, and see what that costs\n"
-        "  unstale simulate --clients 100 --k 10     the same machinery in virtual time\n"
-        "  unstale server                            your own run: then, elsewhere, unstale client --count 10"
+        "  unstale demo --policy dynsgd            weigh late updates in another way\n"
+        "  unstale policies                        all the ways that there are\n"
+        "  unstale demo --trigger sync             wait for everybody, see what it costs\n"
+        "  unstale simulate --clients 100 --k 10   the same machinery in virtual time\n"
+        "  unstale server                          your own run; then, in other\n"
+        "                                          terminals, unstale client --count 10"
     )

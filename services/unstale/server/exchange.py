@@ -102,6 +102,7 @@ class Exchange:
         self._poller.register(mailbox.fileno(), zmq.POLLIN)
         self._arriving: _Arriving
         self._commands_open = 0
+        self._clients_at: dict[int, dict[str, int]] = {}
         self._tally = Tally(rounds, digest)
         self._wait_s = 0.0
         self._finish: actions.Finish | None = None
@@ -279,7 +280,7 @@ class Exchange:
                 evaluate_s=evaluated.evaluate_s,
             )
         )
-        clients = self._coordinator.clients_by_state
+        clients = self._clients_at.pop(evaluated.version)
         self._on_progress(
             self._tally.evaluated(evaluated.version, evaluation.accuracy, evaluation.loss, clients, now_s())
         )
@@ -330,6 +331,7 @@ class Exchange:
         self._compute.submit(ForgetCommand(version=action.version))
 
     def _evaluate(self, action: actions.Evaluate) -> None:
+        self._clients_at[action.version] = self._coordinator.clients_by_state
         self._submit(EvaluateCommand(version=action.version))
 
     def _set_timer(self, action: actions.SetTimer) -> None:

@@ -10,6 +10,8 @@ from prometheus_client import CollectorRegistry, make_wsgi_app
 
 from unstale.errors import UserError
 
+CLOSE_S = 0.05  # how long closing may have to wait until the accepting thread looks up
+
 _TEXT = [("Content-Type", "text/plain; charset=utf-8"), ("Cache-Control", "no-store")]
 
 
@@ -61,7 +63,9 @@ class HttpService:
                 "stop what listens there, name another HOST:PORT, or 'off'"
             ) from None
         self.address = f"{host}:{self._server.server_port}"
-        self._thread = threading.Thread(target=self._server.serve_forever, name="http", daemon=True)
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, args=(CLOSE_S,), name="http", daemon=True
+        )
         self._thread.start()
 
     def close(self) -> None:

@@ -1,0 +1,168 @@
+"""Updates a second through the real server, beside a bare pyzmq echo server; budget: 0.7 of it from 250 KB on.
+
+Both servers run in processes of their own and are kept for all of a size's measurements, while 4 clients that answer
+at once turn from one to the other: one pair of windows after the other, so that what else the machine does meets
+both. The ratio is taken pair by pair. The real server decodes, validates, deduplicates, stages, screens for NaN,
+acknowledges and applies real rounds: fedavg, `buffered` with K = 4, so that receiving goes on while a round is made.
+
+    python -m benchmarks.ingest [--quick] [--trigger k-async]
+"""
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import numpy as np
+import zmq
+
+from benchmarks import report
+from benchmarks.ingest_clients import Clients
+
+CLIENTS = 4
+K = 4
+TRIGGER = "buffered"
+WARM_S = 0.2
+BUDGET_RATIO = 0.7
+BUDGET_ACK_S = 0.005
+
+
+class Size(NamedTuple):
+    """One size of model. window_s: each measurement. pause_s: long enough for a round, before an ack is timed."""
+
+    name: str
+    dimension: int
+    window_s: float
+    pause_s: float
+    acks: int
+
+
+SIZES = (
+    Size("1 KB", 256, 1.0, 0.005, 400),
+    Size("250 KB", 62_500, 1.0, 0.005, 400),
+    Size("4 MB", 1_000_000, 1.0, 0.02, 200),
+    Size("45 MB", 11_250_000, 4.0, 0.2, 40),
+)
+PAIRS = 7
+
+
+def run(quick: bool = False, trigger: str = TRIGGER) -> list[dict[str, Any]]:
+    """Figures of each size. quick: two sizes, short."""
+    if quick:
+        sizes = [size._replace(window_s=0.4, acks=40) for size in SIZES[1:3]]
+        return [_measure(size, trigger, pairs=3) for size in sizes]
+    return [_measure(size, trigger, pairs=PAIRS) for size in SIZES]
+
+
+def _measure(size: Size, trigger: str, pairs: int) -> dict[str, Any]:
+    model = ("--dimension", str(size.dimension), "--clients", str(CLIENTS))
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    with (
+        _server("benchmarks.ingest_server", *model, "--trigger", trigger, "--k", str(K)) as real,
+        _server("benchmarks.ingest_bare", *model) as bare,
+    ):
+        ours, theirs = (
+            Clients(context, server["address"], count=CLIENTS, dimension=size.dimension)
+            for server in (real, bare)
+        )
+        rates = []
+        for pair in range(pairs):
+            order = (ours, theirs) if pair % 2 == 0 else (theirs, ours)
+            rate = {clients: clients.updates_per_s(WARM_S, size.window_s) for clients in order}
+            rates.append((rate[ours], rate[theirs]))
+        ack_s = [seconds for _ in range(size.acks // CLIENTS) for seconds in ours.ack_s(size.pause_s)]
+        real["process"].terminate()
+        bare["process"].terminate()
+        real.update(json.loads(real["lines"].readline()))
+        bare.update(json.loads(bare["lines"].readline()))
+        ours.close()
+        theirs.close()
+    context.term()
+    assert real["updates"] == {"accepted": ours.sent, "duplicate": 0, "rejected": 0}, (real, ours.sent)
+    return {
+        "size": size.name,
+        "payload_bytes": 4 * size.dimension,
+        "updates_per_s": [rate for rate, _ in rates],
+        "bare_updates_per_s": [rate for _, rate in rates],
+        "ratios": [ours_per_s / theirs_per_s for ours_per_s, theirs_per_s in rates],
+        "rounds": real["versions"],
+        "ack_s_p50": float(np.percentile(ack_s, 50)),
+        "ack_s_p99": float(np.percentile(ack_s, 99)),
+        "memory_peak_bytes": real["memory_peak_bytes"],
+        "memory_before_bytes": real["memory_before_bytes"],
+        "bare_memory_peak_bytes": bare["memory_peak_bytes"],
+        "bare_memory_before_bytes": bare["memory_before_bytes"],
+    }
+
+
+@contextmanager
+def _server(module: str, *arguments: str) -> Iterator[dict[str, Any]]:
+    """A server beside this process: what it said first, `process`, and `lines`, where it will say more."""
+    with subprocess.Popen(
+        [sys.executable, "-m", module, *arguments], stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        try:
+            yield {"process": process, "lines": process.stdout, **json.loads(process.stdout.readline())}
+        finally:
+            process.terminate()
+
+
+def markdown(figures: list[dict[str, Any]], trigger: str) -> str:
+    """The figures as tables."""
+    throughput = report.table(
+        ("update", "ratio (spread)", "budget", "unstale, updates/s", "bare pyzmq, updates/s", "unstale, GB/s"),
+        [
+            (
+                size["size"],
+                report.median_and_spread(size["ratios"]),
+                f"{BUDGET_RATIO}" if size["payload_bytes"] >= 250_000 else "-",
+                report.median_and_spread(size["updates_per_s"], ",.0f"),
+                report.median_and_spread(size["bare_updates_per_s"], ",.0f"),
+                f"{size['payload_bytes'] * statistics.median(size['updates_per_s']) / 1e9:.2f}",
+            )
+            for size in figures
+        ],
+    )
+    latency = report.table(
+        ("update", "ack p50", "ack p99", "budget", "peak memory", "above start", "bare: peak", "above start"),
+        [
+            (
+                size["size"],
+                f"{size['ack_s_p50'] * 1e3:.2f} ms",
+                f"{size['ack_s_p99'] * 1e3:.2f} ms",
+                f"{BUDGET_ACK_S * 1e3:.0f} ms",
+                report.megabytes(size["memory_peak_bytes"]),
+                _growth(size["memory_peak_bytes"], size["memory_before_bytes"]),
+                report.megabytes(size["bare_memory_peak_bytes"]),
+                _growth(size["bare_memory_peak_bytes"], size["bare_memory_before_bytes"]),
+            )
+            for size in figures
+        ],
+    )
+    return (
+        f"Updates accepted a second from {CLIENTS} clients that answer at once, policy fedavg, trigger {trigger} with "
+        f"K = {K}; median and spread of {len(figures[0]['ratios'])} alternating pairs.\n\n{throughput}\n\n"
+        "One update to an idle server until its ack, its transfer included; resident memory of the server's process, "
+        f"above what it had after its imports.\n\n{latency}"
+    )
+
+
+def _growth(peak_bytes: int | None, before_bytes: int) -> str:
+    return report.megabytes(None if peak_bytes is None else peak_bytes - before_bytes)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--quick", action="store_true", help="two sizes, short")
+    parser.add_argument("--trigger", choices=("buffered", "k-async"), default=TRIGGER, help=f"default: {TRIGGER}")
+    arguments = parser.parse_args()
+    print(markdown(run(arguments.quick, arguments.trigger), arguments.trigger))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,83 @@
+"""The real server for `benchmarks.ingest`, in a process of its own, with a model of any size.
+
+Prints one JSON line when it listens, and one when SIGTERM has ended it.
+"""
+
+import argparse
+import json
+import signal
+
+import psutil
+import torch
+from torch import Tensor, nn
+
+from benchmarks.machine import peak_memory_bytes
+from unstale.config.settings import (
+    ModelSettings,
+    PolicySettings,
+    ServerSettings,
+    Settings,
+    TrainingSettings,
+    TriggerSettings,
+)
+from unstale.server.service import Server
+from unstale.training.models import MODELS, Shape
+
+
+class Vector(nn.Module):
+    """As many parameters as are asked for, and as little work as can be. The first of them shift the logits."""
+
+    def __init__(self, dimension: int, classes: int) -> None:
+        super().__init__()
+        self.classes = classes
+        self.weight_d = nn.Parameter(torch.zeros(dimension))
+
+    def forward(self, inputs_BX: Tensor) -> Tensor:
+        return inputs_BX.flatten(1)[:, : self.classes] + self.weight_d[: self.classes]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--dimension", type=int, required=True)
+    parser.add_argument("--clients", type=int, required=True)
+    parser.add_argument("--trigger", required=True)
+    parser.add_argument("--k", type=int, required=True)
+    arguments = parser.parse_args()
+
+    def vector(_: Shape, classes: int) -> nn.Module:
+        return Vector(arguments.dimension, classes)
+
+    MODELS["vector"] = (vector, None)
+    memory_before_bytes = psutil.Process().memory_info().rss
+    server = Server(
+        Settings(
+            clients=arguments.clients,
+            rounds=10**9,
+            evaluate_every=10**9,
+            device="cpu",
+            model=ModelSettings(name="vector"),
+            training=TrainingSettings(name="gradient", steps=1),
+            policy=PolicySettings(name="fedavg"),
+            trigger=TriggerSettings(name=arguments.trigger, k=arguments.k),
+            # Clients rest while the other server is measured, and send no heartbeats.
+            server=ServerSettings(address="tcp://127.0.0.1:0", http_address=None, lease_s=3600, linger_s=0),
+        ),
+        on_progress=lambda _: None,
+    )
+    signal.signal(signal.SIGTERM, lambda *_: server.stop())
+    print(json.dumps({"address": server.address}), flush=True)
+    outcome = server.run()
+    print(
+        json.dumps(
+            {
+                "updates": outcome.updates,
+                "versions": outcome.versions,
+                "memory_before_bytes": memory_before_bytes,
+                "memory_peak_bytes": peak_memory_bytes(),
+            }
+        )
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,61 @@
+"""What a figure was measured on, for the head of a report."""
+
+import os
+import platform
+import re
+import sys
+from datetime import datetime
+from importlib.metadata import version
+from pathlib import Path
+
+import psutil
+import zmq
+
+PACKAGES = ("torch", "numpy", "pyzmq", "msgpack", "pydantic")
+
+
+def month() -> str:
+    """The current month, as `202611`."""
+    return datetime.now().astimezone().strftime("%Y%m")
+
+
+def hardware() -> str:
+    """The processor and its cores as part of a file's name: `amd-epyc-2-cores`."""
+    return re.sub(r"[^a-z0-9]+", "-", f"{_processor()} {os.cpu_count()} cores".lower()).strip("-")
+
+
+def description(command: str) -> str:
+    """Machine, load, versions, command and month, as a Markdown list. Call it before measuring: load is of now."""
+    load = ", ".join(f"{value:.1f}" for value in psutil.getloadavg())
+    versions = ", ".join(f"{name} {version(name)}" for name in PACKAGES)
+    return "\n".join(
+        (
+            f"- machine: {_processor()}, {os.cpu_count()} cores, "
+            f"{psutil.virtual_memory().total / 2**30:.0f} GiB memory, {platform.system()} {platform.machine()}",
+            f"- load when started (1, 5, 15 minutes): {load}",
+            f"- versions: Python {platform.python_version()}, {versions}, libzmq {zmq.zmq_version()}",
+            f"- command: `{command}`",
+            f"- month: {month()[:4]}-{month()[4:]}",
+        )
+    )
+
+
+def peak_memory_bytes() -> int | None:
+    """Most memory that this process has had at a time (resident), or None where the system does not say.
+
+    Not `ru_maxrss`, which on Linux a child inherits from the process that started it.
+    """
+    status = Path("/proc/self/status")
+    if sys.platform != "linux" or not status.exists():
+        return None
+    found = re.search(r"^VmHWM:\s+(\d+) kB$", status.read_text(encoding="ascii"), re.MULTILINE)
+    return None if found is None else 1024 * int(found[1])
+
+
+def _processor() -> str:
+    info = Path("/proc/cpuinfo")
+    if info.exists():
+        found = re.search(r"^model name\s*:\s*(.+)$", info.read_text(encoding="utf-8"), re.MULTILINE)
+        if found is not None:
+            return found[1].strip()
+    return platform.processor() or platform.machine()
