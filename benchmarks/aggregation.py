@@ -15,6 +15,8 @@ from typing import Any
 
 import torch
 
+from benchmarks import machine
+from benchmarks.report import table
 from unstale.learner.device import choose
 from unstale.policies import UpdateBatch, create, names
 
@@ -109,14 +111,22 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="small sizes and few repetitions")
     parser.add_argument("--device", default="cpu", help="cpu, cuda or mps")
     arguments = parser.parse_args()
+    print(machine.description("python -m benchmarks.aggregation"))
     figures = run(arguments.quick, arguments.device)
-    print(f"torch {figures['torch']}, {figures['threads']} threads, {figures['device']}")
-    print(f"memory bandwidth {figures['gigabytes_per_s']:.1f} GB/s; time of a step / time of one read at it;")
-    print(f"budget {BUDGET_RATIO:g}; fedasync with three older base models beside the current one")
-    print(f"{'d':>12}{'K':>5}{'read here':>15}" + "".join(f"{name:>10}" for name in names()))
-    for size in figures["sizes"]:
-        ratios = "".join(f"{size['ratios'][name]:>10.2f}" for name in names())
-        print(f"{size['dimension']:>12,}{size['updates']:>5}{size['read_here_s'] * 1e3:>12.3f} ms{ratios}")
+    print(f"- device: {figures['device']}, {figures['threads']} threads\n")
+    print(f"Memory bandwidth {figures['gigabytes_per_s']:.1f} GB/s; time of a step / time of one read at it;")
+    print(f"budget {BUDGET_RATIO:g}; fedasync with three older base models beside the current one.\n")
+    headings = ("d", "K", "one read here", *names())
+    rows = [
+        (
+            f"{size['dimension']:,}",
+            str(size["updates"]),
+            f"{size['read_here_s'] * 1e3:.3f} ms",
+            *(f"{size['ratios'][name]:.2f}" for name in names()),
+        )
+        for size in figures["sizes"]
+    ]
+    print(table(headings, rows))
 
 
 if __name__ == "__main__":

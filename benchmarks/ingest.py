@@ -109,13 +109,21 @@ def _server(module: str, *arguments: str) -> Iterator[dict[str, Any]]:
         try:
             yield {"process": process, "lines": process.stdout, **json.loads(process.stdout.readline())}
         finally:
-            process.terminate()
+            if process.poll() is None:
+                process.terminate()
 
 
 def markdown(figures: list[dict[str, Any]], trigger: str) -> str:
     """The figures as tables."""
     throughput = report.table(
-        ("update", "ratio (spread)", "budget", "unstale, updates/s", "bare pyzmq, updates/s", "unstale, GB/s"),
+        (
+            "update",
+            "ratio (spread)",
+            "budget",
+            "unstale, updates/s",
+            "bare pyzmq, updates/s",
+            "unstale, GB/s",
+        ),
         [
             (
                 size["size"],
@@ -159,7 +167,9 @@ def _growth(peak_bytes: int | None, before_bytes: int) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--quick", action="store_true", help="two sizes, short")
-    parser.add_argument("--trigger", choices=("buffered", "k-async"), default=TRIGGER, help=f"default: {TRIGGER}")
+    parser.add_argument(
+        "--trigger", choices=("buffered", "k-async"), default=TRIGGER, help=f"default: {TRIGGER}"
+    )
     arguments = parser.parse_args()
     print(markdown(run(arguments.quick, arguments.trigger), arguments.trigger))
 

@@ -6,14 +6,13 @@ one JSON line when it listens, and one when SIGTERM has ended it.
 
 import argparse
 import json
+import os
 import signal
-from types import FrameType
 
 import numpy as np
-import psutil
 import zmq
 
-from benchmarks.machine import peak_memory_bytes
+from benchmarks.machine import memory_bytes, peak_memory_bytes
 from unstale.net import sockets
 from unstale_proto import codec, payload
 from unstale_proto.messages import Task
@@ -21,30 +20,17 @@ from unstale_proto.messages import Task
 FRAMES_KEPT = 64 * 1024  # bytes; pyzmq is faster with smaller frames copied and larger ones not
 
 
-class Ended(Exception):
-    """SIGTERM came."""
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--dimension", type=int, required=True)
     parser.add_argument("--clients", type=int, required=True)
     arguments = parser.parse_args()
-    signal.signal(signal.SIGTERM, _end)
-    memory_before_bytes = psutil.Process().memory_info().rss
+    memory_before_bytes = memory_bytes()
+    signal.signal(signal.SIGTERM, lambda *_: _end(memory_before_bytes))
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     socket = sockets.router(context, heartbeat_s=2.0, linger_s=0.0)
     print(json.dumps({"address": sockets.bind(socket, "tcp://127.0.0.1:0")}), flush=True)
-    try:
-        _serve(socket, arguments.dimension, arguments.clients)
-    except Ended:
-        print(
-            json.dumps(
-                {"memory_before_bytes": memory_before_bytes, "memory_peak_bytes": peak_memory_bytes()}
-            )
-        )
-    socket.close()
-    context.term()
+    _serve(socket, arguments.dimension, arguments.clients)
 
 
 def _serve(socket: zmq.Socket[bytes], dimension: int, rows: int) -> None:
@@ -64,6 +50,7 @@ def _serve(socket: zmq.Socket[bytes], dimension: int, rows: int) -> None:
     copies = matrix.shape[1] < FRAMES_KEPT
     received = 0
     while True:
+        parts: list[bytes] | list[memoryview]
         if copies:
             route, _, *parts = socket.recv_multipart()
         else:
@@ -79,8 +66,11 @@ def _serve(socket: zmq.Socket[bytes], dimension: int, rows: int) -> None:
         socket.send_multipart([route, header, *answer], copy=False)
 
 
-def _end(_signal: int, _frame: FrameType | None) -> None:
-    raise Ended
+def _end(memory_before_bytes: int) -> None:
+    """Say the last words and be gone: an exception out of a signal handler may be lost inside pyzmq."""
+    last = {"memory_before_bytes": memory_before_bytes, "memory_peak_bytes": peak_memory_bytes()}
+    print(json.dumps(last), flush=True)
+    os._exit(0)
 
 
 if __name__ == "__main__":

@@ -7,11 +7,10 @@ import argparse
 import json
 import signal
 
-import psutil
 import torch
 from torch import Tensor, nn
 
-from benchmarks.machine import peak_memory_bytes
+from benchmarks.machine import memory_bytes, peak_memory_bytes
 from unstale.config.settings import (
     ModelSettings,
     PolicySettings,
@@ -48,7 +47,7 @@ def main() -> None:
         return Vector(arguments.dimension, classes)
 
     MODELS["vector"] = (vector, None)
-    memory_before_bytes = psutil.Process().memory_info().rss
+    memory_before_bytes = memory_bytes()
     server = Server(
         Settings(
             clients=arguments.clients,

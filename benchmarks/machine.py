@@ -40,6 +40,12 @@ def description(command: str) -> str:
     )
 
 
+def memory_bytes() -> int:
+    """Memory that this process has now (resident)."""
+    resident: int = psutil.Process().memory_info().rss
+    return resident
+
+
 def peak_memory_bytes() -> int | None:
     """Most memory that this process has had at a time (resident), or None where the system does not say.
 

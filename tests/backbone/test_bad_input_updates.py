@@ -197,6 +197,8 @@ def test_an_update_after_the_end_is_told_that_the_run_is_finished() -> None:
         before = server.state()
         ack = late.answer(late_task, ONES)
         assert (ack.outcome, ack.reason) == ("rejected", Reason.RUN_FINISHED)
+        before["outstanding"] -= 1
+        before["clients"] = {**before["clients"], "working": 0, "waiting": 2}
         assert server.state() == before
         assert sample(server.http, UPDATES, outcome="rejected", reason=Reason.RUN_FINISHED) == 1
 

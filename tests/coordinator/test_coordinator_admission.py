@@ -21,7 +21,12 @@ def test_an_update_whose_task_was_never_given_is_rejected_and_changes_nothing(dr
 def test_a_task_id_below_one_was_never_given(drive, task_id):
     driver = drive("k-async", clients=2, k=2)
     driver.start()
-    assert driver.update(0, task_id=task_id)[0] == f"ack 0 #{task_id} rejected unknown-task"
+    driver.update(1)
+    # Also of a client that has no open task, whose number might be taken for it.
+    for client_id in (0, 1):
+        told = driver.update(client_id, task_id=task_id)[0]
+        assert told == f"ack {client_id} #{task_id} rejected unknown-task"
+        assert driver.fail(client_id, task_id=task_id) == []
 
 
 def test_a_client_that_never_joined_was_given_no_task(drive):

@@ -2,6 +2,7 @@
 determinism test."""
 
 import hashlib
+import sys
 
 from unstale.coordinator import actions, events
 from unstale.coordinator.machine import Coordinator
@@ -50,7 +51,7 @@ def trace(trigger: TriggerSettings, selector: SelectorSettings) -> list[actions.
             event = events.ClientJoined(client_id=client.client_id, at_s=now_s)
         elif draws.random() < 0.02:
             event = events.ClientLeft(client_id=client.client_id, at_s=now_s)
-        elif client.tasks.open_id and draws.random() < 0.7:
+        elif client.tasks.open_id is not None and draws.random() < 0.7:
             defect = "non-finite" if draws.random() < 0.1 else None
             event = events.UpdateArrived(
                 client_id=client.client_id,
@@ -72,4 +73,4 @@ if __name__ == "__main__":
     for trigger in TRIGGERS:
         for selector in SELECTORS:
             digest.update(repr(trace(trigger, selector)).encode())
-    print(digest.hexdigest())
+    sys.stdout.write(digest.hexdigest())

@@ -46,7 +46,7 @@ class RunningServer:
         self._threads_before = torch.get_num_threads()  # a server sets it for the whole process
         self.server = Server(settings, on_progress=on_progress or self.progress.append)
         self.address = self.server.address
-        self._thread = threading.Thread(target=self._run)
+        self._thread = threading.Thread(target=self._run, daemon=True)
         self._outcome: Outcome | None = None
         self._error: BaseException | None = None
 
@@ -95,5 +95,5 @@ class RunningServer:
     def _run(self) -> None:
         try:
             self._outcome = self.server.run()
-        except BaseException as error:
+        except BaseException as error:  # noqa: BLE001  (raised in the test's own thread)
             self._error = error

@@ -58,7 +58,6 @@ def test_a_client_trains_on_its_own_share_with_its_own_stream(digits):
     assert torch.equal(update.vector_d, expected.vector_d)
 
 
-@pytest.mark.slow
 def test_the_digits_model_learns_the_digits_when_all_data_lie_in_one_place(digits):
     model = FlatModel(models.build("digits_cnn", digits.input_shape, digits.classes, seed=0))
     shares = split("iid", digits.labels_train_N.numpy(), 1, stream(0, Stream.PARTITION))

@@ -34,7 +34,7 @@ RUN_FINISHED = Verdict(Outcome.REJECTED, Reason.RUN_FINISHED)
 class TaskHistory:
     """The tasks of one client: how many it was given, the open one, and the verdicts on the last few.
 
-    given: tasks so far; the next has this number. open_id: the open one, always the last given; 0 for none.
+    given: tasks so far; the next has this number. open_id: the open one, always the last given, or None.
     """
 
     __slots__ = ("_client_id", "_clients", "_verdicts", "given", "open_id")
@@ -44,11 +44,11 @@ class TaskHistory:
         self._clients = clients
         self._verdicts: list[Verdict | None] = [None] * REMEMBERED_TASKS
         self.given = 0
-        self.open_id = 0
+        self.open_id: int | None = None
 
     def give(self) -> int:
         """Open the next task; its id."""
-        assert self.open_id == 0, f"client {self._client_id} already has task {self.open_id}"
+        assert self.open_id is None, f"client {self._client_id} already has task {self.open_id}"
         self.open_id = self.given * self._clients + self._client_id + 1
         self._verdicts[self.given % REMEMBERED_TASKS] = None
         self.given += 1

@@ -35,14 +35,14 @@ def _check_membership(coordinator: Coordinator) -> None:
 def _check_tasks(coordinator: Coordinator) -> None:
     clients = coordinator.membership.clients
     assert coordinator.tasks_given == sum(client.tasks.given for client in clients)
-    open_ids = [client.tasks.open_id for client in clients if client.tasks.open_id]
+    open_ids = [client.tasks.open_id for client in clients if client.tasks.open_id is not None]
     assert len(set(open_ids)) == len(open_ids), "a task is open with two clients"
     for client in clients:
         tasks = client.tasks
-        assert (client.state is State.WORKING) == (tasks.open_id != 0), (
+        assert (client.state is State.WORKING) == (tasks.open_id is not None), (
             f"client {client.client_id} is {client.state.name} with open task {tasks.open_id}"
         )
-        if tasks.open_id:
+        if tasks.open_id is not None:
             last = tasks.given - 1
             assert tasks.number_of(tasks.open_id) == last, "an open task is not the last that was given"
             assert tasks.verdict_on(last) is None, "an open task has its verdict already"
@@ -62,7 +62,7 @@ def _check_updates(coordinator: Coordinator) -> None:
     for client in coordinator.membership.clients:
         assert client.unaggregated == of_client[client.client_id]
         if not frees_sender:
-            assert client.unaggregated + (client.tasks.open_id != 0) <= 1, "a client contributes twice"
+            assert client.unaggregated + (client.tasks.open_id is not None) <= 1, "a client contributes twice"
             assert client.state is not State.WAITING or client.unaggregated == 0
         if client.state is State.CONTRIBUTED:
             assert client.unaggregated == 1, "a client waits for a round that does not hold its update"

@@ -186,7 +186,7 @@ class Coordinator:
         self.accepted += 1
         self.pending.append(update)
         client.unaggregated += 1
-        client.tasks.open_id = 0
+        client.tasks.open_id = None
         if self.trigger.frees_sender:
             self.membership.move(client, State.WAITING)
             self._give_tasks(actions)
@@ -221,7 +221,8 @@ class Coordinator:
     def _client_joined(self, event: ClientJoined, actions: list[Action]) -> None:
         client = self._heard_of(event.client_id)
         if client.state in ACTIVE:
-            if client.tasks.open_id and client.tasks.open_id not in event.holding:
+            open_id = client.tasks.open_id
+            if open_id is not None and open_id not in event.holding:
                 self._end_task(client, State.WAITING)
                 if self.phase is not Phase.FINISHED:
                     # It takes the place that it had: no draw, and in the same round.
@@ -287,7 +288,7 @@ class Coordinator:
         return client
 
     def _take_out(self, client: Client, state: State) -> None:
-        if client.tasks.open_id:
+        if client.tasks.open_id is not None:
             self._end_task(client, state)
         else:
             self.membership.move(client, state)
@@ -302,7 +303,7 @@ class Coordinator:
 
     def _end_task(self, client: Client, state: State) -> None:
         """Close the open task of a client without an update."""
-        client.tasks.open_id = 0
+        client.tasks.open_id = None
         self.references.release(client.base_version)
         self.membership.move(client, state)
 
@@ -393,7 +394,7 @@ class Coordinator:
         if self.trigger.cuts_off:
             for client_id in self.membership.active:
                 client = self.membership.clients[client_id]
-                if client.tasks.open_id:
+                if client.tasks.open_id is not None:
                     self._end_task(client, State.WAITING)
 
     def _forget_versions(self, actions: list[Action]) -> None:

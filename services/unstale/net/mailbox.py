@@ -16,6 +16,7 @@ class Mailbox(Generic[T]):
 
     def __init__(self) -> None:
         self._items: deque[T] = deque()
+        self._closed = False
         self._reader, self._writer = socket.socketpair()
         self._reader.setblocking(False)
         self._writer.setblocking(False)
@@ -24,8 +25,10 @@ class Mailbox(Generic[T]):
         return self._reader.fileno()
 
     def post(self, item: T) -> None:
-        """Add an item and wake the reader. Any thread, signal handlers included."""
+        """Add an item and wake the reader, if there still is one. Any thread, signal handlers included."""
         self._items.append(item)
+        if self._closed:
+            return
         try:
             self._writer.send(b"\0")
         except BlockingIOError:
@@ -44,5 +47,7 @@ class Mailbox(Generic[T]):
         return items
 
     def close(self) -> None:
+        """Read no more. What is posted from now on, by a second Ctrl-C perhaps, is for nobody."""
+        self._closed = True
         self._reader.close()
         self._writer.close()

@@ -1,0 +1,69 @@
+"""`python -m benchmarks`: run benchmarks one after the other, and write down what they found.
+
+Each runs as `python -m benchmarks.NAME` in a process of its own, so that none finds the memory and threads of another.
+"""
+
+import argparse
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from benchmarks import machine
+
+RESULTS = Path(__file__).parent / "results"
+
+MARKDOWN = {
+    "ingest": "Updates a second through the server",
+    "first_round": "From start to the first round",
+    "simulation": "Simulator against a bare loop",
+}
+TEXT = {
+    "coordinator_events": "Coordinator events a second",
+    "aggregation": "Aggregation against one read of the matrix",
+}
+TITLES = MARKDOWN | TEXT
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks", description="Run benchmarks, one after the other."
+    )
+    parser.add_argument(
+        "names", nargs="*", metavar="NAME", help=f"which; default: all of {', '.join(TITLES)}"
+    )
+    parser.add_argument(
+        "--quick", action="store_true", help="a rough look in under a minute, not written down"
+    )
+    parser.add_argument(
+        "--no-write", action="store_true", help="print only, write nothing to benchmarks/results/"
+    )
+    arguments = parser.parse_args()
+    unknown = [name for name in arguments.names if name not in TITLES]
+    if unknown:
+        parser.error(f"there is no benchmark {unknown[0]!r}, expected one of {', '.join(TITLES)}")
+    for name in arguments.names or TITLES:
+        found = _report(name, arguments.quick)
+        print(f"{found}\n", flush=True)
+        if not (arguments.quick or arguments.no_write):
+            RESULTS.mkdir(exist_ok=True)
+            path = RESULTS / f"{name}_{machine.hardware()}_{machine.month()}.md"
+            path.write_text(f"{found}\n", encoding="utf-8")
+            print(f"written to {path.relative_to(Path.cwd())}\n", flush=True)
+
+
+def _report(name: str, quick: bool) -> str:
+    """Run one benchmark; what it found, as Markdown with the machine at the head."""
+    arguments = ["-m", f"benchmarks.{name}", *(["--quick"] if quick else [])]
+    head = machine.description(" ".join(["python", *arguments]))
+    started_s = time.perf_counter()
+    found = subprocess.run(
+        [sys.executable, *arguments], check=True, stdout=subprocess.PIPE, text=True
+    ).stdout.strip()
+    took_s = time.perf_counter() - started_s
+    body = found if name in MARKDOWN else f"```text\n{found}\n```"
+    return f"# {TITLES[name]}\n\n{head}\n- took: {took_s:.0f} s\n\n{body}"
+
+
+if __name__ == "__main__":
+    main()

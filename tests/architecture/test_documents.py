@@ -1,0 +1,219 @@
+"""The documents say what is there: commands, names, numbers, tables, examples, files and links."""
+
+import importlib
+import re
+import tomllib
+from contextlib import redirect_stdout
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.main import get_command
+
+from unstale.cli import main
+from unstale.config.write import write_commented
+from unstale.metrics.catalogue import CATALOGUE
+from unstale.policies.registry import ENTRY_POINT_GROUP
+
+ROOT = Path(__file__).parents[2]
+DOCUMENTS = [
+    ROOT / "README.md",
+    ROOT / "CONTRIBUTING.md",
+    ROOT / "CHANGELOG.md",
+    ROOT / "k8s/README.md",
+    *sorted(ROOT.glob("changelog.d/*.md")),
+    *sorted(ROOT.glob("docs/**/*.md")),
+]
+FRAGMENT_KINDS = {"added", "changed", "fixed", "removed"}
+ALREADY_RUN = {"demo", "server", "client", "simulate"}  # these take the keys of a run, checked by `config show`
+
+over_all_documents = pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+
+
+def text_of(name: str) -> str:
+    return (ROOT / name).read_text(encoding="utf-8")
+
+
+def fenced(path: Path, language: str) -> list[str]:
+    """The blocks of one language."""
+    return re.findall(rf"^```{language}\n(.*?)^```$", path.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+
+
+def without_blocks(text: str) -> str:
+    return re.sub(r"^```.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL)
+
+
+def table(text: str, first_column: str) -> list[dict[str, str]]:
+    """The rows of the table whose first column has this head."""
+    lines = re.search(rf"^\| {first_column} \|.*\n(?:\|.*\n)+", text, re.MULTILINE)
+    assert lines is not None
+    head, _, *body = [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines[0].splitlines()]
+    return [dict(zip(head, row, strict=True)) for row in body]
+
+
+def command_lines(word: str) -> list[str]:
+    """Every line of a shell block that starts with this word, its comment left out, in the order of the documents."""
+    blocks = [block for path in DOCUMENTS for block in fenced(path, "sh")]
+    lines = [line.partition(" #")[0].strip() for block in blocks for line in block.splitlines()]
+    return [line for line in lines if line.split()[:1] == [word]]
+
+
+def resolved(name: str) -> Any:
+    """What a dotted name stands for: `learner.screen.defect`, `unstale_proto.codec.decode`."""
+    root = "" if name.startswith("unstale_proto.") else "unstale."
+    parts = name.split(".")
+    for cut in range(len(parts), 0, -1):
+        try:
+            found: Any = importlib.import_module(root + ".".join(parts[:cut]))
+        except ModuleNotFoundError:
+            continue
+        for part in parts[cut:]:
+            found = getattr(found, part)
+        return found
+    raise AttributeError(name)
+
+
+# ----------------------------------------------------------------------------------------------------- files and links
+
+
+def anchors(path: Path) -> set[str]:
+    """The fragments by which the headings of a document can be linked to, as GitHub makes them."""
+    headings = re.findall(r"^#+ (.*)$", without_blocks(path.read_text(encoding="utf-8")), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@over_all_documents
+def test_every_link_leads_somewhere(path: Path) -> None:
+    links = re.findall(r"\]\(([^)\s]+)\)", without_blocks(path.read_text(encoding="utf-8")))
+    for link in links:
+        if link.startswith("https://"):
+            continue
+        file, _, anchor = link.partition("#")
+        target = (path.parent / file).resolve() if file else path
+        assert target.exists(), link
+        if anchor:
+            assert anchor in anchors(target), link
+
+
+@over_all_documents
+def test_every_file_that_is_mentioned_exists(path: Path) -> None:
+    at_the_root = {entry.name for entry in ROOT.iterdir()}
+    for mentioned in re.findall(r"`([\w./-]+)`", without_blocks(path.read_text(encoding="utf-8"))):
+        in_the_root = "/" in mentioned and mentioned.partition("/")[0] in at_the_root
+        below_a_package = re.fullmatch(r"[\w/]+\.py", mentioned) is not None
+        if in_the_root or mentioned in at_the_root:
+            assert (ROOT / mentioned).exists(), mentioned
+        elif below_a_package:
+            assert (ROOT / "services/unstale" / mentioned).exists(), mentioned
+        elif re.search(r"\.(md|toml|txt)$", mentioned):
+            assert mentioned == "algorithms.md", f"{mentioned} is not in the repository"
+
+
+def test_every_fragment_is_named_as_the_convention_says() -> None:
+    for path in ROOT.glob("changelog.d/*"):
+        number, kind, suffix = path.name.split(".")
+        assert number.isdigit() and kind in FRAGMENT_KINDS and suffix == "md"
+        assert len(path.read_text(encoding="utf-8").splitlines()) == 1
+
+
+def test_every_decision_is_in_the_list_under_its_own_title() -> None:
+    rows = table(text_of("docs/decisions/README.md"), "number")
+    files = sorted((ROOT / "docs/decisions").glob("[0-9]*.md"))
+    titles = [path.read_text(encoding="utf-8").splitlines()[0] for path in files]
+    assert [f"# {path.name[:4]}: {row['decision']}" for path, row in zip(files, rows, strict=True)] == titles
+    assert [f"[{path.name[:4]}]({path.name})" for path in files] == [row["number"] for row in rows]
+
+
+# ------------------------------------------------------------------------------------------------------------- commands
+
+
+@pytest.mark.parametrize("line", sorted({*command_lines("unstale"), *command_lines(".venv/bin/unstale")}))
+def test_every_command_is_one_that_unstale_takes(
+    line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_commented(Path("unstale.yaml"), force=False)
+    command, arguments = get_command(main.app), line.split()[1:]
+    while hasattr(command, "commands"):
+        command = command.commands[arguments.pop(0)]
+    command.make_context(line, list(arguments))
+    if command.name in ALREADY_RUN:
+        keys = [argument.replace("SERVER", "localhost") for argument in arguments if argument != "--json"]
+        assert main.run(["config", "show", *keys]) == 0, capsys.readouterr().err
+
+
+def test_the_documents_show_every_command() -> None:
+    shown = {line.split()[1] for line in [*command_lines("unstale"), *command_lines(".venv/bin/unstale")]}
+    assert set(get_command(main.app).commands) <= shown  # type: ignore[attr-defined]
+
+
+def test_every_make_target_exists() -> None:
+    lines = command_lines("make")
+    targets = set(re.findall(r"^([a-z]+):", text_of("Makefile"), re.MULTILINE))
+    assert lines and {line.split()[1] for line in lines} <= targets
+
+
+# ------------------------------------------------------------------------------------------------------------- examples
+
+
+@pytest.mark.parametrize("name", ["README.md", "docs/adding-a-policy.md"])
+def test_the_python_examples_run_and_print_what_is_said(name: str) -> None:
+    text = text_of(name)
+    examples = re.findall(r"^```python\n(.*?)^```\n(?:\n```text\n(.*?)^```)?", text, re.MULTILINE | re.DOTALL)
+    assert examples
+    namespace: dict[str, Any] = {"__name__": "example"}
+    for program, said in examples:
+        printed = StringIO()
+        with redirect_stdout(printed):
+            exec(compile(program, name, "exec"), namespace)
+        assert printed.getvalue() == said
+
+
+def test_the_entry_point_of_the_example_is_one_that_is_looked_for() -> None:
+    (block,) = fenced(ROOT / "docs/adding-a-policy.md", "toml")
+    assert list(tomllib.loads(block)["project"]["entry-points"]) == [ENTRY_POINT_GROUP]
+
+
+# --------------------------------------------------------------------------------------------------- names and numbers
+
+
+def test_the_table_of_metrics_is_the_catalogue() -> None:
+    rows = table(text_of("docs/metrics.md"), "metric")
+    expected = [
+        {
+            "metric": f"`{metric.name}`",
+            "kind": metric.kind,
+            "labels": ", ".join(f"`{label}`" for label in metric.labels),
+            "help": metric.help,
+        }
+        for metric in CATALOGUE
+    ]
+    assert rows == expected
+
+
+def test_the_metrics_named_elsewhere_are_in_the_catalogue() -> None:
+    names = {metric.name for metric in CATALOGUE}
+    names |= {f"{name}_{part}" for name in names for part in ("bucket", "sum", "count")}
+    for path in DOCUMENTS:
+        for name in re.findall(r"\bunstale_(?!proto)\w+", path.read_text(encoding="utf-8")):
+            assert name in names, f"{path.name} names {name}"
+
+
+@pytest.mark.parametrize(
+    "name", re.findall(r"`((?:[a-z_]+\.)+[A-Za-z_][\w.]*)`", without_blocks(text_of("docs/architecture.md")))
+)
+def test_every_name_in_the_architecture_exists(name: str) -> None:
+    if not (ROOT / name).exists():  # `pyproject.toml` is a name too
+        resolved(name)
+
+
+def test_the_limits_in_the_architecture_are_those_of_the_code() -> None:
+    for row in table(text_of("docs/architecture.md"), "limit"):
+        assert resolved(row["limit"].strip("`")) == int(row["value"])
+
+
+def test_the_layers_in_the_architecture_are_those_that_are_enforced() -> None:
+    contracts = tomllib.loads(text_of("pyproject.toml"))["tool"]["importlinter"]["contracts"]
+    (layers,) = [contract["layers"] for contract in contracts if contract["type"] == "layers"]
+    assert "\n".join(f"    {layer}" for layer in layers) in text_of("docs/architecture.md")
