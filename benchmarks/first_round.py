@@ -20,7 +20,7 @@ from benchmarks import report
 
 CLIENTS = 20
 REPEATS = 5
-REPEATS_QUICK = 2
+REPEATS_QUICK = 1
 
 
 def run(quick: bool = False) -> dict[str, list[float]]:

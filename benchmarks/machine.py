@@ -46,6 +46,12 @@ def memory_bytes() -> int:
     return resident
 
 
+def processor_s(pid: int) -> float:
+    """Processor time that a process has used so far, on all cores, in the kernel too."""
+    times = psutil.Process(pid).cpu_times()
+    return float(times.user + times.system)
+
+
 def peak_memory_bytes() -> int | None:
     """Most memory that this process has had at a time (resident), or None where the system does not say.
 

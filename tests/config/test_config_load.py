@@ -27,6 +27,7 @@ OTHER = {
     "partition.name": "iid",
     "partition.alpha": 0.7,
     "partition.min_examples": 9,
+    "save_model": "model.safetensors",
     "threads": 2,
     "training.name": "gradient",
     "training.learning_rate": 0.02,
@@ -175,7 +176,7 @@ WRONG_FILES = {
     ),
     "zzz: 1": (
         "FILE, line 1: unknown key 'zzz'; expected one of client, clients, data, device, evaluate_every, "
-        "min_clients, model, partition, policy, rounds, seed, selector, server, simulation, threads, training, trigger"
+        "min_clients, model, partition, policy, rounds, save_model, seed, selector, server, simulation, threads, training, trigger"
     ),
     "rounds: many": "FILE, line 1: rounds is 'many', expected a whole number from 1 to 1,000,000,000",
     "rounds: 0": "FILE, line 1: rounds is 0, expected a whole number from 1 to 1,000,000,000",

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import fields, is_dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -12,7 +13,7 @@ from unstale.config.settings import Settings
 from unstale.coordinator.settings import CoordinatorSettings, SelectorSettings, TriggerSettings
 from unstale.coordinator.triggers import TRIGGERS, Trigger
 from unstale.errors import UserError, unknown_name
-from unstale.flat import FlatModel
+from unstale.flat import FlatModel, digest
 from unstale.learner.device import choose
 from unstale.learner.updates import Staging
 from unstale.policies import Policy, create
@@ -20,6 +21,7 @@ from unstale.training import registry
 from unstale.training.datasets import DATASETS, Dataset, load
 from unstale.training.evaluate import Evaluation, evaluate
 from unstale.training.local import LocalTraining
+from unstale.training.model_file import check_writable, save
 from unstale.training.models import MODELS, build
 
 
@@ -118,6 +120,24 @@ def evaluation(model: FlatModel, dataset: Dataset, where: torch.device) -> Calla
         return evaluate(model, model_d, inputs_MX, labels_M, dataset.classes)
 
     return measure
+
+
+def saver(settings: Settings, model: FlatModel) -> Callable[[Tensor, int], None]:
+    """A function that writes a model [d] and its version to save_model, if that names a file.
+
+    model: its workspace. Raises UserError, here and not after the run, when the file could not be written.
+    """
+    path = None if settings.save_model is None else Path(settings.save_model)
+    if path is not None:
+        check_writable(path)
+
+    def write(model_d: Tensor, version: int) -> None:
+        if path is None:
+            return
+        about = {"model": settings.model.name, "version": str(version), "digest": digest(model_d)}
+        save(path, model, model_d, about)
+
+    return write
 
 
 def check(settings: Settings) -> None:

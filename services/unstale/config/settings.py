@@ -302,6 +302,9 @@ class Settings(BaseSettings):
         json_schema_extra={"unit": "rounds"},
         description="Rounds between evaluations on the test set.",
     )
+    save_model: Text | None = Field(
+        None, description="File for the last version of the model, in the safetensors format; null for none."
+    )
     device: Text = Field("auto", description="Where to compute: auto, cpu, cuda, cuda:0, ... or mps.")
     threads: int = Field(
         1,

@@ -399,7 +399,7 @@ class Coordinator:
 
     def _forget_versions(self, actions: list[Action]) -> None:
         unneeded = self.references.unneeded()
-        if self.phase is not Phase.FINISHED:
+        if unneeded and self.phase is not Phase.FINISHED:
             actions.extend(ForgetVersion(version=version) for version in unneeded)
 
     def _finish(self, reason: str, actions: list[Action]) -> None:

@@ -89,7 +89,7 @@ def _drift(batch: UpdateBatch, shares_K: Tensor) -> Iterator[tuple[Tensor, float
     for base_d, share in zip(batch.base_models, shares_K.tolist(), strict=True):
         if base_d is not batch.model_d:
             _, factor = bases.get(id(base_d), (base_d, 0.0))
-            bases[id(base_d)] = (base_d, -share)
+            bases[id(base_d)] = (base_d, factor - share)
     if bases:
         yield batch.model_d, -sum(factor for _, factor in bases.values())
         yield from bases.values()

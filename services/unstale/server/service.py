@@ -47,7 +47,8 @@ class Server:
         dataset = parts.dataset(settings)
         model = parts.model(settings, dataset, device)
         coordinator_settings = parts.coordinator_settings(settings)
-        learner = Learner(
+        self._save = parts.saver(settings, model)
+        self._learner = learner = Learner(
             model.parameters_d,
             parts.policy(settings, model.dimension, device),
             parts.rate(settings),
@@ -107,6 +108,7 @@ class Server:
         self._close()
         if self._error is not None:
             raise self._error
+        self._save(self._learner.model_d, self._learner.version)
         assert self._exchange.outcome is not None
         return self._exchange.outcome
 

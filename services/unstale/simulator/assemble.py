@@ -43,6 +43,7 @@ def simulation(
             staging=parts.staging(coordinator_settings, model.dimension, place.device),
             trainer=place.trainer,
             evaluate=parts.evaluation(model, place.dataset, place.device),
+            save=parts.saver(settings, model),
             learning_rate=settings.training.learning_rate,
             clients=settings.clients,
             rounds=settings.rounds,

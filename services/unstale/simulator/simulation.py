@@ -49,7 +49,8 @@ class Parts:
     """What a simulation runs, all in their first state.
 
     coordinator: with leases that never run out, because simulated clients do not vanish. learner: keeps versions.
-    evaluate: measures a model [d]. learning_rate: eta_l of every task. rounds: versions to make.
+    evaluate: measures a model [d]. save: is given the last model [d] and its version. learning_rate: eta_l of every
+    task. rounds: versions to make.
     """
 
     coordinator: Coordinator
@@ -57,6 +58,7 @@ class Parts:
     staging: Staging
     trainer: Trainer
     evaluate: Callable[[Tensor], Evaluation]
+    save: Callable[[Tensor, int], None]
     learning_rate: float
     clients: int
     rounds: int
@@ -83,6 +85,7 @@ class Simulation:
         self._staging = parts.staging
         self._trainer = parts.trainer
         self._evaluate_model = parts.evaluate
+        self._save = parts.save
         self._learning_rate = parts.learning_rate
         self._clients = parts.clients
         self._latency = latency
@@ -122,6 +125,7 @@ class Simulation:
             elif self._timers.get(what) == self._now_s:
                 del self._timers[what]
                 self._handle(events.TimerFired(timer=what, at_s=self._now_s))
+        self._save(self._learner.model_d, self._learner.version)
         return self._tally.ended(
             self._finish.reason,
             self._coordinator.version,
