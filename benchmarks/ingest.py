@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import zmq
 
-from benchmarks import report
+from benchmarks import machine, report
 from benchmarks.ingest_clients import Clients
 
 CLIENTS = 4
@@ -69,11 +69,11 @@ def _measure(size: Size, trigger: str, pairs: int) -> dict[str, Any]:
             Clients(context, server["address"], count=CLIENTS, dimension=size.dimension)
             for server in (real, bare)
         )
-        rates = []
+        measured: dict[Clients, list[_Window]] = {ours: [], theirs: []}
         for pair in range(pairs):
-            order = (ours, theirs) if pair % 2 == 0 else (theirs, ours)
-            rate = {clients: clients.updates_per_s(WARM_S, size.window_s) for clients in order}
-            rates.append((rate[ours], rate[theirs]))
+            for clients in (ours, theirs) if pair % 2 == 0 else (theirs, ours):
+                pid = (real if clients is ours else bare)["process"].pid
+                measured[clients].append(_window(clients, pid, size.window_s))
         ack_s = [seconds for _ in range(size.acks // CLIENTS) for seconds in ours.ack_s(size.pause_s)]
         real["process"].terminate()
         bare["process"].terminate()
@@ -86,9 +86,14 @@ def _measure(size: Size, trigger: str, pairs: int) -> dict[str, Any]:
     return {
         "size": size.name,
         "payload_bytes": 4 * size.dimension,
-        "updates_per_s": [rate for rate, _ in rates],
-        "bare_updates_per_s": [rate for _, rate in rates],
-        "ratios": [ours_per_s / theirs_per_s for ours_per_s, theirs_per_s in rates],
+        "updates_per_s": [window.updates_per_s for window in measured[ours]],
+        "bare_updates_per_s": [window.updates_per_s for window in measured[theirs]],
+        "ratios": [
+            mine.updates_per_s / other.updates_per_s
+            for mine, other in zip(measured[ours], measured[theirs], strict=True)
+        ],
+        "processor_s": statistics.median(window.processor_s for window in measured[ours]),
+        "bare_processor_s": statistics.median(window.processor_s for window in measured[theirs]),
         "rounds": real["versions"],
         "ack_s_p50": float(np.percentile(ack_s, 50)),
         "ack_s_p99": float(np.percentile(ack_s, 99)),
@@ -97,6 +102,20 @@ def _measure(size: Size, trigger: str, pairs: int) -> dict[str, Any]:
         "bare_memory_peak_bytes": bare["memory_peak_bytes"],
         "bare_memory_before_bytes": bare["memory_before_bytes"],
     }
+
+
+class _Window(NamedTuple):
+    """One measurement. processor_s: that the server used for each update, on all cores."""
+
+    updates_per_s: float
+    processor_s: float
+
+
+def _window(clients: Clients, pid: int, window_s: float) -> _Window:
+    before_s, sent_before = machine.processor_s(pid), clients.sent
+    updates_per_s = clients.updates_per_s(WARM_S, window_s)
+    used_s = machine.processor_s(pid) - before_s
+    return _Window(updates_per_s, used_s / (clients.sent - sent_before))
 
 
 @contextmanager
@@ -122,7 +141,8 @@ def markdown(figures: list[dict[str, Any]], trigger: str) -> str:
             "budget",
             "unstale, updates/s",
             "bare pyzmq, updates/s",
-            "unstale, GB/s",
+            "processor time",
+            "bare",
         ),
         [
             (
@@ -131,7 +151,8 @@ def markdown(figures: list[dict[str, Any]], trigger: str) -> str:
                 f"{BUDGET_RATIO}" if size["payload_bytes"] >= 250_000 else "-",
                 report.median_and_spread(size["updates_per_s"], ",.0f"),
                 report.median_and_spread(size["bare_updates_per_s"], ",.0f"),
-                f"{size['payload_bytes'] * statistics.median(size['updates_per_s']) / 1e9:.2f}",
+                f"{size['processor_s'] * 1e3:.3f} ms",
+                f"{size['bare_processor_s'] * 1e3:.3f} ms",
             )
             for size in figures
         ],
@@ -154,7 +175,8 @@ def markdown(figures: list[dict[str, Any]], trigger: str) -> str:
     )
     return (
         f"Updates accepted a second from {CLIENTS} clients that answer at once, policy fedavg, trigger {trigger} with "
-        f"K = {K}; median and spread of {len(figures[0]['ratios'])} alternating pairs.\n\n{throughput}\n\n"
+        f"K = {K}; median and spread of {len(figures[0]['ratios'])} alternating pairs. "
+        f"Processor time is the server's, for each update, on all cores.\n\n{throughput}\n\n"
         "One update to an idle server until its ack, its transfer included; resident memory of the server's process, "
         f"above what it had after its imports.\n\n{latency}"
     )

@@ -26,7 +26,12 @@ DOCUMENTS = [
     *sorted(ROOT.glob("docs/**/*.md")),
 ]
 FRAGMENT_KINDS = {"added", "changed", "fixed", "removed"}
-ALREADY_RUN = {"demo", "server", "client", "simulate"}  # these take the keys of a run, checked by `config show`
+ALREADY_RUN = {
+    "demo",
+    "server",
+    "client",
+    "simulate",
+}  # these take the keys of a run, checked by `config show`
 
 over_all_documents = pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
 
@@ -37,7 +42,9 @@ def text_of(name: str) -> str:
 
 def fenced(path: Path, language: str) -> list[str]:
     """The blocks of one language."""
-    return re.findall(rf"^```{language}\n(.*?)^```$", path.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    return re.findall(
+        rf"^```{language}\n(.*?)^```$", path.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL
+    )
 
 
 def without_blocks(text: str) -> str:

@@ -176,7 +176,8 @@ WRONG_FILES = {
     ),
     "zzz: 1": (
         "FILE, line 1: unknown key 'zzz'; expected one of client, clients, data, device, evaluate_every, "
-        "min_clients, model, partition, policy, rounds, save_model, seed, selector, server, simulation, threads, training, trigger"
+        "min_clients, model, partition, policy, rounds, save_model, seed, selector, server, simulation, "
+        "threads, training, trigger"
     ),
     "rounds: many": "FILE, line 1: rounds is 'many', expected a whole number from 1 to 1,000,000,000",
     "rounds: 0": "FILE, line 1: rounds is 0, expected a whole number from 1 to 1,000,000,000",

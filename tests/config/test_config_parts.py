@@ -87,3 +87,14 @@ def test_what_only_a_part_knows_is_told_before_anything_starts(sentence: str, va
     with pytest.raises(UserError) as raised:
         check(from_variables(**values))
     assert str(raised.value) == sentence
+
+
+@pytest.mark.parametrize(
+    ("trigger", "given", "weighting"),
+    [("sync", {}, "samples"), ("k-async", {}, "uniform"), ("sync", {"weighting": "uniform"}, "uniform")],
+)
+def test_fedavg_weighs_by_samples_in_synchronous_rounds_unless_told_otherwise(
+    trigger: str, given: dict[str, str], weighting: str
+) -> None:
+    settings = Settings(policy={"name": "fedavg", "settings": given}, trigger={"name": trigger})
+    assert policy(settings, 4, "cpu").settings.weighting == weighting

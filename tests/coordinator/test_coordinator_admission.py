@@ -67,6 +67,14 @@ def test_an_update_from_another_version_than_its_task_is_rejected_and_closes_the
     assert driver.update(0, base_version=1) == ["ack 0 #1 rejected unknown-version", "discard 1", "round v0:"]
 
 
+def test_an_update_from_an_older_version_than_its_task_is_rejected(drive):
+    driver = drive("async", clients=1)
+    driver.start()
+    driver.updates(0)
+    driver.applied()
+    assert driver.update(0, base_version=0)[0] == "ack 0 #2 rejected unknown-version"
+
+
 def test_a_wrong_version_is_named_before_a_defect(drive):
     driver = drive("k-async", clients=2, k=2)
     driver.start()

@@ -50,7 +50,7 @@ def test_a_client_that_joins_again_without_its_task_gets_a_new_one_at_once(drive
     driver.updates(1)
     driver.applied()
     # The lost task was of version 0, which nobody needs then.
-    assert driver.join(0) == ["task 0 #3 v1 n1", "forget v0"]
+    assert driver.join(0) == ["forget v0", "task 0 #3 v1 n1"]
     assert driver.update(0, task_id=1, base_version=0)[0] == "ack 0 #1 rejected expired-task"
     assert driver.update(0) == ["ack 0 #3 accepted", "round v1: 0+0"]
 

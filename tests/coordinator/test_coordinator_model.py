@@ -12,6 +12,15 @@ from unstale.coordinator.machine import Coordinator
 from unstale.coordinator.settings import CoordinatorSettings, SelectorSettings, TriggerSettings
 
 LEASE_S, WAIT_S, RETRY_S = 10.0, 4.0, 2.0
+ORDER = (
+    actions.Acknowledge,
+    actions.DiscardUpdate,
+    actions.ForgetVersion,
+    actions.Evaluate,
+    actions.SendTask,
+    actions.ApplyRound,
+    actions.Finish,
+)
 
 
 @st.composite
@@ -195,6 +204,9 @@ class Shells(RuleBasedStateMachine):
             self.perform(action)
         if was_finished:
             assert all(isinstance(action, actions.Acknowledge | actions.DiscardUpdate) for action in told)
+        # The order in which `handle` promises them, timers aside.
+        order = [ORDER.index(type(action)) for action in told if type(action) in ORDER]
+        assert order == sorted(order)
         acknowledged = sum(isinstance(action, actions.Acknowledge) for action in told)
         assert acknowledged == isinstance(event, events.UpdateArrived)
 

@@ -85,6 +85,13 @@ def test_at_most_size_clients_are_busy_and_a_place_is_free_when_the_round_is_app
     assert chosen[0] != busy[1]
 
 
+def test_a_client_that_waits_for_its_round_keeps_its_place(drive):
+    driver = drive("k-async", clients=3, k=2, size=2, min_clients=2)
+    driver.join(0, 1)
+    driver.updates(0)
+    assert told_to(driver.join(2)) == []
+
+
 def test_the_place_of_a_client_that_left_is_filled_at_once(drive):
     driver = drive("k-async", clients=3, k=2, size=2)
     busy = told_to(driver.start())

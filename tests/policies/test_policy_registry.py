@@ -88,11 +88,27 @@ def test_a_policy_knows_what_it_was_made_for() -> None:
             {"normalize": True},
             "unknown setting 'normalize' of policy 'dynsgd'; did you mean 'normalise'?",
         ),
-        ("fedasync", {"alpha": 1.5}, "policy.alpha is 1.5, expected a number > 0 and <= 1"),
-        ("fedasync", {"alpha": float("nan")}, "policy.alpha is nan, expected a number > 0 and <= 1"),
-        ("fedasync", {"b": -1}, "policy.b is -1, expected a whole number >= 0"),
-        ("fedavg", {"weighting": "sample"}, "policy.weighting is 'sample', expected one of uniform, samples"),
-        ("dynsgd", {"normalise": "perhaps"}, "policy.normalise is 'perhaps', expected true or false"),
+        (
+            "fedasync",
+            {"alpha": 1.5},
+            "setting 'alpha' of policy 'fedasync' is 1.5, expected a number > 0 and <= 1",
+        ),
+        (
+            "fedasync",
+            {"alpha": float("nan")},
+            "setting 'alpha' of policy 'fedasync' is nan, expected a number > 0 and <= 1",
+        ),
+        ("fedasync", {"b": -1}, "setting 'b' of policy 'fedasync' is -1, expected a whole number >= 0"),
+        (
+            "fedavg",
+            {"weighting": "sample"},
+            "setting 'weighting' of policy 'fedavg' is 'sample', expected one of uniform, samples",
+        ),
+        (
+            "dynsgd",
+            {"normalise": "perhaps"},
+            "setting 'normalise' of policy 'dynsgd' is 'perhaps', expected true or false",
+        ),
         ("fedavg", {"dimension": 0}, "dimension is 0, expected a whole number >= 1"),
         ("fedavg", {"clients": 2.5}, "clients is 2.5, expected a whole number >= 1"),
         ("fedavg", {"device": "gpu"}, "device is 'gpu', expected cpu, cuda, cuda:<number> or mps"),
@@ -111,7 +127,9 @@ def test_a_plug_in_is_listed_and_made_like_the_others(monkeypatch: pytest.Monkey
     assert describe("nothing").summary == "Moves nothing."
     assert describe("nothing").settings[0].required
     assert isinstance(create("nothing", dimension=4, clients=5, times=1), Nothing)
-    assert message("nothing") == "policy.times is missing, expected a whole number >= 1"
+    assert (
+        message("nothing") == "setting 'times' of policy 'nothing' is missing, expected a whole number >= 1"
+    )
 
 
 @pytest.mark.parametrize(

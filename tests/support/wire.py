@@ -16,15 +16,18 @@ M = TypeVar("M", bound=Message)
 class RawClient:
     """A DEALER without any of our own client's manners. Used as a context, it vanishes without a goodbye.
 
-    session: 16 bytes in hex; made from the client id unless given.
+    session: 16 bytes in hex; made from the client id unless given. receive_queue: messages that it takes in unread.
     """
 
-    def __init__(self, address: str, client_id: int = 0, session: str | None = None) -> None:
+    def __init__(
+        self, address: str, client_id: int = 0, session: str | None = None, receive_queue: int = 1000
+    ) -> None:
         self.client_id = client_id
         self.session = session or f"{client_id:032x}"
         self.address = address
         self.socket = zmq.Context.instance().socket(zmq.DEALER)
         self.socket.setsockopt(zmq.LINGER, 0)
+        self.socket.setsockopt(zmq.RCVHWM, receive_queue)
         self.socket.connect(address)
 
     def __enter__(self) -> "RawClient":

@@ -40,11 +40,14 @@ def outcome(end: Outcome, *, as_json: bool, clock: str) -> None:
     if as_json:
         json_line("finished", asdict(end))
         return
+    overflow = (
+        f"{end.overflows} steps left the range of float32 and were not taken\n" if end.overflows else ""
+    )
     updates = ", ".join(f"{count} {name}" for name, count in end.updates.items())
     print(
         f"{end.reason} at version {end.versions} after {end.seconds:.1f} s{clock}: "
         f"test accuracy {end.test_accuracy:.4f}, mean staleness {rounds_late(end.staleness_mean)}, updates: {updates}\n"
-        f"model digest {end.model_digest}",
+        f"{overflow}model digest {end.model_digest}",
         flush=True,
     )
 

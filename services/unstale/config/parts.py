@@ -17,6 +17,7 @@ from unstale.flat import FlatModel, digest
 from unstale.learner.device import choose
 from unstale.learner.updates import Staging
 from unstale.policies import Policy, create
+from unstale.policies.registry import synchronous_defaults
 from unstale.training import registry
 from unstale.training.datasets import DATASETS, Dataset, load
 from unstale.training.evaluate import Evaluation, evaluate
@@ -64,7 +65,15 @@ def policy(settings: Settings, dimension: int, where: torch.device | str) -> Pol
             raise UserError(
                 f"policy.settings.{key} is given, expected settings that `unstale policies` lists"
             )
-    return create(chosen.name, dimension=dimension, clients=settings.clients, device=where, **chosen.settings)
+    trigger = TRIGGERS.get(settings.trigger.name)
+    defaults = synchronous_defaults(chosen.name) if trigger is not None and trigger.in_rounds else {}
+    return create(
+        chosen.name,
+        dimension=dimension,
+        clients=settings.clients,
+        device=where,
+        **{**defaults, **chosen.settings},
+    )
 
 
 def rate(settings: Settings) -> float:

@@ -122,9 +122,8 @@ class Coordinator:
     def handle(self, event: Event) -> list[Action]:
         """Take in one event; what is to be done about it, in this order.
 
-        The answer to the event (Acknowledge, DiscardUpdate); ForgetVersion, ascending; Evaluate; SendTask;
-        then what closes the round, ApplyRound, and the timers; or, at the end of the run, CancelTimer and
-        Finish.
+        The answer to the event (Acknowledge, DiscardUpdate); ForgetVersion, ascending; Evaluate; SendTask, and
+        ApplyRound; among these, timers. The end of the run is CancelTimer, then Finish.
         """
         assert event.at_s >= self.now_s, f"time went back from {self.now_s} to {event.at_s}"
         self.now_s = event.at_s
@@ -224,10 +223,10 @@ class Coordinator:
             open_id = client.tasks.open_id
             if open_id is not None and open_id not in event.holding:
                 self._end_task(client, State.WAITING)
+                self._forget_versions(actions)
                 if self.phase is not Phase.FINISHED:
                     # It takes the place that it had: no draw, and in the same round.
                     self._send_task(client, actions)
-                    self._forget_versions(actions)
             return
         waits_for_its_round = client.unaggregated > 0 and not self.trigger.frees_sender
         self.membership.move(client, State.CONTRIBUTED if waits_for_its_round else State.WAITING)
@@ -248,6 +247,7 @@ class Coordinator:
         client = self._client(event.client_id)
         if client.state in ACTIVE:
             self._take_out(client, State.LEFT)
+            self._forget_versions(actions)
             self._give_tasks(actions)
             self._go_on(actions)
         elif client.state is State.LOST:
@@ -299,6 +299,7 @@ class Coordinator:
         for client_id in silent:
             self._take_out(self.membership.clients[client_id], State.LOST)
         if silent:
+            self._forget_versions(actions)
             self._give_tasks(actions)
 
     def _end_task(self, client: Client, state: State) -> None:

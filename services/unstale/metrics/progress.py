@@ -31,7 +31,8 @@ class Outcome:
 
     reason: `finished` or `shutdown`. test_accuracy, test_loss: of the last evaluation, nan without one. seconds: from
     the first task to the end, on the shell's clock. updates: number by outcome. staleness_mean: over all updates
-    aggregated. model_digest: SHA-256 of the last version, in hex.
+    aggregated. overflows: rounds whose step left the range of float32 and was not taken. model_digest: SHA-256 of the
+    last version, in hex.
     """
 
     reason: str
@@ -41,6 +42,7 @@ class Outcome:
     seconds: float
     updates: dict[str, int]
     staleness_mean: float
+    overflows: int
     model_digest: str
 
 
@@ -54,6 +56,7 @@ class Tally:
         self._started_s: float | None = None
         self._since_s = 0.0
         self._accepted = 0
+        self._overflows = 0
         self._staleness = _Mean()
         self._staleness_in_all = _Mean()
         self._accuracy = self._loss = nan
@@ -67,9 +70,10 @@ class Tally:
         """An update will count."""
         self._accepted += 1
 
-    def applied(self, staleness: Sequence[int], digest: str) -> None:
-        """A round is a version. digest: of its model."""
+    def applied(self, staleness: Sequence[int], digest: str, *, overflowed: bool) -> None:
+        """A round is a version. digest: of its model. overflowed: its step was not taken."""
         self._digest = digest
+        self._overflows += overflowed
         self._staleness.add(staleness)
         self._staleness_in_all.add(staleness)
 
@@ -102,6 +106,7 @@ class Tally:
             seconds=self._elapsed_s(at_s),
             updates=dict(updates),
             staleness_mean=self._staleness_in_all.value,
+            overflows=self._overflows,
             model_digest=self._digest,
         )
 

@@ -1,5 +1,6 @@
 """FedAvg: the plain average of the round's updates, however old they are."""
 
+from types import MappingProxyType
 from typing import Literal
 
 from pydantic import Field
@@ -20,11 +21,13 @@ class FedAvg(Policy[FedAvgSettings]):
 
         direction_d = sum_i p_i * g_i,   p_i = 1/K, or n_i / sum_j n_j for weighting="samples"
 
-    g: rows of updates.matrix_Kd, float32, one device; not written to. n: num_examples_K.
+    g: rows of updates.matrix_Kd, float32, one device; not written to. n: num_examples_K. In synchronous rounds n_i
+    weighs by default, as published; in the K-async loop everyone counts the same.
     Source: algorithms.md 2.1.
     """
 
     Settings = FedAvgSettings
+    synchronous_defaults = MappingProxyType({"weighting": "samples"})
     source = "McMahan et al. 2017, Communication-Efficient Learning of Deep Networks; algorithms.md 2.1"
 
     def step(self, batch: UpdateBatch) -> Step:

@@ -6,6 +6,7 @@ Legend: K updates of the round, in order of arrival; d parameters.
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, ClassVar, Generic, TypeVar
 
 import torch
@@ -92,6 +93,8 @@ class Policy(ABC, Generic[S]):
     Settings: ClassVar[type[PolicySettings]] = PolicySettings
     source: ClassVar[str]
     """Where the method is defined, for people: the paper, and the section of algorithms.md."""
+    synchronous_defaults: ClassVar[Mapping[str, Any]] = MappingProxyType({})
+    """Settings whose default is another one where rounds wait for their participants."""
     needs_base_models: ClassVar[bool] = False
     """Whether `UpdateBatch.model_d` and `base_models` must be filled."""
 

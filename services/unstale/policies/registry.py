@@ -79,6 +79,11 @@ def describe(name: str) -> PolicyDescription:
     )
 
 
+def synchronous_defaults(name: str) -> dict[str, Any]:
+    """The settings whose default is another one in synchronous rounds, with that default."""
+    return dict(_find(name).synchronous_defaults)
+
+
 def create(
     name: str, /, *, dimension: int, clients: int, device: torch.device | str = "cpu", **settings: Any
 ) -> Policy[Any]:
@@ -134,8 +139,8 @@ def _checked(name: str, policy_class: type[Policy[Any]], settings: dict[str, Any
         raise UserError(f"unknown setting {key!r} of policy {name!r}{advice}")
     expected = _setting(key, fields[key]).expected
     if first["type"] == "missing":
-        raise UserError(f"policy.{key} is missing, expected {expected}")
-    raise UserError(f"policy.{key} is {first['input']!r}, expected {expected}")
+        raise UserError(f"setting {key!r} of policy {name!r} is missing, expected {expected}")
+    raise UserError(f"setting {key!r} of policy {name!r} is {first['input']!r}, expected {expected}")
 
 
 def _setting(key: str, field: FieldInfo) -> SettingDescription:

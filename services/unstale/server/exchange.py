@@ -257,7 +257,9 @@ class Exchange:
     def _applied(self, applied: Applied) -> None:
         result = applied.result
         self._payload = _wrap(applied.frames)
-        self._tally.applied(result.staleness, result.digest)
+        self._tally.applied(result.staleness, result.digest, overflowed=result.overflowed)
+        if result.overflowed:
+            log.warning("version %d: its step left the range of float32 and was not taken", result.version)
         self._instruments.record_all(
             observe.round_applied(
                 result.version,

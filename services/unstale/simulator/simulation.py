@@ -193,7 +193,7 @@ class Simulation:
             taken.matrix_Kd, translate.to_round(action.contributions, taken.updates)
         )
         taken.release()
-        self._tally.applied(result.staleness, result.digest)
+        self._tally.applied(result.staleness, result.digest, overflowed=result.overflowed)
         self._made = events.RoundApplied(version=result.version, at_s=self._now_s)
 
     def _forget_version(self, action: actions.ForgetVersion) -> None:

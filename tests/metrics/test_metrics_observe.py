@@ -1,0 +1,84 @@
+"""What each fact of a run adds to the metrics, written out."""
+
+from prometheus_client.metrics import Histogram
+
+from unstale.metrics import catalogue, observe
+from unstale.metrics.observe import Observation
+
+
+def test_an_accepted_update_is_counted_without_a_reason_and_its_bytes_with_it() -> None:
+    assert observe.verdict("accepted", None, 2600) == (
+        Observation(catalogue.UPDATES, 1, ("accepted", "")),
+        Observation(catalogue.UPDATE_BYTES, 2600, ("received",)),
+    )
+
+
+def test_a_rejected_update_is_counted_by_its_reason() -> None:
+    counted, received = observe.verdict("rejected", "non-finite", 8)
+    assert counted == Observation(catalogue.UPDATES, 1, ("rejected", "non-finite"))
+    assert received.value == 8
+
+
+def test_a_refused_message_and_a_sent_task_are_one_observation_each() -> None:
+    assert observe.refused("unknown-type") == Observation(catalogue.MESSAGES_REFUSED, 1, ("unknown-type",))
+    assert observe.task_sent(2600) == Observation(catalogue.UPDATE_BYTES, 2600, ("sent",))
+
+
+def test_a_round_lasts_as_long_as_its_waiting_and_its_aggregation() -> None:
+    made = list(
+        observe.round_applied(7, [0, 2], [0.75, 0.25], wait_s=0.5, aggregate_s=0.25, device_memory_bytes=1024)
+    )
+    assert made == [
+        Observation(catalogue.MODEL_VERSION, 7),
+        Observation(catalogue.ROUND_DURATION, 0.75),
+        Observation(catalogue.ROUND_PHASE_DURATION, 0.5, ("wait",)),
+        Observation(catalogue.ROUND_PHASE_DURATION, 0.25, ("aggregate",)),
+        Observation(catalogue.DEVICE_MEMORY, 1024),
+        Observation(catalogue.UPDATE_STALENESS, 0),
+        Observation(catalogue.UPDATE_STALENESS, 2),
+        Observation(catalogue.AGGREGATION_WEIGHT, 0.75),
+        Observation(catalogue.AGGREGATION_WEIGHT, 0.25),
+    ]
+
+
+def test_a_round_of_no_updates_has_neither_staleness_nor_weights() -> None:
+    made = {
+        observation.metric
+        for observation in observe.round_applied(1, [], [], wait_s=1, aggregate_s=1, device_memory_bytes=0)
+    }
+    assert catalogue.UPDATE_STALENESS not in made
+    assert catalogue.AGGREGATION_WEIGHT not in made
+
+
+def test_a_class_that_the_test_set_has_none_of_has_no_accuracy() -> None:
+    made = list(observe.evaluated(0.5, 1.25, [1.0, None, 0.0], evaluate_s=0.125))
+    assert made == [
+        Observation(catalogue.TEST_ACCURACY, 0.5),
+        Observation(catalogue.TEST_LOSS, 1.25),
+        Observation(catalogue.ROUND_PHASE_DURATION, 0.125, ("evaluate",)),
+        Observation(catalogue.TEST_CLASS_ACCURACY, 1.0, ("0",)),
+        Observation(catalogue.TEST_CLASS_ACCURACY, 0.0, ("2",)),
+    ]
+
+
+def test_names_follow_the_conventions() -> None:
+    # prometheus.io, "naming": one prefix, base units, `_total` on counters and on nothing else.
+    for metric in catalogue.CATALOGUE:
+        assert metric.name.startswith("unstale_")
+        assert metric.name.endswith("_total") == (metric.kind == "counter"), metric.name
+        assert metric.help.endswith("."), metric.name
+        assert not any(unit in metric.name for unit in ("milli", "micro", "percent", "minutes")), metric.name
+    names = [metric.name for metric in catalogue.CATALOGUE]
+    assert len(set(names)) == len(names)
+
+
+def test_histograms_and_nothing_else_have_buckets_and_they_rise() -> None:
+    for metric in catalogue.CATALOGUE:
+        assert bool(metric.buckets) == (metric.kind == "histogram"), metric.name
+        assert list(metric.buckets) == sorted(set(metric.buckets)), metric.name
+    assert catalogue.UPDATE_STALENESS.buckets != Histogram.DEFAULT_BUCKETS  # those are for seconds
+
+
+def test_no_label_is_an_identity() -> None:
+    allowed = {"phase", "outcome", "reason", "direction", "class", "state"}
+    assert {label for metric in catalogue.CATALOGUE for label in metric.labels} <= allowed

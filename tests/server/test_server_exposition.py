@@ -1,0 +1,60 @@
+"""Observations become what Prometheus reads."""
+
+from prometheus_client import Metric as Family
+from prometheus_client import generate_latest
+from prometheus_client.parser import text_string_to_metric_families
+
+from unstale.metrics import catalogue
+from unstale.metrics.observe import Observation
+from unstale.server.exposition import Instruments
+
+
+def families(instruments: Instruments) -> dict[str, Family]:
+    text = generate_latest(instruments.registry).decode()
+    return {family.name: family for family in text_string_to_metric_families(text)}
+
+
+def values(instruments: Instruments, family: str) -> dict[tuple[str, ...], float]:
+    """By name and label values."""
+    return {(s.name, *s.labels.values()): s.value for s in families(instruments)[family].samples}
+
+
+def test_every_metric_of_the_catalogue_is_there_with_its_help_and_kind() -> None:
+    found = families(Instruments())
+    for metric in catalogue.CATALOGUE:
+        family = found[metric.name.removesuffix("_total")]
+        assert (family.documentation, family.type) == (metric.help, metric.kind)
+    assert len(found) == len(catalogue.CATALOGUE)
+
+
+def test_a_counter_grows_a_gauge_becomes_and_a_histogram_counts() -> None:
+    instruments = Instruments()
+    instruments.record_all(
+        [
+            Observation(catalogue.UPDATES, 1, ("accepted", "")),
+            Observation(catalogue.UPDATES, 2, ("accepted", "")),
+            Observation(catalogue.UPDATES, 1, ("rejected", "non-finite")),
+            Observation(catalogue.MODEL_VERSION, 4),
+            Observation(catalogue.MODEL_VERSION, 3),
+            Observation(catalogue.UPDATE_STALENESS, 0),
+            Observation(catalogue.UPDATE_STALENESS, 3),
+        ]
+    )
+    counted = values(instruments, "unstale_updates")
+    assert counted["unstale_updates_total", "accepted", ""] == 3
+    assert counted["unstale_updates_total", "rejected", "non-finite"] == 1
+    assert values(instruments, "unstale_model_version") == {("unstale_model_version",): 3}
+    staleness = values(instruments, "unstale_update_staleness_rounds")
+    name = "unstale_update_staleness_rounds"
+    assert (staleness[name + "_count",], staleness[name + "_sum",]) == (2, 3)
+    # bounds are inclusive, and each counts what is at most it
+    assert [staleness[name + "_bucket", bound] for bound in ("0.0", "2.0", "3.0", "+Inf")] == [1, 1, 2, 2]
+
+
+def test_a_gauge_that_follows_is_asked_at_every_scrape() -> None:
+    instruments = Instruments()
+    now = [5.0]
+    instruments.follow(catalogue.CLIENTS, ("working",), lambda: now[0])
+    assert values(instruments, "unstale_clients") == {("unstale_clients", "working"): 5}
+    now[0] = 6.0
+    assert values(instruments, "unstale_clients") == {("unstale_clients", "working"): 6}

@@ -1,0 +1,145 @@
+"""/metrics of a run under way, every number of it counted by hand. Source: design.md 9."""
+
+from urllib.error import URLError
+
+import numpy as np
+import pytest
+from prometheus_client import Metric as Family
+
+from support.running import RunningServer, small
+from support.scrape import Page, families, get, sample
+from support.wire import RawClient, update_of
+from unstale.coordinator.membership import State
+from unstale.metrics import catalogue
+from unstale.server.service import Server
+from unstale_proto.errors import Reason
+from unstale_proto.messages import Ack, Bye, Error, Stop
+
+pytestmark = pytest.mark.network
+
+ONES = np.ones(650, dtype="<f4")
+MODEL_BYTES = 4 * 650
+
+LABELS: dict[str, set[str]] = {
+    "phase": {"wait", "aggregate", "evaluate"},
+    "outcome": {"accepted", "duplicate", "rejected"},
+    "reason": {"", *(reason.value for reason in Reason)},
+    "direction": {"received", "sent"},
+    "class": {str(label) for label in range(10)},
+    "state": {state.name.lower() for state in State},
+}
+
+
+def total(family: Family, name: str, **labels: str) -> float:
+    """The sum of the samples that have these labels among theirs."""
+    return sum(s.value for s in family.samples if s.name == name and labels.items() <= s.labels.items())
+
+
+def test_every_number_of_a_run_under_way() -> None:
+    settings = small(clients=3, rounds=9, evaluate_every=1, trigger={"name": "k-async", "k": 2})
+    with (
+        RunningServer(settings) as server,
+        RawClient(server.address, 0) as a,
+        RawClient(server.address, 1) as b,
+        RawClient(server.address, 2) as c,
+    ):
+        for client in (a, b, c):
+            client.join()
+        tasks = {client.client_id: client.task()[0] for client in (a, b, c)}  # 3 models sent
+        a.answer(tasks[0], ONES)
+        b.answer(tasks[1], ONES)  # version 1 of a and b, both fresh
+        tasks[0], tasks[1] = a.task()[0], b.task()[0]  # 5 sent
+        c.answer(tasks[2], ONES)
+        a.answer(tasks[0], ONES)  # version 2 of c, one round late, and a, fresh
+        a.task()
+        tasks[2] = c.task()[0]  # 7 sent
+        c.answer(tasks[2], ONES)  # accepted, and waits
+        c.answer(tasks[2], ONES)  # a copy of it
+        b.say(update_of(tasks[1]), [(ONES * np.nan).tobytes()])
+        assert b.hear(Ack).reason is Reason.NON_FINITE
+        b.say_bytes(b"noise")
+        assert b.hear(Error).reason is Reason.MALFORMED_HEADER
+
+        found = families(server.http)
+        by_name = {metric.name: found[metric.name.removesuffix("_total")] for metric in catalogue.CATALOGUE}
+        for metric in catalogue.CATALOGUE:
+            family = by_name[metric.name]
+            assert family.documentation == metric.help
+            assert family.samples, f"{metric.name} has no value"
+            for one in family.samples:
+                own = {name: value for name, value in one.labels.items() if name != "le"}
+                assert set(own) == set(metric.labels)
+                for name, value in own.items():
+                    assert value in LABELS[name], f"{metric.name}: {name} is {value!r}"
+
+        updates, name = by_name["unstale_updates_total"], "unstale_updates_total"
+        assert total(updates, name, outcome="accepted", reason="") == 2 * 2 + 1  # K * version + those waiting
+        assert total(updates, name, outcome="duplicate") == 1
+        assert total(updates, name, outcome="rejected") == 1
+        traffic, name = by_name["unstale_update_bytes_total"], "unstale_update_bytes_total"
+        assert total(traffic, name, direction="received") == 7 * MODEL_BYTES
+        assert total(traffic, name, direction="sent") == 7 * MODEL_BYTES
+        refused = by_name["unstale_messages_refused_total"]
+        assert total(refused, refused.name + "_total", reason="malformed-header") == 1
+
+        assert total(by_name["unstale_model_version"], "unstale_model_version") == 2
+        staleness, name = by_name["unstale_update_staleness_rounds"], "unstale_update_staleness_rounds"
+        assert total(staleness, name + "_count") == 4
+        assert total(staleness, name + "_sum") == 0 + 0 + 1 + 0
+        weight, name = by_name["unstale_aggregation_weight"], "unstale_aggregation_weight"
+        assert total(weight, name + "_count") == 4
+        assert 0 < total(weight, name + "_sum") <= 4
+        duration, name = by_name["unstale_round_duration_seconds"], "unstale_round_duration_seconds"
+        assert total(duration, name + "_count") == 2
+        phases, phase_name = (
+            by_name["unstale_round_phase_duration_seconds"],
+            "unstale_round_phase_duration_seconds",
+        )
+        assert total(phases, phase_name + "_count", phase="aggregate") == 2
+        assert total(phases, phase_name + "_count", phase="wait") == 2
+        waited_and_aggregated = sum(
+            total(phases, phase_name + "_sum", phase=phase) for phase in ("wait", "aggregate")
+        )
+        assert total(duration, name + "_sum") == pytest.approx(waited_and_aggregated)
+        assert total(duration, name + "_sum") > 0
+
+        assert 0 <= total(by_name["unstale_test_accuracy_ratio"], "unstale_test_accuracy_ratio") <= 1
+        assert total(by_name["unstale_test_loss"], "unstale_test_loss") > 0
+        by_class = by_name["unstale_test_class_accuracy_ratio"].samples
+        assert {one.labels["class"] for one in by_class} == LABELS["class"]
+        assert all(0 <= one.value <= 1 for one in by_class)
+        assert total(by_name["unstale_device_memory_bytes"], "unstale_device_memory_bytes") == 0
+
+        clients = {one.labels["state"]: one.value for one in by_name["unstale_clients"].samples}
+        assert clients == {"absent": 0, "waiting": 1, "working": 1, "contributed": 1, "lost": 0, "left": 0}
+
+
+def test_health_and_readiness_from_before_the_run_to_after_its_end() -> None:
+    settings = small(clients=1, rounds=1, server={"linger_s": 60.0})
+    with RunningServer(settings) as server, RawClient(server.address) as client:
+        assert get(f"{server.http}/readyz") == Page(
+            200, "ok\n"
+        )  # it takes clients, before the first has come
+        assert get(f"{server.http}/healthz") == Page(200, "ok\n")
+        assert get(f"{server.http}/").status == 404
+        client.join()
+        task, _ = client.task()
+        client.answer(task, ONES)
+        assert client.hear(Stop).reason == "finished"
+        assert get(f"{server.http}/readyz").status == 503  # a newcomer would come too late
+        assert get(f"{server.http}/healthz").status == 200  # but it does its work: saying goodbye
+        assert sample(server.http, "unstale_model_version") == 1
+        client.say(Bye())
+        server.end()
+        with pytest.raises(URLError):
+            get(f"{server.http}/readyz")
+
+
+def test_a_server_that_does_not_run_yet_is_neither_ready_nor_healthy() -> None:
+    server = Server(small(), on_progress=lambda _: None)
+    url = f"http://{server.http_address}"
+    assert get(f"{url}/readyz").status == 503
+    assert get(f"{url}/healthz").status == 503
+    assert sample(url, "unstale_clients", state="absent") == 2
+    server.stop()
+    assert server.run().reason == "shutdown"

@@ -1,0 +1,202 @@
+"""ZeroMQ's known traps, each met by a real server. Source: design.md 4."""
+
+import numpy as np
+import pytest
+import zmq
+from zmq.utils.monitor import parse_monitor_message
+
+from support.running import PATIENCE_S, RunningServer, small
+from support.scrape import sample
+from support.wire import RawClient, update_of
+from unstale_proto.errors import Reason
+from unstale_proto.limits import FRAME_BYTES_MAX
+from unstale_proto.messages import Ack, Error, Heartbeat, Hello, Stop, Task, Welcome
+
+pytestmark = pytest.mark.network
+
+ONES = np.ones(650, dtype="<f4")
+TRIES = 20_000  # far more round trips than anything here takes
+
+
+def is_connected(server: RunningServer, client_id: int) -> bool:
+    """Whether the server still believes that it can reach a client."""
+    return server.server._exchange._sessions.route_of(client_id) is not None
+
+
+def make_rounds_until_gone(server: RunningServer, worker: RawClient, vector: np.ndarray, gone: int) -> int:
+    """Rounds of k-sync, k = 1: every one of them sends a model to every client. Returns how many it took."""
+    for rounds in range(TRIES):
+        if not is_connected(server, gone):
+            return rounds
+        task, _ = worker.task()
+        assert worker.answer(task, vector).outcome == "accepted"
+    raise AssertionError(f"client {gone} is still thought to be there")
+
+
+def test_a_client_that_vanished_stops_no_round() -> None:
+    settings = small(rounds=TRIES, trigger={"name": "k-sync", "k": 1})
+    with RunningServer(settings) as server, RawClient(server.address, 1) as worker:
+        with RawClient(server.address, 0) as vanishing:
+            vanishing.join()
+            worker.join()
+            vanishing.task()
+        made = make_rounds_until_gone(server, worker, ONES * 0, gone=0)
+        task, _ = worker.task()
+        assert task.version == made
+        assert worker.answer(task, ONES * 0).outcome == "accepted"  # and on it goes
+        assert worker.task()[0].version == made + 1
+
+
+def test_a_client_that_does_not_read_is_let_go_and_holds_up_nobody_not_even_the_end() -> None:
+    # 5,450 parameters fill the buffers between the two sooner; what lies in them cannot be sent at the end.
+    settings = small(
+        rounds=TRIES,
+        trigger={"name": "k-sync", "k": 1},
+        model={"name": "digits_cnn"},
+        server={"lease_s": 3600},
+    )
+    with RunningServer(settings) as server, RawClient(server.address, 1) as worker:
+        with RawClient(server.address, 0, receive_queue=1) as deaf:
+            deaf.join()
+            worker.join()
+            made = make_rounds_until_gone(server, worker, np.zeros(5450), gone=0)
+            assert made > 1
+            server.server.stop()
+            while not isinstance(worker.hear_any()[0], Stop):
+                pass
+            outcome = server.end()
+            assert (outcome.reason, outcome.versions) == ("shutdown", server.state()["version"])
+
+
+def test_a_client_comes_back_on_a_new_connection_with_the_task_that_it_holds() -> None:
+    with RunningServer(small(clients=1)) as server:
+        with RawClient(server.address, 0) as before:
+            before.join()
+            task, model_d = before.task()
+        with RawClient(server.address, 0) as after:  # the same process: the same session
+            after.say(Heartbeat(number=0, version=0))
+            assert after.hear(Error).reason is Reason.HELLO_FIRST
+            after.join(holding=(task.task_id,))
+            after.hears_nothing_before(1)  # it keeps its task, and is given no other
+            assert after.answer(task, ONES).outcome == "accepted"
+            next_task, next_d = after.task()
+            assert next_task.version == 1
+            assert np.array_equal(next_d, model_d - np.float32(0.5))
+
+
+def test_a_task_that_was_lost_on_the_way_is_taken_back_and_another_given() -> None:
+    with RunningServer(small(clients=1)) as server, RawClient(server.address, 0) as client:
+        client.join()
+        lost, _ = client.task()
+        client.join(holding=())
+        task, _ = client.task()
+        assert task.task_id > lost.task_id
+        assert client.answer(lost, ONES).reason is Reason.EXPIRED_TASK
+        assert client.answer(task, ONES).outcome == "accepted"
+
+
+def test_another_process_under_the_same_client_id_supersedes_the_former() -> None:
+    with (
+        RunningServer(small(clients=1)) as server,
+        RawClient(server.address, 0, session="a" * 32) as former,
+        RawClient(server.address, 0, session="b" * 32) as newer,
+    ):
+        former.join()
+        old_task, _ = former.task()
+        newer.join()
+        assert former.hear(Stop).reason == "superseded"
+        former.say(update_of(old_task), [ONES.tobytes()])
+        assert former.hear(Error).reason is Reason.HELLO_FIRST
+        assert server.state()["accepted"] == 0
+        task, _ = newer.task()
+        assert newer.answer(task, ONES).outcome == "accepted"
+
+
+def test_the_same_process_on_a_second_connection_gets_no_stop_on_the_first() -> None:
+    with (
+        RunningServer(small(clients=1)) as server,
+        RawClient(server.address, 0) as first,
+        RawClient(server.address, 0) as second,
+    ):
+        first.join()
+        task, _ = first.task()
+        second.join(holding=(task.task_id,))
+        first.say(Heartbeat(number=3, version=0))
+        assert first.hear(Error).reason is Reason.HELLO_FIRST  # and this is the first that it hears
+        assert second.answer(task, ONES).outcome == "accepted"
+
+
+def test_a_frame_over_its_bound_cuts_that_connection_and_nothing_else() -> None:
+    with (
+        RunningServer(small()) as server,
+        RawClient(server.address, 0) as greedy,
+        RawClient(server.address, 1) as other,
+    ):
+        greedy.join()
+        other.join()
+        task, _ = greedy.task()
+        other_task, _ = other.task()
+        before = server.state()
+        monitor = greedy.socket.get_monitor_socket(zmq.EVENT_DISCONNECTED)
+        greedy.say(update_of(task), [bytes(FRAME_BYTES_MAX + 1)])
+        assert monitor.poll(PATIENCE_S * 1000), "the connection is still there"
+        assert parse_monitor_message(monitor.recv_multipart())["event"] == zmq.EVENT_DISCONNECTED
+        greedy.socket.disable_monitor()
+        monitor.close()
+        other.hears_nothing_before(1)
+        assert server.state() == before
+
+        greedy.say(Heartbeat(number=1, version=0))  # its socket has connected anew
+        assert greedy.hear(Error).reason is Reason.HELLO_FIRST
+        greedy.join(holding=(task.task_id,))
+        assert greedy.answer(task, ONES).outcome == "accepted"
+        assert other.answer(other_task, ONES).outcome == "accepted"
+
+
+def test_a_frame_at_its_bound_is_read() -> None:
+    with RunningServer(small(clients=1)) as server, RawClient(server.address) as client:
+        client.join()
+        task, _ = client.task()
+        client.say(update_of(task), [bytes(FRAME_BYTES_MAX)])
+        assert client.hear(Ack).reason is Reason.WRONG_SIZE
+
+
+def test_a_client_that_falls_silent_without_closing_is_lost_and_may_come_back() -> None:
+    # A half-open link: the connection stands, and nothing comes.
+    settings = small(trigger={"name": "sync"}, server={"lease_s": 0.5, "heartbeat_s": 0.1})
+    with (
+        RunningServer(settings) as server,
+        RawClient(server.address, 0) as silent,
+        RawClient(server.address, 1) as client,
+    ):
+        silent.join()
+        client.join()
+        old_task, _ = silent.task()
+        task, model_d = client.task()
+        assert client.answer(task, ONES).outcome == "accepted"
+        for number in range(TRIES):  # the round waits for both, until a lease has run out
+            client.say(Heartbeat(number=number, version=0))
+            message, frames = client.hear_any()
+            if isinstance(message, Task):
+                break
+        assert isinstance(message, Task)
+        assert message.version == 1
+        next_d = np.frombuffer(b"".join(frames), dtype="<f4")
+        assert np.array_equal(next_d, model_d - np.float32(0.5))  # of the one update there was
+        assert sample(server.http, "unstale_clients", state="lost") == 1
+
+        silent.say(update_of(old_task), [ONES.tobytes()])
+        assert silent.hear(Error).reason is Reason.HELLO_FIRST
+        silent.say(Hello(client_id=0, session=silent.session, holding=(old_task.task_id,)))
+        assert silent.hear(Welcome).version == 1
+        assert silent.answer(old_task, ONES).reason is Reason.EXPIRED_TASK
+        assert sample(server.http, "unstale_clients", state="lost") == 0
+
+
+def test_a_server_whose_clients_say_nothing_ends_all_the_same() -> None:
+    with RunningServer(small(clients=1)) as server, RawClient(server.address) as client:
+        client.join()
+        server.server.stop()
+        server.server.stop()  # twice is once
+        assert server.end().reason == "shutdown"
+        server.server.stop()  # and after the end nothing
