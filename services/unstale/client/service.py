@@ -12,7 +12,7 @@ from unstale.client.session import ClientSession, Instruction, Retire, Send, Sta
 from unstale.client.worker import Crashed, Failed, Job, Result, Trained, Worker
 from unstale.config.workplace import Workplace
 from unstale.errors import UserError
-from unstale.net import sockets
+from unstale.net import files, sockets
 from unstale.net.clock import now_s
 from unstale.net.mailbox import Mailbox
 from unstale_proto import codec, payload
@@ -57,6 +57,7 @@ class ClientProcess:
         patience_s: float | None = None,
     ) -> None:
         sockets.require_libzmq()
+        files.allow_connections(count, files_each=2)
         self._server = server
         self._patience_s = patience_s
         self._mailbox: Mailbox[Result | StopNow] = Mailbox()

@@ -20,7 +20,7 @@ from unstale.errors import UserError
 from unstale.learner.learner import Learner
 from unstale.metrics import catalogue
 from unstale.metrics.progress import Outcome, Progress
-from unstale.net import sockets
+from unstale.net import files, sockets
 from unstale.net.mailbox import Mailbox
 from unstale.server.compute import Compute
 from unstale.server.exchange import Exchange, Letter, Ping, StopNow
@@ -43,6 +43,7 @@ class Server:
 
     def __init__(self, settings: Settings, *, on_progress: Callable[[Progress], None]) -> None:
         sockets.require_libzmq()
+        files.allow_connections(settings.clients, files_each=1)
         device = parts.set_up_device(settings)
         dataset = parts.dataset(settings)
         model = parts.model(settings, dataset, device)

@@ -1,0 +1,45 @@
+"""The limit of open files follows the number of connections, or says why it cannot."""
+
+import resource
+from typing import Any
+
+import pytest
+
+from unstale.errors import UserError
+from unstale.net.files import SPARE, allow_connections
+
+
+def with_limits(monkeypatch: pytest.MonkeyPatch, soft: int, hard: int) -> list[tuple[int, int]]:
+    set_to: list[tuple[int, int]] = []
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (soft, hard))
+    monkeypatch.setattr(resource, "setrlimit", lambda _, limits: set_to.append(limits))
+    return set_to
+
+
+def test_a_limit_that_is_high_enough_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert allow_and_see(monkeypatch, (1024, 4096), 300, 2) == []  # 600 + 256 <= 1024
+
+
+def test_a_limit_that_is_too_low_is_raised_as_far_as_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert allow_and_see(monkeypatch, (1024, 65536), 10_000, 2) == [(20_000 + SPARE, 65536)]
+
+
+def test_no_hard_limit_is_no_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    unlimited = resource.RLIM_INFINITY
+    assert allow_and_see(monkeypatch, (1024, unlimited), 1000, 2) == [(2000 + SPARE, unlimited)]
+    assert allow_and_see(monkeypatch, (unlimited, unlimited), 10**9, 2) == []
+
+
+def test_a_system_that_allows_fewer_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(
+        UserError,
+        match=r"^10000 connections need 20256 open files and this system allows 4096; "
+        r"raise the limit \(ulimit -n\) or host fewer clients in one process$",
+    ):
+        allow_and_see(monkeypatch, (1024, 4096), 10_000, 2)
+
+
+def allow_and_see(monkeypatch: pytest.MonkeyPatch, limits: tuple[int, int], *arguments: Any) -> list[Any]:
+    set_to = with_limits(monkeypatch, *limits)
+    allow_connections(*arguments)
+    return set_to
