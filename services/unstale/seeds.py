@@ -21,7 +21,7 @@ class Stream(IntEnum):
     LATENCY = 3  # client, the client's task number
     BATCHES = 4  # client, the client's task number
     INVERSION = 5  # client, the client's task number
-    SELECTION = 6  # round
+    SELECTION = 6  # version; and tasks given so far, where a version sees several draws
 
 
 def stream(seed: int, purpose: Stream, *key: int) -> Generator:

@@ -15,8 +15,8 @@ def test_progress_counts_from_the_evaluation_before() -> None:
     tally.evaluated(0, 0.1, 2.3, CLIENTS, 100.0)
     for _ in range(6):
         tally.accepted()
-    tally.applied([0, 1, 2], "w1")
-    tally.applied([3], "w2")
+    tally.applied([0, 1, 2], "w1", overflowed=False)
+    tally.applied([3], "w2", overflowed=False)
     assert tally.evaluated(2, 0.5, 1.5, CLIENTS, 102.0) == Progress(
         version=2,
         rounds=10,
@@ -28,7 +28,7 @@ def test_progress_counts_from_the_evaluation_before() -> None:
         elapsed_s=2.0,
     )
     tally.accepted()
-    tally.applied([8], "w3")
+    tally.applied([8], "w3", overflowed=False)
     later = tally.evaluated(3, 0.6, 1.4, CLIENTS, 106.0)
     assert (later.staleness_mean, later.updates_per_s, later.elapsed_s) == (8.0, 1 / 4, 6.0)
 
@@ -36,9 +36,9 @@ def test_progress_counts_from_the_evaluation_before() -> None:
 def test_the_outcome_is_of_the_whole_run() -> None:
     tally = Tally(rounds=2, digest="w0")
     tally.started(10.0)
-    tally.applied([0, 2], "w1")
+    tally.applied([0, 2], "w1", overflowed=False)
     tally.evaluated(1, 0.4, 2.0, CLIENTS, 11.0)
-    tally.applied([4], "w2")
+    tally.applied([4], "w2", overflowed=True)
     tally.evaluated(2, 0.8, 1.0, CLIENTS, 12.0)
     updates = {"accepted": 3, "duplicate": 0, "rejected": 1}
     assert tally.ended("finished", 2, updates, 12.5) == Outcome(
@@ -49,6 +49,7 @@ def test_the_outcome_is_of_the_whole_run() -> None:
         seconds=2.5,
         updates=updates,
         staleness_mean=(0 + 2 + 4) / 3,
+        overflows=1,
         model_digest="w2",
     )
 

@@ -55,17 +55,20 @@ def test_a_client_that_does_not_read_is_let_go_and_holds_up_nobody_not_even_the_
         model={"name": "digits_cnn"},
         server={"lease_s": 3600},
     )
-    with RunningServer(settings) as server, RawClient(server.address, 1) as worker:
-        with RawClient(server.address, 0, receive_queue=1) as deaf:
-            deaf.join()
-            worker.join()
-            made = make_rounds_until_gone(server, worker, np.zeros(5450), gone=0)
-            assert made > 1
-            server.server.stop()
-            while not isinstance(worker.hear_any()[0], Stop):
-                pass
-            outcome = server.end()
-            assert (outcome.reason, outcome.versions) == ("shutdown", server.state()["version"])
+    with (
+        RunningServer(settings) as server,
+        RawClient(server.address, 1) as worker,
+        RawClient(server.address, 0, receive_queue=1) as deaf,
+    ):
+        deaf.join()
+        worker.join()
+        made = make_rounds_until_gone(server, worker, np.zeros(5450), gone=0)
+        assert made > 1
+        server.server.stop()
+        while not isinstance(worker.hear_any()[0], Stop):
+            pass
+        outcome = server.end()
+        assert (outcome.reason, outcome.versions) == ("shutdown", server.state()["version"])
 
 
 def test_a_client_comes_back_on_a_new_connection_with_the_task_that_it_holds() -> None:

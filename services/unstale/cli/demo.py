@@ -171,7 +171,7 @@ def _farewell(finished: dict[str, Any]) -> str:
         f"{finished['seconds']:.1f} s\nupdates: {updates}\n"
         f"model digest {finished['model_digest']}\n\n"
         "Try next:\n"
-        "  unstale demo --policy dynsgd            weigh late updates in another way\n"
+        "  unstale demo --policy fedbuff           weigh late updates in another way\n"
         "  unstale policies                        all the ways that there are\n"
         "  unstale demo --trigger sync             wait for everybody, see what it costs\n"
         "  unstale simulate --clients 100 --k 10   the same machinery in virtual time\n"

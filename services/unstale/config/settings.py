@@ -134,7 +134,7 @@ class TrainingSettings(Section):
 
 
 class PolicySettings(Section):
-    name: Name = Field("fedbuff", description="Aggregation policy; `unstale policies` lists them.")
+    name: Name = Field("dynsgd", description="Aggregation policy; `unstale policies` lists them.")
     settings: dict[str, Any] = Field(
         {}, description="The policy's own settings; `unstale policies` lists them."
     )

@@ -119,6 +119,10 @@ class Coordinator:
         """Whether a client takes part: it has joined, and has neither left nor been lost since."""
         return self._client(client_id).state in ACTIVE
 
+    def awaits(self, client_id: int, task_id: int) -> bool:
+        """Whether an update of this task would be the first, and not too late."""
+        return self._client(client_id).tasks.open_id == task_id
+
     def handle(self, event: Event) -> list[Action]:
         """Take in one event; what is to be done about it, in this order.
 

@@ -196,9 +196,8 @@ class Exchange:
     def _take_error(self, route: bytes, error: Error) -> None:
         """An error is never answered. One with a task gives that task back; one without is for people."""
         client_id = self._sessions.client_of(route)
-        if client_id is None or error.task_id is None:
-            log.warning("client %s: %s (%s)", client_id, error.message, error.reason)
-        else:
+        log.warning("client %s: %s (%s)", client_id, error.message, error.reason)
+        if client_id is not None and error.task_id is not None:
             self._handle_message(error, client_id)
 
     def _admit(self, route: bytes, hello: Hello) -> None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics
 
 from unstale.metrics.catalogue import CATALOGUE, Metric
 from unstale.metrics.observe import Observation
@@ -12,6 +12,8 @@ class Instruments:
     """One registry with every metric of the catalogue. Thread-safe, as prometheus_client is."""
 
     def __init__(self) -> None:
+        # A second series for each counter and histogram, with the time of its first value, is in no catalogue.
+        disable_created_metrics()  # type: ignore[no-untyped-call]
         self.registry = CollectorRegistry(auto_describe=True)
         self._instruments: dict[Metric, Counter | Gauge | Histogram] = {m: self._make(m) for m in CATALOGUE}
 

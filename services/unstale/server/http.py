@@ -12,7 +12,7 @@ from unstale.errors import UserError
 
 CLOSE_S = 0.05  # how long closing may have to wait until the accepting thread looks up
 
-_TEXT = [("Content-Type", "text/plain; charset=utf-8"), ("Cache-Control", "no-store")]
+_TEXT = (("Content-Type", "text/plain; charset=utf-8"), ("Cache-Control", "no-store"))
 
 
 class _Server(ThreadingMixIn, WSGIServer):
@@ -48,11 +48,12 @@ class HttpService:
             if path == "/metrics":
                 answer: Iterable[bytes] = metrics(environ, start_response)
                 return answer
+            # Each answer has a list of its own, because wsgiref adds its length to it.
             if path in checks:
                 good = checks[path]()
-                start_response("200 OK" if good else "503 Service Unavailable", _TEXT)
+                start_response("200 OK" if good else "503 Service Unavailable", [*_TEXT])
                 return [b"ok\n" if good else b"not yet\n" if path == "/readyz" else b"stuck\n"]
-            start_response("404 Not Found", _TEXT)
+            start_response("404 Not Found", [*_TEXT])
             return [b"there is /metrics, /healthz and /readyz\n"]
 
         try:

@@ -15,6 +15,7 @@ from torch import Tensor
 from unstale import flat, translate
 from unstale.coordinator import actions, events
 from unstale.coordinator.machine import Coordinator
+from unstale.errors import UserError
 from unstale.learner import screen
 from unstale.learner.learner import Learner
 from unstale.learner.updates import StagedUpdate, Staging, write
@@ -26,6 +27,8 @@ from unstale_proto.errors import Reason
 from unstale_proto.messages import Message, Task
 
 Observer = Callable[[events.Event, Sequence[actions.Action]], None]
+
+FRUITLESS_ROUNDS = 10  # tasks a client, on the average, that may all diverge before the run is given up
 
 _AFTER_CLIENTS = 2**63  # a timer's place among equal times: what arrives just in time is in time
 _NO_SIGNATURE = "0" * 64  # one process holds both sides, so there is nothing to compare
@@ -98,6 +101,8 @@ class Simulation:
         # (due time, client id, plan number, task or timer): the plan number makes every entry differ.
         self._queue: list[tuple[float, int, int, Task | str]] = []
         self._timers: dict[str, float] = {}
+        self._newest_task = [0] * parts.clients
+        self._fruitless = 0  # tasks since the last accepted update that made none
         self._arriving: tuple[int, StagedUpdate] | None = None
         self._made: events.RoundApplied | None = None
         self._finish: actions.Finish | None = None
@@ -135,11 +140,17 @@ class Simulation:
 
     def _arrive(self, client_id: int, task: Task) -> None:
         """A client's work on a task is done: compute it, and let the server have it."""
+        if task.task_id != self._newest_task[client_id]:
+            return  # the client dropped the work when it was given a newer task
+        if not self._coordinator.awaits(client_id, task.task_id):
+            self._arrive_too_late(client_id, task)
+            return
         local = self._trainer.train(
             client_id, task.number, self._learner.base(task.version), task.learning_rate
         )
         if not isfinite(local.loss):
             self._handle(events.TaskFailed(client_id=client_id, task_id=task.task_id, at_s=self._now_s))
+            self._count_fruitless()
             return
         update = self._relay(translate.to_update(task, local))
         handle, row_d = self._staging.row()
@@ -150,6 +161,30 @@ class Simulation:
             handle = -1
         self._arriving = handle, translate.to_staged(update, client_id)
         self._handle(translate.to_update_arrived(update, client_id, handle, defect, self._now_s))
+        if defect is not None:
+            self._count_fruitless()
+
+    def _arrive_too_late(self, client_id: int, task: Task) -> None:
+        """The update of a task that was taken back is rejected unseen, so it need not be computed; and its base
+        version may be forgotten."""
+        self._handle(
+            events.UpdateArrived(
+                client_id=client_id,
+                task_id=task.task_id,
+                base_version=task.version,
+                handle=-1,
+                at_s=self._now_s,
+            )
+        )
+
+    def _count_fruitless(self) -> None:
+        """A server goes on asking, for its clients may be mended; simulated ones do the same for ever."""
+        self._fruitless += 1
+        if self._fruitless == FRUITLESS_ROUNDS * self._clients:
+            raise UserError(
+                f"training diverges: the last {self._fruitless} tasks made no finite update, "
+                f"at version {self._coordinator.version}; lower training.learning_rate"
+            )
 
     def _handle(self, event: events.Event) -> None:
         following: events.Event | None = event
@@ -175,6 +210,7 @@ class Simulation:
             signature=_NO_SIGNATURE,
             payload_bytes=self._learner.model_d.nbytes,
         )
+        self._newest_task[action.client_id] = action.task_id
         due_s = self._now_s + self._latency(action.client_id, action.number)
         self._plan(due_s, action.client_id, self._relay(task))
 
@@ -183,6 +219,7 @@ class Simulation:
             assert self._arriving is not None
             self._staging.keep(*self._arriving)
             self._tally.accepted()
+            self._fruitless = 0
 
     def _discard_update(self, action: actions.DiscardUpdate) -> None:
         self._staging.discard(action.handle)

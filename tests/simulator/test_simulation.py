@@ -1,0 +1,303 @@
+"""The run in virtual time: order, staleness, repetition, and how it ends."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from math import inf, nan
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+import torch
+from torch import Tensor
+
+from support.running import small
+from unstale.coordinator import actions, events
+from unstale.coordinator.machine import Coordinator
+from unstale.coordinator.settings import CoordinatorSettings, SelectorSettings, TriggerSettings
+from unstale.errors import UserError
+from unstale.learner.learner import Learner
+from unstale.learner.updates import Staging
+from unstale.metrics.progress import Outcome, Progress
+from unstale.policies import create
+from unstale.simulator import latency
+from unstale.simulator.assemble import simulation
+from unstale.simulator.latency import Latency
+from unstale.simulator.simulation import Parts, Simulation
+from unstale.training.evaluate import Evaluation
+from unstale.training.local import LocalUpdate
+from unstale.training.trainer import Trainer
+
+Train = Callable[[int, int, Tensor, float], LocalUpdate]
+
+
+def update_of(value: float, *, loss: float = 1.0) -> LocalUpdate:
+    return LocalUpdate(
+        vector_d=torch.tensor([value]), kind="gradient", num_examples=1, steps=1, loss=loss, learning_rate=1.0
+    )
+
+
+@dataclass
+class OneNumber:
+    """A model of one parameter, which costs nothing. train: what a task makes of its base model."""
+
+    train: Train
+
+
+def one_number(
+    train: Train,
+    tasks_take: Latency,
+    *,
+    clients: int,
+    rounds: int,
+    trigger: TriggerSettings,
+    observe: Any = None,
+    on_progress: Callable[[Progress], None] = lambda _: None,
+) -> Simulation:
+    settings = CoordinatorSettings(
+        clients=clients,
+        rounds=rounds,
+        trigger=trigger,
+        selector=SelectorSettings(name="all"),
+        seed=0,
+        lease_s=inf,
+        evaluate_every=10**6,
+        retry_s=1.0,
+    )
+    policy = create("fedbuff", dimension=1, clients=clients, device="cpu")
+    return Simulation(
+        Parts(
+            coordinator=Coordinator(settings),
+            learner=Learner(torch.zeros(1), policy, 1.0, keep_versions=True),
+            staging=Staging(1, settings.round_size_max, blocks_max=clients + 3),
+            trainer=cast(Trainer, OneNumber(train)),
+            evaluate=lambda model_d: Evaluation(
+                accuracy=0.5, loss=float(model_d[0]), class_accuracy=(0.5, None), examples=2
+            ),
+            learning_rate=1.0,
+            save=lambda model_d, version: None,
+            clients=clients,
+            rounds=rounds,
+        ),
+        tasks_take,
+        on_progress=on_progress,
+        observe=observe,
+    )
+
+
+def zero(client_id: int, number: int, base_d: Tensor, rate: float) -> LocalUpdate:
+    return update_of(0.0)
+
+
+class Trace:
+    """What a simulation told its observer."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[events.Event, Sequence[actions.Action]]] = []
+
+    def __call__(self, event: events.Event, what_to_do: Sequence[actions.Action]) -> None:
+        self.told.append((event, what_to_do))
+
+    @property
+    def arrivals(self) -> list[tuple[float, int]]:
+        return [(e.at_s, e.client_id) for e, _ in self.told if isinstance(e, events.UpdateArrived)]
+
+
+def outcome_of(**changes: Any) -> Outcome:
+    run = simulation(
+        small(clients=4, trigger={"name": "k-async", "k": 2}, **changes), on_progress=lambda _: None
+    )
+    return run.run()
+
+
+def test_the_same_seed_gives_the_same_run_and_another_seed_another() -> None:
+    first = replace(outcome_of(seed=1), test_accuracy=0, test_loss=0)
+    assert replace(outcome_of(seed=1), test_accuracy=0, test_loss=0) == first
+    other = outcome_of(seed=2)
+    assert other.model_digest != first.model_digest
+    assert other.seconds != first.seconds
+
+
+@pytest.mark.parametrize(("clients", "k"), [(20, 5), (12, 3), (9, 1), (6, 6)])
+def test_the_mean_staleness_counted_from_1_is_the_clients_over_k(clients: int, k: int) -> None:
+    # algorithms.md 4.1: K of N clients are taken each round, so each waits N / K rounds from model to aggregation.
+    run = one_number(
+        zero,
+        latency.exponential(3, 1.0),
+        clients=clients,
+        rounds=4000 // k,
+        trigger=TriggerSettings(name="k-async", k=k),
+    )
+    assert run.run().staleness_mean + 1 == pytest.approx(clients / k, rel=0.05)
+
+
+def test_with_fixed_latency_a_synchronous_round_takes_one_task_and_nothing_is_stale() -> None:
+    run = one_number(zero, latency.fixed(0, 2.0), clients=5, rounds=10, trigger=TriggerSettings(name="sync"))
+    outcome = run.run()
+    assert outcome.staleness_mean == 0
+    assert 10 * 2.0 <= outcome.seconds < 10 * 2.002
+    assert outcome.updates == {"accepted": 50, "duplicate": 0, "rejected": 0}
+
+
+def test_what_arrives_at_one_instant_arrives_by_client_id() -> None:
+    trace = Trace()
+    run = one_number(
+        zero,
+        lambda client_id, number: 1.0,
+        clients=5,
+        rounds=4,
+        trigger=TriggerSettings(name="k-async", k=5),
+        observe=trace,
+    )
+    run.run()
+    assert trace.arrivals == [(float(second), client) for second in (1, 2, 3, 4) for client in range(5)]
+
+
+def test_a_deadline_at_the_instant_of_an_arrival_lets_it_in() -> None:
+    trace = Trace()
+    run = one_number(
+        zero,
+        lambda client_id, number: 2.0 + client_id,  # client 0 arrives at the deadline, client 1 after it
+        clients=2,
+        rounds=1,
+        trigger=TriggerSettings(name="deadline", wait_s=2.0),
+        observe=trace,
+    )
+    run.run()
+    (made,) = [action for _, acts in trace.told for action in acts if isinstance(action, actions.ApplyRound)]
+    assert [contribution.client_id for contribution in made.contributions] == [0]
+
+
+def test_k_sync_drops_the_work_of_those_who_were_too_slow_and_of_those_only() -> None:
+    # k = 1 of 2: client 0 takes 2 s a task and is given a new one after each of client 1's, which take 1 s.
+    computed: list[int] = []
+
+    def train(client_id: int, number: int, base_d: Tensor, rate: float) -> LocalUpdate:
+        computed.append(client_id)
+        return update_of(-1.0)
+
+    run = one_number(
+        train, lambda c, n: 2.0 - c, clients=2, rounds=4, trigger=TriggerSettings(name="k-sync", k=1)
+    )
+    outcome = run.run()
+    assert computed == [1, 1, 1, 1]
+    assert (outcome.seconds, outcome.staleness_mean) == (4.0, 0)
+    assert outcome.updates == {"accepted": 4, "duplicate": 0, "rejected": 0}
+
+
+def test_an_update_of_a_task_that_was_taken_back_is_rejected_and_costs_nothing() -> None:
+    # k-sync with a selector that draws 2 of 6: who is slow and not drawn again sends its update all the same.
+    settings = small(
+        clients=6, rounds=30, trigger={"name": "k-sync", "k": 1}, selector={"name": "random", "size": 2}
+    )
+    trace = Trace()
+    outcome = simulation(settings, on_progress=lambda _: None, observe=trace).run()
+    reasons = {
+        action.reason for _, acts in trace.told for action in acts if isinstance(action, actions.Acknowledge)
+    }
+    assert reasons == {None, actions.Reason.EXPIRED_TASK}
+    assert outcome.updates["accepted"] == 30
+    assert outcome.updates["rejected"] > 0
+
+
+def test_a_task_is_computed_from_the_version_that_it_was_given_with() -> None:
+    # async, gradient -1, rate 1: version v is the number v. Client 0 takes 1 s a task, client 1 takes 2.5 s.
+    bases: list[tuple[int, float]] = []
+
+    def train(client_id: int, number: int, base_d: Tensor, rate: float) -> LocalUpdate:
+        bases.append((client_id, float(base_d[0])))
+        return update_of(-1.0)
+
+    trace = Trace()
+    run = one_number(
+        train,
+        lambda client_id, number: 1.0 if client_id == 0 else 2.5,
+        clients=2,
+        rounds=4,
+        trigger=TriggerSettings(name="async"),
+        observe=trace,
+    )
+    outcome = run.run()
+    assert [(round(at_s, 3), client) for at_s, client in trace.arrivals] == [(1, 0), (2, 0), (2.5, 1), (3, 0)]
+    # FedBuff weighs an update s rounds late by 1 / sqrt(1 + s), and client 1's is 2 late: 1 + 1 + 1/sqrt(3).
+    assert bases == [(0, 0.0), (0, 1.0), (1, 0.0), (0, 2.0)]
+    assert outcome.staleness_mean == (0 + 0 + 2 + 1) / 4
+
+
+def test_progress_and_outcome_are_in_virtual_time() -> None:
+    told: list[Progress] = []
+    run = one_number(
+        zero,
+        lambda client_id, number: 1000.0,
+        clients=2,
+        rounds=3,
+        trigger=TriggerSettings(name="sync"),
+        on_progress=told.append,
+    )
+    assert run.run().seconds == 3000.0
+    assert [(now.version, now.elapsed_s) for now in told] == [(0, 0.0), (3, 3000.0)]
+    assert told[1].updates_per_s == 6 / 3000
+
+
+def test_an_update_that_is_not_finite_is_rejected_and_the_others_go_on() -> None:
+    def train(client_id: int, number: int, base_d: Tensor, rate: float) -> LocalUpdate:
+        return update_of(nan if client_id == 0 else -1.0)
+
+    run = one_number(train, lambda c, n: 1.0 + c, clients=2, rounds=3, trigger=TriggerSettings(name="async"))
+    outcome = run.run()
+    assert (outcome.reason, outcome.versions) == ("finished", 3)
+    assert outcome.updates["accepted"] == 3
+    assert outcome.updates["rejected"] >= 1
+
+
+def test_a_task_that_diverges_now_and_then_is_given_again() -> None:
+    def train(client_id: int, number: int, base_d: Tensor, rate: float) -> LocalUpdate:
+        return update_of(-1.0, loss=inf if number % 2 == 0 else 1.0)
+
+    run = one_number(train, lambda c, n: 1.0, clients=1, rounds=5, trigger=TriggerSettings(name="async"))
+    outcome = run.run()
+    assert (outcome.reason, outcome.versions, outcome.updates["accepted"]) == ("finished", 5, 5)
+
+
+@pytest.mark.parametrize("trigger", ["sync", "k-async", "async", "buffered"])
+@pytest.mark.parametrize("diverged", [update_of(1.0, loss=inf), update_of(1.0, loss=nan), update_of(nan)])
+def test_a_run_in_which_every_task_diverges_ends_with_a_sentence(trigger: str, diverged: LocalUpdate) -> None:
+    run = one_number(
+        lambda client_id, number, base_d, rate: diverged,
+        latency.exponential(0, 1.0),
+        clients=3,
+        rounds=1000,
+        trigger=TriggerSettings(name=trigger, k=2 if trigger in ("k-async", "buffered") else None),
+    )
+    with pytest.raises(
+        UserError, match=r"^training diverges: .* at version \d+; lower training\.learning_rate"
+    ):
+        run.run()
+
+
+def test_a_learning_rate_that_is_far_too_large_ends_with_a_sentence() -> None:
+    settings = small(
+        model={"name": "digits_cnn"}, training={"learning_rate": 1e6, "steps": 20, "batch_size": 8}
+    )
+    with pytest.raises(UserError, match=r"lower training\.learning_rate"):
+        simulation(settings, on_progress=lambda _: None).run()
+
+
+def test_the_whole_trace_is_the_same_under_every_hash_seed() -> None:
+    # Two runs in one process would not show that the order of a set had come into it.
+    program = Path(__file__).with_name("trace_of_a_run.py")
+    running = [
+        subprocess.Popen(
+            [sys.executable, str(program)],
+            env={**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": str(program.parents[1])},
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for seed in ("0", "1", "4242")
+    ]
+    said = [process.communicate()[0] for process in running]
+    assert [process.returncode for process in running] == [0, 0, 0]
+    assert said[0] == said[1] == said[2]
+    assert len(set(said[0].split())) == 3  # three triggers, three traces

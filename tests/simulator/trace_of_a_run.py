@@ -1,0 +1,35 @@
+"""Prints a digest over every event and every action of a simulated run. A program: its tests start it anew."""
+
+import hashlib
+import sys
+from collections.abc import Sequence
+
+from support.running import small
+from unstale.coordinator import actions, events
+from unstale.simulator.assemble import simulation
+
+
+def digest(trigger: str, k: int | None) -> str:
+    settings = small(
+        clients=12,
+        rounds=12,
+        evaluate_every=5,
+        seed=5,
+        trigger={"name": trigger, "k": k},
+        selector={"name": "random", "size": 8},
+        partition={"name": "dirichlet", "alpha": 0.3},
+    )
+    trace = hashlib.sha256()
+
+    def observe(event: events.Event, what_to_do: Sequence[actions.Action]) -> None:
+        trace.update(repr((event, what_to_do)).encode())
+
+    outcome = simulation(settings, on_progress=lambda _: None, observe=observe).run()
+    trace.update(repr(outcome).encode())
+    return trace.hexdigest()
+
+
+if __name__ == "__main__":
+    sys.stdout.write(
+        " ".join(digest(name, k) for name, k in (("k-async", 3), ("k-sync", 5), ("buffered", 2)))
+    )
