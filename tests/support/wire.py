@@ -59,8 +59,11 @@ class RawClient:
         self.say(Heartbeat(number=number, version=0))
         assert self.hear(Heartbeat).number == number
 
-    def join(self, holding: tuple[int, ...] = ()) -> Welcome:
+    def say_hello(self, holding: tuple[int, ...] = ()) -> None:
         self.say(Hello(client_id=self.client_id, session=self.session, holding=holding))
+
+    def join(self, holding: tuple[int, ...] = ()) -> Welcome:
+        self.say_hello(holding)
         return self.hear(Welcome)
 
     def task(self) -> tuple[Task, "np.ndarray[Any, Any]"]:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from pathlib import Path
 
-from safetensors.torch import save_file
+from safetensors import torch as safetensors
 from torch import Tensor
 
 from unstale.errors import UserError
@@ -24,4 +24,5 @@ def save(path: Path, model: FlatModel, model_d: Tensor, about: Mapping[str, str]
     model.load(model_d)
     tensors = {name: parameter.detach().cpu() for name, parameter in model.module.named_parameters()}
     # Parameters are views into one vector; a file wants each to own its memory.
-    save_file({name: tensor.clone() for name, tensor in tensors.items()}, path, metadata=dict(about))
+    owned = {name: tensor.clone() for name, tensor in tensors.items()}
+    path.write_bytes(safetensors.save(owned, metadata=dict(about)))

@@ -1,0 +1,95 @@
+"""`unstale` as processes of their own, started as a user starts them."""
+
+import json
+import os
+import queue
+import socket
+import subprocess
+import sys
+import threading
+from typing import IO, Any, Self
+
+START_S = 120.0  # importing torch on a machine that is busy with something else
+
+
+class Process:
+    """One `unstale` command. Left as a context, it is killed if it still runs."""
+
+    def __init__(self, *arguments: str) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "unstale", *arguments],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={name: value for name, value in os.environ.items() if not name.startswith("UNSTALE_")},
+        )
+        assert self.process.stdout is not None
+        assert self.process.stderr is not None
+        self._output = _Lines(self.process.stdout)
+        self._errors = _Lines(self.process.stderr)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait()
+        self._output.close()
+        self._errors.close()
+
+    def fact(self) -> dict[str, Any]:
+        """The next line that it prints, which is JSON."""
+        line = self._output.next()
+        assert line is not None, f"it has ended: {self._errors.seen}"
+        fact: dict[str, Any] = json.loads(line)
+        return fact
+
+    def says(self, text: str) -> None:
+        """Wait for a line on stderr with this text in it."""
+        while text not in (line := self._errors.next() or ""):
+            assert line, f"it has ended: {self._errors.seen}"
+
+    def end(self) -> int:
+        """Wait for its end; the exit code."""
+        return self.process.wait(START_S)
+
+    def errors(self) -> str:
+        """All that it has written to stderr, once it has ended."""
+        self._errors.finish()
+        return "".join(self._errors.seen)
+
+
+class _Lines:
+    """What a process writes, read by a thread so that waiting for it has an end."""
+
+    def __init__(self, stream: IO[str]) -> None:
+        self.seen: list[str] = []
+        self._stream = stream
+        self._lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def next(self) -> str | None:
+        """The next line, or None when there will be no more."""
+        return self._lines.get(timeout=START_S)
+
+    def finish(self) -> None:
+        self._reader.join(START_S)
+
+    def close(self) -> None:
+        self.finish()
+        self._stream.close()
+
+    def _read(self) -> None:
+        for line in self._stream:
+            self.seen.append(line)
+            self._lines.put(line)
+        self._lines.put(None)
+
+
+def free_port() -> int:
+    """A port that nothing listens at. Somebody else may take it; on loopback, in a moment, nobody does."""
+    with socket.create_server(("127.0.0.1", 0)) as found:
+        port: int = found.getsockname()[1]
+        return port
