@@ -17,11 +17,9 @@ MARKDOWN = {
     "ingest": "Updates a second through the server",
     "first_round": "From start to the first round",
     "simulation": "Simulator against a bare loop",
-}
-TEXT = {
-    "coordinator_events": "Coordinator events a second",
     "aggregation": "Aggregation against one read of the matrix",
 }
+TEXT = {"coordinator_events": "Coordinator events a second"}
 TITLES = MARKDOWN | TEXT
 
 

@@ -10,13 +10,13 @@ CLIENTS = {"working": 3, "lost": 1}
 
 
 def test_progress_counts_from_the_evaluation_before() -> None:
-    tally = Tally(rounds=10, digest="w0")
+    tally = Tally(rounds=10)
     tally.started(100.0)
     tally.evaluated(0, 0.1, 2.3, CLIENTS, 100.0)
     for _ in range(6):
         tally.accepted()
-    tally.applied([0, 1, 2], "w1", overflowed=False)
-    tally.applied([3], "w2", overflowed=False)
+    tally.applied([0, 1, 2], overflowed=False)
+    tally.applied([3], overflowed=False)
     assert tally.evaluated(2, 0.5, 1.5, CLIENTS, 102.0) == Progress(
         version=2,
         rounds=10,
@@ -28,20 +28,20 @@ def test_progress_counts_from_the_evaluation_before() -> None:
         elapsed_s=2.0,
     )
     tally.accepted()
-    tally.applied([8], "w3", overflowed=False)
+    tally.applied([8], overflowed=False)
     later = tally.evaluated(3, 0.6, 1.4, CLIENTS, 106.0)
     assert (later.staleness_mean, later.updates_per_s, later.elapsed_s) == (8.0, 1 / 4, 6.0)
 
 
 def test_the_outcome_is_of_the_whole_run() -> None:
-    tally = Tally(rounds=2, digest="w0")
+    tally = Tally(rounds=2)
     tally.started(10.0)
-    tally.applied([0, 2], "w1", overflowed=False)
+    tally.applied([0, 2], overflowed=False)
     tally.evaluated(1, 0.4, 2.0, CLIENTS, 11.0)
-    tally.applied([4], "w2", overflowed=True)
+    tally.applied([4], overflowed=True)
     tally.evaluated(2, 0.8, 1.0, CLIENTS, 12.0)
     updates = {"accepted": 3, "duplicate": 0, "rejected": 1}
-    assert tally.ended("finished", 2, updates, 12.5) == Outcome(
+    assert tally.ended("finished", 2, updates, "w2", 12.5) == Outcome(
         reason="finished",
         versions=2,
         test_accuracy=0.8,
@@ -55,14 +55,14 @@ def test_the_outcome_is_of_the_whole_run() -> None:
 
 
 def test_the_run_starts_once() -> None:
-    tally = Tally(rounds=1, digest="w0")
+    tally = Tally(rounds=1)
     tally.started(1.0)
     tally.started(5.0)
-    assert tally.ended("finished", 1, {}, 7.0).seconds == 6.0
+    assert tally.ended("finished", 1, {}, "w1", 7.0).seconds == 6.0
 
 
 def test_a_run_that_never_started_took_no_time_and_measured_nothing() -> None:
-    outcome = Tally(rounds=1, digest="w0").ended("shutdown", 0, {}, 7.0)
+    outcome = Tally(rounds=1).ended("shutdown", 0, {}, "w0", 7.0)
     assert (outcome.seconds, outcome.versions, outcome.model_digest) == (0.0, 0, "w0")
     assert isnan(outcome.test_accuracy)
     assert isnan(outcome.staleness_mean)
@@ -70,7 +70,7 @@ def test_a_run_that_never_started_took_no_time_and_measured_nothing() -> None:
 
 @pytest.mark.parametrize("at_s", [3.0, 4.0])
 def test_nothing_aggregated_is_no_staleness_and_no_time_is_no_rate(at_s: float) -> None:
-    tally = Tally(rounds=1, digest="w0")
+    tally = Tally(rounds=1)
     tally.started(3.0)
     tally.accepted()
     progress = tally.evaluated(0, nan, nan, {}, at_s)

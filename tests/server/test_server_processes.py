@@ -6,7 +6,7 @@ Source: design.md 4 and 10, PROTOCOL.md 4.1 and 4.5.
 import queue
 import signal
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -15,12 +15,13 @@ from support.processes import START_S, Process, free_port
 from support.running import RunningServer, small
 from support.scrape import sample
 from support.wire import RawClient
-from unstale.cli import main
+from unstale.cli import main, report
 from unstale.metrics.progress import Progress
 from unstale_proto.messages import Bye, Stop
 
 pytestmark = pytest.mark.network
 
+TRIES = 1000  # round trips; what was sent before the first of them is there long before the last
 OPTIONS = ["--clients", "1", "--model", "logreg", "--trigger", "async", "--device", "cpu"]
 
 
@@ -81,6 +82,20 @@ def test_a_server_that_is_told_to_end_tells_its_clients_and_how_it_ended(number:
         assert "Traceback" not in server.errors()
 
 
+def test_a_second_signal_ends_a_server_that_still_waits_for_goodbyes() -> None:
+    http = ["--server.address", "tcp://127.0.0.1:0", "--server.http-address", "127.0.0.1:0"]
+    with (
+        Process("server", "--json", *OPTIONS, *http, "--server.linger-s", "3600") as server,
+        RawClient(server.fact()["address"]) as client,
+    ):
+        client.join()
+        client.task()
+        server.process.send_signal(signal.SIGINT)
+        assert client.hear(Stop).reason == "shutdown"
+        server.process.send_signal(signal.SIGTERM)
+        assert server.end() == 128 + signal.SIGTERM
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_client_that_is_told_to_end_says_goodbye_to_the_server(number: signal.Signals) -> None:
     with Watched(clients=3, min_clients=2, rounds=10**6, evaluate_every=1) as server:
@@ -89,8 +104,13 @@ def test_a_client_that_is_told_to_end_says_goodbye_to_the_server(number: signal.
             client.process.send_signal(number)
             assert client.end() == 0
             assert "Traceback" not in client.errors()
-        with RawClient(server.address, 0) as last:  # the server's turn is a message later than the goodbye
+        with RawClient(server.address, 0) as last:
             last.join()
+            last.task()
+            for number in range(TRIES):  # the goodbyes come over other connections, perhaps a little later
+                if sample(server.http, "unstale_clients", state="left") == 2:
+                    break
+                last.hears_nothing_before(number)
             assert sample(server.http, "unstale_clients", state="left") == 2
 
 
@@ -98,12 +118,9 @@ def test_a_client_that_is_told_to_end_says_goodbye_to_the_server(number: signal.
 
 
 @pytest.fixture
-def _signals_as_they_were() -> Iterator[None]:
-    """A command that gets so far sets handlers of its own."""
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    yield
-    for number, handler in before.items():
-        signal.signal(number, handler)
+def _signals_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A command that gets so far would listen for signals, and go on to do so after the test."""
+    monkeypatch.setattr(report, "stop_on_signals", lambda stop: None)
 
 
 def said_by(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
@@ -136,7 +153,7 @@ def test_an_http_port_in_use_is_one_sentence_and_leaves_the_other_port_free(
         assert server.address == address
 
 
-@pytest.mark.usefixtures("_signals_as_they_were")
+@pytest.mark.usefixtures("_signals_as_they_are")
 def test_a_server_that_never_answers_is_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:
     address = f"tcp://127.0.0.1:{free_port()}"
     sentence = said_by(capsys, "client", "--server", address, "--client.patience-s", "0.1")
@@ -145,7 +162,7 @@ def test_a_server_that_never_answers_is_one_sentence(capsys: pytest.CaptureFixtu
     )
 
 
-@pytest.mark.usefixtures("_signals_as_they_were")
+@pytest.mark.usefixtures("_signals_as_they_are")
 def test_a_client_id_that_the_run_has_not_is_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:
     with RunningServer(small()) as server:
         assert main.run(["client", "--server", server.address, "--first", "7"]) == 2
@@ -154,7 +171,7 @@ def test_a_client_id_that_the_run_has_not_is_one_sentence(capsys: pytest.Capture
     )
 
 
-@pytest.mark.usefixtures("_signals_as_they_were")
+@pytest.mark.usefixtures("_signals_as_they_are")
 def test_a_client_that_is_superseded_says_so_and_what_to_do(capsys: pytest.CaptureFixture[str]) -> None:
     settings = small(rounds=10**6, evaluate_every=1, min_clients=1)
     rivals: list[RawClient] = []

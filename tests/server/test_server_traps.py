@@ -1,5 +1,7 @@
 """ZeroMQ's known traps, each met by a real server. Source: design.md 4."""
 
+import threading
+
 import numpy as np
 import pytest
 import zmq
@@ -8,9 +10,10 @@ from zmq.utils.monitor import parse_monitor_message
 from support.running import PATIENCE_S, RunningServer, small
 from support.scrape import sample
 from support.wire import RawClient, update_of
+from unstale.metrics.progress import Progress
 from unstale_proto.errors import Reason
 from unstale_proto.limits import FRAME_BYTES_MAX
-from unstale_proto.messages import Ack, Error, Heartbeat, Hello, Stop, Task, Welcome
+from unstale_proto.messages import Ack, Bye, Error, Heartbeat, Hello, Stop, Task, Welcome
 
 pytestmark = pytest.mark.network
 
@@ -69,6 +72,37 @@ def test_a_client_that_does_not_read_is_let_go_and_holds_up_nobody_not_even_the_
             pass
         outcome = server.end()
         assert (outcome.reason, outcome.versions) == ("shutdown", server.state()["version"])
+
+
+def test_what_a_client_said_before_its_connection_went_is_heard_after() -> None:
+    # An update and a goodbye wait unread when the connection closes. The ack of the update reaches nobody then, and
+    # the goodbye must count all the same: otherwise its client would be missed until its lease runs out.
+    turning = threading.Event()
+
+    def hold_up(now: Progress) -> None:
+        if now.version == 0:
+            assert turning.wait(PATIENCE_S)
+
+    running = RunningServer(small(min_clients=1, trigger={"name": "k-async", "k": 2}), hold_up)
+    monitor = running.server._socket.get_monitor_socket(zmq.EVENT_DISCONNECTED)
+    with running as server, RawClient(server.address, 1) as other:
+        with RawClient(server.address, 0) as hasty:
+            hasty.join()
+            task, _ = hasty.task()  # version 0 is being evaluated: from now on the exchange may be held up
+            hasty.say(update_of(task), [ONES.tobytes()])
+            hasty.say(Bye())
+            hasty.socket.close(linger=int(PATIENCE_S * 1000))
+        assert monitor.poll(PATIENCE_S * 1000)
+        monitor.close()
+        turning.set()
+        other.join()
+        other.task()
+        for number in range(1000):
+            if sample(server.http, "unstale_clients", state="left") == 1:
+                break
+            other.hears_nothing_before(number)
+        assert server.state()["accepted"] == 1
+        assert server.state()["clients"]["left"] == 1
 
 
 def test_a_client_comes_back_on_a_new_connection_with_the_task_that_it_holds() -> None:

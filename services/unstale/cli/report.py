@@ -2,12 +2,14 @@
 
 import json
 import logging
+import os
 import signal
+import socket
 import sys
+import threading
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from math import isfinite
-from types import FrameType
 from typing import Any
 
 from unstale.metrics.progress import Outcome, Progress
@@ -63,11 +65,20 @@ def log_to_stderr() -> None:
 
 
 def stop_on_signals(stop: Callable[[], None]) -> None:
-    """SIGINT (Ctrl-C) and SIGTERM ask for a clean end; a second one ends the process at once."""
+    """SIGINT (Ctrl-C) and SIGTERM ask for a clean end; a second one ends the process at once.
 
-    def asked(number: int, _: FrameType | None) -> None:
-        signal.signal(number, signal.SIG_DFL)
+    stop: called in a thread that waits for them. A signal handler would not do: it has to wait for the main thread,
+    and that may be waiting on a lock, from which a signal that comes at the wrong moment does not wake it.
+    """
+    reader, writer = socket.socketpair()
+    writer.setblocking(False)
+
+    def listen() -> None:
+        reader.recv(1)
         stop()
+        os._exit(128 + reader.recv(1)[0])
 
-    signal.signal(signal.SIGINT, asked)
-    signal.signal(signal.SIGTERM, asked)
+    threading.Thread(target=listen, name="signals", daemon=True).start()
+    signal.set_wakeup_fd(writer.detach())  # it is written the number of each signal that has a handler
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: None)

@@ -21,17 +21,22 @@ from unstale.policies import Policy, UpdateBatch
 class RoundResult:
     """What a round made.
 
-    version: the new one. digest: `flat.digest` of its model. weights_K: what each update weighed in the step.
+    version: the new one. model_d: its model, [d] float32, never written to. weights_K: what each update weighed in the step.
     staleness: of each update, rounds. rate_factor: what the policy multiplied the learning rate by.
     overflowed: the step left the range of float32, so the version holds the same model as the one before.
     """
 
     version: int
-    digest: str
+    model_d: Tensor
     weights_K: tuple[float, ...]
     staleness: tuple[int, ...]
     rate_factor: float
     overflowed: bool
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the model in hex (`flat.digest`). Computed when asked for: it takes longer than the round."""
+        return flat.digest(self.model_d)
 
 
 class Learner:
@@ -86,7 +91,7 @@ class Learner:
             self._versions.add(self.version, self.model_d)
         return RoundResult(
             version=self.version,
-            digest=flat.digest(self.model_d),
+            model_d=self.model_d,
             weights_K=tuple(step.weights_K.tolist()),
             staleness=tuple(update.staleness for update in updates),
             rate_factor=step.rate_factor,

@@ -49,10 +49,9 @@ class Outcome:
 class Tally:
     """Counts what happens between evaluations and over the whole run. Every call takes the time."""
 
-    def __init__(self, rounds: int, digest: str) -> None:
-        """rounds: versions to make. digest: of version 0."""
+    def __init__(self, rounds: int) -> None:
+        """rounds: versions to make."""
         self._rounds = rounds
-        self._digest = digest
         self._started_s: float | None = None
         self._since_s = 0.0
         self._accepted = 0
@@ -70,9 +69,8 @@ class Tally:
         """An update will count."""
         self._accepted += 1
 
-    def applied(self, staleness: Sequence[int], digest: str, *, overflowed: bool) -> None:
-        """A round is a version. digest: of its model. overflowed: its step was not taken."""
-        self._digest = digest
+    def applied(self, staleness: Sequence[int], *, overflowed: bool) -> None:
+        """A round is a version. overflowed: its step was not taken."""
         self._overflows += overflowed
         self._staleness.add(staleness)
         self._staleness_in_all.add(staleness)
@@ -96,8 +94,10 @@ class Tally:
         self._since_s, self._accepted, self._staleness = at_s, 0, _Mean()
         return progress
 
-    def ended(self, reason: str, versions: int, updates: Mapping[str, int], at_s: float) -> Outcome:
-        """The run is over since `at_s`."""
+    def ended(
+        self, reason: str, versions: int, updates: Mapping[str, int], digest: str, at_s: float
+    ) -> Outcome:
+        """The run is over since `at_s`. digest: of the last version."""
         return Outcome(
             reason=reason,
             versions=versions,
@@ -107,7 +107,7 @@ class Tally:
             updates=dict(updates),
             staleness_mean=self._staleness_in_all.value,
             overflows=self._overflows,
-            model_digest=self._digest,
+            model_digest=digest,
         )
 
     def _elapsed_s(self, at_s: float) -> float:

@@ -11,8 +11,9 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import zmq
+from torch import Tensor
 
-from unstale import translate
+from unstale import flat, translate
 from unstale.coordinator import actions, events
 from unstale.coordinator.machine import Coordinator
 from unstale.learner.updates import StagedUpdate, Staging
@@ -62,7 +63,7 @@ Letter = Result | StopNow | Ping
 class Exchange:
     """Runs until the coordinator finishes and the clients know it; then `outcome` is set.
 
-    welcome: for any client; id and version are filled in. learning_rate: eta_l for tasks. frames, digest: of version 0.
+    welcome: for any client; id and version are filled in. learning_rate: eta_l for tasks. frames, model_d: of version 0.
     """
 
     def __init__(
@@ -78,7 +79,7 @@ class Exchange:
         learning_rate: float,
         rounds: int,
         frames: Sequence[memoryview],
-        digest: str,
+        model_d: Tensor,
         linger_s: float,
         on_progress: Callable[[Progress], None],
     ) -> None:
@@ -103,7 +104,8 @@ class Exchange:
         self._arriving: _Arriving
         self._commands_open = 0
         self._clients_at: dict[int, dict[str, int]] = {}
-        self._tally = Tally(rounds, digest)
+        self._tally = Tally(rounds)
+        self._model_d = model_d
         self._wait_s = 0.0
         self._finish: actions.Finish | None = None
         self._finished_s = 0.0
@@ -255,8 +257,9 @@ class Exchange:
 
     def _applied(self, applied: Applied) -> None:
         result = applied.result
+        self._model_d = result.model_d
         self._payload = _wrap(applied.frames)
-        self._tally.applied(result.staleness, result.digest, overflowed=result.overflowed)
+        self._tally.applied(result.staleness, overflowed=result.overflowed)
         if result.overflowed:
             log.warning("version %d: its step left the range of float32 and was not taken", result.version)
         self._instruments.record_all(
@@ -363,21 +366,25 @@ class Exchange:
             finish.reason,
             self._coordinator.version,
             self._coordinator.updates_by_outcome,
+            flat.digest(self._model_d),
             self._finished_s,
         )
 
     def _send(self, route: bytes, message: Message, frames: Sequence[zmq.Frame] = ()) -> bool:
-        """Send to a connection, or forget it when it cannot be reached: its client says hello when it is back."""
+        """Send to a connection. When it is gone, or not read from, its client must say hello to be sent more."""
+        header = codec.encode(message)
         try:
             self._socket.send(route, zmq.SNDMORE | zmq.NOBLOCK)
-        except (zmq.Again, zmq.ZMQError) as error:
+        except zmq.ZMQError as error:
             if error.errno not in (zmq.EAGAIN, zmq.EHOSTUNREACH):
                 raise
             client_id = self._sessions.client_of(route)
-            if client_id is not None:
+            if client_id is not None and error.errno == zmq.EHOSTUNREACH:
+                self._sessions.cut_off(client_id)
+            elif client_id is not None:
                 self._sessions.forget(client_id)
             return False
-        self._socket.send(codec.encode(message), zmq.SNDMORE if frames else 0)
+        self._socket.send(header, zmq.SNDMORE if frames else 0)
         for position, frame in enumerate(frames, start=1):
             self._socket.send(frame, zmq.SNDMORE if position < len(frames) else 0, copy=False)
         return True

@@ -16,18 +16,16 @@ class Instruments:
         disable_created_metrics()  # type: ignore[no-untyped-call]
         self.registry = CollectorRegistry(auto_describe=True)
         self._instruments: dict[Metric, Counter | Gauge | Histogram] = {m: self._make(m) for m in CATALOGUE}
+        # Finding the child of some labels anew takes ten times as long as counting, for every update.
+        self._takers: dict[tuple[str, tuple[str, ...]], Callable[[float], None]] = {}
 
     def record(self, observation: Observation) -> None:
         """Count one observation."""
         metric, value, labels = observation
-        instrument = self._instruments[metric]
-        child = instrument.labels(*labels) if labels else instrument
-        if isinstance(child, Counter):
-            child.inc(value)
-        elif isinstance(child, Gauge):
-            child.set(value)
-        else:
-            child.observe(value)
+        take = self._takers.get((metric.name, labels))
+        if take is None:
+            take = self._takers[metric.name, labels] = self._taker(metric, labels)
+        take(value)
 
     def record_all(self, observations: Iterable[Observation]) -> None:
         for observation in observations:
@@ -38,6 +36,16 @@ class Instruments:
         gauge = self._instruments[metric].labels(*labels)
         assert isinstance(gauge, Gauge)
         gauge.set_function(value)
+
+    def _taker(self, metric: Metric, labels: tuple[str, ...]) -> Callable[[float], None]:
+        """What a value with these labels is given to."""
+        instrument = self._instruments[metric]
+        child = instrument.labels(*labels) if labels else instrument
+        if isinstance(child, Counter):
+            return child.inc
+        if isinstance(child, Gauge):
+            return child.set
+        return child.observe
 
     def _make(self, metric: Metric) -> Counter | Gauge | Histogram:
         if metric.kind == "counter":

@@ -91,7 +91,7 @@ class Server:
             learning_rate=settings.training.learning_rate,
             rounds=settings.rounds,
             frames=payload.split(flat.to_bytes(learner.model_d)),
-            digest=flat.digest(learner.model_d),
+            model_d=learner.model_d,
             linger_s=settings.server.linger_s,
             on_progress=on_progress,
         )

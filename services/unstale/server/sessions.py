@@ -16,6 +16,7 @@ class Sessions:
     _route_of: dict[int, bytes] = field(default_factory=dict)
     _client_of: dict[bytes, int] = field(default_factory=dict)
     _token_of: dict[int, str] = field(default_factory=dict)
+    _cut_off: set[int] = field(default_factory=set)
 
     def admit(self, client_id: int, token: str, route: bytes) -> bytes | None:
         """Let `route` speak for the client from now on.
@@ -34,6 +35,7 @@ class Sessions:
         self._route_of[client_id] = route
         self._client_of[route] = client_id
         self._token_of[client_id] = token
+        self._cut_off.discard(client_id)
         return None if before is None or before == route or same_process else before
 
     def client_of(self, route: bytes) -> int | None:
@@ -42,11 +44,16 @@ class Sessions:
 
     def route_of(self, client_id: int) -> bytes | None:
         """Where a client can be reached, or None when it cannot."""
-        return self._route_of.get(client_id)
+        return None if client_id in self._cut_off else self._route_of.get(client_id)
 
     def routes(self) -> list[bytes]:
-        """Every connection that speaks for a client."""
-        return list(self._client_of)
+        """Every connection that speaks for a client and can be reached."""
+        return [route for route, client_id in self._client_of.items() if client_id not in self._cut_off]
+
+    def cut_off(self, client_id: int) -> None:
+        """The client's connection is gone, but what came in over it before, a goodbye perhaps, is still its word."""
+        if client_id in self._route_of:
+            self._cut_off.add(client_id)
 
     def forget(self, client_id: int) -> None:
         """The client can no longer be reached: its next message must be a hello."""
@@ -56,3 +63,4 @@ class Sessions:
     def _forget(self, client_id: int) -> None:
         del self._client_of[self._route_of.pop(client_id)]
         del self._token_of[client_id]
+        self._cut_off.discard(client_id)

@@ -95,7 +95,7 @@ class Simulation:
         self._on_progress = on_progress
         self._observe = observe
         self._relay = relay
-        self._tally = Tally(parts.rounds, flat.digest(parts.learner.model_d))
+        self._tally = Tally(parts.rounds)
         self._now_s = 0.0
         self._planned = 0
         # (due time, client id, plan number, task or timer): the plan number makes every entry differ.
@@ -135,6 +135,7 @@ class Simulation:
             self._finish.reason,
             self._coordinator.version,
             self._coordinator.updates_by_outcome,
+            flat.digest(self._learner.model_d),
             self._now_s,
         )
 
@@ -230,7 +231,7 @@ class Simulation:
             taken.matrix_Kd, translate.to_round(action.contributions, taken.updates)
         )
         taken.release()
-        self._tally.applied(result.staleness, result.digest, overflowed=result.overflowed)
+        self._tally.applied(result.staleness, overflowed=result.overflowed)
         self._made = events.RoundApplied(version=result.version, at_s=self._now_s)
 
     def _forget_version(self, action: actions.ForgetVersion) -> None:

@@ -1,0 +1,37 @@
+"""A client whose connection is gone: it cannot be told anything, and what it said before still counts."""
+
+from unstale.server.sessions import Sessions
+
+ONE, OTHER = "1" * 32, "2" * 32
+
+
+def test_a_client_that_is_cut_off_cannot_be_reached_but_is_still_known() -> None:
+    sessions = Sessions(clients=3)
+    sessions.admit(2, ONE, b"a")
+    sessions.cut_off(2)
+    sessions.cut_off(2)  # twice is once
+    assert sessions.route_of(2) is None
+    assert sessions.routes() == []
+    assert sessions.client_of(b"a") == 2
+
+
+def test_a_hello_mends_it() -> None:
+    sessions = Sessions(clients=3)
+    sessions.admit(2, ONE, b"a")
+    sessions.cut_off(2)
+    assert sessions.admit(2, ONE, b"b") is None
+    assert sessions.route_of(2) == b"b"
+    assert sessions.routes() == [b"b"]
+    assert sessions.client_of(b"a") is None
+
+
+def test_a_client_that_was_forgotten_or_never_there_is_not_cut_off() -> None:
+    sessions = Sessions(clients=3)
+    sessions.cut_off(2)
+    sessions.admit(2, ONE, b"a")
+    sessions.cut_off(2)
+    sessions.forget(2)
+    assert sessions.client_of(b"a") is None
+    sessions.cut_off(2)
+    sessions.admit(2, OTHER, b"b")
+    assert sessions.route_of(2) == b"b"
