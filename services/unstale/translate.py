@@ -14,8 +14,6 @@ from unstale_proto.messages import Ack, Bye, Error, Heartbeat, Hello, Message, S
 def to_event(message: Message, client_id: int, at_s: float) -> events.Event | None:
     """The event that a message without a payload is, or None for one that says nothing to the coordinator."""
     match message:
-        case Hello(holding=holding):
-            return events.ClientJoined(client_id=client_id, at_s=at_s, holding=holding)
         case Heartbeat():
             return events.HeartbeatReceived(client_id=client_id, at_s=at_s)
         case Bye():
@@ -24,6 +22,13 @@ def to_event(message: Message, client_id: int, at_s: float) -> events.Event | No
             return events.TaskFailed(client_id=client_id, task_id=task_id, at_s=at_s)
         case _:
             return None
+
+
+def to_client_joined(hello: Hello, at_s: float, *, same_connection: bool) -> events.ClientJoined:
+    """same_connection: the hello was said again where the client has been heard before."""
+    return events.ClientJoined(
+        client_id=hello.client_id, at_s=at_s, holding=hello.holding, same_connection=same_connection
+    )
 
 
 def to_update_arrived(

@@ -171,6 +171,9 @@ def test_an_update_for_a_task_that_was_taken_back_is_expired() -> None:
         old_task, _ = slow.task()
         task, _ = fast.task()
         assert fast.answer(task, ONES).outcome == "accepted"
+        slow.hears_nothing_before(
+            1
+        )  # it was sent one model already, so it is sent the next when it is heard of
         new_task, _ = slow.task()  # of the next round
         assert (old_task.version, new_task.version) == (0, 1)
         before = server.state()

@@ -123,7 +123,9 @@ class ScriptedClient:
             self.session.client_id, train.task.number, base_d, train.task.learning_rate
         )
         update = translate.to_update(train.task, local)
-        self.follow(self.session.trained(update, payload.split(flat.to_bytes(local.vector_d))))
+        self.follow(
+            self.session.trained(train.welcome.run_id, update, payload.split(flat.to_bytes(local.vector_d)))
+        )
         self.hear_until(lambda: self.session.unacknowledged == 0)
 
 

@@ -18,11 +18,12 @@ from unstale_proto.messages import (
 )
 
 TOKEN = "ab" * 16
+RUN = "1" * 32
 MODEL = [memoryview(b"model...")]
 DELTA = [memoryview(b"delta...")]
 
 
-def welcome(run_id: str = "1" * 32) -> Welcome:
+def welcome(run_id: str = RUN) -> Welcome:
     return Welcome(
         client_id=7,
         run_id=run_id,
@@ -70,7 +71,7 @@ def session_that_is_in() -> ClientSession:
 def session_with_an_update_sent() -> ClientSession:
     session = session_that_is_in()
     session.received(task(1), MODEL, 1.0)
-    session.trained(update(1), DELTA)
+    session.trained(RUN, update(1), DELTA)
     return session
 
 
@@ -91,7 +92,7 @@ def test_a_hello_without_an_answer_is_said_again() -> None:
 def test_a_task_is_trained_and_its_update_sent() -> None:
     session = session_that_is_in()
     assert session.received(task(1), MODEL, 1.0) == [Train(welcome=welcome(), task=task(1), parcel=MODEL)]
-    assert session.trained(update(1), DELTA) == [Send(message=update(1), parcel=DELTA)]
+    assert session.trained(RUN, update(1), DELTA) == [Send(message=update(1), parcel=DELTA)]
     assert session.unacknowledged == 1
 
 
@@ -110,7 +111,7 @@ def test_a_task_that_comes_twice_is_worked_on_once() -> None:
     session = session_that_is_in()
     session.received(task(1), MODEL, 1.0)
     assert session.received(task(1), MODEL, 1.1) == []
-    session.trained(update(1), DELTA)
+    session.trained(RUN, update(1), DELTA)
     assert session.received(task(1), MODEL, 1.2) == []
 
 
@@ -121,7 +122,7 @@ def test_a_model_of_another_run_goes_back_untrained() -> None:
     assert isinstance(send, Send)
     assert isinstance(send.message, Error)
     assert (send.message.reason, send.message.task_id) == (Reason.WRONG_SIGNATURE, 1)
-    assert not session.wants(1)
+    assert not session.wants(RUN, 1)
 
 
 def test_a_model_that_is_cut_short_goes_back_untrained() -> None:
@@ -144,9 +145,9 @@ def test_a_newer_task_takes_the_place_of_an_older_one() -> None:
     session = session_that_is_in()
     session.received(task(1), MODEL, 1.0)
     session.received(task(2, version=5), MODEL, 2.0)
-    assert not session.wants(1)
-    assert session.wants(2)
-    assert session.trained(update(1), DELTA) == []
+    assert not session.wants(RUN, 1)
+    assert session.wants(RUN, 2)
+    assert session.trained(RUN, update(1), DELTA) == []
     assert session.unacknowledged == 0
 
 
@@ -170,7 +171,7 @@ def test_an_update_is_not_sent_again_for_a_heartbeat_that_left_before_it() -> No
     session = session_that_is_in()
     session.received(task(1), MODEL, 1.0)
     session.tick(2.0)  # heartbeat 0
-    session.trained(update(1), DELTA)
+    session.trained(RUN, update(1), DELTA)
     assert session.received(Heartbeat(number=0, version=0), [], 2.1) == []
 
 
@@ -204,7 +205,7 @@ def test_what_is_trained_while_away_is_sent_after_the_welcome() -> None:
     session = session_that_is_in()
     session.received(task(1), MODEL, 1.0)
     session.unreachable()
-    assert session.trained(update(1), DELTA) == []
+    assert session.trained(RUN, update(1), DELTA) == []
     session.reachable(2.0)
     assert session.received(welcome(), [], 2.1) == [Send(message=update(1), parcel=DELTA)]
 
@@ -227,7 +228,7 @@ def test_another_run_knows_nothing_of_the_old_tasks() -> None:
 
 def test_a_finished_run_is_left_with_a_goodbye() -> None:
     session = session_that_is_in()
-    goodbye, retire = session.received(Stop(reason="finished", version=9), [], 5.0)
+    retire, goodbye = session.received(Stop(reason="finished", version=9), [], 5.0)
     assert goodbye == Send(message=Bye(reason="the run is finished"))
     assert retire == Retire(reason="finished", message="the run is finished at version 9")
     assert session.state is State.OVER
@@ -261,12 +262,57 @@ def test_a_client_id_that_the_run_does_not_have_is_refused_for_good() -> None:
 def test_a_task_that_cannot_be_done_goes_back() -> None:
     session = session_that_is_in()
     session.received(task(1), MODEL, 1.0)
-    assert session.failed(1, "loss is nan") == [
+    assert session.failed(RUN, 1, "loss is nan") == [
         Send(message=Error(reason=Reason.NON_FINITE, message="loss is nan", task_id=1))
     ]
-    assert not session.wants(1)
+    assert not session.wants(RUN, 1)
 
 
 def test_leaving_says_goodbye_when_the_server_knows_us() -> None:
     assert session_that_is_in().leave("stopped") == [Send(message=Bye(reason="stopped"))]
     assert ClientSession(7, TOKEN).leave("stopped") == []
+
+
+def test_what_was_trained_for_another_run_is_not_sent_though_its_task_has_the_same_id() -> None:
+    session = session_that_is_in()
+    session.received(task(1), MODEL, 1.0)
+    session.unreachable()
+    session.reachable(2.0)
+    session.received(welcome(run_id="2" * 32), [], 2.1)
+    session.received(task(1), MODEL, 2.2)
+    assert not session.wants(RUN, 1)
+    assert session.wants("2" * 32, 1)
+    assert session.trained(RUN, update(1), DELTA) == []
+    assert session.trained("2" * 32, update(1), DELTA) == [Send(message=update(1), parcel=DELTA)]
+
+
+def test_a_task_that_fails_behind_a_hello_that_named_it_is_given_back() -> None:
+    session = session_that_is_in()
+    session.received(task(1), MODEL, 1.0)
+    session.received(Error(reason=Reason.HELLO_FIRST), [], 2.0)
+    (send,) = session.failed(RUN, 1, "loss is nan")
+    assert isinstance(send, Send)
+    assert isinstance(send.message, Error)
+    assert send.message.task_id == 1
+
+
+def test_a_task_that_was_long_under_way_is_taken_though_we_greet_anew() -> None:
+    session = session_that_is_in()
+    session.received(Error(reason=Reason.HELLO_FIRST), [], 2.0)
+    assert session.state is State.GREETING
+    assert session.received(task(1), MODEL, 3.0) == [Train(welcome=welcome(), task=task(1), parcel=MODEL)]
+
+
+def test_a_client_that_is_done_hears_nothing_any_more() -> None:
+    session = session_that_is_in()
+    session.received(Stop(reason="finished", version=9), [], 5.0)
+    assert session.received(Stop(reason="shutdown", version=9), [], 5.1) == []
+    assert session.state is State.OVER
+
+
+def test_what_a_server_says_reaches_the_terminal_without_its_control_characters() -> None:
+    session = ClientSession(7, TOKEN)
+    session.reachable(0.0)
+    (retire,) = session.received(Error(reason=Reason.UNKNOWN_CLIENT, message="\x1b[2J no"), [], 0.1)
+    assert isinstance(retire, Retire)
+    assert retire.message == "the server refuses client 7: '\\x1b[2J no'"

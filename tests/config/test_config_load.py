@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from unstale.config import Given, Settings, load, settings
 from unstale.config.keys import KEYS
+from unstale.config.load import _by_key
 from unstale.errors import UserError
 from unstale_proto import limits
 
@@ -290,6 +291,47 @@ def test_a_mistake_in_a_variable_is_one_sentence(variable: tuple[str, str], sent
 
 def test_variables_that_are_not_ours_and_the_name_of_the_file_are_passed_over() -> None:
     assert load(variables={"ROUNDS": "x", "_UNSTALE_ROUNDS": "x", "UNSTALE_CONFIG": "x"}) == Settings()
+
+
+OF_KUBERNETES = {
+    "SERVICE_HOST": "10.0.0.11",
+    "SERVICE_PORT": "5555",
+    "SERVICE_PORT_CLIENTS": "5555",
+    "SERVICE_PORT_HTTP_METRICS": "9464",
+    "PORT": "tcp://10.0.0.11:5555",
+    "PORT_5555_TCP": "tcp://10.0.0.11:5555",
+    "PORT_5555_TCP_PROTO": "tcp",
+    "PORT_5555_TCP_PORT": "5555",
+    "PORT_5555_TCP_ADDR": "10.0.0.11",
+    "PORT_53_UDP": "udp://10.0.0.11:53",
+}
+
+
+@pytest.mark.parametrize("service", ["UNSTALE", "UNSTALE_SERVER", "UNSTALE_2_HTTP"])
+def test_what_kubernetes_says_of_services_with_our_name_is_passed_over(service: str) -> None:
+    assert load(variables={f"{service}_{name}": text for name, text in OF_KUBERNETES.items()}) == Settings()
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("UNSTALE_PORT", "5555"),
+        ("UNSTALE_SERVICE", "x"),
+        ("UNSTALE_SERVICE_HOSTS", "x"),
+        ("UNSTALE_PORT_TCP", "x"),
+        ("UNSTALE_PORT_5555", "x"),
+        ("UNSTALE_SERVER__PORT", "tcp://10.0.0.11:5555"),
+        ("UNSTALE_SERVER__SERVICE_PORT", "5555"),
+    ],
+)
+def test_what_only_looks_like_it_is_a_mistake(name: str, text: str) -> None:
+    with pytest.raises(UserError, match=f"^{name}: unknown key"):
+        load(variables={name: text})
+
+
+def test_no_key_looks_like_what_kubernetes_says() -> None:
+    for key in KEYS.values():
+        assert list(_by_key({key.variable: "tcp://10.0.0.11:5555"})) == [key.name]
 
 
 @pytest.mark.parametrize(

@@ -31,6 +31,12 @@ def test_every_trigger_but_the_one_that_needs_a_time_can_be_chosen_by_its_name_a
     assert told.trigger.k == (None if name in ("sync", "async") else 5)
 
 
+@pytest.mark.parametrize("name", ["k-async", "k-sync", "buffered"])
+def test_a_k_that_nobody_gave_is_at_most_the_number_of_clients(name: str) -> None:
+    assert coordinator_settings(from_variables(trigger__name=name, clients="4")).trigger.k == 4
+    assert coordinator_settings(from_variables(trigger__name=name, clients="6")).trigger.k == 5
+
+
 def test_the_deadline_trigger_needs_its_time() -> None:
     told = coordinator_settings(from_variables(trigger__name="deadline", trigger__wait_s="2.5"))
     assert (told.trigger.wait_s, told.trigger.k) == (2.5, None)
@@ -73,6 +79,7 @@ WRONG = {
     },
     "unknown trigger 'kasync'; did you mean 'k-async'?": {"trigger__name": "kasync"},
     "trigger.k is 21 with 20 clients, expected 1 to 20": {"trigger__k": "21"},
+    "trigger.k is 5 with 4 clients, expected 1 to 4": {"trigger__k": "5", "clients": "4"},
     "trigger 'sync' takes no trigger.k, got 7; leave it out": {"trigger__name": "sync", "trigger__k": "7"},
     "trigger 'k-async' needs trigger.k, and none was given": {"trigger__k": "null"},
     "trigger 'deadline' needs trigger.wait_s, and none was given": {"trigger__name": "deadline"},

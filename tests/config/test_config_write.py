@@ -7,7 +7,7 @@ import yaml
 
 from unstale.config import Settings, load
 from unstale.config.keys import KEYS
-from unstale.config.write import commented, resolved, write_commented
+from unstale.config.write import as_variables, commented, resolved, write_commented
 from unstale.errors import UserError
 
 
@@ -63,3 +63,10 @@ def test_what_is_shown_as_resolved_loads_to_the_same_settings(tmp_path: Path) ->
     file.write_text(resolved(settings), encoding="utf-8")
     assert load(file) == settings
     assert yaml.safe_load(resolved(settings)) == settings.model_dump()
+    assert load(variables=as_variables(settings)) == settings
+
+
+def test_as_variables_the_keys_that_were_given_are_given_and_no_others() -> None:
+    given = {"UNSTALE_ROUNDS": "200", "UNSTALE_SIMULATION__LATENCY__MEAN_S": "2.0"}
+    assert as_variables(load(variables=given)) == given
+    assert as_variables(Settings()) == {}

@@ -65,10 +65,10 @@ class Driver:
         invariants.check(self.coordinator)
         return [in_words(action) for action in self.last]
 
-    def join(self, *client_ids: int, holding: tuple[int, ...] = ()) -> list[str]:
+    def join(self, *client_ids: int, **fields: Any) -> list[str]:
         told = []
         for client_id in client_ids:
-            told += self.handle(events.ClientJoined(client_id=client_id, at_s=self.now_s, holding=holding))
+            told += self.handle(events.ClientJoined(client_id=client_id, at_s=self.now_s, **fields))
         return told
 
     def start(self) -> list[str]:

@@ -63,6 +63,22 @@ def test_a_task_lost_on_the_way_is_replaced_in_the_same_sync_round(drive):
     assert driver.updates(0) == ["round v0: 1+0 0+0"]
 
 
+def test_a_task_that_is_still_under_way_on_the_same_connection_stays_open(drive):
+    driver = drive("k-async", clients=2, k=1)
+    driver.start()
+    assert driver.join(0, same_connection=True) == []
+    assert driver.join(0, same_connection=True, holding=(1,)) == []
+    assert driver.updates(0) == ["round v0: 0+0"]
+
+
+def test_a_lost_client_gets_a_new_task_on_whatever_connection_it_comes_back(drive):
+    driver = drive("k-async", clients=2, k=1, lease_s=10.0)
+    driver.start()
+    driver.at(5.0).heartbeat(1)
+    driver.at(10.0).fire("lease")
+    assert driver.join(0, same_connection=True, holding=(1,)) == ["task 0 #3 v0 n1"]
+
+
 def test_a_waiting_client_that_joins_again_goes_on_waiting(drive):
     driver = drive("k-async", clients=2, k=1)
     driver.start()

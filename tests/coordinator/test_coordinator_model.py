@@ -2,14 +2,24 @@
 and once the faults stop the run finishes."""
 
 import math
+from typing import ClassVar
 
+import pytest
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 
 from unstale.coordinator import actions, events, invariants
-from unstale.coordinator.machine import Coordinator
+from unstale.coordinator.machine import RETRY, Coordinator
 from unstale.coordinator.settings import CoordinatorSettings, SelectorSettings, TriggerSettings
+from unstale.coordinator.triggers import TRIGGERS
 
 LEASE_S, WAIT_S, RETRY_S = 10.0, 4.0, 2.0
 ORDER = (
@@ -24,10 +34,9 @@ ORDER = (
 
 
 @st.composite
-def all_settings(draw: st.DrawFn) -> CoordinatorSettings:
+def all_settings(draw: st.DrawFn, name: str) -> CoordinatorSettings:
     clients = draw(st.integers(1, 5))
     size = draw(st.none() | st.integers(1, clients))
-    name = draw(st.sampled_from(["sync", "k-sync", "k-async", "async", "buffered", "deadline"]))
     k_max = clients if size is None or name == "buffered" else size
     return CoordinatorSettings(
         clients=clients,
@@ -51,11 +60,15 @@ class Shells(RuleBasedStateMachine):
 
     given: (client, task id) -> version, for every task that was sent. newest: the last task that each client
     was sent. arrived: accepted updates as (client, task id, handle, base version), in order of arrival.
-    in_rounds: how many of them rounds have taken.
+    in_rounds: how many of them rounds have taken. fruitless: tasks in a row that ended without an accepted
+    update, by a failure or a refusal; in_vain: whether one did since the round was opened or played again.
     """
 
-    @initialize(chosen=all_settings())
-    def begin(self, chosen: CoordinatorSettings) -> None:
+    trigger: ClassVar[str]
+
+    @initialize(data=st.data())
+    def begin(self, data: st.DataObject) -> None:
+        chosen = data.draw(all_settings(self.trigger))
         self.coordinator = Coordinator(chosen)
         self.clients = chosen.clients
         self.now_s = 0.0
@@ -63,6 +76,8 @@ class Shells(RuleBasedStateMachine):
         self.newest: dict[int, int] = {}
         self.arrived: list[tuple[int, int, int, int]] = []
         self.in_rounds = 0
+        self.fruitless = 0
+        self.in_vain = False
         self.handles = 0
         self.free_handles: set[int] = set()
         self.first_verdicts: dict[tuple[int, int], tuple[str, str | None]] = {}
@@ -73,11 +88,20 @@ class Shells(RuleBasedStateMachine):
 
     # What the clients and the operator do.
 
-    @rule(client=st.integers(0, 4), holds=st.booleans())
-    def join(self, client: int, holds: bool) -> None:
+    @rule(client=st.integers(0, 4), holds=st.booleans(), same_connection=st.booleans())
+    def join(self, client: int, holds: bool, same_connection: bool) -> None:
         client %= self.clients
         holding = (self.newest[client],) if holds and client in self.newest else ()
-        self.tell(events.ClientJoined(client_id=client, at_s=self.now_s, holding=holding))
+        self.tell(
+            events.ClientJoined(
+                client_id=client, at_s=self.now_s, holding=holding, same_connection=same_connection
+            )
+        )
+
+    @rule()
+    def everybody_joins(self) -> None:
+        for client in range(self.clients):
+            self.join(client, holds=True, same_connection=False)
 
     @rule(client=st.integers(0, 4))
     def leave(self, client: int) -> None:
@@ -92,6 +116,28 @@ class Shells(RuleBasedStateMachine):
     def answer(self, data: st.DataObject) -> None:
         client = data.draw(st.sampled_from(sorted(self.newest)))
         self.send(client, self.newest[client])
+
+    @precondition(lambda self: self.newest)
+    @rule(times=st.integers(1, 4))
+    def everybody_at_work_answers(self, times: int) -> None:
+        """Fast clients: a round that is being made is not done before."""
+        for _ in range(times):
+            for client in self.coordinator.membership.clients:
+                if client.tasks.open_id is not None:
+                    self.send(client.client_id, client.tasks.open_id)
+                    self.everything_fits()
+
+    @precondition(lambda self: self.newest)
+    @rule()
+    def everybody_at_work_fails(self) -> None:
+        for client in self.coordinator.membership.clients:
+            if client.tasks.open_id is not None:
+                self.tell(
+                    events.TaskFailed(
+                        client_id=client.client_id, task_id=client.tasks.open_id, at_s=self.now_s
+                    )
+                )
+                self.everything_fits()
 
     @precondition(lambda self: self.given)
     @rule(
@@ -140,6 +186,7 @@ class Shells(RuleBasedStateMachine):
         invariants.check(self.coordinator)
         assert self.timers == self.coordinator.timers
         assert self.coordinator.accepted == len(self.arrived)
+        assert self.coordinator.fruitless == self.fruitless
         assert self.coordinator.updates_by_outcome["rejected"] >= sum(
             verdict != "accepted" for verdict, _ in self.first_verdicts.values()
         )
@@ -199,6 +246,11 @@ class Shells(RuleBasedStateMachine):
 
     def tell(self, event: events.Event) -> None:
         was_finished = self.finished
+        if not was_finished and self.ends_in_vain(event):
+            self.fruitless += 1
+            self.in_vain = True
+        if isinstance(event, events.RoundApplied) or event == events.TimerFired(timer=RETRY, at_s=self.now_s):
+            self.in_vain = False
         told = self.coordinator.handle(event)
         for action in told:
             self.perform(action)
@@ -209,6 +261,13 @@ class Shells(RuleBasedStateMachine):
         assert order == sorted(order)
         acknowledged = sum(isinstance(action, actions.Acknowledge) for action in told)
         assert acknowledged == isinstance(event, events.UpdateArrived)
+
+    def ends_in_vain(self, event: events.Event) -> bool:
+        if not isinstance(event, events.UpdateArrived | events.TaskFailed):
+            return False
+        if not self.coordinator.awaits(event.client_id, event.task_id):
+            return False
+        return isinstance(event, events.TaskFailed) or not self.sound
 
     def perform(self, action: actions.Action) -> None:
         match action:
@@ -227,6 +286,8 @@ class Shells(RuleBasedStateMachine):
             case actions.ApplyRound(version=version, contributions=contributions):
                 assert not self.making
                 self.making = True
+                # A version of nothing is made only when nobody tried, or nobody is there to try again.
+                assert contributions or not (self.in_vain and self.coordinator.membership.active)
                 taken = self.arrived[self.in_rounds : self.in_rounds + len(contributions)]
                 self.in_rounds += len(contributions)
                 assert [
@@ -255,6 +316,7 @@ class Shells(RuleBasedStateMachine):
             assert task in self.given
             assert task not in self.first_verdicts
             assert self.sound
+            self.fruitless = 0
             self.arrived.append(self.offered)
         if told.outcome is actions.Outcome.DUPLICATE:
             assert self.first_verdicts[task] == (told.first_outcome, told.reason)
@@ -262,5 +324,11 @@ class Shells(RuleBasedStateMachine):
             self.first_verdicts.setdefault(task, (told.first_outcome, told.reason))
 
 
-TestAnyOrderOfEvents = Shells.TestCase
-TestAnyOrderOfEvents.settings = hypothesis_settings(max_examples=150, stateful_step_count=60, deadline=None)
+@pytest.mark.parametrize("name", TRIGGERS)
+def test_any_order_of_events(name: str) -> None:
+    class OfOneTrigger(Shells):
+        trigger = name
+
+    run_state_machine_as_test(
+        OfOneTrigger, settings=hypothesis_settings(max_examples=100, stateful_step_count=60, deadline=None)
+    )

@@ -84,6 +84,58 @@ def test_the_start_of_a_round_is_when_the_last_one_was_applied(drive):
     assert driver.coordinator.round_started_s == 6.0
 
 
+# Who cannot learn.
+
+
+@pytest.mark.parametrize("trigger", [{"trigger": "k-async", "k": 1}, {"trigger": "sync"}])
+def test_fruitless_tasks_in_a_row_are_counted_until_an_update_is_accepted(drive, trigger):
+    driver = drive(**trigger, clients=2)
+    driver.start()
+    driver.fail(0)
+    driver.refuse(1)
+    driver.fire("retry")
+    assert driver.coordinator.fruitless == 2
+    driver.update(0, base_version=7)
+    assert driver.coordinator.fruitless == 3
+    driver.updates(1)
+    assert driver.coordinator.fruitless == 0
+
+
+def test_tasks_that_were_taken_back_and_updates_of_no_open_task_are_not_fruitless(drive):
+    driver = drive("k-sync", clients=3, k=1, lease_s=10.0)
+    driver.start()
+    driver.join(0)  # task 1 was lost on the way
+    driver.update(0, task_id=1)
+    driver.update(0, task_id=999)
+    driver.fail(0, task_id=1)
+    driver.updates(0)
+    # The tasks of clients 1 and 2 are taken back with the round.
+    driver.update(1, task_id=2, defect="non-finite")
+    driver.applied()
+    driver.leave(1)
+    driver.at(10.0).fire("lease")
+    assert driver.coordinator.fruitless == 0
+
+
+def test_after_the_end_refused_updates_are_not_fruitless(drive):
+    driver = drive("async", clients=2)
+    driver.start()
+    driver.fail(0)
+    driver.stop()
+    driver.update(1)
+    assert driver.coordinator.fruitless == 1
+
+
+def test_tasks_that_clients_gave_back_are_counted_once_each(drive):
+    driver = drive("k-async", clients=2, k=1)
+    driver.start()
+    driver.fail(0)
+    driver.fail(0, task_id=1)
+    driver.refuse(1)
+    assert driver.coordinator.failed == 1
+    assert driver.coordinator.updates_by_outcome == {"accepted": 0, "duplicate": 0, "rejected": 1}
+
+
 # Mistakes of the shell are ours.
 
 

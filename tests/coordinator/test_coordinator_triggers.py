@@ -1,5 +1,7 @@
 """Each trigger by transcript: events, and the actions expected of them. `conftest.py` explains the words."""
 
+import pytest
+
 # Sync.
 
 
@@ -30,12 +32,70 @@ def test_sync_does_not_wait_for_a_participant_that_left_was_refused_or_failed(dr
     assert driver.applied() == ["forget v0", "task 1 #6 v1 n1", "task 2 #7 v1 n1", "task 3 #8 v1 n1"]
 
 
-def test_a_sync_round_to_which_nobody_contributed_is_applied_empty(drive):
-    driver = drive("sync", clients=2)
+@pytest.mark.parametrize("trigger", [{"trigger": "sync"}, {"trigger": "k-sync", "k": 1}])
+def test_a_round_in_which_everyone_failed_or_was_refused_is_played_again_after_a_pause(drive, trigger):
+    driver = drive(**trigger, clients=2)
     driver.start()
     assert driver.refuse(0) == []
-    assert driver.refuse(1) == ["round v0:"]
-    assert driver.applied() == ["forget v0", "task 0 #3 v1 n1", "task 1 #4 v1 n1"]
+    assert driver.at(3.0).fail(1) == ["set retry 8"]
+    # Nothing was learnt: the version is the same.
+    assert driver.at(8.0).fire("retry") == ["task 0 #3 v0 n1", "task 1 #4 v0 n1"]
+    assert driver.refuse(1) == []
+    assert driver.at(9.0).refuse(0) == ["set retry 14"]
+    assert driver.at(14.0).fire("retry") == ["task 0 #5 v0 n2", "task 1 #6 v0 n2"]
+    assert driver.refuse(1) == []
+    assert driver.updates(0) == ["round v0: 0+0"]
+
+
+def test_a_round_stalls_when_the_last_at_work_leaves_those_who_failed(drive):
+    driver = drive("sync", clients=3)
+    driver.start()
+    driver.fail(0)
+    assert driver.leave(1) == []
+    assert driver.at(2.0).leave(2) == ["set retry 7"]
+    assert driver.at(7.0).fire("retry") == ["task 0 #4 v0 n1"]
+
+
+def test_a_stalled_round_that_the_last_client_leaves_is_applied_empty(drive):
+    driver = drive("sync", clients=1)
+    driver.start()
+    driver.fail(0)
+    assert driver.leave(0) == ["round v0:", "cancel retry"]
+    assert driver.applied() == ["forget v0"]
+
+
+def test_a_client_that_joins_a_stalled_round_takes_part_when_it_is_played_again(drive):
+    driver = drive("sync", clients=2, min_clients=1)
+    driver.join(0)
+    assert driver.fail(0) == ["set retry 5"]
+    assert driver.join(1) == []
+    assert driver.at(5.0).fire("retry") == ["task 0 #3 v0 n1", "task 1 #2 v0 n0"]
+
+
+def test_a_round_whose_participants_left_without_a_failure_is_applied_empty_and_others_are_drawn(drive):
+    driver = drive("sync", clients=3, size=1)
+    driver.start()
+    (drawn,) = [client.client_id for client in driver.coordinator.membership.clients if client.tasks.open_id]
+    assert driver.leave(drawn) == ["round v0:"]
+    told = driver.applied()
+    assert told[0] == "forget v0"
+    assert len(told) == 2
+
+
+def test_a_stalled_round_draws_again_so_that_one_client_that_cannot_learn_does_not_stop_the_others(drive):
+    driver = drive("sync", clients=3, size=1)
+    driver.start()
+    refused = set()
+    for _ in range(20):
+        (drawn,) = [
+            client.client_id for client in driver.coordinator.membership.clients if client.tasks.open_id
+        ]
+        refused.add(drawn)
+        driver.refuse(drawn)
+        driver.fire("retry")
+    # The draws are of this seed; were the draw the same each time, it would be one client.
+    assert refused == {0, 1, 2}
+    assert driver.coordinator.version == 0
 
 
 def test_a_client_that_joins_during_a_sync_round_waits_for_the_next(drive):
@@ -205,6 +265,41 @@ def test_buffered_gives_the_sender_a_new_task_at_once_on_the_current_version(dri
     assert driver.applied() == ["forget v0"]
 
 
+def test_a_buffered_run_in_which_everyone_answers_while_rounds_are_made_keeps_its_bound(drive):
+    driver = drive("buffered", clients=4, k=2)
+    driver.start()
+    most = 0
+    for _ in range(8):
+        # Everyone who has a task answers, until nobody is given another.
+        while working := [c.client_id for c in driver.coordinator.membership.clients if c.tasks.open_id]:
+            driver.updates(*working)
+        unaggregated = driver.coordinator.accepted - driver.coordinator.aggregated
+        # 2 in the making and 1 behind them, then no more tasks; 4 clients have one: 2 * 2 - 1 + 4 = 7.
+        assert unaggregated <= 7
+        most = max(most, unaggregated)
+        driver.applied()
+    assert most == 7
+    assert driver.coordinator.settings.unaggregated_max == 7
+
+
+def test_buffered_gives_tasks_before_the_next_round_closes_as_long_as_less_than_a_round_waits_behind_it(
+    drive,
+):
+    driver = drive("buffered", clients=4, k=3)
+    driver.start()
+    driver.updates(0, 0, 0)
+    driver.updates(1, 1, 1)
+    assert len(driver.coordinator.pending) == 3
+    driver.updates(2, 3)
+    # The next round takes 3 of the 5 pending, so 2 wait behind it.
+    assert driver.applied() == [
+        "task 1 #14 v1 n3",
+        "task 2 #7 v1 n1",
+        "task 3 #8 v1 n1",
+        "round v1: 1+1 1+1 1+1",
+    ]
+
+
 def test_buffered_holds_tasks_back_while_a_whole_round_waits_behind_the_one_in_the_making(drive):
     driver = drive("buffered", clients=3, k=2)
     driver.start()
@@ -213,11 +308,15 @@ def test_buffered_holds_tasks_back_while_a_whole_round_waits_behind_the_one_in_t
     assert driver.updates(0, 1, 2) == []
     # In the making 2, pending 4: no more than 2 * k - 1 + clients = 6 updates are ever unaggregated.
     assert len(driver.coordinator.pending) == 4
+    # A whole round waits behind the one that is made next, too, and none behind the one after.
+    assert driver.applied() == ["round v1: 0+1 0+1"]
+    # Nobody has had a task of version 1.
     assert driver.applied() == [
-        "task 0 #13 v1 n4",
-        "task 1 #5 v1 n1",
-        "task 2 #6 v1 n1",
-        "round v1: 0+1 0+1",
+        "forget v1",
+        "task 0 #13 v2 n4",
+        "task 1 #5 v2 n1",
+        "task 2 #6 v2 n1",
+        "round v2: 1+2 2+2",
     ]
 
 
@@ -264,13 +363,41 @@ def test_a_deadline_round_into_which_nothing_has_come_closes_with_the_first_upda
     assert driver.updates(1) == ["round v0: 1+0"]
 
 
-def test_a_deadline_round_is_applied_empty_when_nobody_is_left_to_wait_for(drive):
-    driver = drive("deadline", clients=2, wait_s=10.0)
-    driver.start()
-    driver.refuse(0)
+def test_a_deadline_round_is_applied_empty_when_the_clients_it_waits_for_have_left(drive):
+    driver = drive("deadline", clients=3, wait_s=10.0, min_clients=2)
+    driver.join(0, 1)
+    assert driver.leave(0) == []
+    assert driver.join(2) == []
     assert driver.leave(1) == []
     assert driver.at(10.0).fire("deadline") == ["round v0:"]
-    assert driver.applied() == ["forget v0", "task 0 #3 v1 n1", "set deadline 20"]
+    assert driver.applied() == ["forget v0", "task 2 #3 v1 n0", "set deadline 20"]
+
+
+def test_a_deadline_round_in_which_everyone_failed_is_played_again_within_its_time(drive):
+    driver = drive("deadline", clients=2, wait_s=10.0)
+    driver.start()
+    driver.fail(0)
+    assert driver.at(1.0).refuse(1) == ["set retry 6"]
+    assert driver.at(6.0).fire("retry") == ["task 0 #3 v0 n1", "task 1 #4 v0 n1"]
+    assert driver.updates(0) == []
+    assert driver.at(10.0).fire("deadline") == ["round v0: 0+0"]
+
+
+def test_a_deadline_round_in_which_everyone_failed_is_not_applied_empty_when_its_time_is_over(drive):
+    driver = drive("deadline", clients=1, wait_s=10.0)
+    driver.start()
+    assert driver.at(8.0).fail(0) == ["set retry 13"]
+    assert driver.at(10.0).fire("deadline") == []
+    assert driver.at(13.0).fire("retry") == ["task 0 #2 v0 n1"]
+    assert driver.updates(0) == ["round v0: 0+0"]
+
+
+def test_the_failure_of_the_last_straggler_stalls_a_deadline_round(drive):
+    driver = drive("deadline", clients=2, wait_s=10.0)
+    driver.start()
+    driver.fail(0)
+    assert driver.at(10.0).fire("deadline") == []
+    assert driver.at(11.0).fail(1) == ["set retry 16"]
 
 
 def test_a_client_that_joins_during_a_deadline_round_waits_for_the_next(drive):

@@ -93,16 +93,14 @@ def test_a_round_of_no_rows_takes_nothing() -> None:
     assert staging.take([waiting]).matrix_Kd.shape == (1, 4)
 
 
-def test_staging_is_full_when_the_last_row_is_kept_and_no_longer_when_a_round_is_released() -> None:
+def test_there_is_no_row_beyond_the_last_block_until_a_round_is_released() -> None:
     staging = Staging(1, 1, blocks_max=2)
     taken = staging.take([stage(staging, 1)])
-    assert not staging.is_full
     stage(staging, 2)
-    assert staging.is_full
     with pytest.raises(AssertionError, match="all 2 blocks are in use"):
         staging.row()
     taken.release()
-    assert not staging.is_full
+    assert stage(staging, 3) == 2
 
 
 @pytest.mark.parametrize("wrong", [[1, 0], [0], [0, 1, 2], [5]])
@@ -167,30 +165,35 @@ def test_a_quotient_that_overflows_is_found_by_the_screen(value: float, learning
 
 
 class StagingMachine(RuleBasedStateMachine):
-    """Any order of arrivals, verdicts, rounds and releases, against two plain lists."""
+    """Any order of arrivals, verdicts, rounds and releases, one round at a time, against two plain lists.
+
+    As many updates come as a coordinator may have unaggregated, and with all of them there one more to be
+    refused: the blocks of the docstring are enough for that.
+    """
 
     ROWS = 3
+    UNAGGREGATED_MAX = 10
 
     def __init__(self) -> None:
         super().__init__()
-        self.staging = Staging(1, self.ROWS, blocks_max=4)
+        self.staging = Staging(1, self.ROWS, blocks_max=self.UNAGGREGATED_MAX // self.ROWS + 2)
         self.waiting: list[tuple[int, float]] = []
         self.taken: list[tuple[Round, list[float]]] = []
         self.next_value = 0.0
 
-    @precondition(lambda self: not self.staging.is_full)
     @rule(accepted=st.booleans())
     def arrive(self, accepted: bool) -> None:
         handle, row_d = self.staging.row()
         row_d.fill_(self.next_value)
-        if accepted:
+        unaggregated = len(self.waiting) + sum(len(values) for _, values in self.taken)
+        if accepted and unaggregated < self.UNAGGREGATED_MAX:
             self.staging.keep(handle, update(0))
             self.waiting.append((handle, self.next_value))
         else:
             self.staging.discard(handle)
         self.next_value += 1
 
-    @precondition(lambda self: self.waiting)
+    @precondition(lambda self: self.waiting and not self.taken)
     @rule()
     def close_a_round(self) -> None:
         part, self.waiting = self.waiting[: self.ROWS], self.waiting[self.ROWS :]
@@ -198,7 +201,7 @@ class StagingMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: self.taken)
     @rule()
-    def release_the_oldest_round(self) -> None:
+    def release_the_round(self) -> None:
         self.taken.pop(0)[0].release()
 
     @invariant()

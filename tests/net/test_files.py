@@ -16,17 +16,17 @@ def with_limits(monkeypatch: pytest.MonkeyPatch, soft: int, hard: int) -> list[t
     return set_to
 
 
-def test_a_limit_that_is_high_enough_stays(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert allow_and_see(monkeypatch, (1024, 4096), 300, 2) == []  # 600 + 256 <= 1024
-
-
-def test_a_limit_that_is_too_low_is_raised_as_far_as_needed(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert allow_and_see(monkeypatch, (1024, 65536), 10_000, 2) == [(20_000 + SPARE, 65536)]
+def test_the_limit_is_raised_to_what_the_system_allows(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert allow_and_see(monkeypatch, (1024, 65536), 10_000, 2) == [(65536, 65536)]
+    assert allow_and_see(monkeypatch, (1024, 4096), 3, 1) == [
+        (4096, 4096)
+    ]  # strangers' connections count, too
 
 
 def test_no_hard_limit_is_no_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     unlimited = resource.RLIM_INFINITY
     assert allow_and_see(monkeypatch, (1024, unlimited), 1000, 2) == [(2000 + SPARE, unlimited)]
+    assert allow_and_see(monkeypatch, (4096, unlimited), 3, 1) == [(4096, unlimited)]
     assert allow_and_see(monkeypatch, (unlimited, unlimited), 10**9, 2) == []
 
 

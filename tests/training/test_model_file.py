@@ -27,16 +27,74 @@ def test_each_parameter_is_written_under_its_own_name_and_shape(tmp_path: Path) 
 def test_a_run_leaves_its_last_version(tmp_path: Path) -> None:
     path = tmp_path / "model.safetensors"
     settings = Settings(model={"name": "logreg"}, clients=4, rounds=3, save_model=str(path), trigger={"k": 2})
-    outcome = simulation(settings, on_progress=lambda _: None).run()
+    run = simulation(settings, on_progress=lambda _: None)
+    outcome = run.run()
+    assert list(tmp_path.iterdir()) == []
+    run.save()
     with safe_open(path, framework="pt") as file:
         written_d = torch.cat([file.get_tensor(name).flatten() for name in ("1.weight", "1.bias")])
         assert file.metadata() == {"model": "logreg", "version": "3", "digest": outcome.model_digest}
     assert flat.digest(written_d) == outcome.model_digest
 
 
-def test_a_file_that_could_not_be_written_is_said_before_the_run(tmp_path: Path) -> None:
-    for path in (tmp_path, tmp_path / "missing" / "model.safetensors"):
-        with pytest.raises(
-            UserError, match=r"^save_model is .*, expected the name of a file in a folder that exists$"
-        ):
-            model_file.check_writable(path)
+@pytest.mark.parametrize("path", ["", "missing/model.safetensors", "/dev/null"])
+def test_what_is_no_file_in_a_folder_that_exists_is_said_before_the_run(path: str, tmp_path: Path) -> None:
+    with pytest.raises(
+        UserError, match=r"^save_model is .*, expected the name of a file in a folder that exists$"
+    ):
+        model_file.check_writable(tmp_path / path)
+
+
+@pytest.mark.parametrize(
+    ("path", "why"),
+    [
+        (
+            "/proc/model.safetensors",
+            "no such file or directory",
+        ),  # a folder that takes no files, not even root's
+        ("m" * 256, "file name too long"),
+        ("m\0", "embedded null byte"),
+    ],
+)
+def test_a_file_that_could_not_be_written_is_said_before_the_run(path: str, why: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError) as raised:
+        model_file.check_writable(tmp_path / path)
+    assert str(raised.value) == (
+        f"save_model {str(tmp_path / path)!r} cannot be written ({why}); name a file where you may write"
+    )
+
+
+def test_the_check_leaves_everything_as_it_was(tmp_path: Path) -> None:
+    there = tmp_path / "there"
+    there.write_text("mine")
+    for path in (there, tmp_path / "not_there"):
+        model_file.check_writable(path)
+    assert list(tmp_path.iterdir()) == [there]
+    assert there.read_text() == "mine"
+
+
+def test_a_model_that_cannot_be_written_whole_leaves_the_one_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "model.safetensors"
+    path.write_text("the one before")
+
+    def half(path: Path, content: bytes) -> int:
+        with path.open("wb") as file:
+            file.write(content[: len(content) // 2])
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_bytes", half)
+    with pytest.raises(UserError, match=r"cannot be written \(no space left on device\)"):
+        model_file.save(path, FlatModel(torch.nn.Linear(2, 1)), torch.zeros(3), {})
+    assert list(tmp_path.iterdir()) == [path]
+    assert path.read_text() == "the one before"
+
+
+def test_a_link_goes_on_pointing_to_the_model(tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    target, link = tmp_path / "elsewhere" / "model", tmp_path / "link"
+    link.symlink_to(target)
+    model_file.save(link, FlatModel(torch.nn.Linear(2, 1)), torch.zeros(3), {})
+    assert link.is_symlink()
+    assert target.is_file()

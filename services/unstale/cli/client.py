@@ -6,7 +6,7 @@ from unstale.config import Settings
 
 
 @takes_settings("client", "device", "threads")
-def client(settings: Settings) -> None:
+def client(settings: Settings, ends_with_input: report.EndsWithInput = False) -> None:
     """Take part in a run with one client, or with --count of them in this process.
 
     The server says what the model, the data set and the training are. A client that starts first waits for the server.
@@ -24,5 +24,7 @@ def client(settings: Settings) -> None:
         linger_s=settings.server.linger_s,
         patience_s=settings.client.patience_s,
     )
-    report.stop_on_signals(process.stop)
+    report.stop_on_signals(lambda _: process.stop())
+    if ends_with_input:
+        report.stop_at_end_of_input(process.stop)
     process.run()

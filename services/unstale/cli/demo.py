@@ -1,15 +1,16 @@
 """`unstale demo`: a whole run on this machine, server and clients as processes of their own, watched live."""
 
 import json
+import os
+import queue
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+import threading
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from itertools import pairwise
-from math import nan
-from pathlib import Path
-from typing import IO, Annotated, Any
+from typing import Annotated, Any, Self, TypeAlias
 
 import typer
 from rich.console import Console
@@ -20,12 +21,14 @@ from rich.table import Table
 from unstale.cli import report
 from unstale.cli.options import RUN, takes_settings
 from unstale.config import Settings
-from unstale.config.write import resolved
+from unstale.config.keys import PREFIX
+from unstale.config.write import as_variables
 from unstale.errors import UserError
 
 PROCESSES = 2  # client processes, with half of the clients each
-ROWS = 24  # of the live table; older rows scroll out
-GOODBYE_S = 30.0  # a client process that is still there so long after the server's end is ended
+ROWS = 24  # of the live table, where there is room; older rows scroll out
+GOODBYE_S = 30.0  # when no process ends for so long after the result, those that are left are ended
+KILL_S = 10.0  # a process that was told to end and is there so long after it is killed
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print no table, but one last line of JSON.")]
 
@@ -33,77 +36,130 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print no table, but one la
 @takes_settings(*RUN)
 def demo(settings: Settings, as_json: AsJson = False) -> None:
     """Train on this machine over loopback sockets: a server, two processes of clients, and what they achieve."""
+    events: Events = queue.SimpleQueue()
+    report.stop_on_signals(events.put)
     console = Console(stderr=as_json)
+    environment = _environment(_on_free_ports(settings))
     with ExitStack() as stack:
-        file = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="unstale-demo-"))) / "demo.yaml"
-        file.write_text(resolved(_on_free_ports(settings)), encoding="utf-8")
-        server = stack.enter_context(_Process("server", "--config", str(file), "--json"))
-        facts = server.facts()
-        listening = next(facts, None)
-        if listening is None:
-            raise UserError(server.last_words())
+
+        def start(*arguments: str) -> Process:
+            command = [sys.executable, "-m", "unstale", *arguments, "--ends-with-input"]
+            return stack.enter_context(Process(command, environment, events))
+
+        server = start("server", "--json")
+        listening = _next_fact(events)
         console.print(_introduction(settings, listening), highlight=False, soft_wrap=True)
         clients = [
-            stack.enter_context(
-                _Process("client", "--config", str(file), "--server", listening["address"],
-                         "--first", str(first), "--count", str(count))
-            )
+            start("client", "--server", listening["address"], "--first", str(first), "--count", str(count))
             for first, count in _shares(settings.clients)
-        ]  # fmt: skip
-        finished = _watch(facts, console, server)
-        for client in clients:
-            client.wait()
-    if as_json:
-        print(json.dumps({
-            "test_accuracy": finished["test_accuracy"],
-            "versions": finished["versions"],
-            "seconds": finished["seconds"],
-            "model_digest": finished["model_digest"],
-        }))  # fmt: skip
-    else:
-        console.print(_farewell(finished), highlight=False, soft_wrap=True)
+        ]
+        finished = _watch(events, console)
+        if as_json:
+            last = ("test_accuracy", "versions", "seconds", "model_digest")
+            report.line(json.dumps({key: finished[key] for key in last}))
+        else:
+            console.print(_farewell(finished), highlight=False, soft_wrap=True)
+        _see_off([server, *clients], events)
 
 
-class _Process:
-    """An `unstale` command running beside this one. Ended, if it still runs, when its context is left."""
+class Process:
+    """A command running beside this one. Ended, if it still runs, when its context is left.
 
-    def __init__(self, *arguments: str) -> None:
-        self._said = tempfile.TemporaryFile("w+")  # noqa: SIM115  (closed in __exit__)
+    events: where every line that it prints goes, and the process itself when it has ended. Its standard input is a
+    pipe that ends with this process. Ctrl-C in a terminal reaches this process alone, which ends the others.
+    """
+
+    def __init__(self, command: Sequence[str], environment: Mapping[str, str], events: "Events") -> None:
+        self._events = events
+        self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115  (closed in __exit__)
         self._process = subprocess.Popen(  # noqa: S603  (our own program)
-            [sys.executable, "-m", "unstale", *arguments],
+            command,
+            stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=self._said,
+            stderr=self._errors,
             text=True,
+            env=environment,
+            process_group=0,
         )
+        self._thread = threading.Thread(target=self._follow, daemon=True)
+        self._thread.start()
 
-    def __enter__(self) -> "_Process":
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._process.poll() is None:
+        if self.code is None:
             self._process.terminate()
-            self._process.wait()
+            self._thread.join(KILL_S)
+        if self.code is None:
+            self._process.kill()
+        self._thread.join()
+        for stream in (self._process.stdin, self._process.stdout, self._errors):
+            assert stream is not None
+            stream.close()
+
+    @property
+    def code(self) -> int | None:
+        """The exit code; None while it runs."""
+        return self._process.returncode
+
+    def check(self) -> None:
+        """If it has come to a bad end, raise UserError with its sentence, or tell all that it said and exit with 1."""
+        if not self.code:
+            return
+        self._errors.seek(0)
+        said = self._errors.read()
+        sentences = [line for line in said.splitlines() if line.startswith("unstale: ")]
+        if self.code == 2 and sentences:
+            raise UserError(sentences[-1].removeprefix("unstale: "))
+        print(f"{said}unstale: a process of the demo ended with code {self.code}", file=sys.stderr)
+        raise typer.Exit(1)
+
+    def _follow(self) -> None:
         assert self._process.stdout is not None
-        self._process.stdout.close()
-        self._said.close()
+        for line in self._process.stdout:
+            self._events.put(line)
+        self._process.wait()
+        self._events.put(self)
 
-    def facts(self) -> Iterator[dict[str, Any]]:
-        """The JSON lines that it prints, until it ends."""
-        lines: IO[str] | None = self._process.stdout
-        assert lines is not None
-        return map(json.loads, lines)
 
-    def wait(self) -> None:
-        """Wait for its end; UserError with what it said when that was not a good one."""
-        if self._process.wait(GOODBYE_S) != 0:
-            raise UserError(self.last_words())
+Event: TypeAlias = str | Process | int
+"""A line that the server printed, a process that has ended, or the number of a signal to this process."""
+Events: TypeAlias = queue.SimpleQueue[Event]
 
-    def last_words(self) -> str:
-        """The last line that it wrote to stderr."""
-        self._process.wait(GOODBYE_S)
-        self._said.seek(0)
-        lines = self._said.read().strip().splitlines()
-        return lines[-1].removeprefix("unstale: ") if lines else f"exit code {self._process.returncode}"
+
+def _next_fact(events: Events) -> dict[str, Any]:
+    """The next that the server says. Raises as `_go_on_after`."""
+    while not isinstance(event := events.get(), str):
+        _go_on_after(event)
+    fact: dict[str, Any] = json.loads(event)
+    return fact
+
+
+def _go_on_after(event: Process | int) -> None:
+    """Raise typer.Exit after a signal, and as `Process.check` after a bad end."""
+    if isinstance(event, int):
+        raise typer.Exit(128 + event)
+    event.check()
+
+
+def _see_off(processes: Sequence[Process], events: Events) -> None:
+    """Wait for the processes to end by themselves, but not for ever. Raises as `_go_on_after`."""
+    while any(process.code is None for process in processes):
+        try:
+            event = events.get(timeout=GOODBYE_S)
+        except queue.Empty:
+            break  # there is a result, and no reason to wait longer for who is left
+        assert not isinstance(event, str), event
+        _go_on_after(event)
+    for process in processes:
+        process.check()
+
+
+def _environment(settings: Settings) -> dict[str, str]:
+    """This process's own, but of ours these settings alone."""
+    others = {name: text for name, text in os.environ.items() if not name.startswith(PREFIX)}
+    return others | as_variables(settings)
 
 
 def _on_free_ports(settings: Settings) -> Settings:
@@ -128,36 +184,38 @@ def _introduction(settings: Settings, listening: dict[str, Any]) -> str:
     )
 
 
-def _watch(facts: Iterator[dict[str, Any]], console: Console, server: _Process) -> dict[str, Any]:
-    """Show the run until it ends; what the server said last."""
+def _watch(events: Events, console: Console) -> dict[str, Any]:
+    """Show the run until it ends; what the server said last. Raises as `_go_on_after`."""
     rows: list[tuple[str, ...]] = []
     starting = Spinner("dots", "the clients are starting ...")
     with Live(starting, console=console, refresh_per_second=8) as live:
-        for fact in facts:
-            if fact["event"] == "finished":
-                return fact
+        while (fact := _next_fact(events))["event"] != "finished":
             rows.append(_row(fact))
-            live.update(_table(rows[-ROWS:]))
-    raise UserError(f"the server ended early: {server.last_words()}")
+            live.update(_table(rows[-_rows_max(console) :]))
+    return fact
+
+
+def _rows_max(console: Console) -> int:
+    """How many rows there is room for between the heading and the cursor."""
+    return min(ROWS, max(1, console.height - 2)) if console.is_terminal else ROWS
 
 
 def _table(rows: list[tuple[str, ...]]) -> Table:
     table = Table(box=None, pad_edge=False)
     for heading in ("version", "accuracy", "loss", "staleness", "updates/s", "clients", "seconds"):
-        table.add_column(heading, justify="right", min_width=9)
+        table.add_column(heading, justify="right", min_width=9, no_wrap=True)
     for row in rows:
         table.add_row(*row)
     return table
 
 
 def _row(fact: dict[str, Any]) -> tuple[str, ...]:
-    staleness = fact["staleness_mean"]
     active = sum(fact["clients"][state] for state in ("waiting", "working", "contributed"))
     return (
         f"{fact['version']}/{fact['rounds']}",
-        f"{fact['accuracy']:.4f}",
-        f"{fact['loss']:.4f}",
-        report.rounds_late(nan if staleness is None else staleness),
+        report.figure(fact["accuracy"], ".4f"),
+        report.figure(fact["loss"], ".4f"),
+        report.figure(fact["staleness_mean"], ".2f"),
         f"{fact['updates_per_s']:,.0f}",
         str(active),
         f"{fact['elapsed_s']:.1f}",
@@ -166,8 +224,9 @@ def _row(fact: dict[str, Any]) -> tuple[str, ...]:
 
 def _farewell(finished: dict[str, Any]) -> str:
     updates = ", ".join(f"{count} {name}" for name, count in finished["updates"].items())
+    accuracy = report.figure(finished["test_accuracy"], ".4f")
     return (
-        f"\n[bold]test accuracy {finished['test_accuracy']:.4f}[/bold] after {finished['versions']} versions in "
+        f"\n[bold]test accuracy {accuracy}[/bold] after {finished['versions']} versions in "
         f"{finished['seconds']:.1f} s\nupdates: {updates}\n"
         f"model digest {finished['model_digest']}\n\n"
         "Try next:\n"

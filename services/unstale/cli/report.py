@@ -3,6 +3,7 @@
 import json
 import logging
 import os
+import queue
 import signal
 import socket
 import sys
@@ -10,9 +11,28 @@ import threading
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from math import isfinite
-from typing import Any
+from typing import Annotated, Any, Self
+
+import typer
 
 from unstale.metrics.progress import Outcome, Progress
+
+log = logging.getLogger("unstale")
+
+WAITING_MAX = 10_000  # progress lines for a reader that is slow, some MB; what comes then is left out
+
+EndsWithInput = Annotated[bool, typer.Option("--ends-with-input", hidden=True)]
+"""Stop at the end of standard input. For a program that starts this one with a pipe there: should it die, in whatever
+way, the pipe ends, and nothing that it started is left running."""
+
+
+def line(text: str) -> None:
+    """Print a line at once. A run goes on without a standard output that fails, closed by `| head -1` perhaps."""
+    try:
+        print(text, flush=True)
+    except OSError as error:
+        log.warning("standard output: %s; nothing more is printed", (error.strerror or str(error)).lower())
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def json_line(event: str, facts: Mapping[str, Any]) -> None:
@@ -21,7 +41,7 @@ def json_line(event: str, facts: Mapping[str, Any]) -> None:
         name: None if isinstance(value, float) and not isfinite(value) else value
         for name, value in facts.items()
     }
-    print(json.dumps({"event": event, **plain}), flush=True)
+    line(json.dumps({"event": event, **plain}))
 
 
 def progress(now: Progress, *, as_json: bool) -> None:
@@ -30,11 +50,39 @@ def progress(now: Progress, *, as_json: bool) -> None:
         json_line("progress", asdict(now))
         return
     clients = ", ".join(f"{count} {state}" for state, count in now.clients.items() if count)
-    print(
-        f"version {now.version:>5}/{now.rounds}  accuracy {now.accuracy:.4f}  loss {now.loss:.4f}  "
-        f"staleness {rounds_late(now.staleness_mean)}  {now.updates_per_s:,.0f} updates/s  clients: {clients}",
-        flush=True,
+    line(
+        f"version {now.version:>5}/{now.rounds}  accuracy {figure(now.accuracy, '.4f')}  "
+        f"loss {figure(now.loss, '.4f')}  staleness {figure(now.staleness_mean, '.2f')}  "
+        f"{now.updates_per_s:,.0f} updates/s  clients: {clients}"
     )
+
+
+class ProgressPrinter:
+    """Prints how the run stands in a thread of its own: whoever tells it never waits for whoever reads.
+
+    Left as a context, it has printed what it was told.
+    """
+
+    def __init__(self, *, as_json: bool) -> None:
+        self._as_json = as_json
+        self._waiting: queue.SimpleQueue[Progress | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name="printer", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._waiting.put(None)
+        self._thread.join()
+
+    def __call__(self, now: Progress) -> None:
+        if self._waiting.qsize() < WAITING_MAX:
+            self._waiting.put(now)
+
+    def _run(self) -> None:
+        while (now := self._waiting.get()) is not None:
+            progress(now, as_json=self._as_json)
 
 
 def outcome(end: Outcome, *, as_json: bool, clock: str) -> None:
@@ -46,17 +94,16 @@ def outcome(end: Outcome, *, as_json: bool, clock: str) -> None:
         f"{end.overflows} steps left the range of float32 and were not taken\n" if end.overflows else ""
     )
     updates = ", ".join(f"{count} {name}" for name, count in end.updates.items())
-    print(
+    line(
         f"{end.reason} at version {end.versions} after {end.seconds:.1f} s{clock}: "
-        f"test accuracy {end.test_accuracy:.4f}, mean staleness {rounds_late(end.staleness_mean)}, updates: {updates}\n"
-        f"{overflow}model digest {end.model_digest}",
-        flush=True,
+        f"test accuracy {figure(end.test_accuracy, '.4f')}, mean staleness {figure(end.staleness_mean, '.2f')}, "
+        f"updates: {updates}\n{overflow}model digest {end.model_digest}"
     )
 
 
-def rounds_late(staleness: float) -> str:
-    """A mean staleness, or a dash where nothing was aggregated."""
-    return f"{staleness:.2f}" if isfinite(staleness) else "-"
+def figure(value: float | None, form: str) -> str:
+    """A number in a form like `.4f`, or a dash where there is none: nothing was aggregated, or training diverged."""
+    return "-" if value is None or not isfinite(value) else format(value, form)
 
 
 def log_to_stderr() -> None:
@@ -64,21 +111,37 @@ def log_to_stderr() -> None:
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(name)s: %(message)s")
 
 
-def stop_on_signals(stop: Callable[[], None]) -> None:
-    """SIGINT (Ctrl-C) and SIGTERM ask for a clean end; a second one ends the process at once.
+def stop_on_signals(stop: Callable[[int], None]) -> None:
+    """SIGINT (Ctrl-C), SIGTERM and SIGHUP ask for a clean end; a second one ends the process at once.
 
-    stop: called in a thread that waits for them. A signal handler would not do: it has to wait for the main thread,
-    and that may be waiting on a lock, from which a signal that comes at the wrong moment does not wake it.
+    A SIGHUP that is ignored, as under nohup, stays so.
+    stop: called with the signal's number, in a thread that waits for it. A signal handler would not do: it has to wait
+    for the main thread, and that may be waiting on a lock, from which a signal that comes at the wrong moment does not
+    wake it.
     """
     reader, writer = socket.socketpair()
     writer.setblocking(False)
 
     def listen() -> None:
-        reader.recv(1)
-        stop()
+        stop(reader.recv(1)[0])
         os._exit(128 + reader.recv(1)[0])
 
     threading.Thread(target=listen, name="signals", daemon=True).start()
     signal.set_wakeup_fd(writer.detach())  # it is written the number of each signal that has a handler
-    for number in (signal.SIGINT, signal.SIGTERM):
+    numbers = [signal.SIGINT, signal.SIGTERM]
+    if sys.platform != "win32" and signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
+        numbers.append(signal.SIGHUP)
+    for number in numbers:
         signal.signal(number, lambda *_: None)
+
+
+def stop_at_end_of_input(stop: Callable[[], None]) -> None:
+    """Call `stop` in another thread when standard input has ended."""
+
+    def listen() -> None:
+        # Not through sys.stdin, whose lock the interpreter wants when it ends.
+        while os.read(0, 1024):
+            pass
+        stop()
+
+    threading.Thread(target=listen, name="input", daemon=True).start()

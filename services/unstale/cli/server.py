@@ -12,17 +12,25 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON lines, for prog
 
 
 @takes_settings(*RUN, "server")
-def server(settings: Settings, as_json: AsJson = False) -> None:
+def server(
+    settings: Settings, as_json: AsJson = False, ends_with_input: report.EndsWithInput = False
+) -> None:
     """Serve one run: wait for the clients, hand out the model, aggregate what comes back."""
     from unstale.server.service import Server  # imports torch
 
     report.log_to_stderr()
-    run = Server(settings, on_progress=lambda now: report.progress(now, as_json=as_json))
-    report.stop_on_signals(run.stop)
+    printer = report.ProgressPrinter(as_json=as_json)
+    run = Server(settings, on_progress=printer)
+    report.stop_on_signals(lambda _: run.stop())
+    if ends_with_input:
+        report.stop_at_end_of_input(run.stop)
     if as_json:
         report.json_line("listening", {"address": run.address, "http_address": run.http_address})
     else:
         http = f"; metrics at http://{run.http_address}/metrics" if run.http_address else ""
-        print(f"listening at {run.address}{http}", flush=True)
-        print(f"waiting for {settings.min_clients or settings.clients} clients", flush=True)
-    report.outcome(run.run(), as_json=as_json, clock="")
+        report.line(f"listening at {run.address}{http}")
+        report.line(f"waiting for {settings.min_clients or settings.clients} clients")
+    with printer:
+        end = run.run()
+    report.outcome(end, as_json=as_json, clock="")
+    run.save()

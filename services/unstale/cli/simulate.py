@@ -18,3 +18,4 @@ def simulate(settings: Settings, as_json: AsJson = False) -> None:
 
     run = simulation(settings, on_progress=lambda now: report.progress(now, as_json=as_json))
     report.outcome(run.run(), as_json=as_json, clock=" of virtual time")
+    run.save()

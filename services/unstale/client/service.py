@@ -4,12 +4,13 @@ import logging
 import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from weakref import WeakValueDictionary
 
 import zmq
 
 from unstale import flat, translate
 from unstale.client.session import ClientSession, Instruction, Retire, Send, State, Train
-from unstale.client.worker import Crashed, Failed, Job, Result, Trained, Worker
+from unstale.client.worker import Crashed, Failed, Job, ReceivedModel, Result, Trained, Worker
 from unstale.config.workplace import Workplace
 from unstale.errors import UserError
 from unstale.net import files, sockets
@@ -68,6 +69,7 @@ class ClientProcess:
         self._poller.register(self._mailbox.fileno(), zmq.POLLIN)
         self._lines: dict[int, _Line] = {}
         self._line_of: dict[zmq.Socket[bytes], _Line] = {}
+        self._models: WeakValueDictionary[tuple[str, int], ReceivedModel] = WeakValueDictionary()
         self._met = False
         self._warned = False
         self._stopped = False
@@ -157,14 +159,16 @@ class ClientProcess:
 
     def _open(self, letter: Result | StopNow) -> None:
         if isinstance(letter, Trained):
-            line = self._lines[letter.client_id]
-            update = translate.to_update(letter.task, letter.local)
+            job = letter.job
+            line = self._lines[job.client_id]
+            update = translate.to_update(job.task, letter.local)
             frames = payload.split(flat.to_bytes(letter.local.vector_d))
-            self._follow(line, line.session.trained(update, frames))
+            self._follow(line, line.session.trained(job.welcome.run_id, update, frames))
         elif isinstance(letter, Failed):
-            log.warning("client %d: %s", letter.client_id, letter.message)
-            line = self._lines[letter.client_id]
-            self._follow(line, line.session.failed(letter.task.task_id, letter.message))
+            job = letter.job
+            log.warning("client %d: %s", job.client_id, letter.message)
+            line = self._lines[job.client_id]
+            self._follow(line, line.session.failed(job.welcome.run_id, job.task.task_id, letter.message))
         elif isinstance(letter, StopNow):
             self._stopped = True
         else:
@@ -192,13 +196,15 @@ class ClientProcess:
         self._poller.register(line.socket, zmq.POLLIN | zmq.POLLOUT if away else zmq.POLLIN)
 
     def _job(self, session: ClientSession, train: Train) -> Job:
-        task_id = train.task.task_id
+        run_id, task = train.welcome.run_id, train.task
+        # Each client is sent the model for itself. Of equal ones only the first is kept while jobs wait for it.
+        model = self._models.setdefault((run_id, task.version), ReceivedModel(train.parcel))
         return Job(
             client_id=session.client_id,
             welcome=train.welcome,
-            task=train.task,
-            frames=train.parcel,
-            wanted=lambda: session.wants(task_id),
+            task=task,
+            model=model,
+            wanted=lambda: session.wants(run_id, task.task_id),
         )
 
     def _send(self, line: _Line, message: Message, frames: Sequence[memoryview]) -> bool:

@@ -101,11 +101,15 @@ class ClientSession:
 
     def received(self, message: Message, parcel: Parcel, at_s: float) -> list[Instruction]:
         """A message came in. parcel: its payload."""
+        if self.state is State.OVER:
+            return []
         self._heard_s = at_s
         match message:
             case Welcome():
                 return self._welcomed(message, at_s)
-            case Task() if self.state is State.IN:
+            case Task() if (
+                self._welcome is not None
+            ):  # also one that was long under way while we greeted anew
                 return self._given(message, parcel)
             case Ack():
                 self._kept.pop(message.task_id, None)
@@ -126,15 +130,14 @@ class ClientSession:
             case Error(reason=Reason.HELLO_FIRST) if self.state is State.IN:
                 return self._greet(at_s)
             case Error(reason=Reason.UNKNOWN_CLIENT | Reason.WRONG_PROTOCOL):
-                return self._retire(
-                    "refused", f"the server refuses client {self.client_id}: {message.message}"
-                )
+                said = message.message if message.message.isprintable() else repr(message.message)
+                return self._retire("refused", f"the server refuses client {self.client_id}: {said}")
             case _:
                 return []  # an answer to what this session has moved on from
 
-    def trained(self, update: Update, parcel: Parcel) -> list[Instruction]:
-        """A task is done. parcel: the update's payload, kept until it is acknowledged."""
-        if not self.wants(update.task_id):
+    def trained(self, run_id: str, update: Update, parcel: Parcel) -> list[Instruction]:
+        """A task of this run is done. parcel: the update's payload, kept until it is acknowledged."""
+        if not self.wants(run_id, update.task_id):
             return []
         self._task = None
         self._kept[update.task_id] = _Kept(update, parcel, self._beats)
@@ -144,13 +147,14 @@ class ClientSession:
             ]  # a server that gave so many tasks since has long taken this one back
         return [Send(message=update, parcel=parcel)] if self.state is State.IN else []
 
-    def failed(self, task_id: int, message: str) -> list[Instruction]:
-        """A task cannot be done, and goes back."""
-        if not self.wants(task_id):
+    def failed(self, run_id: str, task_id: int, message: str) -> list[Instruction]:
+        """A task of this run cannot be done, and goes back. While away that needs no word: the next hello does not
+        name it. A hello that is under way did name it, so then it is said behind that."""
+        if not self.wants(run_id, task_id):
             return []
         self._task = None
         error = Error(reason=Reason.NON_FINITE, message=message, task_id=task_id)
-        return [Send(message=error)] if self.state is State.IN else []
+        return [Send(message=error)] if self.state is not State.AWAY else []
 
     def tick(self, at_s: float) -> list[Instruction]:
         """Time has come to `due_s`: beat, or greet again."""
@@ -172,9 +176,13 @@ class ClientSession:
         self.state, self.due_s = State.OVER, None
         return [Send(message=Bye(reason=reason))] if was_in else []
 
-    def wants(self, task_id: int) -> bool:
-        """Whether a task that was given is still to be worked on; a newer one takes the place of an older."""
-        return self._task is not None and self._task.task_id == task_id
+    def wants(self, run_id: str, task_id: int) -> bool:
+        """Whether a task that was given is still to be worked on; a newer one takes the place of an older.
+
+        Task ids begin anew with each run, so a task is known by its run, too.
+        """
+        is_newest = self._task is not None and self._task.task_id == task_id
+        return is_newest and self._welcome is not None and self._welcome.run_id == run_id
 
     @property
     def unacknowledged(self) -> int:
@@ -225,7 +233,7 @@ class ClientSession:
     def _stopped(self, stop: Stop, at_s: float) -> list[Instruction]:
         if stop.reason == "finished":
             goodbye = Send(message=Bye(reason="the run is finished"))
-            return [goodbye, *self._retire("finished", f"the run is finished at version {stop.version}")]
+            return [*self._retire("finished", f"the run is finished at version {stop.version}"), goodbye]
         if stop.reason == "superseded":
             return self._retire(
                 "superseded",

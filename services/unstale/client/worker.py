@@ -12,14 +12,21 @@ from unstale.training.local import LocalUpdate
 from unstale_proto.messages import Task, Welcome
 
 
+@dataclass(eq=False, slots=True, weakref_slot=True)
+class ReceivedModel:
+    """A version as it came: payload frames. One for all hosted clients that were given it."""
+
+    frames: Sequence[memoryview]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """A task of one hosted client. frames: the model, as payload frames. wanted: asked again when its turn comes."""
+    """A task of one hosted client. wanted: asked again when its turn comes."""
 
     client_id: int
     welcome: Welcome
     task: Task
-    frames: Sequence[memoryview]
+    model: ReceivedModel
     wanted: Callable[[], bool]
 
 
@@ -27,8 +34,7 @@ class Job:
 class Trained:
     """A job is done."""
 
-    client_id: int
-    task: Task
+    job: Job
     local: LocalUpdate
 
 
@@ -36,8 +42,7 @@ class Trained:
 class Failed:
     """A job made nothing that could be sent: why, for people."""
 
-    client_id: int
-    task: Task
+    job: Job
     message: str
 
 
@@ -88,15 +93,14 @@ class Worker:
 
     def _work(self, job: Job) -> Result:
         workplace = self._workplace_for(job.welcome)
-        base_d = flat.from_bytes(job.frames, workplace.model.dimension, workplace.device)
+        base_d = flat.from_bytes(job.model.frames, workplace.model.dimension, workplace.device)
         local = workplace.trainer.train(job.client_id, job.task.number, base_d, job.task.learning_rate)
         if not isfinite(local.loss):
             return Failed(
-                client_id=job.client_id,
-                task=job.task,
+                job=job,
                 message=f"training diverged: mean loss {local.loss} from version {job.task.version}",
             )
-        return Trained(client_id=job.client_id, task=job.task, local=local)
+        return Trained(job=job, local=local)
 
     def _workplace_for(self, welcome: Welcome) -> Workplace:
         if self._workplace is None or welcome.run_id != self._run_id:

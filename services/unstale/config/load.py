@@ -1,6 +1,7 @@
 """The configuration as resolved: defaults < file < variables < options, each able to set every key."""
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -21,6 +22,17 @@ from unstale.errors import UserError, nearest
 FILE_VARIABLE = "UNSTALE_CONFIG"
 """The variable that names the file; the only one of ours that stands for no key."""
 
+_OF_KUBERNETES = re.compile(
+    r"UNSTALE_([A-Z0-9]+_)*"
+    r"(SERVICE_HOST|SERVICE_PORT(_[A-Z0-9]+)*|PORT_\d+_(TCP|UDP|SCTP)(_PROTO|_PORT|_ADDR)?)=.*"
+    r"|UNSTALE_([A-Z0-9]+_)*PORT=(tcp|udp|sctp)://.*",
+    re.DOTALL,
+)
+"""`NAME=VALUE` of the variables that Kubernetes gives a container for every Service called `unstale` or `unstale-...`.
+
+Source: Kubernetes documentation, Services, "Environment variables".
+"""
+
 SHOWN_MAX = 80  # characters of a wrong value that an error repeats
 
 
@@ -39,7 +51,8 @@ def load(
 ) -> Settings:
     """Read the sources, the later ones winning key by key, and check the whole.
 
-    variables: the environment; what does not begin with `UNSTALE_` is passed over. options: by key, the text
+    variables: the environment; what does not begin with `UNSTALE_` is passed over, and so is what Kubernetes says there
+    of a Service whose name is ours. options: by key, the text
     that was given. In both, `null` is no value, and a mapping is written as in YAML. Raises UserError for the
     first mistake.
     """
@@ -126,7 +139,8 @@ def _from_yaml(text: str) -> Any:
 def _by_key(variables: Mapping[str, str]) -> dict[str, Given]:
     texts = {}
     for name, text in variables.items():
-        if name.startswith(PREFIX) and name != FILE_VARIABLE:
+        is_ours = name.startswith(PREFIX) and not _OF_KUBERNETES.fullmatch(f"{name}={text}")
+        if is_ours and name != FILE_VARIABLE:
             key = name.removeprefix(PREFIX).lower().replace("__", ".")
             texts[key] = Given(value=text, origin=name)
     return texts

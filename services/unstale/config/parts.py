@@ -24,6 +24,7 @@ from unstale.training.evaluate import Evaluation, evaluate
 from unstale.training.local import LocalTraining
 from unstale.training.model_file import check_writable, save
 from unstale.training.models import MODELS, build
+from unstale.training.partition import check_size
 
 
 def set_up_device(settings: Settings) -> torch.device:
@@ -35,6 +36,11 @@ def set_up_device(settings: Settings) -> torch.device:
 def dataset(settings: Settings) -> Dataset:
     """The data set, read where it lies on this machine."""
     return load(settings.data.name, settings.data.path)
+
+
+def check_partition(settings: Settings, data: Dataset) -> None:
+    """Raise UserError when the data set cannot be shared out among the clients, who do that themselves."""
+    check_size(len(data.labels_train_N), settings.clients, settings.partition.min_examples)
 
 
 def model(settings: Settings, data: Dataset, where: torch.device) -> FlatModel:
@@ -87,6 +93,8 @@ def coordinator_settings(settings: Settings) -> CoordinatorSettings:
     k = chosen.k
     if k == KEYS["trigger.k"].default and not _counts(chosen.name):
         k = None  # the default is for triggers that count: `--trigger sync` is enough for one that does not
+    elif k is not None and "k" not in chosen.model_fields_set:
+        k = min(k, settings.clients)  # nor should a run with few clients need more than `--clients 4`
     return CoordinatorSettings(
         clients=settings.clients,
         rounds=settings.rounds,
@@ -134,7 +142,8 @@ def evaluation(model: FlatModel, dataset: Dataset, where: torch.device) -> Calla
 def saver(settings: Settings, model: FlatModel) -> Callable[[Tensor, int], None]:
     """A function that writes a model [d] and its version to save_model, if that names a file.
 
-    model: its workspace. Raises UserError, here and not after the run, when the file could not be written.
+    model: its workspace. Both raise UserError when the file cannot be written: this one before the run is made, so that
+    little is left for the other.
     """
     path = None if settings.save_model is None else Path(settings.save_model)
     if path is not None:

@@ -59,6 +59,21 @@ def write_commented(file: Path, *, force: bool) -> None:
         raise UserError(f"cannot write {file}: {(error.strerror or str(error)).lower()}") from None
 
 
+def as_variables(settings: Settings) -> dict[str, str]:
+    """The keys that were given, as variables that load to the same settings."""
+    given = settings.model_dump(exclude_unset=True)
+    variables = {}
+    for key in KEYS.values():
+        value: Any = given
+        *sections, last = key.name.split(".")
+        for section in sections:
+            value = value.get(section, {})
+        if last in value:
+            what = value[last]
+            variables[key.variable] = what if isinstance(what, str) else as_yaml(what)
+    return variables
+
+
 def resolved(settings: Settings) -> str:
     """Every key with the value it has, as YAML that loads to the same settings."""
     return yaml.safe_dump(settings.model_dump(), sort_keys=False, allow_unicode=True)

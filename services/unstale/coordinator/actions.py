@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
+from unstale.coordinator.events import UpdateArrived
+
 
 class Outcome(StrEnum):
     """What became of an update."""
@@ -66,6 +68,17 @@ class Contribution:
     handle: int
     base_version: int
     staleness: int
+
+    @classmethod
+    def of(cls, update: UpdateArrived, version: int) -> "Contribution":
+        """What an accepted update is to the round that is made out of this version."""
+        return cls(
+            client_id=update.client_id,
+            task_id=update.task_id,
+            handle=update.handle,
+            base_version=update.base_version,
+            staleness=version - update.base_version,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,15 +9,18 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientJoined:
-    """A client said hello: for the first time, after it was lost, or again on a new connection.
+    """A client said hello: for the first time, after it was lost, on a new connection, or again on its own.
 
     holding: ids of the tasks that it has received and not yet had an acknowledgement for. A task that it was
-    given and does not hold was lost on the way.
+    given and does not hold was lost on the way, and another takes its place. same_connection: it was said
+    again on the connection that the client has, which keeps its order: what was sent to it is still under
+    way, so its task stays open, held or not.
     """
 
     client_id: int
     at_s: float
     holding: tuple[int, ...] = ()
+    same_connection: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +33,11 @@ class ClientLeft:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeartbeatReceived:
-    """A client is alive: renews its lease and nothing else. Every other event of a client renews it too."""
+    """A client is alive: renews its lease and nothing else. Every other event of a client renews it too.
+
+    A shell may report it without a heartbeat on the wire: while the bytes of a long transfer to or from a
+    client move, the client is there.
+    """
 
     client_id: int
     at_s: float

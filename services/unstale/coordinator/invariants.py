@@ -4,14 +4,16 @@ from collections import Counter
 
 from unstale.coordinator.actions import Contribution
 from unstale.coordinator.events import UpdateArrived
-from unstale.coordinator.machine import DEADLINE, LEASE, RETRY, Coordinator, Phase
+from unstale.coordinator.machine import DEADLINE, LEASE, RETRY, Coordinator
 from unstale.coordinator.membership import ACTIVE, State
+from unstale.coordinator.phase import Phase
 
 
 def check(coordinator: Coordinator) -> None:
     """Raise AssertionError, saying what is wrong, unless every part of the state fits every other."""
     _check_membership(coordinator)
     _check_tasks(coordinator)
+    _check_fruitless(coordinator)
     _check_updates(coordinator)
     _check_versions(coordinator)
     _check_leases(coordinator)
@@ -48,11 +50,19 @@ def _check_tasks(coordinator: Coordinator) -> None:
             assert tasks.verdict_on(last) is None, "an open task has its verdict already"
 
 
+def _check_fruitless(coordinator: Coordinator) -> None:
+    assert 0 <= coordinator.fruitless <= coordinator.rejected + coordinator.failed
+    ended = coordinator.tasks_given - coordinator.membership.outstanding
+    assert coordinator.accepted + coordinator.fruitless <= ended, "a task ended twice"
+
+
 def _check_updates(coordinator: Coordinator) -> None:
     making = coordinator.making or ()
     unaggregated: list[Contribution | UpdateArrived] = [*making, *coordinator.pending]
     assert coordinator.accepted == coordinator.aggregated + len(unaggregated), "an update is lost, or doubled"
-    assert len(unaggregated) <= coordinator.settings.unaggregated_max
+    # An open task may become one more without anything else happening.
+    may_be_unaggregated = len(unaggregated) + coordinator.membership.outstanding
+    assert may_be_unaggregated <= coordinator.settings.unaggregated_max, "updates pile up"
     assert len(making) <= coordinator.settings.round_size_max
     for name in ("handle", "task_id"):
         values = [getattr(update, name) for update in unaggregated]
@@ -119,20 +129,21 @@ def _check_progress(coordinator: Coordinator) -> None:
     if phase is Phase.IDLE:
         assert coordinator.trigger.in_rounds
         assert not membership.active, "someone has joined, and no round was opened"
-    if phase is Phase.OPEN:
+    stalled = (
+        phase is Phase.OPEN
+        and not coordinator.pending
+        and membership.outstanding == 0
+        and len(membership.active) > 0
+        and (not coordinator.trigger.in_rounds or coordinator.fruitless_in_round > 0)
+    )
+    assert (RETRY in timers) == stalled, "the retry timer is set exactly while the round has stalled"
+    if phase is Phase.OPEN and not stalled:
         took = coordinator.trigger.take(
             pending=len(coordinator.pending),
             outstanding=membership.outstanding,
             due=coordinator.deadline_passed,
         )
         assert took is None, "a round that could close is open"
-        under_way = membership.outstanding > 0 or RETRY in timers or DEADLINE in timers
+        under_way = membership.outstanding > 0 or DEADLINE in timers
         assert under_way or not membership.active, "the run is stuck"
     assert DEADLINE not in timers or phase is Phase.OPEN
-    stalled = phase is Phase.OPEN and not (
-        coordinator.trigger.in_rounds
-        or membership.outstanding
-        or coordinator.pending
-        or not membership.active
-    )
-    assert (RETRY in timers) == stalled, "the retry timer is set exactly while everyone is idle"

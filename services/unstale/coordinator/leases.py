@@ -7,6 +7,8 @@ from collections import OrderedDict
 class Leases:
     """When each active client was last heard of, oldest first; no event costs more with more of them.
 
+    Any event of a client renews its lease: silence is what ends it, not slowness.
+
     lease_s: silence, in seconds, after which a client counts as lost; infinity for never.
     """
 

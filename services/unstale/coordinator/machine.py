@@ -1,15 +1,10 @@
 """The coordinator: who works on what, and when a round closes. Events in, actions out, and nothing else.
 
-    gathering --min_clients have joined--> open --the trigger closes it--> making --RoundApplied--> open
-    making --RoundApplied, with nobody to take part--> idle --a client joins--> open
-    making --RoundApplied, the last--> finished        any --StopRequested--> finished
-
-`idle` is for triggers that choose participants when a round starts. Source: design.md 1 to 4.
+`phase.py` has the table of its phases. Source: design.md 1 to 4.
 """
 
 import math
 from collections import deque
-from enum import Enum
 from typing import assert_never
 
 from unstale.coordinator.actions import (
@@ -40,22 +35,13 @@ from unstale.coordinator.events import (
 )
 from unstale.coordinator.leases import Leases
 from unstale.coordinator.membership import ACTIVE, Client, Membership, State
+from unstale.coordinator.phase import Phase
 from unstale.coordinator.references import VersionReferences
 from unstale.coordinator.settings import CoordinatorSettings
 
 LEASE = "lease"  # the oldest lease may have run out
 DEADLINE = "deadline"  # the round has lasted as long as it should
-RETRY = "retry"  # everyone has been refused: give tasks again
-
-
-class Phase(Enum):
-    """Where the run stands; the table is at the head of this file."""
-
-    GATHERING = "gathering"
-    IDLE = "idle"
-    OPEN = "open"
-    MAKING = "making"
-    FINISHED = "finished"
+RETRY = "retry"  # the round has stalled: give tasks again
 
 
 class Coordinator:
@@ -64,8 +50,12 @@ class Coordinator:
     version: rounds applied. pending: accepted updates that no round holds yet, in order of arrival. making:
     the round that the learner was told to apply, None when there is none. round_started_s: when the last
     round was opened, in the shell's seconds. accepted, aggregated, rejected, duplicates: updates so far, with
-    accepted = aggregated + pending + those in the making. tasks_given: so far. timers: those set, and when
-    they are due.
+    accepted = aggregated + pending + those in the making. tasks_given: so far. failed: tasks so far that
+    clients gave back (TaskFailed). fruitless: tasks in a row that their clients could not answer with an
+    update that counts, because they failed or the update was refused; an accepted update starts the row
+    anew, and tasks that were taken back are not in it. A shell may end a run in which it grows without end.
+    fruitless_in_round: such tasks since participants were last chosen; means nothing for a trigger that does
+    not choose them. timers: those set, and when they are due.
 
     An accepted update is unaggregated until RoundApplied; `settings.unaggregated_max` bounds how many there
     are.
@@ -83,6 +73,7 @@ class Coordinator:
         self.timers: dict[str, float] = {}
         self.phase = Phase.GATHERING
         self.deadline_passed = False
+        self.fruitless_in_round = 0
         self.round_started_s: float | None = None
         self.now_s = -math.inf
         self.tasks_given = 0
@@ -90,6 +81,8 @@ class Coordinator:
         self.aggregated = 0
         self.rejected = 0
         self.duplicates = 0
+        self.failed = 0
+        self.fruitless = 0
 
     @property
     def version(self) -> int:
@@ -117,11 +110,11 @@ class Coordinator:
 
     def is_active(self, client_id: int) -> bool:
         """Whether a client takes part: it has joined, and has neither left nor been lost since."""
-        return self._client(client_id).state in ACTIVE
+        return self.membership.client(client_id).state in ACTIVE
 
     def awaits(self, client_id: int, task_id: int) -> bool:
         """Whether an update of this task would be the first, and not too late."""
-        return self._client(client_id).tasks.open_id == task_id
+        return self.membership.client(client_id).tasks.open_id == task_id
 
     def handle(self, event: Event) -> list[Action]:
         """Take in one event; what is to be done about it, in this order.
@@ -181,12 +174,12 @@ class Coordinator:
             return
         self.rejected += 1
         if answers_open_task:
-            self._end_task(client, State.WAITING)
-            self._go_on(actions)
+            self._end_in_vain(client, actions)
 
     def _accept(self, client: Client, update: UpdateArrived, actions: list[Action]) -> None:
         assert update.handle >= 0, "an update without a defect lies staged under a handle"
         self.accepted += 1
+        self.fruitless = 0
         self.pending.append(update)
         client.unaggregated += 1
         client.tasks.open_id = None
@@ -225,7 +218,7 @@ class Coordinator:
         client = self._heard_of(event.client_id)
         if client.state in ACTIVE:
             open_id = client.tasks.open_id
-            if open_id is not None and open_id not in event.holding:
+            if open_id is not None and open_id not in event.holding and not event.same_connection:
                 self._end_task(client, State.WAITING)
                 self._forget_versions(actions)
                 if self.phase is not Phase.FINISHED:
@@ -248,7 +241,7 @@ class Coordinator:
         self._watch_leases(actions)
 
     def _client_left(self, event: ClientLeft, actions: list[Action]) -> None:
-        client = self._client(event.client_id)
+        client = self.membership.client(event.client_id)
         if client.state in ACTIVE:
             self._take_out(client, State.LEFT)
             self._forget_versions(actions)
@@ -260,8 +253,8 @@ class Coordinator:
     def _task_failed(self, event: TaskFailed, actions: list[Action]) -> None:
         client = self._heard_of(event.client_id)
         if event.task_id == client.tasks.open_id:
-            self._end_task(client, State.WAITING)
-            self._go_on(actions)
+            self.failed += 1
+            self._end_in_vain(client, actions)
 
     def _timer_fired(self, event: TimerFired, actions: list[Action]) -> None:
         assert event.timer in self.timers, f"timer {event.timer!r} fired, and it is not set"
@@ -270,6 +263,9 @@ class Coordinator:
             self._end_leases(actions)
         elif event.timer == DEADLINE:
             self.deadline_passed = True
+        elif self.trigger.in_rounds:
+            # The last choice came to nothing: another draw, which may be of others.
+            self._start_participants((self.version, self.tasks_given), actions)
         else:
             self._give_tasks(actions)
         self._go_on(actions)
@@ -281,12 +277,8 @@ class Coordinator:
 
     # Clients and tasks.
 
-    def _client(self, client_id: int) -> Client:
-        assert 0 <= client_id < self.settings.clients, f"there is no client {client_id}"
-        return self.membership.clients[client_id]
-
     def _heard_of(self, client_id: int) -> Client:
-        client = self._client(client_id)
+        client = self.membership.client(client_id)
         if client.state in ACTIVE:
             self.leases.renew(client_id, self.now_s)
         return client
@@ -312,6 +304,15 @@ class Coordinator:
         self.references.release(client.base_version)
         self.membership.move(client, state)
 
+    def _end_in_vain(self, client: Client, actions: list[Action]) -> None:
+        """Close the open task of a client that could not answer it with an update that counts."""
+        self._end_task(client, State.WAITING)
+        # After the end right answers are refused too, and say nothing about who can learn.
+        if self.phase is not Phase.FINISHED:
+            self.fruitless += 1
+            self.fruitless_in_round += 1
+            self._go_on(actions)
+
     def _send_task(self, client: Client, actions: list[Action]) -> None:
         number = client.tasks.given
         task_id = client.tasks.give()
@@ -332,8 +333,7 @@ class Coordinator:
         waiting = self.membership.waiting
         if not waiting or self.trigger.in_rounds or self.phase not in (Phase.OPEN, Phase.MAKING):
             return
-        a_round_waits = self.phase is Phase.MAKING and len(self.pending) >= self.settings.round_size_max
-        if a_round_waits and self.trigger.frees_sender:
+        if self.trigger.frees_sender and self._a_round_waits:
             return
         chosen = self.selector.choose(
             waiting,
@@ -345,36 +345,56 @@ class Coordinator:
         for client_id in sorted(chosen, key=lambda client_id: rank.get(client_id, len(rank))):
             self._send_task(self.membership.clients[client_id], actions)
 
+    @property
+    def _a_round_waits(self) -> bool:
+        """Whether a whole round is pending behind the one in the making, or behind the one that closes as soon
+        as tasks have been given."""
+        round_size = self.settings.round_size_max
+        taken_next = round_size if self.phase is Phase.OPEN else 0
+        return len(self.pending) - taken_next >= round_size
+
     # Rounds.
 
     def _open_round(self, actions: list[Action], first: tuple[Contribution, ...] = ()) -> None:
         self.round_started_s = self.now_s
         self.phase = Phase.OPEN
-        if self.trigger.in_rounds:
-            self._start_participants(actions)
-        else:
+        if not self.trigger.in_rounds:
             self._give_tasks(actions, first)
+        elif self.membership.active or self.pending:
+            self._start_participants((self.version,), actions)
+            self.deadline_passed = False
+            if self.trigger.wait_s is not None:
+                self._set_timer(DEADLINE, self.now_s + self.trigger.wait_s, actions)
+        else:
+            self.phase = Phase.IDLE
         self._go_on(actions)
 
-    def _start_participants(self, actions: list[Action]) -> None:
+    def _start_participants(self, key: tuple[int, ...], actions: list[Action]) -> None:
         """Give tasks to the selected clients; a straggler among them works on, and takes part with what it
-        has."""
+        has. key: of the draw."""
+        self.fruitless_in_round = 0
         active = self.membership.active
-        if not active and not self.pending:
-            self.phase = Phase.IDLE
-            return
-        for client_id in self.selector.choose(active, busy=0, seed=self.settings.seed, key=(self.version,)):
+        for client_id in self.selector.choose(active, busy=0, seed=self.settings.seed, key=key):
             client = self.membership.clients[client_id]
             if client.state is State.WAITING:
                 self._send_task(client, actions)
-        self.deadline_passed = False
-        if self.trigger.wait_s is not None:
-            self._set_timer(DEADLINE, self.now_s + self.trigger.wait_s, actions)
+
+    @property
+    def _stalled(self) -> bool:
+        """Whether everyone active is idle, and neither an event to come nor a round without updates would be
+        of use to them."""
+        return (
+            self.phase is Phase.OPEN
+            and not self.pending
+            and self.membership.outstanding == 0
+            and bool(self.membership.active)
+            and (self.fruitless_in_round > 0 or not self.trigger.in_rounds)
+        )
 
     def _go_on(self, actions: list[Action]) -> None:
         """After anything that may have freed a version, completed a round, or left nobody at work."""
         self._forget_versions(actions)
-        if self.phase is Phase.OPEN:
+        if self.phase is Phase.OPEN and not self._stalled:
             take = self.trigger.take(
                 pending=len(self.pending), outstanding=self.membership.outstanding, due=self.deadline_passed
             )
@@ -383,17 +403,7 @@ class Coordinator:
         self._watch_for_stall(actions)
 
     def _close_round(self, take: int, actions: list[Action]) -> None:
-        updates = [self.pending.popleft() for _ in range(take)]
-        self.making = tuple(
-            Contribution(
-                client_id=update.client_id,
-                task_id=update.task_id,
-                handle=update.handle,
-                base_version=update.base_version,
-                staleness=self.version - update.base_version,
-            )
-            for update in updates
-        )
+        self.making = tuple(Contribution.of(self.pending.popleft(), self.version) for _ in range(take))
         self.phase = Phase.MAKING
         actions.append(ApplyRound(version=self.version, contributions=self.making))
         if self.trigger.cuts_off:
@@ -423,15 +433,8 @@ class Coordinator:
             self._set_timer(LEASE, expiry_s, actions)
 
     def _watch_for_stall(self, actions: list[Action]) -> None:
-        """Have a timer set exactly while everyone active is idle and no event to come would give them
-        tasks."""
-        stalled = (
-            self.phase is Phase.OPEN
-            and not self.trigger.in_rounds
-            and not self.pending
-            and self.membership.outstanding == 0
-            and bool(self.membership.active)
-        )
+        """Have a timer set exactly while the round has stalled."""
+        stalled = self._stalled
         if stalled and RETRY not in self.timers:
             self._set_timer(RETRY, self.now_s + self.settings.retry_s, actions)
         elif not stalled and RETRY in self.timers:

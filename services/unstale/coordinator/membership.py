@@ -52,6 +52,11 @@ class Membership:
         self.active: list[int] = []
         self.waiting: list[int] = []
 
+    def client(self, client_id: int) -> Client:
+        """The client of an id that came from outside."""
+        assert 0 <= client_id < len(self.clients), f"there is no client {client_id}"
+        return self.clients[client_id]
+
     @property
     def outstanding(self) -> int:
         """Open tasks: a client has one exactly while it is working."""

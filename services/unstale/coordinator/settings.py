@@ -66,7 +66,7 @@ class CoordinatorSettings:
     clients: N, ids are 0 <= id < N. rounds: versions to make. seed: of the run. lease_s: silence, in seconds,
     after which a client counts as lost; infinity for never. evaluate_every: rounds between evaluations.
     min_clients: how many must have joined before the first task is given; None means all. retry_s: pause, in
-    seconds, before tasks are given again when every client has had its update refused.
+    seconds, before tasks are given again when everyone who was at work has failed or been refused.
 
     Raises UserError when a value is out of range or two do not fit.
     """
@@ -130,8 +130,11 @@ class CoordinatorSettings:
     def unaggregated_max(self) -> int:
         """The most accepted updates at a time that no applied round holds yet, one in the making included.
 
-        One from each client; but a trigger that frees senders has a whole round in the making, one less one
-        update behind it, and then one update from each client that had its task before more were held back.
+        Open tasks count with them: each may become one more. Where a client waits for the round that holds
+        its update, it has a task or an update, never both: one for each client. A trigger that frees senders
+        gives tasks only while at most 2 k - 1 updates are unaggregated: k that are in the making, or go into
+        it now, and k - 1 behind them. No more than `clients` tasks are then open, and until tasks are next
+        given, an update takes the place of the task that it answers: 2 k - 1 + clients.
         """
         more = 2 * self.round_size_max - 1 if TRIGGERS[self.trigger.name].frees_sender else 0
         return self.clients + more

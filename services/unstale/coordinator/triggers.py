@@ -12,17 +12,21 @@ from typing_extensions import override
 
 
 class Trigger(ABC):
-    """The interface. A trigger keeps no state: it is asked after every event of an open round."""
+    """The interface. A trigger keeps no state: it is asked after every event of an open round, unless the round
+    has stalled: everyone at work in it has failed or been refused, so there is nothing to make a version of.
+    Then tasks are given again after a pause."""
 
     in_rounds: ClassVar[bool] = False
-    """Participants are chosen once, when a round starts; a round may then close with no update at all.
-    Otherwise whoever is idle is given a task as soon as the selector has a place, and a round holds at least
-    one update."""
+    """Participants are chosen once, when a round starts, and again only when it has stalled; a round closes with
+    no update at all when those at work in it have left or been lost, and none failed or was refused, or
+    nobody is there any more. Otherwise whoever is idle is given a task as soon as the selector has a place,
+    and a round holds at least one update."""
     cuts_off: ClassVar[bool] = False
     """Closing a round takes back the tasks that are still open."""
     frees_sender: ClassVar[bool] = False
     """A client is idle once its update is accepted, instead of waiting for the round to be applied. Tasks are
-    held back only while a whole round waits behind the one in the making, so that updates do not pile up."""
+    held back while a whole round waits behind the one that is in the making, or is about to be, so that
+    updates do not pile up."""
     wait_s: float | None = None
     """How long a round lasts at least, in seconds; None: no time counts."""
 
@@ -36,7 +40,8 @@ class Trigger(ABC):
 
 @dataclass(frozen=True, slots=True)
 class Sync(Trigger):
-    """When every participant has answered or is out, with whatever came."""
+    """When every participant has answered or is out, with whatever came; but not with none when one of them
+    failed or was refused."""
 
     in_rounds: ClassVar[bool] = True
 
@@ -47,7 +52,8 @@ class Sync(Trigger):
 
 @dataclass(frozen=True, slots=True)
 class KSync(Trigger):
-    """With the first k; the others have worked for nothing. With fewer when nobody is left to wait for."""
+    """With the first k; the others have worked for nothing. With fewer when nobody is left to wait for, and
+    with none as Sync."""
 
     k: int
 
@@ -95,8 +101,8 @@ class Buffered(Trigger):
 
 @dataclass(frozen=True, slots=True)
 class Deadline(Trigger):
-    """After wait_s, with what has come; when nothing has, with the first that comes, or with none when nobody
-    is left to wait for. Stragglers work on and count in a later round."""
+    """After wait_s, with what has come; when nothing has, with the first that comes, or with none, as Sync, when
+    nobody is left to wait for. Stragglers work on and count in a later round."""
 
     wait_s: float
 

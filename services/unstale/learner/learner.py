@@ -21,8 +21,8 @@ from unstale.policies import Policy, UpdateBatch
 class RoundResult:
     """What a round made.
 
-    version: the new one. model_d: its model, [d] float32, never written to. weights_K: what each update weighed in the step.
-    staleness: of each update, rounds. rate_factor: what the policy multiplied the learning rate by.
+    version: the new one. model_d: its model, [d] float32, never written to. weights_K: what each update weighed in
+    the step. staleness: of each update, rounds. rate_factor: what the policy multiplied the learning rate by.
     overflowed: the step left the range of float32, so the version holds the same model as the one before.
     """
 

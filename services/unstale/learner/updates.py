@@ -98,9 +98,10 @@ class Staging:
     next row goes. One row is being written at a time: `row`, then `keep` or `discard`.
 
     Host memory is at most blocks_max * rows_per_block * 4 d bytes, reserved block by block when needed and
-    touched row by row. Of the blocks one is being filled, one may be lent to a round, and the others are full
-    and wait. Where a client has at most one update waiting, clients // rows_per_block + 2 blocks are enough;
-    where it may have more (`buffered`), the receiver stops reading while `is_full`.
+    touched row by row. Nothing holds the receiver back: there are enough blocks because the coordinator
+    bounds how many kept rows no released round holds, in `CoordinatorSettings.unaggregated_max`. With at most
+    U of them and one round lent at a time, U // R + 2 blocks are enough: one is lent, and the U rows that
+    may wait and the one being written lie in at most U // R + 1, all full but the last.
     """
 
     def __init__(self, dimension: int, rows_per_block: int, *, blocks_max: int, pin: bool = False) -> None:
@@ -118,11 +119,6 @@ class Staging:
         self._blocks = 0
         self._handles = 0
         self._being_written: int | None = None
-
-    @property
-    def is_full(self) -> bool:
-        """Whether there is no row left until a round is released."""
-        return not self._has_room and not self._free and self._blocks == self._blocks_max
 
     def row(self) -> tuple[int, Tensor]:
         """A handle never given before, and the row to write into: [d] float32, of unspecified content."""

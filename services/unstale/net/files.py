@@ -8,8 +8,9 @@ SPARE = 256  # libraries, logs, threads' wake-up pipes, the HTTP port
 
 
 def allow_connections(connections: int, files_each: int) -> None:
-    """Raise this process's limit so far that so many connections can be open; UserError when the system refuses.
+    """Raise this process's limit to what the system allows; UserError when that is too low for so many connections.
 
+    To all of it, because connections of strangers count, too.
     files_each: 1 for a connection to a bound socket, 2 for a socket that connects, which has a wake-up file too.
     """
     if sys.platform == "win32":
@@ -18,11 +19,11 @@ def allow_connections(connections: int, files_each: int) -> None:
 
     wanted = connections * files_each + SPARE
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft == resource.RLIM_INFINITY or soft >= wanted:
-        return
     if hard != resource.RLIM_INFINITY and hard < wanted:
         raise UserError(
             f"{connections} connections need {wanted} open files and this system allows {hard}; "
             "raise the limit (ulimit -n) or host fewer clients in one process"
         )
-    resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    if soft != resource.RLIM_INFINITY:
+        highest = max(wanted, soft) if hard == resource.RLIM_INFINITY else hard
+        resource.setrlimit(resource.RLIMIT_NOFILE, (highest, hard))

@@ -33,6 +33,9 @@ class Mailbox(Generic[T]):
             self._writer.send(b"\0")
         except BlockingIOError:
             return  # the pipe is full of wake-ups: the reader has one to come
+        except OSError:
+            if not self._closed:  # closed since we looked
+                raise
 
     def drain(self) -> list[T]:
         """Everything posted so far, oldest first. The reading thread only."""

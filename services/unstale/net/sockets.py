@@ -1,5 +1,7 @@
 """ROUTER and DEALER sockets with every option that matters set, each with its reason (design.md section 4)."""
 
+from collections.abc import Callable
+
 import zmq
 
 from unstale.errors import UserError
@@ -12,6 +14,10 @@ BACKLOG = 4096  # connections that may wait to be accepted while thousands of cl
 SEND_QUEUE = (
     64  # messages to one client; it is owed a few acks and one task, so more means that it is not reading
 )
+SLOWEST_BYTES_PER_S = (
+    128 * 1024
+)  # 1 Mbit/s; on a link slower than that, connections would be cut in mid-frame
+HEARTBEAT_TTL_S_MAX = 6553.0  # the protocol counts it in tenths of a second, in 16 bits
 RECEIVE_QUEUE = 16  # messages from one client; it has one update and a few heartbeats under way
 
 
@@ -58,14 +64,16 @@ def dealer(
 
 def _common(socket: zmq.Socket[bytes], *, heartbeat_s: float, linger_s: float) -> None:
     """LINGER: closing waits this long for what is still unsent, then lets go. MAXMSGSIZE: a longer frame cuts the
-    connection before it is read into memory. ZMTP heartbeats find half-open links that TCP would keep for hours."""
+    connection before it is read into memory. ZMTP heartbeats find half-open links that TCP would keep for hours; only
+    a whole frame answers one, so their timeout leaves time for the longest on a slow link."""
+    timeout_s = max(3 * heartbeat_s, limits.FRAME_BYTES_MAX / SLOWEST_BYTES_PER_S)
     socket.setsockopt(zmq.LINGER, int(linger_s * 1000))
     socket.setsockopt(zmq.MAXMSGSIZE, limits.FRAME_BYTES_MAX)
     socket.setsockopt(zmq.SNDHWM, SEND_QUEUE)
     socket.setsockopt(zmq.RCVHWM, RECEIVE_QUEUE)
     socket.setsockopt(zmq.HEARTBEAT_IVL, int(heartbeat_s * 1000))
-    socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, int(3 * heartbeat_s * 1000))
-    socket.setsockopt(zmq.HEARTBEAT_TTL, int(min(3 * heartbeat_s, 6000) * 1000))
+    socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, int(timeout_s * 1000))
+    socket.setsockopt(zmq.HEARTBEAT_TTL, int(min(timeout_s, HEARTBEAT_TTL_S_MAX) * 1000))
     socket.setsockopt(zmq.TCP_KEEPALIVE, 1)
 
 
@@ -103,10 +111,21 @@ def _allow_ipv6(socket: zmq.Socket[bytes], address: str) -> None:
     socket.setsockopt(zmq.IPV6, int(not host.replace(".", "").isdecimal()))
 
 
-def receive(socket: zmq.Socket[bytes], *, routed: bool) -> tuple[bytes, bytes, list[zmq.Frame]] | None:
+def _as_the_contract_allows(_: bytes) -> int:
+    return limits.PAYLOAD_BYTES_MAX
+
+
+def receive(
+    socket: zmq.Socket[bytes],
+    *,
+    routed: bool,
+    payload_bytes_max: Callable[[bytes], int] = _as_the_contract_allows,
+) -> tuple[bytes, bytes, list[zmq.Frame]] | None:
     """One message, or None when there is none: routing id (empty unless `routed`), header, payload frames uncopied.
 
-    Of more frames than any payload may have, one too many is kept, so that the sizes are found to be wrong.
+    payload_bytes_max: how much payload a connection may send. Of more than that one frame is kept, so that its size is
+    found to be wrong, and the rest let go. (libzmq itself gathers the whole message first: that a stranger can make it
+    do so is for authentication to end.)
     """
     try:
         route = socket.recv(zmq.NOBLOCK) if routed else b""
@@ -114,8 +133,10 @@ def receive(socket: zmq.Socket[bytes], *, routed: bool) -> tuple[bytes, bytes, l
     except zmq.Again:
         return None
     frames: list[zmq.Frame] = []
+    left_bytes = payload_bytes_max(route) if socket.getsockopt(zmq.RCVMORE) else 0
     while socket.getsockopt(zmq.RCVMORE):
         frame = socket.recv(copy=False)
-        if len(frames) <= limits.FRAMES_MAX:
+        if left_bytes >= 0 and len(frames) <= limits.FRAMES_MAX:
             frames.append(frame)
+            left_bytes -= len(frame)
     return route, header, frames

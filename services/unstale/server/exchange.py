@@ -15,7 +15,7 @@ from torch import Tensor
 
 from unstale import flat, translate
 from unstale.coordinator import actions, events
-from unstale.coordinator.machine import Coordinator
+from unstale.coordinator.machine import LEASE, Coordinator
 from unstale.learner.updates import StagedUpdate, Staging
 from unstale.metrics import observe
 from unstale.metrics.progress import Outcome, Progress, Tally
@@ -34,6 +34,7 @@ from unstale.server.compute import (
 )
 from unstale.server.exposition import Instruments
 from unstale.server.ingest import Ingest
+from unstale.server.outgoing import Outgoing
 from unstale.server.sessions import Sessions
 from unstale_proto import codec
 from unstale_proto.errors import Reason, RemoteContractError
@@ -42,7 +43,6 @@ from unstale_proto.messages import Bye, Error, Heartbeat, Hello, Message, Stop, 
 log = logging.getLogger("unstale.server")
 
 TURN_MESSAGES = 64  # messages taken in before timers and results get their turn
-FRAMES_KEPT = 64 * 1024  # bytes; smaller frames are copied into the message, larger are referred to
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,8 @@ Letter = Result | StopNow | Ping
 class Exchange:
     """Runs until the coordinator finishes and the clients know it; then `outcome` is set.
 
-    welcome: for any client; id and version are filled in. learning_rate: eta_l for tasks. frames, model_d: of version 0.
+    welcome: for any client; id and version are filled in. learning_rate: eta_l for tasks. frames, model_d: of
+    version 0.
     """
 
     def __init__(
@@ -90,13 +91,19 @@ class Exchange:
         self._compute = compute
         self._instruments = instruments
         self._welcome = welcome
-        self._learning_rate = learning_rate
         self._linger_s = linger_s
         self._on_progress = on_progress
-        self._payload_bytes = sum(map(len, frames))
-        self._ingest = Ingest(staging, signature=welcome.signature, payload_bytes=self._payload_bytes)
         self._sessions = Sessions(welcome.clients)
-        self._payload = _wrap(frames)
+        self._outgoing = Outgoing(
+            socket,
+            self._sessions,
+            frames=frames,
+            signature=welcome.signature,
+            learning_rate=learning_rate,
+        )
+        self._ingest = Ingest(
+            staging, signature=welcome.signature, payload_bytes=self._outgoing.payload_bytes
+        )
         self._timers: dict[str, float] = {}
         self._poller = zmq.Poller()
         self._poller.register(socket, zmq.POLLIN)
@@ -109,6 +116,7 @@ class Exchange:
         self._wait_s = 0.0
         self._finish: actions.Finish | None = None
         self._finished_s = 0.0
+        self._more_waits = False
         self._over = False
         self.outcome: Outcome | None = None
         self._performers: dict[type, Callable[..., None]] = {
@@ -141,14 +149,23 @@ class Exchange:
             for letter in self._mailbox.drain():
                 self._open(letter)
         if self._socket in ready:
-            for _ in range(TURN_MESSAGES):
-                received = sockets.receive(self._socket, routed=True)
-                if received is None:
-                    break
-                self._take_in(*received)
+            self._take_in_some()
         self._fire_timers()
         if self._finish is not None:
             self._maybe_leave(self._finish)
+
+    def _take_in_some(self) -> None:
+        self._more_waits = True
+        for _ in range(TURN_MESSAGES):
+            received = sockets.receive(self._socket, routed=True, payload_bytes_max=self._payload_bytes_max)
+            if received is None:
+                self._more_waits = False
+                break
+            self._take_in(*received)
+
+    def _payload_bytes_max(self, route: bytes) -> int:
+        """A connection that speaks for no client has nothing to send but a hello."""
+        return 0 if self._sessions.client_of(route) is None else self._outgoing.payload_bytes
 
     def _patience_ms(self) -> int | None:
         """How long to wait for something to happen: until the next timer; None is for ever."""
@@ -161,6 +178,8 @@ class Exchange:
     def _fire_timers(self) -> None:
         at_s = now_s()
         for timer in [name for name, due_s in self._timers.items() if due_s <= at_s]:
+            if timer == LEASE and self._more_waits and at_s < self._timers[timer] + self._welcome.lease_s:
+                continue  # after a pause of ours, signs of life may be among what waits
             if self._timers.get(timer, at_s + 1) <= at_s:
                 del self._timers[timer]
                 self._handle(events.TimerFired(timer=timer, at_s=at_s))
@@ -191,15 +210,25 @@ class Exchange:
                 self._take_error(route, message)
             else:
                 self._attend(route, message, frames)
+            self._pay_what_is_owed(route)
         except RemoteContractError as error:
             self._instruments.record(observe.refused(error.reason))
-            self._send(route, Error(reason=error.reason, message=str(error)))
+            self._outgoing.send(route, Error(reason=error.reason, message=str(error)))
+
+    def _pay_what_is_owed(self, route: bytes) -> None:
+        client_id = self._sessions.client_of(route)
+        owed = None if client_id is None else self._outgoing.heard_of(client_id)
+        if owed is not None and self._coordinator.awaits(owed.client_id, owed.task_id):
+            self._send_task(owed)
 
     def _take_error(self, route: bytes, error: Error) -> None:
         """An error is never answered. One with a task gives that task back; one without is for people."""
         client_id = self._sessions.client_of(route)
-        log.warning("client %s: %s (%s)", client_id, error.message, error.reason)
-        if client_id is not None and error.task_id is not None:
+        if client_id is None:
+            self._instruments.record(observe.refused(Reason.HELLO_FIRST))
+            return
+        log.warning("client %d: %r (%s)", client_id, error.message, error.reason)
+        if error.task_id is not None:
             self._handle_message(error, client_id)
 
     def _admit(self, route: bytes, hello: Hello) -> None:
@@ -209,18 +238,19 @@ class Exchange:
                 f"client id {hello.client_id} is not below {self._welcome.clients}, the number of clients in this run",
             )
         if self._finish is not None:
-            self._send(route, translate.to_stop(self._finish))
+            self._outgoing.send(route, translate.to_stop(self._finish))
             return
+        same_connection = self._sessions.is_said_again(hello.client_id, hello.session, route)
         superseded = self._sessions.admit(hello.client_id, hello.session, route)
         if superseded is not None:
-            self._send(superseded, Stop(reason="superseded", version=self._coordinator.version))
-        self._send(
+            self._outgoing.send(superseded, Stop(reason="superseded", version=self._coordinator.version))
+        self._outgoing.send(
             route,
             self._welcome.model_copy(
                 update={"client_id": hello.client_id, "version": self._coordinator.version}
             ),
         )
-        self._handle_message(hello, hello.client_id)
+        self._handle(translate.to_client_joined(hello, now_s(), same_connection=same_connection))
 
     def _attend(self, route: bytes, message: Message, frames: list[zmq.Frame]) -> None:
         client_id = self._sessions.client_of(route)
@@ -237,7 +267,7 @@ class Exchange:
             self._take_update(client_id, message, frames)
             return
         if isinstance(message, Heartbeat):
-            self._send(route, Heartbeat(number=message.number, version=self._coordinator.version))
+            self._outgoing.send(route, Heartbeat(number=message.number, version=self._coordinator.version))
         self._handle_message(message, client_id)
 
     def _handle_message(self, message: Message, client_id: int) -> None:
@@ -258,7 +288,7 @@ class Exchange:
     def _applied(self, applied: Applied) -> None:
         result = applied.result
         self._model_d = result.model_d
-        self._payload = _wrap(applied.frames)
+        self._outgoing.publish(result.version, applied.frames)
         self._tally.applied(result.staleness, overflowed=result.overflowed)
         if result.overflowed:
             log.warning("version %d: its step left the range of float32 and was not taken", result.version)
@@ -297,17 +327,8 @@ class Exchange:
 
     def _send_task(self, action: actions.SendTask) -> None:
         self._tally.started(now_s())
-        route = self._sessions.route_of(action.client_id)
-        if route is None:
-            return  # gone since: its lease runs out, and its task with it
-        task = translate.to_task(
-            action,
-            learning_rate=self._learning_rate,
-            signature=self._welcome.signature,
-            payload_bytes=self._payload_bytes,
-        )
-        if self._send(route, task, self._payload):
-            self._instruments.record(observe.task_sent(self._payload_bytes))
+        if self._outgoing.give(action):
+            self._instruments.record(observe.task_sent(self._outgoing.payload_bytes))
 
     def _acknowledge(self, action: actions.Acknowledge) -> None:
         if action.outcome is actions.Outcome.ACCEPTED:
@@ -316,9 +337,7 @@ class Exchange:
         self._instruments.record_all(
             observe.verdict(action.outcome, action.reason, self._arriving.payload_bytes)
         )
-        route = self._sessions.route_of(action.client_id)
-        if route is not None:
-            self._send(route, translate.to_ack(action))
+        self._outgoing.tell(action.client_id, translate.to_ack(action))
 
     def _discard_update(self, action: actions.DiscardUpdate) -> None:
         self._staging.discard(action.handle)
@@ -349,7 +368,7 @@ class Exchange:
         self._finished_s = now_s()
         stop = translate.to_stop(action)
         for route in self._sessions.routes():
-            self._send(route, stop)
+            self._outgoing.send(route, stop)
 
     def _submit(self, command: ApplyCommand | EvaluateCommand) -> None:
         self._commands_open += 1
@@ -370,25 +389,6 @@ class Exchange:
             self._finished_s,
         )
 
-    def _send(self, route: bytes, message: Message, frames: Sequence[zmq.Frame] = ()) -> bool:
-        """Send to a connection. When it is gone, or not read from, its client must say hello to be sent more."""
-        header = codec.encode(message)
-        try:
-            self._socket.send(route, zmq.SNDMORE | zmq.NOBLOCK)
-        except zmq.ZMQError as error:
-            if error.errno not in (zmq.EAGAIN, zmq.EHOSTUNREACH):
-                raise
-            client_id = self._sessions.client_of(route)
-            if client_id is not None and error.errno == zmq.EHOSTUNREACH:
-                self._sessions.cut_off(client_id)
-            elif client_id is not None:
-                self._sessions.forget(client_id)
-            return False
-        self._socket.send(header, zmq.SNDMORE if frames else 0)
-        for position, frame in enumerate(frames, start=1):
-            self._socket.send(frame, zmq.SNDMORE if position < len(frames) else 0, copy=False)
-        return True
-
 
 class _Arriving(NamedTuple):
     """The update that the coordinator is being asked about."""
@@ -396,8 +396,3 @@ class _Arriving(NamedTuple):
     handle: int
     staged: StagedUpdate
     payload_bytes: int
-
-
-def _wrap(frames: Sequence[memoryview]) -> list[zmq.Frame]:
-    """Payload frames made once per version and shared by every message that carries it."""
-    return [zmq.Frame(frame, copy=len(frame) < FRAMES_KEPT) for frame in frames]

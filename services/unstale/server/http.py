@@ -20,6 +20,8 @@ class _Server(ThreadingMixIn, WSGIServer):
 
 
 class _Silent(WSGIRequestHandler):
+    timeout = 10  # seconds; a connection that asks nothing holds a thread and a file no longer
+
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002  (the name is the base class's)
         """A scrape every few seconds is no news."""
 

@@ -37,7 +37,7 @@ PING_S = 2.0  # a thread that does not answer for so long is stuck
 class Server:
     """One run. Made: everything is checked, loaded and bound. `run`: it goes on until it is over.
 
-    settings: as resolved. on_progress: told of every evaluation, in the exchange thread.
+    settings: as resolved. on_progress: told of every evaluation, in the exchange thread, which it must not keep.
     Raises UserError for what the user can mend.
     """
 
@@ -46,6 +46,7 @@ class Server:
         files.allow_connections(settings.clients, files_each=1)
         device = parts.set_up_device(settings)
         dataset = parts.dataset(settings)
+        parts.check_partition(settings, dataset)
         model = parts.model(settings, dataset, device)
         coordinator_settings = parts.coordinator_settings(settings)
         self._save = parts.saver(settings, model)
@@ -109,9 +110,12 @@ class Server:
         self._close()
         if self._error is not None:
             raise self._error
-        self._save(self._learner.model_d, self._learner.version)
         assert self._exchange.outcome is not None
         return self._exchange.outcome
+
+    def save(self) -> None:
+        """After `run`: write the last version to save_model, if that names a file; UserError when that fails."""
+        self._save(self._learner.model_d, self._learner.version)
 
     def stop(self) -> None:
         """End the run soon, telling the clients. Any thread, signal handlers included."""

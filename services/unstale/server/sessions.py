@@ -38,6 +38,10 @@ class Sessions:
         self._cut_off.discard(client_id)
         return None if before is None or before == route or same_process else before
 
+    def is_said_again(self, client_id: int, token: str, route: bytes) -> bool:
+        """Whether this hello comes from the very process and connection that speak for the client already."""
+        return self.route_of(client_id) == route and self._token_of.get(client_id) == token
+
     def client_of(self, route: bytes) -> int | None:
         """The client for whom a connection speaks, or None before its hello."""
         return self._client_of.get(route)

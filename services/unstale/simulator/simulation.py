@@ -130,7 +130,6 @@ class Simulation:
             elif self._timers.get(what) == self._now_s:
                 del self._timers[what]
                 self._handle(events.TimerFired(timer=what, at_s=self._now_s))
-        self._save(self._learner.model_d, self._learner.version)
         return self._tally.ended(
             self._finish.reason,
             self._coordinator.version,
@@ -138,6 +137,10 @@ class Simulation:
             flat.digest(self._learner.model_d),
             self._now_s,
         )
+
+    def save(self) -> None:
+        """After `run`: write the last version to save_model, if that names a file; UserError when that fails."""
+        self._save(self._learner.model_d, self._learner.version)
 
     def _arrive(self, client_id: int, task: Task) -> None:
         """A client's work on a task is done: compute it, and let the server have it."""

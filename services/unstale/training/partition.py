@@ -40,11 +40,7 @@ def split(
             "expected one or more clients with one or more examples each, got "
             f"clients={clients}, min_examples={min_examples}"
         )
-    if len(labels_n) < clients * min_examples:
-        raise UserError(
-            f"{len(labels_n)} examples cannot give {clients} clients {min_examples} each; "
-            f"take at most {len(labels_n) // min_examples} clients or lower min_examples"
-        )
+    check_size(len(labels_n), clients, min_examples)
     if name == "dirichlet" and alpha is None:
         raise UserError("partition 'dirichlet' needs alpha, for example 0.3")
     if name == "iid" or alpha == np.inf:
@@ -53,6 +49,15 @@ def split(
         assert alpha is not None
         parts = dirichlet(labels_n, clients, rng, alpha=alpha, min_examples=min_examples)
     return [rng.permutation(part) for part in parts]
+
+
+def check_size(examples: int, clients: int, min_examples: int) -> None:
+    """Raise UserError when there are too few examples for so many clients."""
+    if examples < clients * min_examples:
+        raise UserError(
+            f"{examples} examples cannot give {clients} clients {min_examples} each; "
+            f"take at most {examples // min_examples} clients or lower min_examples"
+        )
 
 
 def iid(examples: int, clients: int, rng: Generator) -> list[Indices]:

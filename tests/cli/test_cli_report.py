@@ -1,0 +1,150 @@
+"""How a run is told: figures that are none, readers that are slow or gone, a model that cannot be saved."""
+
+import io
+import os
+import subprocess
+import sys
+import threading
+from math import inf, nan
+from pathlib import Path
+
+import pytest
+from safetensors import safe_open
+
+from unstale.cli import main, report
+from unstale.metrics.progress import Outcome, Progress
+from unstale.training import model_file
+
+PATIENCE_S = 30.0  # a wait that takes so long has failed; nothing is measured by it
+SMALL = ["simulate", "--clients", "4", "--rounds", "3", "--model", "logreg", "--device", "cpu"]
+
+
+def at_version(version: int) -> Progress:
+    return Progress(
+        version=version,
+        rounds=9,
+        accuracy=0.5,
+        loss=1.0,
+        staleness_mean=nan,
+        updates_per_s=2.0,
+        clients={"working": 4, "left": 0},
+        elapsed_s=1.0,
+    )
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(0.5, "0.5000"), (None, "-"), (nan, "-"), (inf, "-"), (0, "0.0000")]
+)
+def test_a_figure_that_is_no_number_is_a_dash(value: float | None, text: str) -> None:
+    assert report.figure(value, ".4f") == text
+
+
+def test_a_run_that_was_never_evaluated_is_told_with_dashes(capsys: pytest.CaptureFixture[str]) -> None:
+    report.outcome(
+        Outcome(
+            reason="shutdown",
+            versions=0,
+            test_accuracy=nan,
+            test_loss=nan,
+            seconds=0.0,
+            updates={"accepted": 0},
+            staleness_mean=nan,
+            overflows=0,
+            model_digest="d",
+        ),
+        as_json=False,
+        clock="",
+    )
+    assert capsys.readouterr().out == (
+        "shutdown at version 0 after 0.0 s: test accuracy -, mean staleness -, updates: 0 accepted\nmodel digest d\n"
+    )
+
+
+class Stuck(io.StringIO):
+    """A standard output whose reader does not read before it is `released`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.released = threading.Event()
+
+    def write(self, text: str) -> int:
+        assert self.released.wait(PATIENCE_S), "whoever prints waits for the reader"
+        return super().write(text)
+
+
+def test_whoever_tells_of_progress_does_not_wait_for_the_reader(monkeypatch: pytest.MonkeyPatch) -> None:
+    output = Stuck()
+    monkeypatch.setattr(sys, "stdout", output)
+    with report.ProgressPrinter(as_json=False) as printer:
+        for version in range(3):
+            printer(at_version(version))
+        output.released.set()
+    assert [line.split()[1] for line in output.getvalue().splitlines()] == ["0/9", "1/9", "2/9"]
+
+
+def test_progress_that_nobody_reads_does_not_pile_up(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(report, "WAITING_MAX", 2)
+    printer = report.ProgressPrinter(as_json=False)
+    for version in range(5):
+        printer(at_version(version))
+    with printer:
+        pass
+    assert [line.split()[1] for line in capsys.readouterr().out.splitlines()] == ["0/9", "1/9"]
+
+
+def test_a_run_goes_on_when_nobody_reads_its_output_any_more(tmp_path: Path) -> None:
+    model = tmp_path / "model.safetensors"
+    reader, writer = os.pipe()
+    os.close(reader)
+    ended = subprocess.run(
+        [sys.executable, "-m", "unstale", *SMALL, "--evaluate-every", "1", "--save-model", str(model)],
+        stdout=writer,
+        stderr=subprocess.PIPE,
+        text=True,
+        check=False,
+    )
+    os.close(writer)
+    assert (ended.returncode, ended.stderr) == (0, "standard output: broken pipe; nothing more is printed\n")
+    assert model.exists()
+
+
+def test_the_model_is_saved_after_the_outcome_was_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "model.safetensors"
+    assert main.run([*SMALL, "--save-model", str(path)]) == 0
+    digest = capsys.readouterr().out.split()[-1]
+    with safe_open(path, framework="pt") as file:
+        assert file.metadata()["digest"] == digest
+
+    def no_room(path: Path, content: bytes, *, keep: bool) -> None:
+        if keep:
+            raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(model_file, "_write", no_room)
+    assert main.run([*SMALL, "--save-model", str(path)]) == 2
+    captured = capsys.readouterr()
+    assert captured.out.split()[-1] == digest
+    assert captured.err == (
+        f"unstale: save_model '{path}' cannot be written (no space left on device); name a file where you may write\n"
+    )
+
+
+def test_a_simulation_that_diverges_is_one_sentence_and_exit_code_2(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main.run([*SMALL, "--model", "digits_cnn", "--lr", "1e5"]) == 2
+    (sentence,) = capsys.readouterr().err.splitlines()
+    assert sentence.startswith("unstale: training diverges: ")
+
+
+def test_a_server_whose_data_cannot_be_shared_out_does_not_start(capsys: pytest.CaptureFixture[str]) -> None:
+    # digits has 1442 examples to train on: 1442 // 8 = 180
+    assert main.run(["server", "--clients", "181", "--device", "cpu"]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err == (
+        "unstale: 1442 examples cannot give 181 clients 8 each; take at most 180 clients or lower min_examples\n"
+    )

@@ -1,0 +1,260 @@
+"""The demo: it ends when its processes do, its processes end when it does, and what it shows."""
+
+import io
+import json
+import os
+import queue
+import signal
+import socket
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any, Self
+
+import pytest
+import typer
+from rich.console import Console
+
+from support.processes import START_S, free_port
+from support.processes import Process as Command
+from unstale.cli import demo, main, report
+from unstale.config import Settings, load
+from unstale.errors import UserError
+
+SMALL = ["demo", "--clients", "2", "--model", "logreg", "--trigger", "async", "--device", "cpu"]
+
+LISTENING = {"event": "listening", "address": "tcp://127.0.0.1:1", "http_address": "127.0.0.1:2"}
+PROGRESS = {
+    "event": "progress",
+    "version": 3,
+    "rounds": 9,
+    "accuracy": 0.5,
+    "loss": 1.25,
+    "staleness_mean": None,
+    "updates_per_s": 2.0,
+    "clients": {"waiting": 1, "working": 2, "contributed": 4, "lost": 8},
+    "elapsed_s": 1.5,
+}
+FINISHED = {
+    "event": "finished",
+    "test_accuracy": 0.75,
+    "versions": 9,
+    "seconds": 2.0,
+    "updates": {"accepted": 9},
+    "model_digest": "d",
+}
+
+
+def lines(*facts: dict[str, Any]) -> demo.Events:
+    events: demo.Events = queue.SimpleQueue()
+    for fact in facts:
+        events.put(json.dumps(fact))
+    return events
+
+
+# ------------------------------------------------------------------------------------------------------- what is shown
+
+
+def test_figures_that_are_null_are_shown_as_dashes() -> None:
+    console = Console(file=io.StringIO(), width=100)
+    assert demo._watch(lines({**PROGRESS, "accuracy": None, "loss": None}, FINISHED), console) == FINISHED
+    shown = console.file.getvalue().split()  # type: ignore[attr-defined]
+    assert shown[-7:] == ["3/9", "-", "-", "-", "2", "7", "1.5"]
+    assert "test accuracy -" in demo._farewell({**FINISHED, "test_accuracy": None})
+
+
+@pytest.mark.parametrize(("height", "rows_shown"), [(1, 1), (10, 8), (26, 24), (80, 24)])
+def test_the_table_has_as_many_rows_as_the_terminal_has_room_for(height: int, rows_shown: int) -> None:
+    console = Console(file=io.StringIO(), width=40, height=height, force_terminal=True)
+    rows = [demo._row(PROGRESS)] * 50
+    shown = console.render_lines(demo._table(rows[-demo._rows_max(console) :]))
+    assert (
+        len(shown) == 1 + rows_shown
+    )  # the heading; and no row takes two lines, though there are 40 columns only
+
+
+def test_all_rows_are_shown_where_there_is_no_terminal() -> None:
+    assert demo._rows_max(Console(file=io.StringIO(), height=5)) == demo.ROWS
+
+
+# ------------------------------------------------------------------------------------------------------ its processes
+
+
+def python(program: str, events: demo.Events) -> demo.Process:
+    return demo.Process([sys.executable, "-c", program], os.environ, events)
+
+
+def test_a_process_tells_its_lines_and_then_its_end() -> None:
+    events: demo.Events = queue.SimpleQueue()
+    with python("print('one'); print('two')", events) as process:
+        assert [events.get(timeout=START_S) for _ in range(3)] == ["one\n", "two\n", process]
+        assert process.code == 0
+        process.check()
+
+
+def test_a_process_that_ended_with_a_sentence_ends_the_demo_with_it() -> None:
+    events: demo.Events = queue.SimpleQueue()
+    program = "import sys; sys.exit(print('unstale.x: told\\nunstale: wrong\\nlater', file=sys.stderr) or 2)"
+    with python(program, events), pytest.raises(UserError, match=r"^wrong$"):
+        demo._next_fact(events)
+
+
+def test_a_process_that_died_of_our_own_mistake_is_told_in_full(capsys: pytest.CaptureFixture[str]) -> None:
+    events: demo.Events = queue.SimpleQueue()
+    with python("raise AssertionError('ours')", events), pytest.raises(typer.Exit) as raised:
+        demo._next_fact(events)
+    assert raised.value.exit_code == 1
+    said = capsys.readouterr().err.splitlines()
+    assert said[0].startswith("Traceback")
+    assert said[-2:] == ["AssertionError: ours", "unstale: a process of the demo ended with code 1"]
+
+
+def test_a_process_that_ended_well_ends_nothing() -> None:
+    events: demo.Events = queue.SimpleQueue()
+    with python("", events) as process:
+        ended = events.get(timeout=START_S)
+        assert ended is process
+        events.put(ended)
+        events.put(json.dumps(PROGRESS))
+        assert demo._next_fact(events) == PROGRESS
+
+
+def test_a_process_that_does_not_end_when_told_to_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(demo, "KILL_S", 0.01)
+    events: demo.Events = queue.SimpleQueue()
+    program = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('deaf', flush=True); signal.pause()"
+    with python(program, events) as process:
+        assert events.get(timeout=START_S) == "deaf\n"
+    assert process.code == -signal.SIGKILL
+
+
+def test_a_signal_ends_the_demo_with_its_number() -> None:
+    events: demo.Events = queue.SimpleQueue()
+    events.put(int(signal.SIGTERM))
+    with pytest.raises(typer.Exit) as raised:
+        demo._next_fact(events)
+    assert raised.value.exit_code == 143
+
+
+def test_the_processes_are_told_the_settings_of_the_demo_and_nothing_else_of_ours(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("UNSTALE_SERVER__HEARTBEAT_S", "3")
+    monkeypatch.setenv("UNSTALE_CONFIG", "/nowhere.yaml")
+    monkeypatch.setenv("OTHER", "kept")
+    settings = Settings(rounds=7, policy={"name": "fedasync", "settings": {"alpha": 0.5}})
+    environment = demo._environment(settings)
+    assert environment["OTHER"] == "kept"
+    assert "UNSTALE_CONFIG" not in environment
+    assert load(variables=environment) == settings
+
+
+# ------------------------------------------------------------------------------------------------- how the demo ends
+
+
+class Played:
+    """Stands for the demo's processes: the server says all it has to say at once. codes: how each of them ended."""
+
+    codes: Mapping[str, int | None]
+
+    def __init__(self, command: Sequence[str], environment: Mapping[str, str], events: demo.Events) -> None:
+        self.code = self.codes[command[3]]
+        if command[3] == "server":
+            for fact in (LISTENING, PROGRESS, FINISHED):
+                events.put(json.dumps(fact))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def check(self) -> None:
+        if self.code:
+            raise UserError("it ended badly")
+
+
+@pytest.fixture
+def played(monkeypatch: pytest.MonkeyPatch) -> type[Played]:
+    monkeypatch.setattr(report, "stop_on_signals", lambda stop: None)
+    monkeypatch.setattr(demo, "Process", Played)
+    monkeypatch.setattr(demo, "GOODBYE_S", 0.01)
+    return Played
+
+
+@pytest.mark.parametrize(
+    ("codes", "ended"),
+    [
+        ({"server": 0, "client": 0}, 0),
+        ({"server": 0, "client": None}, 0),  # a client that never ends
+        ({"server": 2, "client": 0}, 2),  # the model could not be saved
+    ],
+)
+def test_there_is_a_result_however_the_processes_end(
+    codes: dict[str, int | None], ended: int, played: type[Played], capsys: pytest.CaptureFixture[str]
+) -> None:
+    played.codes = codes
+    assert main.run([*SMALL, "--json"]) == ended
+    captured = capsys.readouterr()
+    assert json.loads(captured.out) == {
+        "test_accuracy": 0.75,
+        "versions": 9,
+        "seconds": 2.0,
+        "model_digest": "d",
+    }
+    assert captured.err.endswith("unstale: it ended badly\n") == (ended == 2)
+
+
+# -------------------------------------------------------------------------------------------------------- for real
+
+
+@pytest.mark.slow
+@pytest.mark.network
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        # Of the server, before it listens; and of the clients, which alone read client.data_path.
+        (["--clients", "200"], "1442 examples cannot give 200 clients 8 each; take at most 180 clients"),
+        (
+            ["--set", "client.data_path=x.npz"],
+            "data set 'digits' is built in and reads no file, got path 'x.npz'",
+        ),
+    ],
+)
+def test_the_demo_ends_with_the_sentence_of_a_process_that_fails(options: list[str], sentence: str) -> None:
+    with Command(*SMALL, *options) as command:
+        assert command.end() == 2
+        assert command.errors().startswith(f"unstale: {sentence}")
+        assert command.errors().count("\n") == 1
+
+
+@pytest.mark.slow
+@pytest.mark.network
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGKILL])
+def test_a_demo_that_is_ended_leaves_no_server_behind(number: signal.Signals) -> None:
+    with Command(*SMALL, "--rounds", str(10**9), "--evaluate-every", str(10**9)) as command:
+        while (words := (command._output.next() or "").split())[:1] != ["server"]:
+            pass
+        host, port = words[1].removeprefix("tcp://").split(":")
+        with socket.create_connection((host, int(port)), timeout=START_S) as connection:
+            command.process.send_signal(number)
+            assert command.end() == (-number if number == signal.SIGKILL else 128 + number)
+            while connection.recv(1024):  # ends when there is nobody any more who holds the other side
+                pass
+
+
+@pytest.mark.network
+@pytest.mark.parametrize("name", ["server", "client"])
+def test_a_process_that_was_started_by_another_ends_with_it(name: str) -> None:
+    address = f"tcp://127.0.0.1:{free_port()}"
+    options = {
+        "server": ["--json", "--address", address, "--server.http-address", "null"],
+        "client": ["--server", address],
+    }
+    events: demo.Events = queue.SimpleQueue()
+    command = [sys.executable, "-m", "unstale", name, "--ends-with-input", *options[name]]
+    with demo.Process(command, os.environ, events) as process:
+        assert process._process.stdin is not None
+        process._process.stdin.close()
+        while isinstance(events.get(timeout=START_S), str):
+            pass
+        assert process.code == 0
