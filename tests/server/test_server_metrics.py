@@ -13,7 +13,7 @@ from unstale.coordinator.membership import State
 from unstale.metrics import catalogue
 from unstale.server.service import Server
 from unstale_proto.errors import Reason
-from unstale_proto.messages import Ack, Bye, Error, Stop
+from unstale_proto.messages import Ack, Bye, Error, Heartbeat, Stop
 
 pytestmark = pytest.mark.network
 
@@ -117,9 +117,9 @@ def test_every_number_of_a_run_under_way() -> None:
 def test_health_and_readiness_from_before_the_run_to_after_its_end() -> None:
     settings = small(clients=1, rounds=1, server={"linger_s": 60.0})
     with RunningServer(settings) as server, RawClient(server.address) as client:
-        assert get(f"{server.http}/readyz") == Page(
-            200, "ok\n"
-        )  # it takes clients, before the first has come
+        client.say(Heartbeat(number=0, version=0))
+        assert client.hear(Error).reason is Reason.HELLO_FIRST  # so it turns, and takes clients from now on
+        assert get(f"{server.http}/readyz") == Page(200, "ok\n")
         assert get(f"{server.http}/healthz") == Page(200, "ok\n")
         assert get(f"{server.http}/").status == 404
         client.join()

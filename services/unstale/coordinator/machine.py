@@ -179,7 +179,7 @@ class Coordinator:
     def _accept(self, client: Client, update: UpdateArrived, actions: list[Action]) -> None:
         assert update.handle >= 0, "an update without a defect lies staged under a handle"
         self.accepted += 1
-        self.fruitless = 0
+        self.fruitless = client.fruitless = 0
         self.pending.append(update)
         client.unaggregated += 1
         client.tasks.open_id = None
@@ -310,6 +310,7 @@ class Coordinator:
         # After the end right answers are refused too, and say nothing about who can learn.
         if self.phase is not Phase.FINISHED:
             self.fruitless += 1
+            client.fruitless += 1
             self.fruitless_in_round += 1
             self._go_on(actions)
 

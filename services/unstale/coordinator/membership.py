@@ -24,10 +24,10 @@ class Client:
     """What the coordinator knows of one client.
 
     base_version: of the open task; means nothing while there is none. unaggregated: accepted updates of this
-    client that no applied round holds yet.
+    client that no applied round holds yet. fruitless: its tasks in a row that made no update that counts.
     """
 
-    __slots__ = ("base_version", "client_id", "state", "tasks", "unaggregated")
+    __slots__ = ("base_version", "client_id", "fruitless", "state", "tasks", "unaggregated")
 
     def __init__(self, client_id: int, clients: int) -> None:
         self.client_id = client_id
@@ -35,6 +35,7 @@ class Client:
         self.tasks = TaskHistory(client_id, clients)
         self.base_version = 0
         self.unaggregated = 0
+        self.fruitless = 0
 
 
 class Membership:

@@ -14,8 +14,9 @@ import zmq
 from torch import Tensor
 
 from unstale import flat, translate
-from unstale.coordinator import actions, events
+from unstale.coordinator import actions, events, hopeless
 from unstale.coordinator.machine import LEASE, Coordinator
+from unstale.errors import UserError
 from unstale.learner.updates import StagedUpdate, Staging
 from unstale.metrics import observe
 from unstale.metrics.progress import Outcome, Progress, Tally
@@ -324,6 +325,16 @@ class Exchange:
     def _handle(self, event: events.Event) -> None:
         for action in self._coordinator.handle(event):
             self._performers[type(action)](action)
+        if self._coordinator.fruitless:
+            self._give_up_if_hopeless()
+
+    def _give_up_if_hopeless(self) -> None:
+        """Raise UserError, having told the clients, when nobody makes updates that count."""
+        why = hopeless.sentence(self._coordinator)
+        if why is not None:
+            for route in self._sessions.routes():
+                self._outgoing.send(route, Stop(reason="shutdown", version=self._coordinator.version))
+            raise UserError(why)
 
     def _send_task(self, action: actions.SendTask) -> None:
         self._tally.started(now_s())

@@ -68,8 +68,26 @@ class Server:
             self._context, heartbeat_s=settings.server.heartbeat_s, linger_s=settings.server.linger_s
         )
         self._http: HttpService | None = None
+        self._error: BaseException | None = None
+        self._done = threading.Event()
+        self._thread = threading.Thread(target=self._run_exchange, name="exchange", daemon=True)
         try:
             self.address = sockets.bind(self._socket, settings.server.address)
+            self._exchange = Exchange(
+                self._socket,
+                coordinator=coordinator,
+                staging=parts.staging(coordinator_settings, model.dimension, device),
+                mailbox=self._mailbox,
+                compute=self._compute,
+                instruments=self._instruments,
+                welcome=_welcome(settings, model),
+                learning_rate=settings.training.learning_rate,
+                rounds=settings.rounds,
+                frames=payload.split(flat.to_bytes(learner.model_d)),
+                model_d=learner.model_d,
+                linger_s=settings.server.linger_s,
+                on_progress=on_progress,
+            )
             if settings.server.http_address is not None:
                 self._http = HttpService(
                     settings.server.http_address,
@@ -81,24 +99,6 @@ class Server:
             self._close()
             raise
         self.http_address = None if self._http is None else self._http.address
-        self._exchange = Exchange(
-            self._socket,
-            coordinator=coordinator,
-            staging=parts.staging(coordinator_settings, model.dimension, device),
-            mailbox=self._mailbox,
-            compute=self._compute,
-            instruments=self._instruments,
-            welcome=_welcome(settings, model),
-            learning_rate=settings.training.learning_rate,
-            rounds=settings.rounds,
-            frames=payload.split(flat.to_bytes(learner.model_d)),
-            model_d=learner.model_d,
-            linger_s=settings.server.linger_s,
-            on_progress=on_progress,
-        )
-        self._thread = threading.Thread(target=self._run_exchange, name="exchange", daemon=True)
-        self._error: BaseException | None = None
-        self._done = threading.Event()
 
     def run(self) -> Outcome:
         """Serve until the run is over, then tell how it ended. Raises what a thread died of."""

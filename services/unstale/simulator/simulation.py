@@ -13,7 +13,7 @@ from typing import Protocol, TypeVar
 from torch import Tensor
 
 from unstale import flat, translate
-from unstale.coordinator import actions, events
+from unstale.coordinator import actions, events, hopeless
 from unstale.coordinator.machine import Coordinator
 from unstale.errors import UserError
 from unstale.learner import screen
@@ -28,7 +28,6 @@ from unstale_proto.messages import Message, Task
 
 Observer = Callable[[events.Event, Sequence[actions.Action]], None]
 
-FRUITLESS_ROUNDS = 10  # tasks a client, on the average, that may all diverge before the run is given up
 
 _AFTER_CLIENTS = 2**63  # a timer's place among equal times: what arrives just in time is in time
 _NO_SIGNATURE = "0" * 64  # one process holds both sides, so there is nothing to compare
@@ -102,7 +101,6 @@ class Simulation:
         self._queue: list[tuple[float, int, int, Task | str]] = []
         self._timers: dict[str, float] = {}
         self._newest_task = [0] * parts.clients
-        self._fruitless = 0  # tasks since the last accepted update that made none
         self._arriving: tuple[int, StagedUpdate] | None = None
         self._made: events.RoundApplied | None = None
         self._finish: actions.Finish | None = None
@@ -154,7 +152,6 @@ class Simulation:
         )
         if not isfinite(local.loss):
             self._handle(events.TaskFailed(client_id=client_id, task_id=task.task_id, at_s=self._now_s))
-            self._count_fruitless()
             return
         update = self._relay(translate.to_update(task, local))
         handle, row_d = self._staging.row()
@@ -165,8 +162,6 @@ class Simulation:
             handle = -1
         self._arriving = handle, translate.to_staged(update, client_id)
         self._handle(translate.to_update_arrived(update, client_id, handle, defect, self._now_s))
-        if defect is not None:
-            self._count_fruitless()
 
     def _arrive_too_late(self, client_id: int, task: Task) -> None:
         """The update of a task that was taken back is rejected unseen, so it need not be computed; and its base
@@ -181,15 +176,6 @@ class Simulation:
             )
         )
 
-    def _count_fruitless(self) -> None:
-        """A server goes on asking, for its clients may be mended; simulated ones do the same for ever."""
-        self._fruitless += 1
-        if self._fruitless == FRUITLESS_ROUNDS * self._clients:
-            raise UserError(
-                f"training diverges: the last {self._fruitless} tasks made no finite update, "
-                f"at version {self._coordinator.version}; lower training.learning_rate"
-            )
-
     def _handle(self, event: events.Event) -> None:
         following: events.Event | None = event
         while following is not None:
@@ -199,6 +185,9 @@ class Simulation:
             for action in what_to_do:
                 self._performers[type(action)](action)
             following, self._made = self._made, None
+        given_up = hopeless.sentence(self._coordinator)
+        if given_up is not None:
+            raise UserError(given_up)
 
     def _plan(self, at_s: float, client_id: int, what: Task | str) -> None:
         heapq.heappush(self._queue, (at_s, client_id, self._planned, what))
@@ -223,7 +212,6 @@ class Simulation:
             assert self._arriving is not None
             self._staging.keep(*self._arriving)
             self._tally.accepted()
-            self._fruitless = 0
 
     def _discard_update(self, action: actions.DiscardUpdate) -> None:
         self._staging.discard(action.handle)

@@ -1,0 +1,22 @@
+"""Whether a run can still learn: a sentence for the user when it cannot."""
+
+from unstale.coordinator.machine import Coordinator
+
+FRUITLESS_TASKS = 10  # in a row, by every client: bad luck and single bad batches do not last so long
+
+
+def sentence(coordinator: Coordinator) -> str | None:
+    """Why the run should be given up, or None while some client may still send an update that counts.
+
+    It should when every client that takes part has failed, or been refused, so many times in a row. One that sends
+    nonsense on purpose ends nobody's run: the others are not fruitless.
+    """
+    clients, active = coordinator.membership.clients, coordinator.membership.active
+    if coordinator.fruitless < FRUITLESS_TASKS * max(1, len(active)):
+        return None
+    if not active or any(clients[client_id].fruitless < FRUITLESS_TASKS for client_id in active):
+        return None
+    return (
+        f"training diverges: the last {coordinator.fruitless} tasks made no finite update, "
+        f"at version {coordinator.version}; lower training.learning_rate"
+    )

@@ -1,0 +1,69 @@
+"""When a run is given up: when nobody who takes part makes updates that count, and not before."""
+
+from unstale.coordinator import events, hopeless
+from unstale.coordinator.machine import Coordinator
+from unstale.coordinator.settings import CoordinatorSettings, SelectorSettings, TriggerSettings
+
+
+def coordinator_of(clients: int) -> Coordinator:
+    settings = CoordinatorSettings(
+        clients=clients,
+        rounds=1000,
+        trigger=TriggerSettings(name="async"),
+        selector=SelectorSettings(),
+        seed=0,
+        lease_s=1e9,
+        evaluate_every=1000,
+        retry_s=1.0,
+    )
+    coordinator = Coordinator(settings)
+    for client_id in range(clients):
+        coordinator.handle(events.ClientJoined(client_id=client_id, at_s=0.0))
+    return coordinator
+
+
+def fail(coordinator: Coordinator, client_id: int, at_s: float) -> None:
+    open_id = coordinator.membership.clients[client_id].tasks.open_id
+    assert open_id is not None
+    coordinator.handle(events.TaskFailed(client_id=client_id, task_id=open_id, at_s=at_s))
+
+
+def retry(coordinator: Coordinator, at_s: float) -> None:
+    coordinator.handle(events.TimerFired(timer="retry", at_s=at_s))
+
+
+def test_a_run_is_given_up_when_every_client_has_failed_ten_times_in_a_row() -> None:
+    coordinator = coordinator_of(2)
+    for attempt in range(10):
+        fail(coordinator, 0, attempt)
+        assert hopeless.sentence(coordinator) is None
+        fail(coordinator, 1, attempt)
+        if attempt < 9:
+            assert hopeless.sentence(coordinator) is None
+            retry(coordinator, attempt + 1)
+    assert hopeless.sentence(coordinator) == (
+        "training diverges: the last 20 tasks made no finite update, at version 0; lower training.learning_rate"
+    )
+
+
+def test_one_client_that_always_fails_ends_nobodys_run() -> None:
+    coordinator = coordinator_of(2)  # client 1 is at work all the time, and has not failed once
+    for attempt in range(100):
+        fail(coordinator, 0, attempt)
+        assert hopeless.sentence(coordinator) is None
+        # Its task is given anew when it comes back on another connection.
+        coordinator.handle(events.ClientLeft(client_id=0, at_s=attempt))
+        coordinator.handle(events.ClientJoined(client_id=0, at_s=attempt))
+    assert coordinator.fruitless == 100
+
+
+def test_a_client_that_left_is_not_waited_for() -> None:
+    coordinator = coordinator_of(2)
+    coordinator.handle(events.ClientLeft(client_id=1, at_s=0.0))
+    for attempt in range(10):
+        fail(coordinator, 0, attempt)
+        if attempt < 9:
+            retry(coordinator, attempt + 1)
+    assert hopeless.sentence(coordinator) is not None
+    coordinator.handle(events.ClientLeft(client_id=0, at_s=20.0))
+    assert hopeless.sentence(coordinator) is None  # nobody is there, so nobody fails
