@@ -10,6 +10,7 @@ from zmq.utils.monitor import parse_monitor_message
 from support.running import PATIENCE_S, RunningServer, small
 from support.scrape import sample
 from support.wire import RawClient, update_of
+from unstale.errors import UserError
 from unstale.metrics.progress import Progress
 from unstale_proto.errors import Reason
 from unstale_proto.limits import FRAME_BYTES_MAX
@@ -244,3 +245,21 @@ def test_a_server_whose_clients_say_nothing_ends_all_the_same() -> None:
         server.server.stop()  # twice is once
         assert server.end().reason == "shutdown"
         server.server.stop()  # and after the end nothing
+
+
+def fail_ten_times(client: RawClient) -> None:
+    client.join()
+    for _ in range(10):
+        task, _ = client.task()
+        assert client.answer(task, ONES * np.float32("nan")).reason is Reason.NON_FINITE
+    assert client.hear(Stop).reason == "shutdown"
+
+
+def test_a_run_in_which_nobody_can_learn_is_given_up_and_the_clients_are_told() -> None:
+    settings = small(clients=1, trigger={"name": "async"}, server={"retry_s": 0.001})
+    with (
+        pytest.raises(UserError, match=r"^training diverges: the last 10 tasks .* training\.learning_rate$"),
+        RunningServer(settings) as server,
+        RawClient(server.address, 0) as client,
+    ):
+        fail_ten_times(client)
