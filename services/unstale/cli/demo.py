@@ -30,7 +30,9 @@ ROWS = 24  # of the live table, where there is room; older rows scroll out
 GOODBYE_S = 30.0  # when no process ends for so long after the result, those that are left are ended
 KILL_S = 10.0  # a process that was told to end and is there so long after it is killed
 
-AsJson = Annotated[bool, typer.Option("--json", help="Print one last line of JSON; the table goes to stderr.")]
+AsJson = Annotated[
+    bool, typer.Option("--json", help="Print one last line of JSON; the table goes to stderr.")
+]
 
 
 @takes_settings(*RUN)
