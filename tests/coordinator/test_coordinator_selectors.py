@@ -39,6 +39,11 @@ def test_random_draws_from_the_stream_of_its_purpose_and_key():
     assert list(Random(2).choose(candidates, busy=0, seed=9, key=(4,))) == expected
 
 
+def test_a_single_place_is_drawn_with_one_integer():
+    expected = [2, 3, 5][int(stream(9, Stream.SELECTION, 4, 1).integers(3))]
+    assert list(Random(2).choose([2, 3, 5], busy=1, seed=9, key=(4, 1))) == [expected]
+
+
 def test_over_many_rounds_random_draws_every_pair_about_equally_often():
     pairs = [tuple(Random(2).choose([0, 1, 2, 3], busy=0, seed=1, key=(key,))) for key in range(1200)]
     # Six pairs, 1200 / 6 = 200 each on average, with standard deviation sqrt(1200 * 1/6 * 5/6) = 12.9.

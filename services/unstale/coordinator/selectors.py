@@ -50,7 +50,10 @@ class Random(Selector):
             return candidates
         if places == 0:
             return ()
-        drawn = stream(seed, Stream.SELECTION, *key).choice(len(candidates), size=places, replace=False)
+        rng = stream(seed, Stream.SELECTION, *key)
+        if places == 1:  # what a buffered trigger asks for after each update; five times as fast
+            return [candidates[int(rng.integers(len(candidates)))]]
+        drawn = rng.choice(len(candidates), size=places, replace=False)
         return [candidates[index] for index in sorted(drawn.tolist())]
 
 
