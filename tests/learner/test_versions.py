@@ -27,10 +27,6 @@ def test_a_forgotten_version_is_gone() -> None:
         store.get(0)
 
 
-def test_its_size_is_four_bytes_a_parameter_and_version() -> None:
-    assert store_of(0, 1, 2).bytes == 3 * 2 * 4
-
-
 def test_a_version_is_added_once() -> None:
     with pytest.raises(AssertionError, match="version 1 is already kept"):
         store_of(1, 1)

@@ -90,11 +90,6 @@ class Coordinator:
         return self.references.current
 
     @property
-    def live_versions(self) -> int:
-        """Versions that must be kept: the current one, and those that a task or an update refers to."""
-        return len(self.references.counts)
-
-    @property
     def clients_by_state(self) -> dict[str, int]:
         """How many clients are in each state, by the state's name in lower case."""
         return {state.name.lower(): self.membership.counts[state] for state in State}

@@ -108,11 +108,6 @@ class Learner:
         if self._versions is not None:
             self._versions.forget(version)
 
-    @property
-    def versions_bytes(self) -> int:
-        """Memory of all versions held, the current one included."""
-        return self.model_d.nbytes if self._versions is None else self._versions.bytes
-
     def state_dict(self) -> dict[str, Any]:
         """All that changes: version, model, versions kept, the policy's own state. A copy."""
         return {

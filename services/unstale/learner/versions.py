@@ -35,11 +35,6 @@ class VersionStore:
     def __len__(self) -> int:
         return len(self._models)
 
-    @property
-    def bytes(self) -> int:
-        """Memory of the models kept."""
-        return sum(model_d.nbytes for model_d in list(self._models.values()))
-
     def state_dict(self) -> dict[int, Tensor]:
         """version -> model, copied."""
         return {version: model_d.clone() for version, model_d in self._models.items()}

@@ -6,8 +6,3 @@ import time
 def now_s() -> float:
     """Seconds since an arbitrary start, never going back."""
     return time.monotonic()
-
-
-def wall_s() -> float:
-    """Seconds since 1970, for people and for Prometheus; may jump."""
-    return time.time()

@@ -1,0 +1,61 @@
+"""A process that hosts many clients keeps one copy of a version, however many of them were given it."""
+
+import gc
+import weakref
+
+import pytest
+
+from unstale.client.service import ClientProcess
+from unstale.client.session import Train
+from unstale_proto.messages import PartitionPlan, Task, TensorSpec, TrainingPlan, Welcome
+
+WELCOME = Welcome(
+    client_id=0,
+    run_id="1" * 32,
+    clients=2,
+    seed=0,
+    version=0,
+    model="logreg",
+    data="digits",
+    partition=PartitionPlan(name="iid"),
+    training=TrainingPlan(name="sgd", batch_size=8, steps=1),
+    tensors=(TensorSpec(name="w", shape=(2,), dtype="float32"),),
+    signature="0" * 64,
+    heartbeat_s=2.0,
+    lease_s=10.0,
+)
+
+
+def train(task_id: int, version: int) -> Train:
+    task = Task(
+        task_id=task_id,
+        number=0,
+        version=version,
+        learning_rate=0.1,
+        signature="0" * 64,
+        payload_bytes=8,
+    )
+    return Train(welcome=WELCOME, task=task, parcel=[memoryview(bytes(8))])
+
+
+@pytest.mark.network
+def test_jobs_on_one_version_share_its_model_and_the_last_one_lets_it_go() -> None:
+    process = ClientProcess(
+        server="tcp://127.0.0.1:9",
+        first=0,
+        count=2,
+        prepare=lambda welcome: pytest.fail(f"nothing is trained here, least of all for {welcome}"),
+        heartbeat_s=60.0,
+        linger_s=0.0,
+    )
+    sessions = [line.session for line in process._lines.values()]
+    jobs = [process._job(session, train(task_id, 3)) for task_id, session in enumerate(sessions, start=1)]
+    newer = process._job(sessions[0], train(3, 4))
+    assert jobs[0].model is jobs[1].model
+    assert newer.model is not jobs[0].model
+    model = weakref.ref(jobs[0].model)
+    jobs.clear()
+    gc.collect()
+    assert model() is None
+    process.stop()
+    process.run()  # ends at once, and closes what was opened
