@@ -86,6 +86,7 @@ def _batch(dimension: int, rows: int, device: torch.device) -> UpdateBatch:
     """A round whose updates were computed from four models, the current one among them."""
     models = [torch.randn(dimension, device=device) for _ in range(4)]
     return UpdateBatch(
+        version=0,
         matrix_Kd=torch.randn(rows, dimension, device=device),
         staleness_K=torch.arange(rows) % 4,
         num_examples_K=torch.arange(1, rows + 1),

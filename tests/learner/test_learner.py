@@ -9,7 +9,7 @@ import torch
 
 from unstale.learner.learner import Learner
 from unstale.learner.updates import RoundUpdate
-from unstale.policies import Policy, Step, UpdateBatch, create, names
+from unstale.policies import Policy, PolicyContext, Step, UpdateBatch, create, names
 
 LARGEST = torch.finfo(torch.float32).max
 
@@ -47,7 +47,8 @@ class Recorder(Policy):
 
 
 def recorder() -> Recorder:
-    return Recorder(Recorder.Settings(), dimension=2, clients=4, device=torch.device("cpu"))
+context = PolicyContext(dimension=2, clients=4, device=torch.device("cpu"))
+        return Recorder(Recorder.Settings(), context)
 
 
 def test_a_round_moves_the_model_against_the_direction() -> None:

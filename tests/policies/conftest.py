@@ -15,10 +15,12 @@ def _make_batch(
     *,
     staleness: Sequence[int],
     examples: Sequence[int] | None = None,
+    version: int = 0,
     **others: object,
 ) -> UpdateBatch:
     rows = len(gradients)
     return UpdateBatch(
+        version=version,
         matrix_Kd=torch.tensor(gradients, dtype=torch.float32),
         staleness_K=torch.tensor(staleness, dtype=torch.int64),
         num_examples_K=torch.tensor(examples or [1] * rows, dtype=torch.int64),

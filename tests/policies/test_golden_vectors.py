@@ -12,6 +12,7 @@ MODEL = torch.tensor([0.1, -0.2, 0.3, 0.0])
 
 # Updates A, B, C of the appendix, in order of arrival.
 BATCH = UpdateBatch(
+    version=0,
     matrix_Kd=torch.tensor([[1.0, 0.0, 0.0, 0.0], [0.6, 0.8, 0.0, 0.0], [0.0, -0.5, 1.5, 0.5]]),
     staleness_K=torch.tensor([0, 1, 3]),
     num_examples_K=torch.tensor([10, 30, 20]),

@@ -29,6 +29,7 @@ def batches(draw: st.DrawFn, rows_min: int = 0) -> UpdateBatch:
     staleness = draw(st.lists(st.integers(0, 5000), min_size=rows, max_size=rows))
     models = [torch.from_numpy(rng.standard_normal(DIMENSION).astype(np.float32)) for _ in range(3)]
     return UpdateBatch(
+        version=0,
         matrix_Kd=torch.from_numpy(rng.standard_normal((rows, DIMENSION)).astype(np.float32)),
         staleness_K=torch.tensor(staleness, dtype=torch.int64),
         num_examples_K=torch.from_numpy(rng.integers(1, 500, rows)),
@@ -105,6 +106,7 @@ def test_an_empty_batch_moves_nothing(name: str) -> None:
     none = torch.empty(0, dtype=torch.int64)
     step = make(name).step(
         UpdateBatch(
+            version=0,
             matrix_Kd=torch.empty(0, DIMENSION),
             staleness_K=none,
             num_examples_K=none,

@@ -96,6 +96,7 @@ def test_a_step_is_the_equation(name, policy_settings, oracle, seed, staleness) 
     g = rng.standard_normal((rows, DIMENSION)).astype(np.float32)
     n = rng.integers(1, 1000, rows)
     batch = UpdateBatch(
+        version=0,
         matrix_Kd=torch.from_numpy(g),
         staleness_K=torch.tensor(staleness),
         num_examples_K=torch.from_numpy(n),
@@ -119,6 +120,7 @@ def test_fedasync_is_the_sequential_mixture_of_models_from_any_bases(seed: int, 
     g = torch.from_numpy(rng.standard_normal((rows, DIMENSION)).astype(np.float32))
     local_rates = [0.5 * RATE * (1 + i) for i in range(rows)]
     batch = UpdateBatch(
+        version=0,
         matrix_Kd=g,
         staleness_K=torch.tensor(bases),
         num_examples_K=torch.ones(rows, dtype=torch.int64),

@@ -17,7 +17,7 @@ from unstale.flat import FlatModel, digest
 from unstale.learner.device import choose
 from unstale.learner.updates import Staging
 from unstale.policies import Policy, create
-from unstale.policies.registry import synchronous_defaults
+from unstale.policies.registry import RESERVED
 from unstale.training import registry
 from unstale.training.datasets import DATASETS, Dataset, load
 from unstale.training.evaluate import Evaluation, evaluate
@@ -66,19 +66,22 @@ def training(settings: Settings) -> LocalTraining:
 def policy(settings: Settings, dimension: int, where: torch.device | str) -> Policy[Any]:
     """The policy in its first state. dimension: d, parameters of the model. where: of the update matrix."""
     chosen = settings.policy
-    for key in ("clients", "device", "dimension"):
+    for key in sorted(RESERVED):
         if key in chosen.settings:  # ours to say, below
             raise UserError(
                 f"policy.settings.{key} is given, expected settings that `unstale policies` lists"
             )
     trigger = TRIGGERS.get(settings.trigger.name)
-    defaults = synchronous_defaults(chosen.name) if trigger is not None and trigger.in_rounds else {}
     return create(
         chosen.name,
         dimension=dimension,
         clients=settings.clients,
         device=where,
-        **{**defaults, **chosen.settings},
+        seed=settings.seed,
+        round_size=coordinator_settings(settings).round_size_max,
+        rounds=settings.rounds,
+        synchronous=trigger is not None and trigger.in_rounds,
+        **chosen.settings,
     )
 
 

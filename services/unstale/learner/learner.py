@@ -137,6 +137,7 @@ class Learner:
         # The copy need not be waited for: screening the new model waits for the device, before the caller may
         # give the matrix to somebody else.
         return UpdateBatch(
+            version=self.version,
             matrix_Kd=matrix_Kd.to(self.policy.device, non_blocking=True),
             staleness_K=torch.tensor([update.staleness for update in updates], dtype=torch.int64),
             num_examples_K=torch.tensor([update.num_examples for update in updates], dtype=torch.int64),

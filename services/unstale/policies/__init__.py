@@ -1,10 +1,11 @@
 """Aggregation policies: how the updates of a round become one step of the server. One file a method."""
 
-from unstale.policies.policy import Policy, PolicySettings, Step, UpdateBatch
+from unstale.policies.policy import Policy, PolicyContext, PolicySettings, Step, UpdateBatch
 from unstale.policies.registry import PolicyDescription, SettingDescription, create, describe, names
 
 __all__ = [
     "Policy",
+    "PolicyContext",
     "PolicyDescription",
     "PolicySettings",
     "SettingDescription",

@@ -3,11 +3,15 @@
 from pydantic import Field
 
 from unstale.policies.policy import Policy, PolicySettings, Step, UpdateBatch
-from unstale.policies.weights import normalise, polynomial, uniform, weighted_sum
+from unstale.policies.weights import normalise, polynomial, uniform
 
 
 class DynSgdSettings(PolicySettings):
-    normalise: bool = Field(True, description="Scale the weights to sum 1; otherwise divide them by K.")
+    normalise: bool = Field(
+        True,
+        description="Scale the weights to sum 1; otherwise divide them by K.",
+        json_schema_extra={"source": "FedHist paper, Eq. 4"},
+    )
 
 
 class DynSgd(Policy[DynSgdSettings]):
@@ -21,11 +25,10 @@ class DynSgd(Policy[DynSgdSettings]):
     """
 
     Settings = DynSgdSettings
+    loops = ("k-async",)
     source = "Jiang et al. 2017, Heterogeneity-aware Distributed Parameter Servers; algorithms.md 2.7"
 
     def step(self, batch: UpdateBatch) -> Step:
         raw_K = polynomial(batch.staleness_K, 1.0)
         weights_K = normalise(raw_K) if self.settings.normalise else raw_K * uniform(len(batch))
-        return Step(
-            direction_d=weighted_sum(batch.matrix_Kd, weights_K), rate_factor=1.0, weights_K=weights_K
-        )
+        return self.weighted(batch, weights_K)

@@ -1,6 +1,7 @@
 """FedAsync: the global model is mixed with each client's model as it comes in, less the staler that is."""
 
 from collections.abc import Iterator
+from types import MappingProxyType
 from typing import Literal
 
 import torch
@@ -12,16 +13,41 @@ from unstale.policies.weights import polynomial, weighted_sum
 
 
 class FedAsyncSettings(PolicySettings):
-    alpha: float = Field(0.6, gt=0, le=1, description="Share of a fresh client's model in the mixture.")
+    alpha: float = Field(
+        0.6,
+        gt=0,
+        le=1,
+        description="Share of a fresh client's model in the mixture.",
+        json_schema_extra={"source": "Xie et al."},
+    )
     staleness: Literal["polynomial", "constant", "hinge"] = Field(
         "polynomial",
         description="How staleness s lowers that share: (s + 1)^-exponent, not at all, or past b rounds.",
+        json_schema_extra={"source": "Xie et al.; the default among them is ours"},
     )
-    exponent: float = Field(0.5, ge=0, description="For polynomial: the exponent.")
+    exponent: float = Field(
+        0.5,
+        ge=0,
+        description="For polynomial: the exponent.",
+        json_schema_extra={"source": "Xie et al."},
+    )
     a_h: float = Field(
-        10.0, gt=0, description="For hinge: the share is divided by 1 + a_h (s - b) when s > b."
+        10.0,
+        gt=0,
+        description="For hinge: the share is divided by 1 + a_h (s - b) when s > b.",
+        json_schema_extra={"source": "Xie et al."},
     )
-    b: int = Field(4, ge=0, description="For hinge: staleness up to which nothing is lowered, rounds.")
+    b: int = Field(
+        4,
+        ge=0,
+        description="For hinge: staleness up to which nothing is lowered, rounds.",
+        json_schema_extra={"source": "Xie et al.; FLGo: 6"},
+    )
+    hinge_plus_one: bool = Field(
+        True,
+        description="For hinge: whether the divisor has its 1 +.",
+        json_schema_extra={"source": "Xie et al., Plato; FLGo leaves it out"},
+    )
 
 
 class FedAsync(Policy[FedAsyncSettings]):
@@ -41,6 +67,9 @@ class FedAsync(Policy[FedAsyncSettings]):
     """
 
     Settings = FedAsyncSettings
+    loops = ("k-async",)
+    memory = "live versions"
+    reference_defaults = MappingProxyType({"b": 6, "hinge_plus_one": False})
     source = "Xie et al. 2019, Asynchronous Federated Optimization; algorithms.md 2.17"
     needs_base_models = True
 
@@ -50,7 +79,7 @@ class FedAsync(Policy[FedAsyncSettings]):
             weights_K = shares_K
         else:
             weights_K = shares_K * (batch.local_rates_K.to("cpu", torch.float64) / batch.rate)
-        direction_d = weighted_sum(batch.matrix_Kd, weights_K)
+        direction_d = weighted_sum(batch.matrix_Kd, weights_K, out_d=self.result_d)
         with torch.no_grad():
             for model_d, factor in _drift(batch, shares_K):
                 direction_d.add_(model_d, alpha=factor / batch.rate)
@@ -72,7 +101,8 @@ class FedAsync(Policy[FedAsyncSettings]):
             return polynomial(staleness_K, settings.exponent)
         if settings.staleness == "hinge":
             past_K = (staleness_K.to("cpu", torch.float64) - settings.b).clamp(min=0)
-            return 1 / (settings.a_h * past_K + 1)
+            divisor_K = settings.a_h * past_K + float(settings.hinge_plus_one)
+            return torch.where(past_K > 0, 1 / divisor_K.clamp(min=1), 1.0)
         return torch.ones(len(staleness_K), dtype=torch.float64)
 
 

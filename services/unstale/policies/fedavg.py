@@ -6,13 +6,14 @@ from typing import Literal
 from pydantic import Field
 
 from unstale.policies.policy import Policy, PolicySettings, Step, UpdateBatch
-from unstale.policies.weights import examples, uniform, weighted_sum
+from unstale.policies.weights import examples, uniform
 
 
 class FedAvgSettings(PolicySettings):
     weighting: Literal["uniform", "samples"] = Field(
         "uniform",
         description="What an update counts: the same each, or by the examples that its client holds.",
+        json_schema_extra={"source": "WKAFL paper, Eq. 2; in synchronous rounds McMahan et al."},
     )
 
 
@@ -33,6 +34,4 @@ class FedAvg(Policy[FedAvgSettings]):
     def step(self, batch: UpdateBatch) -> Step:
         by_samples = self.settings.weighting == "samples"
         weights_K = examples(batch.num_examples_K) if by_samples else uniform(len(batch))
-        return Step(
-            direction_d=weighted_sum(batch.matrix_Kd, weights_K), rate_factor=1.0, weights_K=weights_K
-        )
+        return self.weighted(batch, weights_K)

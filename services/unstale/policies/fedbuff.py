@@ -1,16 +1,19 @@
 """FedBuff: a buffer of K updates, each damped by the square root of its age."""
 
+from types import MappingProxyType
 from typing import Literal
 
 from pydantic import Field
 
 from unstale.policies.policy import Policy, PolicySettings, Step, UpdateBatch
-from unstale.policies.weights import polynomial, uniform, weighted_sum
+from unstale.policies.weights import polynomial, uniform
 
 
 class FedBuffSettings(PolicySettings):
     staleness: Literal["polynomial", "none"] = Field(
-        "polynomial", description="How staleness s damps an update: by 1 / sqrt(1 + s), or not at all."
+        "polynomial",
+        description="How staleness s damps an update: by 1 / sqrt(1 + s), or not at all.",
+        json_schema_extra={"source": "Nguyen et al.; released re-implementations: none"},
     )
 
 
@@ -26,6 +29,8 @@ class FedBuff(Policy[FedBuffSettings]):
     """
 
     Settings = FedBuffSettings
+    loops = ("k-async",)
+    reference_defaults = MappingProxyType({"staleness": "none"})
     source = (
         "Nguyen et al. 2022, Federated Learning with Buffered Asynchronous Aggregation; algorithms.md 2.18"
     )
@@ -34,6 +39,4 @@ class FedBuff(Policy[FedBuffSettings]):
         weights_K = uniform(len(batch))
         if self.settings.staleness == "polynomial":
             weights_K = weights_K * polynomial(batch.staleness_K, 0.5)
-        return Step(
-            direction_d=weighted_sum(batch.matrix_Kd, weights_K), rate_factor=1.0, weights_K=weights_K
-        )
+        return self.weighted(batch, weights_K)

@@ -1,29 +1,62 @@
 """The interface of an aggregation policy: one matrix of updates in, one step of the server out.
 
-Legend: K updates of the round, in order of arrival; d parameters.
+Legend: K updates of the round, in order of arrival; d parameters; N clients.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic, Literal, TypeVar
 
 import torch
 from pydantic import BaseModel, ConfigDict
 from torch import Tensor
+
+from unstale.policies.weights import weighted_sum
+
+Loop = Literal["sync", "k-async", "availability"]
+"""How rounds come about, algorithms.md 1.3."""
+
+
+def host_memory(rows: int, columns: int) -> Tensor:
+    """Zeros [rows, columns], float32, in ordinary memory of the host; touched row by row."""
+    return torch.zeros(rows, columns)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicyContext:
+    """What a policy is told of the run.
+
+    dimension: d, parameters of the model, >= 1. clients: N, >= 1; client ids are below it. device: where the matrix of
+    updates lies. seed: of the run, for `unstale.seeds.stream`. round_size: the most updates of a round (K), and rounds:
+    how many there will be (R); None where it is not known. allocate: makes zeros [rows, columns], float32, on the host,
+    for a memory that is too large for the device: in ordinary, pinned or memory-mapped memory.
+    """
+
+    dimension: int
+    clients: int
+    device: torch.device
+    seed: int = 0
+    round_size: int | None = None
+    rounds: int | None = None
+    allocate: Callable[[int, int], Tensor] = host_memory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpdateBatch:
     """The updates of one round. Row i of every field belongs to the i-th arrival. Nothing here is written to.
 
-    matrix_Kd: float32, contiguous, on the policy's device. Flattened pseudo-gradients g_i, algorithms.md 1.4.
+    version: v, rounds applied before this one; update i was computed from version v - s_i.
+    matrix_Kd: float32, each row contiguous, on the policy's device. Flattened pseudo-gradients g_i, algorithms.md
+        1.4; finite, none of them zero, with a norm that float32 holds.
     staleness_K: int64, rounds, 0 is fresh: version at aggregation - base version.
-    num_examples_K: int64, >= 1. Examples that weigh an update: what the client holds (n_i), or, in `gradient`
-        mode, what its mini-batch held (m_i).
+    num_examples_K: int64, >= 1. n_i, examples that the client holds.
     loss_K: float32. Mean training loss that the client reports.
-    client_ids_K: int64, 0 <= id < clients.
+    client_ids_K: int64, 0 <= id < clients. A client may be there twice where senders do not wait for their round.
+    batch_sizes_K: int64, >= 1. m_i, examples behind the update: of the mini-batch in `gradient` mode, else n_i; None
+        means num_examples_K.
+    extra_Kd: float32, as matrix_Kd: the second vector that each client sent. Only for a policy that `sends_extra`.
     model_d, base_models: the current model w_v and, for each update, the model it was computed from (K
         references, often the same tensor). Only filled for a policy that `needs_base_models`; None means that
         every update was computed from the current model.
@@ -31,11 +64,14 @@ class UpdateBatch:
         `rate`.
     """
 
+    version: int
     matrix_Kd: Tensor
     staleness_K: Tensor
     num_examples_K: Tensor
     loss_K: Tensor
     client_ids_K: Tensor
+    batch_sizes_K: Tensor | None = None
+    extra_Kd: Tensor | None = None
     model_d: Tensor | None = None
     base_models: tuple[Tensor, ...] | None = None
     rate: float = 1.0
@@ -49,10 +85,17 @@ class UpdateBatch:
                 f" got {self.matrix_Kd.dtype} {tuple(self.matrix_Kd.shape)}"
             )
         rows = len(self)
-        for name in ("staleness_K", "num_examples_K", "loss_K", "client_ids_K"):
-            shape = tuple(getattr(self, name).shape)
-            if shape != (rows,):
-                raise ValueError(f"{name} must have shape ({rows},) to fit matrix_Kd, got {shape}")
+        for name in ("staleness_K", "num_examples_K", "loss_K", "client_ids_K", "batch_sizes_K"):
+            values_K = getattr(self, name)
+            if values_K is not None and tuple(values_K.shape) != (rows,):
+                raise ValueError(
+                    f"{name} must have shape ({rows},) to fit matrix_Kd, got {tuple(values_K.shape)}"
+                )
+        if self.extra_Kd is not None and self.extra_Kd.shape != self.matrix_Kd.shape:
+            raise ValueError(
+                f"extra_Kd must have the shape of matrix_Kd, {tuple(self.matrix_Kd.shape)},"
+                f" got {tuple(self.extra_Kd.shape)}"
+            )
         if self.base_models is not None and len(self.base_models) != rows:
             raise ValueError(
                 f"base_models must hold {rows} models to fit matrix_Kd, got {len(self.base_models)}"
@@ -66,17 +109,21 @@ class UpdateBatch:
 class Step:
     """What the server does: w <- w - rate * rate_factor * direction_d.
 
-    direction_d: [d] float32. rate_factor: multiplies the server's learning rate. weights_K: [K] float64 on
-    the CPU, the weight that each update had in the direction, for metrics and `explain`.
+    direction_d: [d] float32; it may be memory of the policy's own, which its next step overwrites. rate_factor:
+    multiplies the server's learning rate. weights_K: [K] float64 on the CPU, the weight that each update had in the
+    direction, for metrics and `explain`, and for the average of the buffers. counts: whether the round counts for a
+    schedule of learning rates; not so where a policy only waited.
     """
 
     direction_d: Tensor
     rate_factor: float
     weights_K: Tensor
+    counts: bool = True
 
 
 class PolicySettings(BaseModel):
-    """Settings of a policy: frozen, checked when made, unknown names refused. Every field is described."""
+    """Settings of a policy: frozen, checked when made, unknown names refused. Every field is described, and says where
+    its default comes from: Field(..., json_schema_extra={"source": "..."})."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
@@ -93,20 +140,63 @@ class Policy(ABC, Generic[S]):
     Settings: ClassVar[type[PolicySettings]] = PolicySettings
     source: ClassVar[str]
     """Where the method is defined, for people: the paper, and the section of algorithms.md."""
+    loops: ClassVar[tuple[Loop, ...]] = ("sync", "k-async", "availability")
+    """The loops that its source defines it for. It runs in every other one too."""
+    memory: ClassVar[str] = "none"
+    """What it keeps between rounds, for people, in numbers: `d`, `N x d + N`."""
+    training: ClassVar[str | None] = None
+    """The local training that clients must use for it; None: any."""
+    sends_extra: ClassVar[bool] = False
+    """Whether clients are sent `extra_d` beside the model, and send a second vector [d] beside theirs."""
+    once_a_cycle: ClassVar[bool] = False
+    """Whether a client's next update waits until every other client has contributed (GSGM's blocking loop)."""
     synchronous_defaults: ClassVar[Mapping[str, Any]] = MappingProxyType({})
     """Settings whose default is another one where rounds wait for their participants."""
-    needs_base_models: ClassVar[bool] = False
-    """Whether `UpdateBatch.model_d` and `base_models` must be filled."""
+    reference_defaults: ClassVar[Mapping[str, Any]] = MappingProxyType({})
+    """Settings whose default is another one in the profile `reference`: what the authors' released code does."""
+    needs_base_models: bool = False
+    """Whether `UpdateBatch.model_d` and `base_models` must be filled. Settings may decide it."""
 
-    def __init__(self, settings: S, *, dimension: int, clients: int, device: torch.device) -> None:
+    def __init__(self, settings: S, context: PolicyContext) -> None:
         self.settings = settings
-        self.dimension = dimension
-        self.clients = clients
-        self.device = device
+        self.context = context
+        self._result_d: Tensor | None = None
+
+    @property
+    def dimension(self) -> int:
+        """d, parameters of the model."""
+        return self.context.dimension
+
+    @property
+    def clients(self) -> int:
+        """N, clients of the run."""
+        return self.context.clients
+
+    @property
+    def device(self) -> torch.device:
+        """Where the matrix of updates lies."""
+        return self.context.device
 
     @abstractmethod
     def step(self, batch: UpdateBatch) -> Step:
         """One round. Writes to no argument; what it remembers for the next round is in `state_dict`."""
+
+    @property
+    def result_d(self) -> Tensor:
+        """Memory for a direction, [d] float32, the same in every round: fresh memory costs as much as the sum."""
+        if self._result_d is None:
+            self._result_d = torch.empty(self.dimension, dtype=torch.float32, device=self.device)
+        return self._result_d
+
+    def weighted(self, batch: UpdateBatch, weights_K: Tensor, rate_factor: float = 1.0) -> Step:
+        """The step along sum_i weights_i * g_i, in `result_d`. weights_K: [K] float64 on the CPU."""
+        weighted_sum(batch.matrix_Kd, weights_K, out_d=self.result_d)
+        return Step(direction_d=self.result_d, rate_factor=rate_factor, weights_K=weights_K)
+
+    @property
+    def extra_d(self) -> Tensor | None:
+        """What clients are sent beside the model: [d] float32, never written to once given out; None: nothing."""
+        return None
 
     def state_dict(self) -> dict[str, Any]:
         """All that the policy keeps between rounds: tensors, numbers, lists of numbers. A copy."""

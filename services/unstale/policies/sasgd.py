@@ -1,14 +1,18 @@
 """SASGD: staleness-aware SGD, the learning rate of each update divided by its age counted from 1."""
 
+from types import MappingProxyType
+
 from pydantic import Field
 
 from unstale.policies.policy import Policy, PolicySettings, Step, UpdateBatch
-from unstale.policies.weights import polynomial, uniform, weighted_sum
+from unstale.policies.weights import polynomial, uniform
 
 
 class SasgdSettings(PolicySettings):
     divide_by_k: bool = Field(
-        True, description="Divide by the K updates of the round; otherwise the step is K times larger."
+        True,
+        description="Divide by the K updates of the round; otherwise the step is K times larger.",
+        json_schema_extra={"source": "WKAFL paper; three of its four released files leave it out"},
     )
 
 
@@ -23,12 +27,12 @@ class Sasgd(Policy[SasgdSettings]):
     """
 
     Settings = SasgdSettings
+    loops = ("k-async",)
+    reference_defaults = MappingProxyType({"divide_by_k": False})
     source = "Zhang et al. 2016, Staleness-aware Async-SGD for Distributed Deep Learning; algorithms.md 2.8"
 
     def step(self, batch: UpdateBatch) -> Step:
         weights_K = polynomial(batch.staleness_K, 1.0)
         if self.settings.divide_by_k:
             weights_K = weights_K * uniform(len(batch))
-        return Step(
-            direction_d=weighted_sum(batch.matrix_Kd, weights_K), rate_factor=1.0, weights_K=weights_K
-        )
+        return self.weighted(batch, weights_K)

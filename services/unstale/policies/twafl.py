@@ -1,19 +1,24 @@
 """TWAFL: temporally weighted aggregation, weights falling exponentially with age."""
 
+from types import MappingProxyType
 from typing import Literal
 
 from pydantic import Field
 
 from unstale.policies.policy import Policy, PolicySettings, Step, UpdateBatch
-from unstale.policies.weights import examples, exponential, normalise, uniform, weighted_sum
+from unstale.policies.weights import examples, exponential, normalise, uniform
 
 
 class TwaflSettings(PolicySettings):
     normalise: bool = Field(
-        True, description="Scale the weights to sum 1; otherwise rounds of very stale updates hardly move."
+        True,
+        description="Scale the weights to sum 1; otherwise rounds of very stale updates hardly move.",
+        json_schema_extra={"source": "ours: the raw formula of the WKAFL paper would hardly train"},
     )
     weighting: Literal["examples", "equal"] = Field(
-        "examples", description="What a fresh update counts: by its examples, or the same each."
+        "examples",
+        description="What a fresh update counts: by the examples behind it, or the same each.",
+        json_schema_extra={"source": "WKAFL paper, 6.1.2; its released code: equal"},
     )
 
 
@@ -22,22 +27,23 @@ class Twafl(Policy[TwaflSettings]):
 
         direction_d = sum_i p_i * g_i,   p = normalise(m_i * (e/2)^-s_i)
 
-    s: staleness, rounds, 0 is fresh. m: num_examples_K, or 1 for weighting="equal". g: rows of
+    s: staleness, rounds, 0 is fresh. m: batch_sizes_K, or 1 for weighting="equal". g: rows of
     updates.matrix_Kd, float32, one device; not written to.
     normalise=False takes p_i = (m_i / sum_j m_j) * (e/2)^-s_i instead.
     Source: algorithms.md 2.9; 1.5 for counting from the freshest of the round, so that nothing underflows.
     """
 
     Settings = TwaflSettings
+    loops = ("k-async",)
+    reference_defaults = MappingProxyType({"weighting": "equal"})
     source = "Chen et al. 2019, Communication-Efficient Federated Deep Learning; algorithms.md 2.9"
 
     def step(self, batch: UpdateBatch) -> Step:
         by_examples = self.settings.weighting == "examples"
-        share_K = examples(batch.num_examples_K) if by_examples else uniform(len(batch))
+        sizes_K = batch.num_examples_K if batch.batch_sizes_K is None else batch.batch_sizes_K
+        share_K = examples(sizes_K) if by_examples else uniform(len(batch))
         if self.settings.normalise and len(batch) > 0:
             weights_K = normalise(share_K * exponential(batch.staleness_K - batch.staleness_K.min()))
         else:
             weights_K = share_K * exponential(batch.staleness_K)
-        return Step(
-            direction_d=weighted_sum(batch.matrix_Kd, weights_K), rate_factor=1.0, weights_K=weights_K
-        )
+        return self.weighted(batch, weights_K)

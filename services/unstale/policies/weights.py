@@ -39,13 +39,15 @@ def examples(num_examples_K: Tensor) -> Tensor:
     return normalise(_on_cpu(num_examples_K))
 
 
-def weighted_sum(matrix_Kd: Tensor, weights_K: Tensor) -> Tensor:
-    """sum_i weights_i * row_i as a new [d] float32 vector, in one read of the matrix.
+def weighted_sum(matrix_Kd: Tensor, weights_K: Tensor, out_d: Tensor | None = None) -> Tensor:
+    """sum_i weights_i * row_i, [d] float32, in one read of the matrix: a new vector, or out_d.
 
     Zeros when there is no row. weights_K: [K] float64 on the CPU, rounded to float32 for the sum.
     """
     with torch.no_grad():
-        return torch.mv(matrix_Kd.T, weights_K.to(matrix_Kd.device, torch.float32))
+        if out_d is None:
+            out_d = torch.empty(matrix_Kd.shape[1], dtype=torch.float32, device=matrix_Kd.device)
+        return torch.mv(matrix_Kd.T, weights_K.to(matrix_Kd.device, torch.float32), out=out_d)
 
 
 def _on_cpu(values_K: Tensor) -> Tensor:
