@@ -47,8 +47,8 @@ class Recorder(Policy):
 
 
 def recorder() -> Recorder:
-context = PolicyContext(dimension=2, clients=4, device=torch.device("cpu"))
-        return Recorder(Recorder.Settings(), context)
+    context = PolicyContext(dimension=2, clients=4, device=torch.device("cpu"))
+    return Recorder(Recorder.Settings(), context)
 
 
 def test_a_round_moves_the_model_against_the_direction() -> None:
