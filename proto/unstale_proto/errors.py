@@ -14,7 +14,8 @@ class Reason(StrEnum):
     WRONG_PROTOCOL = "wrong-protocol"  # another protocol version
     WRONG_SIGNATURE = "wrong-signature"  # made for another model
     WRONG_SIZE = "wrong-size"  # payload bytes do not match the model, or a frame is over its bound
-    NON_FINITE = "non-finite"  # NaN or infinity in the payload
+    NON_FINITE = "non-finite"  # NaN or infinity in the payload, or a norm that float32 cannot hold
+    ZERO_UPDATE = "zero-update"  # a vector of nothing but zeros says nothing
     UNKNOWN_TASK = "unknown-task"  # never given to this client
     EXPIRED_TASK = "expired-task"  # given, and taken back since
     UNKNOWN_VERSION = "unknown-version"  # a base version that the task was not given with, or never issued

@@ -49,12 +49,36 @@ class TensorSpec(_Strict):
     dtype: Literal["float32"]
 
 
+class ModelPlan(_Strict):
+    """What a model's name leaves open. A field that is not there takes the default of the model."""
+
+    norm: Name | None = None
+    projection_head: Positive | None = None
+
+
+class DataPlan(_Strict):
+    """What a data set's name leaves open."""
+
+    normalise: Name | None = None
+    column: Name | None = None
+
+
 class PartitionPlan(_Strict):
-    """How the training set is shared out, for clients that hold a share of a public data set."""
+    """How the training set is shared out, for clients that hold a share of a public data set.
+
+    Which fields a way of sharing out takes is its own to say; those that it does not take are not there.
+    """
 
     name: Name
     alpha: Annotated[float, Field(gt=0, le=limits.ALPHA_MAX)] | None = None
     min_examples: Positive = 1
+    classes: Positive | None = None
+    smallest: Positive | None = None
+    largest: Positive | None = None
+    budget: Positive | None = None
+    pool: Positive | None = None
+    slow_share: Annotated[float, Field(gt=0, le=1)] | None = None
+    slow_class: Count | None = None
 
 
 class TrainingPlan(_Strict):
@@ -66,6 +90,16 @@ class TrainingPlan(_Strict):
     epochs: Positive | None = None
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
     weight_decay: Annotated[float, Field(ge=0, le=1)] = 0.0
+    mu: Annotated[float, Field(ge=0, le=limits.LEARNING_RATE_MAX)] | None = None
+    temperature: Annotated[float, Field(gt=0, le=limits.LEARNING_RATE_MAX)] | None = None
+
+
+class OwnEvaluation(_Strict):
+    """How good the task's model is on the client's own test examples. accuracy: correct / examples. loss: nats."""
+
+    accuracy: Annotated[float, Field(ge=0, le=1)]
+    loss: Loss
+    examples: Positive
 
 
 class Hello(Message):
@@ -82,7 +116,11 @@ class Hello(Message):
 
 
 class Welcome(Message):
-    """Server to client: you are in, and this is the run."""
+    """Server to client: you are in, and this is the run.
+
+    buffers: float buffers of the model that travel behind the parameters in every payload. extra: whether a second
+    vector, as long as the parameters, travels behind those.
+    """
 
     type: ClassVar[str] = "welcome"
     client_id: ClientId
@@ -98,6 +136,10 @@ class Welcome(Message):
     signature: Digest
     heartbeat_s: Seconds
     lease_s: Seconds
+    model_plan: ModelPlan | None = None
+    data_plan: DataPlan | None = None
+    buffers: Annotated[tuple[TensorSpec, ...], Field(max_length=limits.TENSORS_MAX)] | None = None
+    extra: bool | None = None
 
     @model_validator(mode="after")
     def _is_consistent(self) -> Self:
@@ -109,10 +151,10 @@ class Welcome(Message):
 
 
 class Task(Message):
-    """Server to client: train from this model. The payload is the model, float32.
+    """Server to client: train from this model. The payload is the model, float32: see PROTOCOL.md 9.
 
     number: how many tasks this client was given before; with the client id it keys the task's random draws.
-    learning_rate: eta_l, per step.
+    learning_rate: eta_l, per step. evaluate: whether to measure the model on the client's own test examples too.
     """
 
     type: ClassVar[str] = "task"
@@ -122,12 +164,14 @@ class Task(Message):
     learning_rate: LearningRate
     signature: Digest
     payload_bytes: PayloadBytes
+    evaluate: bool | None = None
 
 
 class Update(Message):
     """Client to server: what a task made. The payload is the vector, float32, in the units that `kind` says.
 
-    learning_rate: eta_l used; the server divides a delta by it. loss: mean mini-batch loss, nats.
+    num_examples: n_i, what the client holds. learning_rate: eta_l used; the server divides a delta by it. loss: mean
+    mini-batch loss, nats. batch_examples: m_i, of the mini-batch of a gradient; not there: num_examples.
     """
 
     type: ClassVar[str] = "update"
@@ -140,6 +184,8 @@ class Update(Message):
     learning_rate: LearningRate
     signature: Digest
     payload_bytes: PayloadBytes
+    batch_examples: Positive | None = None
+    evaluation: OwnEvaluation | None = None
 
 
 class Ack(Message):

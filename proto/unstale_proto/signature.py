@@ -10,7 +10,7 @@ from unstale_proto.messages import TensorSpec
 
 
 def digest(tensors: Sequence[TensorSpec]) -> str:
-    """SHA-256 in hex over the tensors in vector order, each as PROTOCOL.md writes it down.
+    """SHA-256 in hex over the tensors in payload order, parameters and then buffers, each as PROTOCOL.md writes it down.
 
     Every text is preceded by its length and every shape by its rank: two models never give the same bytes.
     """
@@ -25,9 +25,12 @@ def canonical_bytes(tensor: TensorSpec) -> bytes:
     )
 
 
-def payload_bytes(tensors: Sequence[TensorSpec]) -> int:
-    """Bytes of a payload for a model with these parameters."""
-    return limits.FLOAT_BYTES * sum(math.prod(tensor.shape) for tensor in tensors)
+def payload_bytes(
+    tensors: Sequence[TensorSpec], buffers: Sequence[TensorSpec] = (), *, extra: bool = False
+) -> int:
+    """Bytes of every payload for a model: parameters, buffers, and an extra vector as long as the parameters."""
+    parameters, floats = (sum(math.prod(tensor.shape) for tensor in part) for part in (tensors, buffers))
+    return limits.FLOAT_BYTES * (parameters * (1 + extra) + floats)
 
 
 def _text(text: str) -> bytes:

@@ -15,10 +15,13 @@ from unstale_proto.errors import Reason, RemoteContractError
 from unstale_proto.messages import (
     Ack,
     Bye,
+    DataPlan,
     Error,
     Heartbeat,
     Hello,
     Message,
+    ModelPlan,
+    OwnEvaluation,
     PartitionPlan,
     Stop,
     Task,
@@ -62,6 +65,9 @@ partitions = st.builds(
     name=names,
     alpha=st.none() | st.floats(0, limits.ALPHA_MAX, exclude_min=True),
     min_examples=positives,
+    classes=st.none() | positives,
+    slow_share=st.none() | st.floats(0, 1, exclude_min=True),
+    slow_class=st.none() | counts,
 )
 trainings = st.builds(
     TrainingPlan,
@@ -71,6 +77,10 @@ trainings = st.builds(
     epochs=st.none() | positives,
     momentum=st.floats(0, 1, exclude_max=True),
     weight_decay=st.floats(0, 1),
+    mu=st.none() | st.floats(0, limits.LEARNING_RATE_MAX),
+)
+evaluations = st.builds(
+    OwnEvaluation, accuracy=st.floats(0, 1), loss=st.floats(0, limits.LOSS_MAX), examples=positives
 )
 
 
@@ -92,6 +102,10 @@ def welcomes(draw: st.DrawFn) -> Welcome:
         signature=draw(digests),
         heartbeat_s=heartbeat_s,
         lease_s=draw(st.floats(heartbeat_s, limits.SECONDS_MAX, exclude_min=True)),
+        model_plan=draw(st.none() | st.builds(ModelPlan, norm=st.none() | names)),
+        data_plan=draw(st.none() | st.builds(DataPlan, column=st.none() | names)),
+        buffers=draw(st.none() | st.lists(tensors, max_size=3).map(tuple)),
+        extra=draw(st.none() | st.booleans()),
     )
 
 
@@ -122,6 +136,7 @@ MESSAGES: dict[str, st.SearchStrategy[Any]] = {
         learning_rate=rates,
         signature=digests,
         payload_bytes=sizes,
+        evaluate=st.none() | st.booleans(),
     ),
     "update": st.builds(
         Update,
@@ -134,6 +149,8 @@ MESSAGES: dict[str, st.SearchStrategy[Any]] = {
         learning_rate=rates,
         signature=digests,
         payload_bytes=sizes,
+        batch_examples=st.none() | positives,
+        evaluation=st.none() | evaluations,
     ),
     "ack": acks(),
     "heartbeat": st.builds(Heartbeat, number=counts, version=counts),

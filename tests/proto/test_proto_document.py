@@ -15,7 +15,15 @@ from unstale_proto.errors import Reason
 DOCUMENT = (Path(__file__).parents[2] / "proto" / "PROTOCOL.md").read_text()
 LIMITS = {name: value for name, value in vars(limits).items() if name.isupper()}
 NESTED = {
-    model.__name__: model for model in (messages.TensorSpec, messages.PartitionPlan, messages.TrainingPlan)
+    model.__name__: model
+    for model in (
+        messages.TensorSpec,
+        messages.ModelPlan,
+        messages.DataPlan,
+        messages.PartitionPlan,
+        messages.TrainingPlan,
+        messages.OwnEvaluation,
+    )
 }
 DESCRIBED: dict[str, type[BaseModel]] = {**TYPES, **NESTED}
 
