@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from unstale.errors import UserError
+from unstale.seeds import Stream, stream
 from unstale.training.datasets import load
 
 MNIST = Path(__file__).parents[2].parent / "shared" / "data" / "mnist.npz"
@@ -29,17 +30,17 @@ def saved(folder: Path, **changes) -> Path:
 
 def test_digits_are_split_once_and_for_all_with_equal_shares_of_each_class():
     first, second = load("digits"), load("digits")
-    assert first.inputs_train_NX.shape == (1442, 1, 8, 8)
-    assert first.inputs_test_MX.shape == (355, 1, 8, 8)
+    assert first.train_examples().shape == (1442, 1, 8, 8)
+    assert first.test_examples().shape == (355, 1, 8, 8)
     assert (first.classes, first.input_shape) == (10, (1, 8, 8))
     train_C, test_C = torch.bincount(first.labels_train_N), torch.bincount(first.labels_test_M)
     assert torch.equal(test_C, (train_C + test_C) // 5)
-    assert torch.equal(first.inputs_train_NX, second.inputs_train_NX)
+    assert torch.equal(first.stored_train_NX, second.stored_train_NX)
     assert torch.equal(first.labels_test_M, second.labels_test_M)
 
 
 def test_digits_are_normalised_by_their_training_part():
-    inputs = load("digits").inputs_train_NX.double()
+    inputs = load("digits").train_examples().double()
     assert inputs.mean().item() == pytest.approx(0, abs=1e-6)
     assert inputs.std(correction=0).item() == pytest.approx(1, abs=1e-6)
 
@@ -49,9 +50,10 @@ def test_uint8_images_are_scaled_and_normalised_by_the_training_part(tmp_path):
     dataset = load("npz", saved(tmp_path))
     assert dataset.name == "own"
     assert dataset.classes == 2
-    assert dataset.inputs_train_NX.shape == (2, 1, 2, 2)
-    assert dataset.inputs_train_NX.flatten().tolist() == [-1, 1, -1, 1] * 2
-    assert dataset.inputs_test_MX.flatten().tolist() == pytest.approx([(0.2 - 0.5) / 0.5, -1, -1, -1])
+    assert dataset.stored_train_NX.dtype == torch.uint8
+    assert dataset.train_examples().shape == (2, 1, 2, 2)
+    assert dataset.train_examples().flatten().tolist() == [-1, 1, -1, 1] * 2
+    assert dataset.test_examples().flatten().tolist() == pytest.approx([(0.2 - 0.5) / 0.5, -1, -1, -1])
     assert dataset.labels_train_N.dtype == dataset.labels_test_M.dtype == torch.int64
 
 
@@ -60,15 +62,118 @@ def test_colour_images_get_their_channels_first_and_each_is_normalised_on_its_ow
     x_train = np.array([[[[0, 51, 255], [255, 153, 255]]]] * 2, dtype=np.uint8)
     dataset = load("npz", saved(tmp_path, x_train=x_train, x_test=x_train[:1]))
     assert dataset.input_shape == (3, 1, 2)
-    assert dataset.inputs_train_NX.is_contiguous()
-    np.testing.assert_allclose(dataset.inputs_test_MX[0, :, 0].numpy(), [[-1, 1], [-1, 1], [0, 0]], atol=1e-6)
+    assert dataset.stored_train_NX.is_contiguous()
+    np.testing.assert_allclose(
+        dataset.test_examples()[0, :, 0].numpy(), [[-1, 1], [-1, 1], [0, 0]], atol=1e-6
+    )
 
 
 def test_floats_are_kept_as_they_are(tmp_path):
     x_train = np.array([[1.5, -300.0], [0.25, 0.0]])
     dataset = load("npz", saved(tmp_path, x_train=x_train, x_test=x_train[:1]))
-    assert dataset.inputs_train_NX.dtype == torch.float32
-    assert dataset.inputs_train_NX.tolist() == x_train.tolist()
+    assert dataset.train_examples().dtype == torch.float32
+    assert dataset.train_examples().tolist() == x_train.tolist()
+
+
+def test_a_model_sees_what_normalise_says(tmp_path):
+    # x_test: 51, 0, 0, 0. By 255: 0.2; standard: less 1/2 over 1/2.
+    path = saved(tmp_path)
+    for normalise, seen in (("raw", 51), ("unit", 0.2), ("standard", -0.6)):
+        inputs = load("npz", path, normalise=normalise).test_examples([0])
+        assert inputs.dtype == torch.float32
+        assert inputs.flatten()[0].item() == pytest.approx(seen)
+    assert load("digits", normalise="unit").train_examples().max().item() == 1
+    assert load("digits", normalise="raw").train_examples().max().item() == 16
+
+
+def test_the_numbers_are_those_of_float32_arithmetic_on_a_whole_copy(tmp_path):
+    # The slow way, with numpy: a float copy of all images, its mean and deviation summed in float64.
+    x_train = stream(0, Stream.PARTITION).integers(256, size=(50, 8, 9, 3)).astype(np.uint8)
+    dataset = load("npz", saved(tmp_path, x_train=x_train, y_train=np.arange(50) % 2, x_test=x_train[:1]))
+    scaled_NCHW = x_train.transpose(0, 3, 1, 2).astype(np.float32) / 255
+    mean_C = scaled_NCHW.mean(axis=(0, 2, 3), dtype=np.float64, keepdims=True).astype(np.float32)
+    std_C = scaled_NCHW.std(axis=(0, 2, 3), dtype=np.float64, keepdims=True).astype(np.float32)
+    expected_NCHW = (scaled_NCHW - mean_C) / std_C
+    assert np.array_equal(dataset.train_examples().numpy(), expected_NCHW)
+    assert np.array_equal(dataset.train_examples(np.array([7, 3, 3])).numpy(), expected_NCHW[[7, 3, 3]])
+
+
+def test_gathering_writes_to_nothing_that_is_stored(tmp_path):
+    for x_train in (arrays()["x_train"], np.array([[1.5], [2.5]])):
+        dataset = load("npz", saved(tmp_path, x_train=x_train, x_test=x_train[:1]))
+        before = dataset.stored_train_NX.clone()
+        dataset.train_examples([0]).zero_()
+        dataset.train_examples()
+        assert torch.equal(dataset.stored_train_NX, before)
+
+
+def test_floats_have_no_unit(tmp_path):
+    path = saved(tmp_path, x_train=np.zeros((2, 3)), x_test=np.zeros((1, 3)))
+    assert load("npz", path, normalise="raw").train_examples().sum() == 0
+    with pytest.raises(UserError, match=r"^data set 'own' holds floats, which are kept as they are, but"):
+        load("npz", path, normalise="unit")
+
+
+def test_a_column_of_numbers_says_who_an_example_is_from(tmp_path):
+    dataset = load(
+        "npz", saved(tmp_path, writer_train=np.array([70, -3]), writer_test=np.array([70])), column="writer"
+    )
+    assert dataset.groups_train_N.tolist() == [70, -3]
+    assert dataset.groups_test_M.tolist() == [70]
+    assert dataset.groups_train_N.dtype == torch.int64
+
+
+def test_a_column_of_strings_is_numbered_in_sorted_order_over_both_parts(tmp_path):
+    # Sorted: ann 0, bob 1, eve 2.
+    dataset = load(
+        "npz",
+        saved(tmp_path, site_train=np.array(["eve", "ann"]), site_test=np.array(["bob"])),
+        column="site",
+    )
+    assert dataset.groups_train_N.tolist() == [2, 0]
+    assert dataset.groups_test_M.tolist() == [1]
+
+
+def test_a_column_may_be_of_the_training_part_alone_and_is_not_read_unasked(tmp_path):
+    path = saved(tmp_path, site_train=np.array(["b", "a"]))
+    dataset = load("npz", path, column="site")
+    assert dataset.groups_train_N.tolist() == [1, 0]
+    assert dataset.groups_test_M is None
+    assert load("npz", path).groups_train_N is None
+
+
+BAD_COLUMNS = [
+    ({}, "has no writer_train, which data.column asks for; expected one of x, y"),
+    (
+        {"writers_train": np.zeros(2, int)},
+        "has no writer_train, which data.column asks for; did you mean 'writers'?",
+    ),
+    (
+        {"writer_train": np.zeros(3, int)},
+        "writer_train holds int64 [3], expected 2 integers or strings, one for each example",
+    ),
+    (
+        {"writer_train": np.zeros(2)},
+        "writer_train holds float64 [2], expected 2 integers or strings, one for each example",
+    ),
+    (
+        {"writer_train": np.zeros(2, int), "writer_test": np.array(["a"])},
+        "writer_train holds int64 [2], but writer_test <U1 [1]; expected the same type",
+    ),
+]
+
+
+@pytest.mark.parametrize(("changes", "sentence"), BAD_COLUMNS)
+def test_a_column_that_does_not_fit_is_refused_in_one_sentence(tmp_path, changes, sentence):
+    path = saved(tmp_path, **changes)
+    with pytest.raises(UserError) as caught:
+        load("npz", path, column="writer")
+    assert str(caught.value) == f"{path}: {sentence}"
+
+
+def test_only_an_npz_has_columns():
+    with pytest.raises(UserError, match=r"^data set 'digits' has no columns, got column 'writer'"):
+        load("digits", column="writer")
 
 
 NAMES = "x_train, y_train, x_test, y_test"
@@ -181,8 +286,10 @@ def test_a_flipped_bit_is_found(tmp_path):
 def test_an_unknown_data_set_is_answered_with_the_nearest_name():
     with pytest.raises(UserError, match=r"^unknown data set 'digit'; did you mean 'digits'\?$"):
         load("digit")
-    with pytest.raises(UserError, match=r"^unknown data set 'mnist'; expected one of digits, npz$"):
-        load("mnist")
+    with pytest.raises(UserError, match=r"^unknown data set 'zzz'; expected one of celeba, cifar10, "):
+        load("zzz")
+    with pytest.raises(UserError, match=r"^unknown normalisation 'standart'; did you mean 'standard'\?$"):
+        load("digits", normalise="standart")
 
 
 def test_a_path_too_few_or_too_many_is_refused():
@@ -192,14 +299,19 @@ def test_a_path_too_few_or_too_many_is_refused():
         UserError, match=r"^data set 'digits' is built in and reads no file, got path 'a.npz'"
     ):
         load("digits", "a.npz")
+    with pytest.raises(
+        UserError, match=r"^data set 'mnist' lies in the cache and takes no path, got path 'a.npz'"
+    ):
+        load("mnist", "a.npz")
 
 
 @pytest.mark.skipif(not MNIST.is_file(), reason="needs mnist.npz in ../shared/data beside the checkout")
 def test_mnist_comes_out_as_the_published_normalisation_says():
     dataset = load("npz", MNIST)
-    assert dataset.inputs_train_NX.shape == (60000, 1, 28, 28)
+    inputs = dataset.train_examples()
+    assert inputs.shape == (60000, 1, 28, 28)
     # A black pixel is (0 - mean) / std, a white one (1 - mean) / std; algorithms.md 5: 0.1307 and 0.3081.
-    black, white = dataset.inputs_train_NX.min().item(), dataset.inputs_train_NX.max().item()
+    black, white = inputs.min().item(), inputs.max().item()
     std = 1 / (white - black)
     assert std == pytest.approx(0.3081, abs=5e-5)
     assert -black * std == pytest.approx(0.1307, abs=5e-5)

@@ -1,0 +1,160 @@
+"""`unstale data`: the data sets that there are, and what one of them holds."""
+
+import json
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from unstale.training.datasets import Dataset
+
+app = typer.Typer(help="List the data sets, show and get one.")
+
+Name = Annotated[
+    str, typer.Argument(help="A name that `unstale data list` prints, or package.module:factory.")
+]
+Where = Annotated[str | None, typer.Option(help="The file or folder that npz and folder read.")]
+Cache = Annotated[str, typer.Option(help="The folder of downloaded data.")]
+Download = Annotated[bool, typer.Option("--download", help="Get what is not in the cache.")]
+Normalise = Annotated[str, typer.Option(help="What a model sees: standard, unit (0 to 1) or raw (0 to 255).")]
+Column = Annotated[str | None, typer.Option(help="The column of an .npz that says who an example is from.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
+
+CACHE = "~/.cache/unstale"
+_CLASSES_MAX = 20  # of more, their range is shown
+
+
+@app.command(name="list")
+def list_all(cache: Cache = CACHE, as_json: AsJson = False) -> None:
+    """List the data sets, and which of them are in the cache."""
+    from unstale.training.datasets import DATASETS, SUMMARIES, is_there  # imports torch
+
+    rows = [(name, SUMMARIES[name], is_there(name, cache)) for name in DATASETS]
+    if as_json:
+        keys = ("name", "summary", "in_cache")
+        print(json.dumps([dict(zip(keys, row, strict=True)) for row in rows], indent=2))
+        return
+    _print_table(
+        ("data set", "what it is", f"in {cache}"),
+        [(name, summary, {None: "", True: "yes", False: "no"}[there]) for name, summary, there in rows],
+    )
+
+
+@app.command()
+def show(
+    name: Name,
+    path: Where = None,
+    cache: Cache = CACHE,
+    download: Download = False,
+    normalise: Normalise = "standard",
+    column: Column = None,
+    as_json: AsJson = False,
+) -> None:
+    """Load a data set and say what it holds."""
+    from unstale.training.datasets import load  # imports torch
+
+    facts = _facts(load(name, path, cache=cache, download=download, normalise=normalise, column=column))
+    if as_json:
+        print(json.dumps(facts, indent=2))
+    else:
+        _print_facts(facts)
+
+
+def _facts(dataset: "Dataset") -> dict[str, Any]:
+    """What there is to know. mean and std: of what a model sees of the training part, per channel."""
+    mean_C, std_C = _moments(dataset)
+    rule = dataset.normalisation
+    return {
+        "name": dataset.name,
+        "origin": dataset.origin,
+        "train": _part(dataset.labels_train_N, dataset.groups_train_N, dataset.classes),
+        "test": _part(dataset.labels_test_M, dataset.groups_test_M, dataset.classes),
+        "classes": dataset.classes,
+        "shape": list(dataset.input_shape),
+        "stored_as": str(dataset.stored_train_NX.dtype).removeprefix("torch."),
+        "normalisation": {"divisor": rule.divisor, "mean": list(rule.mean_C), "std": list(rule.std_C)},
+        "mean": mean_C,
+        "std": std_C,
+    }
+
+
+def _part(labels_N: "Tensor", groups_N: "Tensor | None", classes: int) -> dict[str, Any]:
+    return {
+        "examples": len(labels_N),
+        "groups": None if groups_N is None else len(set(groups_N.tolist())),
+        "label_counts": labels_N.bincount(minlength=classes).tolist(),
+    }
+
+
+def _moments(dataset: "Dataset") -> tuple[list[float], list[float]]:
+    """Mean and standard deviation of the training examples as a model sees them; of images for each channel."""
+    import torch
+
+    channels = dataset.input_shape[0] if len(dataset.input_shape) == 3 else 1
+    sum_C = square_C = torch.zeros(channels, dtype=torch.float64)
+    for indices_n in torch.split(torch.arange(len(dataset.labels_train_N)), 4096):
+        inputs_nCP = dataset.train_examples(indices_n).double().reshape(len(indices_n), channels, -1)
+        sum_C = sum_C + inputs_nCP.sum(dim=(0, 2))
+        square_C = square_C + inputs_nCP.square().sum(dim=(0, 2))
+    numbers = dataset.stored_train_NX.numel() // channels
+    mean_C = sum_C / numbers
+    return mean_C.tolist(), (square_C / numbers - mean_C.square()).clamp(min=0).sqrt().tolist()
+
+
+def _print_facts(facts: dict[str, Any]) -> None:
+    train, test = facts["train"], facts["test"]
+    shape = "x".join(str(size) for size in facts["shape"])
+    rows = [
+        ("lies in", facts["origin"]),
+        ("examples", f"{train['examples']:,} training, {test['examples']:,} test"),
+        ("shape", f"{shape}, stored as {facts['stored_as']}"),
+        ("a model sees", _rule(facts["normalisation"])),
+        ("", f"training part: mean {_numbers(facts['mean'])}, deviation {_numbers(facts['std'])}"),
+        ("groups", _groups(train["groups"], test["groups"])),
+        ("classes", str(facts["classes"])),
+    ]
+    if facts["classes"] > _CLASSES_MAX:
+        ranges = [f"{min(part['label_counts'])} to {max(part['label_counts'])}" for part in (train, test)]
+        rows.append(("of a class", f"{ranges[0]} training, {ranges[1]} test; each of them with --json"))
+    print(facts["name"])
+    for what, value in rows:
+        print(f"  {what:<12}  {value}")
+    if facts["classes"] <= _CLASSES_MAX:
+        counts = zip(train["label_counts"], test["label_counts"], strict=True)
+        _print_table(
+            ("class", "training", "test"),
+            [(str(label), f"{own:,}", f"{other:,}") for label, (own, other) in enumerate(counts)],
+        )
+
+
+def _rule(normalisation: dict[str, Any]) -> str:
+    """`(x / 255 - 0.1307) / 0.3081`"""
+    scaled = "x" if normalisation["divisor"] == 1 else f"x / {normalisation['divisor']:g}"
+    if not normalisation["mean"]:
+        return scaled
+    return f"({scaled} - {_numbers(normalisation['mean'])}) / {_numbers(normalisation['std'])}"
+
+
+def _numbers(values: list[float]) -> str:
+    spelled = ", ".join(f"{value + 0.0:.4f}" for value in values)
+    return spelled if len(values) == 1 else f"({spelled})"
+
+
+def _groups(train: int | None, test: int | None) -> str:
+    if train is None:
+        return "none"
+    return f"{train:,} in the training part, {'none' if test is None else f'{test:,}'} in the test part"
+
+
+def _print_table(headers: tuple[str, ...], rows: list[tuple[str, ...]]) -> None:
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(*headers, box=box.SIMPLE)
+    for row in rows:
+        table.add_row(*(Text(cell) for cell in row))
+    Console().print(table)

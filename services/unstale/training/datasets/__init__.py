@@ -1,0 +1,18 @@
+"""Data sets by name, loaded once as tensors; a file for each kind of source."""
+
+from unstale.training.datasets.dataset import Dataset, Normalisation
+from unstale.training.datasets.registry import DATASETS, SUMMARIES, check, is_there, load
+from unstale.training.datasets.source import CACHE, NORMALISE, Source
+
+__all__ = [
+    "CACHE",
+    "DATASETS",
+    "NORMALISE",
+    "SUMMARIES",
+    "Dataset",
+    "Normalisation",
+    "Source",
+    "check",
+    "is_there",
+    "load",
+]
