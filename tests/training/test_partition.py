@@ -1,139 +1,287 @@
+"""What holds for every partition: shares are what they promise, or there is one sentence."""
+
+from pathlib import Path
+
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from unstale.errors import UserError
 from unstale.seeds import Stream, stream
-from unstale.training.partition import PARTITIONS, dirichlet, split
+from unstale.training.partition import PARTITIONS, check, create, split
+
+MNIST = Path(__file__).parents[2].parent / "shared" / "data" / "mnist.npz"
+
+over_all_partitions = pytest.mark.parametrize("name", PARTITIONS)
 
 
 def rng(seed: int = 0):
     return stream(seed, Stream.PARTITION)
 
 
-@given(
-    name=st.sampled_from(PARTITIONS),
-    labels=st.lists(st.integers(0, 4), min_size=1, max_size=120),
-    clients=st.integers(1, 12),
-    alpha=st.sampled_from([1e-3, 0.1, 1.0, 1e6, float("inf")]),
-    min_examples=st.integers(1, 8),
-    seed=st.integers(0, 3),
-)
-def test_every_example_goes_to_exactly_one_client_and_nobody_gets_too_few(
-    name, labels, clients, alpha, min_examples, seed
-):
-    labels_n = np.array(labels)
-    settings = {"alpha": alpha, "min_examples": min_examples}
-    if len(labels) < clients * min_examples:
-        with pytest.raises(UserError, match="cannot give"):
-            split(name, labels_n, clients, rng(seed), **settings)
+ALPHAS = st.sampled_from([1e-3, 0.1, 1.0, 1e6, float("inf")])
+VALUES = {
+    "alpha": ALPHAS,
+    "budget": st.integers(4, 12),
+    "classes": st.integers(1, 3),
+    "largest": st.integers(3, 6),
+    "min_examples": st.integers(1, 4),
+    "pool": st.sampled_from([None, 4, 100]),
+    "slow_class": st.sampled_from([None, 0]),
+    "slow_share": st.sampled_from([0.1, 0.5, 1.0]),
+    "smallest": st.integers(1, 3),
+}
+
+
+@st.composite
+def partitions(draw: st.DrawFn, name: str):
+    return create(name, **{key: draw(VALUES[key]) for key in PARTITIONS[name].model_fields})
+
+
+@st.composite
+def cases(draw: st.DrawFn, name: str):
+    """A partition, labels, groups and a number of clients: often one that can be made."""
+    classes = draw(st.integers(1, 4))
+    labels_n = np.array(draw(st.lists(st.integers(0, classes - 1), min_size=1, max_size=80)))
+    whose = draw(st.integers(1, 5))
+    groups_n = np.array(draw(st.lists(st.integers(0, whose), min_size=len(labels_n), max_size=len(labels_n))))
+    values = len(np.unique(groups_n))
+    clients = draw(st.sampled_from([values, classes]) | st.integers(1, 10))
+    return draw(partitions(name)), labels_n, groups_n, clients
+
+
+def refused(*arguments) -> str | None:
+    try:
+        check(*arguments)
+    except UserError as refusal:
+        return str(refusal)
+    return None
+
+
+@over_all_partitions
+@settings(max_examples=60, deadline=None)
+@given(data=st.data(), seed=st.integers(0, 3))
+def test_shares_are_what_the_partition_promises_or_it_is_refused_beforehand(name, data, seed):
+    partition, labels_n, groups_n, clients = data.draw(cases(name))
+    given_labels_n, given_groups_n = labels_n.copy(), groups_n.copy()
+    refusal = refused(partition, labels_n, clients, groups_n)
+    if refusal is not None:
+        with pytest.raises(UserError) as raised:
+            split(partition, labels_n, clients, rng(seed), groups_n)
+        assert str(raised.value) == refusal
         return
-    parts = split(name, labels_n, clients, rng(seed), **settings)
-    assert len(parts) == clients
-    assert sorted(np.concatenate(parts).tolist()) == list(range(len(labels)))
-    assert min(len(part) for part in parts) >= min_examples
-    assert all(part.dtype == np.int64 for part in parts)
-    again = split(name, labels_n, clients, rng(seed), **settings)
-    assert all(np.array_equal(part, same) for part, same in zip(parts, again, strict=True))
+    shares = split(partition, labels_n, clients, rng(seed), groups_n)
+    assert len(shares) == clients
+    assert all(share.dtype == np.int64 for share in shares)
+    least = getattr(partition, "min_examples", getattr(partition, "smallest", 1))
+    assert min(len(share) for share in shares) >= least
+    for share in shares:
+        assert len(set(share.tolist())) == len(share)
+        assert share.min() >= 0 and share.max() < len(labels_n)
+    held = np.concatenate(shares).tolist()
+    if partition.is_disjoint:
+        assert len(set(held)) == len(held)
+    if partition.is_complete:
+        assert set(held) == set(range(len(labels_n)))
+    if partition.by_group:
+        assert all(len(set(groups_n[share].tolist())) == 1 for share in shares)
+    assert np.array_equal(labels_n, given_labels_n) and np.array_equal(groups_n, given_groups_n)
+    again = split(partition, labels_n, clients, rng(seed), groups_n)
+    assert all(np.array_equal(share, same) for share, same in zip(shares, again, strict=True))
 
 
-def test_iid_parts_are_nearly_equal_with_the_first_ones_one_larger():
-    parts = split("iid", np.zeros(11, dtype=int), 4, rng(), min_examples=2)
-    assert [len(part) for part in parts] == [3, 3, 3, 2]
+@over_all_partitions
+def test_every_partition_can_be_chosen_by_its_name_alone(name):
+    labels_n, groups_n = np.arange(6000) % 10, np.arange(6000) % 12
+    shares = split(create(name), labels_n, 10 if name != "column" else 12, rng(), groups_n)
+    assert min(len(share) for share in shares) >= 8
 
 
-def test_a_dirichlet_of_infinite_alpha_is_iid():
-    labels_n = np.arange(40) % 3
-    alike = split("dirichlet", labels_n, 4, rng(), alpha=float("inf"))
-    assert all(np.array_equal(a, b) for a, b in zip(alike, split("iid", labels_n, 4, rng()), strict=True))
+@over_all_partitions
+def test_the_seed_decides(name):
+    labels_n, groups_n = np.arange(6000) % 10, np.arange(6000) % 10
+    one, other = (split(create(name), labels_n, 10, rng(seed), groups_n) for seed in (0, 1))
+    assert any(share.tolist() != another.tolist() for share, another in zip(one, other, strict=True))
 
 
-class Scripted:
-    """A stream that leaves the order as it is, draws the shares it was given and always picks position 0."""
-
-    def __init__(self, *shares: list[float]) -> None:
-        self.shares = list(shares)
-
-    def permutation(self, values):
-        return values
-
-    def dirichlet(self, alphas):
-        assert alphas.tolist() == [0.3, 0.3, 0.3]
-        return np.array(self.shares.pop(0))
-
-    def integers(self, high):
-        return 0
+@over_all_partitions
+def test_every_share_is_shuffled(name):
+    labels_n, groups_n = np.arange(6000) % 10, np.arange(6000) % 10
+    shares = split(create(name), labels_n, 10, rng(), groups_n)
+    assert all(share.tolist() != sorted(share.tolist()) for share in shares)
 
 
-def test_dirichlet_cuts_each_class_at_the_floor_of_its_cumulated_shares():
-    # Class 0 is 0..4, class 1 is 5..8. Cuts of class 0: floor(0.5 * 5) = 2, floor(0.75 * 5) = 3;
-    # of class 1: floor(0.25 * 4) = 1, floor(0.5 * 4) = 2.
-    labels_n = np.array([0, 0, 0, 0, 0, 1, 1, 1, 1])
-    scripted = Scripted([0.5, 0.25, 0.25], [0.25, 0.25, 0.5])
-    parts = dirichlet(labels_n, 3, scripted, alpha=0.3, min_examples=1)
-    assert [part.tolist() for part in parts] == [[0, 1, 5], [2, 6], [3, 4, 7, 8]]
+@over_all_partitions
+def test_every_setting_is_described_and_every_partition_says_where_it_comes_from(name):
+    assert PARTITIONS[name].source
+    assert [key for key, field in PARTITIONS[name].model_fields.items() if not field.description] == []
 
 
-def test_dirichlet_repairs_the_smallest_client_from_the_largest():
-    # All 6 go to client 2: [], [], [0..5]. The smallest, lowest id first, gets the largest's first in turn:
-    # client 0 gets 0, client 1 gets 1, client 0 gets 2, client 1 gets 3; then all have the 2 they need.
-    parts = dirichlet(np.zeros(6, dtype=int), 3, Scripted([0, 0, 1]), alpha=0.3, min_examples=2)
-    assert [part.tolist() for part in parts] == [[0, 2], [1, 3], [4, 5]]
+@pytest.mark.skipif(not MNIST.is_file(), reason="needs mnist.npz in ../shared/data beside the checkout")
+def test_the_published_partitions_of_mnist_have_the_published_sizes():
+    with np.load(MNIST) as stored:
+        labels_n = stored["y_train"].astype(np.int64)
+
+    def sizes(name: str, clients: int, **chosen) -> set[int]:
+        return {len(share) for share in split(create(name, **chosen), labels_n, clients, rng())}
+
+    # The rarest class has 5,421 examples: floor(5421 / 20) = 271 a shard.
+    assert sizes("classes", 100) == {542}
+    assert sizes("blocks", 100) == {600}
+    assert sizes("label-count", 3000, classes=5) == set(range(10, 50))
+    assert min(sizes("dirichlet", 1000)) == 8
+    # The floors of 10 classes take less than 10 of the budget of 450; mixtures so alike exhaust no class.
+    budgets = sizes("dirichlet-client", 100, alpha=100)
+    assert min(budgets) > 440 and max(budgets) <= 450
 
 
-def test_a_small_alpha_makes_clients_less_alike_than_a_large_one():
-    labels_n = np.arange(1000) % 10
+REFUSED = [
+    ("dirichle", 2, {}, "unknown partition 'dirichle'; did you mean 'dirichlet'?"),
+    ("iid", 2, {"alpha": 0.5}, "partition 'iid' takes no partition.alpha, got 0.5; leave it out"),
+    ("iid", 2, {"alhpa": 0.5}, "unknown setting 'alhpa' of partition 'iid'; expected one of min_examples"),
+    (
+        "dirichlet",
+        2,
+        {"alpha": 0.0},
+        "partition.alpha is 0.0, expected 0.001 to 1000000, or inf for shares that are all alike",
+    ),
+    (
+        "dirichlet",
+        2,
+        {"alpha": float("nan")},
+        "partition.alpha is nan, expected 0.001 to 1000000, or inf for shares that are all alike",
+    ),
+    (
+        "iid",
+        13,
+        {},
+        "100 examples cannot give 13 clients 8 each; take at most 12 clients or lower min_examples",
+    ),
+    ("iid", 0, {}, "clients is 0, expected 1 or more"),
+    ("iid", 2, {"min_examples": 0}, "partition.min_examples is 0, expected greater than or equal to 1"),
+    (
+        "dirichlet-client",
+        2,
+        {"budget": 51},
+        "partition.budget is 51, but 100 examples cannot give 2 clients so many each; lower it to at most 50, or take "
+        "fewer clients",
+    ),
+    (
+        "dirichlet-client",
+        2,
+        {"budget": 5},
+        "partition 'dirichlet-client': partition.min_examples is 8, expected at most partition.budget, 5",
+    ),
+    (
+        "label-count",
+        2,
+        {"classes": 11},
+        "partition.classes is 11, but the data has 10 classes; expected 1 to 10",
+    ),
+    (
+        "label-count",
+        2,
+        {},
+        "partition.largest is 49, but only 10 examples of class 0 can be drawn from, and a client may need so many of "
+        "one class; expected at most 10",
+    ),
+    (
+        "label-count",
+        2,
+        {"smallest": 3, "largest": 9, "pool": 8},
+        "partition.largest is 9, but only 8 examples of class 0 can be drawn from, and a client may need so many of "
+        "one class; expected at most 8",
+    ),
+    (
+        "label-count",
+        2,
+        {"smallest": 50},
+        "partition 'label-count': partition.smallest is 50, expected at most partition.largest, 49",
+    ),
+    (
+        "classes",
+        10,
+        {"classes": 11},
+        "partition.classes is 11, but the data has 10 classes; expected 1 to 10",
+    ),
+    (
+        "classes",
+        7,
+        {"classes": 4},
+        "partition 'classes' needs clients * partition.classes to be a multiple of the 10 classes, got 7 * 4 = 28; "
+        "take a multiple of 5 clients",
+    ),
+    (
+        "classes",
+        15,
+        {},
+        "class 0 has 10 examples, which gives 15 clients with 2 classes each 6 examples, expected 8 or more; take "
+        "fewer clients or lower min_examples",
+    ),
+    (
+        "natural",
+        2,
+        {},
+        "partition 'natural' needs data that says whose each example is, and this data does not; take partition "
+        "'natural-synthetic', whose clients are drawn to be like writers",
+    ),
+    (
+        "column",
+        2,
+        {},
+        "partition 'column' needs a column of the data that names each example's client, and none is there; set "
+        "data.column",
+    ),
+    (
+        "slow-class",
+        2,
+        {"slow_class": 10},
+        "partition.slow_class is 10, but the data has 10 classes; expected 0 to 9",
+    ),
+    (
+        "slow-class",
+        12,
+        {},
+        "90 examples cannot give 12 clients 8 each; take at most 11 clients or lower min_examples",
+    ),
+]
 
-    def share_of_the_commonest_class(alpha: float) -> float:
-        parts = split("dirichlet", labels_n, 10, rng(), alpha=alpha)
-        return float(np.mean([np.bincount(labels_n[part]).max() / len(part) for part in parts]))
 
-    assert (
-        share_of_the_commonest_class(0.1)
-        > share_of_the_commonest_class(1)
-        > share_of_the_commonest_class(100)
-    )
+@pytest.mark.parametrize(("name", "clients", "chosen", "sentence"), REFUSED)
+def test_a_partition_that_cannot_be_made_is_refused_in_one_sentence(name, clients, chosen, sentence):
+    with pytest.raises(UserError) as caught:
+        check(create(name, **chosen), np.arange(100) % 10, clients)
+    assert str(caught.value) == sentence
+
+
+def test_data_without_an_example_is_refused():
+    with pytest.raises(UserError, match="no training examples"):
+        check(create("iid"), np.empty(0, dtype=np.int64), 1)
 
 
 @pytest.mark.parametrize(
-    ("name", "clients", "settings", "sentence"),
+    ("name", "clients", "sentence"),
     [
-        ("dirichle", 2, {}, "unknown partition 'dirichle'; did you mean 'dirichlet'?"),
-        ("dirichlet", 2, {}, "partition 'dirichlet' needs alpha, for example 0.3"),
         (
-            "dirichlet",
+            "natural",
+            3,
+            "2 groups of the data have 8 or more examples, expected one for each of the 3 clients; take at most 2 "
+            "clients or lower min_examples",
+        ),
+        (
+            "column",
             2,
-            {"alpha": 0.0},
-            "alpha must be 0.001 to 1000000, or inf for IID, got 0.0",
-        ),
-        (
-            "dirichlet",
-            2,
-            {"alpha": float("nan")},
-            "alpha must be 0.001 to 1000000, or inf for IID, got nan",
-        ),
-        (
-            "iid",
-            13,
-            {},
-            "100 examples cannot give 13 clients 8 each; take at most 12 clients or lower min_examples",
-        ),
-        (
-            "iid",
-            0,
-            {},
-            "expected one or more clients with one or more examples each, got clients=0, min_examples=8",
-        ),
-        (
-            "iid",
-            2,
-            {"min_examples": 0},
-            "expected one or more clients with one or more examples each, got clients=2, min_examples=0",
+            "clients is 2, but the column that names the client has 3 values; expected clients 3",
         ),
     ],
 )
-def test_a_partition_that_cannot_be_made_is_refused_in_one_sentence(name, clients, settings, sentence):
+def test_groups_that_are_too_few_or_too_many_are_told(name, clients, sentence):
+    groups_n = np.repeat([4, 5, 9], [8, 7, 9])
     with pytest.raises(UserError) as caught:
-        split(name, np.arange(100) % 10, clients, rng(), **settings)
+        check(create(name), np.zeros(24, dtype=np.int64), clients, groups_n)
     assert str(caught.value) == sentence
+
+
+def test_a_setting_that_is_null_was_not_given():
+    assert create("iid", alpha=None, min_examples=None) == create("iid")

@@ -1,0 +1,37 @@
+"""Which client holds which training examples: partitions, and what is said of the shares they make.
+
+One method a file; the interface is in `interface`, the names in `registry`. Source: algorithms.md 3.
+"""
+
+from unstale.training.partition.histogram import (
+    Spread,
+    Summary,
+    block_holders,
+    label_counts,
+    summary,
+    top_holders,
+)
+from unstale.training.partition.interface import Examples, Indices, Partition, check, split
+from unstale.training.partition.own_test_sets import split_test_set
+from unstale.training.partition.registry import PARTITIONS, create
+from unstale.training.partition.slow_class import slow_clients
+from unstale.training.partition.variant import VariantStream
+
+__all__ = [
+    "PARTITIONS",
+    "Examples",
+    "Indices",
+    "Partition",
+    "Spread",
+    "Summary",
+    "VariantStream",
+    "block_holders",
+    "check",
+    "create",
+    "label_counts",
+    "slow_clients",
+    "split",
+    "split_test_set",
+    "summary",
+    "top_holders",
+]

@@ -1,0 +1,40 @@
+"""Partition `column`: a column of the user's own data names the client."""
+
+from typing import ClassVar
+
+import numpy as np
+from typing_extensions import override
+
+from unstale.errors import UserError
+from unstale.seeds import Generator
+from unstale.training.partition.interface import Examples, Indices, Partition
+from unstale.training.partition.natural import members
+
+
+class Column(Partition):
+    """Every value of the column is a client, numbered in ascending order. There are exactly N values.
+
+    How few examples a client has is for the data to say: a client may have one.
+    """
+
+    source: ClassVar[str] = "design.md 3"
+    by_group: ClassVar[bool] = True
+
+    @override
+    def check(self, examples: Examples, clients: int) -> None:
+        if examples.groups_n is None:
+            raise UserError(
+                "partition 'column' needs a column of the data that names each example's client, and none is there; "
+                "set data.column"
+            )
+        values = len(np.unique(examples.groups_n))
+        if values != clients:
+            raise UserError(
+                f"clients is {clients}, but the column that names the client has {values} values; "
+                f"expected clients {values}"
+            )
+
+    @override
+    def shares(self, examples: Examples, clients: int, rng: Generator) -> list[Indices]:
+        assert examples.groups_n is not None
+        return members(examples, np.unique(examples.groups_n))

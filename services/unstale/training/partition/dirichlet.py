@@ -1,0 +1,105 @@
+"""Partition `dirichlet`: each class is shared out unevenly. Source: algorithms.md 3.2.
+
+Legend: N clients, n_c examples of class c.
+"""
+
+from collections.abc import Iterable
+from typing import Annotated, ClassVar
+
+import numpy as np
+from pydantic import AfterValidator, Field
+from typing_extensions import override
+
+from unstale.seeds import Generator
+from unstale.training.partition.iid import Iid
+from unstale.training.partition.interface import (
+    MIN_EXAMPLES,
+    Examples,
+    Indices,
+    MinExamples,
+    Partition,
+    check_size,
+)
+
+ALPHA_MIN = 1e-3  # below, one client gets all of a class
+ALPHA_MAX = 1e6  # above, shares differ by no whole example
+
+
+def _checked(alpha: float) -> float:
+    if not (ALPHA_MIN <= alpha <= ALPHA_MAX or alpha == np.inf):
+        raise ValueError(f"{ALPHA_MIN} to {ALPHA_MAX:.0f}, or inf for shares that are all alike")
+    return alpha
+
+
+Alpha = Annotated[
+    float,
+    AfterValidator(_checked),
+    Field(description="concentration; the smaller, the less alike clients are"),
+]
+
+
+class Dirichlet(Partition):
+    """For each class, shuffle its examples, draw q ~ Dirichlet(alpha * 1_N), and cut them at
+
+        floor(cumsum(q) * n_c)
+
+    so that clients differ both in how many examples they hold and of which classes. Then, while some client has fewer
+    than `min_examples`, it gets a random one of the client that has the most. alpha = infinity is `iid`.
+    """
+
+    source: ClassVar[str] = "algorithms.md 3.2"
+
+    alpha: Alpha = 0.3
+    min_examples: MinExamples = MIN_EXAMPLES
+
+    @override
+    def check(self, examples: Examples, clients: int) -> None:
+        check_size(len(examples), clients, self.min_examples)
+
+    @override
+    def shares(self, examples: Examples, clients: int, rng: Generator) -> list[Indices]:
+        if self.alpha == np.inf:
+            return Iid(min_examples=self.min_examples).shares(examples, clients, rng)
+        held: list[list[int]] = [[] for _ in range(clients)]
+        for label in range(examples.classes):
+            deal_class(examples.of_class(label), held, rng, self.alpha)
+        repair(held, rng, self.min_examples)
+        return as_indices(held)
+
+
+def deal_class(class_n: Indices, held: Iterable[list[int]], rng: Generator, alpha: float) -> None:
+    """Give each client of `held` a part of one class, drawn from Dirichlet(alpha); infinity is equal parts."""
+    examples = rng.permutation(class_n)
+    receivers = list(held)
+    if alpha == np.inf:
+        shares_N = np.full(len(receivers), 1 / len(receivers))
+    else:
+        shares_N = rng.dirichlet(np.full(len(receivers), alpha))
+    cuts = np.floor(np.cumsum(shares_N)[:-1] * len(examples)).astype(np.int64)
+    for own, part in zip(receivers, np.split(examples, cuts), strict=True):
+        own.extend(part.tolist())
+
+
+def repair(held: list[list[int]], rng: Generator, min_examples: int, spare: Iterable[int] = ()) -> None:
+    """While some client has too few, give the smallest a random example: a spare one, then one of the largest.
+
+    held: the examples of each client, changed in place. spare: examples that nobody holds. Together they are enough for
+    everybody.
+    """
+    left = list(spare)
+    sizes_N = np.array([len(own) for own in held])
+    assert sizes_N.sum() + len(left) >= len(held) * min_examples
+    # argmin and argmax take the lowest id on ties.
+    while sizes_N.min() < min_examples:
+        smallest, largest = int(sizes_N.argmin()), int(sizes_N.argmax())
+        if left:
+            held[smallest].append(left.pop(int(rng.integers(len(left)))))
+        else:
+            held[smallest].append(held[largest].pop(int(rng.integers(sizes_N[largest]))))
+            sizes_N[largest] -= 1
+        sizes_N[smallest] += 1
+
+
+def as_indices(held: Iterable[list[int]]) -> list[Indices]:
+    """Lists of indices as arrays."""
+    return [np.array(own, dtype=np.int64) for own in held]

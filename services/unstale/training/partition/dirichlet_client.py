@@ -1,0 +1,79 @@
+"""Partition `dirichlet-client`: each client draws its own mixture of classes. Source: algorithms.md 3.3.
+
+Legend: N clients, C classes.
+"""
+
+from typing import ClassVar, Self
+
+import numpy as np
+from pydantic import Field, model_validator
+from typing_extensions import override
+
+from unstale.errors import UserError
+from unstale.seeds import Generator
+from unstale.training.partition.dirichlet import Alpha, as_indices, repair
+from unstale.training.partition.interface import (
+    MIN_EXAMPLES,
+    Examples,
+    Indices,
+    MinExamples,
+    Partition,
+    check_size,
+)
+
+
+class DirichletClient(Partition):
+    """Client i draws q_i ~ Dirichlet(alpha * 1_C) and gets floor(budget * q_ic) examples of each class c.
+
+    Examples of a class are handed out from its shuffled list in the order of the clients; when it runs out, a client
+    gets what is left of it. Late clients may so get next to nothing: whoever has fewer than `min_examples` is given
+    examples that nobody holds, of any class, and when there are none, those of the clients that hold the most.
+    alpha = infinity is floor(budget / C) of each class.
+    """
+
+    source: ClassVar[str] = "algorithms.md 3.3"
+    is_complete: ClassVar[bool] = False
+
+    alpha: Alpha = 0.3
+    budget: int = Field(default=450, ge=1, description="examples that every client draws at most")
+    min_examples: MinExamples = MIN_EXAMPLES
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Self:
+        if self.min_examples > self.budget:
+            raise ValueError(
+                f"partition.min_examples is {self.min_examples}, expected at most partition.budget, {self.budget}"
+            )
+        return self
+
+    @override
+    def check(self, examples: Examples, clients: int) -> None:
+        check_size(len(examples), clients, self.min_examples)
+        if len(examples) < clients * self.budget:
+            raise UserError(
+                f"partition.budget is {self.budget}, but {len(examples)} examples cannot give {clients} clients "
+                f"so many each; lower it to at most {len(examples) // clients}, or take fewer clients"
+            )
+
+    @override
+    def shares(self, examples: Examples, clients: int, rng: Generator) -> list[Indices]:
+        classes = examples.classes
+        left = [rng.permutation(examples.of_class(label)).tolist()[::-1] for label in range(classes)]
+        held: list[list[int]] = []
+        for _ in range(clients):
+            mixture_C = (
+                np.full(classes, 1 / classes)
+                if self.alpha == np.inf
+                else rng.dirichlet(np.full(classes, self.alpha))
+            )
+            wanted_C = np.floor(self.budget * mixture_C).astype(np.int64)
+            # Each list is reversed, so that its end is next in line.
+            held.append(
+                [
+                    own.pop()
+                    for own, wanted in zip(left, wanted_C, strict=True)
+                    for _ in range(min(int(wanted), len(own)))
+                ]
+            )
+        repair(held, rng, self.min_examples, spare=[index for own in left for index in own])
+        return as_indices(held)

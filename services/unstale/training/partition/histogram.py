@@ -1,0 +1,86 @@
+"""How alike the clients of a partition are.
+
+Legend: N clients, n examples, C classes.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unstale.training.partition.interface import Indices
+
+
+def label_counts(shares: Sequence[Indices], labels_n: NDArray[np.integer], classes: int) -> Indices:
+    """[N, C] int64: how many examples of each class each client holds. labels_n: in [0, classes)."""
+    return np.stack([np.bincount(labels_n[share], minlength=classes) for share in shares]).astype(np.int64)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spread:
+    """The least, the middle and the most of a number that each client has."""
+
+    min: int
+    median: float
+    max: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Summary:
+    """What is to say of all clients together.
+
+    examples: n, to be shared out. held: how many of them some client holds. shared: how many of them more than one
+    holds. sizes, classes: how many examples, and examples of how many classes, a client holds. distance: mean over the
+    clients of the total variation distance between the label distribution of the client and of all examples, 0.5 *
+    sum_c |p_ic - p_c|: 0 when all are alike, 1 - 1/C when each holds one of C equal classes.
+    """
+
+    clients: int
+    examples: int
+    held: int
+    shared: int
+    sizes: Spread
+    classes: Spread
+    distance: float
+
+
+def summary(shares: Sequence[Indices], labels_n: NDArray[np.integer], classes: int) -> Summary:
+    """Look at shares, none of them empty. labels_n: in [0, classes)."""
+    counts_NC = label_counts(shares, labels_n, classes)
+    sizes_N = counts_NC.sum(axis=1)
+    overall_C = np.bincount(labels_n, minlength=classes) / len(labels_n)
+    holders_n = np.bincount(np.concatenate(shares), minlength=len(labels_n))
+    return Summary(
+        clients=len(shares),
+        examples=len(labels_n),
+        held=int((holders_n > 0).sum()),
+        shared=int((holders_n > 1).sum()),
+        sizes=_spread(sizes_N),
+        classes=_spread((counts_NC > 0).sum(axis=1)),
+        distance=float(np.abs(counts_NC / sizes_N[:, None] - overall_C).sum(axis=1).mean() / 2),
+    )
+
+
+def _spread(numbers_N: Indices) -> Spread:
+    return Spread(min=int(numbers_N.min()), median=float(np.median(numbers_N)), max=int(numbers_N.max()))
+
+
+def top_holders(
+    shares: Sequence[Indices], labels_n: NDArray[np.integer], label: int, count: int
+) -> list[int]:
+    """The `count` clients that hold the most examples of a class, most first; ties: the higher id.
+
+    Source: algorithms.md 3.8. count: at most N.
+    """
+    assert 0 <= count <= len(shares)
+    held_N = [int((labels_n[share] == label).sum()) for share in shares]
+    return sorted(range(len(shares)), key=lambda client: (held_N[client], client), reverse=True)[:count]
+
+
+def block_holders(shares: Sequence[Indices], labels_n: NDArray[np.integer], label: int) -> list[int]:
+    """The clients of partition `blocks` whose block begins with an example of this class, ascending.
+
+    A block is sorted by label, so it begins with its smallest one. Source: algorithms.md 3.8.
+    """
+    return [client for client, share in enumerate(shares) if int(labels_n[share].min()) == label]

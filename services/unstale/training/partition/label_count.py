@@ -1,0 +1,122 @@
+"""Partitions `label-count` and `natural-synthetic`: small clients of a few classes. Source: algorithms.md 3.4, 3.6.
+
+Legend: N clients, C classes, L classes of one client.
+"""
+
+from collections.abc import Iterator
+from typing import ClassVar, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field, model_validator
+from typing_extensions import override
+
+from unstale.errors import UserError
+from unstale.seeds import Generator
+from unstale.training.partition.interface import Examples, Indices, Partition
+
+SYNTHETIC_MIN, SYNTHETIC_MAX = 5, 20  # classes of a client that stands for a writer
+
+
+class _FewLabels(Partition):
+    """What the two have in common: all but how many classes a client has."""
+
+    is_complete: ClassVar[bool] = False
+    is_disjoint: ClassVar[bool] = False
+
+    smallest: int = Field(default=10, ge=1, description="examples that a client holds at least (D_min)")
+    largest: int = Field(default=49, ge=1, description="examples that a client holds at most (D_max)")
+    pool: int | None = Field(
+        default=None, ge=1, description="examples of each class to draw from, the first ones; null for all"
+    )
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Self:
+        if self.smallest > self.largest:
+            raise ValueError(
+                f"partition.smallest is {self.smallest}, expected at most partition.largest, {self.largest}"
+            )
+        return self
+
+    @override
+    def check(self, examples: Examples, clients: int) -> None:
+        rarest = int(examples.counts_C.argmin())
+        there_are = int(examples.counts_C[rarest])
+        drawn_from = there_are if self.pool is None else min(self.pool, there_are)
+        if self.largest > drawn_from:
+            raise UserError(
+                f"partition.largest is {self.largest}, but only {drawn_from} examples of class {rarest} can be drawn "
+                f"from, and a client may need so many of one class; expected at most {drawn_from}"
+            )
+
+    def _draw(self, examples: Examples, classes_N: Iterator[int], rng: Generator) -> list[Indices]:
+        """One client for each number of classes, which is taken just before the client is drawn."""
+        pools = [examples.of_class(label)[: self.pool] for label in range(examples.classes)]
+        shares = []
+        for classes in classes_N:
+            labels_L = rng.choice(len(pools), size=classes, replace=False)
+            size = int(rng.integers(self.smallest, self.largest, endpoint=True))
+            weights_L = 1 - rng.random(classes)  # never 0 all together
+            counts_L = rounded(size * weights_L / weights_L.sum(), size)
+            drawn = [
+                rng.choice(pools[label], size=count, replace=False)
+                for label, count in zip(labels_L, counts_L, strict=True)
+            ]
+            shares.append(np.concatenate(drawn).astype(np.int64))
+        return shares
+
+
+class LabelCount(_FewLabels):
+    """Each client draws L = `classes` distinct classes, a size D ~ U{smallest..largest} and a weight ~ U(0, 1) a class.
+
+    It holds D * weight / (sum of weights) examples of each, rounded by the largest remainder, so that they are D
+    together. They are drawn without replacement within the client, but independently of all other clients: two clients
+    may hold the same one, and many examples may be nobody's.
+    """
+
+    source: ClassVar[str] = "algorithms.md 3.4"
+
+    classes: int = Field(default=1, ge=1, description="classes of each client (L_num)")
+
+    @override
+    def check(self, examples: Examples, clients: int) -> None:
+        check_classes(self.classes, examples.classes)
+        super().check(examples, clients)
+
+    @override
+    def shares(self, examples: Examples, clients: int, rng: Generator) -> list[Indices]:
+        return self._draw(examples, iter([self.classes] * clients), rng)
+
+
+class NaturalSynthetic(_FewLabels):
+    """What stands in for `natural` where the data does not say who wrote what; results with it are synthetic.
+
+    As `label-count`, with L drawn anew for each client, uniformly from 5 to 20, or to C where there are fewer classes.
+    """
+
+    source: ClassVar[str] = "algorithms.md 3.6, the fallback"
+
+    @override
+    def shares(self, examples: Examples, clients: int, rng: Generator) -> list[Indices]:
+        low, high = (min(bound, examples.classes) for bound in (SYNTHETIC_MIN, SYNTHETIC_MAX))
+        drawn = (int(rng.integers(low, high, endpoint=True)) for _ in range(clients))
+        return self._draw(examples, drawn, rng)
+
+
+def rounded(parts_L: NDArray[np.float64], total: int) -> Indices:
+    """Whole numbers near `parts_L`, which add up to `total`: those with the largest remainder are rounded up.
+
+    parts_L: >= 0, adding up to `total` but for rounding. Ties: the first.
+    """
+    counts_L = np.floor(parts_L).astype(np.int64)
+    by_remainder = np.argsort(counts_L - parts_L, kind="stable")
+    counts_L[by_remainder[: total - counts_L.sum()]] += 1
+    return counts_L
+
+
+def check_classes(wanted: int, there_are: int) -> None:
+    """Raise UserError when a client is to hold more classes than there are."""
+    if wanted > there_are:
+        raise UserError(
+            f"partition.classes is {wanted}, but the data has {there_are} classes; expected 1 to {there_are}"
+        )

@@ -1,0 +1,53 @@
+"""Each client's own part of the test set, for fairness over clients. Source: algorithms.md 3.5, 3.6, 7.5.
+
+Legend: N clients, n training examples, M test examples, C classes.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from unstale.seeds import Generator
+from unstale.training.partition.histogram import label_counts
+from unstale.training.partition.interface import Examples, Indices, Partition
+from unstale.training.partition.natural import members
+
+
+def split_test_set(
+    partition: Partition,
+    shares: Sequence[Indices],
+    train: Examples,
+    test: Examples,
+    rng: Generator,
+) -> list[Indices]:
+    """The test examples of each client; each is at most one client's, and a client may get none.
+
+    Clients that are groups of the data get their groups' test examples. Else every class is shuffled and cut at
+
+        floor(M_c * (examples of class c that clients 0..i hold) / (those that all clients hold))
+
+    so that a client's classes stand to one another as in its training data, as far as whole examples go. Where training
+    data is cut evenly (`classes`), so is the test set: each class to the size of the rarest and to equal shards.
+
+    shares: what `split` made of `train` with `partition`. rng: a stream of its own, not the one of the shares.
+    """
+    if partition.by_group:
+        return _of_the_same_groups(shares, train, test)
+    classes = max(train.classes, test.classes)
+    counts_NC = label_counts(shares, train.labels_n, classes)
+    of_class = [rng.permutation(test.of_class(label)) for label in range(classes)]
+    if partition.is_even:
+        holders_C = (counts_NC > 0).sum(axis=0)
+        size = min(len(own) for own in of_class) // int(holders_C.max())
+        of_class = [own[: size * holders] for own, holders in zip(of_class, holders_C, strict=True)]
+    dealt = [
+        np.split(own, np.cumsum(held_N)[:-1] * len(own) // held_N.sum())
+        for own, held_N in zip(of_class, counts_NC.T, strict=True)
+        if held_N.any()
+    ]
+    return [np.concatenate(parts) for parts in zip(*dealt, strict=True)]
+
+
+def _of_the_same_groups(shares: Sequence[Indices], train: Examples, test: Examples) -> list[Indices]:
+    assert train.groups_n is not None and test.groups_n is not None
+    return members(test, np.array([train.groups_n[share[0]] for share in shares]))

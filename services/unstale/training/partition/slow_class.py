@@ -1,0 +1,69 @@
+"""Partition `slow-class`: one class is held by slow clients only. Source: algorithms.md 3.7.
+
+Legend: N clients.
+"""
+
+from fractions import Fraction
+from math import ceil
+from typing import ClassVar
+
+from pydantic import Field
+from typing_extensions import override
+
+from unstale.errors import UserError
+from unstale.seeds import Generator
+from unstale.training.partition.dirichlet import Alpha, as_indices, deal_class, repair
+from unstale.training.partition.interface import (
+    MIN_EXAMPLES,
+    Examples,
+    Indices,
+    MinExamples,
+    Partition,
+    check_size,
+)
+
+
+class SlowClass(Partition):
+    """All classes but one as `dirichlet` does over all clients; that one over the slow clients only.
+
+    The clients with too few examples get theirs before the one class is shared out, so that it stays with the slow
+    ones: all hold `min_examples` of other classes. alpha = infinity is equal parts.
+    """
+
+    source: ClassVar[str] = "algorithms.md 3.7"
+
+    alpha: Alpha = 0.3
+    slow_share: float = Field(default=0.1, gt=0, le=1, description="share of the clients that are slow")
+    slow_class: int | None = Field(
+        default=None, ge=0, description="the class that only they hold; null for the last"
+    )
+    min_examples: MinExamples = MIN_EXAMPLES
+
+    @override
+    def check(self, examples: Examples, clients: int) -> None:
+        label = self._label(examples)
+        if label >= examples.classes:
+            raise UserError(
+                f"partition.slow_class is {label}, but the data has {examples.classes} classes; "
+                f"expected 0 to {examples.classes - 1}"
+            )
+        check_size(len(examples) - int(examples.counts_C[label]), clients, self.min_examples)
+
+    def _label(self, examples: Examples) -> int:
+        return examples.classes - 1 if self.slow_class is None else self.slow_class
+
+    @override
+    def shares(self, examples: Examples, clients: int, rng: Generator) -> list[Indices]:
+        held: list[list[int]] = [[] for _ in range(clients)]
+        for label in range(examples.classes):
+            if label != self._label(examples):
+                deal_class(examples.of_class(label), held, rng, self.alpha)
+        repair(held, rng, self.min_examples)
+        slow = [held[client] for client in slow_clients(clients, self.slow_share)]
+        deal_class(examples.of_class(self._label(examples)), slow, rng, self.alpha)
+        return as_indices(held)
+
+
+def slow_clients(clients: int, share: float) -> range:
+    """The slow ones: the ceil(share * N) clients with the highest ids. share: in (0, 1], taken as the decimal it is."""
+    return range(clients - ceil(Fraction(repr(share)) * clients), clients)
