@@ -1,10 +1,11 @@
 """A model as one flat vector: the only form in which parameters are sent, stored, aggregated and digested.
 
-Legend: d number of parameters.
+Legend: d number of parameters, b number of float buffers' values.
 """
 
 import hashlib
-from collections.abc import Iterable
+import math
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 import torch
@@ -12,39 +13,77 @@ from torch import Tensor, nn
 
 
 class FlatModel:
-    """A module whose parameters and gradients are views into two vectors, `parameters_d` and `gradient_d`.
+    """A module whose parameters, gradients and float buffers are views into three vectors: `parameters_d`,
+    `gradient_d` and `buffers_b`.
 
     Loading a version is one copy, a gradient is read without gathering, and an optimiser step is one
-    operation on d numbers. The order is `module.named_parameters()`, float32. Buffers are not part of the
-    vector (algorithms.md 1.5). The module must not be moved, cast or given new parameters afterwards.
+    operation on d numbers. The order is that of `module.named_parameters()` and `module.named_buffers()`, all
+    float32. Buffers are not part of the model's vector (algorithms.md 1.5); integer ones, such as BatchNorm's
+    count of batches, are part of nothing. The module must not be moved, cast or given new parameters or
+    buffers afterwards.
     """
 
     def __init__(self, module: nn.Module, device: torch.device | str = "cpu") -> None:
         self.module = module.to(device)
         parameters = list(self.module.parameters())
         self.dimension = sum(p.numel() for p in parameters)
-        self.parameters_d = torch.empty(self.dimension, dtype=torch.float32, device=device)
+        self.parameters_d = _gathered(parameters, device)
         self.gradient_d = torch.zeros_like(self.parameters_d)
-        offset = 0
-        for parameter in parameters:
-            assert parameter.dtype == torch.float32, f"parameters must be float32, got {parameter.dtype}"
-            end = offset + parameter.numel()
-            view = self.parameters_d[offset:end].view(parameter.shape)
-            view.copy_(parameter.data)
-            parameter.data = view
-            parameter.grad = self.gradient_d[offset:end].view(parameter.shape)
-            offset = end
+        for parameter, gradient in zip(parameters, _views(self.gradient_d, parameters), strict=True):
+            parameter.grad = gradient
+        self.buffers_b = _gathered([buffer for _, buffer in float_buffers(self.module)], device)
 
-    def load(self, model_d: Tensor) -> None:
-        """Copy a version into the module. model_d: [d] float32, any device, not written to."""
+    def load(self, model_d: Tensor, buffers_b: Tensor | None = None) -> None:
+        """Copy a version into the module. model_d: [d] float32, any device, not written to.
+
+        buffers_b: [b] float32 likewise; None leaves the buffers as they are.
+        """
         self.parameters_d.copy_(model_d)
+        if buffers_b is not None:
+            self.buffers_b.copy_(buffers_b)
 
 
-def describe(module: nn.Module) -> tuple[tuple[str, tuple[int, ...], str], ...]:
-    """(name, shape, dtype) of every parameter in vector order: what the wire contract signs."""
+def _gathered(tensors: Sequence[Tensor], device: torch.device | str) -> Tensor:
+    """A new vector that holds what they hold, and which they are views into from here on."""
+    vector = torch.empty(sum(tensor.numel() for tensor in tensors), dtype=torch.float32, device=device)
+    for tensor, view in zip(tensors, _views(vector, tensors), strict=True):
+        assert tensor.dtype == torch.float32, f"expected float32, got {tensor.dtype}"
+        view.copy_(tensor.data)
+        tensor.data = view
+    return vector
+
+
+def _views(vector: Tensor, like: Iterable[Tensor]) -> Iterator[Tensor]:
+    """The vector's parts in order, each of the shape of one of `like`."""
+    offset = 0
+    for tensor in like:
+        end = offset + tensor.numel()
+        yield vector[offset:end].view(tensor.shape)
+        offset = end
+
+
+def float_buffers(module: nn.Module) -> list[tuple[str, Tensor]]:
+    """The buffers that go with the model's vector, by name, in the order of `buffers_b`."""
+    return [(name, buffer) for name, buffer in module.named_buffers() if buffer.is_floating_point()]
+
+
+Description = tuple[tuple[str, tuple[int, ...], str], ...]
+"""Name, shape and dtype of each part of a vector, in its order."""
+
+
+def describe(module: nn.Module) -> Description:
+    """The parameters in vector order: what the wire contract signs."""
+    return _described(module.named_parameters())
+
+
+def describe_buffers(module: nn.Module) -> Description:
+    """The float buffers in the order of `buffers_b`; empty for most models."""
+    return _described(float_buffers(module))
+
+
+def _described(tensors: Iterable[tuple[str, Tensor]]) -> Description:
     return tuple(
-        (name, tuple(parameter.shape), str(parameter.dtype).removeprefix("torch."))
-        for name, parameter in module.named_parameters()
+        (name, tuple(tensor.shape), str(tensor.dtype).removeprefix("torch.")) for name, tensor in tensors
     )
 
 
@@ -77,3 +116,9 @@ def from_bytes(
 def digest(model_d: Tensor) -> str:
     """SHA-256 of the vector's bytes, in hex: two models are the same exactly when their digests are."""
     return hashlib.sha256(to_bytes(model_d)).hexdigest()
+
+
+def is_finite(vector_d: Tensor) -> bool:
+    """Whether it holds neither a NaN nor an infinity. vector_d: [d] float32, any device, not written to."""
+    # A sum is one read where `isfinite` makes copies; only numbers near the largest float32 make it overflow.
+    return math.isfinite(float(vector_d.sum())) or bool(torch.isfinite(vector_d).all())

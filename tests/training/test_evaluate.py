@@ -37,3 +37,14 @@ def test_the_mode_is_put_back_and_nothing_is_written_to(training):
     assert model.module.training is training
     assert model_d.tolist() == [1, 1, 1]
     assert torch.equal(model.gradient_d, torch.zeros(3))
+
+
+def test_a_models_buffers_are_those_of_the_version():
+    # Running mean (2, 0) and variance 1: logits (x - 2, 0), so class 0 wins at x = 3 alone.
+    model = FlatModel(nn.BatchNorm1d(2, eps=0.0))
+    inputs, labels = torch.tensor([[1.0, 0.0], [3.0, 0.0]]), torch.tensor([0, 0])
+    model_d = torch.tensor([1.0, 1.0, 0.0, 0.0])
+    buffers_b = torch.tensor([2.0, 0.0, 1.0, 1.0])
+    assert evaluate(model, model_d, inputs, labels, 2).accuracy == 1
+    assert evaluate(model, model_d, inputs, labels, 2, buffers_b=buffers_b).accuracy == 1 / 2
+    assert torch.equal(model.buffers_b, buffers_b)

@@ -1,11 +1,13 @@
 import hashlib
+import math
 import struct
 
 import pytest
 import torch
 from torch import nn
 
-from unstale.flat import FlatModel, describe, digest, from_bytes, to_bytes
+from unstale import flat
+from unstale.flat import FlatModel, describe, describe_buffers, digest, from_bytes, to_bytes
 
 
 def test_parameters_and_gradients_are_views_in_the_order_of_their_names():
@@ -51,3 +53,52 @@ def test_what_was_received_is_the_receivers_own_memory():
 
 def test_a_digest_is_the_sha256_of_the_bytes():
     assert digest(torch.tensor([1.0, 2.0])) == hashlib.sha256(struct.pack("<2f", 1.0, 2.0)).hexdigest()
+
+
+def test_float_buffers_are_views_into_a_vector_of_their_own_and_move_in_training():
+    # momentum 0.1; inputs 1 and 3 have mean 2 and, of a sample, variance 2: 0.9 * (0, 1) + 0.1 * (2, 2).
+    model = FlatModel(nn.BatchNorm1d(1))
+    assert (model.dimension, model.buffers_b.tolist()) == (2, [0, 1])
+    inputs = torch.tensor([[1.0], [3.0]])
+    model.module.train()
+    model.module(inputs)
+    torch.testing.assert_close(model.buffers_b, torch.tensor([0.2, 1.1]))
+    assert model.module.num_batches_tracked == 1
+    model.module.eval()
+    model.module(inputs)
+    torch.testing.assert_close(model.buffers_b, torch.tensor([0.2, 1.1]))
+
+
+def test_buffers_are_loaded_where_they_are_given_and_else_stay():
+    model = FlatModel(nn.BatchNorm1d(1))
+    model.load(torch.tensor([3.0, 4.0]), torch.tensor([5.0, 6.0]))
+    model.load(torch.tensor([1.0, 2.0]))
+    assert model.parameters_d.tolist() == [1, 2]
+    assert (model.module.running_mean.item(), model.module.running_var.item()) == (5, 6)
+
+
+def test_the_count_of_batches_changes_no_result():
+    model, inputs = FlatModel(nn.BatchNorm1d(1)), torch.tensor([[1.0], [3.0]])
+    results = []
+    for _ in range(2):
+        model.load(torch.tensor([1.0, 0.0]), torch.tensor([0.0, 1.0]))
+        results.append((model.module(inputs), model.buffers_b.clone()))
+    assert torch.equal(results[0][0], results[1][0])
+    assert torch.equal(results[0][1], results[1][1])
+
+
+def test_float_buffers_alone_are_described():
+    assert describe_buffers(nn.BatchNorm1d(2)) == (
+        ("running_mean", (2,), "float32"),
+        ("running_var", (2,), "float32"),
+    )
+    assert describe_buffers(nn.Linear(2, 1)) == ()
+    assert FlatModel(nn.Linear(2, 1)).buffers_b.shape == (0,)
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [((1.0, -1.0), True), ((3e38, 3e38), True), ((math.inf, 1.0), False), ((math.inf, -math.inf), False)],
+)
+def test_a_vector_is_finite_also_when_its_sum_is_not(values: tuple[float, ...], expected: bool) -> None:
+    assert flat.is_finite(torch.tensor(values)) is expected

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors import safe_open
+from safetensors.torch import load_file
 
 from unstale import flat
 from unstale.config import Settings
@@ -98,3 +99,19 @@ def test_a_link_goes_on_pointing_to_the_model(tmp_path: Path) -> None:
     model_file.save(link, FlatModel(torch.nn.Linear(2, 1)), torch.zeros(3), {})
     assert link.is_symlink()
     assert target.is_file()
+
+
+def test_float_buffers_are_written_beside_the_parameters_and_torch_loads_them_all(tmp_path: Path) -> None:
+    model = FlatModel(torch.nn.BatchNorm1d(1))
+    path = tmp_path / "model.safetensors"
+    model_file.save(path, model, torch.tensor([1.0, 2.0]), {}, buffers_b=torch.tensor([3.0, 4.0]))
+    read = load_file(path)
+    assert {name: tensor.tolist() for name, tensor in read.items()} == {
+        "weight": [1.0],
+        "bias": [2.0],
+        "running_mean": [3.0],
+        "running_var": [4.0],
+    }
+    module = torch.nn.BatchNorm1d(1)
+    module.load_state_dict(read)
+    assert module.running_var.item() == 4

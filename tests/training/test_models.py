@@ -1,6 +1,10 @@
+from functools import partial
+
 import pytest
 import torch
+import torchvision
 from torch import nn
+from torch.nn.functional import conv2d, linear, max_pool2d, relu
 
 from unstale.errors import UserError
 from unstale.training.initialise import initialised
@@ -18,8 +22,18 @@ def count(model: nn.Module) -> int:
         ("logreg", (784,), 10, 7850),
         ("logreg", (3, 2, 2), 4, 12 * 4 + 4),
         ("lenet_28", (1, 28, 28), 10, 44426),
+        ("lenet_28_padded", (1, 28, 28), 10, 61706),
         ("lenet_cifar", (3, 32, 32), 10, 62006),
         ("lenet_cifar", (3, 32, 32), 100, 69656),
+        ("lenet_gi", (1, 28, 28), 10, 21840),
+        ("cnn3", (1, 28, 28), 10, 20490),
+        ("emnist_cnn", (1, 28, 28), 10, 582026),
+        ("emnist_cnn", (1, 28, 28), 62, 608702),
+        ("celeba_cnn", (3, 84, 84), 2, 1600792),
+        ("resnet8", (3, 32, 32), 10, 78042),
+        ("resnet8", (3, 32, 32), 100, 78042 + (64 + 1) * 90),
+        ("resnet18", (3, 32, 32), 10, 11173962),
+        ("resnet18", (3, 32, 32), 100, 11173962 + (512 + 1) * 90),
         ("digits_cnn", (1, 8, 8), 10, (9 + 1) * 32 + (512 + 1) * 10),
     ],
 )
@@ -27,6 +41,66 @@ def test_models_have_the_parameter_counts_of_algorithms_md_5(name, input_shape, 
     model = build(name, input_shape, classes, seed=0)
     assert count(model) == parameters
     assert model(torch.zeros(2, *input_shape)).shape == (2, classes)
+
+
+@pytest.mark.parametrize(("name", "parameters"), [("resnet8", 78042), ("resnet18", 11173962)])
+def test_batch_norm_has_as_many_parameters_as_group_norm(name, parameters):
+    assert count(build(name, (3, 32, 32), 10, seed=0, norm="batch")) == parameters
+
+
+def lenet(weights, x, padding=0):
+    """algorithms.md 5 row by row; weights in the order of the parameters."""
+    x = max_pool2d(relu(conv2d(x, weights[0], weights[1], padding=padding)), 2)
+    x = max_pool2d(relu(conv2d(x, weights[2], weights[3])), 2).flatten(1)
+    return linear(relu(linear(relu(linear(x, *weights[4:6])), *weights[6:8])), *weights[8:])
+
+
+def gi(weights, x):
+    x = relu(max_pool2d(conv2d(x, weights[0], weights[1]), 2))
+    x = relu(max_pool2d(conv2d(x, weights[2], weights[3]), 2)).flatten(1)
+    return linear(relu(linear(x, *weights[4:6])), *weights[6:])
+
+
+def two_convolutions(weights, x, padding=0):
+    x = max_pool2d(relu(conv2d(x, weights[0], weights[1], padding=padding)), 2)
+    x = max_pool2d(relu(conv2d(x, weights[2], weights[3], padding=padding)), 2).flatten(1)
+    if len(weights) == 8:
+        x = relu(linear(x, *weights[4:6]))
+    return linear(x, *weights[-2:])
+
+
+def celeba(weights, x):
+    x = max_pool2d(relu(conv2d(x, weights[0], weights[1])), 2).flatten(1)
+    return linear(relu(linear(x, *weights[2:4])), *weights[4:])
+
+
+@pytest.mark.parametrize(
+    ("name", "input_shape", "oracle"),
+    [
+        ("lenet_cifar", (3, 32, 32), lenet),
+        ("lenet_28", (1, 28, 28), lenet),
+        ("lenet_28_padded", (1, 28, 28), partial(lenet, padding=2)),
+        ("lenet_gi", (1, 28, 28), gi),
+        ("cnn3", (1, 28, 28), partial(two_convolutions, padding=1)),
+        ("emnist_cnn", (1, 28, 28), two_convolutions),
+        ("celeba_cnn", (3, 84, 84), celeba),
+    ],
+)
+def test_the_layers_are_those_of_the_table_in_their_order(name, input_shape, oracle):
+    model = build(name, input_shape, 4, seed=0).eval()
+    inputs = torch.rand(2, *input_shape, generator=torch.Generator().manual_seed(1))
+    torch.testing.assert_close(model(inputs), oracle(list(model.parameters()), inputs))
+
+
+@pytest.mark.parametrize("norm", ["group", "batch"])
+def test_resnet18_is_the_published_one_with_another_stem(norm):
+    ours = build("resnet18", (3, 32, 32), 10, seed=0, norm=norm).eval()
+    made = {"norm_layer": partial(nn.GroupNorm, 2)} if norm == "group" else {}
+    theirs = torchvision.models.resnet18(num_classes=10, **made).eval()
+    theirs.conv1, theirs.maxpool = nn.Conv2d(3, 64, 3, padding=1, bias=False), nn.Identity()
+    nn.utils.vector_to_parameters(nn.utils.parameters_to_vector(ours.parameters()), theirs.parameters())
+    inputs = torch.rand(2, 3, 32, 32, generator=torch.Generator().manual_seed(1))
+    torch.testing.assert_close(ours(inputs), theirs(inputs))
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -37,11 +111,12 @@ def test_the_seed_alone_decides_the_parameters_and_the_global_generator_stays_as
     assert torch.equal(torch.random.get_rng_state(), before)
     torch.rand(7)
     second, other = build(name, input_shape, 10, seed=3), build(name, input_shape, 10, seed=4)
-    for mine, same, different in zip(
-        first.parameters(), second.parameters(), other.parameters(), strict=True
+    for (key, mine), same, different in zip(
+        first.named_parameters(), second.parameters(), other.parameters(), strict=True
     ):
         assert torch.equal(mine, same)
-        assert not torch.equal(mine, different)
+        if not mine.eq(mine.flatten()[0]).all():  # a norm layer starts with ones and zeros
+            assert not torch.equal(mine, different), key
 
 
 def test_the_seed_gives_the_numbers_of_torch_manual_seed():
@@ -55,6 +130,22 @@ def test_the_seed_gives_the_numbers_of_torch_manual_seed():
 def test_an_unknown_model_is_answered_with_the_nearest_name():
     with pytest.raises(UserError, match=r"^unknown model 'lenet28'; did you mean 'lenet_28'\?$"):
         build("lenet28", (1, 28, 28), 10, seed=0)
+    with pytest.raises(UserError, match=r"^unknown model 'mobilenetv2'; did you mean 'mobilenet_v2'\?$"):
+        build("mobilenetv2", (3, 32, 32), 10, seed=0)
+    with pytest.raises(
+        UserError, match=r"^unknown model 'x'; expected one of celeba_cnn, .*torchvision\.NAME$"
+    ):
+        build("x", (3, 32, 32), 10, seed=0)
+
+
+def test_a_norm_is_chosen_for_our_resnets_alone():
+    with pytest.raises(UserError, match=r"^unknown model.norm 'bach'; did you mean 'batch'\?$"):
+        build("resnet8", (3, 32, 32), 10, seed=0, norm="bach")
+    with pytest.raises(
+        UserError,
+        match=r"^model.norm is 'batch', but model 'logreg' leaves no choice; expected resnet8 or resnet18$",
+    ):
+        build("logreg", (3, 32, 32), 10, seed=0, norm="batch")
 
 
 def test_a_model_that_does_not_fit_the_data_is_refused_in_one_sentence():
@@ -62,5 +153,5 @@ def test_a_model_that_does_not_fit_the_data_is_refused_in_one_sentence():
         build("lenet_cifar", (1, 28, 28), 10, seed=0)
     assert str(caught.value) == (
         "model 'lenet_cifar' takes inputs of shape 3x32x32, but the data set's have shape 1x28x28; "
-        "choose one that fits: lenet_28, logreg"
+        "choose one that fits: cnn3, emnist_cnn, lenet_28, lenet_28_padded, lenet_gi, logreg"
     )

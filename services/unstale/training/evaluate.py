@@ -33,16 +33,18 @@ def evaluate(
     labels_M: Tensor,
     classes: int,
     *,
+    buffers_b: Tensor | None = None,
     batch_size: int = 1000,
 ) -> Evaluation:
     """Evaluate `model_d` on every example, the last partial batch included; `model` is the workspace and is
     overwritten.
 
     model_d: [d] float32, not written to. inputs_MX: [M, ...] float32 and labels_M: [M] int64 in [0, classes),
-    M >= 1, on the model's device. batch_size: examples at a time; it bounds the memory.
+    M >= 1, on the model's device. buffers_b: [b] float32, the version's float buffers; None takes those that
+    the workspace has. batch_size: examples at a time; it bounds the memory.
     """
     was_training = model.module.training
-    model.load(model_d)
+    model.load(model_d, buffers_b)
     model.module.eval()
     loss_sum = 0.0
     predictions = []

@@ -1,4 +1,6 @@
-"""The model as a file that others can open: safetensors, one tensor a parameter, under the module's own names."""
+"""The model as a file that others can open: safetensors, one tensor a parameter or float buffer, under the module's own
+names, so that `load_state_dict` takes it.
+"""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -8,7 +10,7 @@ from safetensors import torch as safetensors
 from torch import Tensor
 
 from unstale.errors import UserError
-from unstale.flat import FlatModel
+from unstale.flat import FlatModel, float_buffers
 
 
 def check_writable(path: Path) -> None:
@@ -24,16 +26,24 @@ def check_writable(path: Path) -> None:
         raise _unwritable(path, error) from None
 
 
-def save(path: Path, model: FlatModel, model_d: Tensor, about: Mapping[str, str]) -> None:
+def save(
+    path: Path,
+    model: FlatModel,
+    model_d: Tensor,
+    about: Mapping[str, str],
+    *,
+    buffers_b: Tensor | None = None,
+) -> None:
     """Write a version of the model. model: gives names and shapes, and is overwritten. model_d: [d] float32.
 
+    buffers_b: [b] float32, the version's float buffers; None writes those that the model has.
     about: facts that are written beside it, such as the version and its digest. A file that is there stays whole until
     the new one is. Raises UserError when it cannot be written.
     """
-    model.load(model_d)
-    tensors = {name: parameter.detach().cpu() for name, parameter in model.module.named_parameters()}
-    # Parameters are views into one vector; a file wants each to own its memory.
-    owned = {name: tensor.clone() for name, tensor in tensors.items()}
+    model.load(model_d, buffers_b)
+    tensors = (*model.module.named_parameters(), *float_buffers(model.module))
+    # They are views into a vector; a file wants each to own its memory.
+    owned = {name: tensor.detach().cpu().clone() for name, tensor in tensors}
     try:
         _write(path, safetensors.save(owned, metadata=dict(about)), keep=True)
     except OSError as error:

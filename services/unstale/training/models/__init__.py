@@ -1,0 +1,7 @@
+"""Models by name: our own networks, torchvision's image classifiers, and factories of the user."""
+
+from unstale.training.models.last_linear import features
+from unstale.training.models.networks import Shape
+from unstale.training.models.registry import MODELS, NAMES, build, find
+
+__all__ = ["MODELS", "NAMES", "Shape", "build", "features", "find"]

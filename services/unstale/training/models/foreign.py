@@ -1,0 +1,166 @@
+"""Models that are not ours: torchvision's image classifiers and factories of the user, and the check that what they
+make can be trained here.
+
+Legend: b examples of a mini-batch, X the shape of one example, C classes.
+"""
+
+import inspect
+from collections.abc import Callable
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.nn.functional import batch_norm
+
+from unstale.errors import UserError, unknown_name
+from unstale.flat import float_buffers
+from unstale.training.imported import imported
+from unstale.training.models.networks import Shape
+
+TORCHVISION = "torchvision."
+
+_SETTINGS: dict[str, dict[str, bool]] = {  # one answer instead of several; and no warning about a default
+    "googlenet": {"aux_logits": False, "init_weights": True},
+    "inception_v3": {"aux_logits": False, "init_weights": True},
+}
+
+
+def torchvision_names() -> list[str]:
+    """The names of torchvision's image classifiers. Slow to import; only who needs one pays."""
+    from torchvision import models
+
+    return list(models.list_models(module=models))
+
+
+def torchvision_model(name: str) -> Callable[[Shape, int], nn.Module]:
+    """Makes torchvision's model of this name, without the prefix, with its own initialisation and no weights.
+
+    Raises UserError for an unknown name, a model that classifies no images, and, when called, for data that are no
+    images of three channels.
+    """
+    from torchvision import models
+
+    if name not in torchvision_names():
+        if name in models.list_models():
+            raise UserError(
+                f"model {TORCHVISION + name!r} does not classify images; "
+                f"expected a model that does, such as {TORCHVISION}mobilenet_v2"
+            )
+        raise unknown_name("torchvision model", name, torchvision_names())
+
+    def make(input_shape: Shape, classes: int) -> nn.Module:
+        if len(input_shape) != 3 or input_shape[0] != 3:
+            raise MisfitError("it takes images of three channels")
+        module: nn.Module = models.get_model(
+            name, weights=None, num_classes=classes, **_SETTINGS.get(name, {})
+        )
+        return module
+
+    return make
+
+
+def factory(name: str) -> Callable[[Shape, int], nn.Module]:
+    """The callable that `package.module:factory` names; it is called with input_shape and classes.
+
+    Raises UserError where there is none. What its code raises is not caught.
+    """
+    return partial(_call, name, imported("model", name))
+
+
+def _call(name: str, made_by: Callable[..., object], input_shape: Shape, classes: int) -> nn.Module:
+    signature = inspect.signature(made_by)
+    try:
+        bound = signature.bind(input_shape=input_shape, classes=classes)
+    except TypeError:  # it calls them something else
+        try:
+            bound = signature.bind(input_shape, classes)
+        except TypeError:
+            raise UserError(
+                f"model {name!r} takes {signature}, expected a function of (input_shape, classes)"
+            ) from None
+    module = made_by(*bound.args, **bound.kwargs)
+    if not isinstance(module, nn.Module):
+        raise UserError(
+            f"model {name!r} made a value of type {type(module).__name__}, expected a torch.nn.Module"
+        )
+    return module.cpu()
+
+
+class MisfitError(Exception):
+    """The model does not take the data set's inputs. The text says why."""
+
+
+def checked(name: str, module: nn.Module, input_shape: Shape, classes: int) -> nn.Module:
+    """The module, if it gives logits [b, C] for inputs [b, X] and can be made flat.
+
+    Its parameters and buffers stay as they are. Its BatchNorm layers take a lone example from here on. Raises UserError
+    for what it makes and is made of, and MisfitError where it cannot compute.
+    """
+    _check_tensors(name, module)
+    for part in module.modules():
+        if isinstance(part, nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d):
+            part.forward = partial(_normalise, part)  # type: ignore[method-assign]
+    buffers = {key: buffer.clone() for key, buffer in module.named_buffers()}
+    lent = dict(buffers)
+    was_training = module.training
+    module.train()
+    try:
+        with torch.no_grad():
+            logits = functional_call(module, lent, torch.zeros(2, *input_shape))
+    except (RuntimeError, ValueError, TypeError, IndexError, AssertionError) as error:
+        raise MisfitError((str(error).strip() or type(error).__name__).splitlines()[0]) from error
+    finally:
+        module.train(was_training)
+    if not isinstance(logits, Tensor) or logits.dtype != torch.float32 or logits.shape != (2, classes):
+        raise UserError(
+            f"model {name!r} gives {_described(logits)} for two inputs of shape {spelled(input_shape)}, "
+            f"expected float32 logits of shape 2x{classes}"
+        )
+    for key, _ in float_buffers(module):
+        if lent[key] is not buffers[key]:
+            raise UserError(
+                f"model {name!r} puts a new tensor in place of its buffer {key!r}; expected it to be written to"
+            )
+    return module
+
+
+def _check_tensors(name: str, module: nn.Module) -> None:
+    for key, tensor in (*module.named_parameters(), *float_buffers(module)):
+        if tensor.dtype != torch.float32:
+            raise UserError(f"model {name!r} holds {key!r} in {_dtype(tensor)}, expected float32 throughout")
+    if not any(True for _ in module.parameters()):
+        raise UserError(f"model {name!r} has no parameters, expected some to train")
+    for key, part in module.named_modules():
+        if getattr(part, "track_running_stats", False) and getattr(part, "momentum", 0.1) is None:
+            raise UserError(
+                f"model {name!r}: norm {key!r} has momentum None, whose weight depends on all batches seen before; "
+                "expected a number, such as 0.1"
+            )
+
+
+def _normalise(norm: nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d, inputs: Tensor) -> Tensor:
+    """What BatchNorm does, and where a batch holds one value a channel, which has no variance: as in evaluation.
+
+    The last mini-batch of an epoch may be one example, and small images leave one pixel of it.
+    """
+    if norm.training and norm.track_running_stats and inputs.numel() == inputs.shape[1]:
+        return batch_norm(
+            inputs, norm.running_mean, norm.running_var, norm.weight, norm.bias, False, 0.0, norm.eps
+        )
+    return type(norm).forward(norm, inputs)
+
+
+def _described(answer: object) -> str:
+    if isinstance(answer, Tensor):
+        return f"{_dtype(answer)} values of shape {spelled(tuple(answer.shape))}"
+    return f"a value of type {type(answer).__name__}"
+
+
+def _dtype(tensor: Tensor) -> str:
+    return str(tensor.dtype).removeprefix("torch.")
+
+
+def spelled(shape: Shape) -> str:
+    """3x32x32"""
+    return "x".join(str(size) for size in shape)

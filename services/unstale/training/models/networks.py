@@ -1,0 +1,84 @@
+"""The networks without norm layers. Source: algorithms.md 5.
+
+Cross-entropy is the loss, so each ends in one logit a class. Shapes are those of one example, channels first:
+(1, 28, 28). Parameter counts include biases.
+"""
+
+from math import prod
+
+from torch import nn
+
+Shape = tuple[int, ...]
+
+
+def logreg(input_shape: Shape, classes: int) -> nn.Module:
+    """Logistic regression over the flattened input, of any shape: 7,850 parameters at 784 x 10."""
+    return nn.Sequential(nn.Flatten(), nn.Linear(prod(input_shape), classes))
+
+
+def lenet_28(input_shape: Shape, classes: int) -> nn.Module:
+    """LeNet-5 without padding for 1x28x28: 44,426 parameters at 10 classes."""
+    return _lenet(input_shape, classes, flattened=16 * 4 * 4)
+
+
+def lenet_28_padded(input_shape: Shape, classes: int) -> nn.Module:
+    """LeNet-5 for 1x28x28 with two pixels of padding around the image: 61,706 parameters at 10 classes."""
+    return _lenet(input_shape, classes, flattened=16 * 5 * 5, padding=2)
+
+
+def lenet_cifar(input_shape: Shape, classes: int) -> nn.Module:
+    """LeNet-5 without padding for 3x32x32: 62,006 parameters at 10 classes, 69,656 at 100."""
+    return _lenet(input_shape, classes, flattened=16 * 5 * 5)
+
+
+def _lenet(input_shape: Shape, classes: int, flattened: int, padding: int = 0) -> nn.Module:
+    return nn.Sequential(
+        *(nn.Conv2d(input_shape[0], 6, kernel_size=5, padding=padding), nn.ReLU(), nn.MaxPool2d(2)),
+        *(nn.Conv2d(6, 16, kernel_size=5), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten()),
+        *(nn.Linear(flattened, 120), nn.ReLU(), nn.Linear(120, 84), nn.ReLU(), nn.Linear(84, classes)),
+    )
+
+
+def lenet_gi(input_shape: Shape, classes: int) -> nn.Module:
+    """The "LeNet" of the gradient-inversion paper for 1x28x28, with dropout: 21,840 parameters at 10 classes."""
+    return nn.Sequential(
+        *(nn.Conv2d(input_shape[0], 10, kernel_size=5), nn.MaxPool2d(2), nn.ReLU()),
+        *(nn.Conv2d(10, 20, kernel_size=5), nn.Dropout2d(0.5), nn.MaxPool2d(2), nn.ReLU(), nn.Flatten()),
+        *(nn.Linear(20 * 4 * 4, 50), nn.ReLU(), nn.Dropout(0.5), nn.Linear(50, classes)),
+    )
+
+
+def cnn3(input_shape: Shape, classes: int) -> nn.Module:
+    """Two convolutions and a linear layer for 1x28x28: 20,490 parameters at 10 classes."""
+    return nn.Sequential(
+        *(nn.Conv2d(input_shape[0], 16, kernel_size=3, padding=1), nn.ReLU(), nn.MaxPool2d(2)),
+        *(nn.Conv2d(16, 32, kernel_size=3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten()),
+        nn.Linear(32 * 7 * 7, classes),
+    )
+
+
+def emnist_cnn(input_shape: Shape, classes: int) -> nn.Module:
+    """WKAFL's network for 1x28x28: 582,026 parameters at 10 classes, 608,702 at 62."""
+    return nn.Sequential(
+        *(nn.Conv2d(input_shape[0], 32, kernel_size=5), nn.ReLU(), nn.MaxPool2d(2)),
+        *(nn.Conv2d(32, 64, kernel_size=5), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten()),
+        *(nn.Linear(64 * 4 * 4, 512), nn.ReLU(), nn.Linear(512, classes)),
+    )
+
+
+def celeba_cnn(input_shape: Shape, classes: int) -> nn.Module:
+    """WKAFL's network for 3x84x84: 1,600,792 parameters at 2 classes."""
+    return nn.Sequential(
+        *(nn.Conv2d(input_shape[0], 10, kernel_size=4), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten()),
+        *(nn.Linear(10 * 40 * 40, 100), nn.ReLU(), nn.Linear(100, classes)),
+    )
+
+
+def digits_cnn(input_shape: Shape, classes: int) -> nn.Module:
+    """A small convolutional network for 1x8x8: 5,450 parameters at 10 classes. Ours, not from a paper: on
+    unlike clients one wide layer learned faster and more steadily than deeper networks of its size.
+    """
+    return nn.Sequential(
+        *(nn.Conv2d(input_shape[0], 32, kernel_size=3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten()),
+        nn.Linear(32 * 4 * 4, classes),
+    )
