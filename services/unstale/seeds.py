@@ -16,12 +16,13 @@ Generator = np.random.Generator
 class Stream(IntEnum):
     """What a draw is for. The numbers are part of every published result and never change."""
 
-    PARTITION = 1  # once
+    PARTITION = 1  # once; and (1, class), (2, client) for data that changes during the run
     AVAILABILITY = 2  # client, round
     LATENCY = 3  # client, the client's task number
-    BATCHES = 4  # client, the client's task number
+    BATCHES = 4  # client, the client's task number; and 0 behind them for what PyTorch draws itself
     INVERSION = 5  # client, the client's task number
     SELECTION = 6  # version; and tasks given so far, where a version sees several draws
+    OWN_TEST_SETS = 7  # once
 
 
 def stream(seed: int, purpose: Stream, *key: int) -> Generator:

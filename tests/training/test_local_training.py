@@ -1,3 +1,4 @@
+from dataclasses import replace
 from itertools import chain
 from math import ceil, exp, log
 
@@ -11,15 +12,23 @@ from torch import nn
 from unstale.errors import UserError
 from unstale.flat import FlatModel
 from unstale.seeds import Stream, stream
+from unstale.training.fedprox import FedProx
 from unstale.training.gradient import Gradient
+from unstale.training.local import LocalTask
 from unstale.training.models import build
-from unstale.training.registry import create
+from unstale.training.moon import Moon
+from unstale.training.registry import TRAININGS as REGISTERED
+from unstale.training.registry import create, settings_of
+from unstale.training.scaffold import Scaffold
 from unstale.training.sgd import Sgd
 
 TRAININGS = [
     Gradient(batch_size=4),
     Sgd(batch_size=4, steps=5),
     Sgd(batch_size=4, epochs=2, momentum=0.9, weight_decay=0.01),
+    FedProx(batch_size=4, epochs=2, momentum=0.9, mu=0.1),
+    Moon(batch_size=4, epochs=2, weight_decay=0.01),
+    Scaffold(batch_size=4, steps=5, weight_decay=0.01),
 ]
 
 
@@ -27,13 +36,36 @@ def rng(number: int = 0):
     return stream(0, Stream.BATCHES, 0, number)
 
 
-def task(examples: int = 10):
-    """A LeNet-like workspace, a base model and examples that are all different."""
-    model = FlatModel(build("digits_cnn", (1, 8, 8), 10, seed=1))
+def examples_for(module: nn.Module, shape: tuple[int, ...], examples: int = 10):
+    """A workspace, a base model and examples that are all different."""
+    model = FlatModel(module)
     draws = rng(5)
-    inputs_nX = torch.from_numpy(draws.normal(size=(examples, 1, 8, 8)).astype(np.float32))
+    inputs_nX = torch.from_numpy(draws.normal(size=(examples, *shape)).astype(np.float32))
     labels_n = torch.from_numpy(draws.integers(10, size=examples))
     return model, model.parameters_d.clone(), inputs_nX, labels_n
+
+
+def digits_examples(examples: int = 10):
+    return examples_for(build("digits_cnn", (1, 8, 8), 10, seed=1), (1, 8, 8), examples)
+
+
+def compute(
+    training, model, base_d, inputs_nX, labels_n, draws=None, *, learning_rate=0.1, seed=0, buffers_b=None
+):
+    """One task of a client that has kept something, where its training keeps something."""
+    task = LocalTask(
+        base_d=base_d,
+        learning_rate=learning_rate,
+        rng=draws or rng(),
+        seed=seed,
+        buffers_b=buffers_b,
+        extra_d=0.01 * base_d if training.needs_extra else None,
+    )
+    state = {}
+    if training.keeps_state:
+        first = training.compute(model, inputs_nX, labels_n, replace(task, rng=rng(9)), {})
+        state = first.state
+    return training.compute(model, inputs_nX, labels_n, task, state)
 
 
 def two_weights(w0: float, w1: float) -> FlatModel:
@@ -49,7 +81,7 @@ def test_the_gradient_of_a_logistic_regression_by_hand():
     # Mean: (1/2, -1/2). Loss: ln 2 for both.
     model = two_weights(0, 0)
     inputs, labels = torch.tensor([[2.0], [4.0]]), torch.tensor([0, 1])
-    update = Gradient(batch_size=2).compute(model, torch.zeros(2), inputs, labels, rng(), learning_rate=0.1)
+    update = compute(Gradient(batch_size=2), model, torch.zeros(2), inputs, labels)
     assert update.vector_d.tolist() == [0.5, -0.5]
     assert update.loss == pytest.approx(log(2))
     assert (update.kind, update.num_examples, update.steps, update.learning_rate) == ("gradient", 2, 1, 0.1)
@@ -62,7 +94,7 @@ def test_two_steps_of_sgd_by_hand():
     # w = (1/4 + p_1 / 2, -1/4 - p_1 / 2). Delta = base - trained.
     model = two_weights(7, 7)
     inputs, labels = torch.tensor([[1.0]]), torch.tensor([0])
-    update = Sgd(steps=2).compute(model, torch.zeros(2), inputs, labels, rng(), learning_rate=0.5)
+    update = compute(Sgd(steps=2), model, torch.zeros(2), inputs, labels, learning_rate=0.5)
     moved = 0.25 + 0.5 / (1 + exp(0.5))
     assert update.vector_d.tolist() == pytest.approx([-moved, moved])
     assert update.loss == pytest.approx((log(2) + log(1 + exp(-0.5))) / 2)
@@ -76,9 +108,9 @@ def test_two_steps_of_sgd_by_hand():
     ("length", "steps"), [({"steps": 7}, 7), ({"epochs": 2}, 6)], ids=["steps", "epochs"]
 )
 def test_sgd_is_torch_optim_sgd_on_the_same_batches(momentum, weight_decay, length, steps):
-    model, base_d, inputs_nX, labels_n = task(examples=10)
+    model, base_d, inputs_nX, labels_n = digits_examples()
     training = Sgd(batch_size=4, momentum=momentum, weight_decay=weight_decay, **length)
-    update = training.compute(model, base_d, inputs_nX, labels_n, rng(), learning_rate=0.1)
+    update = compute(training, model, base_d, inputs_nX, labels_n)
 
     # Batches of 4, 4 and 2, then a new order.
     draws, batches = rng(), []
@@ -101,32 +133,102 @@ def test_sgd_is_torch_optim_sgd_on_the_same_batches(momentum, weight_decay, leng
 
 
 def test_one_plain_step_over_the_learning_rate_is_the_gradient():
-    model, base_d, inputs_nX, labels_n = task(examples=6)
-    gradient = Gradient(batch_size=6).compute(model, base_d, inputs_nX, labels_n, rng(), learning_rate=1)
-    delta = Sgd(batch_size=6, steps=1).compute(model, base_d, inputs_nX, labels_n, rng(), learning_rate=0.5)
+    model, base_d, inputs_nX, labels_n = digits_examples(6)
+    gradient = compute(Gradient(batch_size=6), model, base_d, inputs_nX, labels_n)
+    delta = compute(Sgd(batch_size=6, steps=1), model, base_d, inputs_nX, labels_n, learning_rate=0.5)
     torch.testing.assert_close(delta.vector_d / 0.5, gradient.vector_d, rtol=1e-5, atol=1e-6)
     assert delta.loss == pytest.approx(gradient.loss)
 
 
-@pytest.mark.parametrize("training", TRAININGS, ids=str)
+@pytest.mark.parametrize("training", TRAININGS, ids=repr)
 def test_the_same_stream_gives_the_same_bits_whatever_the_workspace_held(training):
-    model, base_d, inputs_nX, labels_n = task()
+    model, base_d, inputs_nX, labels_n = digits_examples()
     kept = base_d.clone(), inputs_nX.clone(), labels_n.clone()
-    first = training.compute(model, base_d, inputs_nX, labels_n, rng(), learning_rate=0.1)
-    other = training.compute(model, base_d + 1, inputs_nX, labels_n, rng(1), learning_rate=0.2)
-    second = training.compute(model, base_d, inputs_nX, labels_n, rng(), learning_rate=0.1)
+    first = compute(training, model, base_d, inputs_nX, labels_n)
+    other = compute(training, model, base_d + 1, inputs_nX, labels_n, rng(1), learning_rate=0.2)
+    second = compute(training, model, base_d, inputs_nX, labels_n)
     assert torch.equal(first.vector_d, second.vector_d)
     assert first.loss == second.loss
     assert not torch.equal(first.vector_d, other.vector_d)
     assert all(torch.equal(now, then) for now, then in zip((base_d, inputs_nX, labels_n), kept, strict=True))
 
 
-@pytest.mark.parametrize("training", TRAININGS, ids=str)
+@pytest.mark.parametrize("training", TRAININGS, ids=repr)
+def test_dropout_is_decided_by_the_tasks_seed_alone(training):
+    model, base_d, inputs_nX, labels_n = examples_for(
+        build("lenet_gi", (1, 28, 28), 10, seed=1), (1, 28, 28), examples=6
+    )
+    first, other = (compute(training, model, base_d, inputs_nX, labels_n, seed=seed) for seed in (1, 2))
+    torch.rand(1)  # moves the generators of the process
+    second = compute(training, model, base_d, inputs_nX, labels_n, seed=1)
+    assert torch.equal(first.vector_d, second.vector_d)
+    assert not torch.equal(first.vector_d, other.vector_d)
+
+
+@pytest.mark.parametrize("training", TRAININGS, ids=repr)
 def test_the_global_generator_has_no_part_in_it(training):
-    model, base_d, inputs_nX, labels_n = task()
+    model, base_d, inputs_nX, labels_n = digits_examples()
     before = torch.random.get_rng_state()
-    training.compute(model, base_d, inputs_nX, labels_n, rng(), learning_rate=0.1)
+    compute(training, model, base_d, inputs_nX, labels_n)
     assert torch.equal(torch.random.get_rng_state(), before)
+
+
+@pytest.mark.parametrize("training", TRAININGS, ids=repr)
+def test_the_states_that_a_client_has_kept_are_not_written_to(training):
+    model, base_d, inputs_nX, labels_n = digits_examples()
+    state = {"trained_d": base_d + 0.1, "control_d": 0.1 * base_d}
+    before = {key: tensor.clone() for key, tensor in state.items()}
+    extra_d = torch.ones_like(base_d)
+    task = LocalTask(base_d=base_d, learning_rate=0.1, rng=rng(), seed=0, extra_d=extra_d)
+    update = training.compute(model, inputs_nX, labels_n, task, state)
+    assert all(torch.equal(state[key], before[key]) for key in before)
+    assert torch.equal(extra_d, torch.ones_like(base_d))
+    made = [update.vector_d, *update.state.values()]
+    memory = {tensor.data_ptr() for tensor in (base_d, extra_d, model.parameters_d, *state.values())}
+    assert not memory & {tensor.data_ptr() for tensor in made}
+
+
+@pytest.mark.parametrize("training", TRAININGS, ids=repr)
+def test_only_what_is_declared_is_kept_and_sent_along(training):
+    update = compute(training, *digits_examples())
+    assert bool(update.state) == training.keeps_state
+    assert (update.extra_d is not None) == training.needs_extra
+    assert update.buffers_b is None
+    assert update.kind == training.kind
+
+
+def batch_normed(examples: int = 10):
+    module = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.ReLU(), nn.Linear(4, 10))
+    return examples_for(module, (3,), examples)
+
+
+@pytest.mark.parametrize("training", TRAININGS, ids=repr)
+def test_buffers_come_with_the_task_and_leave_with_the_update(training):
+    model, base_d, inputs_nX, labels_n = batch_normed()
+    base_b = model.buffers_b.clone()
+    first = compute(training, model, base_d, inputs_nX, labels_n, buffers_b=base_b)
+    model.buffers_b.fill_(7)
+    second = compute(training, model, base_d, inputs_nX, labels_n, buffers_b=base_b)
+    other = compute(training, model, base_d, inputs_nX, labels_n, buffers_b=base_b + 1)
+    assert torch.equal(first.buffers_b, second.buffers_b)
+    assert not torch.equal(first.buffers_b, base_b)
+    assert not torch.equal(first.buffers_b, other.buffers_b)
+    assert first.buffers_b.data_ptr() != model.buffers_b.data_ptr()
+
+
+def test_a_gradient_moves_the_average_of_batch_norm_by_a_tenth():
+    # Running mean <- 0.9 * 0 + 0.1 * mean of the batch, which here is all of the client's examples.
+    model, base_d, inputs_nX, labels_n = batch_normed()
+    update = compute(Gradient(), model, base_d, inputs_nX, labels_n, buffers_b=model.buffers_b.clone())
+    expected_4 = 0.1 * model.module[0](inputs_nX).detach().mean(dim=0)
+    torch.testing.assert_close(update.buffers_b[:4], expected_4)
+
+
+def test_a_model_with_buffers_is_not_trained_without_them():
+    model, base_d, inputs_nX, labels_n = batch_normed()
+    task = LocalTask(base_d=base_d, learning_rate=0.1, rng=rng(), seed=0)
+    with pytest.raises(AssertionError, match="buffers go with each version"):
+        Gradient().compute(model, inputs_nX, labels_n, task, {})
 
 
 class Recorder(nn.Module):
@@ -148,7 +250,7 @@ def test_each_epoch_of_sgd_sees_every_example_once_and_keeps_the_last_short_batc
     recorder = Recorder()
     inputs, labels = torch.arange(held).float()[:, None], torch.zeros(held, dtype=torch.int64)
     training = Sgd(batch_size=batch_size, epochs=epochs)
-    update = training.compute(FlatModel(recorder), torch.zeros(2), inputs, labels, rng(), learning_rate=0.1)
+    update = compute(training, FlatModel(recorder), torch.zeros(2), inputs, labels)
     per_epoch = ceil(held / batch_size)
     assert update.steps == len(recorder.batches) == epochs * per_epoch
     for epoch in range(epochs):
@@ -163,14 +265,24 @@ def test_a_gradient_draws_one_batch_without_replacement_and_counts_it(held, batc
     recorder = Recorder()
     inputs, labels = torch.arange(held).float()[:, None], torch.zeros(held, dtype=torch.int64)
     training = Gradient(batch_size=batch_size)
-    update = training.compute(FlatModel(recorder), torch.zeros(2), inputs, labels, rng(), learning_rate=0.1)
+    update = compute(training, FlatModel(recorder), torch.zeros(2), inputs, labels)
     (batch,) = recorder.batches
-    assert update.num_examples == len(batch) == len(set(batch)) == min(batch_size, held)
+    assert update.batch_examples == len(batch) == len(set(batch)) == min(batch_size, held)
+    assert update.num_examples == held
 
 
 def test_trainings_are_made_by_name():
     assert create("gradient", batch_size=8) == Gradient(batch_size=8)
     assert create("sgd", steps=5) == Sgd(batch_size=32, steps=5, momentum=0, weight_decay=0)
+    assert create("fedprox", steps=5) == FedProx(steps=5, mu=0.01)
+    assert create("moon", steps=5) == Moon(steps=5, mu=1, temperature=0.5)
+    assert create("scaffold", epochs=1) == Scaffold(epochs=1)
+    assert list(REGISTERED) == ["fedprox", "gradient", "moon", "scaffold", "sgd"]
+
+
+@pytest.mark.parametrize("name", sorted(REGISTERED))
+def test_every_setting_says_what_it_is(name):
+    assert all(field.description for field in settings_of(name).values())
 
 
 @pytest.mark.parametrize(
@@ -182,6 +294,29 @@ def test_trainings_are_made_by_name():
         ("sgd", {"steps": 1, "epochs": 1}, "training 'sgd': expected exactly one of steps and epochs"),
         ("sgd", {"steps": 1, "momentum": 1.0}, "training.momentum is 1.0, expected less than 1"),
         ("sgd", {"steps": 0}, "training.steps is 0, expected greater than or equal to 1"),
+        ("fedprox", {"steps": 1, "mu": -1}, "training.mu is -1, expected greater than or equal to 0"),
+        ("moon", {"steps": 1, "temperature": 0}, "training.temperature is 0, expected greater than 0"),
+        (
+            "scaffold",
+            {"steps": 1, "momentum": 0.9},
+            "training.momentum is 0.9, which training 'scaffold' does not take, only fedprox, moon and sgd; "
+            "leave it out or choose another training",
+        ),
+        (
+            "sgd",
+            {"steps": 1, "mu": 1},
+            "training.mu is 1, which training 'sgd' does not take, only fedprox and moon",
+        ),
+        (
+            "fedprox",
+            {"steps": 1, "temperature": 1},
+            "training.temperature is 1, which training 'fedprox' does not",
+        ),
+        (
+            "gradient",
+            {"steps": 1},
+            "training.steps is 1, which training 'gradient' does not take, only fedprox, ",
+        ),
         ("gradient", {"batch_size": "many"}, "training.batch_size is 'many', expected a valid integer"),
         (
             "sgd",

@@ -1,17 +1,22 @@
 from itertools import permutations
 
+import numpy as np
 import pytest
 import torch
 
+from unstale.errors import UserError
 from unstale.flat import FlatModel
 from unstale.seeds import Stream, stream
 from unstale.training import models
 from unstale.training.datasets import load
 from unstale.training.evaluate import evaluate
+from unstale.training.fedprox import FedProx
 from unstale.training.gradient import Gradient
-from unstale.training.partition import split
+from unstale.training.local import LocalTask
+from unstale.training.moon import Moon
+from unstale.training.scaffold import Scaffold
 from unstale.training.sgd import Sgd
-from unstale.training.trainer import Trainer
+from unstale.training.trainer import PENDING_MAX, Trainer
 
 
 @pytest.fixture(scope="module")
@@ -19,23 +24,37 @@ def digits():
     return load("digits")
 
 
-def a_trainer(digits, training) -> tuple[Trainer, torch.Tensor]:
+def shares_of(digits) -> list:
+    """Five clients, each with the examples of two or three classes."""
+    return np.array_split(np.argsort(digits.labels_train_N.numpy(), kind="stable"), 5)
+
+
+def a_trainer(digits, training, test_shares=None) -> tuple[Trainer, torch.Tensor]:
     model = FlatModel(models.build("digits_cnn", digits.input_shape, digits.classes, seed=0))
-    shares = split("dirichlet", digits.labels_train_N.numpy(), 5, stream(0, Stream.PARTITION), alpha=0.3)
-    return Trainer(digits, shares, model, training, seed=0), model.parameters_d.clone()
+    trainer = Trainer(digits, shares_of(digits), model, training, seed=0, test_shares=test_shares)
+    return trainer, model.parameters_d.clone()
 
 
-@pytest.mark.parametrize("training", [Gradient(), Sgd(steps=3, momentum=0.9)], ids=["gradient", "sgd"])
+TRAININGS = [
+    Gradient(),
+    Sgd(steps=3, momentum=0.9),
+    FedProx(steps=3, mu=0.1),
+    Moon(steps=3),
+    Scaffold(steps=3),
+]
+
+
+@pytest.mark.parametrize("training", TRAININGS, ids=lambda training: training.name)
 def test_an_update_is_the_same_bits_whichever_clients_were_trained_before(digits, training):
     tasks = [(0, 0), (3, 0), (3, 1)]
     alone = {}
     for client_id, number in tasks:
         trainer, base_d = a_trainer(digits, training)
-        alone[client_id, number] = trainer.train(client_id, number, base_d, 0.1)
+        alone[client_id, number] = trainer.train(client_id, number, base_d, 0.1, extra_d=0.1 * base_d)
     for order in permutations(tasks):
         trainer, base_d = a_trainer(digits, training)
         for client_id, number in order:
-            update = trainer.train(client_id, number, base_d, 0.1)
+            update = trainer.train(client_id, number, base_d, 0.1, extra_d=0.1 * base_d)
             assert torch.equal(update.vector_d, alone[client_id, number].vector_d)
             assert update.loss == alone[client_id, number].loss
     assert len({update.loss for update in alone.values()}) == len(tasks)
@@ -43,26 +62,114 @@ def test_an_update_is_the_same_bits_whichever_clients_were_trained_before(digits
 
 def test_a_client_trains_on_its_own_share_with_its_own_stream(digits):
     trainer, base_d = a_trainer(digits, Sgd(steps=2))
-    shares = split("dirichlet", digits.labels_train_N.numpy(), 5, stream(0, Stream.PARTITION), alpha=0.3)
+    own_n = shares_of(digits)[2]
     update = trainer.train(2, 7, base_d, 0.1)
     model = FlatModel(models.build("digits_cnn", digits.input_shape, digits.classes, seed=0))
+    task = LocalTask(base_d=base_d, learning_rate=0.1, rng=stream(0, Stream.BATCHES, 2, 7), seed=0)
     expected = Sgd(steps=2).compute(
-        model,
-        base_d,
-        digits.inputs_train_NX[shares[2]],
-        digits.labels_train_N[shares[2]],
-        stream(0, Stream.BATCHES, 2, 7),
-        learning_rate=0.1,
+        model, digits.train_examples(own_n), digits.labels_train_N[own_n], task, {}
     )
-    assert update.num_examples == len(shares[2])
+    assert update.num_examples == len(own_n)
     assert torch.equal(update.vector_d, expected.vector_d)
 
 
 def test_the_digits_model_learns_the_digits_when_all_data_lie_in_one_place(digits):
     model = FlatModel(models.build("digits_cnn", digits.input_shape, digits.classes, seed=0))
-    shares = split("iid", digits.labels_train_N.numpy(), 1, stream(0, Stream.PARTITION))
+    shares = [np.arange(len(digits.labels_train_N))]
     base_d = model.parameters_d.clone()
     update = Trainer(digits, shares, model, Sgd(epochs=15, momentum=0.9), seed=0).train(0, 0, base_d, 0.02)
     model_d = base_d - update.vector_d
-    result = evaluate(model, model_d, digits.inputs_test_MX, digits.labels_test_M, digits.classes)
+    result = evaluate(model, model_d, digits.test_examples(), digits.labels_test_M, digits.classes)
     assert result.accuracy >= 0.97
+
+
+def test_what_a_client_keeps_is_its_own_from_the_verdict_on(digits):
+    trainer, base_d = a_trainer(digits, Moon(steps=2))
+    first = trainer.train(1, 0, base_d, 0.1)
+    again = trainer.train(1, 0, base_d, 0.1)
+    assert torch.equal(again.vector_d, first.vector_d)  # not yet accepted: a first participation still
+    assert trainer.state_dict() == {}
+    trainer.keep(1, 0)
+    assert list(trainer.state_dict()) == ["1.trained_d"]
+    assert torch.equal(trainer.state_dict()["1.trained_d"], first.state["trained_d"])
+
+    sgd, _ = a_trainer(digits, Sgd(steps=2))
+    moved_d = base_d - 0.5 * first.vector_d
+    plain = {client: sgd.train(client, 1, moved_d, 0.1).vector_d for client in (1, 2)}
+    assert not torch.equal(trainer.train(1, 1, moved_d, 0.1).vector_d, plain[1])
+    assert torch.equal(trainer.train(2, 1, moved_d, 0.1).vector_d, plain[2])
+
+
+def test_what_was_not_accepted_is_forgotten(digits):
+    trainer, base_d = a_trainer(digits, Moon(steps=2))
+    trainer.train(1, 0, base_d, 0.1)
+    trainer.drop(1, 0)
+    trainer.keep(1, 0)
+    assert trainer.state_dict() == {}
+
+
+def test_a_verdict_counts_once_and_of_an_unknown_task_not_at_all(digits):
+    trainer, base_d = a_trainer(digits, Scaffold(steps=2))
+    update = trainer.train(1, 0, base_d, 0.1, extra_d=torch.zeros_like(base_d))
+    for number in (0, 0, 5):
+        trainer.keep(1, number)
+    trainer.drop(3, 0)
+    assert torch.equal(trainer.state_dict()["1.control_d"], update.extra_d)
+
+
+def test_of_a_client_only_a_few_open_updates_are_remembered(digits):
+    trainer, base_d = a_trainer(digits, Moon(steps=1))
+    updates = [trainer.train(1, number, base_d, 0.1) for number in range(PENDING_MAX + 1)]
+    trainer.keep(1, 0)
+    assert trainer.state_dict() == {}
+    trainer.keep(1, 1)
+    assert torch.equal(trainer.state_dict()["1.trained_d"], updates[1].state["trained_d"])
+
+
+@pytest.mark.parametrize("training", [Moon(steps=2), Scaffold(steps=2)], ids=lambda one: one.name)
+def test_a_trainer_goes_on_to_the_bit_from_what_another_one_kept(digits, training):
+    trainer, base_d = a_trainer(digits, training)
+    for client_id in (4, 0):
+        trainer.train(client_id, 0, base_d, 0.1, extra_d=0.1 * base_d)
+        trainer.keep(client_id, 0)
+    other, _ = a_trainer(digits, training)
+    other.train(4, 9, base_d, 0.1, extra_d=base_d)
+    other.load_state_dict(trainer.state_dict())
+    other.keep(4, 9)  # pending when the state was loaded: forgotten
+    for client_id in (0, 4):
+        ours, theirs = (
+            one.train(client_id, 1, base_d + 0.01, 0.1, extra_d=0.2 * base_d) for one in (trainer, other)
+        )
+        assert torch.equal(ours.vector_d, theirs.vector_d)
+
+
+def test_dropout_differs_from_task_to_task_and_from_client_to_client_and_is_repeated_by_none(digits):
+    model = FlatModel(torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Dropout(), torch.nn.Linear(64, 10)))
+    base_d = model.parameters_d.clone()
+    one = np.array([0])  # so that no batch differs
+    trainer = Trainer(digits, [one, one], model, Gradient(), seed=0)
+    tasks = [(0, 0), (0, 1), (1, 0)]
+    first = [trainer.train(*task, base_d, 0.1).loss for task in tasks]
+    again = [trainer.train(*task, base_d, 0.1).loss for task in reversed(tasks)]
+    assert first == again[::-1]
+    assert len(set(first)) == len(tasks)
+
+
+def test_a_client_evaluates_a_model_on_its_own_test_examples(digits):
+    own_m = np.array([3, 5, 8, 13])
+    trainer, base_d = a_trainer(digits, Sgd(steps=1), test_shares=[np.array([], dtype=np.int64), own_m])
+    before = trainer.train(1, 0, base_d, 0.1).vector_d
+    found = trainer.evaluate_own(1, base_d)
+    model = FlatModel(models.build("digits_cnn", digits.input_shape, digits.classes, seed=0))
+    assert found == evaluate(
+        model, base_d, digits.test_examples(own_m), digits.labels_test_M[own_m], digits.classes
+    )
+    assert found.examples == 4
+    assert trainer.evaluate_own(0, base_d) is None
+    assert torch.equal(trainer.train(1, 0, base_d, 0.1).vector_d, before)
+
+
+def test_a_test_set_that_is_not_shared_out_is_told_in_one_sentence(digits):
+    trainer, base_d = a_trainer(digits, Sgd(steps=1))
+    with pytest.raises(UserError, match="client 1 has no test examples of its own"):
+        trainer.evaluate_own(1, base_d)

@@ -3,19 +3,20 @@
 Legend: d parameters, n examples of the client, m examples of the mini-batch.
 """
 
+from collections.abc import Mapping
 from typing import ClassVar
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from unstale.flat import FlatModel
-from unstale.seeds import Generator
-from unstale.training.local import Kind, LocalUpdate
+from unstale.training.initialise import seeded
+from unstale.training.local import Kind, LocalTask, LocalTraining, LocalUpdate, load_base, own_buffers
 
 
-class Gradient(BaseModel):
+class Gradient(LocalTraining):
     """Sends g_i, the gradient of the mean cross-entropy on one mini-batch at w_b.
 
         m_i = min(batch_size, n_i), drawn without replacement, independently for each task
@@ -23,8 +24,7 @@ class Gradient(BaseModel):
     Source: algorithms.md 1.4 and 1.5, mode `grad`.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
+    name: ClassVar[str] = "gradient"
     kind: ClassVar[Kind] = "gradient"
 
     batch_size: int = Field(default=32, ge=1, description="examples of the mini-batch")
@@ -32,29 +32,28 @@ class Gradient(BaseModel):
     def compute(
         self,
         model: FlatModel,
-        base_d: Tensor,
         inputs_nX: Tensor,
         labels_n: Tensor,
-        rng: Generator,
-        *,
-        learning_rate: float,
+        task: LocalTask,
+        state: Mapping[str, Tensor],  # noqa: ARG002  (nothing is kept)
     ) -> LocalUpdate:
         """See `LocalTraining.compute`."""
         held = len(labels_n)
-        drawn_m = rng.choice(held, size=min(self.batch_size, held), replace=False)
+        drawn_m = task.rng.choice(held, size=min(self.batch_size, held), replace=False)
         batch_m = torch.from_numpy(drawn_m).to(labels_n.device)
-        model.load(base_d)
-        model.module.train()
-        model.gradient_d.zero_()
-        loss = cross_entropy(
-            model.module(inputs_nX.index_select(0, batch_m)), labels_n.index_select(0, batch_m)
-        )
-        loss.backward()  # type: ignore[no-untyped-call]
+        load_base(model, task)
+        with seeded(task.seed, model.parameters_d.device):
+            loss = cross_entropy(
+                model.module(inputs_nX.index_select(0, batch_m)), labels_n.index_select(0, batch_m)
+            )
+            loss.backward()  # type: ignore[no-untyped-call]
         return LocalUpdate(
             vector_d=model.gradient_d.clone(),
             kind=self.kind,
-            num_examples=len(batch_m),
+            num_examples=held,
+            batch_examples=len(batch_m),
             steps=1,
             loss=loss.item(),
-            learning_rate=learning_rate,
+            learning_rate=task.learning_rate,
+            buffers_b=own_buffers(model),
         )

@@ -1,30 +1,40 @@
 """Local trainings by name."""
 
-from pydantic import ValidationError
+from collections.abc import Mapping
 
-from unstale.errors import UserError, nearest, unknown_name
+from pydantic.fields import FieldInfo
+
+from unstale.errors import UserError, unknown_name
+from unstale.training.chosen import chosen
+from unstale.training.fedprox import FedProx
 from unstale.training.gradient import Gradient
 from unstale.training.local import LocalTraining
+from unstale.training.moon import Moon
+from unstale.training.scaffold import Scaffold
 from unstale.training.sgd import Sgd
 
-TRAININGS: dict[str, type[Gradient] | type[Sgd]] = {"gradient": Gradient, "sgd": Sgd}
+TRAININGS: dict[str, type[LocalTraining]] = {
+    training.name: training for training in (FedProx, Gradient, Moon, Scaffold, Sgd)
+}
 
 
 def create(name: str, **settings: object) -> LocalTraining:
-    """The local training called `name`. Raises UserError for an unknown name or setting, or a bad value."""
+    """The local training called `name`. Raises UserError for an unknown name or setting, one that is another
+    training's, or a bad value.
+    """
+    taken = settings_of(name)
+    for key in settings:
+        others = [other for other, training in TRAININGS.items() if key in training.model_fields]
+        if key not in taken and others:
+            raise UserError(
+                f"training.{key} is {settings[key]!r}, which training {name!r} does not take, "
+                f"only {' and '.join(', '.join(others).rsplit(', ', 1))}; leave it out or choose another training"
+            )
+    return chosen("training", TRAININGS, name, settings)
+
+
+def settings_of(name: str) -> Mapping[str, FieldInfo]:
+    """The settings that a training takes, by name. Raises UserError for an unknown one."""
     if name not in TRAININGS:
         raise unknown_name("training", name, TRAININGS)
-    training = TRAININGS[name]
-    for key in settings:
-        if key not in training.model_fields:
-            raise UserError(
-                f"unknown setting {key!r} of training {name!r}{nearest(key, training.model_fields)}"
-            )
-    try:
-        return training.model_validate(settings)
-    except ValidationError as error:
-        first = error.errors()[0]
-    if not first["loc"]:  # a check over several settings
-        raise UserError(f"training {name!r}: {first['msg'].removeprefix('Value error, ')}")
-    expected = first["msg"].removeprefix("Input should be ")
-    raise UserError(f"training.{first['loc'][0]} is {first['input']!r}, expected {expected}")
+    return TRAININGS[name].model_fields

@@ -1,27 +1,38 @@
 """The work of the clients that one process hosts, on one model instance. Client processes and the simulator
 share it.
 
-Legend: d parameters, n examples of a client.
+Legend: d parameters, b numbers of the model's float buffers, n training and m test examples of a client.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
 
+from unstale.errors import UserError
 from unstale.flat import FlatModel
 from unstale.seeds import Stream, stream
 from unstale.training.datasets import Dataset
-from unstale.training.local import LocalTraining, LocalUpdate
+from unstale.training.evaluate import Evaluation, evaluate
+from unstale.training.local import LocalTask, LocalTraining, LocalUpdate, check_buffers
 from unstale.training.partition import Indices
+
+PENDING_MAX = 4
+"""Updates of one client whose fate is open; beyond it the oldest is forgotten. A client has one task at a time, so that
+only verdicts that were lost on the way pile up.
+"""
 
 
 class Trainer:
-    """Trains any of the clients. What a task makes depends on its own arguments, never on what was trained
-    before.
+    """Trains any of the clients. What a task makes depends on its own arguments and on what its client has kept,
+    never on what was trained before.
 
     shares: for each client id the indices of its training examples; a client's examples are gathered once,
-    when it is first trained. model: the workspace of all of them. seed: the run's.
+    when it is first trained. model: the workspace of all of them. seed: the run's. test_shares: for each client id the
+    indices of its own test examples, some perhaps none; None where the test set is not shared out.
+
+    What a client keeps lies on the host, one vector of the size of the model for each of its names, made when it first
+    keeps it: N clients that train with `moon` or `scaffold` cost N * d numbers. One thread at a time.
     """
 
     def __init__(
@@ -31,26 +42,116 @@ class Trainer:
         model: FlatModel,
         training: LocalTraining,
         seed: int,
+        *,
+        test_shares: Sequence[Indices] | None = None,
     ) -> None:
         self._dataset = dataset
         self._shares = shares
         self._model = model
         self._training = training
         self._seed = seed
+        self._test_shares = test_shares
         self._examples: dict[int, tuple[Tensor, Tensor]] = {}
+        self._kept: dict[int, dict[str, Tensor]] = {}
+        self._pending: dict[int, dict[int, Mapping[str, Tensor]]] = {}
 
-    def train(self, client_id: int, number: int, base_d: Tensor, learning_rate: float) -> LocalUpdate:
-        """The update of one task. number: which task of this client, from 0. base_d: [d], not written to."""
+    def train(
+        self,
+        client_id: int,
+        number: int,
+        base_d: Tensor,
+        learning_rate: float,
+        *,
+        buffers_b: Tensor | None = None,
+        extra_d: Tensor | None = None,
+    ) -> LocalUpdate:
+        """The update of one task. number: which task of this client, from 0. The rest: as in `LocalTask`.
+
+        What the client is to keep from it waits for `keep` or `drop`.
+        """
         if client_id not in self._examples:
             self._examples[client_id] = self._gathered(client_id)
         inputs_nX, labels_n = self._examples[client_id]
-        rng = stream(self._seed, Stream.BATCHES, client_id, number)
-        return self._training.compute(
-            self._model, base_d, inputs_nX, labels_n, rng, learning_rate=learning_rate
+        task = LocalTask(
+            base_d=base_d,
+            learning_rate=learning_rate,
+            rng=stream(self._seed, Stream.BATCHES, client_id, number),
+            seed=int(stream(self._seed, Stream.BATCHES, client_id, number, 0).integers(2**63)),
+            buffers_b=buffers_b,
+            extra_d=extra_d,
+        )
+        update = self._training.compute(self._model, inputs_nX, labels_n, task, self._kept.get(client_id, {}))
+        if update.state:
+            pending = self._pending.setdefault(client_id, {})
+            pending[number] = {key: tensor.to("cpu") for key, tensor in update.state.items()}
+            if len(pending) > PENDING_MAX:
+                del pending[next(iter(pending))]
+        return update
+
+    def keep(self, client_id: int, number: int) -> None:
+        """The update of this task was accepted: the client keeps what it made, from now on. Once for a task: a second
+        time does nothing, and neither does a task of which nothing is kept.
+        """
+        made = self._pending.get(client_id, {}).get(number, {})
+        self.drop(client_id, number)
+        for key, tensor in made.items():
+            kept = self._kept.setdefault(client_id, {})
+            adds = self._training.state_adds and key in kept
+            kept[key] = kept[key] + tensor if adds else tensor  # not in place: others may hold it
+
+    def drop(self, client_id: int, number: int) -> None:
+        """The update of this task was not accepted: forget what the client would have kept."""
+        pending = self._pending.get(client_id, {})
+        pending.pop(number, None)
+        if not pending:
+            self._pending.pop(client_id, None)
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """All that clients have kept, by `CLIENT.NAME`: no copies, and never written to. What is pending is left out:
+        whoever trains its task again has it again.
+        """
+        return {
+            f"{client_id}.{key}": tensor
+            for client_id, kept in sorted(self._kept.items())
+            for key, tensor in kept.items()
+        }
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        """Take over what `state_dict` gave, in place of all that was kept or pending."""
+        self._pending.clear()
+        self._kept.clear()
+        for name, tensor in state.items():
+            client_id, _, key = name.partition(".")
+            self._kept.setdefault(int(client_id), {})[key] = tensor.to("cpu")
+
+    def evaluate_own(
+        self, client_id: int, base_d: Tensor, buffers_b: Tensor | None = None
+    ) -> Evaluation | None:
+        """How good a model is on the client's own test examples; None where the client has none.
+
+        base_d: [d] and buffers_b: [b], as in `LocalTask`. Raises UserError where the test set is not shared out.
+        """
+        if self._test_shares is None:
+            raise UserError(
+                f"client {client_id} has no test examples of its own, because the test set of "
+                f"{self._dataset.name!r} is not shared out; expected test shares beside the training shares"
+            )
+        check_buffers(self._model, buffers_b)
+        own_m = torch.from_numpy(self._test_shares[client_id])
+        if not len(own_m):
+            return None
+        device = self._model.parameters_d.device
+        return evaluate(
+            self._model,
+            base_d,
+            self._dataset.test_examples(own_m).to(device),
+            self._dataset.labels_test_M.index_select(0, own_m).to(device),
+            self._dataset.classes,
+            buffers_b=buffers_b,
         )
 
     def _gathered(self, client_id: int) -> tuple[Tensor, Tensor]:
         own_n = torch.from_numpy(self._shares[client_id])
         device = self._model.parameters_d.device
-        inputs_nX = self._dataset.inputs_train_NX.index_select(0, own_n).to(device)
+        inputs_nX = self._dataset.train_examples(own_n).to(device)
         return inputs_nX, self._dataset.labels_train_N.index_select(0, own_n).to(device)

@@ -1,0 +1,55 @@
+"""Local training `fedprox`: `sgd` that is pulled back to the model it started from.
+
+Legend: d parameters, n examples of the client.
+"""
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from unstale.flat import FlatModel
+from unstale.training.local import LocalTask, LocalUpdate
+from unstale.training.sgd import Sgd
+from unstale.training.steps import descend
+
+
+class FedProx(Sgd):
+    """Minimises F_i(w) + mu/2 |w - w_b|^2: the steps of `sgd` with
+
+        grad(w) + mu * (w - w_b)   in place of   grad(w)
+
+    The first step, at w_b, is that of `sgd`; so is every step with mu = 0. w_b is the model that the client downloaded,
+    stale or not. FedAsync's optional pull is this with mu = 0.005. Source: algorithms.md 2.4.
+    """
+
+    name: ClassVar[str] = "fedprox"
+
+    mu: float = Field(
+        default=0.01, ge=0, allow_inf_nan=False, description="weight of the pull towards the base model"
+    )
+
+    def compute(
+        self,
+        model: FlatModel,
+        inputs_nX: Tensor,
+        labels_n: Tensor,
+        task: LocalTask,
+        state: Mapping[str, Tensor],  # noqa: ARG002  (nothing is kept)
+    ) -> LocalUpdate:
+        """See `LocalTraining.compute`."""
+        base_d = task.base_d.to(model.parameters_d.device)
+        away_d = torch.empty_like(base_d)
+
+        def pull_back(gradient_d: Tensor, parameters_d: Tensor) -> None:
+            torch.sub(parameters_d, base_d, out=away_d)  # first, so that it is exactly 0 at w_b
+            gradient_d.add_(away_d, alpha=self.mu)
+
+        return descend(
+            *(model, inputs_nX, labels_n, task, self.batches(labels_n, task.rng)),
+            weight_decay=self.weight_decay,
+            momentum=self.momentum,
+            bend=pull_back if self.mu else None,
+        )

@@ -1,0 +1,121 @@
+"""Local training `moon`: `sgd` whose representation is drawn to the global model's, and away from the client's last.
+
+Legend: d parameters, n examples of the client, b examples of a mini-batch, m examples that a task looks at, f numbers
+of z, the input of the last linear layer.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import ClassVar
+
+import torch
+from pydantic import Field
+from torch import Tensor
+from torch.nn.functional import cross_entropy, softplus
+
+from unstale.flat import FlatModel
+from unstale.training.local import LocalTask, LocalUpdate, own_buffers
+from unstale.training.models import features
+from unstale.training.sgd import Sgd
+from unstale.training.steps import Losses, descend
+
+TRAINED = "trained_d"
+TRAINED_BUFFERS = "trained_buffers_b"
+
+_ZERO = 1e-12
+"""A z that is no longer than this has no direction: its cosine with anything is 0 (algorithms.md 1.5)."""
+
+_FROZEN_BATCH = 512
+"""Examples at a time in a pass through a frozen model; it bounds the memory."""
+
+
+class Moon(Sgd):
+    """Minimises, in the steps of `sgd`,
+
+        CE + mu * mean(l_con),   l_con = -log( e^(cos(z, z_glob)/T) / (e^(cos(z, z_glob)/T) + e^(cos(z, z_prev)/T)) )
+
+    z, z_glob, z_prev: the input of the last linear layer under the model in training, under w_b and under the model
+    that this client made of its last task whose update was accepted. Only z has a gradient. A client's first task has
+    no w_prev and is `sgd`. T: temperature; mu: 5 for CIFAR-10, else 1, says the source.
+
+    The frozen models compute in evaluation mode, as the released code has them: no dropout, BatchNorm with the averages
+    that belong to them. Each looks at each example of the task once, before training. Source: algorithms.md 2.5.
+    """
+
+    name: ClassVar[str] = "moon"
+    keeps_state: ClassVar[bool] = True
+
+    mu: float = Field(default=1.0, ge=0, allow_inf_nan=False, description="weight of the contrastive term")
+    temperature: float = Field(
+        default=0.5, gt=0, allow_inf_nan=False, description="T, which divides the cosines"
+    )
+
+    def compute(
+        self,
+        model: FlatModel,
+        inputs_nX: Tensor,
+        labels_n: Tensor,
+        task: LocalTask,
+        state: Mapping[str, Tensor],
+    ) -> LocalUpdate:
+        """See `LocalTraining.compute`."""
+        batches = self.batches(labels_n, task.rng)
+        contrasts = self.mu > 0 and TRAINED in state
+        update = descend(
+            *(model, inputs_nX, labels_n, task, batches),
+            weight_decay=self.weight_decay,
+            momentum=self.momentum,
+            losses=self._contrastive(model, inputs_nX, task, state, batches) if contrasts else None,
+        )
+        kept = {TRAINED: model.parameters_d.clone()}
+        if (buffers_b := own_buffers(model)) is not None:
+            kept[TRAINED_BUFFERS] = buffers_b
+        return replace(update, state=kept)
+
+    def _contrastive(
+        self,
+        model: FlatModel,
+        inputs_nX: Tensor,
+        task: LocalTask,
+        state: Mapping[str, Tensor],
+        batches: Sequence[Tensor],
+    ) -> Losses:
+        """The loss of each step. The workspace is overwritten now and, by the caller, loaded before the first step."""
+        seen_m, places = torch.unique(torch.cat(list(batches)), return_inverse=True)
+        places_of = torch.split(places, [len(batch_b) for batch_b in batches])
+        inputs_mX = inputs_nX.index_select(0, seen_m)
+        model.load(state[TRAINED], state.get(TRAINED_BUFFERS))
+        away_mf = _directions(model, inputs_mX)
+        model.load(task.base_d, task.buffers_b)
+        # l_con = log(1 + e^x) with x = (cos(z, z_prev) - cos(z, z_glob)) / T = cos(z, away): one product a step.
+        away_mf.sub_(_directions(model, inputs_mX)).div_(self.temperature)
+        forward = features(model.module)
+
+        def losses(number: int, inputs_bX: Tensor, labels_b: Tensor) -> tuple[Tensor, Tensor]:
+            logits_bC, z_bf = forward(inputs_bX)
+            loss = cross_entropy(logits_bC, labels_b)
+            away_bf = away_mf.index_select(0, places_of[number])
+            return loss, loss + self.mu * softplus(_along(z_bf.flatten(1), away_bf)).mean()
+
+        return losses
+
+
+@torch.no_grad()
+def _directions(model: FlatModel, inputs_mX: Tensor) -> Tensor:
+    """z / |z| [m, f] of each example under the model in the workspace, 0 where z is."""
+    model.module.eval()
+    forward = features(model.module)
+    found = []
+    for inputs_bX in torch.split(inputs_mX, _FROZEN_BATCH):
+        z_bf = forward(inputs_bX)[1].flatten(1)
+        length_b1 = torch.linalg.vector_norm(z_bf, dim=1, keepdim=True)
+        found.append(torch.where(length_b1 > _ZERO, z_bf / length_b1, 0.0))
+    return torch.cat(found)
+
+
+def _along(z_bf: Tensor, towards_bf: Tensor) -> Tensor:
+    """z . towards / |z| [b], 0 and without a gradient where z is 0."""
+    length_b = torch.linalg.vector_norm(z_bf, dim=1)
+    has_direction_b = length_b > _ZERO
+    product_b = (z_bf * towards_bf).sum(dim=1)
+    return torch.where(has_direction_b, product_b / torch.where(has_direction_b, length_b, 1.0), 0.0)

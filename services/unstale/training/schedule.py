@@ -1,0 +1,120 @@
+"""How the learning rate goes from round to round.
+
+Legend: t rounds counted so far, R rounds of the run, eta_0 the learning rate that the run is given.
+"""
+
+from abc import ABC, abstractmethod
+from math import cos, pi
+from typing import ClassVar
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from unstale.training.chosen import chosen
+
+RATE_MIN = 1e-12
+"""No rate is less: a learning rate is > 0, because updates are divided by it."""
+
+
+class Schedule(BaseModel, ABC):
+    """eta as a function of t: first the warm-up, then the schedule's own course, which counts from there.
+
+        eta(t) = eta_0 * (t + 1) / W   for t < W;   course(t - W) afterwards
+
+    learning_rate: eta_0. rounds: R, of the run. warmup: W.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: ClassVar[str]
+
+    learning_rate: float = Field(gt=0, le=1e6, description="rate that the schedule starts from")
+    rounds: int = Field(ge=1, description="rounds of the run")
+    warmup: int = Field(
+        default=0, ge=0, le=10**9, description="rounds in which the rate grows evenly; 0 is none"
+    )
+
+    def rate(self, t: int) -> float:
+        """eta after t counted rounds, t >= 0; greater than 0."""
+        assert t >= 0
+        if t < self.warmup:
+            return self.learning_rate * ((t + 1) / self.warmup)
+        return max(self._course(t - self.warmup), RATE_MIN)
+
+    @abstractmethod
+    def _course(self, t: int) -> float:
+        """eta at t rounds after the warm-up."""
+
+
+class Constant(Schedule):
+    """eta_0 throughout."""
+
+    name: ClassVar[str] = "constant"
+
+    def _course(self, t: int) -> float:  # noqa: ARG002
+        return self.learning_rate
+
+
+class Inverse(Schedule):
+    """eta_0 / (1 + t / P): with P = 1 it is eta_0 / (t + 1), FedAR's and MIFA's for logistic regression.
+
+    P: period. Source: algorithms.md 2.16.
+    """
+
+    name: ClassVar[str] = "inverse"
+
+    period: float = Field(
+        default=1.0, gt=0, le=1e9, description="rounds after which the rate is half, a third, a quarter"
+    )
+
+    def _course(self, t: int) -> float:
+        return self.learning_rate / (1 + t / self.period)
+
+
+class Step(Schedule):
+    """eta_0 * factor^floor(t / every)."""
+
+    name: ClassVar[str] = "step"
+
+    every: int = Field(default=100, ge=1, le=10**9, description="rounds between two steps down")
+    factor: float = Field(default=0.5, gt=0, le=1, description="what the rate is multiplied by at a step")
+
+    def _course(self, t: int) -> float:
+        return self.learning_rate * self.factor ** (t // self.every)
+
+
+class Exponential(Schedule):
+    """eta_0 * factor^t."""
+
+    name: ClassVar[str] = "exponential"
+
+    factor: float = Field(default=0.999, gt=0, le=1, description="what the rate is multiplied by each round")
+
+    def _course(self, t: int) -> float:
+        return self.learning_rate * self.factor**t
+
+
+class Cosine(Schedule):
+    """Half a cosine from eta_0 down to `final`, which it reaches with the run's last round and stays at:
+
+    final + (eta_0 - final) * (1 + cos(pi * t / (R - W))) / 2
+    """
+
+    name: ClassVar[str] = "cosine"
+
+    final: float = Field(default=0.0, ge=0, le=1e6, description="rate at the end of the run")
+
+    def _course(self, t: int) -> float:
+        share = min(1.0, t / max(1, self.rounds - self.warmup))
+        return self.final + (self.learning_rate - self.final) * (1 + cos(pi * share)) / 2
+
+
+SCHEDULES: dict[str, type[Schedule]] = {
+    schedule.name: schedule for schedule in (Constant, Cosine, Exponential, Inverse, Step)
+}
+
+
+def create(name: str, *, learning_rate: float, rounds: int, **settings: object) -> Schedule:
+    """The schedule called `name`. learning_rate: eta_0. rounds: of the run. Raises UserError for an unknown name or
+    setting, or a bad value.
+    """
+    return chosen("schedule", SCHEDULES, name, {"learning_rate": learning_rate, "rounds": rounds, **settings})

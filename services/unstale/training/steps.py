@@ -1,0 +1,118 @@
+"""What the trainings of several steps share: how long they are, their mini-batches, and the one loop.
+
+Legend: d parameters, n examples of the client, b examples of a mini-batch.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
+from math import ceil
+from typing import ClassVar, Self
+
+import torch
+from pydantic import Field, model_validator
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from unstale.flat import FlatModel
+from unstale.seeds import Generator
+from unstale.training.initialise import seeded
+from unstale.training.local import Kind, LocalTask, LocalTraining, LocalUpdate, load_base, own_buffers
+
+Bend = Callable[[Tensor, Tensor], object]
+"""(gradient_d, parameters_d) -> writes into gradient_d what is to be followed in its place."""
+
+Losses = Callable[[int, Tensor, Tensor], tuple[Tensor, Tensor]]
+"""(number of the step, inputs_bX, labels_b) -> the loss that is reported and the one whose gradient is taken."""
+
+
+class StepTraining(LocalTraining):
+    """Settings of every training of k steps, or of E epochs of ceil(n_i / B) steps.
+
+    The mini-batches walk through a permutation of the n_i examples, reshuffled for each epoch; the last short one of an
+    epoch is kept. Source: algorithms.md 1.4 and 1.5, mode `delta`; k is `steps`, E `epochs`, B `batch_size`.
+    """
+
+    kind: ClassVar[Kind] = "delta"
+
+    batch_size: int = Field(default=32, ge=1, description="examples of a mini-batch")
+    steps: int | None = Field(default=None, ge=1, description="steps of a task, whatever the client holds")
+    epochs: int | None = Field(
+        default=None, ge=1, description="passes over the client's examples, in place of steps"
+    )
+    weight_decay: float = Field(
+        default=0.0, ge=0, allow_inf_nan=False, description="pull towards 0, per parameter"
+    )
+
+    @model_validator(mode="after")
+    def _one_length(self) -> Self:
+        if (self.steps is None) == (self.epochs is None):
+            raise ValueError("expected exactly one of steps and epochs")
+        return self
+
+    def batches(self, labels_n: Tensor, rng: Generator) -> list[Tensor]:
+        """The mini-batches of a task in order: indices [b] on the device of `labels_n`."""
+        held = len(labels_n)
+        steps = self.steps or (self.epochs or 0) * ceil(held / self.batch_size)
+        return list(islice(_walk(held, self.batch_size, rng, labels_n.device), steps))
+
+
+def _walk(held: int, batch_size: int, rng: Generator, device: torch.device) -> Iterator[Tensor]:
+    """Mini-batches without end, each epoch in a new order. One transfer to the device an epoch."""
+    while True:
+        yield from torch.split(torch.from_numpy(rng.permutation(held)).to(device), batch_size)
+
+
+def descend(
+    model: FlatModel,
+    inputs_nX: Tensor,
+    labels_n: Tensor,
+    task: LocalTask,
+    batches: Sequence[Tensor],
+    *,
+    weight_decay: float,
+    momentum: float = 0.0,
+    bend: Bend | None = None,
+    losses: Losses | None = None,
+) -> LocalUpdate:
+    """The update u = w_b - w_end of one step a mini-batch from w_b:
+
+        h <- grad(w) + weight_decay * w;   z <- momentum * z + h   (z = h at first);   w <- w - eta_l * z
+
+    which is `torch.optim.SGD` on the flat vectors. model: the workspace, afterwards w_end. batches: indices into the
+    examples. bend: called with grad(w) and w before the rest. losses: None is the mean cross-entropy.
+    """
+
+    def entropy(_: int, inputs_bX: Tensor, labels_b: Tensor) -> tuple[Tensor, Tensor]:
+        loss = cross_entropy(model.module(inputs_bX), labels_b)
+        return loss, loss
+
+    losses = losses or entropy
+    load_base(model, task)
+    velocity_d = torch.zeros_like(model.parameters_d) if momentum else None
+    reported = []
+    with seeded(task.seed, model.parameters_d.device):
+        for number, batch_b in enumerate(batches):
+            model.gradient_d.zero_()
+            loss, minimised = losses(
+                number, inputs_nX.index_select(0, batch_b), labels_n.index_select(0, batch_b)
+            )
+            minimised.backward()  # type: ignore[no-untyped-call]
+            reported.append(loss.detach())
+            step_d = model.gradient_d
+            if bend is not None:
+                bend(step_d, model.parameters_d)
+            if weight_decay:
+                step_d.add_(model.parameters_d, alpha=weight_decay)
+            if velocity_d is not None:
+                step_d = velocity_d.mul_(momentum).add_(step_d)
+            model.parameters_d.add_(step_d, alpha=-task.learning_rate)
+    return LocalUpdate(
+        vector_d=task.base_d.to(model.parameters_d.device) - model.parameters_d,
+        kind="delta",
+        num_examples=len(labels_n),
+        batch_examples=len(labels_n),
+        steps=len(batches),
+        loss=sum(torch.stack(reported).tolist()) / len(batches),
+        learning_rate=task.learning_rate,
+        buffers_b=own_buffers(model),
+    )
