@@ -1,11 +1,14 @@
 """One round of one or two updates and one parameter, each sum written out."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
 
 from unstale.policies import Policy, create
+
+PER_UPDATE = ("matrix_Kd", "staleness_K", "num_examples_K", "loss_K", "client_ids_K")
 
 
 def policy(name: str, **settings: object) -> Policy:
@@ -24,6 +27,91 @@ def test_fedavg_by_samples_weighs_by_what_a_client_holds(make_batch) -> None:
     assert policy("fedavg", weighting="samples").step(batch).direction_d.tolist() == [
         4.0 * 3 / 4 + 1.0 * 1 / 4
     ]
+
+
+@pytest.mark.parametrize("name", ["fedprox", "moon"])
+def test_the_server_of_fedprox_and_moon_averages_as_fedavg_does(name: str, make_batch) -> None:
+    batch = make_batch([[4.0], [1.0]], staleness=[0, 100], examples=[3, 1])
+    assert policy(name).step(batch).direction_d.tolist() == [4.0 / 2 + 1.0 / 2]
+    assert policy(name, synchronous=True).step(batch).direction_d.tolist() == [4.0 * 3 / 4 + 1.0 * 1 / 4]
+    assert policy(name).training == name
+
+
+def test_fedavg_is_divides_by_how_likely_a_client_is_there_and_by_all_clients(make_batch) -> None:
+    probabilities = (0.5, 0.25, *[1.0] * 8)
+    step = policy("fedavg-is", probabilities=probabilities).step(make_batch([[4.0], [1.0]], staleness=[0, 0]))
+    assert step.direction_d.item() == pytest.approx((4.0 / 0.5 + 1.0 / 0.25) / 10)
+    assert step.weights_K.tolist() == [1 / (10 * 0.5), 1 / (10 * 0.25)]
+
+
+def test_fedavg_is_with_everyone_there_for_certain_is_the_average(make_batch) -> None:
+    batch = make_batch([[float(client)] for client in range(1, 11)], staleness=[0] * 10)
+    step = policy("fedavg-is", probabilities=1.0).step(batch)
+    assert step.direction_d.item() == pytest.approx(sum(range(1, 11)) / 10)
+
+
+def test_scaffold_averages_and_moves_its_variate_by_all_clients_share(make_batch) -> None:
+    subject = policy("scaffold")
+    sent = subject.extra_d
+    batch = make_batch([[4.0], [8.0]], staleness=[0, 0], extra_Kd=torch.tensor([[1.0], [2.0]]))
+    assert subject.step(batch).direction_d.tolist() == [(4.0 + 8.0) / 2]
+    assert subject.extra_d.item() == pytest.approx((1.0 + 2.0) / 10)
+    assert sent.tolist() == [0.0], "what clients are being sent does not change under their hands"
+    subject.step(batch)
+    assert subject.extra_d.item() == pytest.approx(2 * (1.0 + 2.0) / 10)
+
+
+def test_an_empty_round_leaves_scaffolds_variate_alone(make_batch) -> None:
+    subject = policy("scaffold")
+    batch = make_batch([[4.0]], staleness=[0], extra_Kd=torch.tensor([[1.0]]))
+    subject.step(batch)
+    before = subject.extra_d
+    subject.step(replace(batch, **{name: getattr(batch, name)[:0] for name in PER_UPDATE}, extra_Kd=None))
+    assert subject.extra_d is before
+
+
+def test_scaffolds_variate_stays_where_it_is_when_float32_does_not_hold_the_next_one(make_batch) -> None:
+    subject = create("scaffold", dimension=1, clients=1)
+    batch = make_batch([[1.0], [1.0]], staleness=[0, 0], extra_Kd=torch.tensor([[3e38], [3e38]]))
+    assert subject.step(batch).direction_d.tolist() == [1.0]
+    assert subject.extra_d.tolist() == [0.0]
+
+
+def test_direct_applies_stale_updates_unchanged(make_batch) -> None:
+    batch = make_batch([[4.0], [8.0]], staleness=[0, 50])
+    assert policy("direct").step(batch).direction_d.tolist() == [(4.0 + 8.0) / 2]
+
+
+def test_direct_in_model_form_steps_to_the_average_of_the_clients_models(make_batch) -> None:
+    # w_end = 10 - 0.5 * 4 = 8 and 6 - 0.5 * 8 = 2, on average 5; and 10 - 0.5 * 10 = 5.
+    now_d, base_d = torch.tensor([10.0]), torch.tensor([6.0])
+    batch = make_batch([[4.0], [8.0]], staleness=[0, 3], model_d=now_d, base_models=(now_d, base_d), rate=0.5)
+    subject = policy("direct", stale_form="model")
+    assert subject.needs_base_models
+    assert subject.step(batch).direction_d.tolist() == [10.0]
+
+
+def test_direct_in_model_form_divides_an_update_by_the_rate_that_its_client_used(make_batch) -> None:
+    # w_end = 6 - 0.25 * 8 = 4, so u = 10 - 4 = 6 and g = 6 / 0.25.
+    batch = make_batch(
+        [[8.0]],
+        staleness=[3],
+        model_d=torch.tensor([10.0]),
+        base_models=(torch.tensor([6.0]),),
+        rate=0.5,
+        local_rates_K=torch.tensor([0.25]),
+    )
+    assert policy("direct", stale_form="model").step(batch).direction_d.tolist() == [6.0 / 0.25]
+
+
+def test_weighted_halves_an_update_every_twenty_rounds(make_batch) -> None:
+    batch = make_batch([[4.0], [8.0], [16.0]], staleness=[0, 20, 40])
+    assert policy("weighted").step(batch).direction_d.item() == pytest.approx((4.0 + 8.0 / 2 + 16.0 / 4) / 3)
+
+
+def test_weighted_halves_an_update_every_half_life(make_batch) -> None:
+    step = policy("weighted", half_life=2.0).step(make_batch([[4.0]], staleness=[6]))
+    assert step.direction_d.tolist() == [4.0 / 8]
 
 
 def test_dynsgd_normalises_one_over_age_counted_from_one(make_batch) -> None:

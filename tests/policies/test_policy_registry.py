@@ -9,6 +9,35 @@ from pydantic import Field
 from unstale.errors import UserError
 from unstale.policies import Policy, PolicySettings, Step, UpdateBatch, create, describe, names, registry
 
+NAMES = (
+    "coordinate-median",
+    "direct",
+    "dynsgd",
+    "fedar",
+    "fedasync",
+    "fedavg",
+    "fedavg-is",
+    "fedavg-s",
+    "fedbuff",
+    "fedhist",
+    "fedprox",
+    "fedvarp",
+    "geometric-median",
+    "gsgm",
+    "krum",
+    "mifa",
+    "moon",
+    "multi-krum",
+    "refl",
+    "sasgd",
+    "scaffold",
+    "trimmed-mean",
+    "twafl",
+    "weighted",
+    "wkafl",
+)
+NOT_OF_THE_FOUR_PAPERS = {"coordinate-median", "geometric-median", "krum", "multi-krum", "trimmed-mean"}
+
 
 class NothingSettings(PolicySettings):
     times: int = Field(description="How many times nothing is done.", ge=1)
@@ -42,17 +71,27 @@ def message(name: str, **arguments: object) -> str:
 
 
 def test_the_names_are_sorted_and_complete() -> None:
-    assert names() == ("dynsgd", "fedasync", "fedavg", "fedbuff", "sasgd", "twafl")
+    assert names() == NAMES
 
 
 @pytest.mark.parametrize("name", names())
 def test_every_policy_says_what_it_is_where_it_is_from_and_what_it_takes(name: str) -> None:
     description = describe(name)
     assert description.summary.endswith(".")
-    assert "algorithms.md 2." in description.source
+    assert "algorithms.md 2." in description.source or name in NOT_OF_THE_FOUR_PAPERS
+    assert description.loops
+    assert description.memory
     for setting in description.settings:
         assert setting.description.endswith("."), setting.name
         assert setting.expected, setting.name
+        assert setting.source, setting.name
+
+
+@pytest.mark.parametrize("name", names())
+def test_what_a_profile_or_a_loop_sets_is_a_setting(name: str) -> None:
+    policy_class = registry.find(name)
+    for defaults in (policy_class.synchronous_defaults, policy_class.reference_defaults):
+        assert set(defaults) <= set(policy_class.Settings.model_fields)
 
 
 def test_a_setting_is_described_with_its_range_and_default() -> None:
@@ -64,8 +103,20 @@ def test_a_setting_is_described_with_its_range_and_default() -> None:
     assert describe("dynsgd").settings[0].expected == "true or false"
 
 
-def test_only_fedasync_needs_base_models() -> None:
+def test_only_fedasync_always_needs_base_models() -> None:
     assert [name for name in names() if describe(name).needs_base_models] == ["fedasync"]
+
+
+def test_a_setting_may_decide_whether_base_models_are_needed() -> None:
+    assert not create("direct", dimension=4, clients=5).needs_base_models
+    assert create("direct", dimension=4, clients=5, stale_form="model").needs_base_models
+
+
+def test_policies_say_what_they_need_of_their_clients() -> None:
+    needed = {name: describe(name).training for name in names() if describe(name).training}
+    assert needed == {"fedprox": "fedprox", "moon": "moon", "scaffold": "scaffold"}
+    assert [name for name in names() if registry.find(name).sends_extra] == ["scaffold"]
+    assert [name for name in names() if registry.find(name).once_a_cycle] == ["gsgm"]
 
 
 def test_a_policy_knows_what_it_was_made_for() -> None:
@@ -81,7 +132,7 @@ def test_a_policy_knows_what_it_was_made_for() -> None:
         (
             "zzz",
             {},
-            "unknown policy 'zzz'; expected one of dynsgd, fedasync, fedavg, fedbuff, sasgd, twafl",
+            f"unknown policy 'zzz'; expected one of {', '.join(NAMES)}",
         ),
         (
             "dynsgd",
@@ -108,6 +159,46 @@ def test_a_policy_knows_what_it_was_made_for() -> None:
             "dynsgd",
             {"normalise": "perhaps"},
             "setting 'normalise' of policy 'dynsgd' is 'perhaps', expected true or false",
+        ),
+        (
+            "fedavg-is",
+            {},
+            "setting 'probabilities' of policy 'fedavg-is' is missing,"
+            " expected a number or a list, each a number",
+        ),
+        (
+            "fedavg-is",
+            {"probabilities": [0.5, 0.5]},
+            "setting 'probabilities' of policy 'fedavg-is' holds 2 numbers,"
+            " expected one for each of the 5 clients",
+        ),
+        (
+            "fedavg-is",
+            {"probabilities": [0.5, 1.0, 0.0, 0.5, 0.5]},
+            "setting 'probabilities' of policy 'fedavg-is' is 0.0 for client 2,"
+            " expected a number > 0 and <= 1",
+        ),
+        (
+            "fedavg-is",
+            {"probabilities": 1.5},
+            "setting 'probabilities' of policy 'fedavg-is' is 1.5, expected a number > 0 and <= 1",
+        ),
+        (
+            "fedavg-s",
+            {"size": 0},
+            "setting 'size' of policy 'fedavg-s' is 0, expected a whole number >= 1",
+        ),
+        (
+            "fedavg-s",
+            {"size": 6},
+            "setting 'size' of policy 'fedavg-s' is 6, expected at most the run's number of clients, 5",
+        ),
+        ("gsgm", {"alpha": -1}, "setting 'alpha' of policy 'gsgm' is -1, expected a number >= 0"),
+        ("refl", {"beta": 2}, "setting 'beta' of policy 'refl' is 2, expected a number >= 0 and <= 1"),
+        (
+            "scaffold",
+            {"alpha": 1},
+            "unknown setting 'alpha' of policy 'scaffold', which has no settings",
         ),
         ("fedavg", {"dimension": 0}, "dimension is 0, expected a whole number >= 1"),
         ("fedavg", {"clients": 2.5}, "clients is 2.5, expected a whole number >= 1"),

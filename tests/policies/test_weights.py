@@ -60,3 +60,34 @@ def test_the_weighted_sum_of_no_rows_is_zero() -> None:
 def test_the_weighted_sum_builds_no_graph() -> None:
     matrix_Kd = torch.ones(2, 3, requires_grad=True)
     assert not weights.weighted_sum(matrix_Kd, float64(1.0, 1.0)).requires_grad
+
+
+def test_halving_weights_fall_by_half_every_half_life() -> None:
+    assert weights.halving(torch.tensor([0, 20, 40]), 20.0).tolist() == [1.0, 1 / 2, 1 / 4]
+
+
+def test_only_the_first_row_of_a_wanted_client_is_taken_and_it_is_wanted_no_longer() -> None:
+    wanted = {1, 2, 3}
+    assert weights.first_rows(torch.tensor([0, 2, 2, 1]), wanted) == [1, 3]
+    assert wanted == {3}
+
+
+def test_rows_that_are_not_chosen_weigh_nothing() -> None:
+    assert weights.on_rows([2, 0], 0.5, 4).tolist() == [0.5, 0.0, 0.5, 0.0]
+    assert weights.on_rows([], 1.0, 2).tolist() == [0.0, 0.0]
+
+
+def test_the_drift_of_a_shared_base_model_is_added_once_and_that_of_the_current_one_not_at_all() -> None:
+    # (1 / 0.5) * ((0.25 + 0.5) * (10 - 6) + 0.25 * (10 - 10))
+    direction_d, now_d, base_d = torch.tensor([1.0]), torch.tensor([10.0]), torch.tensor([6.0])
+    weights.add_drift(direction_d, now_d, [base_d, now_d, base_d], float64(0.25, 0.25, 0.5), rate=0.5)
+    assert direction_d.item() == pytest.approx(1.0 + 0.75 * 4.0 / 0.5)
+    weights.add_drift(direction_d, now_d, [now_d], float64(1.0), rate=0.5)
+    assert direction_d.item() == pytest.approx(7.0)
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(3, 100_000), (200_000, 3), (1, 1), (0, 5), (2, 0)])
+def test_chunks_are_all_columns_in_order(rows: int, columns: int) -> None:
+    chunks = list(weights.column_chunks(torch.empty(rows, columns)))
+    assert [column for chunk in chunks for column in range(columns)[chunk]] == list(range(columns))
+    assert all(chunk.stop - chunk.start <= max(2**17 // max(rows, 1), 1) for chunk in chunks)

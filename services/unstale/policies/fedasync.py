@@ -1,6 +1,5 @@
 """FedAsync: the global model is mixed with each client's model as it comes in, less the staler that is."""
 
-from collections.abc import Iterator
 from types import MappingProxyType
 from typing import Literal
 
@@ -9,7 +8,7 @@ from pydantic import Field
 from torch import Tensor
 
 from unstale.policies.policy import Policy, PolicySettings, Step, UpdateBatch
-from unstale.policies.weights import polynomial, weighted_sum
+from unstale.policies.weights import add_drift, polynomial, weighted_sum
 
 
 class FedAsyncSettings(PolicySettings):
@@ -69,6 +68,7 @@ class FedAsync(Policy[FedAsyncSettings]):
     Settings = FedAsyncSettings
     loops = ("k-async",)
     memory = "live versions"
+    order_matters = True
     reference_defaults = MappingProxyType({"b": 6, "hinge_plus_one": False})
     source = "Xie et al. 2019, Asynchronous Federated Optimization; algorithms.md 2.17"
     needs_base_models = True
@@ -80,9 +80,9 @@ class FedAsync(Policy[FedAsyncSettings]):
         else:
             weights_K = shares_K * (batch.local_rates_K.to("cpu", torch.float64) / batch.rate)
         direction_d = weighted_sum(batch.matrix_Kd, weights_K, out_d=self.result_d)
-        with torch.no_grad():
-            for model_d, factor in _drift(batch, shares_K):
-                direction_d.add_(model_d, alpha=factor / batch.rate)
+        if batch.base_models is not None:
+            assert batch.model_d is not None, "base models came without the current model"
+            add_drift(direction_d, batch.model_d, batch.base_models, shares_K, batch.rate)
         return Step(direction_d=direction_d, rate_factor=1.0, weights_K=shares_K)
 
     def _shares(self, staleness_K: Tensor) -> Tensor:
@@ -104,22 +104,3 @@ class FedAsync(Policy[FedAsyncSettings]):
             divisor_K = settings.a_h * past_K + float(settings.hinge_plus_one)
             return torch.where(past_K > 0, 1 / divisor_K.clamp(min=1), 1.0)
         return torch.ones(len(staleness_K), dtype=torch.float64)
-
-
-def _drift(batch: UpdateBatch, shares_K: Tensor) -> Iterator[tuple[Tensor, float]]:
-    """The terms of sum_i c_i (w - w_b_i), each a model and its factor; none when every base is the current model.
-
-    Clients often share a base model, so each model comes once: a difference for each update would be a second
-    matrix.
-    """
-    if batch.base_models is None:
-        return
-    assert batch.model_d is not None, "base models came without the current model"
-    bases: dict[int, tuple[Tensor, float]] = {}
-    for base_d, share in zip(batch.base_models, shares_K.tolist(), strict=True):
-        if base_d is not batch.model_d:
-            _, factor = bases.get(id(base_d), (base_d, 0.0))
-            bases[id(base_d)] = (base_d, factor - share)
-    if bases:
-        yield batch.model_d, -sum(factor for _, factor in bases.values())
-        yield from bases.values()

@@ -1,23 +1,9 @@
 """FedAvg: the plain average of the round's updates, however old they are."""
 
-from types import MappingProxyType
-from typing import Literal
-
-from pydantic import Field
-
-from unstale.policies.policy import Policy, PolicySettings, Step, UpdateBatch
-from unstale.policies.weights import examples, uniform
+from unstale.policies.averaging import Averaging
 
 
-class FedAvgSettings(PolicySettings):
-    weighting: Literal["uniform", "samples"] = Field(
-        "uniform",
-        description="What an update counts: the same each, or by the examples that its client holds.",
-        json_schema_extra={"source": "WKAFL paper, Eq. 2; in synchronous rounds McMahan et al."},
-    )
-
-
-class FedAvg(Policy[FedAvgSettings]):
+class FedAvg(Averaging):
     """The average of the updates, whatever their staleness.
 
         direction_d = sum_i p_i * g_i,   p_i = 1/K, or n_i / sum_j n_j for weighting="samples"
@@ -27,11 +13,4 @@ class FedAvg(Policy[FedAvgSettings]):
     Source: algorithms.md 2.1.
     """
 
-    Settings = FedAvgSettings
-    synchronous_defaults = MappingProxyType({"weighting": "samples"})
     source = "McMahan et al. 2017, Communication-Efficient Learning of Deep Networks; algorithms.md 2.1"
-
-    def step(self, batch: UpdateBatch) -> Step:
-        by_samples = self.settings.weighting == "samples"
-        weights_K = examples(batch.num_examples_K) if by_samples else uniform(len(batch))
-        return self.weighted(batch, weights_K)

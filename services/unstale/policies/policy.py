@@ -154,6 +154,10 @@ class Policy(ABC, Generic[S]):
     """Settings whose default is another one where rounds wait for their participants."""
     reference_defaults: ClassVar[Mapping[str, Any]] = MappingProxyType({})
     """Settings whose default is another one in the profile `reference`: what the authors' released code does."""
+    order_matters: ClassVar[bool] = False
+    """Whether the order of arrival changes a step by more than rounding."""
+    example_settings: ClassVar[Mapping[str, Any]] = MappingProxyType({})
+    """Settings to examine it with, where some are required (`unstale conformance`)."""
     needs_base_models: bool = False
     """Whether `UpdateBatch.model_d` and `base_models` must be filled. Settings may decide it."""
 

@@ -17,23 +17,60 @@ from pydantic.fields import FieldInfo
 from torch import Tensor
 
 from unstale.errors import UserError, nearest, unknown_name
+from unstale.policies.coordinate_median import CoordinateMedian
+from unstale.policies.direct import Direct
 from unstale.policies.dynsgd import DynSgd
+from unstale.policies.fedar import FedAr
 from unstale.policies.fedasync import FedAsync
 from unstale.policies.fedavg import FedAvg
+from unstale.policies.fedavg_is import FedAvgIs
+from unstale.policies.fedavg_s import FedAvgS
 from unstale.policies.fedbuff import FedBuff
+from unstale.policies.fedhist import FedHist
+from unstale.policies.fedprox import FedProx
+from unstale.policies.fedvarp import FedVarp
+from unstale.policies.geometric_median import GeometricMedian
+from unstale.policies.gsgm import Gsgm
+from unstale.policies.krum import Krum, MultiKrum
+from unstale.policies.mifa import Mifa
+from unstale.policies.moon import Moon
 from unstale.policies.policy import Policy, PolicyContext, PolicySettings, host_memory
+from unstale.policies.refl import Refl
 from unstale.policies.sasgd import Sasgd
+from unstale.policies.scaffold import Scaffold
+from unstale.policies.trimmed_mean import TrimmedMean
 from unstale.policies.twafl import Twafl
+from unstale.policies.weighted import Weighted
+from unstale.policies.wkafl import Wkafl
 
 ENTRY_POINT_GROUP = "unstale.policies"
 
 _BUILT_IN: dict[str, type[Policy[Any]]] = {
+    "coordinate-median": CoordinateMedian,
+    "direct": Direct,
     "dynsgd": DynSgd,
+    "fedar": FedAr,
     "fedasync": FedAsync,
     "fedavg": FedAvg,
+    "fedavg-is": FedAvgIs,
+    "fedavg-s": FedAvgS,
     "fedbuff": FedBuff,
+    "fedhist": FedHist,
+    "fedprox": FedProx,
+    "fedvarp": FedVarp,
+    "geometric-median": GeometricMedian,
+    "gsgm": Gsgm,
+    "krum": Krum,
+    "mifa": Mifa,
+    "moon": Moon,
+    "multi-krum": MultiKrum,
+    "refl": Refl,
     "sasgd": Sasgd,
+    "scaffold": Scaffold,
+    "trimmed-mean": TrimmedMean,
     "twafl": Twafl,
+    "weighted": Weighted,
+    "wkafl": Wkafl,
 }
 
 PROFILES = ("paper", "reference")

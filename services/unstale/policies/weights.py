@@ -6,6 +6,7 @@ Legend: K updates of the round, in order of arrival; d parameters.
 """
 
 import math
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -34,6 +35,11 @@ def exponential(staleness_K: Tensor) -> Tensor:
     return (math.e / 2) ** -_on_cpu(staleness_K)
 
 
+def halving(staleness_K: Tensor, half_life: float) -> Tensor:
+    """2^(-s / half_life) for each update. staleness_K: [K] int64, rounds, 0 is fresh. half_life: rounds, > 0."""
+    return 2.0 ** -(_on_cpu(staleness_K) / half_life)
+
+
 def examples(num_examples_K: Tensor) -> Tensor:
     """The share of the round's examples behind each update. num_examples_K: [K] int64, >= 1."""
     return normalise(_on_cpu(num_examples_K))
@@ -48,6 +54,57 @@ def weighted_sum(matrix_Kd: Tensor, weights_K: Tensor, out_d: Tensor | None = No
         if out_d is None:
             out_d = torch.empty(matrix_Kd.shape[1], dtype=torch.float32, device=matrix_Kd.device)
         return torch.mv(matrix_Kd.T, weights_K.to(matrix_Kd.device, torch.float32), out=out_d)
+
+
+def first_rows(client_ids_K: Tensor, wanted: set[int]) -> list[int]:
+    """The row of the first update of each client in `wanted`, which is taken out of it. client_ids_K: [K] int64."""
+    rows = []
+    for row, client in enumerate(client_ids_K.tolist()):
+        if client in wanted:
+            wanted.remove(client)
+            rows.append(row)
+    return rows
+
+
+def on_rows(rows: Sequence[int], weight: float, count: int) -> Tensor:
+    """`weight` for each of these rows of `count` = K, and 0 for the others."""
+    weights_K = torch.zeros(count, dtype=torch.float64)
+    weights_K[list(rows)] = weight
+    return weights_K
+
+
+def add_drift(
+    direction_d: Tensor, model_d: Tensor, base_models: Sequence[Tensor], shares_K: Tensor, rate: float
+) -> None:
+    """direction += (1 / rate) sum_i shares_i (w - w_b_i), in place.
+
+    direction_d, model_d (w) and base_models (w_b_i): [d] float32 on one device. shares_K: [K] float64 on the CPU.
+    Clients often share a base model, so each model is added once: a difference for each update would be a second
+    matrix. Where every base is the current model itself, nothing is added.
+    """
+    bases: dict[int, tuple[Tensor, float]] = {}
+    for base_d, share in zip(base_models, shares_K.tolist(), strict=True):
+        if base_d is not model_d:
+            _, factor = bases.get(id(base_d), (base_d, 0.0))
+            bases[id(base_d)] = (base_d, factor - share)
+    if not bases:
+        return
+    with torch.no_grad():
+        direction_d.add_(model_d, alpha=-sum(factor for _, factor in bases.values()) / rate)
+        for base_d, factor in bases.values():
+            direction_d.add_(base_d, alpha=factor / rate)
+
+
+def column_chunks(matrix_Kd: Tensor) -> Iterator[slice]:
+    """The columns of a matrix, a few at a time, so that what is made of them is small.
+
+    On a CPU a chunk stays in the cache, so that several looks at it cost one read of the matrix.
+    """
+    rows, columns = matrix_Kd.shape
+    numbers = 2**17 if matrix_Kd.device.type == "cpu" else 2**24  # 512 KiB of float32; 64 MiB
+    width = max(numbers // max(rows, 1), 1)
+    for start in range(0, columns, width):
+        yield slice(start, min(start + width, columns))
 
 
 def _on_cpu(values_K: Tensor) -> Tensor:

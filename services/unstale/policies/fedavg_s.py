@@ -1,0 +1,101 @@
+"""FedAvg(S): the plain average of at most S updates of a round."""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
+import torch
+from pydantic import Field
+
+from unstale import seeds
+from unstale.errors import UserError
+from unstale.policies.policy import Policy, PolicyContext, PolicySettings, Step, UpdateBatch
+from unstale.policies.weights import first_rows, on_rows, uniform, weighted_sum
+
+
+class FedAvgSSettings(PolicySettings):
+    size: int = Field(
+        50,
+        ge=1,
+        description="S, the most updates of a round that count; not more than the run has clients.",
+        json_schema_extra={"source": "FedAR paper"},
+    )
+    wait_for_selected: bool = Field(
+        False,
+        description="Pick S of all clients first, and let rounds pass until each of them has contributed.",
+        json_schema_extra={"source": "ours: the FedAR paper takes available clients; MIFA's code waits"},
+    )
+
+
+class FedAvgS(Policy[FedAvgSSettings]):
+    """The average of at most S updates of the round, chosen by lot.
+
+        direction_d = (1/|C|) * sum_{i in C} g_i,   C: all K rows when K <= S, else S of them
+
+    With wait_for_selected, C is S of the N clients, picked by lot in the round after a step (and in the first). The
+    first update of each is added up; the rounds until the last of them came do not move the model and do not count for
+    a schedule of rates. Every such update was computed from the current model, or is as stale as the batch says.
+
+    g: rows of updates.matrix_Kd, float32, one device; not written to. Draws: `Stream.SELECTION`, keyed by the version.
+    The default S is no more than there are clients.
+    Source: algorithms.md 2.2.
+    """
+
+    Settings = FedAvgSSettings
+    loops = ("availability",)
+    memory = "none; d + S ids where it waits"
+    reference_defaults = MappingProxyType({"wait_for_selected": True})
+    source = "Jiang et al., FedAR (baseline), and Gu et al. 2021, MIFA's released code; algorithms.md 2.2"
+
+    def __init__(self, settings: FedAvgSSettings, context: PolicyContext) -> None:
+        super().__init__(settings, context)
+        if settings.size > context.clients and "size" in settings.model_fields_set:
+            raise UserError(
+                f"setting 'size' of policy 'fedavg-s' is {settings.size},"
+                f" expected at most the run's number of clients, {context.clients}"
+            )
+        self._size = min(settings.size, context.clients)
+        self._missing: set[int] = set()  # picked, and not seen since
+        self._mean_d = torch.zeros(
+            self.dimension if settings.wait_for_selected else 0, dtype=torch.float32, device=self.device
+        )
+
+    def step(self, batch: UpdateBatch) -> Step:
+        if self.settings.wait_for_selected:
+            return self._wait(batch)
+        rows = len(batch)
+        if rows <= self._size:
+            return self.weighted(batch, uniform(rows))
+        return self.weighted(batch, on_rows(self._draw(batch, rows), 1 / self._size, rows))
+
+    def _wait(self, batch: UpdateBatch) -> Step:
+        if not self._missing:
+            self._missing = set(self._draw(batch, self.clients))
+            self._mean_d.zero_()
+        rows = first_rows(batch.client_ids_K, self._missing)
+        weights_K = on_rows(rows, 1 / self._size, len(batch))
+        if rows:
+            self._mean_d.add_(weighted_sum(batch.matrix_Kd, weights_K, out_d=self.result_d))
+        if not self._missing:
+            return Step(direction_d=self._mean_d, rate_factor=1.0, weights_K=weights_K)
+        return Step(
+            direction_d=self.result_d.zero_(), rate_factor=1.0, weights_K=weights_K.zero_(), counts=False
+        )
+
+    def _draw(self, batch: UpdateBatch, among: int) -> list[int]:
+        """S of the numbers below `among`, in the order drawn."""
+        rng = seeds.stream(self.context.seed, seeds.Stream.SELECTION, batch.version)
+        drawn: list[int] = rng.choice(among, size=self._size, replace=False).tolist()
+        return drawn
+
+    def state_dict(self) -> dict[str, Any]:
+        if not self.settings.wait_for_selected:
+            return {}
+        return {"missing": sorted(self._missing), "mean_d": self._mean_d.clone()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        if not self.settings.wait_for_selected:
+            super().load_state_dict(state)
+            return
+        self._missing = set(state["missing"])
+        self._mean_d.copy_(state["mean_d"])

@@ -1,0 +1,343 @@
+"""FedHist: updates meet the past direction least like them, and clients weigh by how useful they proved later."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from unstale.policies import passes
+from unstale.policies.policy import Policy, PolicyContext, PolicySettings, Step, UpdateBatch
+from unstale.policies.weights import column_chunks, exponential, normalise, uniform, weighted_sum
+
+_OURS = "ours: the FedHist paper publishes no value"
+_NEAR = 1e-6
+"""Cosines that differ by less are compared again in float64."""
+
+
+class FedHistSettings(PolicySettings):
+    h: int | None = Field(
+        None,
+        ge=1,
+        description="Rounds remembered; null: N / (2 K), at least 1, with K the updates of a round.",
+        json_schema_extra={"source": "FedHist paper: backtracking of N / (2 K) rounds"},
+    )
+    alpha: float = Field(
+        0.1,
+        ge=0,
+        description="What the least similar of the past directions counts in an update.",
+        json_schema_extra={"source": _OURS + "; as in WKAFL"},
+    )
+    utility_weight: float = Field(
+        0.1,
+        ge=0,
+        description="lambda: what a client's utility counts beside its staleness.",
+        json_schema_extra={"source": _OURS},
+    )
+    gamma: float = Field(
+        0.2,
+        ge=0,
+        le=1,
+        description="The share of a new utility in the moving average.",
+        json_schema_extra={"source": _OURS},
+    )
+    similarity_min: float = Field(
+        0.3,
+        ge=-1,
+        le=1,
+        description="sim_T: the cosine from which on an update counts as useful.",
+        json_schema_extra={"source": _OURS + "; as in WKAFL"},
+    )
+    egs: bool = Field(
+        True,
+        description="Fuse updates with past directions.",
+        json_schema_extra={"source": "FedHist paper; false is its ablation"},
+    )
+    haa: Literal["full", "staleness", "off"] = Field(
+        "full",
+        description="Weigh by staleness and utility, by staleness alone, or all the same.",
+        json_schema_extra={"source": "FedHist paper; off is its ablation, staleness is ours"},
+    )
+    ina: bool = Field(
+        True,
+        description="Give the direction the mean length of the updates.",
+        json_schema_extra={"source": "FedHist paper; false is its ablation"},
+    )
+    ina_norms: Literal["raw", "fused"] = Field(
+        "raw",
+        description="Whose mean length: the updates as they came, or as fused with past directions.",
+        json_schema_extra={"source": "FedHist paper, text and Eq. 14; fused is ours"},
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Round:
+    """The updates of a round as they came. rows_Kd: the first K rows of block; lengths_K: of the rows, float64."""
+
+    version: int
+    clients: list[int]
+    staleness: list[int]
+    lengths_K: Tensor
+    block: Tensor
+
+    @property
+    def rows_Kd(self) -> Tensor:
+        return self.block[: len(self.clients)]
+
+    def places_from(self, version: int) -> list[int]:
+        """Which rows were computed from a version."""
+        return [i for i, s in enumerate(self.staleness) if self.version - s == version]
+
+
+class FedHist(Policy[FedHistSettings]):
+    """Weighs updates by staleness and by what their senders' earlier updates were worth, and mixes in the past.
+
+        EGS  gt_i = g_i + alpha * co_i,   co_i = argmin_{G in GH} cos(g_i, G)
+        HAA  p = normalise(max(0, (e/2)^-(s_i + 1) + lambda * U[client i]));   Gagg = sum_i p_i gt_i
+        INA  direction_d = G = Gagg / |Gagg| * (1/K) sum_i |g_i|
+        then, of the round h before, with S the updates that came since and were computed from its model:
+        util = (sim - sim_T) * ph * |S|,   sim = cos(g, mean S),   U <- (1 - gamma) U + gamma * util
+        ph = 1 - (e/2)^-(s + 1) where sim >= sim_T, else (e/2)^-(s + 1);   nothing where S is empty
+
+    s: staleness, rounds, 0 is fresh. g: rows of updates.matrix_Kd, float32, one device; not written to. GH: the last h
+    directions, [h, d] float32; of equal cosines the most recent counts. U: [N] float64, zeros at first. The rows of the
+    last h + 1 rounds are kept: on a CPU where the context keeps large memories, else on the device. What an option
+    leaves out is not kept either. h is that of the run's round size; where it is not known, of the first round that has
+    updates. A Gagg that is but rounding keeps its length. An empty round takes no step and adds no direction to GH; nor
+    does a direction that float32 does not hold.
+    Source: algorithms.md 2.15.
+    """
+
+    Settings = FedHistSettings
+    loops = ("k-async",)
+    memory = "h d + (h + 1) K d + N"
+    source = "Jiang et al., Knowledge Rumination for Client Utility Evaluation (FedHist); algorithms.md 2.15"
+
+    def __init__(self, settings: FedHistSettings, context: PolicyContext) -> None:
+        super().__init__(settings, context)
+        self._alpha = settings.alpha if settings.egs else 0.0
+        self._judges = settings.haa == "full" and settings.utility_weight > 0
+        self._h = settings.h
+        if self._h is None and context.round_size is not None:
+            self._h = _backtracking(context.clients, context.round_size)
+        self._history_hd = torch.empty(0, self.dimension)
+        self._history_lengths_h = torch.empty(0, dtype=torch.float64)
+        self._pushed = 0  # directions ever; the one before last is at (pushed - 2) % h
+        self._utility_N = torch.zeros(context.clients, dtype=torch.float64)
+        self._rounds: list[_Round] = []  # oldest first
+        self._spare: Tensor | None = None
+
+    @torch.no_grad()
+    def step(self, batch: UpdateBatch) -> Step:
+        weights_K = self._weights(batch)
+        if len(batch) == 0:
+            self.result_d.zero_()
+        else:
+            self._h = self._h or _backtracking(self.clients, len(batch))
+            self._aggregate(batch, weights_K)
+        if self._judges and self._h is not None:
+            self._judge(batch.version - self._h)
+        return Step(direction_d=self.result_d, rate_factor=1.0, weights_K=weights_K)
+
+    def _weights(self, batch: UpdateBatch) -> Tensor:
+        """HAA: p."""
+        if self.settings.haa == "off":
+            return uniform(len(batch))
+        fresh_K = exponential(batch.staleness_K + 1)
+        useful_K = self.settings.utility_weight * self._utility_N[batch.client_ids_K.cpu()]
+        return normalise((fresh_K + useful_K if self._judges else fresh_K).clamp(min=0))
+
+    def _aggregate(self, batch: UpdateBatch, weights_K: Tensor) -> None:
+        """G into result_d and the history, the rows into the rounds."""
+        matrix_Kd, result_d = batch.matrix_Kd, self.result_d
+        held_nd = self._history_hd[: min(self._pushed, self._h or 0)] if self._alpha else matrix_Kd[:0]
+        block = self._block(len(batch)) if self._judges else None
+        own, along = [], []
+        for columns in column_chunks(matrix_Kd):
+            part_Kc = matrix_Kd[:, columns]
+            own.append(torch.linalg.vector_norm(part_Kc, dim=1))
+            weighted_sum(part_Kc, weights_K, out_d=result_d[columns])
+            along.append(part_Kc @ held_nd[:, columns].T)
+            if block is not None:
+                block[: len(batch), columns].copy_(part_Kc)
+        lengths_K, along_Kn = passes.length(own), passes.total(along)
+        if block is not None:
+            self._rounds.append(
+                _Round(
+                    version=batch.version,
+                    clients=batch.client_ids_K.tolist(),
+                    staleness=batch.staleness_K.tolist(),
+                    lengths_K=lengths_K,
+                    block=block,
+                )
+            )
+        opposite_K = self._opposite(matrix_Kd, lengths_K, along_Kn)
+        fused_K = self._fused_lengths(matrix_Kd, lengths_K, along_Kn, opposite_K)
+        length = self._fuse(opposite_K, weights_K)
+        if not math.isfinite(length):
+            return
+        if self.settings.ina and length > max(
+            passes.NO_DIRECTION, passes.ROUNDING * float(weights_K @ fused_K)
+        ):
+            wanted_K = lengths_K if self.settings.ina_norms == "raw" else fused_K
+            wanted = float(wanted_K.mean())
+            result_d.mul_(wanted / length)
+            length = wanted
+        if self._alpha:
+            self._push(length)
+
+    def _opposite(self, matrix_Kd: Tensor, lengths_K: Tensor, along_Kn: Tensor) -> list[int]:
+        """Which direction of the history each update is fused with: EGS's argmin. Empty when there is none."""
+        held = along_Kn.shape[1]
+        if held == 0:
+            return []
+        cosines_Kn = passes.cosines(along_Kn, lengths_K[:, None] * self._history_lengths_h[:held])
+        # Not `<=`: a product that float32 does not hold compares with nothing.
+        near_Kn = ~(cosines_Kn > cosines_Kn.min(1, keepdim=True).values + _NEAR)
+        opposite = []
+        for i, near_n in enumerate(near_Kn):
+            candidates = near_n.nonzero().flatten().tolist()
+            candidates.sort(key=lambda slot: (slot - self._pushed) % held, reverse=True)  # the latest first
+            if len(candidates) > 1:
+                candidates.sort(key=partial(self._cosine, matrix_Kd[i]))
+            opposite.append(candidates[0])
+        return opposite
+        return opposite
+
+    def _cosine(self, g_d: Tensor, slot: int) -> float:
+        """cos(g, G) in float64 throughout: equal directions get the same bits."""
+        history_d = self._history_hd[slot]
+        lengths = math.sqrt(passes.inner(g_d) * passes.inner(history_d))
+        return passes.inner(g_d, history_d) / lengths if lengths > passes.NO_DIRECTION else 0.0
+
+    def _fused_lengths(
+        self, matrix_Kd: Tensor, lengths_K: Tensor, along_Kn: Tensor, opposite_K: list[int]
+    ) -> Tensor:
+        """|gt_i|, [K] float64 on the CPU."""
+        if not opposite_K:
+            return lengths_K
+        along_K = along_Kn[range(len(opposite_K)), opposite_K]
+        other_K = self._history_lengths_h[opposite_K]
+        return passes.fused_lengths(
+            lengths_K,
+            along_K,
+            other_K,
+            self._alpha,
+            lambda i: (matrix_Kd[i], self._history_hd[opposite_K[i]]),
+        )[0]
+
+    def _fuse(self, opposite_K: list[int], weights_K: Tensor) -> float:
+        """Add alpha * sum_i p_i co_i to result_d; gives |Gagg|."""
+        shares: dict[int, float] = {}
+        for slot, weight in zip(opposite_K, weights_K.tolist(), strict=bool(opposite_K)):
+            shares[slot] = shares.get(slot, 0.0) + self._alpha * weight
+        own = []
+        for columns in column_chunks(self.result_d[None]):
+            result_c = self.result_d[columns]
+            for slot, share in shares.items():
+                result_c.add_(self._history_hd[slot, columns], alpha=share)
+            own.append(torch.linalg.vector_norm(result_c))
+        return float(passes.length(own))
+
+    def _push(self, length: float) -> None:
+        """Add result_d to the history, in place of the oldest when there are h."""
+        assert self._h is not None
+        if self._pushed == 0:
+            self._history_hd = self._room(self._h)
+            self._history_lengths_h = torch.zeros(self._h, dtype=torch.float64)
+        slot = self._pushed % self._h
+        self._history_hd[slot].copy_(self.result_d)
+        self._history_lengths_h[slot] = length
+        self._pushed += 1
+
+    def _judge(self, version: int) -> None:
+        """The utilities of a round's clients, by what since came from the same model; then let go of that round."""
+        since = [(each, i) for each in self._rounds for i in each.places_from(version)]
+        for judged in self._rounds:
+            if judged.version == version and since:
+                self._update(judged, since)
+        done = [each.block for each in self._rounds if each.version <= version]
+        self._spare = max([*done, *([] if self._spare is None else [self._spare])], key=len, default=None)
+        self._rounds = [each for each in self._rounds if each.version > version]
+
+    def _update(self, judged: _Round, since: list[tuple[_Round, int]]) -> None:
+        """U of the clients of a round. since: S, as rounds and rows in them."""
+        settings, count = self.settings, len(since)
+        along, own = [], []
+        for columns in column_chunks(judged.rows_Kd):
+            part_Kc = judged.rows_Kd[:, columns]
+            sum_c = torch.zeros_like(part_Kc[0])
+            for each, i in since:
+                sum_c.add_(each.block[i, columns])
+            along.append(torch.mv(part_Kc, sum_c))
+            own.append(torch.linalg.vector_norm(sum_c))
+        length, terms = float(passes.length(own)), sum(float(each.lengths_K[i]) for each, i in since)
+        similar_K = passes.cosines(passes.total(along) / count, judged.lengths_K * length / count)
+        if length <= passes.ROUNDING * terms:
+            similar_K = torch.zeros_like(similar_K)
+        old_K = exponential(torch.tensor(judged.staleness) + 1)
+        worth_K = torch.where(similar_K >= settings.similarity_min, 1 - old_K, old_K)
+        utility_K = (similar_K - settings.similarity_min) * worth_K * count
+        for client, utility in zip(judged.clients, utility_K.tolist(), strict=True):
+            self._utility_N[client] += settings.gamma * (utility - self._utility_N[client])
+
+    def _block(self, rows: int) -> Tensor:
+        """Memory for the rows of a round: that of a round let go of, where it is large enough."""
+        spare, self._spare = self._spare, None
+        return spare if spare is not None and len(spare) >= rows else self._room(rows)
+
+    def _room(self, rows: int) -> Tensor:
+        if self.device.type == "cpu":
+            return self.context.allocate(rows, self.dimension)
+        return torch.empty(rows, self.dimension, dtype=torch.float32, device=self.device)
+
+    def state_dict(self) -> dict[str, Any]:
+        held, rounds = min(self._pushed, self._h or 0), self._rounds
+        return {
+            "h": self._h or 0,
+            "history_nd": self._history_hd[:held].clone(),
+            "history_lengths_n": self._history_lengths_h[:held].clone(),
+            "pushed": self._pushed,
+            "utility_N": self._utility_N.clone(),
+            "rounds": [each.version for each in rounds],
+            "round_sizes": [len(each.clients) for each in rounds],
+            "clients_M": [client for each in rounds for client in each.clients],
+            "staleness_M": [s for each in rounds for s in each.staleness],
+            "lengths_M": torch.cat([torch.empty(0).double(), *(each.lengths_K for each in rounds)]),
+            "rows_Md": torch.cat([torch.empty(0, self.dimension), *(each.rows_Kd for each in rounds)]),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self._h, self._pushed = state["h"] or None, state["pushed"]
+        self._utility_N.copy_(state["utility_N"])
+        held = len(state["history_nd"])
+        if held:
+            assert self._h is not None
+            self._history_hd = self._room(self._h)
+            self._history_hd[:held].copy_(state["history_nd"])
+            self._history_lengths_h = torch.zeros(self._h, dtype=torch.float64)
+            self._history_lengths_h[:held].copy_(state["history_lengths_n"])
+        self._rounds, self._spare, first = [], None, 0
+        for version, size in zip(state["rounds"], state["round_sizes"], strict=True):
+            of_round = slice(first, first + size)
+            block = self._room(size)
+            block.copy_(state["rows_Md"][of_round])
+            self._rounds.append(
+                _Round(
+                    version=version,
+                    clients=list(state["clients_M"][of_round]),
+                    staleness=list(state["staleness_M"][of_round]),
+                    lengths_K=state["lengths_M"][of_round].clone(),
+                    block=block,
+                )
+            )
+            first += size
+
+
+def _backtracking(clients: int, round_size: int) -> int:
+    """N / (2 K), to the nearest whole number, halves up; at least 1."""
+    return max(1, math.floor(clients / (2 * round_size) + 0.5))

@@ -1,0 +1,80 @@
+"""What the policies that compare whole vectors share: lengths and inner products, made in passes over columns.
+
+A pass takes a few columns at a time (`weights.column_chunks`) and makes everything that it can of them while they are
+in the cache. The products of one chunk are float32, those of all chunks are added in float64: that is good to about
+1e-7 of |a||b|, at the price of a read. Where a difference of products leaves fewer digits, `inner` gives all.
+
+Legend: K updates of the round, in order of arrival; d parameters; c columns of one chunk.
+"""
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from unstale.policies.weights import column_chunks
+
+NO_DIRECTION = 1e-12
+"""Two vectors whose lengths' product is at most this have cosine 0: algorithms.md 1.5."""
+
+ROUNDING = 2.0**-22
+"""A weighted sum shorter than this share of its terms is what float32 leaves of 0: it points nowhere."""
+
+_CANCELLED = 0.1
+"""Below this share of |a|^2 + |b|^2, |a + b|^2 is computed directly: the products leave too few digits of it."""
+
+
+def total(parts: list[Tensor]) -> Tensor:
+    """The sum of what the chunks gave, float64 on the CPU; 0 where there was no chunk."""
+    return torch.stack(parts).to("cpu", torch.float64).sum(0)
+
+
+def length(parts: list[Tensor]) -> Tensor:
+    """Lengths from those of the chunks, float64 on the CPU. Those under 1e-18 come out too small."""
+    return torch.stack(parts).to("cpu", torch.float64).square().sum(0).sqrt()
+
+
+def cosines(products: Tensor, lengths: Tensor) -> Tensor:
+    """cos(a, b) from a . b and |a||b|; 0 where |a||b| <= 1e-12. Both float64, of one shape."""
+    return torch.where(lengths > NO_DIRECTION, products / lengths, 0.0)
+
+
+def inner(
+    first_d: Tensor, second_d: Tensor | None = None, *, shift_d: Tensor | None = None, alpha: float = 0.0
+) -> float:
+    """(a + alpha * x) . b in float64 throughout, several times as slow as in float32; its own square without b.
+
+    first_d (a), second_d (b), shift_d (x): [d] float32 on one device.
+    """
+    where = "cpu" if first_d.device.type == "mps" else first_d.device  # mps has no float64
+    result = 0.0
+    for columns in column_chunks(first_d[None]):
+        left_c = first_d[columns].to(where, torch.float64)
+        if shift_d is not None:
+            left_c.add_(shift_d[columns].to(where, torch.float64), alpha=alpha)
+        right_c = left_c if second_d is None else second_d[columns].to(where, torch.float64)
+        result += float(torch.dot(left_c, right_c))
+    return result
+
+
+def fused_lengths(
+    own_K: Tensor,
+    along_K: Tensor,
+    other_K: Tensor,
+    alpha: float,
+    vectors: Callable[[int], tuple[Tensor, Tensor]],
+) -> tuple[Tensor, list[int]]:
+    """|g_i + alpha * x_i|, [K] float64 on the CPU, and for which rows the products did not give it.
+
+    own_K: |g_i|. along_K: g_i . x_i. other_K: |x_i|. vectors: gives g_i and x_i, for rows where they nearly cancel.
+    """
+    scale_K = own_K.square() + (alpha * other_K).square()
+    squares_K = scale_K + 2 * alpha * along_K
+    # Not `<`: a product that float32 does not hold compares with nothing.
+    cancelled = (~(squares_K >= _CANCELLED * scale_K)).nonzero().flatten().tolist()
+    lengths_K = squares_K.sqrt()
+    for i in cancelled:
+        g_d, x_d = vectors(i)
+        lengths_K[i] = math.sqrt(inner(g_d, shift_d=x_d, alpha=alpha))
+    return lengths_K, cancelled

@@ -1,0 +1,69 @@
+"""What the policies that remember every client share: a row for each client, exchanged a few columns at a time.
+
+Legend: N clients; L of them in this round, each once; K updates of the round; d parameters; c columns of one chunk.
+"""
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from unstale.policies.policy import PolicyContext, UpdateBatch
+from unstale.policies.weights import column_chunks
+
+
+def latest_rows(client_ids_K: Tensor) -> dict[int, int]:
+    """The row of the last update of each client, by client."""
+    return {client: row for row, client in enumerate(client_ids_K.tolist())}
+
+
+def host_like(vector_d: Tensor) -> Tensor:
+    """The vector itself where it lies on the host; else as much memory there."""
+    return vector_d if vector_d.device.type == "cpu" else torch.empty_like(vector_d, device="cpu")
+
+
+def float64_zeros(context: PolicyContext) -> Tensor:
+    """[d] float64 on the host, where the context keeps what is too large for the device."""
+    return context.allocate(1, 2 * context.dimension)[0].view(torch.float64)
+
+
+class RowMemory:
+    """The last update of every client: rows_Nd, float32 on the host, zeros at first."""
+
+    def __init__(self, context: PolicyContext) -> None:
+        self.rows_Nd = context.allocate(context.clients, context.dimension)
+
+    def exchange(self, batch: UpdateBatch, latest: dict[int, int]) -> Iterator[tuple[slice, Tensor, Tensor]]:
+        """Remember the round's updates; the memory holds them when the iterator is exhausted.
+
+        latest: as `latest_rows` has it, which rows of the batch to remember. Gives, for each chunk of columns, the new
+        rows and those that they replace, [L, c] float32 on the host, in the order of `latest`, for reading.
+        """
+        matrix_Kd = batch.matrix_Kd.cpu()
+        rows = list(latest.values())
+        new_Ld = matrix_Kd if rows == list(range(len(batch))) else matrix_Kd[rows]
+        clients_L = torch.tensor(list(latest), dtype=torch.int64)
+        for columns in column_chunks(new_Ld):
+            held_Nc, new_Lc = self.rows_Nd[:, columns], new_Ld[:, columns]
+            old_Lc = held_Nc.index_select(0, clients_L)
+            held_Nc.index_copy_(0, clients_L, new_Lc)
+            yield columns, new_Lc, old_Lc
+
+
+class SummedRows(RowMemory):
+    """Rows and their sum: sum_d, float64 on the host, kept up to date by what changes.
+
+    In float64, because what a row adds must leave with it. In float32 each change would leave a rounding error of the
+    size of the largest row of its time, for ever: after large rows in the beginning little else.
+    """
+
+    def __init__(self, context: PolicyContext) -> None:
+        super().__init__(context)
+        self.sum_d = torch.zeros(context.dimension, dtype=torch.float64)
+
+    def replace(self, batch: UpdateBatch, latest: dict[int, int]) -> Iterator[tuple[slice, Tensor, Tensor]]:
+        """As `exchange`, but gives the sum before the round, [c] float64, not to be kept, and how much it changes."""
+        for columns, new_Lc, old_Lc in self.exchange(batch, latest):
+            change_c = new_Lc.sum(0, dtype=torch.float64).sub_(old_Lc.sum(0, dtype=torch.float64))
+            yield columns, self.sum_d[columns], change_c
+            self.sum_d[columns].add_(change_c)

@@ -1,0 +1,34 @@
+"""Weighted aggregation: an update loses half of its weight in every so many rounds."""
+
+from pydantic import Field
+
+from unstale.policies.policy import Policy, PolicySettings, Step, UpdateBatch
+from unstale.policies.weights import halving, uniform
+
+
+class WeightedSettings(PolicySettings):
+    half_life: float = Field(
+        20.0,
+        gt=0,
+        description="Rounds in which an update loses half of its weight.",
+        json_schema_extra={"source": "code released with Wang & Gao"},
+    )
+
+
+class Weighted(Policy[WeightedSettings]):
+    """The average of the updates, each damped by half for every half-life that it is late.
+
+        direction_d = (1/K) * sum_i 2^(-s_i / half_life) * g_i
+
+    s: staleness, rounds, 0 is fresh; the source's epochs are rounds. g: rows of updates.matrix_Kd, float32, one device;
+    not written to. Not normalised: a round of stale updates takes a smaller step.
+    Source: algorithms.md 2.20.
+    """
+
+    Settings = WeightedSettings
+    loops = ("sync", "k-async")
+    source = "Wang & Gao, Unlimited Staleness in Federated Learning (baseline); algorithms.md 2.20"
+
+    def step(self, batch: UpdateBatch) -> Step:
+        weights_K = uniform(len(batch)) * halving(batch.staleness_K, self.settings.half_life)
+        return self.weighted(batch, weights_K)

@@ -1,0 +1,286 @@
+"""WKAFL: an estimate of the unbiased gradient from fresh updates, then the updates that point its way."""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, Literal, Self
+
+import torch
+from pydantic import Field, model_validator
+from pydantic_core import PydanticCustomError
+from torch import Tensor
+
+from unstale.flat import is_finite
+from unstale.policies import passes
+from unstale.policies.policy import Policy, PolicyContext, PolicySettings, Step, UpdateBatch
+from unstale.policies.weights import column_chunks, exponential, normalise, uniform, weighted_sum
+
+_RELEASED = "WKAFL's released code, the paper prints none"
+
+
+class WkaflSettings(PolicySettings):
+    alpha: float = Field(
+        0.1,
+        ge=0,
+        description="What the estimate of the round before counts in each update.",
+        json_schema_extra={"source": _RELEASED},
+    )
+    clip_bound: float | None = Field(
+        None,
+        gt=0,
+        description="CB: longer vectors are cut to this length; null: none are.",
+        json_schema_extra={"source": "ours: the released bounds of 70 to 500 belong to pixels of 0 to 255"},
+    )
+    stage_two_bound: float = Field(
+        5.0,
+        gt=0,
+        description="B: in stage two, vectors longer than this many times the estimate are cut to that.",
+        json_schema_extra={"source": _RELEASED + "; 10 for EMNIST"},
+    )
+    beta: float = Field(
+        10.0,
+        ge=0,
+        description="How much more similar updates weigh: exp(beta * cosine).",
+        json_schema_extra={"source": _RELEASED + "; 50 for CIFAR-10, 20 for CelebA"},
+    )
+    similarity_min: float = Field(
+        0.3,
+        ge=-1,
+        le=1,
+        description="The least cosine with the estimate that an update needs to be selected.",
+        json_schema_extra={"source": _RELEASED},
+    )
+    gamma: float = Field(
+        0.01,
+        ge=0,
+        description="How much staleness lowers the learning rate: it is divided by 1 + gamma * the least of the round.",
+        json_schema_extra={"source": _RELEASED + "; 0.1 for EMNIST, 0.05 for CelebA"},
+    )
+    stage_two_loss: float | None = Field(
+        None,
+        ge=0,
+        description="Stage two begins with the first round whose average loss is at most this; null: not by loss.",
+        json_schema_extra={
+            "source": "WKAFL paper, which gives no value; its algorithm has the sum, its text the average"
+        },
+    )
+    stage_two_round: int | None = Field(
+        None,
+        ge=0,
+        description="Stage two begins with this version; null: halfway, where neither a loss is set nor no end known.",
+        json_schema_extra={"source": "ours: half of the rounds; WKAFL's released code: 1000 to 5000"},
+    )
+    momentum: Literal["estimate", "aggregate"] = Field(
+        "estimate",
+        description="What the next round's updates get a share of: this round's estimate, or its direction.",
+        json_schema_extra={
+            "source": "WKAFL paper, Eq. 4; its convergence section and released code: aggregate"
+        },
+    )
+    rate_staleness: Literal["zero-based", "one-based"] = Field(
+        "zero-based",
+        description="Whether a fresh update has staleness 0 or 1 in the rule of the learning rate.",
+        json_schema_extra={"source": "WKAFL paper, remark on Eq. 10; its released code: one-based"},
+    )
+    threshold: Literal["inclusive", "strict"] = Field(
+        "inclusive",
+        description="Whether a cosine of exactly similarity_min selects.",
+        json_schema_extra={"source": "WKAFL paper, Eq. 6; its released code: strict"},
+    )
+    zero_gradient: Literal["dissimilar", "similar"] = Field(
+        "dissimilar",
+        description="Whether the cosine of a zero vector counts as 0 or as 1.",
+        json_schema_extra={"source": "ours; WKAFL's released code: similar in two of four files"},
+    )
+    no_gradient_selection: bool = Field(
+        False,
+        description="Ablation: step along the estimate.",
+        json_schema_extra={"source": "WKAFL paper, ablations"},
+    )
+    no_staleness: bool = Field(
+        False,
+        description="Ablation: the estimate is a plain average, and the learning rate stays.",
+        json_schema_extra={"source": "WKAFL paper, ablations"},
+    )
+    no_non_iidness: bool = Field(
+        False,
+        description="Ablation: alpha is 0.",
+        json_schema_extra={"source": "WKAFL paper, ablations"},
+    )
+
+    @model_validator(mode="after")
+    def _one_rule_for_stage_two(self) -> Self:
+        if self.stage_two_loss is not None and self.stage_two_round is not None:
+            raise PydanticCustomError(
+                "stage_two",
+                "settings 'stage_two_loss' and 'stage_two_round' are both set, expected at most one of them",
+            )
+        return self
+
+
+class Wkafl(Policy[WkaflSettings]):
+    """Estimates the unbiased gradient from the freshest updates, and keeps those that are similar to it.
+
+        gt_i = g_i + alpha * e_prev;   gc_i = clip(gt_i, CB)
+        e = sum_i a_i gc_i,   a = normalise((e/2)^-s_i)
+        p_i ~ exp(beta * cos(gc_i, e)) where the cosine is at least similarity_min, else 0
+        in stage two:  gc_i <- clip(gc_i, B * |e|)
+        direction_d = sum_i p_i gc_i, or e where nothing is selected;   rate_factor = 1 / (gamma * min s_i + 1)
+        e_prev <- e
+
+    s: staleness, rounds, 0 is fresh. g: rows of updates.matrix_Kd, float32, one device; not written to. e_prev: [d]
+    float32, zeros at first. Stage two begins by loss or by version, and never ends; where neither rule is set, at half
+    of the run's rounds, and never where that number is not known. An estimate that is but rounding is similar to
+    nothing. The weights of the step are p, or a where nothing is selected. An empty round changes nothing; an estimate
+    that float32 does not hold is not remembered.
+    No gt is ever written: every sum of them is one of rows and of e_prev, and so are their lengths and products.
+    Source: algorithms.md 2.14, steps 1 to 9.
+    """
+
+    Settings = WkaflSettings
+    loops = ("k-async",)
+    memory = "2 d + the stage"
+    reference_defaults = MappingProxyType(
+        {"momentum": "aggregate", "rate_staleness": "one-based", "threshold": "strict"}
+    )
+    source = (
+        "Zhou et al. 2022, Towards Efficient and Stable K-Asynchronous Federated Learning; algorithms.md 2.14"
+    )
+
+    def __init__(self, settings: WkaflSettings, context: PolicyContext) -> None:
+        super().__init__(settings, context)
+        self._alpha = 0.0 if settings.no_non_iidness else settings.alpha
+        self._previous_d = torch.zeros(self.dimension, dtype=torch.float32, device=self.device)
+        self._estimate_d = torch.zeros_like(self._previous_d)
+        self._stage = 1
+
+    @torch.no_grad()
+    def step(self, batch: UpdateBatch) -> Step:
+        if len(batch) == 0:
+            weights_K = uniform(0)
+            return Step(direction_d=self.result_d.zero_(), rate_factor=1.0, weights_K=weights_K)
+        if self._stage == 1 and self._stage_two_begins(batch):
+            self._stage = 2
+        fused = _Fused(batch.matrix_Kd, self._previous_d, self._alpha)
+        kept_K = _clipped(fused.lengths_K, self.settings.clip_bound)
+        late_K = batch.staleness_K - batch.staleness_K.min()
+        shares_K = uniform(len(batch)) if self.settings.no_staleness else normalise(exponential(late_K))
+        along_K, length = fused.estimate(shares_K * kept_K, out_d=self._estimate_d)
+        selected_K = self._selected(along_K * kept_K, fused.lengths_K * kept_K, shares_K, length)
+        if selected_K is None:
+            self.result_d.copy_(self._estimate_d)
+        else:
+            if self._stage == 2:
+                kept_K = kept_K * _clipped(fused.lengths_K * kept_K, self.settings.stage_two_bound * length)
+            fused.sum(selected_K * kept_K, out_d=self.result_d)
+        self._remember()
+        return Step(
+            direction_d=self.result_d,
+            rate_factor=self._rate_factor(batch),
+            weights_K=shares_K if selected_K is None else selected_K,
+        )
+
+    def _stage_two_begins(self, batch: UpdateBatch) -> bool:
+        settings = self.settings
+        if settings.stage_two_loss is not None:
+            return float(batch.loss_K.to("cpu", torch.float64).mean()) <= settings.stage_two_loss
+        if settings.stage_two_round is not None:
+            return batch.version >= settings.stage_two_round
+        return self.context.rounds is not None and batch.version >= self.context.rounds // 2
+
+    def _selected(self, along_K: Tensor, lengths_K: Tensor, shares_K: Tensor, length: float) -> Tensor | None:
+        """p, [K] float64 on the CPU; None where the direction is e.
+
+        along_K: gc_i . e. lengths_K: |gc_i|. length: |e|.
+        """
+        settings = self.settings
+        if settings.no_gradient_selection:
+            return None
+        similar_K = passes.cosines(along_K, lengths_K * length)
+        if length <= passes.ROUNDING * float(shares_K @ lengths_K):
+            similar_K = torch.zeros_like(similar_K)
+        if settings.zero_gradient == "similar":
+            similar_K = torch.where(lengths_K <= passes.NO_DIRECTION, 1.0, similar_K)
+        least = settings.similarity_min
+        chosen_K = similar_K >= least if settings.threshold == "inclusive" else similar_K > least
+        if not bool(chosen_K.any()):
+            return None
+        raw_K = torch.exp(settings.beta * (similar_K - similar_K[chosen_K].max())) * chosen_K
+        return raw_K / raw_K.sum()
+
+    def _remember(self) -> None:
+        """e_prev <- e, or the direction."""
+        if self.settings.momentum == "aggregate":
+            self._estimate_d.copy_(self.result_d)
+        if is_finite(self._estimate_d):
+            self._previous_d, self._estimate_d = self._estimate_d, self._previous_d
+
+    def _rate_factor(self, batch: UpdateBatch) -> float:
+        if self.settings.no_staleness:
+            return 1.0
+        late = int(batch.staleness_K.min()) + (self.settings.rate_staleness == "one-based")
+        return 1 / (self.settings.gamma * late + 1)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"previous_d": self._previous_d.clone(), "stage": self._stage}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self._previous_d.copy_(state["previous_d"])
+        self._stage = state["stage"]
+
+
+class _Fused:
+    """The vectors gt_i = g_i + alpha * x of a round, never written out.
+
+    matrix_Kd: g. shift_d: x. lengths_K: |gt_i|, [K] float64 on the CPU.
+    """
+
+    def __init__(self, matrix_Kd: Tensor, shift_d: Tensor, alpha: float) -> None:
+        self._matrix_Kd, self._shift_d, self._alpha = matrix_Kd, shift_d, alpha
+        own, along, shift = [], [], []
+        for columns in column_chunks(matrix_Kd):
+            part_Kc, shift_c = matrix_Kd[:, columns], shift_d[columns]
+            own.append(torch.linalg.vector_norm(part_Kc, dim=1))
+            if alpha:
+                along.append(torch.mv(part_Kc, shift_c))
+                shift.append(torch.linalg.vector_norm(shift_c))
+        self.lengths_K = passes.length(own)
+        self._cancelled: list[int] = []
+        if alpha:
+            self.lengths_K, self._cancelled = passes.fused_lengths(
+                self.lengths_K,
+                passes.total(along),
+                passes.length(shift),
+                alpha,
+                lambda i: (matrix_Kd[i], shift_d),
+            )
+
+    def estimate(self, weights_K: Tensor, out_d: Tensor) -> tuple[Tensor, float]:
+        """e = sum_i weights_i gt_i into out_d; gives gt_i . e, [K] float64 on the CPU, and |e|."""
+        along, shift, own = [], [], []
+        for columns in column_chunks(self._matrix_Kd):
+            part_Kc, shift_c, sum_c = self._matrix_Kd[:, columns], self._shift_d[columns], out_d[columns]
+            self._sum(part_Kc, shift_c, weights_K, sum_c)
+            along.append(torch.mv(part_Kc, sum_c))
+            shift.append(torch.dot(shift_c, sum_c))
+            own.append(torch.linalg.vector_norm(sum_c))
+        along_K = passes.total(along) + self._alpha * passes.total(shift)
+        for i in self._cancelled:
+            along_K[i] = passes.inner(self._matrix_Kd[i], out_d, shift_d=self._shift_d, alpha=self._alpha)
+        return along_K, float(passes.length(own))
+
+    def sum(self, weights_K: Tensor, out_d: Tensor) -> None:
+        """sum_i weights_i gt_i into out_d. weights_K: [K] float64 on the CPU."""
+        for columns in column_chunks(self._matrix_Kd):
+            self._sum(self._matrix_Kd[:, columns], self._shift_d[columns], weights_K, out_d[columns])
+
+    def _sum(self, part_Kc: Tensor, shift_c: Tensor, weights_K: Tensor, out_c: Tensor) -> None:
+        weighted_sum(part_Kc, weights_K, out_d=out_c)
+        if self._alpha:
+            out_c.add_(shift_c, alpha=self._alpha * float(weights_K.sum()))
+
+
+def _clipped(lengths_K: Tensor, bound: float | None) -> Tensor:
+    """What is left of vectors of these lengths when none may be longer than the bound; all of zero vectors."""
+    if bound is None:
+        return torch.ones_like(lengths_K)
+    return torch.where(lengths_K > bound, bound / lengths_K, 1.0)

@@ -1,0 +1,108 @@
+"""FedAvg(S): the lot, and the rounds that pass until everyone who was picked has come (algorithms.md 2.2)."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from unstale.errors import UserError
+from unstale.policies import Policy, UpdateBatch, create
+from unstale.seeds import Stream, stream
+
+CLIENTS = 6
+SEED = 7
+
+
+def policy(**settings: object) -> Policy:
+    return create("fedavg-s", dimension=1, clients=CLIENTS, seed=SEED, **settings)
+
+
+def round_of(version: int, clients: list[int]) -> UpdateBatch:
+    """Client i sends 2^i, so that a sum says who is in it."""
+    rows = len(clients)
+    return UpdateBatch(
+        version=version,
+        matrix_Kd=torch.tensor([[2.0**client] for client in clients]).reshape(rows, 1),
+        staleness_K=torch.zeros(rows, dtype=torch.int64),
+        num_examples_K=torch.ones(rows, dtype=torch.int64),
+        loss_K=torch.ones(rows),
+        client_ids_K=torch.tensor(clients, dtype=torch.int64),
+    )
+
+
+def picked(version: int, among: int, size: int) -> list[int]:
+    return stream(SEED, Stream.SELECTION, version).choice(among, size=size, replace=False).tolist()
+
+
+def test_up_to_s_updates_are_averaged() -> None:
+    assert policy(size=3).step(round_of(0, [0, 2, 5])).direction_d.item() == pytest.approx((1 + 4 + 32) / 3)
+
+
+def test_of_more_than_s_updates_s_are_drawn() -> None:
+    clients = [5, 0, 3, 1]
+    step = policy(size=2).step(round_of(9, clients))
+    rows = picked(9, among=4, size=2)
+    assert step.weights_K.tolist() == [0.5 if row in rows else 0.0 for row in range(4)]
+    assert step.direction_d.item() == sum(2.0 ** clients[row] for row in rows) / 2
+
+
+def test_every_update_has_the_same_chance() -> None:
+    subject = policy(size=2)
+    versions = 600
+    counts = sum(
+        (subject.step(round_of(version, [0, 1, 2, 3])).weights_K > 0).to(torch.int64)
+        for version in range(versions)
+    )
+    expected, deviation = versions / 2, (versions / 4) ** 0.5
+    assert all(abs(count - expected) < 4 * deviation for count in counts.tolist())
+
+
+def test_waiting_the_model_moves_when_the_last_of_the_picked_has_come() -> None:
+    chosen = picked(0, among=CLIENTS, size=3)
+    others = [client for client in range(CLIENTS) if client not in chosen]
+    subject = policy(size=3, wait_for_selected=True)
+    for version, clients in enumerate([[], [chosen[0], *others], [chosen[2], chosen[0]], others]):
+        step = subject.step(round_of(version, clients))
+        assert not step.counts
+        assert step.direction_d.tolist() == [0.0]
+        assert step.weights_K.tolist() == [0.0] * len(clients)
+    step = subject.step(round_of(4, [others[0], chosen[1]]))
+    assert step.counts
+    assert step.direction_d.item() == pytest.approx(sum(2.0**client for client in chosen) / 3)
+    assert step.weights_K.tolist() == [0.0, 1 / 3]
+
+
+def test_waiting_the_round_after_a_step_picks_anew() -> None:
+    subject = policy(size=2, wait_for_selected=True)
+    everyone = list(range(CLIENTS))
+    for version in range(4):
+        step = subject.step(round_of(version, everyone))
+        assert step.counts
+        assert step.direction_d.item() == sum(2.0**c for c in picked(version, among=CLIENTS, size=2)) / 2
+
+
+def test_waiting_the_first_update_of_a_client_is_the_one_that_counts() -> None:
+    chosen = picked(0, among=CLIENTS, size=2)
+    subject = policy(size=2, wait_for_selected=True)
+    twice = round_of(0, [chosen[0], chosen[0]])
+    subject.step(replace(twice, matrix_Kd=torch.tensor([[1.0], [100.0]])))
+    subject.step(replace(twice, version=1, matrix_Kd=torch.tensor([[100.0], [100.0]])))
+    step = subject.step(replace(round_of(2, [chosen[1]]), matrix_Kd=torch.tensor([[3.0]])))
+    assert step.direction_d.tolist() == [(1.0 + 3.0) / 2]
+
+
+def test_the_profile_reference_waits() -> None:
+    assert policy(size=2, profile="reference").settings.wait_for_selected
+
+
+def test_more_than_all_clients_are_refused() -> None:
+    with pytest.raises(
+        UserError, match=r"^setting 'size' of policy 'fedavg-s' is 7, expected at most .*, 6$"
+    ):
+        policy(size=7)
+
+
+def test_the_default_size_is_no_more_than_there_are_clients() -> None:
+    everyone = list(range(CLIENTS))
+    assert policy().step(round_of(0, everyone)).weights_K.tolist() == [1 / CLIENTS] * CLIENTS
+    assert policy(wait_for_selected=True).step(round_of(0, everyone)).counts

@@ -1,0 +1,109 @@
+"""GSGM over whole cycles, by hand: one parameter, four clients, alpha 1/2 (algorithms.md 2.10)."""
+
+import math
+
+import pytest
+import torch
+
+from unstale.policies import Policy, UpdateBatch, create
+
+
+def policy(**settings: object) -> Policy:
+    return create("gsgm", dimension=1, clients=4, alpha=0.5, **settings)
+
+
+def round_of(**gradients: float) -> UpdateBatch:
+    """`round_of(c0=8.0, c3=4.0)`: what clients 0 and 3 sent, in this order of arrival."""
+    return senders([(int(name[1:]), gradient) for name, gradient in gradients.items()])
+
+
+def senders(updates: list[tuple[int, float]]) -> UpdateBatch:
+    rows = len(updates)
+    return UpdateBatch(
+        version=0,
+        matrix_Kd=torch.tensor([gradient for _, gradient in updates]).reshape(rows, 1),
+        staleness_K=torch.zeros(rows, dtype=torch.int64),
+        num_examples_K=torch.ones(rows, dtype=torch.int64),
+        loss_K=torch.ones(rows),
+        client_ids_K=torch.tensor([client for client, _ in updates], dtype=torch.int64),
+    )
+
+
+def directions(subject: Policy, *rounds: UpdateBatch) -> list[float]:
+    return [subject.step(batch).direction_d.item() for batch in rounds]
+
+
+def test_the_momentum_is_the_average_over_the_last_cycle() -> None:
+    assert directions(
+        policy(),
+        round_of(c0=8.0, c1=4.0),  # q = 6;                A = (2/4) 6 = 3
+        round_of(c2=2.0, c3=0.0),  # q = 1;                A = 3 + (2/4) 1 = 3.5, then M = 3.5, A = 0
+        round_of(c1=1.0, c3=3.0),  # q = 2 + 3.5/2 = 3.75; A = 1.875
+        round_of(c0=5.0),  # q = 5 + 3.5/2 = 6.75;         A = 1.875 + (1/4) 6.75 = 3.5625
+        round_of(c2=1.0),  # q = 1 + 3.5/2 = 2.75;         A = 3.5625 + (1/4) 2.75 = 4.25, then M = 4.25
+        round_of(c2=0.0),  # q = 4.25/2
+    ) == [6.0, 1.0, 3.75, 6.75, 2.75, 2.125]
+
+
+def test_as_released_the_momentum_never_reaches_the_model() -> None:
+    subject = policy(released=True)
+    assert directions(
+        subject,
+        round_of(c0=8.0, c1=4.0),  # q = 6;                A = 6/4 = 1.5
+        round_of(c2=2.0, c3=0.0),  # the last one: M = 1.5, A = 0; q = 1 + 1.5/2 = 1.75; A = 1.75/4 = 0.4375
+        round_of(c1=1.0, c3=3.0),  # q = 2 + 1.5/2 = 2.75; A = 0.4375 + 2.75/4 = 1.125
+    ) == [6.0, 1.0, 2.0]
+    state = subject.state_dict()
+    assert state["momentum_d"].tolist() == [1.5]
+    assert state["sum_d"].tolist() == [1.125]
+    assert state["missing"] == [0, 2]
+
+
+def test_the_profile_reference_does_as_released() -> None:
+    assert policy(profile="reference").settings.released
+    assert not policy(profile="reference", released=False).settings.released
+
+
+def test_a_client_counts_once_in_a_cycle() -> None:
+    subject = policy()
+    subject.step(round_of(c0=8.0))
+    step = subject.step(senders([(0, 100.0), (1, 4.0), (2, 2.0), (1, 100.0)]))
+    assert step.direction_d.tolist() == [(4.0 + 2.0) / 2]
+    assert step.weights_K.tolist() == [0.0, 0.5, 0.5, 0.0]
+    assert subject.state_dict()["missing"] == [3]
+
+
+@pytest.mark.parametrize("released", [False, True])
+def test_a_round_of_clients_that_all_had_their_turn_ends_the_cycle(released: bool) -> None:
+    # A = 8/4 = 2; then M = 2, and the round is the first of the next cycle: q = 8 + 2/2 = 9, A = 9/4.
+    subject = policy(released=released)
+    subject.step(round_of(c0=8.0))
+    step = subject.step(senders([(0, 8.0), (0, 100.0)]))
+    assert step.direction_d.tolist() == [8.0 if released else 9.0]
+    assert step.weights_K.tolist() == [1.0, 0.0]
+    state = subject.state_dict()
+    assert (state["momentum_d"].item(), state["sum_d"].item()) == (8 / 4, 9 / 4)
+    assert state["missing"] == [1, 2, 3]
+
+
+def test_an_empty_round_moves_nothing_and_ends_no_cycle() -> None:
+    subject = policy()
+    subject.step(round_of(c0=8.0))
+    before = subject.state_dict()
+    step = subject.step(senders([]))
+    assert step.direction_d.tolist() == [0.0]
+    assert subject.state_dict() == before
+
+
+def test_with_everyone_in_every_round_the_momentum_is_the_last_step() -> None:
+    everyone = round_of(c0=4.0, c1=4.0, c2=4.0, c3=4.0)
+    assert directions(policy(), everyone, everyone, everyone) == [4.0, 4.0 + 4.0 / 2, 4.0 + 6.0 / 2]
+
+
+@pytest.mark.parametrize("released", [False, True])
+def test_a_step_that_float32_does_not_hold_does_not_stay_in_the_momentum(released: bool) -> None:
+    subject = policy(released=released)
+    subject.load_state_dict({**subject.state_dict(), "momentum_d": torch.tensor([3e38])})
+    subject.step(senders([(0, 3e38)] if not released else [(0, math.inf)]))
+    assert subject.state_dict()["sum_d"].tolist() == [0.0]
+    assert subject.state_dict()["missing"] == [1, 2, 3]
