@@ -72,7 +72,7 @@ def test_every_key_can_be_set_by_its_option_and_by_set(name: str, capsys: pytest
 
 
 def test_a_key_that_is_true_or_false_is_a_flag(capsys: pytest.CaptureFixture[str]) -> None:
-    assert [name for name, key in KEYS.items() if key.kind is bool] == ["server.insecure"]
+    assert [name for name, key in KEYS.items() if key.kind is bool] == ["data.download", "server.insecure"]
     for flag in ("--insecure", "--server.insecure"):
         assert shown(capsys, flag)["server.insecure"] is True
     assert shown(capsys, "--set", "server.insecure=true", "--no-insecure")["server.insecure"] is False
@@ -200,11 +200,21 @@ def test_policies_are_listed_for_programs(capsys: pytest.CaptureFixture[str]) ->
     assert main.run(["policies", "--json"]) == 0
     listed = json.loads(capsys.readouterr().out)
     assert tuple(policy["name"] for policy in listed) == names()
-    fields = {"name", "summary", "source", "needs_base_models", "settings"}
-    assert all(policy.keys() >= fields for policy in listed)
-    (normalise,) = [policy["settings"] for policy in listed if policy["name"] == "dynsgd"]
-    assert normalise[0]["name"] == "normalise"
-    assert (normalise[0]["default"], normalise[0]["expected"]) == (True, "true or false")
+    for policy in listed:
+        assert policy["summary"] and policy["source"] and policy["loops"] and policy["memory"]
+        for setting in policy["settings"]:
+            assert setting.keys() >= {"name", "type", "default", "range", "source", "description"}
+            assert setting["type"] and setting["source"] and setting["description"], (policy["name"], setting)
+
+
+def test_a_setting_is_listed_with_its_type_range_and_defaults(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.run(["policies", "--json", "fedasync"]) == 0
+    (fedasync,) = json.loads(capsys.readouterr().out)
+    assert (fedasync["loops"], fedasync["memory"]) == (["k-async"], "live versions")
+    settings = {setting["name"]: setting for setting in fedasync["settings"]}
+    assert (settings["alpha"]["type"], settings["alpha"]["range"]) == ("a number", "> 0 and <= 1")
+    assert (settings["b"]["default"], settings["b"]["reference_default"]) == (4, 6)
+    assert settings["staleness"]["type"] == "one of polynomial, constant, hinge"
 
 
 def test_policies_are_listed_for_people(
@@ -214,7 +224,18 @@ def test_policies_are_listed_for_people(
     assert main.run(["policies"]) == 0
     text = capsys.readouterr().out
     assert [name for name in names() if name not in text] == []
-    assert "normalise = true: true or false" in text
+
+
+def test_one_policy_is_shown_with_its_settings(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "300")
+    assert main.run(["policies", "fedavg", "gsgm"]) == 0
+    text = capsys.readouterr().out
+    assert "uniform, synchronous samples" in text
+    assert "2 d + N flags" in text
+    assert main.run(["policies", "fedavgg"]) == 2
+    assert "did you mean 'fedavg'" in capsys.readouterr().err
 
 
 def test_without_arguments_the_help_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
