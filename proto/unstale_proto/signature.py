@@ -10,7 +10,7 @@ from unstale_proto.messages import TensorSpec
 
 
 def digest(tensors: Sequence[TensorSpec]) -> str:
-    """SHA-256 in hex over the tensors in payload order, parameters and then buffers, each as PROTOCOL.md writes it down.
+    """SHA-256 in hex over the tensors in payload order, parameters and then buffers, each as PROTOCOL.md says.
 
     Every text is preceded by its length and every shape by its rank: two models never give the same bytes.
     """

@@ -2,11 +2,25 @@
 
 from collections.abc import Sequence
 
+from torch import Tensor
+
 from unstale.coordinator import actions, events
 from unstale.learner.updates import RoundUpdate, StagedUpdate
+from unstale.training.evaluate import Evaluation
 from unstale.training.local import LocalUpdate
 from unstale_proto.errors import Reason
-from unstale_proto.messages import Ack, Bye, Error, Heartbeat, Hello, Message, Stop, Task, Update
+from unstale_proto.messages import (
+    Ack,
+    Bye,
+    Error,
+    Heartbeat,
+    Hello,
+    Message,
+    OwnEvaluation,
+    Stop,
+    Task,
+    Update,
+)
 
 # --- what a client says, to what the coordinator is told ---
 
@@ -50,6 +64,7 @@ def to_staged(update: Update, client_id: int) -> StagedUpdate:
     return StagedUpdate(
         client_id=client_id,
         num_examples=update.num_examples,
+        batch_examples=update.batch_examples or update.num_examples,
         loss=update.loss,
         local_rate=update.learning_rate,
     )
@@ -68,7 +83,9 @@ def to_round(
 # --- what the coordinator wants, to what clients are told ---
 
 
-def to_task(action: actions.SendTask, *, learning_rate: float, signature: str, payload_bytes: int) -> Task:
+def to_task(
+    action: actions.SendTask, *, learning_rate: float, signature: str, payload_bytes: int, evaluate: bool
+) -> Task:
     return Task(
         task_id=action.task_id,
         number=action.number,
@@ -76,6 +93,7 @@ def to_task(action: actions.SendTask, *, learning_rate: float, signature: str, p
         learning_rate=learning_rate,
         signature=signature,
         payload_bytes=payload_bytes,
+        evaluate=evaluate or None,
     )
 
 
@@ -95,8 +113,8 @@ def to_stop(action: actions.Finish) -> Stop:
 # --- what a client made, to the wire ---
 
 
-def to_update(task: Task, local: LocalUpdate) -> Update:
-    """The header of an update. The payload is `flat.to_bytes(local.vector_d)`."""
+def to_update(task: Task, local: LocalUpdate, evaluation: Evaluation | None = None) -> Update:
+    """The header of an update, whose payload is `payload_parts`. evaluation: of the task's model, if it asked."""
     return Update(
         task_id=task.task_id,
         base_version=task.version,
@@ -106,5 +124,17 @@ def to_update(task: Task, local: LocalUpdate) -> Update:
         loss=local.loss,
         learning_rate=local.learning_rate,
         signature=task.signature,
-        payload_bytes=4 * local.vector_d.numel(),
+        payload_bytes=sum(part.nbytes for part in payload_parts(local)),
+        batch_examples=None if local.batch_examples == local.num_examples else local.batch_examples,
+        evaluation=None if evaluation is None else _own(evaluation),
     )
+
+
+def payload_parts(local: LocalUpdate) -> tuple[Tensor, ...]:
+    """The vectors of an update's payload, in their order: what training changed, buffers, the extra vector."""
+    parts = (local.vector_d, local.buffers_b, local.extra_d)
+    return tuple(part for part in parts if part is not None)
+
+
+def _own(evaluation: Evaluation) -> OwnEvaluation:
+    return OwnEvaluation(accuracy=evaluation.accuracy, loss=evaluation.loss, examples=evaluation.examples)

@@ -13,8 +13,9 @@ from typer.core import TyperGroup
 from typer.main import get_command
 
 from unstale import __version__
-from unstale.cli import config
+from unstale.cli import config, data, partition
 from unstale.cli.client import client
+from unstale.cli.conformance import conformance
 from unstale.cli.demo import demo
 from unstale.cli.policies import policies
 from unstale.cli.server import server
@@ -61,7 +62,10 @@ app.command()(server)
 app.command()(client)
 app.command()(simulate)
 app.command()(policies)
+app.command()(conformance)
 app.add_typer(config.app, name="config", cls=_Commands)
+app.add_typer(data.app, name="data", cls=_Commands)
+app.add_typer(partition.app, name="partition", cls=_Commands)
 
 
 def run(arguments: Sequence[str]) -> int:

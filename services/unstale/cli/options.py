@@ -26,6 +26,8 @@ SHORT = {
     "client.count": "--count",
     "client.first": "--first",
     "client.server": "--server",
+    "data.cache": "--cache",
+    "data.download": "--download",
     "partition.alpha": "--alpha",
     "server.address": "--address",
     "server.insecure": "--insecure",

@@ -37,11 +37,13 @@ def line(text: str) -> None:
 
 def json_line(event: str, facts: Mapping[str, Any]) -> None:
     """One JSON object on a line of standard output. What is not a number is null."""
-    plain = {
-        name: None if isinstance(value, float) and not isfinite(value) else value
-        for name, value in facts.items()
-    }
-    line(json.dumps({"event": event, **plain}))
+    line(json.dumps({"event": event, **_plain(facts)}))
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {name: _plain(below) for name, below in value.items()}
+    return None if isinstance(value, float) and not isfinite(value) else value
 
 
 def progress(now: Progress, *, as_json: bool) -> None:
@@ -97,7 +99,17 @@ def outcome(end: Outcome, *, as_json: bool, clock: str) -> None:
     line(
         f"{end.reason} at version {end.versions} after {end.seconds:.1f} s{clock}: "
         f"test accuracy {figure(end.test_accuracy, '.4f')}, mean staleness {figure(end.staleness_mean, '.2f')}, "
-        f"updates: {updates}\n{overflow}model digest {end.model_digest}"
+        f"updates: {updates}\n{overflow}{_fairness(end)}model digest {end.model_digest}"
+    )
+
+
+def _fairness(end: Outcome) -> str:
+    over = end.fairness
+    if over is None:
+        return ""
+    return (
+        f"on the test examples of {over.clients} clients, accuracy {over.mean:.4f} ± {figure(over.std, '.4f')}; "
+        f"worst tenth {over.worst_tenth:.4f}, best tenth {over.best_tenth:.4f}\n"
     )
 
 

@@ -1,51 +1,59 @@
 """From what a server says of its run to the workplace where this process trains for it."""
 
+from typing import Any
+
+from pydantic import BaseModel
+
+from unstale import flat
+from unstale.config.learning import DataSettings, ModelSettings, PartitionSettings, TrainingSettings
 from unstale.config.settings import Settings
 from unstale.config.workplace import Workplace, workplace
 from unstale.errors import UserError
 from unstale_proto import signature
-from unstale_proto.messages import TensorSpec, Welcome
+from unstale_proto.messages import DataPlan, TensorSpec, Welcome
 
 
 def workplace_of(welcome: Welcome, own: Settings) -> Workplace:
     """Make what a welcome describes; `own` says where this machine keeps its data and which device it has.
 
-    A server can only choose among what is built in here: it names no file and no code. Raises UserError when the model
-    comes out differently from the server's.
+    A server can only choose among what is built in here: it names no file, and no code but what `own` names too. Raises
+    UserError when the model comes out differently from the server's.
     """
-    plan = welcome.training
     settings = own.model_copy(
         update={
             "seed": welcome.seed,
             "clients": welcome.clients,
-            "model": own.model.model_copy(update={"name": welcome.model}),
+            "model": ModelSettings().model_copy(update={"name": welcome.model, **_given(welcome.model_plan)}),
             "data": own.data.model_copy(
-                update={"name": welcome.data, "path": own.client.data_path or own.data.path}
-            ),
-            "partition": own.partition.model_copy(
                 update={
-                    "name": welcome.partition.name,
-                    "alpha": welcome.partition.alpha,
-                    "min_examples": welcome.partition.min_examples,
+                    "name": welcome.data,
+                    "path": own.client.data_path or own.data.path,
+                    **_left_open(DataSettings(), DataPlan),
+                    **_given(welcome.data_plan),
                 }
             ),
-            "training": own.training.model_copy(
-                update={
-                    "name": plan.name,
-                    "batch_size": plan.batch_size,
-                    "steps": plan.steps,
-                    "epochs": plan.epochs,
-                    "momentum": plan.momentum,
-                    "weight_decay": plan.weight_decay,
-                }
-            ),
+            "partition": PartitionSettings().model_copy(update=_given(welcome.partition)),
+            "training": TrainingSettings().model_copy(update={"steps": None, **_given(welcome.training)}),
         }
     )
-    made = workplace(settings)
-    tensors = [TensorSpec(name=name, shape=shape, dtype="float32") for name, shape, _ in made.tensors]
+    made = workplace(settings, code=(own.model.name, own.data.name))
+    tensors = [
+        TensorSpec(name=name, shape=shape, dtype="float32")
+        for name, shape, _ in (*flat.describe(made.model.module), *flat.describe_buffers(made.model.module))
+    ]
     if signature.digest(tensors) != welcome.signature:
         raise UserError(
             f"model {welcome.model!r} has {made.model.dimension} parameters on this machine and another signature than "
             "the server's; use the same data set and the same version of unstale on both sides"
         )
     return made
+
+
+def _given(plan: BaseModel | None) -> dict[str, Any]:
+    """The fields of a plan that are there."""
+    return {} if plan is None else plan.model_dump(exclude_none=True)
+
+
+def _left_open(defaults: BaseModel, plan: type[BaseModel]) -> dict[str, Any]:
+    """The defaults of what a plan may say: what it does not say is not this machine's to choose."""
+    return {key: getattr(defaults, key) for key in plan.model_fields}

@@ -9,8 +9,8 @@ from weakref import WeakValueDictionary
 import zmq
 
 from unstale import flat, translate
-from unstale.client.session import ClientSession, Instruction, Retire, Send, State, Train
-from unstale.client.worker import Crashed, Failed, Job, ReceivedModel, Result, Trained, Worker
+from unstale.client.session import ClientSession, Instruction, Retire, Send, Settle, State, Train
+from unstale.client.worker import Crashed, Failed, Job, ReceivedModel, Result, Settlement, Trained, Worker
 from unstale.config.workplace import Workplace
 from unstale.errors import UserError
 from unstale.net import files, sockets
@@ -161,8 +161,9 @@ class ClientProcess:
         if isinstance(letter, Trained):
             job = letter.job
             line = self._lines[job.client_id]
-            update = translate.to_update(job.task, letter.local)
-            frames = payload.split(flat.to_bytes(letter.local.vector_d))
+            update = translate.to_update(job.task, letter.local, letter.evaluation)
+            parts = translate.payload_parts(letter.local)
+            frames = [frame for part in parts for frame in payload.split(flat.to_bytes(part))]
             self._follow(line, line.session.trained(job.welcome.run_id, update, frames))
         elif isinstance(letter, Failed):
             job = letter.job
@@ -185,6 +186,15 @@ class ClientProcess:
                     break
             elif isinstance(instruction, Train):
                 self._worker.submit(self._job(line.session, instruction))
+            elif isinstance(instruction, Settle):
+                self._worker.submit(
+                    Settlement(
+                        client_id=line.session.client_id,
+                        run_id=instruction.run_id,
+                        number=instruction.number,
+                        accepted=instruction.accepted,
+                    )
+                )
             else:
                 self._farewells.append(instruction)
                 log.info("client %d: %s", line.session.client_id, instruction.message)

@@ -50,6 +50,15 @@ class Train:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Settle:
+    """The verdict on the update of a task is here. number: of the task."""
+
+    run_id: str
+    number: int
+    accepted: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Retire:
     """This client is done. reason: `finished`, `superseded` or `refused`. message: for people."""
 
@@ -57,13 +66,15 @@ class Retire:
     message: str
 
 
-Instruction = Send | Train | Retire
+Instruction = Send | Train | Settle | Retire
 
 
 @dataclass(slots=True)
 class _Kept:
-    """An update that is not acknowledged. beat: number of the first heartbeat that left after it did."""
+    """An update that is not acknowledged. number: of its task. beat: number of the first heartbeat that left after it
+    did."""
 
+    number: int
     update: Update
     parcel: Parcel
     beat: int
@@ -112,8 +123,7 @@ class ClientSession:
             ):  # also one that was long under way while we greeted anew
                 return self._given(message, parcel)
             case Ack():
-                self._kept.pop(message.task_id, None)
-                return []
+                return self._acknowledged(message)
             case Heartbeat() if self.state is State.IN:
                 self._version = max(self._version, message.version)
                 return self._send_lost(message.number)
@@ -139,8 +149,9 @@ class ClientSession:
         """A task of this run is done. parcel: the update's payload, kept until it is acknowledged."""
         if not self.wants(run_id, update.task_id):
             return []
+        assert self._task is not None
+        self._kept[update.task_id] = _Kept(self._task.number, update, parcel, self._beats)
         self._task = None
-        self._kept[update.task_id] = _Kept(update, parcel, self._beats)
         if len(self._kept) == limits.HOLDING_MAX:
             del self._kept[
                 min(self._kept)
@@ -222,6 +233,14 @@ class ClientSession:
         self._version = max(self._version, task.version)
         return [Train(welcome=self._welcome, task=task, parcel=parcel)]
 
+    def _acknowledged(self, ack: Ack) -> list[Instruction]:
+        kept = self._kept.pop(ack.task_id, None)
+        if kept is None:
+            return []
+        assert self._welcome is not None
+        accepted = ack.first_outcome == "accepted"
+        return [Settle(run_id=self._welcome.run_id, number=kept.number, accepted=accepted)]
+
     def _send_lost(self, beat: int) -> list[Instruction]:
         return self._send_kept([kept for kept in self._kept.values() if kept.beat <= beat])
 
@@ -252,4 +271,8 @@ def _check_fit(task: Task, parcel: Parcel, welcome: Welcome) -> None:
     """Raise RemoteContractError when the model that came is not one of this run."""
     if task.signature != welcome.signature:
         raise RemoteContractError(Reason.WRONG_SIGNATURE, "the task's model is not the one of the welcome")
-    payload.check([len(frame) for frame in parcel], signature.payload_bytes(welcome.tensors))
+    payload.check([len(frame) for frame in parcel], _payload_bytes(welcome))
+
+
+def _payload_bytes(welcome: Welcome) -> int:
+    return signature.payload_bytes(welcome.tensors, welcome.buffers or (), extra=bool(welcome.extra))

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import isfinite
 
-from unstale import flat
 from unstale.config.workplace import Workplace
+from unstale.training.evaluate import Evaluation
 from unstale.training.local import LocalUpdate
 from unstale_proto.messages import Task, Welcome
 
@@ -31,11 +31,25 @@ class Job:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Settlement:
+    """The verdict on an update has come: what its client was to keep from it is kept if it was accepted.
+
+    number: of the client's task.
+    """
+
+    client_id: int
+    run_id: str
+    number: int
+    accepted: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Trained:
-    """A job is done."""
+    """A job is done. evaluation: of the task's model on the client's own test examples, if the task asked for it."""
 
     job: Job
     local: LocalUpdate
+    evaluation: Evaluation | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +79,7 @@ class Worker:
     def __init__(self, prepare: Callable[[Welcome], Workplace], post: Callable[[Result], None]) -> None:
         self._prepare = prepare
         self._post = post
-        self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
+        self._jobs: queue.SimpleQueue[Job | Settlement | None] = queue.SimpleQueue()
         self._run_id = ""
         self._workplace: Workplace | None = None
         self._thread = threading.Thread(target=self._run, name="worker", daemon=True)
@@ -73,7 +87,8 @@ class Worker:
     def start(self) -> None:
         self._thread.start()
 
-    def submit(self, job: Job) -> None:
+    def submit(self, job: Job | Settlement) -> None:
+        """Queue a job, or a verdict, in the order in which they came."""
         self._jobs.put(job)
 
     def close(self) -> None:
@@ -86,21 +101,42 @@ class Worker:
     def _run(self) -> None:
         try:
             while (job := self._jobs.get()) is not None:
-                if job.wanted():
+                if isinstance(job, Settlement):
+                    self._settle(job)
+                elif job.wanted():
                     self._post(self._work(job))
         except BaseException as error:  # noqa: BLE001  (handed to the main thread, which raises it)
             self._post(Crashed(error=error))
 
     def _work(self, job: Job) -> Result:
         workplace = self._workplace_for(job.welcome)
-        base_d = flat.from_bytes(job.model.frames, workplace.model.dimension, workplace.device)
-        local = workplace.trainer.train(job.client_id, job.task.number, base_d, job.task.learning_rate)
+        trainer = workplace.trainer
+        base_d, buffers_b, extra_d = workplace.received(job.model.frames, extra=bool(job.welcome.extra))
+        evaluation = None
+        if job.task.evaluate:
+            evaluation = trainer.evaluate_own(job.client_id, base_d, buffers_b)
+        local = trainer.train(
+            job.client_id,
+            job.task.number,
+            base_d,
+            job.task.learning_rate,
+            buffers_b=buffers_b,
+            extra_d=extra_d,
+        )
         if not isfinite(local.loss):
+            trainer.drop(job.client_id, job.task.number)
             return Failed(
                 job=job,
                 message=f"training diverged: mean loss {local.loss} from version {job.task.version}",
             )
-        return Trained(job=job, local=local)
+        return Trained(job=job, local=local, evaluation=evaluation)
+
+    def _settle(self, settlement: Settlement) -> None:
+        if self._workplace is None or settlement.run_id != self._run_id:
+            return
+        trainer = self._workplace.trainer
+        settle = trainer.keep if settlement.accepted else trainer.drop
+        settle(settlement.client_id, settlement.number)
 
     def _workplace_for(self, welcome: Welcome) -> Workplace:
         if self._workplace is None or welcome.run_id != self._run_id:

@@ -1,30 +1,41 @@
 """The parts of a run, made from the configuration. Each raises UserError for what only the part knows."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
+from pydantic import BaseModel
 from torch import Tensor
 
 from unstale.config.keys import KEYS
+from unstale.config.memory import allocator
 from unstale.config.settings import Settings
+from unstale.config.values import Section
 from unstale.coordinator.settings import CoordinatorSettings, SelectorSettings, TriggerSettings
 from unstale.coordinator.triggers import TRIGGERS, Trigger
-from unstale.errors import UserError, unknown_name
-from unstale.flat import FlatModel, digest
+from unstale.errors import UserError
+from unstale.flat import FlatModel
 from unstale.learner.device import choose
+from unstale.learner.learner import Learner
 from unstale.learner.updates import Staging
+from unstale.learner.versions import Version
 from unstale.policies import Policy, create
-from unstale.policies.registry import RESERVED
+from unstale.policies.registry import RESERVED, find
+from unstale.policies.stages import OptimiserSettings, wrapped
+from unstale.seeds import Stream, stream
+from unstale.training import partition as partitions
 from unstale.training import registry
-from unstale.training.datasets import DATASETS, Dataset, load
+from unstale.training.datasets import Dataset, Source, load
+from unstale.training.datasets import check as check_source
 from unstale.training.evaluate import Evaluation, evaluate
 from unstale.training.local import LocalTraining
 from unstale.training.model_file import check_writable, save
-from unstale.training.models import MODELS, build
-from unstale.training.partition import check_size
+from unstale.training.models import build, features
+from unstale.training.models import find as find_model
+from unstale.training.schedule import SCHEDULES, Schedule
+from unstale.training.schedule import create as create_schedule
 
 
 def set_up_device(settings: Settings) -> torch.device:
@@ -33,37 +44,125 @@ def set_up_device(settings: Settings) -> torch.device:
     return choose(settings.device)
 
 
-def dataset(settings: Settings) -> Dataset:
-    """The data set, read where it lies on this machine."""
-    return load(settings.data.name, settings.data.path)
+def dataset(settings: Settings, *, allow_factory: bool = True) -> Dataset:
+    """The data set, read where it lies on this machine. allow_factory: whether its name may be that of code."""
+    return load(**_source(settings), allow_factory=allow_factory)
+
+
+def _source(settings: Settings) -> dict[str, Any]:
+    chosen = settings.data
+    return {
+        "name": chosen.name,
+        "path": chosen.path,
+        "cache": chosen.cache,
+        "download": chosen.download,
+        "normalise": chosen.normalise,
+        "column": chosen.column,
+    }
+
+
+def _given(section: Section, taken: Collection[str]) -> dict[str, Any]:
+    """The values of a section's keys, but its name. A default that the chosen part does not take nobody has given."""
+    defaults = {key: field.default for key, field in type(section).model_fields.items()}
+    return {
+        key: value
+        for key, value in section
+        if key != "name" and not isinstance(value, Section) and (key in taken or value != defaults[key])
+    }
+
+
+def _taken(types: Mapping[str, type[BaseModel]], name: str) -> Collection[str]:
+    return types[name].model_fields if name in types else ()
+
+
+def partition(settings: Settings) -> partitions.Partition:
+    """How the training set is shared out."""
+    chosen = settings.partition
+    return partitions.create(chosen.name, **_given(chosen, _taken(partitions.PARTITIONS, chosen.name)))
 
 
 def check_partition(settings: Settings, data: Dataset) -> None:
     """Raise UserError when the data set cannot be shared out among the clients, who do that themselves."""
-    check_size(len(data.labels_train_N), settings.clients, settings.partition.min_examples)
+    partitions.check(
+        partition(settings), data.labels_train_N.numpy(), settings.clients, _numbers(data.groups_train_N)
+    )
 
 
-def model(settings: Settings, data: Dataset, where: torch.device) -> FlatModel:
-    """The model in its first state, which the seed decides. where: the device."""
-    return FlatModel(build(settings.model.name, data.input_shape, data.classes, settings.seed), where)
+def shares(settings: Settings, data: Dataset) -> list[partitions.Indices]:
+    """The training examples of each client.
+
+    They are a function of the data set, the partition's settings, the number of clients and the seed alone, so that
+    processes agree on them without a word.
+    """
+    return partitions.split(
+        partition(settings),
+        data.labels_train_N.numpy(),
+        settings.clients,
+        stream(settings.seed, Stream.PARTITION),
+        _numbers(data.groups_train_N),
+    )
+
+
+def test_shares(
+    settings: Settings, data: Dataset, shares: Sequence[partitions.Indices]
+) -> list[partitions.Indices] | None:
+    """The test examples of each client; None where they belong to groups that the test set does not know."""
+    chosen = partition(settings)
+    if chosen.by_group and data.groups_test_M is None:
+        return None
+    return partitions.split_test_set(
+        chosen,
+        shares,
+        partitions.Examples(data.labels_train_N.numpy(), _numbers(data.groups_train_N)),
+        partitions.Examples(data.labels_test_M.numpy(), _numbers(data.groups_test_M)),
+        stream(settings.seed, Stream.OWN_TEST_SETS),
+    )
+
+
+def _numbers(groups_N: Tensor | None) -> partitions.Indices | None:
+    return None if groups_N is None else groups_N.numpy()
+
+
+def model(settings: Settings, data: Dataset, where: torch.device, *, allow_factory: bool = True) -> FlatModel:
+    """The model in its first state, which the seed decides. where: the device. allow_factory: as for `dataset`."""
+    chosen = settings.model
+    module = build(
+        chosen.name,
+        data.input_shape,
+        data.classes,
+        settings.seed,
+        norm=chosen.norm,
+        projection_head=chosen.projection_head,
+        allow_factory=allow_factory,
+    )
+    if settings.training.name == "moon":
+        features(module)  # refuses a model that it cannot be done with
+    return FlatModel(module, where)
 
 
 def training(settings: Settings) -> LocalTraining:
     """How the clients train."""
     chosen = settings.training
-    if chosen.name == "gradient":
-        return registry.create("gradient", batch_size=chosen.batch_size)
-    return registry.create(
+    given = _given(chosen, _taken(registry.TRAININGS, chosen.name))
+    if chosen.epochs is not None:
+        given.pop("steps", None)
+    given.pop("learning_rate", None)  # goes with each task
+    return registry.create(chosen.name, **{key: value for key, value in given.items() if value is not None})
+
+
+def schedule(settings: Settings) -> Schedule:
+    """The clients' learning rate over the rounds."""
+    chosen = settings.training.schedule
+    given = _given(chosen, _taken(SCHEDULES, chosen.name))
+    return create_schedule(
         chosen.name,
-        batch_size=chosen.batch_size,
-        steps=chosen.steps if chosen.epochs is None else None,
-        epochs=chosen.epochs,
-        momentum=chosen.momentum,
-        weight_decay=chosen.weight_decay,
+        learning_rate=settings.training.learning_rate,
+        rounds=settings.rounds,
+        **{key: value for key, value in given.items() if value is not None},
     )
 
 
-def policy(settings: Settings, dimension: int, where: torch.device | str) -> Policy[Any]:
+def policy(settings: Settings, dimension: int, where: torch.device) -> Policy[Any]:
     """The policy in its first state. dimension: d, parameters of the model. where: of the update matrix."""
     chosen = settings.policy
     for key in sorted(RESERVED):
@@ -71,8 +170,14 @@ def policy(settings: Settings, dimension: int, where: torch.device | str) -> Pol
             raise UserError(
                 f"policy.settings.{key} is given, expected settings that `unstale policies` lists"
             )
+    needed = find(chosen.name).training
+    if needed not in (None, settings.training.name):
+        raise UserError(
+            f"policy.name is {chosen.name!r}, whose clients train with training.name {needed!r}, "
+            f"got {settings.training.name!r}; add --training {needed}"
+        )
     trigger = TRIGGERS.get(settings.trigger.name)
-    return create(
+    made = create(
         chosen.name,
         dimension=dimension,
         clients=settings.clients,
@@ -80,14 +185,32 @@ def policy(settings: Settings, dimension: int, where: torch.device | str) -> Pol
         seed=settings.seed,
         round_size=coordinator_settings(settings).round_size_max,
         rounds=settings.rounds,
+        allocate=allocator(chosen.memory, chosen.memory_folder, where),
+        profile=chosen.profile,
         synchronous=trigger is not None and trigger.in_rounds,
         **chosen.settings,
     )
+    optimiser = OptimiserSettings(**dict(chosen.optimiser))
+    if training(settings).needs_extra != made.sends_extra:
+        raise UserError(
+            f"training.name is {settings.training.name!r}, which trains with what policy 'scaffold' sends, "
+            f"got policy.name {chosen.name!r}"
+        )
+    return wrapped(made, clip_norm=chosen.clip_norm, optimiser=optimiser)
 
 
-def rate(settings: Settings) -> float:
-    """eta, what the server's step is multiplied by: eta_g * eta_l (algorithms.md 1.4)."""
-    return settings.policy.server_multiplier * settings.training.learning_rate
+def learner(
+    settings: Settings, model: FlatModel, where: torch.device, *, keep_versions: bool = False
+) -> Learner:
+    """The learner at version 0. model: in its first state."""
+    return Learner(
+        model.parameters_d,
+        policy(settings, model.dimension, where),
+        learning_rate=schedule(settings).rate,
+        server_multiplier=settings.policy.server_multiplier,
+        buffers_b=model.buffers_b,
+        keep_versions=keep_versions,
+    )
 
 
 def coordinator_settings(settings: Settings) -> CoordinatorSettings:
@@ -108,7 +231,14 @@ def coordinator_settings(settings: Settings) -> CoordinatorSettings:
         evaluate_every=settings.evaluate_every,
         retry_s=settings.server.retry_s,
         min_clients=settings.min_clients,
+        once_a_cycle=find(settings.policy.name).once_a_cycle and _cycles(chosen.name),
     )
+
+
+def _cycles(trigger: str) -> bool:
+    """Whether clients can contribute once a cycle with this trigger; with the others the policy sees to it itself."""
+    trigger_type = TRIGGERS.get(trigger, Trigger)
+    return not (trigger_type.in_rounds or trigger_type.frees_sender)
 
 
 def _counts(trigger: str) -> bool:
@@ -117,33 +247,38 @@ def _counts(trigger: str) -> bool:
     return is_dataclass(trigger_type) and "k" in {field.name for field in fields(trigger_type)}
 
 
-def staging(told: CoordinatorSettings, dimension: int, where: torch.device) -> Staging:
+def staging(told: CoordinatorSettings, row_numbers: int, where: torch.device) -> Staging:
     """Rows for as many updates as can wait at a time, and for the one that is being looked at.
 
-    told: what the coordinator is told. dimension: d. where: the policy's device.
+    told: what the coordinator is told. row_numbers: D, of `Learner.row_numbers`. where: the policy's device.
     """
     rows = told.unaggregated_max + 1
+    rows_per_block = (
+        1 if told.once_a_cycle else told.round_size_max
+    )  # parked updates are left behind by a round
     return Staging(
-        dimension,
-        told.round_size_max,
-        blocks_max=rows // told.round_size_max + 2,
+        row_numbers,
+        rows_per_block,
+        blocks_max=rows // rows_per_block + 2,
         pin=where.type == "cuda",
     )
 
 
-def evaluation(model: FlatModel, dataset: Dataset, where: torch.device) -> Callable[[Tensor], Evaluation]:
-    """A function that measures a model [d] on the test set. model: its workspace, which it overwrites."""
-    inputs_MX = dataset.inputs_test_MX.to(where)
+def evaluation(model: FlatModel, dataset: Dataset, where: torch.device) -> Callable[[Version], Evaluation]:
+    """A function that measures a version on the test set. model: its workspace, which it overwrites."""
+    inputs_MX = dataset.test_examples().to(where)
     labels_M = dataset.labels_test_M.to(where)
 
-    def measure(model_d: Tensor) -> Evaluation:
-        return evaluate(model, model_d, inputs_MX, labels_M, dataset.classes)
+    def measure(version: Version) -> Evaluation:
+        return evaluate(
+            model, version.model_d, inputs_MX, labels_M, dataset.classes, buffers_b=version.buffers_b
+        )
 
     return measure
 
 
-def saver(settings: Settings, model: FlatModel) -> Callable[[Tensor, int], None]:
-    """A function that writes a model [d] and its version to save_model, if that names a file.
+def saver(settings: Settings, model: FlatModel) -> Callable[[Version, int], None]:
+    """A function that writes a version and its number to save_model, if that names a file.
 
     model: its workspace. Both raise UserError when the file cannot be written: this one before the run is made, so that
     little is left for the other.
@@ -152,23 +287,20 @@ def saver(settings: Settings, model: FlatModel) -> Callable[[Tensor, int], None]
     if path is not None:
         check_writable(path)
 
-    def write(model_d: Tensor, version: int) -> None:
+    def write(version: Version, number: int) -> None:
         if path is None:
             return
-        about = {"model": settings.model.name, "version": str(version), "digest": digest(model_d)}
-        save(path, model, model_d, about)
+        about = {"model": settings.model.name, "version": str(number), "digest": version.digest}
+        save(path, model, version.model_d, about, buffers_b=version.buffers_b)
 
     return write
 
 
 def check(settings: Settings) -> None:
     """Raise UserError if a part cannot be made. Data and device are not looked at: they may be elsewhere."""
-    if settings.model.name not in MODELS:
-        raise unknown_name("model", settings.model.name, MODELS)
-    if settings.data.name not in DATASETS:
-        raise unknown_name("data set", settings.data.name, DATASETS)
-    if settings.data.name == "npz" and settings.data.path is None:
-        raise UserError("data.path is null, expected the path of the file that data.name npz reads")
-    training(settings)
-    policy(settings, dimension=1, where="cpu")
+    find_model(settings.model.name, norm=settings.model.norm)
+    check_source(Source(**{**_source(settings), "path": settings.data.path and Path(settings.data.path)}))
+    partition(settings)
+    schedule(settings)
+    policy(settings, dimension=1, where=torch.device("cpu"))
     coordinator_settings(settings)

@@ -5,142 +5,32 @@ The commented file, the help texts, the variables and the options are all made f
 (`config.parts`).
 """
 
-from ipaddress import ip_address
-from typing import Annotated, Any, Literal, Self
+from typing import Literal, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 from typing_extensions import override
 
-CLIENTS_MAX = 1_000_000  # the wire contract's limit
-SECONDS_MAX = 7 * 24 * 3600.0  # the wire contract's limit
-SEED_MAX = 2**63 - 1  # the wire contract's limit
-THREADS_MAX = 1024  # more cores than a machine has
-NAME_MAX = 128  # the wire contract's limit
-TEXT_MAX = 4096  # a path or an address; what is longer was pasted by mistake
-
-Name = Annotated[str, Field(min_length=1, max_length=NAME_MAX)]
-Text = Annotated[str, Field(min_length=1, max_length=TEXT_MAX)]
-Seconds = Annotated[float, Field(gt=0, le=SECONDS_MAX)]
-
-
-def _is_host_and_port(address: str) -> bool:
-    host, _, port = address.rpartition(":")
-    return bool(host) and "/" not in host and port.isascii() and port.isdigit() and int(port) <= 65535
-
-
-def _checked_address(address: str) -> str:
-    if not (address.startswith("tcp://") and _is_host_and_port(address.removeprefix("tcp://"))):
-        raise PydanticCustomError("address", "not tcp://HOST:PORT")
-    return address
-
-
-def _checked_http_address(address: str) -> str:
-    if not _is_host_and_port(address):
-        raise PydanticCustomError("address", "not HOST:PORT")
-    return address
-
-
-Address = Annotated[Text, AfterValidator(_checked_address)]
-HttpAddress = Annotated[Text, AfterValidator(_checked_http_address)]
-
-
-def is_loopback(address: str) -> bool:
-    """Whether only this machine can reach an address `tcp://HOST:PORT`."""
-    host = address.removeprefix("tcp://").rpartition(":")[0].strip("[]")
-    if host == "localhost":
-        return True
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return False  # a name, an interface or *: who can reach it is not known here
-
-
-class Section(BaseModel):
-    """A group of keys. Frozen; unknown keys and numbers that are no number are refused."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
-
-
-class ModelSettings(Section):
-    name: Name = Field("digits_cnn", description="Model: logreg, lenet_28, lenet_cifar or digits_cnn.")
-
-
-class DataSettings(Section):
-    name: Name = Field(
-        "digits", description="Data set: digits, which is built in, or npz, a file at data.path."
-    )
-    path: Text | None = Field(
-        None, description="An .npz file with x_train, y_train, x_test and y_test, for data.name npz."
-    )
-
-
-class PartitionSettings(Section):
-    name: Literal["dirichlet", "iid"] = Field(
-        "dirichlet", description="How the training set is shared out: dirichlet, skewed by class, or iid."
-    )
-    alpha: float = Field(
-        0.3, ge=1e-3, le=1e6, description="Concentration of the Dirichlet partition; smaller is more skewed."
-    )
-    min_examples: int = Field(
-        8,
-        ge=1,
-        le=10**9,
-        json_schema_extra={"unit": "examples"},
-        description="What every client holds at least.",
-    )
-
-
-class TrainingSettings(Section):
-    name: Literal["sgd", "gradient"] = Field(
-        "sgd",
-        description="Local training: sgd, which sends what some steps changed, or gradient, of one batch.",
-    )
-    learning_rate: float = Field(
-        0.1, gt=0, le=1e6, description="Rate of a client's steps; with gradient, of the server's step."
-    )
-    batch_size: int = Field(
-        32, ge=1, le=10**9, json_schema_extra={"unit": "examples"}, description="Size of a mini-batch."
-    )
-    steps: int | None = Field(
-        5,
-        ge=1,
-        le=10**9,
-        json_schema_extra={"unit": "steps"},
-        description="Steps a task, unless training.epochs is given.",
-    )
-    epochs: int | None = Field(
-        None,
-        ge=1,
-        le=10**6,
-        json_schema_extra={"unit": "epochs"},
-        description="Passes over a client's data a task.",
-    )
-    momentum: float = Field(0.0, ge=0, lt=1, description="Momentum of a client's steps; 0 is none.")
-    weight_decay: float = Field(0.0, ge=0, le=1, description="Weight decay of a client's steps; 0 is none.")
-
-    @model_validator(mode="after")
-    def _fits_together(self) -> Self:
-        if self.name == "gradient":
-            for key in ("epochs", "momentum", "weight_decay"):
-                if getattr(self, key):
-                    raise PydanticCustomError(
-                        "sentence",
-                        "training.{key} is {value}, expected none with training.name gradient, only with sgd",
-                        {"key": key, "value": getattr(self, key)},
-                    )
-        return self
-
-
-class PolicySettings(Section):
-    name: Name = Field("dynsgd", description="Aggregation policy; `unstale policies` lists them.")
-    settings: dict[str, Any] = Field(
-        {}, description="The policy's own settings; `unstale policies` lists them."
-    )
-    server_multiplier: float = Field(
-        1.0, gt=0, le=1e6, description="Multiplies training.learning_rate in the server's step (eta_g)."
-    )
+from unstale.config.learning import (
+    DataSettings,
+    ModelSettings,
+    PartitionSettings,
+    PolicySettings,
+    TrainingSettings,
+)
+from unstale.config.values import (
+    CLIENTS_MAX,
+    SEED_MAX,
+    THREADS_MAX,
+    Address,
+    HttpAddress,
+    Name,
+    Seconds,
+    Section,
+    Text,
+    is_loopback,
+)
 
 
 class TriggerSettings(Section):
@@ -301,6 +191,13 @@ class Settings(BaseSettings):
         le=10**9,
         json_schema_extra={"unit": "rounds"},
         description="Rounds between evaluations on the test set.",
+    )
+    evaluate_clients_every: int | None = Field(
+        None,
+        ge=1,
+        le=10**9,
+        json_schema_extra={"unit": "rounds"},
+        description="Rounds between evaluations by the clients, each on its own test examples; null for none.",
     )
     save_model: Text | None = Field(
         None, description="File for the last version of the model, in the safetensors format; null for none."

@@ -1,16 +1,16 @@
 """Where clients' work is done: data, shares and one model instance for all clients of a process."""
 
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
 from unstale import flat
 from unstale.config import parts
 from unstale.config.settings import Settings
 from unstale.flat import FlatModel
-from unstale.seeds import Stream, stream
 from unstale.training.datasets import Dataset
-from unstale.training.partition import split
 from unstale.training.trainer import Trainer
 
 
@@ -23,28 +23,33 @@ class Workplace:
     trainer: Trainer
     device: torch.device
 
-    @property
-    def tensors(self) -> tuple[tuple[str, tuple[int, ...], str], ...]:
-        """(name, shape, dtype) of the model's parameters, in vector order."""
-        return flat.describe(self.model.module)
+    def received(
+        self, frames: Sequence[memoryview], *, extra: bool
+    ) -> tuple[Tensor, Tensor | None, Tensor | None]:
+        """The vectors in the payload of a task, on this device: model [d], buffers [b] or None, extra [d] or None.
+
+        Their sizes must add up, as whoever receives has checked.
+        """
+        d, b = self.model.dimension, self.model.buffers_b.numel()
+        payload_D = flat.from_bytes(frames, d + b + (d if extra else 0), self.device)
+        return payload_D[:d], payload_D[d : d + b] if b else None, payload_D[d + b :] if extra else None
 
 
-def workplace(settings: Settings) -> Workplace:
+def workplace(settings: Settings, *, code: Collection[str] | None = None) -> Workplace:
     """Load the data set, share it out and build the model. Raises UserError for what cannot be had or made.
 
-    The shares are a function of the data set, the partition's settings, the number of clients and the seed alone, so
-    that processes agree on them without a word.
+    code: names `package.module:factory` that may be imported, because this machine itself named them; None for any.
     """
     device = parts.set_up_device(settings)
-    dataset = parts.dataset(settings)
-    model = parts.model(settings, dataset, device)
-    shares = split(
-        settings.partition.name,
-        dataset.labels_train_N.numpy(),
-        settings.clients,
-        stream(settings.seed, Stream.PARTITION),
-        alpha=settings.partition.alpha,
-        min_examples=settings.partition.min_examples,
+    dataset = parts.dataset(settings, allow_factory=code is None or settings.data.name in code)
+    model = parts.model(settings, dataset, device, allow_factory=code is None or settings.model.name in code)
+    shares = parts.shares(settings, dataset)
+    trainer = Trainer(
+        dataset,
+        shares,
+        model,
+        parts.training(settings),
+        settings.seed,
+        test_shares=parts.test_shares(settings, dataset, shares),
     )
-    trainer = Trainer(dataset, shares, model, parts.training(settings), settings.seed)
     return Workplace(dataset=dataset, model=model, trainer=trainer, device=device)

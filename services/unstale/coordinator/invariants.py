@@ -15,6 +15,7 @@ def check(coordinator: Coordinator) -> None:
     _check_tasks(coordinator)
     _check_fruitless(coordinator)
     _check_updates(coordinator)
+    _check_cycle(coordinator)
     _check_versions(coordinator)
     _check_leases(coordinator)
     _check_places(coordinator)
@@ -114,6 +115,23 @@ def _check_places(coordinator: Coordinator) -> None:
         assert coordinator.membership.outstanding <= size, "more clients work than the selector has places"
 
 
+def _awaited(coordinator: Coordinator) -> int:
+    """Open tasks of clients that may still contribute to this cycle."""
+    return sum(
+        client.tasks.open_id is not None and client.client_id not in coordinator.pending.contributed
+        for client in coordinator.membership.clients
+    )
+
+
+def _check_cycle(coordinator: Coordinator) -> None:
+    pending = coordinator.pending
+    ready, parked = list(pending)[: pending.ready], list(pending)[pending.ready :]
+    assert pending.once_a_cycle or not (parked or pending.contributed)
+    assert len(pending.contributed) < coordinator.settings.clients, "a cycle is complete and goes on"
+    assert all(update.client_id not in pending.contributed for update in ready), "a client has two turns"
+    assert all(update.client_id in pending.contributed for update in parked), "a client waits for nothing"
+
+
 def _check_progress(coordinator: Coordinator) -> None:
     """Something is always under way, or a timer set, or there is nobody to do anything."""
     phase, membership, timers = coordinator.phase, coordinator.membership, coordinator.timers
@@ -139,8 +157,8 @@ def _check_progress(coordinator: Coordinator) -> None:
     assert (RETRY in timers) == stalled, "the retry timer is set exactly while the round has stalled"
     if phase is Phase.OPEN and not stalled:
         took = coordinator.trigger.take(
-            pending=len(coordinator.pending),
-            outstanding=membership.outstanding,
+            pending=coordinator.pending.ready,
+            outstanding=_awaited(coordinator),
             due=coordinator.deadline_passed,
         )
         assert took is None, "a round that could close is open"

@@ -4,7 +4,6 @@
 """
 
 import math
-from collections import deque
 from typing import assert_never
 
 from unstale.coordinator.actions import (
@@ -35,6 +34,7 @@ from unstale.coordinator.events import (
 )
 from unstale.coordinator.leases import Leases
 from unstale.coordinator.membership import ACTIVE, Client, Membership, State
+from unstale.coordinator.pending import Pending
 from unstale.coordinator.phase import Phase
 from unstale.coordinator.references import VersionReferences
 from unstale.coordinator.settings import CoordinatorSettings
@@ -68,7 +68,7 @@ class Coordinator:
         self.membership = Membership(settings.clients)
         self.leases = Leases(settings.lease_s)
         self.references = VersionReferences()
-        self.pending: deque[UpdateArrived] = deque()
+        self.pending = Pending(settings.clients, once_a_cycle=settings.once_a_cycle)
         self.making: tuple[Contribution, ...] | None = None
         self.timers: dict[str, float] = {}
         self.phase = Phase.GATHERING
@@ -391,15 +391,29 @@ class Coordinator:
         """After anything that may have freed a version, completed a round, or left nobody at work."""
         self._forget_versions(actions)
         if self.phase is Phase.OPEN and not self._stalled:
+            outstanding = self._awaited()
+            if not self.pending.ready and outstanding == 0 and self.pending:
+                self.pending.end_cycle()
             take = self.trigger.take(
-                pending=len(self.pending), outstanding=self.membership.outstanding, due=self.deadline_passed
+                pending=self.pending.ready, outstanding=outstanding, due=self.deadline_passed
             )
             if take is not None:
                 self._close_round(take, actions)
         self._watch_for_stall(actions)
 
+    def _awaited(self) -> int:
+        """Open tasks whose updates the round may wait for: once a cycle, not those of clients that have had their
+        turn."""
+        if not self.pending.once_a_cycle:
+            return self.membership.outstanding
+        clients = self.membership.clients
+        return sum(
+            clients[client_id].state is State.WORKING and client_id not in self.pending.contributed
+            for client_id in self.membership.active
+        )
+
     def _close_round(self, take: int, actions: list[Action]) -> None:
-        self.making = tuple(Contribution.of(self.pending.popleft(), self.version) for _ in range(take))
+        self.making = tuple(Contribution.of(update, self.version) for update in self.pending.take(take))
         self.phase = Phase.MAKING
         actions.append(ApplyRound(version=self.version, contributions=self.making))
         if self.trigger.cuts_off:

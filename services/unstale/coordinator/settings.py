@@ -66,7 +66,8 @@ class CoordinatorSettings:
     clients: N, ids are 0 <= id < N. rounds: versions to make. seed: of the run. lease_s: silence, in seconds,
     after which a client counts as lost; infinity for never. evaluate_every: rounds between evaluations.
     min_clients: how many must have joined before the first task is given; None means all. retry_s: pause, in
-    seconds, before tasks are given again when everyone who was at work has failed or been refused.
+    seconds, before tasks are given again when everyone who was at work has failed or been refused. once_a_cycle: a
+    client's update waits until every other client has contributed since its last one (GSGM's blocking loop).
 
     Raises UserError when a value is out of range or two do not fit.
     """
@@ -80,6 +81,7 @@ class CoordinatorSettings:
     evaluate_every: int
     retry_s: float
     min_clients: int | None = None
+    once_a_cycle: bool = False
 
     def __post_init__(self) -> None:
         for key in ("clients", "rounds", "evaluate_every"):
@@ -98,6 +100,12 @@ class CoordinatorSettings:
             if value is not None and not 1 <= value <= self.clients:
                 raise UserError(f"{key} is {value} with {self.clients} clients, expected 1 to {self.clients}")
         self._check_k_is_reached()
+        trigger = TRIGGERS[self.trigger.name]
+        if self.once_a_cycle and (trigger.in_rounds or trigger.frees_sender):
+            raise UserError(
+                f"trigger.name is {self.trigger.name!r} with a policy whose clients contribute once a cycle, "
+                "expected k-async or async"
+            )
 
     def _check_k_is_reached(self) -> None:
         k, size = self.trigger.k, self.selector.size

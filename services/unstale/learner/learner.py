@@ -1,42 +1,39 @@
 """The learner: the global model, and the one way in which it changes.
 
-Legend: K updates of the round, in order of arrival; d parameters.
+Legend: K updates of the round, in order of arrival; d parameters; b numbers of float buffers; D numbers of a row:
+d + b, and d more where a second vector comes along.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from unstale import flat
-from unstale.learner import screen
+from unstale.flat import is_finite
 from unstale.learner.updates import RoundUpdate
-from unstale.learner.versions import VersionStore
+from unstale.learner.versions import Version, VersionStore
 from unstale.policies import Policy, UpdateBatch
+from unstale.policies.weights import normalise, weighted_sum
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundResult:
     """What a round made.
 
-    version: the new one. model_d: its model, [d] float32, never written to. weights_K: what each update weighed in
-    the step. staleness: of each update, rounds. rate_factor: what the policy multiplied the learning rate by.
-    overflowed: the step left the range of float32, so the version holds the same model as the one before.
+    version: the new one. sent: what clients are sent of it. learning_rate: eta_l of its tasks. weights_K: what each
+    update weighed in the step. staleness: of each update, rounds. rate_factor: what the policy multiplied the learning
+    rate by. overflowed: the step left the range of float32, so the version holds the same model as the one before.
     """
 
     version: int
-    model_d: Tensor
+    sent: Version
+    learning_rate: float
     weights_K: tuple[float, ...]
     staleness: tuple[int, ...]
     rate_factor: float
     overflowed: bool
-
-    @property
-    def digest(self) -> str:
-        """SHA-256 of the model in hex (`flat.digest`). Computed when asked for: it takes longer than the round."""
-        return flat.digest(self.model_d)
 
 
 class Learner:
@@ -47,59 +44,105 @@ class Learner:
     """
 
     def __init__(
-        self, model_d: Tensor, policy: Policy[Any], rate: float, *, keep_versions: bool = False
+        self,
+        model_d: Tensor,
+        policy: Policy[Any],
+        *,
+        learning_rate: Callable[[int], float],
+        server_multiplier: float = 1.0,
+        buffers_b: Tensor | None = None,
+        keep_versions: bool = False,
     ) -> None:
         """Start at version 0.
 
-        model_d: [d] float32, any device; copied to the policy's. rate: eta, the server's effective learning
-        rate, > 0. keep_versions: keep every version until it is forgotten, also when the policy needs none.
+        model_d: [d] float32, any device; copied to the policy's. buffers_b: [b] float32 or None, as model_d.
+        learning_rate: eta_l > 0, given how many rounds have counted (`Step.counts`) so far. server_multiplier: eta_g,
+        > 0; the server's step is eta_g * eta_l. keep_versions: keep every version until it is forgotten, also when the
+        policy needs none.
         """
         assert model_d.shape == (policy.dimension,), (tuple(model_d.shape), policy.dimension)
         assert model_d.dtype == torch.float32, model_d.dtype
-        assert rate > 0, rate
+        assert server_multiplier > 0, server_multiplier
         self.policy = policy
-        self.rate = rate
         self.version = 0
-        self.model_d = model_d.detach().to(policy.device, copy=True)
+        self._rate_of = learning_rate
+        self._server_multiplier = server_multiplier
+        self._counted = 0
+        self.sent = Version(
+            model_d=model_d.detach().to(policy.device, copy=True),
+            buffers_b=(torch.empty(0) if buffers_b is None else buffers_b.detach()).to(
+                policy.device, copy=True
+            ),
+            extra_d=policy.extra_d,
+        )
         self._versions: VersionStore | None = None
         if keep_versions or policy.needs_base_models:
             # One for each open task (clients), for each staged update (clients, and two blocks of at most as
             # many), the current one and the next.
             self._versions = VersionStore(limit=4 * policy.clients + 2)
-            self._versions.add(0, self.model_d)
+            self._versions.add(0, self.sent)
+
+    @property
+    def model_d(self) -> Tensor:
+        """The model as it is now: [d] float32, not to be written to."""
+        return self.sent.model_d
+
+    @property
+    def learning_rate(self) -> float:
+        """eta_l of the tasks of this version."""
+        return self._rate_of(self._counted)
+
+    @property
+    def rate(self) -> float:
+        """eta, the server's effective learning rate in the next round."""
+        return self._server_multiplier * self.learning_rate
+
+    @property
+    def row_numbers(self) -> int:
+        """D, numbers of a row."""
+        return sum(part.numel() for part in self.sent.parts)
 
     @torch.no_grad()
-    def apply_round(self, matrix_Kd: Tensor, updates: Sequence[RoundUpdate]) -> RoundResult:
+    def apply_round(self, matrix_KD: Tensor, updates: Sequence[RoundUpdate]) -> RoundResult:
         """Make the next version: w <- w - rate * rate_factor * direction.
 
-        matrix_Kd: [K, d] float32, any device, not written to; row i is the pseudo-gradient of updates[i]. K =
-        0 is a round that nobody contributed to. When finite updates add up to more than float32 holds, the
-        model stays as it is and the result says so: what peers sent must neither stop the server nor turn the
-        model into NaN.
+        matrix_KD: [K, D] float32, any device, not written to; row i is of updates[i]: its pseudo-gradient, its buffers,
+        its second vector. K = 0 is a round that nobody contributed to. When finite updates add up to more than float32
+        holds, the model stays as it is and the result says so: what peers sent must neither stop the server nor turn
+        the model into NaN.
         """
-        assert matrix_Kd.shape == (len(updates), self.policy.dimension), tuple(matrix_Kd.shape)
+        assert matrix_KD.shape == (len(updates), self.row_numbers), tuple(matrix_KD.shape)
         for update in updates:
             assert update.staleness == self.version - update.base_version, (
                 f"{update} at version {self.version}"
             )
-        step = self.policy.step(self._batch(matrix_Kd, updates))
+        # The copy need not be waited for: screening the new model waits for the device, before the caller may
+        # give the matrix to somebody else.
+        matrix_KD = matrix_KD.to(self.policy.device, non_blocking=True)
+        step = self.policy.step(self._batch(matrix_KD, updates))
         model_d = torch.sub(self.model_d, step.direction_d, alpha=self.rate * step.rate_factor)
-        overflowed = screen.defect(model_d) is not None
-        self.model_d = self.model_d if overflowed else model_d
+        overflowed = not is_finite(model_d)
+        self.sent = Version(
+            model_d=self.model_d if overflowed else model_d,
+            buffers_b=self._average_buffers(matrix_KD, step.weights_K),
+            extra_d=self.policy.extra_d,
+        )
         self.version += 1
+        self._counted += step.counts
         if self._versions is not None:
-            self._versions.add(self.version, self.model_d)
+            self._versions.add(self.version, self.sent)
         return RoundResult(
             version=self.version,
-            model_d=self.model_d,
+            sent=self.sent,
+            learning_rate=self.learning_rate,
             weights_K=tuple(step.weights_K.tolist()),
             staleness=tuple(update.staleness for update in updates),
             rate_factor=step.rate_factor,
             overflowed=overflowed,
         )
 
-    def base(self, version: int) -> Tensor:
-        """The model of a version that is kept: [d] float32, not to be written to."""
+    def base(self, version: int) -> Version:
+        """What was sent of a version that is kept."""
         assert self._versions is not None, "this learner keeps no versions"
         return self._versions.get(version)
 
@@ -109,40 +152,56 @@ class Learner:
             self._versions.forget(version)
 
     def state_dict(self) -> dict[str, Any]:
-        """All that changes: version, model, versions kept, the policy's own state. A copy."""
+        """All that changes: version, what is sent of it, versions kept, the policy's own state. A copy."""
         return {
             "version": self.version,
-            "model_d": self.model_d.clone(),
+            "counted": self._counted,
+            "sent": self.sent.state_dict(),
             "versions": {} if self._versions is None else self._versions.state_dict(),
             "policy": self.policy.state_dict(),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from `state_dict()` of a learner made in the same way, to the bit."""
+        device = self.policy.device
         self.version = state["version"]
-        self.model_d = state["model_d"].to(self.policy.device, copy=True)
+        self._counted = state["counted"]
+        self.sent = Version.from_state(state["sent"], device)
         if self._versions is not None:
             older = {
-                v: w.to(self.policy.device, copy=True)
-                for v, w in state["versions"].items()
-                if v != self.version
+                number: Version.from_state(kept, device)
+                for number, kept in state["versions"].items()
+                if number != self.version
             }
-            self._versions.load_state_dict({**older, self.version: self.model_d})
+            self._versions.load({**older, self.version: self.sent})
         self.policy.load_state_dict(state["policy"])
 
-    def _batch(self, matrix_Kd: Tensor, updates: Sequence[RoundUpdate]) -> UpdateBatch:
+    def _average_buffers(self, matrix_KD: Tensor, weights_K: Tensor) -> Tensor:
+        """The average of the buffers received, by the policy's weights, or uniform where those are all zero.
+
+        As they were when nobody sent any. Source: algorithms.md 1.5.
+        """
+        size, start = self.sent.buffers_b.numel(), self.policy.dimension
+        if size == 0 or len(matrix_KD) == 0:
+            return self.sent.buffers_b
+        # By how much they differ, so that what is the same everywhere stays so, to the bit.
+        changes_Kb = matrix_KD[:, start : start + size] - self.sent.buffers_b
+        return self.sent.buffers_b + weighted_sum(changes_Kb, normalise(weights_K))
+
+    def _batch(self, matrix_KD: Tensor, updates: Sequence[RoundUpdate]) -> UpdateBatch:
+        d = self.policy.dimension
         base_models = None
         if self.policy.needs_base_models:
-            base_models = tuple(self.base(update.base_version) for update in updates)
-        # The copy need not be waited for: screening the new model waits for the device, before the caller may
-        # give the matrix to somebody else.
+            base_models = tuple(self.base(update.base_version).model_d for update in updates)
         return UpdateBatch(
             version=self.version,
-            matrix_Kd=matrix_Kd.to(self.policy.device, non_blocking=True),
+            matrix_Kd=matrix_KD[:, :d],
             staleness_K=torch.tensor([update.staleness for update in updates], dtype=torch.int64),
             num_examples_K=torch.tensor([update.num_examples for update in updates], dtype=torch.int64),
             loss_K=torch.tensor([update.loss for update in updates], dtype=torch.float32),
             client_ids_K=torch.tensor([update.client_id for update in updates], dtype=torch.int64),
+            batch_sizes_K=torch.tensor([update.batch_examples for update in updates], dtype=torch.int64),
+            extra_Kd=None if self.sent.extra_d is None else matrix_KD[:, -d:],
             model_d=self.model_d if self.policy.needs_base_models else None,
             base_models=base_models,
             rate=self.rate,

@@ -1,19 +1,28 @@
-"""Whether a vector holds only numbers that can be added: one fast pass over it."""
+"""Whether a vector holds something that can be aggregated: one fast pass over it."""
 
 import math
 
 import torch
 from torch import Tensor
 
+from unstale.flat import is_finite
+
 
 def defect(vector_d: Tensor) -> str | None:
-    """`"non-finite"`, the wire contract's reason, when there is a NaN or an infinity in it; None when not.
+    """What is wrong with an update, as a reason of the wire contract; None when nothing is.
 
+    `"non-finite"`: a NaN, an infinity, or a norm whose square float32 cannot hold (over 1.8e19), so that sums and
+    products of rows that pass stay finite. `"zero-update"`: nothing but zeros, which has no direction.
     vector_d: [d] float32, any device, not written to.
     """
-    # A NaN or an infinity never leaves a sum again, and a sum is one read of the vector where `isfinite`
-    # makes copies. Only finite numbers near the largest float32 make the sum overflow, so the exact look is
-    # rare.
-    if math.isfinite(float(vector_d.sum())) or bool(torch.isfinite(vector_d).all()):
-        return None
-    return "non-finite"
+    # The square of the norm is one read of the vector where `isfinite` makes copies. A NaN or an infinity never leaves
+    # it again. It is also 0 for numbers so small that their squares vanish, so then the exact look decides.
+    square = float(torch.dot(vector_d, vector_d))
+    if not math.isfinite(square):
+        return "non-finite"
+    return "zero-update" if square == 0 and not bool(vector_d.any()) else None
+
+
+def row_defect(row_D: Tensor, dimension: int) -> str | None:
+    """As `defect`, of a row whose first d numbers are the update; what comes behind must be finite."""
+    return defect(row_D[:dimension]) or (None if is_finite(row_D[dimension:]) else "non-finite")

@@ -3,7 +3,8 @@
 Rows lie in blocks of host memory, one block a round. A round takes the oldest block as it is, so nothing is
 gathered; afterwards the block is used again, because page faults of fresh memory cost as much as the copy.
 
-Legend: R rows of a block, K <= R rows of a round, in order of arrival; d parameters.
+Legend: R rows of a block, K <= R rows of a round, in order of arrival; d parameters; D numbers of a row: d, and what
+comes behind (PROTOCOL.md 9).
 """
 
 from collections import deque
@@ -22,14 +23,15 @@ class RoundUpdate:
     """What is known about one row of a round.
 
     base_version: the version that it was computed from. staleness: version being aggregated into -
-    base_version, rounds. num_examples: >= 1. loss: mean training loss, nats. local_rate: eta_l that the
-    client used, > 0.
+    base_version, rounds. num_examples: n_i, that the client holds, >= 1. batch_examples: m_i, behind the update, >= 1.
+    loss: mean training loss, nats. local_rate: eta_l that the client used, > 0.
     """
 
     client_id: int
     base_version: int
     staleness: int
     num_examples: int
+    batch_examples: int
     loss: float
     local_rate: float
 
@@ -40,6 +42,7 @@ class StagedUpdate:
 
     client_id: int
     num_examples: int
+    batch_examples: int
     loss: float
     local_rate: float
 
@@ -50,6 +53,7 @@ class StagedUpdate:
             base_version=base_version,
             staleness=staleness,
             num_examples=self.num_examples,
+            batch_examples=self.batch_examples,
             loss=self.loss,
             local_rate=self.local_rate,
         )
@@ -58,35 +62,35 @@ class StagedUpdate:
 class _Block:
     """Rows filled from the first on, with the handle of each and what is kept beside it."""
 
-    def __init__(self, matrix_Rd: Tensor) -> None:
-        self.matrix_Rd = matrix_Rd
+    def __init__(self, matrix_RD: Tensor) -> None:
+        self.matrix_RD = matrix_RD
         self.handles: list[int] = []
         self.updates: list[StagedUpdate] = []
 
     @property
     def is_full(self) -> bool:
-        return len(self.handles) == len(self.matrix_Rd)
+        return len(self.handles) == len(self.matrix_RD)
 
 
 class Round:
     """The rows of one round, lent out by `Staging.take` until `release`.
 
-    matrix_Kd: [K, d] float32 in host memory, a view. updates: K entries, row by row.
+    matrix_KD: [K, D] float32 in host memory, a view. updates: K entries, row by row.
     """
 
     def __init__(
-        self, matrix_Kd: Tensor, updates: tuple[StagedUpdate, ...], block: _Block | None, free: deque[Tensor]
+        self, matrix_KD: Tensor, updates: tuple[StagedUpdate, ...], block: _Block | None, free: deque[Tensor]
     ) -> None:
-        self.matrix_Kd = matrix_Kd
+        self.matrix_KD = matrix_KD
         self.updates = updates
         self._block = block
         self._free = free
 
     def release(self) -> None:
-        """Give the memory back, once, when nothing reads `matrix_Kd` any more. Any thread."""
+        """Give the memory back, once, when nothing reads `matrix_KD` any more. Any thread."""
         block, self._block = self._block, None
         if block is not None:
-            self._free.append(block.matrix_Rd)
+            self._free.append(block.matrix_RD)
 
 
 class Staging:
@@ -97,20 +101,26 @@ class Staging:
     and popping from it are atomic. `take` belongs to the receiving thread too, because it decides where the
     next row goes. One row is being written at a time: `row`, then `keep` or `discard`.
 
-    Host memory is at most blocks_max * rows_per_block * 4 d bytes, reserved block by block when needed and
+    Host memory is at most blocks_max * rows_per_block * 4 D bytes, reserved block by block when needed and
     touched row by row. Nothing holds the receiver back: there are enough blocks because the coordinator
     bounds how many kept rows no released round holds, in `CoordinatorSettings.unaggregated_max`. With at most
     U of them and one round lent at a time, U // R + 2 blocks are enough: one is lent, and the U rows that
     may wait and the one being written lie in at most U // R + 1, all full but the last.
+    With R = 1 a round may be made of any rows that are kept, not only of the oldest: more than one are gathered, in a
+    copy.
     """
 
-    def __init__(self, dimension: int, rows_per_block: int, *, blocks_max: int, pin: bool = False) -> None:
-        """dimension: d, >= 1. rows_per_block: R, most updates of a round, >= 1. blocks_max: >= 2.
+    def __init__(self, row_numbers: int, rows_per_block: int, *, blocks_max: int, pin: bool = False) -> None:
+        """row_numbers: D, >= 1. rows_per_block: R, most updates of a round, >= 1. blocks_max: >= 2.
 
         pin: page-locked memory, for copies to a CUDA device.
         """
-        assert min(dimension, rows_per_block, blocks_max - 1) >= 1, (dimension, rows_per_block, blocks_max)
-        self._dimension = dimension
+        assert min(row_numbers, rows_per_block, blocks_max - 1) >= 1, (
+            row_numbers,
+            rows_per_block,
+            blocks_max,
+        )
+        self._row_numbers = row_numbers
         self._rows_per_block = rows_per_block
         self._blocks_max = blocks_max
         self._pin = pin
@@ -121,14 +131,14 @@ class Staging:
         self._being_written: int | None = None
 
     def row(self) -> tuple[int, Tensor]:
-        """A handle never given before, and the row to write into: [d] float32, of unspecified content."""
+        """A handle never given before, and the row to write into: [D] float32, of unspecified content."""
         assert self._being_written is None, f"row {self._being_written} is neither kept nor discarded"
         if not self._has_room:
             self._waiting.append(_Block(self._memory()))
         block = self._waiting[-1]
         self._being_written = self._handles
         self._handles += 1
-        return self._being_written, block.matrix_Rd[len(block.handles)]
+        return self._being_written, block.matrix_RD[len(block.handles)]
 
     def keep(self, handle: int, update: StagedUpdate) -> None:
         """The row last given is part of the round to come."""
@@ -144,20 +154,36 @@ class Staging:
         self._being_written = None
 
     def take(self, handles: Sequence[int]) -> Round:
-        """The rows of these handles as one matrix, without a copy.
+        """The rows of these handles as one matrix.
 
-        They are exactly the rows kept in the oldest block, in order: a round that takes fewer than R takes
-        all there are, and the next row starts a new block. No handles: a round of no rows.
+        Without a copy: they are exactly the rows kept in the oldest block, in order; a round that takes fewer than R
+        takes all there are, and the next row starts a new block. Only with R = 1 they may be any. No handles: a round
+        of no rows.
         """
         assert self._being_written is None, f"row {self._being_written} is neither kept nor discarded"
         if not handles:
-            return Round(torch.empty(0, self._dimension), (), None, self._free)
+            return Round(torch.empty(0, self._row_numbers), (), None, self._free)
+        if self._rows_per_block == 1:
+            return self._gathered(handles)
         assert self._waiting, "nothing is staged"
         block = self._waiting.popleft()
         assert list(handles) == block.handles, (
             f"asked for rows {list(handles)}, the oldest are {block.handles}"
         )
-        return Round(block.matrix_Rd[: len(handles)], tuple(block.updates), block, self._free)
+        return Round(block.matrix_RD[: len(handles)], tuple(block.updates), block, self._free)
+
+    def _gathered(self, handles: Sequence[int]) -> Round:
+        wanted = set(handles)
+        # The newest block may hold no row: what was written there last was discarded.
+        taken = {handle: block for block in self._waiting for handle in block.handles if handle in wanted}
+        assert len(taken) == len(handles), f"asked for rows {list(handles)}, kept are {sorted(taken)} of them"
+        self._waiting = deque(block for block in self._waiting if wanted.isdisjoint(block.handles))
+        blocks = [taken[handle] for handle in handles]
+        if len(blocks) == 1:
+            return Round(blocks[0].matrix_RD, tuple(blocks[0].updates), blocks[0], self._free)
+        matrix_KD = torch.cat([block.matrix_RD for block in blocks])
+        self._free.extend(block.matrix_RD for block in blocks)
+        return Round(matrix_KD, tuple(block.updates[0] for block in blocks), None, self._free)
 
     @property
     def _has_room(self) -> bool:
@@ -168,26 +194,30 @@ class Staging:
             return self._free.pop()
         assert self._blocks < self._blocks_max, f"all {self._blocks_max} blocks are in use"
         self._blocks += 1
-        return torch.empty(self._rows_per_block, self._dimension, dtype=torch.float32, pin_memory=self._pin)
+        return torch.empty(self._rows_per_block, self._row_numbers, dtype=torch.float32, pin_memory=self._pin)
 
 
-def write(row_d: Tensor, frames: Sequence[memoryview | bytes], kind: Kind, learning_rate: float) -> None:
-    """Fill a row with the pseudo-gradient of a payload, in one pass: a delta over its learning rate.
+def write(
+    row_D: Tensor, frames: Sequence[memoryview | bytes], kind: Kind, learning_rate: float, dimension: int
+) -> None:
+    """Fill a row with a payload, in one pass: of a delta, the first d numbers over its learning rate.
 
-    row_d: [d] float32 in host memory, contiguous. frames: little-endian float32, each a multiple of 4 bytes,
-    4 d bytes together; whoever receives has checked that. learning_rate: eta_l, > 0. A quotient too large for
-    float32 becomes an infinity, which `screen.defect` finds.
+    row_D: [D] float32 in host memory, contiguous. frames: little-endian float32, each a multiple of 4 bytes,
+    4 D bytes together; whoever receives has checked that. learning_rate: eta_l, > 0. dimension: d. A quotient too large
+    for float32 becomes an infinity, which `screen.defect` finds.
     Source: algorithms.md 1.4.
     """
-    target_d = row_d.numpy()
+    target_D = row_D.numpy()
+    divided = dimension if kind == "delta" else 0
     offset = 0
     for frame in frames:
         part = np.frombuffer(frame, dtype="<f4")
         end = offset + len(part)
-        if kind == "gradient":
-            target_d[offset:end] = part
-        else:
+        split = min(max(divided - offset, 0), len(part))
+        if split:
             with np.errstate(all="ignore"):
-                np.divide(part, np.float32(learning_rate), out=target_d[offset:end])
+                np.divide(part[:split], np.float32(learning_rate), out=target_D[offset : offset + split])
+        if split < len(part):
+            target_D[offset + split : end] = part[split:]
         offset = end
-    assert offset == len(target_d), f"payload holds {offset} numbers, expected {len(target_d)}"
+    assert offset == len(target_D), f"payload holds {offset} numbers, expected {len(target_D)}"

@@ -77,6 +77,13 @@ TEST_CLASS_ACCURACY = Metric(
 TEST_LOSS = Metric(
     name="unstale_test_loss", kind="gauge", help="Mean cross-entropy on the test set, in nats."
 )
+CLIENT_TEST_ACCURACY = Metric(
+    name="unstale_client_test_accuracy_ratio",
+    kind="gauge",
+    help="Accuracy on the clients' own test examples, each client's last answer: mean, std, and the mean of the worst "
+    "and of the best tenth of the clients.",
+    labels=("statistic",),
+)
 CLIENTS = Metric(
     name="unstale_clients",
     kind="gauge",
@@ -107,6 +114,7 @@ CATALOGUE: tuple[Metric, ...] = (
     TEST_ACCURACY,
     TEST_CLASS_ACCURACY,
     TEST_LOSS,
+    CLIENT_TEST_ACCURACY,
     CLIENTS,
     AGGREGATION_WEIGHT,
     DEVICE_MEMORY,

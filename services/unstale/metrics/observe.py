@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 from unstale.metrics import catalogue
 from unstale.metrics.catalogue import Metric
+from unstale.metrics.fairness import Fairness
 
 
 class Observation(NamedTuple):
@@ -64,3 +65,9 @@ def evaluated(
     for label, share in enumerate(class_accuracy):
         if share is not None:
             yield Observation(catalogue.TEST_CLASS_ACCURACY, share, (str(label),))
+
+
+def own_evaluations(fairness: Fairness) -> Iterable[Observation]:
+    """A client measured a model on its own test examples."""
+    for statistic in ("mean", "std", "worst_tenth", "best_tenth"):
+        yield Observation(catalogue.CLIENT_TEST_ACCURACY, getattr(fairness, statistic), (statistic,))

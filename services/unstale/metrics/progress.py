@@ -4,6 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import nan
 
+from unstale.metrics.fairness import Fairness
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
@@ -32,7 +34,7 @@ class Outcome:
     reason: `finished` or `shutdown`. test_accuracy, test_loss: of the last evaluation, nan without one. seconds: from
     the first task to the end, on the shell's clock. updates: number by outcome. staleness_mean: over all updates
     aggregated. overflows: rounds whose step left the range of float32 and was not taken. model_digest: SHA-256 of the
-    last version, in hex.
+    last version, in hex. fairness: over the clients' own last evaluations, None when they were not asked.
     """
 
     reason: str
@@ -44,6 +46,7 @@ class Outcome:
     staleness_mean: float
     overflows: int
     model_digest: str
+    fairness: Fairness | None = None
 
 
 class Tally:
@@ -95,7 +98,13 @@ class Tally:
         return progress
 
     def ended(
-        self, reason: str, versions: int, updates: Mapping[str, int], digest: str, at_s: float
+        self,
+        reason: str,
+        versions: int,
+        updates: Mapping[str, int],
+        digest: str,
+        at_s: float,
+        fairness: Fairness | None = None,
     ) -> Outcome:
         """The run is over since `at_s`. digest: of the last version."""
         return Outcome(
@@ -108,6 +117,7 @@ class Tally:
             staleness_mean=self._staleness_in_all.value,
             overflows=self._overflows,
             model_digest=digest,
+            fairness=fairness,
         )
 
     def _elapsed_s(self, at_s: float) -> float:

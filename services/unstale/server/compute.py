@@ -10,11 +10,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
 
 from unstale import flat
 from unstale.learner.learner import Learner, RoundResult
 from unstale.learner.updates import Round, RoundUpdate
+from unstale.learner.versions import Version
 from unstale.net.clock import now_s
 from unstale.training.evaluate import Evaluation
 from unstale_proto import payload
@@ -44,7 +44,7 @@ class ForgetCommand:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Applied:
-    """A round is a version. frames: the new model as payload frames; they share memory with it."""
+    """A round is a version. frames: what is sent of it, as payload frames; they share memory with it."""
 
     result: RoundResult
     frames: list[memoryview]
@@ -75,14 +75,14 @@ Result = Applied | Evaluated | Crashed
 class Compute:
     """Owns the learner from `start` to `close`.
 
-    evaluate: measures a model [d]. post: takes results, from the compute thread.
+    evaluate: measures a version. post: takes results, from the compute thread.
     """
 
     def __init__(
         self,
         learner: Learner,
         *,
-        evaluate: Callable[[Tensor], Evaluation],
+        evaluate: Callable[[Version], Evaluation],
         post: Callable[[Result], None],
     ) -> None:
         self._learner = learner
@@ -116,9 +116,9 @@ class Compute:
     def _perform(self, command: Command) -> None:
         started_s = now_s()
         if isinstance(command, ApplyCommand):
-            result = self._learner.apply_round(command.round.matrix_Kd, command.updates)
+            result = self._learner.apply_round(command.round.matrix_KD, command.updates)
             command.round.release()
-            frames = payload.split(flat.to_bytes(self._learner.model_d))
+            frames = frames_of(result.sent)
             self._post(
                 Applied(
                     result=result,
@@ -129,12 +129,18 @@ class Compute:
             )
         elif isinstance(command, EvaluateCommand):
             assert command.version == self._learner.version, (command.version, self._learner.version)
-            evaluation = self._evaluate(self._learner.model_d)
+            evaluation = self._evaluate(self._learner.sent)
             self._post(
                 Evaluated(version=command.version, evaluation=evaluation, evaluate_s=now_s() - started_s)
             )
         else:
             self._learner.forget(command.version)
+
+
+def frames_of(version: Version) -> list[memoryview]:
+    """A version as payload frames, without a copy where it lies in host memory."""
+    parts = [part for part in version.parts if part.numel()]
+    return [frame for part in parts for frame in payload.split(flat.to_bytes(part))]
 
 
 def _device_memory_bytes(device: torch.device) -> int:

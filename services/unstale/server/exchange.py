@@ -11,14 +11,15 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import zmq
-from torch import Tensor
 
-from unstale import flat, translate
+from unstale import translate
 from unstale.coordinator import actions, events, hopeless
 from unstale.coordinator.machine import LEASE, Coordinator
 from unstale.errors import UserError
 from unstale.learner.updates import StagedUpdate, Staging
+from unstale.learner.versions import Version
 from unstale.metrics import observe
+from unstale.metrics.fairness import OwnEvaluations
 from unstale.metrics.progress import Outcome, Progress, Tally
 from unstale.net import sockets
 from unstale.net.clock import now_s
@@ -64,8 +65,8 @@ Letter = Result | StopNow | Ping
 class Exchange:
     """Runs until the coordinator finishes and the clients know it; then `outcome` is set.
 
-    welcome: for any client; id and version are filled in. learning_rate: eta_l for tasks. frames, model_d: of
-    version 0.
+    welcome: for any client; id and version are filled in. learning_rate: eta_l of its tasks, and sent and
+    frames: of version 0. dimension: d. evaluate_clients_every: rounds between evaluations by the clients.
     """
 
     def __init__(
@@ -81,7 +82,9 @@ class Exchange:
         learning_rate: float,
         rounds: int,
         frames: Sequence[memoryview],
-        model_d: Tensor,
+        sent: Version,
+        dimension: int,
+        evaluate_clients_every: int | None,
         linger_s: float,
         on_progress: Callable[[Progress], None],
     ) -> None:
@@ -95,15 +98,20 @@ class Exchange:
         self._linger_s = linger_s
         self._on_progress = on_progress
         self._sessions = Sessions(welcome.clients)
+        self._own_evaluations = OwnEvaluations(evaluate_clients_every)
         self._outgoing = Outgoing(
             socket,
             self._sessions,
             frames=frames,
             signature=welcome.signature,
             learning_rate=learning_rate,
+            wanted=self._own_evaluations.wanted,
         )
         self._ingest = Ingest(
-            staging, signature=welcome.signature, payload_bytes=self._outgoing.payload_bytes
+            staging,
+            signature=welcome.signature,
+            payload_bytes=self._outgoing.payload_bytes,
+            dimension=dimension,
         )
         self._timers: dict[str, float] = {}
         self._poller = zmq.Poller()
@@ -113,7 +121,7 @@ class Exchange:
         self._commands_open = 0
         self._clients_at: dict[int, dict[str, int]] = {}
         self._tally = Tally(rounds)
-        self._model_d = model_d
+        self._sent = sent
         self._wait_s = 0.0
         self._finish: actions.Finish | None = None
         self._finished_s = 0.0
@@ -281,15 +289,17 @@ class Exchange:
 
     def _take_update(self, client_id: int, update: Update, frames: list[zmq.Frame]) -> None:
         handle, defect = self._ingest.stage(update, frames)
-        self._arriving = _Arriving(handle, translate.to_staged(update, client_id), sum(map(len, frames)))
+        self._arriving = _Arriving(
+            handle, update, translate.to_staged(update, client_id), sum(map(len, frames))
+        )
         self._handle(translate.to_update_arrived(update, client_id, handle, defect, now_s()))
 
     # --- what the compute thread says ---
 
     def _applied(self, applied: Applied) -> None:
         result = applied.result
-        self._model_d = result.model_d
-        self._outgoing.publish(result.version, applied.frames)
+        self._sent = result.sent
+        self._outgoing.publish(result.version, applied.frames, result.learning_rate)
         self._tally.applied(result.staleness, overflowed=result.overflowed)
         if result.overflowed:
             log.warning("version %d: its step left the range of float32 and was not taken", result.version)
@@ -345,10 +355,20 @@ class Exchange:
         if action.outcome is actions.Outcome.ACCEPTED:
             self._staging.keep(self._arriving.handle, self._arriving.staged)
             self._tally.accepted()
+            self._note_own_evaluation(action.client_id)
         self._instruments.record_all(
             observe.verdict(action.outcome, action.reason, self._arriving.payload_bytes)
         )
         self._outgoing.tell(action.client_id, translate.to_ack(action))
+
+    def _note_own_evaluation(self, client_id: int) -> None:
+        update = self._arriving.update
+        if update.evaluation is None:
+            return
+        self._own_evaluations.answered(client_id, update.base_version, update.evaluation.accuracy)
+        fairness = self._own_evaluations.fairness
+        assert fairness is not None
+        self._instruments.record_all(observe.own_evaluations(fairness))
 
     def _discard_update(self, action: actions.DiscardUpdate) -> None:
         self._staging.discard(action.handle)
@@ -396,8 +416,9 @@ class Exchange:
             finish.reason,
             self._coordinator.version,
             self._coordinator.updates_by_outcome,
-            flat.digest(self._model_d),
+            self._sent.digest,
             self._finished_s,
+            self._own_evaluations.fairness,
         )
 
 
@@ -405,5 +426,6 @@ class _Arriving(NamedTuple):
     """The update that the coordinator is being asked about."""
 
     handle: int
+    update: Update
     staged: StagedUpdate
     payload_bytes: int

@@ -16,13 +16,14 @@ NOT_STAGED = -1
 class Ingest:
     """Stages updates that fit the model, and says what is wrong with the others. The exchange's thread only.
 
-    signature: of the run's model. payload_bytes: of one update of it.
+    signature: of the run's model. payload_bytes: of one update of it. dimension: d, parameters of the model.
     """
 
-    def __init__(self, staging: Staging, *, signature: str, payload_bytes: int) -> None:
+    def __init__(self, staging: Staging, *, signature: str, payload_bytes: int, dimension: int) -> None:
         self._staging = staging
         self._signature = signature
         self._payload_bytes = payload_bytes
+        self._dimension = dimension
 
     def stage(self, update: Update, frames: Sequence[zmq.Frame]) -> tuple[int, Reason | None]:
         """Copy the payload into the next free row.
@@ -38,9 +39,10 @@ class Ingest:
             payload.check([len(buffer) for buffer in buffers], self._payload_bytes)
         except RemoteContractError as error:
             return NOT_STAGED, error.reason
-        handle, row_d = self._staging.row()
-        write(row_d, buffers, update.kind, update.learning_rate)
-        if screen.defect(row_d) is not None:
+        handle, row_D = self._staging.row()
+        write(row_D, buffers, update.kind, update.learning_rate, self._dimension)
+        defect = screen.row_defect(row_D, self._dimension)
+        if defect is not None:
             self._staging.discard(handle)
-            return NOT_STAGED, Reason.NON_FINITE
+            return NOT_STAGED, Reason(defect)
         return handle, None

@@ -5,7 +5,7 @@ sent a model is sent no other until something was heard of it, so that one that 
 model in our memory and not one a round.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import zmq
 
@@ -19,7 +19,8 @@ FRAMES_KEPT = 64 * 1024  # bytes; smaller frames are copied into the message, la
 
 
 class Outgoing:
-    """The exchange's thread only. frames: the model of version 0. learning_rate: eta_l for tasks."""
+    """The exchange's thread only. frames: what is sent of version 0. learning_rate: eta_l of its tasks. wanted: whether
+    the task of a client, with a version, asks for an evaluation."""
 
     def __init__(
         self,
@@ -29,19 +30,22 @@ class Outgoing:
         frames: Sequence[memoryview],
         signature: str,
         learning_rate: float,
+        wanted: Callable[[int, int], bool],
     ) -> None:
         self._socket = socket
         self._sessions = sessions
         self._signature = signature
         self._learning_rate = learning_rate
+        self._wanted = wanted
         self._version = 0
         self._frames = _wrapped(frames)
         self.payload_bytes = sum(map(len, frames))
         self._unheard: set[int] = set()  # clients that were sent a model and have not been heard of since
         self._owed: dict[int, actions.SendTask] = {}
 
-    def publish(self, version: int, frames: Sequence[memoryview]) -> None:
+    def publish(self, version: int, frames: Sequence[memoryview], learning_rate: float) -> None:
         """From here on tasks carry this version."""
+        self._learning_rate = learning_rate
         self._version = version
         self._frames = _wrapped(frames)
 
@@ -63,6 +67,7 @@ class Outgoing:
             learning_rate=self._learning_rate,
             signature=self._signature,
             payload_bytes=self.payload_bytes,
+            evaluate=self._wanted(action.client_id, action.version),
         )
         return self.send(route, task, self._frames)
 

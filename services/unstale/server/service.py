@@ -5,29 +5,24 @@ http: scrapes.
 """
 
 import logging
-import secrets
 import threading
 from collections.abc import Callable
 from functools import partial
 
 import zmq
 
-from unstale import flat
 from unstale.config import parts
 from unstale.config.settings import Settings
 from unstale.coordinator.machine import Coordinator
-from unstale.errors import UserError
-from unstale.learner.learner import Learner
 from unstale.metrics import catalogue
 from unstale.metrics.progress import Outcome, Progress
 from unstale.net import files, sockets
 from unstale.net.mailbox import Mailbox
-from unstale.server.compute import Compute
+from unstale.server.compute import Compute, frames_of
 from unstale.server.exchange import Exchange, Letter, Ping, StopNow
 from unstale.server.exposition import Instruments
 from unstale.server.http import HttpService
-from unstale_proto import codec, payload, signature
-from unstale_proto.messages import PartitionPlan, TensorSpec, TrainingPlan, Welcome
+from unstale.server.welcome import welcome
 
 log = logging.getLogger("unstale.server")
 
@@ -50,11 +45,7 @@ class Server:
         model = parts.model(settings, dataset, device)
         coordinator_settings = parts.coordinator_settings(settings)
         self._save = parts.saver(settings, model)
-        self._learner = learner = Learner(
-            model.parameters_d,
-            parts.policy(settings, model.dimension, device),
-            parts.rate(settings),
-        )
+        self._learner = learner = parts.learner(settings, model, device)
         self._mailbox: Mailbox[Letter] = Mailbox()
         self._compute = Compute(
             learner, evaluate=parts.evaluation(model, dataset, device), post=self._mailbox.post
@@ -76,15 +67,17 @@ class Server:
             self._exchange = Exchange(
                 self._socket,
                 coordinator=coordinator,
-                staging=parts.staging(coordinator_settings, model.dimension, device),
+                staging=parts.staging(coordinator_settings, learner.row_numbers, device),
                 mailbox=self._mailbox,
                 compute=self._compute,
                 instruments=self._instruments,
-                welcome=_welcome(settings, model),
-                learning_rate=settings.training.learning_rate,
+                welcome=welcome(settings, model, extra=learner.sent.extra_d is not None),
+                learning_rate=learner.learning_rate,
                 rounds=settings.rounds,
-                frames=payload.split(flat.to_bytes(learner.model_d)),
-                model_d=learner.model_d,
+                frames=frames_of(learner.sent),
+                sent=learner.sent,
+                dimension=model.dimension,
+                evaluate_clients_every=settings.evaluate_clients_every,
                 linger_s=settings.server.linger_s,
                 on_progress=on_progress,
             )
@@ -115,7 +108,7 @@ class Server:
 
     def save(self) -> None:
         """After `run`: write the last version to save_model, if that names a file; UserError when that fails."""
-        self._save(self._learner.model_d, self._learner.version)
+        self._save(self._learner.sent, self._learner.version)
 
     def stop(self) -> None:
         """End the run soon, telling the clients. Any thread, signal handlers included."""
@@ -153,45 +146,3 @@ class Server:
 def _in_state(coordinator: Coordinator, state: str) -> int:
     """How many clients are in a state; a number read while the exchange thread may be writing it."""
     return coordinator.clients_by_state[state]
-
-
-def _welcome(settings: Settings, model: flat.FlatModel) -> Welcome:
-    """What every client is told of the run."""
-    tensors = tuple(
-        TensorSpec(name=name, shape=shape, dtype="float32") for name, shape, _ in flat.describe(model.module)
-    )
-    training = settings.training
-    welcome = Welcome(
-        client_id=0,
-        run_id=secrets.token_hex(16),
-        clients=settings.clients,
-        seed=settings.seed,
-        version=0,
-        model=settings.model.name,
-        data=settings.data.name,
-        partition=PartitionPlan(
-            name=settings.partition.name,
-            alpha=settings.partition.alpha,
-            min_examples=settings.partition.min_examples,
-        ),
-        training=TrainingPlan(
-            name=training.name,
-            batch_size=training.batch_size,
-            steps=None if training.epochs is not None else training.steps,
-            epochs=training.epochs,
-            momentum=training.momentum,
-            weight_decay=training.weight_decay,
-        ),
-        tensors=tensors,
-        signature=signature.digest(tensors),
-        heartbeat_s=settings.server.heartbeat_s,
-        lease_s=settings.server.lease_s,
-    )
-    try:
-        codec.encode(welcome)
-    except ValueError:
-        raise UserError(
-            f"model.name {settings.model.name!r} has {len(tensors)} parameter tensors, more than a welcome can name; "
-            "choose a model with fewer"
-        ) from None
-    return welcome

@@ -8,7 +8,6 @@ from unstale.config import parts
 from unstale.config.settings import Settings
 from unstale.config.workplace import workplace
 from unstale.coordinator.machine import Coordinator
-from unstale.learner.learner import Learner
 from unstale.metrics.progress import Progress
 from unstale.simulator import latency
 from unstale.simulator.latency import Latency
@@ -30,23 +29,19 @@ def simulation(
     place = workplace(settings)
     model = place.model
     coordinator_settings = replace(parts.coordinator_settings(settings), lease_s=inf)
+    learner = parts.learner(settings, model, place.device, keep_versions=True)
     chosen = settings.simulation.latency
     return Simulation(
         Parts(
             coordinator=Coordinator(coordinator_settings),
-            learner=Learner(
-                model.parameters_d,
-                parts.policy(settings, model.dimension, place.device),
-                parts.rate(settings),
-                keep_versions=True,
-            ),
-            staging=parts.staging(coordinator_settings, model.dimension, place.device),
+            learner=learner,
+            staging=parts.staging(coordinator_settings, learner.row_numbers, place.device),
             trainer=place.trainer,
             evaluate=parts.evaluation(model, place.dataset, place.device),
             save=parts.saver(settings, model),
-            learning_rate=settings.training.learning_rate,
             clients=settings.clients,
             rounds=settings.rounds,
+            evaluate_clients_every=settings.evaluate_clients_every,
         ),
         latency_of_tasks or latency.create(chosen.name, seed=settings.seed, mean_s=chosen.mean_s),
         on_progress=on_progress,

@@ -10,8 +10,6 @@ from dataclasses import dataclass
 from math import inf, isfinite
 from typing import Protocol, TypeVar
 
-from torch import Tensor
-
 from unstale import flat, translate
 from unstale.coordinator import actions, events, hopeless
 from unstale.coordinator.machine import Coordinator
@@ -19,12 +17,15 @@ from unstale.errors import UserError
 from unstale.learner import screen
 from unstale.learner.learner import Learner
 from unstale.learner.updates import StagedUpdate, Staging, write
+from unstale.learner.versions import Version
+from unstale.metrics.fairness import OwnEvaluations
 from unstale.metrics.progress import Outcome, Progress, Tally
 from unstale.simulator.latency import Latency
 from unstale.training.evaluate import Evaluation
 from unstale.training.trainer import Trainer
 from unstale_proto.errors import Reason
-from unstale_proto.messages import Message, Task
+from unstale_proto.limits import FLOAT_BYTES
+from unstale_proto.messages import Message, Task, Update
 
 Observer = Callable[[events.Event, Sequence[actions.Action]], None]
 
@@ -51,19 +52,19 @@ class Parts:
     """What a simulation runs, all in their first state.
 
     coordinator: with leases that never run out, because simulated clients do not vanish. learner: keeps versions.
-    evaluate: measures a model [d]. save: is given the last model [d] and its version. learning_rate: eta_l of every
-    task. rounds: versions to make.
+    evaluate: measures a version. save: is given the last version and its number. rounds: versions to make.
+    evaluate_clients_every: rounds between evaluations by the clients; None for none.
     """
 
     coordinator: Coordinator
     learner: Learner
     staging: Staging
     trainer: Trainer
-    evaluate: Callable[[Tensor], Evaluation]
-    save: Callable[[Tensor, int], None]
-    learning_rate: float
+    evaluate: Callable[[Version], Evaluation]
+    save: Callable[[Version, int], None]
     clients: int
     rounds: int
+    evaluate_clients_every: int | None
 
 
 class Simulation:
@@ -88,7 +89,8 @@ class Simulation:
         self._trainer = parts.trainer
         self._evaluate_model = parts.evaluate
         self._save = parts.save
-        self._learning_rate = parts.learning_rate
+        self._own_evaluations = OwnEvaluations(parts.evaluate_clients_every)
+        self._payload_bytes = FLOAT_BYTES * parts.learner.row_numbers
         self._clients = parts.clients
         self._latency = latency
         self._on_progress = on_progress
@@ -101,7 +103,8 @@ class Simulation:
         self._queue: list[tuple[float, int, int, Task | str]] = []
         self._timers: dict[str, float] = {}
         self._newest_task = [0] * parts.clients
-        self._arriving: tuple[int, StagedUpdate] | None = None
+        self._number_of_newest = [0] * parts.clients
+        self._arriving: tuple[int, StagedUpdate, Update] | None = None
         self._made: events.RoundApplied | None = None
         self._finish: actions.Finish | None = None
         self._performers: dict[type, Callable[..., None]] = {
@@ -132,13 +135,14 @@ class Simulation:
             self._finish.reason,
             self._coordinator.version,
             self._coordinator.updates_by_outcome,
-            flat.digest(self._learner.model_d),
+            self._learner.sent.digest,
             self._now_s,
+            self._own_evaluations.fairness,
         )
 
     def save(self) -> None:
         """After `run`: write the last version to save_model, if that names a file; UserError when that fails."""
-        self._save(self._learner.model_d, self._learner.version)
+        self._save(self._learner.sent, self._learner.version)
 
     def _arrive(self, client_id: int, task: Task) -> None:
         """A client's work on a task is done: compute it, and let the server have it."""
@@ -147,20 +151,34 @@ class Simulation:
         if not self._coordinator.awaits(client_id, task.task_id):
             self._arrive_too_late(client_id, task)
             return
+        base = self._learner.base(task.version)
+        buffers_b = base.buffers_b if base.buffers_b.numel() else None
+        evaluation = None
+        if task.evaluate:
+            evaluation = self._trainer.evaluate_own(client_id, base.model_d, buffers_b)
         local = self._trainer.train(
-            client_id, task.number, self._learner.base(task.version), task.learning_rate
+            client_id,
+            task.number,
+            base.model_d,
+            task.learning_rate,
+            buffers_b=buffers_b,
+            extra_d=base.extra_d,
         )
         if not isfinite(local.loss):
+            self._trainer.drop(client_id, task.number)
             self._handle(events.TaskFailed(client_id=client_id, task_id=task.task_id, at_s=self._now_s))
             return
-        update = self._relay(translate.to_update(task, local))
-        handle, row_d = self._staging.row()
-        write(row_d, [flat.to_bytes(local.vector_d)], update.kind, update.learning_rate)
-        defect = None if screen.defect(row_d) is None else Reason.NON_FINITE
+        update = self._relay(translate.to_update(task, local, evaluation))
+        handle, row_D = self._staging.row()
+        frames = [flat.to_bytes(part) for part in translate.payload_parts(local)]
+        dimension = self._learner.policy.dimension
+        write(row_D, frames, update.kind, update.learning_rate, dimension)
+        found = screen.row_defect(row_D, dimension)
+        defect = None if found is None else Reason(found)
         if defect is not None:
             self._staging.discard(handle)
             handle = -1
-        self._arriving = handle, translate.to_staged(update, client_id)
+        self._arriving = handle, translate.to_staged(update, client_id), update
         self._handle(translate.to_update_arrived(update, client_id, handle, defect, self._now_s))
 
     def _arrive_too_late(self, client_id: int, task: Task) -> None:
@@ -199,19 +217,34 @@ class Simulation:
         self._tally.started(self._now_s)
         task = translate.to_task(
             action,
-            learning_rate=self._learning_rate,
+            learning_rate=self._learner.learning_rate,
             signature=_NO_SIGNATURE,
-            payload_bytes=self._learner.model_d.nbytes,
+            payload_bytes=self._payload_bytes,
+            evaluate=self._own_evaluations.wanted(action.client_id, action.version),
         )
         self._newest_task[action.client_id] = action.task_id
+        self._number_of_newest[action.client_id] = action.number
         due_s = self._now_s + self._latency(action.client_id, action.number)
         self._plan(due_s, action.client_id, self._relay(task))
 
     def _acknowledge(self, action: actions.Acknowledge) -> None:
         if action.outcome is actions.Outcome.ACCEPTED:
             assert self._arriving is not None
-            self._staging.keep(*self._arriving)
+            handle, staged, update = self._arriving
+            self._staging.keep(handle, staged)
             self._tally.accepted()
+            if update.evaluation is not None:
+                self._own_evaluations.answered(
+                    action.client_id, update.base_version, update.evaluation.accuracy
+                )
+        self._settle(action)
+
+    def _settle(self, action: actions.Acknowledge) -> None:
+        """What the client was to keep from its update is kept if that was accepted: the number of the task is its
+        newest one's, because a task that another took the place of never comes this far."""
+        number = self._number_of_newest[action.client_id]
+        accepted = action.first_outcome is actions.Outcome.ACCEPTED
+        (self._trainer.keep if accepted else self._trainer.drop)(action.client_id, number)
 
     def _discard_update(self, action: actions.DiscardUpdate) -> None:
         self._staging.discard(action.handle)
@@ -219,7 +252,7 @@ class Simulation:
     def _apply_round(self, action: actions.ApplyRound) -> None:
         taken = self._staging.take([contribution.handle for contribution in action.contributions])
         result = self._learner.apply_round(
-            taken.matrix_Kd, translate.to_round(action.contributions, taken.updates)
+            taken.matrix_KD, translate.to_round(action.contributions, taken.updates)
         )
         taken.release()
         self._tally.applied(result.staleness, overflowed=result.overflowed)
@@ -238,7 +271,7 @@ class Simulation:
 
     def _evaluate(self, action: actions.Evaluate) -> None:
         assert action.version == self._learner.version
-        evaluation = self._evaluate_model(self._learner.model_d)
+        evaluation = self._evaluate_model(self._learner.sent)
         clients = self._coordinator.clients_by_state
         self._on_progress(
             self._tally.evaluated(action.version, evaluation.accuracy, evaluation.loss, clients, self._now_s)

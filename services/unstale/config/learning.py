@@ -1,0 +1,234 @@
+"""The keys that say what is learned and how: model, data, partition, training, policy."""
+
+from typing import Any, Literal, Self
+
+from pydantic import Field, model_validator
+from pydantic_core import PydanticCustomError
+
+from unstale.config.values import Name, Section, Text
+
+
+class ModelSettings(Section):
+    name: Name = Field(
+        "digits_cnn",
+        description="Model: digits_cnn, logreg, lenet_28, lenet_28_padded, lenet_cifar, lenet_gi, cnn3, emnist_cnn, "
+        "celeba_cnn, resnet8 or resnet18, any of torchvision, such as mobilenet_v2, or package.module:factory.",
+    )
+    norm: Literal["group", "batch"] = Field(
+        "group", description="Layers that normalise in resnet8 and resnet18: GroupNorm or BatchNorm."
+    )
+    projection_head: int | None = Field(
+        None,
+        ge=1,
+        le=10**6,
+        json_schema_extra={"unit": "outputs"},
+        description="Put a projection of this width in front of the last layer, as MOON's authors do; null for none.",
+    )
+
+
+class DataSettings(Section):
+    name: Name = Field(
+        "digits", description="Data set; `unstale data list` lists them. Also package.module:factory."
+    )
+    path: Text | None = Field(
+        None,
+        description="Where the data is, for data.name npz (x_train, y_train, x_test, y_test) and folder (of images).",
+    )
+    cache: Text = Field("~/.cache/unstale", description="Folder where data sets lie that can be downloaded.")
+    download: bool = Field(False, description="Download the data set when it is not in data.cache.")
+    normalise: Literal["standard", "unit", "raw"] = Field(
+        "standard",
+        description="Pixels: standard (mean 0, deviation 1 in each channel), unit (0 to 1) or raw (0 to 255).",
+    )
+    column: Name | None = Field(
+        None, description="Column of the .npz that says whose an example is: column_train and column_test."
+    )
+
+
+class PartitionSettings(Section):
+    name: Name = Field(
+        "dirichlet",
+        description="How the training set is shared out: dirichlet, dirichlet-client, iid, classes, label-count, "
+        "natural, natural-synthetic, column, slow-class or blocks; `unstale partition show` draws it.",
+    )
+    alpha: float = Field(
+        0.3, ge=1e-3, le=1e6, description="Concentration of a Dirichlet partition; smaller is more skewed."
+    )
+    min_examples: int = Field(
+        8,
+        ge=1,
+        le=10**9,
+        json_schema_extra={"unit": "examples"},
+        description="What every client holds at least.",
+    )
+    classes: int | None = Field(
+        None,
+        ge=1,
+        le=10**6,
+        json_schema_extra={"unit": "classes"},
+        description="Classes of a client, for classes (null: 2) and label-count (null: 1).",
+    )
+    smallest: int | None = Field(
+        None,
+        ge=1,
+        le=10**9,
+        json_schema_extra={"unit": "examples"},
+        description="Least that a client draws, for label-count and natural-synthetic; null for 10.",
+    )
+    largest: int | None = Field(
+        None,
+        ge=1,
+        le=10**9,
+        json_schema_extra={"unit": "examples"},
+        description="Most that a client draws, for label-count and natural-synthetic; null for 49.",
+    )
+    budget: int | None = Field(
+        None,
+        ge=1,
+        le=10**9,
+        json_schema_extra={"unit": "examples"},
+        description="What each client may take, for dirichlet-client; null for 450.",
+    )
+    pool: int | None = Field(
+        None,
+        ge=1,
+        le=10**9,
+        json_schema_extra={"unit": "examples"},
+        description="Examples of a class to draw from, for label-count; null for all.",
+    )
+    slow_share: float | None = Field(
+        None, gt=0, le=1, description="Share of the clients that are slow, for slow-class; null for 0.1."
+    )
+    slow_class: int | None = Field(
+        None,
+        ge=0,
+        le=10**6,
+        description="The class that only slow clients hold, for slow-class; null for the last.",
+    )
+
+
+class ScheduleSettings(Section):
+    name: Literal["constant", "inverse", "step", "exponential", "cosine"] = Field(
+        "constant", description="How training.learning_rate goes over the rounds."
+    )
+    warmup: int = Field(
+        0,
+        ge=0,
+        le=10**9,
+        json_schema_extra={"unit": "rounds"},
+        description="Rounds in which the rate first rises to training.learning_rate.",
+    )
+    period: float | None = Field(
+        None,
+        gt=0,
+        le=1e9,
+        json_schema_extra={"unit": "rounds"},
+        description="For inverse: rounds after which half the rate is left; null for 1.",
+    )
+    every: int | None = Field(
+        None,
+        ge=1,
+        le=10**9,
+        json_schema_extra={"unit": "rounds"},
+        description="For step: rounds between two steps down; null for 100.",
+    )
+    factor: float | None = Field(
+        None,
+        gt=0,
+        le=1,
+        description="For step and exponential: what multiplies the rate; null for 0.5 and 0.999.",
+    )
+    final: float | None = Field(
+        None, ge=0, le=1e6, description="For cosine: the rate at the end of the run; null for 0."
+    )
+
+
+class TrainingSettings(Section):
+    name: Literal["sgd", "gradient", "fedprox", "moon", "scaffold"] = Field(
+        "sgd",
+        description="Local training: sgd, which sends what some steps changed, gradient, of one batch, or sgd with "
+        "what FedProx, MOON or SCAFFOLD add to it.",
+    )
+    learning_rate: float = Field(
+        0.1, gt=0, le=1e6, description="Rate of a client's steps; with gradient, of the server's step."
+    )
+    batch_size: int = Field(
+        32, ge=1, le=10**9, json_schema_extra={"unit": "examples"}, description="Size of a mini-batch."
+    )
+    steps: int | None = Field(
+        5,
+        ge=1,
+        le=10**9,
+        json_schema_extra={"unit": "steps"},
+        description="Steps a task, unless training.epochs is given.",
+    )
+    epochs: int | None = Field(
+        None,
+        ge=1,
+        le=10**6,
+        json_schema_extra={"unit": "epochs"},
+        description="Passes over a client's data a task.",
+    )
+    momentum: float = Field(0.0, ge=0, lt=1, description="Momentum of a client's steps; 0 is none.")
+    weight_decay: float = Field(0.0, ge=0, le=1, description="Weight decay of a client's steps; 0 is none.")
+    mu: float | None = Field(
+        None, ge=0, le=1e6, description="Weight of the term of fedprox or moon; null for the method's own."
+    )
+    temperature: float | None = Field(
+        None, gt=0, le=1e6, description="Temperature of moon's term; null for the method's own."
+    )
+    schedule: ScheduleSettings = ScheduleSettings()
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Self:
+        if self.name == "gradient":
+            for key in ("epochs", "momentum", "weight_decay"):
+                if getattr(self, key):
+                    raise PydanticCustomError(
+                        "sentence",
+                        "training.{key} is {value}, expected none with training.name gradient, only with sgd",
+                        {"key": key, "value": getattr(self, key)},
+                    )
+        return self
+
+
+class OptimiserSettings(Section):
+    name: Literal["none", "momentum", "adam", "yogi"] = Field(
+        "none", description="Server optimiser that the policy's step goes through (FedOpt); none for none."
+    )
+    learning_rate: float | None = Field(
+        None, gt=0, le=1e6, description="Its learning rate; null for its own default."
+    )
+    beta1: float = Field(0.9, ge=0, lt=1, description="Share of the last step that is kept.")
+    beta2: float = Field(
+        0.99, ge=0, lt=1, description="For adam and yogi: share of the squares that is kept."
+    )
+    epsilon: float = Field(
+        1e-3, gt=0, le=1e3, description="For adam and yogi: what keeps them from dividing by nothing (tau)."
+    )
+
+
+class PolicySettings(Section):
+    name: Name = Field("dynsgd", description="Aggregation policy; `unstale policies` lists them.")
+    settings: dict[str, Any] = Field(
+        {}, description="The policy's own settings; `unstale policies` lists them."
+    )
+    server_multiplier: float = Field(
+        1.0, gt=0, le=1e6, description="Multiplies training.learning_rate in the server's step (eta_g)."
+    )
+    profile: Literal["paper", "reference"] = Field(
+        "paper",
+        description="Where the policy's defaults come from: its paper, or its authors' released code.",
+    )
+    clip_norm: float | None = Field(
+        None, gt=0, le=1e12, description="Scale longer updates down to this norm first; null for none."
+    )
+    optimiser: OptimiserSettings = OptimiserSettings()
+    memory: Literal["host", "pinned", "mapped"] = Field(
+        "host",
+        description="Where a policy's memory of all clients lies: on the host, page-locked, or in a file of "
+        "policy.memory_folder.",
+    )
+    memory_folder: Text | None = Field(
+        None, description="Folder of the file for policy.memory mapped; null for the system's own."
+    )

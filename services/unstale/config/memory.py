@@ -1,0 +1,55 @@
+"""Where a policy's memory of all clients lies: ordinary, page-locked or memory-mapped memory of the host."""
+
+import os
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from unstale.errors import UserError
+from unstale.policies.policy import host_memory
+
+Allocate = Callable[[int, int], Tensor]
+"""(rows, columns) -> zeros, float32, on the host."""
+
+
+def allocator(kind: str, folder: str | None, where: torch.device) -> Allocate:
+    """A function that makes zeros [rows, columns], float32.
+
+    kind: `host`; `pinned`, which copies to a CUDA device faster; `mapped`, a file in `folder` (None: the system's for
+    temporary files) that the system writes out when memory is short, and that nobody else sees: it is gone with the
+    process. where: the policy's device. Raises UserError for pinned memory without CUDA and a folder that is not there.
+    """
+    if kind == "pinned":
+        if where.type != "cuda":
+            raise UserError(
+                f"policy.memory is 'pinned' with device {where}, expected host or mapped without CUDA"
+            )
+        return lambda rows, columns: torch.zeros(rows, columns, pin_memory=True)
+    if kind == "mapped":
+        place = Path(folder or tempfile.gettempdir()).expanduser()
+        if not place.is_dir():
+            raise UserError(f"policy.memory_folder is '{place}', expected a folder that exists")
+        return lambda rows, columns: _mapped(place, rows, columns)
+    return host_memory
+
+
+def _mapped(folder: Path, rows: int, columns: int) -> Tensor:
+    size = 4 * rows * columns
+    try:
+        with tempfile.NamedTemporaryFile(prefix="unstale-memory-", dir=folder) as file:
+            if hasattr(os, "posix_fallocate"):
+                os.posix_fallocate(
+                    file.fileno(), 0, size
+                )  # a disk that is full says so now, and not by a signal later
+            else:
+                file.truncate(size)
+            # The mapping outlives the name, which goes here.
+            return torch.from_file(file.name, shared=True, size=rows * columns).view(rows, columns)
+    except OSError as error:
+        raise UserError(
+            f"policy.memory_folder '{folder}' cannot hold {size:,} bytes ({(error.strerror or str(error)).lower()}); "
+            "name one with more room"
+        ) from None

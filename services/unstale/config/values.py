@@ -1,0 +1,56 @@
+"""What the keys of the configuration are made of: limits, types, addresses, and a group of keys."""
+
+from ipaddress import ip_address
+from typing import Annotated
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic_core import PydanticCustomError
+
+CLIENTS_MAX = 1_000_000  # the wire contract's limit
+SECONDS_MAX = 7 * 24 * 3600.0  # the wire contract's limit
+SEED_MAX = 2**63 - 1  # the wire contract's limit
+THREADS_MAX = 1024  # more cores than a machine has
+NAME_MAX = 128  # the wire contract's limit
+TEXT_MAX = 4096  # a path or an address; what is longer was pasted by mistake
+
+Name = Annotated[str, Field(min_length=1, max_length=NAME_MAX)]
+Text = Annotated[str, Field(min_length=1, max_length=TEXT_MAX)]
+Seconds = Annotated[float, Field(gt=0, le=SECONDS_MAX)]
+
+
+def _is_host_and_port(address: str) -> bool:
+    host, _, port = address.rpartition(":")
+    return bool(host) and "/" not in host and port.isascii() and port.isdigit() and int(port) <= 65535
+
+
+def _checked_address(address: str) -> str:
+    if not (address.startswith("tcp://") and _is_host_and_port(address.removeprefix("tcp://"))):
+        raise PydanticCustomError("address", "not tcp://HOST:PORT")
+    return address
+
+
+def _checked_http_address(address: str) -> str:
+    if not _is_host_and_port(address):
+        raise PydanticCustomError("address", "not HOST:PORT")
+    return address
+
+
+Address = Annotated[Text, AfterValidator(_checked_address)]
+HttpAddress = Annotated[Text, AfterValidator(_checked_http_address)]
+
+
+def is_loopback(address: str) -> bool:
+    """Whether only this machine can reach an address `tcp://HOST:PORT`."""
+    host = address.removeprefix("tcp://").rpartition(":")[0].strip("[]")
+    if host == "localhost":
+        return True
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return False  # a name, an interface or *: who can reach it is not known here
+
+
+class Section(BaseModel):
+    """A group of keys. Frozen; unknown keys and numbers that are no number are refused."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)

@@ -1,0 +1,71 @@
+"""How evenly a model serves the clients: its accuracy on each client's own test examples. Pure.
+
+Source: algorithms.md 7.5.
+"""
+
+from dataclasses import dataclass
+from math import ceil, nan
+from statistics import fmean, pstdev, stdev
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fairness:
+    """Over the clients that have answered. Accuracies are shares in [0, 1].
+
+    clients: how many. mean, std (with n - 1) and variance (with n) of their accuracies; worst_tenth and best_tenth:
+    mean over the ceil(n / 10) lowest and highest, with their std. What takes two clients is nan with one.
+    """
+
+    clients: int
+    mean: float
+    std: float
+    variance: float
+    worst_tenth: float
+    worst_tenth_std: float
+    best_tenth: float
+    best_tenth_std: float
+
+
+class OwnEvaluations:
+    """Who is asked to measure the model on its own test examples, and what they said last.
+
+    every: rounds between two questions to a client; None asks nobody.
+    """
+
+    def __init__(self, every: int | None) -> None:
+        self._every = every
+        self._answers: dict[int, tuple[int, float]] = {}
+
+    def wanted(self, client_id: int, version: int) -> bool:
+        """Whether a task of this version asks: its client has not answered since the last multiple of `every`."""
+        if self._every is None:
+            return False
+        answer = self._answers.get(client_id)
+        return answer is None or answer[0] // self._every < version // self._every
+
+    def answered(self, client_id: int, version: int, accuracy: float) -> None:
+        """A client measured a version."""
+        self._answers[client_id] = version, accuracy
+
+    @property
+    def fairness(self) -> Fairness | None:
+        """Over the last answer of each client; None while there is none."""
+        if not self._answers:
+            return None
+        accuracies = sorted(accuracy for _, accuracy in self._answers.values())
+        tenth = ceil(len(accuracies) / 10)
+        worst, best = accuracies[:tenth], accuracies[-tenth:]
+        return Fairness(
+            clients=len(accuracies),
+            mean=fmean(accuracies),
+            std=_std(accuracies),
+            variance=pstdev(accuracies) ** 2,
+            worst_tenth=fmean(worst),
+            worst_tenth_std=_std(worst),
+            best_tenth=fmean(best),
+            best_tenth_std=_std(best),
+        )
+
+
+def _std(values: list[float]) -> float:
+    return stdev(values) if len(values) > 1 else nan

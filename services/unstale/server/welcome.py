@@ -1,0 +1,64 @@
+"""What every client is told of the run: the one place where the configuration becomes words of the wire contract."""
+
+import secrets
+from typing import Any
+
+from pydantic import BaseModel
+
+from unstale import flat
+from unstale.config import parts
+from unstale.config.settings import Settings
+from unstale.errors import UserError
+from unstale_proto import codec, signature
+from unstale_proto.messages import (
+    DataPlan,
+    ModelPlan,
+    PartitionPlan,
+    TensorSpec,
+    TrainingPlan,
+    Welcome,
+)
+
+
+def welcome(settings: Settings, model: flat.FlatModel, *, extra: bool) -> Welcome:
+    """The welcome, with a fresh run id, for client 0 at version 0. model: the run's. extra: of section 9 there.
+
+    Raises UserError for a model with more tensors than a header can name.
+    """
+    tensors, buffers = _specs(flat.describe(model.module)), _specs(flat.describe_buffers(model.module))
+    made = Welcome(
+        client_id=0,
+        run_id=secrets.token_hex(16),
+        clients=settings.clients,
+        seed=settings.seed,
+        version=0,
+        model=settings.model.name,
+        data=settings.data.name,
+        partition=PartitionPlan(name=settings.partition.name, **_values(parts.partition(settings))),
+        training=TrainingPlan(name=settings.training.name, **_values(parts.training(settings))),
+        tensors=tensors,
+        signature=signature.digest((*tensors, *buffers)),
+        heartbeat_s=settings.server.heartbeat_s,
+        lease_s=settings.server.lease_s,
+        model_plan=ModelPlan(norm=settings.model.norm, projection_head=settings.model.projection_head),
+        data_plan=DataPlan(normalise=settings.data.normalise, column=settings.data.column),
+        buffers=buffers or None,
+        extra=extra or None,
+    )
+    try:
+        codec.encode(made)
+    except ValueError:
+        raise UserError(
+            f"model.name {settings.model.name!r} has {len(tensors)} parameter tensors and {len(buffers)} buffers, more "
+            "than a welcome can name; choose a model with fewer"
+        ) from None
+    return made
+
+
+def _specs(described: flat.Description) -> tuple[TensorSpec, ...]:
+    return tuple(TensorSpec(name=name, shape=shape, dtype="float32") for name, shape, _ in described)
+
+
+def _values(part: BaseModel) -> dict[str, Any]:
+    """The settings that a part has, as it was made."""
+    return part.model_dump(exclude_none=True)
