@@ -4,45 +4,71 @@ The bandwidth is that of the faster of two reductions, the sum and the extremes,
 caches. The fastest repetition counts, because whatever else the machine does at the time can only slow one down.
 A matrix that fits the caches can be read faster than that; the column `read here` says how fast it was.
 
+Rounds follow one another: versions count up, updates are 0 to 3 rounds late, and a client that has sent an update is
+back after a few rounds, so that memories of all clients are written to and read. There are 1,000 of them; their rows
+lie in a sparse file, of which only the clients in these rounds take room.
+
     python -m benchmarks.aggregation [--quick] [--device cuda]
 """
 
 import argparse
 import math
+import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from benchmarks import machine
 from benchmarks.report import table
 from unstale.learner.device import choose
-from unstale.policies import UpdateBatch, create, names
+from unstale.policies import Policy, UpdateBatch, create, names
 
 DIMENSIONS = (62_006, 1_000_000, 11_000_000)  # LeNet for CIFAR-10, a small CNN, ResNet-18
 ROWS = (10, 50)
+CLIENTS = 1000
+GROUPS = 4  # rounds until a client is back
+STALENESS_MAX = 3
 MATRIX_BYTES_MAX = 3_000_000_000
 BANDWIDTH_BYTES = 512_000_000
-READ_BYTES = 10_000_000_000  # by every policy at each size; decides the number of repetitions
-REPEATS_MAX = 200
-BUDGET_RATIO = 2.0
-CLIENTS = 100
+SECONDS = 1.0  # for each policy at each size, at least three rounds
+ROUNDS_BEFORE = 12  # not counted: memory is touched for the first time, histories fill
+ROUNDS_MAX = 200
+BUDGETS = {"fedhist": 6.0, "wkafl": 6.0}
+WEIGHTED = (
+    "direct",
+    "dynsgd",
+    "fedasync",
+    "fedavg",
+    "fedavg-is",
+    "fedavg-s",
+    "fedbuff",
+    "fedprox",
+    "moon",
+    "sasgd",
+    "twafl",
+    "weighted",
+)
+"""Policies whose weights depend only on an update's own metadata: budget 2."""
+SETTINGS: dict[str, dict[str, Any]] = {"fedavg-is": {"probabilities": 0.5}, "mifa": {"init": "zeros"}}
 
 
 def run(quick: bool = False, device: str = "cpu") -> dict[str, Any]:
     """Bandwidth, and by size: the time of one read as measured, and each policy's ratio to one at the bandwidth.
 
-    quick: small sizes and few repetitions.
+    quick: small sizes and few rounds.
     """
     where = choose(device)
-    repeats_max = 5 if quick else REPEATS_MAX
     large = torch.ones(BANDWIDTH_BYTES // 4, device=where)
-    bytes_per_s = large.nbytes / _read_s(large, min(repeats_max, 20))
+    bytes_per_s = large.nbytes / _read_s(large, 5 if quick else 20)
     del large
     sizes = [
-        _measure(dimension, rows, where, repeats_max, bytes_per_s)
-        for dimension in (DIMENSIONS[:2] if quick else DIMENSIONS)
+        _measure(dimension, rows, where, 0.05 if quick else SECONDS, bytes_per_s)
+        for dimension in (DIMENSIONS[:1] if quick else DIMENSIONS)
         for rows in ROWS
         if 4 * dimension * rows <= MATRIX_BYTES_MAX
     ]
@@ -52,31 +78,59 @@ def run(quick: bool = False, device: str = "cpu") -> dict[str, Any]:
         "threads": torch.get_num_threads(),
         "device": torch.cuda.get_device_name(where) if where.type == "cuda" else where.type,
         "gigabytes_per_s": bytes_per_s / 1e9,
-        "budget_ratio": BUDGET_RATIO,
         "sizes": sizes,
     }
 
 
 def _measure(
-    dimension: int, rows: int, device: torch.device, repeats_max: int, bytes_per_s: float
+    dimension: int, rows: int, device: torch.device, seconds: float, bytes_per_s: float
 ) -> dict[str, Any]:
     batch = _batch(dimension, rows, device)
-    repeats = min(repeats_max, 5 + READ_BYTES // batch.matrix_Kd.nbytes)
-    policies = {name: create(name, dimension=dimension, clients=CLIENTS, device=device) for name in names()}
-    fastest_s = dict.fromkeys(policies, math.inf)
-    for _ in range(repeats):
-        for name, policy in policies.items():
-            fastest_s[name] = min(fastest_s[name], _seconds(lambda policy=policy: policy.step(batch), device))
+    ratios = {}
+    for name in names():
+        policy = create(
+            name,
+            dimension=dimension,
+            clients=CLIENTS,
+            device=device,
+            round_size=rows,
+            rounds=10**6,
+            allocate=_sparse,
+            **SETTINGS.get(name, {}),
+        )
+        ratios[name] = _step_s(policy, batch, seconds) * bytes_per_s / batch.matrix_Kd.nbytes
     return {
         "dimension": dimension,
         "updates": rows,
-        "read_here_s": _read_s(batch.matrix_Kd, repeats),
-        "step_s": fastest_s,
-        "ratios": {name: step_s * bytes_per_s / batch.matrix_Kd.nbytes for name, step_s in fastest_s.items()},
+        "read_here_s": _read_s(batch.matrix_Kd, 5),
+        "ratios": ratios,
     }
 
 
-def _read_s(matrix: torch.Tensor, repeats: int) -> float:
+def _step_s(policy: Policy[Any], batch: UpdateBatch, seconds: float) -> float:
+    """The fastest of the rounds that go into so many seconds."""
+    fastest_s, spent_s, version = math.inf, 0.0, 0
+    while version < ROUNDS_BEFORE + 3 or (spent_s < seconds and version < ROUNDS_MAX):
+        now = replace(
+            batch,
+            version=version + STALENESS_MAX,
+            client_ids_K=batch.client_ids_K + len(batch) * (version % GROUPS),
+        )
+        took_s = _seconds(partial(policy.step, now), policy.device)
+        if version >= ROUNDS_BEFORE:
+            fastest_s, spent_s = min(fastest_s, took_s), spent_s + took_s
+        version += 1
+    return fastest_s
+
+
+def _sparse(rows: int, columns: int) -> Tensor:
+    """Zeros in a file with holes: rows that nobody writes to take no room."""
+    with tempfile.NamedTemporaryFile(prefix="unstale-bench-") as file:
+        file.truncate(4 * rows * columns)
+        return torch.from_file(file.name, shared=True, size=rows * columns).view(rows, columns)
+
+
+def _read_s(matrix: Tensor, repeats: int) -> float:
     """The least time in which every number of the matrix was read."""
     reads = (matrix.sum, lambda: torch.aminmax(matrix))
     return min(_seconds(read, matrix.device) for _ in range(repeats) for read in reads)
@@ -84,16 +138,19 @@ def _read_s(matrix: torch.Tensor, repeats: int) -> float:
 
 def _batch(dimension: int, rows: int, device: torch.device) -> UpdateBatch:
     """A round whose updates were computed from four models, the current one among them."""
-    models = [torch.randn(dimension, device=device) for _ in range(4)]
+    models = [torch.randn(dimension, device=device) for _ in range(STALENESS_MAX + 1)]
+    staleness_K = torch.arange(rows) % (STALENESS_MAX + 1)
+    matrix_Kd = torch.randn(rows, dimension, device=device)
     return UpdateBatch(
         version=0,
-        matrix_Kd=torch.randn(rows, dimension, device=device),
-        staleness_K=torch.arange(rows) % 4,
+        matrix_Kd=matrix_Kd,
+        staleness_K=staleness_K,
         num_examples_K=torch.arange(1, rows + 1),
         loss_K=torch.ones(rows),
         client_ids_K=torch.arange(rows),
+        extra_Kd=matrix_Kd,
         model_d=models[0],
-        base_models=tuple(models[row % 4] for row in range(rows)),
+        base_models=tuple(models[s] for s in staleness_K.tolist()),
         rate=0.1,
         local_rates_K=torch.full((rows,), 0.1),
     )
@@ -107,26 +164,32 @@ def _seconds(call: Callable[[], object], device: torch.device) -> float:
     return time.perf_counter() - started_s
 
 
+def _budget(name: str) -> str:
+    if name in BUDGETS:
+        return f"{BUDGETS[name]:g}"
+    return "2" if name in WEIGHTED else "-"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else None)
-    parser.add_argument("--quick", action="store_true", help="small sizes and few repetitions")
+    parser.add_argument("--quick", action="store_true", help="small sizes and few rounds")
     parser.add_argument("--device", default="cpu", help="cpu, cuda or mps")
     arguments = parser.parse_args()
+    torch.set_num_threads(1)
     print(machine.description("python -m benchmarks.aggregation"))
     figures = run(arguments.quick, arguments.device)
-    print(f"- device: {figures['device']}, {figures['threads']} threads\n")
-    print(f"Memory bandwidth {figures['gigabytes_per_s']:.1f} GB/s; time of a step / time of one read at it;")
-    print(f"budget {BUDGET_RATIO:g}; fedasync with three older base models beside the current one.\n")
-    headings = ("d", "K", "one read here", *names())
-    rows = [
-        (
-            f"{size['dimension']:,}",
-            str(size["updates"]),
-            f"{size['read_here_s'] * 1e3:.3f} ms",
-            *(f"{size['ratios'][name]:.2f}" for name in names()),
-        )
-        for size in figures["sizes"]
-    ]
+    print(f"- device: {figures['device']}, {figures['threads']} thread\n")
+    print(
+        f"Memory bandwidth {figures['gigabytes_per_s']:.1f} GB/s. Each figure: time of a step / time of reading the"
+    )
+    print(
+        f"[K, d] matrix once at it. N = {CLIENTS:,}; fedhist with its own h = N/(2K); fedasync with three older"
+    )
+    print("base models beside the current one. A dash: no budget is set for this policy.\n")
+    sizes = figures["sizes"]
+    headings = ("policy", "budget", *(f"d={size['dimension']:,} K={size['updates']}" for size in sizes))
+    rows = [(name, _budget(name), *(f"{size['ratios'][name]:.2f}" for size in sizes)) for name in names()]
+    rows.append(("one read here", "", *(f"{size['read_here_s'] * 1e3:.2f} ms" for size in sizes)))
     print(table(headings, rows))
 
 

@@ -11,14 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.machine import memory_bytes, peak_memory_bytes
-from unstale.config.settings import (
-    ModelSettings,
-    PolicySettings,
-    ServerSettings,
-    Settings,
-    TrainingSettings,
-    TriggerSettings,
-)
+from unstale.config.learning import ModelSettings, PolicySettings, TrainingSettings
+from unstale.config.settings import ServerSettings, Settings, TriggerSettings
 from unstale.server.service import Server
 from unstale.training.models import MODELS, Shape
 

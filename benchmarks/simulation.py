@@ -21,21 +21,20 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from benchmarks import report
-from unstale.config.settings import (
+from unstale.config import parts
+from unstale.config.learning import (
     DataSettings,
     ModelSettings,
     PartitionSettings,
     PolicySettings,
-    Settings,
     TrainingSettings,
-    TriggerSettings,
 )
+from unstale.config.settings import Settings, TriggerSettings
 from unstale.config.workplace import workplace
 from unstale.coordinator import actions, events
 from unstale.seeds import Stream, stream
 from unstale.simulator.assemble import simulation
 from unstale.training.models import build
-from unstale.training.partition import split
 
 CLIENTS = 20
 K = 5
@@ -115,16 +114,13 @@ def _order(settings: Settings) -> list[tuple[int, int]]:
 def _batches(settings: Settings, order: list[tuple[int, int]]) -> list[Batch]:
     """The mini-batches that the simulated clients draw, gathered."""
     dataset = workplace(settings).dataset
-    labels_N = dataset.labels_train_N.numpy()
-    partition = stream(settings.seed, Stream.PARTITION)
-    plan = settings.partition
-    shares = split(plan.name, labels_N, CLIENTS, partition, alpha=plan.alpha, min_examples=plan.min_examples)
+    shares = parts.shares(settings, dataset)
     batches = []
     for client_id, number in order:
         own_n = shares[client_id]
         rng = stream(settings.seed, Stream.BATCHES, client_id, number)
         drawn_m = torch.from_numpy(own_n[rng.choice(len(own_n), size=min(BATCH, len(own_n)), replace=False)])
-        batches.append((dataset.inputs_train_NX[drawn_m], dataset.labels_train_N[drawn_m]))
+        batches.append((dataset.train_examples(drawn_m), dataset.labels_train_N[drawn_m]))
     return batches
 
 
