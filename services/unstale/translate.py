@@ -1,6 +1,7 @@
 """Between what is said on the wire and what the coordinator knows: the one place where both vocabularies meet."""
 
 from collections.abc import Sequence
+from math import isfinite
 
 from torch import Tensor
 
@@ -136,5 +137,8 @@ def payload_parts(local: LocalUpdate) -> tuple[Tensor, ...]:
     return tuple(part for part in parts if part is not None)
 
 
-def _own(evaluation: Evaluation) -> OwnEvaluation:
+def _own(evaluation: Evaluation) -> OwnEvaluation | None:
+    """None for a loss that cannot be said: a model may be trainable still, and without a finite loss elsewhere."""
+    if not isfinite(evaluation.loss):
+        return None
     return OwnEvaluation(accuracy=evaluation.accuracy, loss=evaluation.loss, examples=evaluation.examples)

@@ -41,6 +41,10 @@ REJECTED: dict[str, tuple[dict[str, Any], list[bytes], Reason]] = {
     "NaN": ({}, [with_one(float("nan"))], Reason.NON_FINITE),
     "infinity": ({}, [with_one(float("inf"))], Reason.NON_FINITE),
     "minus infinity": ({}, [with_one(float("-inf"))], Reason.NON_FINITE),
+    # its square is 1e40
+    "a norm whose square float32 cannot hold": ({}, [with_one(1e20)], Reason.NON_FINITE),
+    "nothing but zeros": ({}, [bytes(4 * D)], Reason.ZERO_UPDATE),
+    "nothing but minus zeros": ({}, [(-0.0 * ONES).tobytes()], Reason.ZERO_UPDATE),
     # 1e33 / 1e-6 = 1e39, and the largest float32 is 3.4e38
     "infinity only after division": (DELTA, [with_one(1e33)], Reason.NON_FINITE),
     "a version never issued": ({"base_version": 1}, [ALL], Reason.UNKNOWN_VERSION),

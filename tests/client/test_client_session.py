@@ -1,6 +1,8 @@
 """One client's side of the wire contract, by table: what happened in, what to do out."""
 
-from unstale.client.session import GREETING_S, ClientSession, Retire, Send, State, Train
+import pytest
+
+from unstale.client.session import GREETING_S, ClientSession, Retire, Send, Settle, State, Train
 from unstale_proto.errors import Reason
 from unstale_proto.messages import (
     Ack,
@@ -96,15 +98,52 @@ def test_a_task_is_trained_and_its_update_sent() -> None:
     assert session.unacknowledged == 1
 
 
-def test_an_acknowledged_update_is_let_go_whatever_the_verdict() -> None:
-    for ack in (
-        Ack(task_id=1, outcome="accepted", first_outcome="accepted"),
-        Ack(task_id=1, outcome="rejected", first_outcome="rejected", reason=Reason.EXPIRED_TASK),
-        Ack(task_id=1, outcome="duplicate", first_outcome="accepted"),
-    ):
-        session = session_with_an_update_sent()
-        assert session.received(ack, [], 2.0) == []
-        assert session.unacknowledged == 0
+ACCEPTED = Ack(task_id=1, outcome="accepted", first_outcome="accepted")
+REJECTED = Ack(task_id=1, outcome="rejected", first_outcome="rejected", reason=Reason.EXPIRED_TASK)
+DUPLICATE = Ack(task_id=1, outcome="duplicate", first_outcome="accepted")
+DUPLICATE_OF_REJECTED = Ack(
+    task_id=1, outcome="duplicate", first_outcome="rejected", reason=Reason.ZERO_UPDATE
+)
+
+
+@pytest.mark.parametrize(
+    ("ack", "accepted"),
+    [(ACCEPTED, True), (REJECTED, False), (DUPLICATE, True), (DUPLICATE_OF_REJECTED, False)],
+)
+def test_an_acknowledged_update_is_let_go_and_settled_by_its_first_verdict(ack: Ack, accepted: bool) -> None:
+    session = session_with_an_update_sent()
+    assert session.received(ack, [], 2.0) == [Settle(run_id=RUN, number=0, accepted=accepted)]
+    assert session.unacknowledged == 0
+
+
+@pytest.mark.parametrize("again", [ACCEPTED, REJECTED, DUPLICATE, DUPLICATE_OF_REJECTED])
+def test_an_update_is_settled_once_however_often_it_is_acknowledged(again: Ack) -> None:
+    session = session_with_an_update_sent()
+    session.received(ACCEPTED, [], 2.0)
+    assert session.received(again, [], 2.1) == []
+
+
+def test_an_ack_of_a_task_of_which_no_update_was_made_settles_nothing() -> None:
+    session = session_that_is_in()
+    session.received(task(1), MODEL, 1.0)
+    assert session.received(ACCEPTED, [], 2.0) == []
+    assert session.trained(RUN, update(1), DELTA) == [Send(message=update(1), parcel=DELTA)]
+
+
+def test_what_is_settled_is_known_by_the_number_of_its_task_though_a_newer_one_was_given() -> None:
+    session = session_that_is_in()
+    session.received(task(1).model_copy(update={"number": 5}), MODEL, 1.0)
+    session.trained(RUN, update(1), DELTA)
+    session.received(task(2).model_copy(update={"number": 6}), MODEL, 1.5)
+    assert session.received(ACCEPTED, [], 2.0) == [Settle(run_id=RUN, number=5, accepted=True)]
+
+
+def test_an_ack_that_comes_after_another_run_has_begun_settles_nothing() -> None:
+    session = session_with_an_update_sent()
+    session.unreachable()
+    session.reachable(3.0)
+    session.received(welcome(run_id="2" * 32), [], 3.1)
+    assert session.received(ACCEPTED, [], 3.2) == []
 
 
 def test_a_task_that_comes_twice_is_worked_on_once() -> None:

@@ -9,7 +9,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from unstale.config import Given, Settings, load, settings
+from unstale.config import Given, Settings, load, values
 from unstale.config.keys import KEYS
 from unstale.config.load import _by_key
 from unstale.errors import UserError
@@ -22,12 +22,26 @@ OTHER = {
     "rounds": 31,
     "evaluate_every": 2,
     "device": "cpu",
+    "evaluate_clients_every": 5,
     "model.name": "logreg",
+    "model.norm": "batch",
+    "model.projection_head": 256,
     "data.name": "npz",
     "data.path": "digits.npz",
+    "data.cache": "/data",
+    "data.download": True,
+    "data.normalise": "raw",
+    "data.column": "writer",
     "partition.name": "iid",
     "partition.alpha": 0.7,
     "partition.min_examples": 9,
+    "partition.classes": 2,
+    "partition.smallest": 5,
+    "partition.largest": 60,
+    "partition.budget": 300,
+    "partition.pool": 5000,
+    "partition.slow_share": 0.2,
+    "partition.slow_class": 3,
     "save_model": "model.safetensors",
     "threads": 2,
     "training.name": "gradient",
@@ -37,9 +51,26 @@ OTHER = {
     "training.epochs": 2,
     "training.momentum": 0.9,
     "training.weight_decay": 0.001,
+    "training.mu": 0.1,
+    "training.temperature": 0.7,
+    "training.schedule.name": "cosine",
+    "training.schedule.warmup": 10,
+    "training.schedule.period": 20.0,
+    "training.schedule.every": 50,
+    "training.schedule.factor": 0.9,
+    "training.schedule.final": 0.01,
     "policy.name": "fedasync",
     "policy.settings": {"alpha": 0.5},
     "policy.server_multiplier": 0.5,
+    "policy.profile": "reference",
+    "policy.clip_norm": 10.0,
+    "policy.optimiser.name": "adam",
+    "policy.optimiser.learning_rate": 0.01,
+    "policy.optimiser.beta1": 0.8,
+    "policy.optimiser.beta2": 0.999,
+    "policy.optimiser.epsilon": 0.01,
+    "policy.memory": "mapped",
+    "policy.memory_folder": "/data/memory",
     "trigger.name": "deadline",
     "trigger.k": 11,
     "trigger.wait_s": 2.5,
@@ -88,10 +119,10 @@ def test_the_other_values_cover_every_key_and_differ_from_its_default() -> None:
 
 
 def test_what_goes_over_the_wire_has_the_limits_of_the_wire_contract() -> None:
-    assert settings.CLIENTS_MAX == limits.CLIENTS_MAX
-    assert settings.SECONDS_MAX == limits.SECONDS_MAX
-    assert settings.SEED_MAX == limits.INTEGER_MAX
-    assert settings.NAME_MAX == limits.NAME_MAX
+    assert values.CLIENTS_MAX == limits.CLIENTS_MAX
+    assert values.SECONDS_MAX == limits.SECONDS_MAX
+    assert values.SEED_MAX == limits.INTEGER_MAX
+    assert values.NAME_MAX == limits.NAME_MAX
 
 
 @pytest.mark.parametrize("name", KEYS)
@@ -176,9 +207,9 @@ WRONG_FILES = {
         "FILE, line 3: unknown key 'mean' in simulation.latency; did you mean 'mean_s'?"
     ),
     "zzz: 1": (
-        "FILE, line 1: unknown key 'zzz'; expected one of client, clients, data, device, evaluate_every, "
-        "min_clients, model, partition, policy, rounds, save_model, seed, selector, server, simulation, "
-        "threads, training, trigger"
+        "FILE, line 1: unknown key 'zzz'; expected one of client, clients, data, device, evaluate_clients_every, "
+        "evaluate_every, min_clients, model, partition, policy, rounds, save_model, seed, selector, server, "
+        "simulation, threads, training, trigger"
     ),
     "rounds: many": "FILE, line 1: rounds is 'many', expected a whole number from 1 to 1,000,000,000",
     "rounds: 0": "FILE, line 1: rounds is 0, expected a whole number from 1 to 1,000,000,000",
@@ -192,7 +223,44 @@ WRONG_FILES = {
     "partition: {alpha: .inf}": (
         "FILE, line 1: partition.alpha is inf, expected a number from 0.001 to 1,000,000"
     ),
-    "partition: {name: dir}": "FILE, line 1: partition.name is 'dir', expected dirichlet or iid",
+    "training: {name: dir}": (
+        "FILE, line 1: training.name is 'dir', expected sgd or gradient or fedprox or moon or scaffold"
+    ),
+    "training: {schedule: {name: linear}}": (
+        "FILE, line 1: training.schedule.name is 'linear', "
+        "expected constant or inverse or step or exponential or cosine"
+    ),
+    "training: {schedule: {warmup: -1}}": (
+        "FILE, line 1: training.schedule.warmup is -1, expected a whole number from 0 to 1,000,000,000"
+    ),
+    "training: {mu: -0.1}": (
+        "FILE, line 1: training.mu is -0.1, expected a number from 0 to 1,000,000 or null"
+    ),
+    "training: {temperature: 0}": (
+        "FILE, line 1: training.temperature is 0, expected a number > 0 and <= 1,000,000 or null"
+    ),
+    "policy: {profile: code}": "FILE, line 1: policy.profile is 'code', expected paper or reference",
+    "policy: {clip_norm: 0}": (
+        "FILE, line 1: policy.clip_norm is 0, expected a number > 0 and <= 1,000,000,000,000 or null"
+    ),
+    "policy: {memory: disk}": "FILE, line 1: policy.memory is 'disk', expected host or pinned or mapped",
+    "policy: {optimiser: {name: sgd}}": (
+        "FILE, line 1: policy.optimiser.name is 'sgd', expected none or momentum or adam or yogi"
+    ),
+    "policy: {optimiser: {beta1: 1}}": (
+        "FILE, line 1: policy.optimiser.beta1 is 1, expected a number >= 0 and < 1"
+    ),
+    "model: {norm: layer}": "FILE, line 1: model.norm is 'layer', expected group or batch",
+    "model: {projection_head: 0}": (
+        "FILE, line 1: model.projection_head is 0, expected a whole number from 1 to 1,000,000 or null"
+    ),
+    "data: {normalise: half}": ("FILE, line 1: data.normalise is 'half', expected standard or unit or raw"),
+    "partition: {slow_share: 0}": (
+        "FILE, line 1: partition.slow_share is 0, expected a number > 0 and <= 1 or null"
+    ),
+    "evaluate_clients_every: 0": (
+        "FILE, line 1: evaluate_clients_every is 0, expected a whole number from 1 to 1,000,000,000 or null"
+    ),
     "server: {insecure: 5}": "FILE, line 1: server.insecure is 5, expected true or false",
     "model: {name: 5}": "FILE, line 1: model.name is 5, expected a text of 1 to 128 characters",
     f"model: {{name: {'x' * 200}}}": (
@@ -263,7 +331,7 @@ WRONG_VARIABLES = {
     ("UNSTALE_ROUND", "5"): "UNSTALE_ROUND: unknown key 'round'; did you mean 'rounds'?",
     ("UNSTALE_TRAINING__LR", "5"): (
         "UNSTALE_TRAINING__LR: unknown key 'lr' in training; expected one of batch_size, epochs, "
-        "learning_rate, momentum, name, steps, weight_decay"
+        "learning_rate, momentum, mu, name, schedule, steps, temperature, weight_decay"
     ),
     ("UNSTALE_TRAINING", "{steps: 5}"): (
         "UNSTALE_TRAINING: training is a group of keys, expected one of them, such as training.name"

@@ -3,12 +3,27 @@
 from typing import Any
 
 import pytest
+import torch
 
 from unstale.config import Settings, load
-from unstale.config.parts import check, coordinator_settings, policy, rate, training
+from unstale.config.parts import (
+    check,
+    coordinator_settings,
+    learner,
+    partition,
+    policy,
+    schedule,
+    staging,
+    training,
+)
 from unstale.coordinator.triggers import TRIGGERS
 from unstale.errors import UserError
-from unstale.policies import names
+from unstale.flat import FlatModel
+from unstale.policies import describe, names
+from unstale.training.partition import PARTITIONS
+from unstale.training.schedule import SCHEDULES
+
+CPU = torch.device("cpu")
 
 
 def from_variables(**values: str) -> Settings:
@@ -19,9 +34,47 @@ def test_the_defaults_can_be_made() -> None:
     check(Settings())
 
 
-@pytest.mark.parametrize("name", names())
-def test_every_policy_can_be_chosen_by_its_name_alone(name: str) -> None:
-    check(from_variables(policy__name=name))
+def needs_nothing(name: str) -> bool:
+    """Whether every setting of a policy has a default."""
+    return not any(setting.required for setting in describe(name).settings)
+
+
+@pytest.mark.parametrize("name", [name for name in names() if needs_nothing(name)])
+def test_every_policy_can_be_chosen_by_its_name_and_the_training_that_it_needs(name: str) -> None:
+    check(from_variables(policy__name=name, training__name=describe(name).training or "sgd"))
+
+
+@pytest.mark.parametrize("name", ["sgd", "gradient", "fedprox", "moon"])
+def test_every_training_that_needs_no_policy_of_its_own_can_be_chosen_by_its_name_alone(name: str) -> None:
+    assert training(from_variables(training__name=name)).name == name
+
+
+@pytest.mark.parametrize("name", PARTITIONS)
+def test_every_partition_can_be_chosen_by_its_name_alone(name: str) -> None:
+    settings = from_variables(partition__name=name)
+    check(settings)
+    assert type(partition(settings)) is PARTITIONS[name]
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_every_schedule_can_be_chosen_by_its_name_alone(name: str) -> None:
+    settings = from_variables(training__schedule__name=name, training__learning_rate="0.25")
+    check(settings)
+    assert schedule(settings).rate(0) == 0.25
+
+
+@pytest.mark.parametrize("trigger", TRIGGERS)
+def test_gsgm_blocks_where_clients_wait_for_the_round_that_takes_their_update(trigger: str) -> None:
+    given = {"trigger__wait_s": "1"} if trigger == "deadline" else {}
+    settings = from_variables(policy__name="gsgm", trigger__name=trigger, **given)
+    told = coordinator_settings(settings)
+    assert told.once_a_cycle == (trigger in ("async", "k-async"))
+    # A row at a time where a round leaves parked updates behind.
+    rows = staging(told, 3, CPU)
+    handle, row_D = rows.row()
+    rows.discard(handle)
+    assert row_D.shape == (3,)
+    assert rows._rows_per_block == (1 if told.once_a_cycle else told.round_size_max)
 
 
 @pytest.mark.parametrize("name", [name for name in TRIGGERS if name != "deadline"])
@@ -54,12 +107,50 @@ def test_the_gradient_mode_takes_the_batch_size() -> None:
 
 def test_the_servers_rate_is_its_multiplier_times_the_clients_rate() -> None:
     # eta = eta_g * eta_l = 0.5 * 0.25 = 0.125
-    assert rate(from_variables(policy__server_multiplier="0.5", training__learning_rate="0.25")) == 0.125
+    settings = from_variables(policy__server_multiplier="0.5", training__learning_rate="0.25")
+    made = learner(settings, FlatModel(torch.nn.Linear(2, 1)), CPU)
+    assert (made.learning_rate, made.rate) == (0.25, 0.125)
+
+
+def test_the_schedule_is_of_this_run() -> None:
+    # inverse: eta_0 / (1 + t / P) = 0.5 / (1 + 4 / 2); a cosine ends with the last round: half way it is half of eta_0.
+    inverse = from_variables(
+        training__learning_rate="0.5", training__schedule__name="inverse", training__schedule__period="2"
+    )
+    assert schedule(inverse).rate(4) == pytest.approx(0.5 / 3)
+    cosine = from_variables(training__learning_rate="0.5", training__schedule__name="cosine", rounds="40")
+    assert schedule(cosine).rate(20) == pytest.approx(0.25)
+
+
+def test_what_a_training_takes_reaches_it() -> None:
+    made: Any = training(
+        from_variables(training__name="moon", training__mu="3", training__temperature="0.25")
+    )
+    assert (made.mu, made.temperature, made.steps) == (3.0, 0.25, 5)
+
+
+def test_a_policy_with_an_optimiser_and_clipping_still_is_of_the_run() -> None:
+    settings = from_variables(
+        policy__name="scaffold",
+        policy__optimiser__name="adam",
+        policy__clip_norm="2",
+        training__name="scaffold",
+    )
+    made = policy(settings, dimension=3, where=CPU)
+    assert (made.dimension, made.clients, made.sends_extra) == (3, 20, True)
+    assert made.extra_d is not None
+
+
+def test_a_learner_is_made_with_the_models_buffers_and_what_the_policy_sends() -> None:
+    settings = from_variables(policy__name="scaffold", training__name="scaffold")
+    made = learner(settings, FlatModel(torch.nn.BatchNorm1d(3)), CPU)
+    # weight and bias, running mean and variance, and a second vector for the former
+    assert made.row_numbers == 6 + 6 + 6
 
 
 def test_the_settings_of_the_policy_reach_it() -> None:
     made = policy(
-        from_variables(policy__name="dynsgd", policy__settings__normalise="false"), dimension=3, where="cpu"
+        from_variables(policy__name="dynsgd", policy__settings__normalise="false"), dimension=3, where=CPU
     )
     assert made.settings.normalise is False
     assert (made.dimension, made.clients) == (3, 20)
@@ -68,7 +159,59 @@ def test_the_settings_of_the_policy_reach_it() -> None:
 WRONG = {
     "unknown model 'logrec'; did you mean 'logreg'?": {"model__name": "logrec"},
     "unknown data set 'digit'; did you mean 'digits'?": {"data__name": "digit"},
-    "data.path is null, expected the path of the file that data.name npz reads": {"data__name": "npz"},
+    "unknown data set 'mnis'; did you mean 'mnist'?": {"data__name": "mnis"},
+    "data set 'npz' needs a path to a file with x_train, y_train, x_test and y_test": {"data__name": "npz"},
+    "data set 'digits' is built in and reads no file, got path 'x.npz'; did you mean 'npz'?": {
+        "data__path": "x.npz"
+    },
+    "data set 'digits' has no columns, got column 'writer'; only 'npz' has": {"data__column": "writer"},
+    "model.norm is 'batch', but model 'lenet_28' leaves no choice; expected resnet8 or resnet18": {
+        "model__name": "lenet_28",
+        "model__norm": "batch",
+    },
+    "model 'no_such:made' cannot be imported (No module named 'no_such'); expected package.module:factory, its folder "
+    "on PYTHONPATH": {"model__name": "no_such:made"},
+    "unknown partition 'dirichlett'; did you mean 'dirichlet'?": {"partition__name": "dirichlett"},
+    "partition 'iid' takes no partition.alpha, got 0.5; leave it out": {
+        "partition__name": "iid",
+        "partition__alpha": "0.5",
+    },
+    "partition 'label-count': partition.smallest is 60, expected at most partition.largest, 5": {
+        "partition__name": "label-count",
+        "partition__smallest": "60",
+        "partition__largest": "5",
+    },
+    "training.mu is 0.1, which training 'sgd' does not take, only fedprox and moon; leave it out or choose another "
+    "training": {"training__mu": "0.1"},
+    "schedule 'constant' takes no training.schedule.final, got 0.1; leave it out": {
+        "training__schedule__final": "0.1"
+    },
+    "schedule 'inverse' takes no training.schedule.factor, got 0.5; leave it out": {
+        "training__schedule__name": "inverse",
+        "training__schedule__factor": "0.5",
+    },
+    "policy.memory is 'pinned' with device cpu, expected host or mapped without CUDA": {
+        "policy__memory": "pinned"
+    },
+    "policy.memory_folder is '/no/such/folder', expected a folder that exists": {
+        "policy__memory": "mapped",
+        "policy__memory_folder": "/no/such/folder",
+    },
+    "policy.name is 'moon', whose clients train with training.name 'moon', got 'sgd'; add --training moon": {
+        "policy__name": "moon"
+    },
+    "policy.name is 'scaffold', whose clients train with training.name 'scaffold', got 'moon'; "
+    "add --training scaffold": {"policy__name": "scaffold", "training__name": "moon"},
+    "training.name is 'scaffold', which trains with what policy 'scaffold' sends, got policy.name 'fedavg'": {
+        "training__name": "scaffold",
+        "policy__name": "fedavg",
+    },
+    "setting 'probabilities' of policy 'fedavg-is' is missing, expected a number or a list, each a number": {
+        "policy__name": "fedavg-is"
+    },
+    "policy.settings.allocate is given, expected settings that `unstale policies` lists": {
+        "policy__settings": "{allocate: 3}"
+    },
     "unknown policy 'fedbuf'; did you mean 'fedbuff'?": {"policy__name": "fedbuf"},
     "unknown setting 'normalize' of policy 'dynsgd'; did you mean 'normalise'?": {
         "policy__name": "dynsgd",
@@ -104,4 +247,4 @@ def test_fedavg_weighs_by_samples_in_synchronous_rounds_unless_told_otherwise(
     trigger: str, given: dict[str, str], weighting: str
 ) -> None:
     settings = Settings(policy={"name": "fedavg", "settings": given}, trigger={"name": trigger})
-    assert policy(settings, 4, "cpu").settings.weighting == weighting
+    assert policy(settings, 4, CPU).settings.weighting == weighting

@@ -52,6 +52,7 @@ def all_settings(draw: st.DrawFn, name: str) -> CoordinatorSettings:
         evaluate_every=draw(st.integers(1, 3)),
         retry_s=RETRY_S,
         min_clients=draw(st.none() | st.integers(1, clients)),
+        once_a_cycle=name in ("k-async", "async") and draw(st.booleans()),
     )
 
 
@@ -60,8 +61,9 @@ class Shells(RuleBasedStateMachine):
 
     given: (client, task id) -> version, for every task that was sent. newest: the last task that each client
     was sent. arrived: accepted updates as (client, task id, handle, base version), in order of arrival.
-    in_rounds: how many of them rounds have taken. fruitless: tasks in a row that ended without an accepted
-    update, by a failure or a refusal; in_vain: whether one did since the round was opened or played again.
+    waiting: those that no round has taken. had_turn: where clients contribute once a cycle, who has in this one.
+    fruitless: tasks in a row that ended without an accepted update, by a failure or a refusal; in_vain: whether one
+    did since the round was opened or played again.
     """
 
     trigger: ClassVar[str]
@@ -75,7 +77,8 @@ class Shells(RuleBasedStateMachine):
         self.given: dict[tuple[int, int], int] = {}
         self.newest: dict[int, int] = {}
         self.arrived: list[tuple[int, int, int, int]] = []
-        self.in_rounds = 0
+        self.waiting: list[tuple[int, int, int, int]] = []
+        self.had_turn: set[int] = set()
         self.fruitless = 0
         self.in_vain = False
         self.handles = 0
@@ -190,6 +193,9 @@ class Shells(RuleBasedStateMachine):
         assert self.coordinator.updates_by_outcome["rejected"] >= sum(
             verdict != "accepted" for verdict, _ in self.first_verdicts.values()
         )
+        assert {update.handle for update in self.coordinator.pending} == {
+            handle for _, _, handle, _ in self.waiting
+        }
         # Every handle that was staged is either free again or belongs to an accepted update.
         kept = {handle for _, _, handle, _ in self.arrived}
         assert kept.isdisjoint(self.free_handles)
@@ -288,11 +294,9 @@ class Shells(RuleBasedStateMachine):
                 self.making = True
                 # A version of nothing is made only when nobody tried, or nobody is there to try again.
                 assert contributions or not (self.in_vain and self.coordinator.membership.active)
-                taken = self.arrived[self.in_rounds : self.in_rounds + len(contributions)]
-                self.in_rounds += len(contributions)
                 assert [
                     (made.client_id, made.task_id, made.handle, made.base_version) for made in contributions
-                ] == taken
+                ] == self.taken(len(contributions))
                 assert all(made.staleness == version - made.base_version for made in contributions)
                 assert self.forgotten.isdisjoint(made.base_version for made in contributions)
             case actions.ForgetVersion(version=version):
@@ -307,6 +311,26 @@ class Shells(RuleBasedStateMachine):
             case actions.Finish():
                 self.finished = True
 
+    def taken(self, count: int) -> list[tuple[int, int, int, int]]:
+        """What the next round must be made of: the first to arrive, or the first whose clients have a turn."""
+        may = [update for update in self.waiting if update[0] not in self.had_turn]
+        if not may and self.had_turn:
+            # A cycle ends early only when nobody at work could still contribute to it.
+            working = {
+                c.client_id for c in self.coordinator.membership.clients if c.tasks.open_id is not None
+            }
+            assert working <= self.had_turn
+            self.had_turn.clear()
+            may = self.waiting
+        taken = may[:count]
+        self.waiting = [update for update in self.waiting if update not in taken]
+        if self.coordinator.settings.once_a_cycle:
+            assert self.had_turn.isdisjoint(client for client, *_ in taken)
+            self.had_turn.update(client for client, *_ in taken)
+            if len(self.had_turn) == self.clients:
+                self.had_turn.clear()
+        return taken
+
     def check_verdict(self, told: actions.Acknowledge) -> None:
         """An update is accepted only once, only for its own task and version, and a repeat is told the
         same."""
@@ -318,6 +342,7 @@ class Shells(RuleBasedStateMachine):
             assert self.sound
             self.fruitless = 0
             self.arrived.append(self.offered)
+            self.waiting.append(self.offered)
         if told.outcome is actions.Outcome.DUPLICATE:
             assert self.first_verdicts[task] == (told.first_outcome, told.reason)
         elif task in self.given:

@@ -124,6 +124,29 @@ def test_settings_that_do_not_fit_are_told_in_one_sentence(changes, sentence):
     assert str(told.value) == sentence
 
 
+@pytest.mark.parametrize(
+    "trigger",
+    [
+        TriggerSettings(name="sync"),
+        TriggerSettings(name="k-sync", k=3),
+        TriggerSettings(name="deadline", wait_s=1.0),
+        TriggerSettings(name="buffered", k=3),
+    ],
+)
+def test_clients_contribute_once_a_cycle_only_where_they_wait_for_the_round_of_their_update(trigger):
+    with pytest.raises(UserError) as told:
+        settings(trigger=trigger, once_a_cycle=True)
+    assert str(told.value) == (
+        f"trigger.name is '{trigger.name}' with a policy whose clients contribute once a cycle, "
+        "expected k-async or async"
+    )
+
+
+@pytest.mark.parametrize("trigger", [TriggerSettings(name="k-async", k=3), TriggerSettings(name="async")])
+def test_updates_that_are_parked_pile_up_no_higher_than_others(trigger):
+    assert settings(trigger=trigger, once_a_cycle=True).unaggregated_max == 10
+
+
 def test_a_buffer_may_be_larger_than_the_number_of_busy_clients():
     made = settings(
         trigger=TriggerSettings(name="buffered", k=3), selector=SelectorSettings(name="random", size=2)

@@ -21,7 +21,9 @@ TRIGGERS = (
 SELECTORS = (SelectorSettings(), SelectorSettings(name="random", size=5))
 
 
-def trace(trigger: TriggerSettings, selector: SelectorSettings) -> list[actions.Action]:
+def trace(
+    trigger: TriggerSettings, selector: SelectorSettings, *, once_a_cycle: bool
+) -> list[actions.Action]:
     """All actions of a run in which the next thing to happen, and to whom, is drawn."""
     coordinator = Coordinator(
         CoordinatorSettings(
@@ -33,6 +35,7 @@ def trace(trigger: TriggerSettings, selector: SelectorSettings) -> list[actions.
             lease_s=20.0,
             evaluate_every=5,
             retry_s=1.0,
+            once_a_cycle=once_a_cycle,
         )
     )
     draws = stream(1, Stream.LATENCY, 0, 0)
@@ -72,5 +75,7 @@ if __name__ == "__main__":
     digest = hashlib.sha256()
     for trigger in TRIGGERS:
         for selector in SELECTORS:
-            digest.update(repr(trace(trigger, selector)).encode())
+            cycles = (False, True) if trigger.name in ("k-async", "async") else (False,)
+            for once_a_cycle in cycles:
+                digest.update(repr(trace(trigger, selector, once_a_cycle=once_a_cycle)).encode())
     sys.stdout.write(digest.hexdigest())

@@ -11,6 +11,8 @@ from unstale.learner.learner import Learner
 from unstale.learner.updates import RoundUpdate
 from unstale.policies import Policy, PolicyContext, Step, UpdateBatch, create, names
 
+NEEDED = {"fedavg-is": {"probabilities": 0.5}}
+"""Settings without a default, by policy."""
 LARGEST = torch.finfo(torch.float32).max
 
 
@@ -22,16 +24,28 @@ def update(
         base_version=base_version,
         staleness=staleness,
         num_examples=num_examples,
+        batch_examples=num_examples + 2,
         loss=1.5,
         local_rate=0.25,
     )
 
 
+def half(counted: int) -> float:
+    return 0.5
+
+
 def learner(
     policy: str = "fedavg", *, rate: float = 0.5, keep_versions: bool = False, **settings: object
 ) -> Learner:
-    made = create(policy, dimension=2, clients=4, **settings)
-    return Learner(torch.tensor([1.0, 2.0]), made, rate, keep_versions=keep_versions)
+    made = create(policy, dimension=2, clients=4, **{**NEEDED.get(policy, {}), **settings})
+    return Learner(
+        torch.tensor([1.0, 2.0]), made, learning_rate=lambda counted: rate, keep_versions=keep_versions
+    )
+
+
+def with_second_vector(subject: Learner, rows: list[list[float]]) -> torch.Tensor:
+    """These rows [K, 2], each with itself behind it where the policy's clients send a second vector."""
+    return torch.tensor(rows).repeat(1, subject.row_numbers // 2)
 
 
 class Recorder(Policy):
@@ -63,7 +77,7 @@ def test_a_round_moves_the_model_against_the_direction() -> None:
 
 
 def test_the_rate_factor_of_the_policy_multiplies_the_rate() -> None:
-    subject = Learner(torch.tensor([1.0, 2.0]), recorder(), 0.5)
+    subject = Learner(torch.tensor([1.0, 2.0]), recorder(), learning_rate=half)
     result = subject.apply_round(torch.zeros(1, 2), [update()])
     assert subject.model_d.tolist() == [1.0 - 0.5 * 0.25, 2.0 - 0.5 * 0.25]
     assert result.rate_factor == 0.25
@@ -71,12 +85,12 @@ def test_the_rate_factor_of_the_policy_multiplies_the_rate() -> None:
 
 def test_the_digest_is_of_the_new_models_little_endian_bytes() -> None:
     result = learner().apply_round(torch.tensor([[2.0, 2.0]]), [update()])
-    assert result.digest == hashlib.sha256(struct.pack("<2f", 0.0, 1.0)).hexdigest()
+    assert result.sent.digest == hashlib.sha256(struct.pack("<2f", 0.0, 1.0)).hexdigest()
 
 
 def test_the_policy_sees_what_is_known_of_each_row() -> None:
     policy = recorder()
-    subject = Learner(torch.zeros(2), policy, 0.5)
+    subject = Learner(torch.zeros(2), policy, learning_rate=half)
     subject.apply_round(torch.zeros(0, 2), [])
     subject.apply_round(
         torch.tensor([[1.0, 2.0], [3.0, 4.0]]),
@@ -86,6 +100,7 @@ def test_the_policy_sees_what_is_known_of_each_row() -> None:
     assert batch.matrix_Kd.tolist() == [[1.0, 2.0], [3.0, 4.0]]
     assert batch.staleness_K.tolist() == [0, 1]
     assert batch.num_examples_K.tolist() == [7, 1]
+    assert batch.batch_sizes_K.tolist() == [9, 3]
     assert batch.loss_K.tolist() == [1.5, 1.5]
     assert batch.client_ids_K.tolist() == [3, 1]
     assert batch.local_rates_K.tolist() == [0.25, 0.25]
@@ -123,20 +138,20 @@ def test_older_versions_stay_as_they_were() -> None:
     first = subject.model_d
     subject.apply_round(torch.tensor([[2.0, 2.0]]), [update()])
     assert first.tolist() == [1.0, 2.0]
-    assert subject.base(0) is first
-    assert subject.base(1) is subject.model_d
+    assert subject.base(0).model_d is first
+    assert subject.base(1) is subject.sent
 
 
 def test_the_first_model_is_not_the_callers_tensor() -> None:
     model_d = torch.zeros(2)
-    subject = Learner(model_d, create("fedavg", dimension=2, clients=1), 0.1)
+    subject = Learner(model_d, create("fedavg", dimension=2, clients=1), learning_rate=half)
     model_d.fill_(9.0)
     assert subject.model_d.tolist() == [0.0, 0.0]
 
 
 def test_a_forgotten_version_is_let_go() -> None:
     subject = learner(keep_versions=True)
-    first = weakref.ref(subject.base(0))
+    first = weakref.ref(subject.base(0).model_d)
     subject.apply_round(torch.empty(0, 2), [])
     assert first() is not None
     subject.forget(0)
@@ -158,44 +173,53 @@ def test_a_staleness_that_does_not_fit_the_base_version_is_a_mistake_of_ours() -
 
 @pytest.mark.parametrize("name", names())
 def test_a_round_writes_to_no_row(name: str) -> None:
-    matrix_Kd = torch.tensor([[4.0, 0.0], [0.0, 2.0]])
-    learner(name).apply_round(matrix_Kd, [update(0), update(1)])
-    assert matrix_Kd.tolist() == [[4.0, 0.0], [0.0, 2.0]]
+    subject = learner(name)
+    matrix_KD = with_second_vector(subject, [[4.0, 0.0], [0.0, 2.0]])
+    before_KD = matrix_KD.clone()
+    subject.apply_round(matrix_KD, [update(0), update(1)])
+    assert torch.equal(matrix_KD, before_KD)
 
 
 @pytest.mark.parametrize("name", names())
 def test_a_learner_continues_from_its_state_to_the_bit(name: str) -> None:
-    rounds = [
-        (torch.tensor([[0.3, 0.7], [0.1, -0.9]]), [update(0), update(1)]),
-        (torch.tensor([[0.2, 0.6]]), [update(2, base_version=0, staleness=1)]),
-        (torch.tensor([[0.5, 0.4]]), [update(3, base_version=1, staleness=1)]),
-    ]
     whole, first_part, second_part = learner(name), learner(name), learner(name)
-    whole_digests = [whole.apply_round(*each).digest for each in rounds]
+    rounds = [
+        (with_second_vector(whole, rows), updates)
+        for rows, updates in (
+            ([[0.3, 0.7], [0.1, -0.9]], [update(0), update(1)]),
+            ([[0.2, 0.6]], [update(2, base_version=0, staleness=1)]),
+            ([[0.5, 0.4]], [update(3, base_version=1, staleness=1)]),
+        )
+    ]
+    whole_digests = [whole.apply_round(*each).sent.digest for each in rounds]
     for each in rounds[:2]:
         first_part.apply_round(*each)
     second_part.load_state_dict(first_part.state_dict())
     assert second_part.version == 2
-    assert second_part.apply_round(*rounds[2]).digest == whole_digests[2]
+    assert second_part.apply_round(*rounds[2]).sent.digest == whole_digests[2]
 
 
 def test_a_state_is_a_copy() -> None:
     subject = learner("fedasync")
     state = subject.state_dict()
-    state["model_d"].fill_(9.0)
-    state["versions"][0].fill_(9.0)
-    assert subject.model_d.tolist() == subject.base(0).tolist() == [1.0, 2.0]
+    state["sent"]["model_d"].fill_(9.0)
+    state["versions"][0]["model_d"].fill_(9.0)
+    assert subject.model_d.tolist() == subject.base(0).model_d.tolist() == [1.0, 2.0]
 
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.parametrize("name", names())
 def test_a_round_on_a_gpu_agrees_with_the_cpu(name: str) -> None:
-    matrix_Kd = torch.tensor([[0.3, 0.7], [0.1, -0.9]])
     updates = [update(0), update(1)]
     on_cpu = learner(name)
-    on_gpu = Learner(torch.tensor([1.0, 2.0]), create(name, dimension=2, clients=4, device="cuda"), 0.5)
-    on_cpu.apply_round(matrix_Kd, updates)
-    on_gpu.apply_round(matrix_Kd, updates)
+    matrix_KD = with_second_vector(on_cpu, [[0.3, 0.7], [0.1, -0.9]])
+    on_gpu = Learner(
+        torch.tensor([1.0, 2.0]),
+        create(name, dimension=2, clients=4, device="cuda", **NEEDED.get(name, {})),
+        learning_rate=half,
+    )
+    on_cpu.apply_round(matrix_KD, updates)
+    on_gpu.apply_round(matrix_KD, updates)
     assert on_gpu.model_d.device.type == "cuda"
     torch.testing.assert_close(on_gpu.model_d.cpu(), on_cpu.model_d)

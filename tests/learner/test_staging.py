@@ -12,13 +12,13 @@ from unstale.learner.updates import Round, RoundUpdate, StagedUpdate, Staging, w
 
 
 def update(client_id: int) -> StagedUpdate:
-    return StagedUpdate(client_id=client_id, num_examples=3, loss=0.5, local_rate=0.1)
+    return StagedUpdate(client_id=client_id, num_examples=3, batch_examples=2, loss=0.5, local_rate=0.1)
 
 
 def stage(staging: Staging, value: float) -> int:
     """Keep a row full of `value`, sent by the client of that number."""
-    handle, row_d = staging.row()
-    row_d.fill_(value)
+    handle, row_D = staging.row()
+    row_D.fill_(value)
     staging.keep(handle, update(int(value)))
     return handle
 
@@ -30,15 +30,15 @@ def floats(*values: float) -> bytes:
 def test_a_round_is_the_rows_kept_in_order_of_arrival() -> None:
     staging = Staging(2, 3, blocks_max=2)
     taken = staging.take([stage(staging, value) for value in (5, 4, 6)])
-    assert taken.matrix_Kd.tolist() == [[5.0, 5.0], [4.0, 4.0], [6.0, 6.0]]
+    assert taken.matrix_KD.tolist() == [[5.0, 5.0], [4.0, 4.0], [6.0, 6.0]]
     assert [staged.client_id for staged in taken.updates] == [5, 4, 6]
 
 
 def test_what_a_round_takes_is_not_copied() -> None:
     staging = Staging(2, 2, blocks_max=2)
-    handle, row_d = staging.row()
+    handle, row_D = staging.row()
     staging.keep(handle, update(0))
-    assert staging.take([handle]).matrix_Kd.data_ptr() == row_d.data_ptr()
+    assert staging.take([handle]).matrix_KD.data_ptr() == row_D.data_ptr()
 
 
 def test_a_discarded_row_is_written_again_under_another_handle() -> None:
@@ -54,24 +54,24 @@ def test_what_arrives_after_a_round_was_taken_starts_the_next_block() -> None:
     staging = Staging(1, 3, blocks_max=2)
     early = staging.take([stage(staging, 1), stage(staging, 2)])
     late = stage(staging, 9)
-    assert early.matrix_Kd.tolist() == [[1.0], [2.0]]
-    assert staging.take([late]).matrix_Kd.tolist() == [[9.0]]
+    assert early.matrix_KD.tolist() == [[1.0], [2.0]]
+    assert staging.take([late]).matrix_KD.tolist() == [[9.0]]
 
 
 def test_rows_beyond_a_full_block_wait_for_the_round_after() -> None:
     staging = Staging(1, 2, blocks_max=2)
     handles = [stage(staging, value) for value in (1, 2, 3)]
-    assert staging.take(handles[:2]).matrix_Kd.tolist() == [[1.0], [2.0]]
-    assert staging.take(handles[2:]).matrix_Kd.tolist() == [[3.0]]
+    assert staging.take(handles[:2]).matrix_KD.tolist() == [[1.0], [2.0]]
+    assert staging.take(handles[2:]).matrix_KD.tolist() == [[3.0]]
 
 
 def test_a_released_block_is_used_again() -> None:
     staging = Staging(1, 1, blocks_max=2)
     first = staging.take([stage(staging, 1)])
-    address = first.matrix_Kd.data_ptr()
+    address = first.matrix_KD.data_ptr()
     first.release()
-    _, row_d = staging.row()
-    assert row_d.data_ptr() == address
+    _, row_D = staging.row()
+    assert row_D.data_ptr() == address
 
 
 def test_releasing_twice_does_not_lend_the_block_twice() -> None:
@@ -80,17 +80,17 @@ def test_releasing_twice_does_not_lend_the_block_twice() -> None:
     taken.release()
     taken.release()
     handles = [stage(staging, 2), stage(staging, 3)]
-    assert [staging.take([handle]).matrix_Kd.item() for handle in handles] == [2.0, 3.0]
+    assert [staging.take([handle]).matrix_KD.item() for handle in handles] == [2.0, 3.0]
 
 
 def test_a_round_of_no_rows_takes_nothing() -> None:
     staging = Staging(4, 2, blocks_max=2)
     waiting = stage(staging, 1)
     empty = staging.take([])
-    assert empty.matrix_Kd.shape == (0, 4)
+    assert empty.matrix_KD.shape == (0, 4)
     assert empty.updates == ()
     empty.release()
-    assert staging.take([waiting]).matrix_Kd.shape == (1, 4)
+    assert staging.take([waiting]).matrix_KD.shape == (1, 4)
 
 
 def test_there_is_no_row_beyond_the_last_block_until_a_round_is_released() -> None:
@@ -101,6 +101,61 @@ def test_there_is_no_row_beyond_the_last_block_until_a_round_is_released() -> No
         staging.row()
     taken.release()
     assert stage(staging, 3) == 2
+
+
+@pytest.mark.parametrize("chosen", [[0, 1, 2], [2, 0], [1]])
+def test_single_rows_are_taken_in_any_order_and_the_others_stay(chosen: list[int]) -> None:
+    staging = Staging(2, 1, blocks_max=4)
+    handles = [stage(staging, value) for value in (5, 6, 7)]
+    taken = staging.take([handles[place] for place in chosen])
+    assert taken.matrix_KD.tolist() == [[5.0 + place] * 2 for place in chosen]
+    assert [staged.client_id for staged in taken.updates] == [5 + place for place in chosen]
+    left = [handle for place, handle in enumerate(handles) if place not in chosen]
+    assert [staging.take([handle]).matrix_KD[0, 0].item() for handle in left] == [
+        5.0 + place for place in range(3) if place not in chosen
+    ]
+
+
+def test_a_discarded_row_does_not_hinder_a_round_of_single_rows() -> None:
+    staging = Staging(1, 1, blocks_max=3)
+    handles = [stage(staging, 1), stage(staging, 2)]
+    discarded, _ = staging.row()
+    staging.discard(discarded)
+    assert staging.take(handles).matrix_KD.tolist() == [[1.0], [2.0]]
+
+
+def test_several_single_rows_are_copied_so_that_their_memory_is_free_before_the_round_is_released() -> None:
+    staging = Staging(1, 1, blocks_max=2)
+    taken = staging.take([stage(staging, 1), stage(staging, 2)])
+    stage(staging, 3)
+    stage(staging, 4)
+    assert taken.matrix_KD.tolist() == [[1.0], [2.0]]
+    taken.release()
+    with pytest.raises(AssertionError, match="all 2 blocks are in use"):
+        staging.row()  # there are no more than before, although a round was released
+
+
+def test_a_single_row_is_taken_once() -> None:
+    staging = Staging(1, 1, blocks_max=2)
+    handle = stage(staging, 1)
+    staging.take([handle])
+    with pytest.raises(AssertionError, match=r"asked for rows \[0\], kept are \[\] of them"):
+        staging.take([handle])
+
+
+@pytest.mark.parametrize("others", [[7.0, 8.0], [7.0, 8.0, 9.0]])
+def test_of_a_delta_only_the_first_d_numbers_are_divided(others: list[float]) -> None:
+    # Buffers and a second vector lie behind them.
+    row_D = torch.empty(2 + len(others))
+    write(row_D, [floats(1.0, 2.0, *others)], "delta", 0.5, 2)
+    assert row_D.tolist() == [2.0, 4.0, *others]
+
+
+@pytest.mark.parametrize("cut", range(1, 5))
+def test_what_is_divided_ends_at_d_wherever_the_frames_are_cut(cut: int) -> None:
+    row_D, whole = torch.empty(5), floats(1.0, 2.0, 3.0, 4.0, 5.0)
+    write(row_D, [whole[: 4 * cut], whole[4 * cut :]], "delta", 0.5, 3)
+    assert row_D.tolist() == [2.0, 4.0, 6.0, 4.0, 5.0]
 
 
 @pytest.mark.parametrize("wrong", [[1, 0], [0], [0, 1, 2], [5]])
@@ -123,45 +178,45 @@ def test_one_row_is_written_at_a_time() -> None:
 
 def test_a_round_knows_of_an_update_what_it_said_and_what_the_coordinator_says() -> None:
     assert update(4).in_round(base_version=2, staleness=7) == RoundUpdate(
-        client_id=4, base_version=2, staleness=7, num_examples=3, loss=0.5, local_rate=0.1
+        client_id=4, base_version=2, staleness=7, num_examples=3, batch_examples=2, loss=0.5, local_rate=0.1
     )
 
 
 def test_a_gradient_is_written_as_it_is() -> None:
-    row_d = torch.empty(3)
-    write(row_d, [floats(1.5, -2.0, 0.0)], "gradient", 0.5)
-    assert row_d.tolist() == [1.5, -2.0, 0.0]
+    row_D = torch.empty(3)
+    write(row_D, [floats(1.5, -2.0, 0.0)], "gradient", 0.5, 3)
+    assert row_D.tolist() == [1.5, -2.0, 0.0]
 
 
 def test_a_delta_is_written_divided_by_the_learning_rate() -> None:
-    row_d = torch.empty(3)
-    write(row_d, [floats(1.5, -2.0, 0.0)], "delta", 0.5)
-    assert row_d.tolist() == [1.5 / 0.5, -2.0 / 0.5, 0.0]
+    row_D = torch.empty(3)
+    write(row_D, [floats(1.5, -2.0, 0.0)], "delta", 0.5, 3)
+    assert row_D.tolist() == [1.5 / 0.5, -2.0 / 0.5, 0.0]
 
 
 def test_frames_are_parts_of_one_vector_in_order() -> None:
-    row_d = torch.empty(3)
-    write(row_d, [memoryview(floats(1.0)), b"", memoryview(floats(2.0, 3.0))], "gradient", 1.0)
-    assert row_d.tolist() == [1.0, 2.0, 3.0]
+    row_D = torch.empty(3)
+    write(row_D, [memoryview(floats(1.0)), b"", memoryview(floats(2.0, 3.0))], "gradient", 1.0, 3)
+    assert row_D.tolist() == [1.0, 2.0, 3.0]
 
 
 def test_a_frame_that_does_not_start_at_a_multiple_of_four_bytes_in_memory_is_read_right() -> None:
-    row_d = torch.empty(2)
-    write(row_d, [memoryview(b"x" + floats(4.0, 8.0))[1:]], "delta", 2.0)
-    assert row_d.tolist() == [2.0, 4.0]
+    row_D = torch.empty(2)
+    write(row_D, [memoryview(b"x" + floats(4.0, 8.0))[1:]], "delta", 2.0, 2)
+    assert row_D.tolist() == [2.0, 4.0]
 
 
 @pytest.mark.parametrize("frames", [[floats(1.0)], [floats(1.0), floats(2.0, 3.0)]])
 def test_a_payload_of_another_size_is_a_mistake_of_whoever_receives(frames: list[bytes]) -> None:
     with pytest.raises((AssertionError, ValueError)):
-        write(torch.empty(2), frames, "gradient", 1.0)
+        write(torch.empty(2), frames, "gradient", 1.0, 2)
 
 
 @pytest.mark.parametrize(("value", "learning_rate"), [(1e38, 1e-3), (1.0, 1e-300)])
 def test_a_quotient_that_overflows_is_found_by_the_screen(value: float, learning_rate: float) -> None:
-    row_d = torch.empty(1)
-    write(row_d, [floats(value)], "delta", learning_rate)
-    assert screen.defect(row_d) == "non-finite"
+    row_D = torch.empty(1)
+    write(row_D, [floats(value)], "delta", learning_rate, 1)
+    assert screen.defect(row_D) == "non-finite"
 
 
 class StagingMachine(RuleBasedStateMachine):
@@ -183,8 +238,8 @@ class StagingMachine(RuleBasedStateMachine):
 
     @rule(accepted=st.booleans())
     def arrive(self, accepted: bool) -> None:
-        handle, row_d = self.staging.row()
-        row_d.fill_(self.next_value)
+        handle, row_D = self.staging.row()
+        row_D.fill_(self.next_value)
         unaggregated = len(self.waiting) + sum(len(values) for _, values in self.taken)
         if accepted and unaggregated < self.UNAGGREGATED_MAX:
             self.staging.keep(handle, update(0))
@@ -207,7 +262,52 @@ class StagingMachine(RuleBasedStateMachine):
     @invariant()
     def rounds_keep_their_rows_until_they_are_released(self) -> None:
         for taken, values in self.taken:
-            assert taken.matrix_Kd.flatten().tolist() == values
+            assert taken.matrix_KD.flatten().tolist() == values
 
 
 TestStagingMachine = StagingMachine.TestCase
+
+
+class SingleRowsMachine(RuleBasedStateMachine):
+    """Rows one by one, and rounds of any of them, in any order, one at a time, against a dictionary."""
+
+    UNAGGREGATED_MAX = 5
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.staging = Staging(1, 1, blocks_max=self.UNAGGREGATED_MAX + 2)
+        self.waiting: dict[int, float] = {}
+        self.taken: list[tuple[Round, list[float]]] = []
+        self.next_value = 0.0
+
+    @rule(accepted=st.booleans())
+    def arrive(self, accepted: bool) -> None:
+        handle, row_D = self.staging.row()
+        row_D.fill_(self.next_value)
+        unaggregated = len(self.waiting) + sum(len(values) for _, values in self.taken)
+        if accepted and unaggregated < self.UNAGGREGATED_MAX:
+            self.staging.keep(handle, update(0))
+            self.waiting[handle] = self.next_value
+        else:
+            self.staging.discard(handle)
+        self.next_value += 1
+
+    @precondition(lambda self: self.waiting and not self.taken)
+    @rule(data=st.data())
+    def close_a_round(self, data: st.DataObject) -> None:
+        handles = data.draw(st.lists(st.sampled_from(sorted(self.waiting)), min_size=1, unique=True))
+        taken = self.staging.take(handles)
+        self.taken.append((taken, [self.waiting.pop(handle) for handle in handles]))
+
+    @precondition(lambda self: self.taken)
+    @rule()
+    def release_the_round(self) -> None:
+        self.taken.pop(0)[0].release()
+
+    @invariant()
+    def rounds_keep_their_rows(self) -> None:
+        for taken, values in self.taken:
+            assert taken.matrix_KD.flatten().tolist() == values
+
+
+TestSingleRowsMachine = SingleRowsMachine.TestCase

@@ -1,8 +1,10 @@
 """What each fact of a run adds to the metrics, written out."""
 
+import pytest
 from prometheus_client.metrics import Histogram
 
 from unstale.metrics import catalogue, observe
+from unstale.metrics.fairness import OwnEvaluations
 from unstale.metrics.observe import Observation
 
 
@@ -61,6 +63,20 @@ def test_a_class_that_the_test_set_has_none_of_has_no_accuracy() -> None:
     ]
 
 
+def test_a_clients_own_evaluation_is_four_statistics() -> None:
+    own = OwnEvaluations(1)
+    own.answered(0, 0, 0.25)
+    own.answered(1, 0, 0.75)
+    fairness = own.fairness
+    assert fairness is not None
+    assert list(observe.own_evaluations(fairness)) == [
+        Observation(catalogue.CLIENT_TEST_ACCURACY, 0.5, ("mean",)),
+        Observation(catalogue.CLIENT_TEST_ACCURACY, pytest.approx(0.125**0.5), ("std",)),
+        Observation(catalogue.CLIENT_TEST_ACCURACY, 0.25, ("worst_tenth",)),
+        Observation(catalogue.CLIENT_TEST_ACCURACY, 0.75, ("best_tenth",)),
+    ]
+
+
 def test_names_follow_the_conventions() -> None:
     # prometheus.io, "naming": one prefix, base units, `_total` on counters and on nothing else.
     for metric in catalogue.CATALOGUE:
@@ -80,5 +96,5 @@ def test_histograms_and_nothing_else_have_buckets_and_they_rise() -> None:
 
 
 def test_no_label_is_an_identity() -> None:
-    allowed = {"phase", "outcome", "reason", "direction", "class", "state"}
+    allowed = {"phase", "outcome", "reason", "direction", "class", "state", "statistic"}
     assert {label for metric in catalogue.CATALOGUE for label in metric.labels} <= allowed

@@ -13,7 +13,7 @@ from unstale.coordinator.membership import State
 from unstale.metrics import catalogue
 from unstale.server.service import Server
 from unstale_proto.errors import Reason
-from unstale_proto.messages import Ack, Bye, Error, Heartbeat, Stop
+from unstale_proto.messages import Ack, Bye, Error, Heartbeat, OwnEvaluation, Stop
 
 pytestmark = pytest.mark.network
 
@@ -26,6 +26,7 @@ LABELS: dict[str, set[str]] = {
     "reason": {"", *(reason.value for reason in Reason)},
     "direction": {"received", "sent"},
     "class": {str(label) for label in range(10)},
+    "statistic": {"mean", "std", "worst_tenth", "best_tenth"},
     "state": {state.name.lower() for state in State},
 }
 
@@ -36,7 +37,9 @@ def total(family: Family, name: str, **labels: str) -> float:
 
 
 def test_every_number_of_a_run_under_way() -> None:
-    settings = small(clients=3, rounds=9, evaluate_every=1, trigger={"name": "k-async", "k": 2})
+    settings = small(
+        clients=3, rounds=9, evaluate_every=1, evaluate_clients_every=9, trigger={"name": "k-async", "k": 2}
+    )
     with (
         RunningServer(settings) as server,
         RawClient(server.address, 0) as a,
@@ -46,16 +49,21 @@ def test_every_number_of_a_run_under_way() -> None:
         for client in (a, b, c):
             client.join()
         tasks = {client.client_id: client.task()[0] for client in (a, b, c)}  # 3 models sent
-        a.answer(tasks[0], ONES)
-        b.answer(tasks[1], ONES)  # version 1 of a and b, both fresh
+        assert [tasks[client].evaluate for client in range(3)] == [True] * 3
+        a.answer(tasks[0], ONES, evaluation=OwnEvaluation(accuracy=0.25, loss=2.0, examples=4))
+        b.answer(
+            tasks[1], ONES, evaluation=OwnEvaluation(accuracy=0.75, loss=1.0, examples=8)
+        )  # version 1 of a and b, both fresh
         tasks[0], tasks[1] = a.task()[0], b.task()[0]  # 5 sent
+        assert tasks[0].evaluate is tasks[1].evaluate is None  # both have answered
         c.answer(tasks[2], ONES)
         a.answer(tasks[0], ONES)  # version 2 of c, one round late, and a, fresh
         a.task()
         tasks[2] = c.task()[0]  # 7 sent
         c.answer(tasks[2], ONES)  # accepted, and waits
         c.answer(tasks[2], ONES)  # a copy of it
-        b.say(update_of(tasks[1]), [(ONES * np.nan).tobytes()])
+        rejected = update_of(tasks[1], evaluation=OwnEvaluation(accuracy=1.0, loss=0.0, examples=8))
+        b.say(rejected, [(ONES * np.nan).tobytes()])
         assert b.hear(Ack).reason is Reason.NON_FINITE
         b.say_bytes(b"noise")
         assert b.hear(Error).reason is Reason.MALFORMED_HEADER
@@ -105,6 +113,11 @@ def test_every_number_of_a_run_under_way() -> None:
 
         assert 0 <= total(by_name["unstale_test_accuracy_ratio"], "unstale_test_accuracy_ratio") <= 1
         assert total(by_name["unstale_test_loss"], "unstale_test_loss") > 0
+        own, name = by_name["unstale_client_test_accuracy_ratio"], "unstale_client_test_accuracy_ratio"
+        assert total(own, name, statistic="mean") == 0.5
+        assert total(own, name, statistic="std") == pytest.approx(0.125**0.5)
+        assert total(own, name, statistic="worst_tenth") == 0.25
+        assert total(own, name, statistic="best_tenth") == 0.75
         by_class = by_name["unstale_test_class_accuracy_ratio"].samples
         assert {one.labels["class"] for one in by_class} == LABELS["class"]
         assert all(0 <= one.value <= 1 for one in by_class)

@@ -4,7 +4,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import inf, nan
 from pathlib import Path
 from typing import Any, cast
@@ -35,19 +35,43 @@ Train = Callable[[int, int, Tensor, float], LocalUpdate]
 
 def update_of(value: float, *, loss: float = 1.0) -> LocalUpdate:
     return LocalUpdate(
-        vector_d=torch.tensor([value]), kind="gradient", num_examples=1, steps=1, loss=loss, learning_rate=1.0
+        vector_d=torch.tensor([value]),
+        kind="gradient",
+        num_examples=1,
+        batch_examples=1,
+        steps=1,
+        loss=loss,
+        learning_rate=1.0,
     )
 
 
-@dataclass
 class OneNumber:
-    """A model of one parameter, which costs nothing. train: what a task makes of its base model."""
+    """A model of one parameter, which costs nothing. train: what a task makes of its base model.
 
-    train: Train
+    settled: client, number of the task, and whether its update was accepted. accuracy: of the client's own evaluation.
+    """
+
+    def __init__(self, train: Train) -> None:
+        self._train = train
+        self.settled: list[tuple[int, int, bool]] = []
+        self.asked: list[tuple[int, float]] = []
+
+    def train(self, client_id: int, number: int, base_d: Tensor, rate: float, **_: None) -> LocalUpdate:
+        return self._train(client_id, number, base_d, rate)
+
+    def keep(self, client_id: int, number: int) -> None:
+        self.settled.append((client_id, number, True))
+
+    def drop(self, client_id: int, number: int) -> None:
+        self.settled.append((client_id, number, False))
+
+    def evaluate_own(self, client_id: int, base_d: Tensor, buffers_b: None) -> Evaluation:
+        self.asked.append((client_id, float(base_d[0])))
+        return Evaluation(accuracy=client_id / 10, loss=1.0, class_accuracy=(), examples=1)
 
 
 def one_number(
-    train: Train,
+    train: Train | OneNumber,
     tasks_take: Latency,
     *,
     clients: int,
@@ -55,6 +79,7 @@ def one_number(
     trigger: TriggerSettings,
     observe: Any = None,
     on_progress: Callable[[Progress], None] = lambda _: None,
+    evaluate_clients_every: int | None = None,
 ) -> Simulation:
     settings = CoordinatorSettings(
         clients=clients,
@@ -70,16 +95,16 @@ def one_number(
     return Simulation(
         Parts(
             coordinator=Coordinator(settings),
-            learner=Learner(torch.zeros(1), policy, 1.0, keep_versions=True),
+            learner=Learner(torch.zeros(1), policy, learning_rate=lambda counted: 1.0, keep_versions=True),
             staging=Staging(1, settings.round_size_max, blocks_max=clients + 3),
-            trainer=cast(Trainer, OneNumber(train)),
-            evaluate=lambda model_d: Evaluation(
-                accuracy=0.5, loss=float(model_d[0]), class_accuracy=(0.5, None), examples=2
+            trainer=cast(Trainer, train if isinstance(train, OneNumber) else OneNumber(train)),
+            evaluate=lambda version: Evaluation(
+                accuracy=0.5, loss=float(version.model_d[0]), class_accuracy=(0.5, None), examples=2
             ),
-            learning_rate=1.0,
-            save=lambda model_d, version: None,
+            save=lambda version, number: None,
             clients=clients,
             rounds=rounds,
+            evaluate_clients_every=evaluate_clients_every,
         ),
         tasks_take,
         on_progress=on_progress,
@@ -87,8 +112,8 @@ def one_number(
     )
 
 
-def zero(client_id: int, number: int, base_d: Tensor, rate: float) -> LocalUpdate:
-    return update_of(0.0)
+def still(client_id: int, number: int, base_d: Tensor, rate: float) -> LocalUpdate:
+    return update_of(1e-30)  # as good as nothing, but a zero would be refused
 
 
 class Trace:
@@ -124,7 +149,7 @@ def test_the_same_seed_gives_the_same_run_and_another_seed_another() -> None:
 def test_the_mean_staleness_counted_from_1_is_the_clients_over_k(clients: int, k: int) -> None:
     # algorithms.md 4.1: K of N clients are taken each round, so each waits N / K rounds from model to aggregation.
     run = one_number(
-        zero,
+        still,
         latency.exponential(3, 1.0),
         clients=clients,
         rounds=4000 // k,
@@ -134,7 +159,7 @@ def test_the_mean_staleness_counted_from_1_is_the_clients_over_k(clients: int, k
 
 
 def test_with_fixed_latency_a_synchronous_round_takes_one_task_and_nothing_is_stale() -> None:
-    run = one_number(zero, latency.fixed(0, 2.0), clients=5, rounds=10, trigger=TriggerSettings(name="sync"))
+    run = one_number(still, latency.fixed(0, 2.0), clients=5, rounds=10, trigger=TriggerSettings(name="sync"))
     outcome = run.run()
     assert outcome.staleness_mean == 0
     assert 10 * 2.0 <= outcome.seconds < 10 * 2.002
@@ -144,7 +169,7 @@ def test_with_fixed_latency_a_synchronous_round_takes_one_task_and_nothing_is_st
 def test_what_arrives_at_one_instant_arrives_by_client_id() -> None:
     trace = Trace()
     run = one_number(
-        zero,
+        still,
         lambda client_id, number: 1.0,
         clients=5,
         rounds=4,
@@ -158,7 +183,7 @@ def test_what_arrives_at_one_instant_arrives_by_client_id() -> None:
 def test_a_deadline_at_the_instant_of_an_arrival_lets_it_in() -> None:
     trace = Trace()
     run = one_number(
-        zero,
+        still,
         lambda client_id, number: 2.0 + client_id,  # client 0 arrives at the deadline, client 1 after it
         clients=2,
         rounds=1,
@@ -229,7 +254,7 @@ def test_a_task_is_computed_from_the_version_that_it_was_given_with() -> None:
 def test_progress_and_outcome_are_in_virtual_time() -> None:
     told: list[Progress] = []
     run = one_number(
-        zero,
+        still,
         lambda client_id, number: 1000.0,
         clients=2,
         rounds=3,
@@ -250,6 +275,96 @@ def test_an_update_that_is_not_finite_is_rejected_and_the_others_go_on() -> None
     assert (outcome.reason, outcome.versions) == ("finished", 3)
     assert outcome.updates["accepted"] == 3
     assert outcome.updates["rejected"] >= 1
+
+
+@pytest.mark.parametrize("refused", [0.0, 1e20])
+def test_an_update_that_the_screen_refuses_is_rejected_and_the_others_go_on(refused: float) -> None:
+    def train(client_id: int, number: int, base_d: Tensor, rate: float) -> LocalUpdate:
+        return update_of(refused if client_id == 0 else -1.0)
+
+    trace = Trace()
+    run = one_number(
+        train,
+        lambda c, n: 1.0 + c,
+        clients=2,
+        rounds=3,
+        trigger=TriggerSettings(name="async"),
+        observe=trace,
+    )
+    assert run.run().updates["accepted"] == 3
+    reasons = {
+        action.reason for _, acts in trace.told for action in acts if isinstance(action, actions.Acknowledge)
+    }
+    assert reasons == {None, "zero-update" if refused == 0 else "non-finite"}
+
+
+def test_a_client_keeps_what_it_made_when_its_update_is_accepted_and_drops_it_otherwise() -> None:
+    # Client 0's first task diverges and its second is refused; client 1's updates are all fine.
+    bad = {(0, 0): update_of(1.0, loss=nan), (0, 1): update_of(0.0)}
+    trainer = OneNumber(lambda client_id, number, base_d, rate: bad.get((client_id, number), update_of(-1.0)))
+    run = one_number(trainer, lambda c, n: 1.0, clients=2, rounds=6, trigger=TriggerSettings(name="async"))
+    run.run()
+    of_0 = [(number, accepted) for client_id, number, accepted in trainer.settled if client_id == 0]
+    of_1 = [(number, accepted) for client_id, number, accepted in trainer.settled if client_id == 1]
+    assert of_0[:2] == [(0, False), (1, False)]
+    assert all(accepted for _, accepted in [*of_0[2:], *of_1])
+    assert [number for number, _ in of_0] == list(range(len(of_0)))
+    assert [number for number, _ in of_1] == list(range(len(of_1)))
+    assert sum(accepted for _, _, accepted in trainer.settled) == 6
+
+
+def test_an_update_that_comes_too_late_is_dropped_by_its_client() -> None:
+    trainer = OneNumber(lambda client_id, number, base_d, rate: update_of(-1.0))
+    run = one_number(
+        trainer,
+        lambda client_id, number: 1.0 if client_id else 1.5,
+        clients=2,
+        rounds=2,
+        trigger=TriggerSettings(name="k-sync", k=1),
+    )
+    run.run()
+    assert all(client_id == 1 for client_id, _, accepted in trainer.settled if accepted)
+
+
+def test_clients_are_asked_for_their_own_evaluation_when_they_have_not_answered_since_the_last_multiple() -> (
+    None
+):
+    # sync, gradient -1, rate 1: version v is the number v, and every client has a task on each of 0 to 5.
+    trainer = OneNumber(lambda client_id, number, base_d, rate: update_of(-1.0))
+    run = one_number(
+        trainer,
+        lambda client_id, number: 1.0,
+        clients=2,
+        rounds=6,
+        trigger=TriggerSettings(name="sync"),
+        evaluate_clients_every=2,
+    )
+    outcome = run.run()
+    assert trainer.asked == [(client, version) for version in (0.0, 2.0, 4.0) for client in (0, 1)]
+    assert outcome.fairness is not None
+    assert (outcome.fairness.clients, outcome.fairness.mean) == (2, pytest.approx(0.05))
+
+
+def test_the_evaluation_of_a_client_whose_update_is_rejected_does_not_count() -> None:
+    trainer = OneNumber(lambda client_id, number, base_d, rate: update_of(0.0 if client_id == 0 else -1.0))
+    run = one_number(
+        trainer,
+        lambda client_id, number: 1.0,
+        clients=2,
+        rounds=3,
+        trigger=TriggerSettings(name="sync"),
+        evaluate_clients_every=1,
+    )
+    outcome = run.run()
+    assert outcome.fairness is not None
+    assert (outcome.fairness.clients, outcome.fairness.mean) == (1, pytest.approx(0.1))
+
+
+def test_nobody_is_asked_unless_it_is_wanted() -> None:
+    trainer = OneNumber(still)
+    run = one_number(trainer, lambda c, n: 1.0, clients=2, rounds=2, trigger=TriggerSettings(name="sync"))
+    assert run.run().fairness is None
+    assert trainer.asked == []
 
 
 def test_a_task_that_diverges_now_and_then_is_given_again() -> None:

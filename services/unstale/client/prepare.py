@@ -9,8 +9,9 @@ from unstale.config.learning import DataSettings, ModelSettings, PartitionSettin
 from unstale.config.settings import Settings
 from unstale.config.workplace import Workplace, workplace
 from unstale.errors import UserError
+from unstale.training.partition import PARTITIONS
 from unstale_proto import signature
-from unstale_proto.messages import DataPlan, TensorSpec, Welcome
+from unstale_proto.messages import DataPlan, PartitionPlan, TensorSpec, Welcome
 
 
 def workplace_of(welcome: Welcome, own: Settings) -> Workplace:
@@ -32,7 +33,7 @@ def workplace_of(welcome: Welcome, own: Settings) -> Workplace:
                     **_given(welcome.data_plan),
                 }
             ),
-            "partition": PartitionSettings().model_copy(update=_given(welcome.partition)),
+            "partition": PartitionSettings().model_copy(update=_sharing(welcome.partition)),
             "training": TrainingSettings().model_copy(update={"steps": None, **_given(welcome.training)}),
         }
     )
@@ -52,6 +53,15 @@ def workplace_of(welcome: Welcome, own: Settings) -> Workplace:
 def _given(plan: BaseModel | None) -> dict[str, Any]:
     """The fields of a plan that are there."""
     return {} if plan is None else plan.model_dump(exclude_none=True)
+
+
+def _sharing(plan: PartitionPlan) -> dict[str, Any]:
+    """The fields of a partition's plan, without `min_examples`, which is always there, where none is taken."""
+    given = _given(plan)
+    chosen = PARTITIONS.get(plan.name)
+    if chosen is not None and "min_examples" not in chosen.model_fields:
+        del given["min_examples"]
+    return given
 
 
 def _left_open(defaults: BaseModel, plan: type[BaseModel]) -> dict[str, Any]:

@@ -71,8 +71,8 @@ def _given(section: Section, taken: Collection[str]) -> dict[str, Any]:
     }
 
 
-def _taken(types: Mapping[str, type[BaseModel]], name: str) -> Collection[str]:
-    return types[name].model_fields if name in types else ()
+def _taken(types: Mapping[str, type[BaseModel]], name: str) -> set[str]:
+    return set(types[name].model_fields) if name in types else set()
 
 
 def partition(settings: Settings) -> partitions.Partition:
@@ -153,7 +153,12 @@ def training(settings: Settings) -> LocalTraining:
 def schedule(settings: Settings) -> Schedule:
     """The clients' learning rate over the rounds."""
     chosen = settings.training.schedule
-    given = _given(chosen, _taken(SCHEDULES, chosen.name))
+    taken = _taken(SCHEDULES, chosen.name)
+    given = _given(chosen, taken)
+    for key in sorted(given.keys() - taken):
+        raise UserError(
+            f"schedule {chosen.name!r} takes no training.schedule.{key}, got {given[key]}; leave it out"
+        )
     return create_schedule(
         chosen.name,
         learning_rate=settings.training.learning_rate,

@@ -21,6 +21,9 @@ NO_DIRECTION = 1e-12
 ROUNDING = 2.0**-22
 """A weighted sum shorter than this share of its terms is what float32 leaves of 0: it points nowhere."""
 
+_BLOCK = 4096
+"""Columns that `vector_norm` sums in float32 to 2e-7; over ten times as many it loses a digit."""
+
 _CANCELLED = 0.1
 """Below this share of |a|^2 + |b|^2, |a + b|^2 is computed directly: the products leave too few digits of it."""
 
@@ -30,14 +33,32 @@ def total(parts: list[Tensor]) -> Tensor:
     return torch.stack(parts).to("cpu", torch.float64).sum(0)
 
 
-def length(parts: list[Tensor]) -> Tensor:
-    """Lengths from those of the chunks, float64 on the CPU. Those under 1e-18 come out too small."""
-    return torch.stack(parts).to("cpu", torch.float64).square().sum(0).sqrt()
+def squares(part_Kc: Tensor) -> Tensor:
+    """|g_i|^2 over the columns of a chunk, [K] float32."""
+    rows, columns = part_Kc.shape
+    blocks = columns // _BLOCK
+    blocks_Kbc = part_Kc[:, : blocks * _BLOCK].view(rows, blocks, _BLOCK)
+    lengths_Kb: Tensor = torch.linalg.vector_norm(blocks_Kbc, dim=2)
+    rest_K: Tensor = torch.linalg.vector_norm(part_Kc[:, blocks * _BLOCK :], dim=1)
+    return lengths_Kb.square().sum(1) + rest_K.square()
 
 
 def cosines(products: Tensor, lengths: Tensor) -> Tensor:
     """cos(a, b) from a . b and |a||b|; 0 where |a||b| <= 1e-12. Both float64, of one shape."""
     return torch.where(lengths > NO_DIRECTION, products / lengths, 0.0)
+
+
+def cosines64(rows_Kd: Tensor, others_nd: Tensor) -> Tensor:
+    """cos(a_i, b_j), [K, n] float64 on the CPU, in float64 throughout: several times as slow as in float32."""
+    where = _float64_device(rows_Kd)
+    products, rows, others = [], [], []
+    for first in range(0, rows_Kd.shape[1], _BLOCK):
+        rows_Kc = rows_Kd[:, first : first + _BLOCK].to(where, torch.float64)
+        others_nc = others_nd[:, first : first + _BLOCK].to(where, torch.float64)
+        products.append(rows_Kc @ others_nc.T)
+        rows.append(rows_Kc.square().sum(1))
+        others.append(others_nc.square().sum(1))
+    return cosines(total(products), (total(rows)[:, None] * total(others)).sqrt())
 
 
 def inner(
@@ -47,7 +68,7 @@ def inner(
 
     first_d (a), second_d (b), shift_d (x): [d] float32 on one device.
     """
-    where = "cpu" if first_d.device.type == "mps" else first_d.device  # mps has no float64
+    where = _float64_device(first_d)
     result = 0.0
     for columns in column_chunks(first_d[None]):
         left_c = first_d[columns].to(where, torch.float64)
@@ -78,3 +99,8 @@ def fused_lengths(
         g_d, x_d = vectors(i)
         lengths_K[i] = math.sqrt(inner(g_d, shift_d=x_d, alpha=alpha))
     return lengths_K, cancelled
+
+
+def _float64_device(tensor: Tensor) -> torch.device:
+    """Where to compute in float64: where the tensor lies, or on the host if there is none there."""
+    return torch.device("cpu") if tensor.device.type == "mps" else tensor.device

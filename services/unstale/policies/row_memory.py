@@ -44,10 +44,9 @@ class RowMemory:
         new_Ld = matrix_Kd if rows == list(range(len(batch))) else matrix_Kd[rows]
         clients_L = torch.tensor(list(latest), dtype=torch.int64)
         for columns in column_chunks(new_Ld):
-            held_Nc, new_Lc = self.rows_Nd[:, columns], new_Ld[:, columns]
-            old_Lc = held_Nc.index_select(0, clients_L)
-            held_Nc.index_copy_(0, clients_L, new_Lc)
-            yield columns, new_Lc, old_Lc
+            yield columns, new_Ld[:, columns], self.rows_Nd[:, columns].index_select(0, clients_L)
+        for client, new_d in zip(latest, new_Ld, strict=True):  # whole rows: half the time of chunks
+            self.rows_Nd[client].copy_(new_d)
 
 
 class SummedRows(RowMemory):

@@ -160,11 +160,13 @@ class Wkafl(Policy[WkaflSettings]):
             return Step(direction_d=self.result_d.zero_(), rate_factor=1.0, weights_K=weights_K)
         if self._stage == 1 and self._stage_two_begins(batch):
             self._stage = 2
-        fused = _Fused(batch.matrix_Kd, self._previous_d, self._alpha)
-        kept_K = _clipped(fused.lengths_K, self.settings.clip_bound)
         late_K = batch.staleness_K - batch.staleness_K.min()
         shares_K = uniform(len(batch)) if self.settings.no_staleness else normalise(exponential(late_K))
-        along_K, length = fused.estimate(shares_K * kept_K, out_d=self._estimate_d)
+        fused = _Fused(batch.matrix_Kd, self._previous_d, self._alpha)
+        along_K, length = fused.estimate(shares_K, out_d=self._estimate_d)
+        kept_K = _clipped(fused.lengths_K, self.settings.clip_bound)
+        if bool((kept_K < 1).any()):
+            along_K, length = fused.estimate(shares_K * kept_K, out_d=self._estimate_d)
         selected_K = self._selected(along_K * kept_K, fused.lengths_K * kept_K, shares_K, length)
         if selected_K is None:
             self.result_d.copy_(self._estimate_d)
@@ -231,42 +233,42 @@ class Wkafl(Policy[WkaflSettings]):
 class _Fused:
     """The vectors gt_i = g_i + alpha * x of a round, never written out.
 
-    matrix_Kd: g. shift_d: x. lengths_K: |gt_i|, [K] float64 on the CPU.
+    matrix_Kd: g. shift_d: x. lengths_K: |gt_i|, [K] float64 on the CPU, from the first estimate on.
     """
 
     def __init__(self, matrix_Kd: Tensor, shift_d: Tensor, alpha: float) -> None:
         self._matrix_Kd, self._shift_d, self._alpha = matrix_Kd, shift_d, alpha
-        own, along, shift = [], [], []
-        for columns in column_chunks(matrix_Kd):
-            part_Kc, shift_c = matrix_Kd[:, columns], shift_d[columns]
-            own.append(torch.linalg.vector_norm(part_Kc, dim=1))
-            if alpha:
-                along.append(torch.mv(part_Kc, shift_c))
-                shift.append(torch.linalg.vector_norm(shift_c))
-        self.lengths_K = passes.length(own)
-        self._cancelled: list[int] = []
-        if alpha:
-            self.lengths_K, self._cancelled = passes.fused_lengths(
-                self.lengths_K,
-                passes.total(along),
-                passes.length(shift),
-                alpha,
-                lambda i: (matrix_Kd[i], shift_d),
-            )
+        self._measured, self._cancelled = False, list[int]()
 
     def estimate(self, weights_K: Tensor, out_d: Tensor) -> tuple[Tensor, float]:
-        """e = sum_i weights_i gt_i into out_d; gives gt_i . e, [K] float64 on the CPU, and |e|."""
-        along, shift, own = [], [], []
+        """e = sum_i weights_i gt_i into out_d; gives gt_i . e, [K] float64 on the CPU, and |e|.
+
+        One read of the matrix for all of it, the first time `lengths_K` included.
+        """
+        rows, rows_shift, rows_sum, shift, shift_sum, own = [], [], [], [], [], []
         for columns in column_chunks(self._matrix_Kd):
             part_Kc, shift_c, sum_c = self._matrix_Kd[:, columns], self._shift_d[columns], out_d[columns]
             self._sum(part_Kc, shift_c, weights_K, sum_c)
-            along.append(torch.mv(part_Kc, sum_c))
-            shift.append(torch.dot(shift_c, sum_c))
-            own.append(torch.linalg.vector_norm(sum_c))
-        along_K = passes.total(along) + self._alpha * passes.total(shift)
+            rows_sum.append(torch.mv(part_Kc, sum_c))
+            shift_sum.append(torch.dot(shift_c, sum_c))
+            own.append(torch.dot(sum_c, sum_c))
+            if not self._measured:
+                rows.append(passes.squares(part_Kc))
+                rows_shift.append(torch.mv(part_Kc, shift_c) if self._alpha else torch.zeros(len(part_Kc)))
+                shift.append(torch.dot(shift_c, shift_c))
+        if not self._measured:
+            self._measured = True
+            self.lengths_K, self._cancelled = passes.fused_lengths(
+                passes.total(rows).sqrt(),
+                passes.total(rows_shift),
+                passes.total(shift).sqrt(),
+                self._alpha,
+                lambda i: (self._matrix_Kd[i], self._shift_d),
+            )
+        along_K = passes.total(rows_sum) + self._alpha * passes.total(shift_sum)
         for i in self._cancelled:
             along_K[i] = passes.inner(self._matrix_Kd[i], out_d, shift_d=self._shift_d, alpha=self._alpha)
-        return along_K, float(passes.length(own))
+        return along_K, float(passes.total(own).sqrt())
 
     def sum(self, weights_K: Tensor, out_d: Tensor) -> None:
         """sum_i weights_i gt_i into out_d. weights_K: [K] float64 on the CPU."""

@@ -9,7 +9,7 @@ from unstale import flat
 from unstale.config import parts
 from unstale.config.settings import Settings
 from unstale.errors import UserError
-from unstale_proto import codec, signature
+from unstale_proto import codec, limits, signature
 from unstale_proto.messages import (
     DataPlan,
     ModelPlan,
@@ -26,6 +26,12 @@ def welcome(settings: Settings, model: flat.FlatModel, *, extra: bool) -> Welcom
     Raises UserError for a model with more tensors than a header can name.
     """
     tensors, buffers = _specs(flat.describe(model.module)), _specs(flat.describe_buffers(model.module))
+    too_many = UserError(
+        f"model.name {settings.model.name!r} has {len(tensors)} parameter tensors and {len(buffers)} buffers, more "
+        "than a welcome can name; choose a model with fewer"
+    )
+    if max(len(tensors), len(buffers)) > limits.TENSORS_MAX:
+        raise too_many
     made = Welcome(
         client_id=0,
         run_id=secrets.token_hex(16),
@@ -48,10 +54,7 @@ def welcome(settings: Settings, model: flat.FlatModel, *, extra: bool) -> Welcom
     try:
         codec.encode(made)
     except ValueError:
-        raise UserError(
-            f"model.name {settings.model.name!r} has {len(tensors)} parameter tensors and {len(buffers)} buffers, more "
-            "than a welcome can name; choose a model with fewer"
-        ) from None
+        raise too_many from None
     return made
 
 

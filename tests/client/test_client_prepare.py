@@ -1,0 +1,173 @@
+"""From what a server says to a client's own settings: both sides make the same parts of it."""
+
+from typing import Any
+
+import pytest
+import torch
+
+from unstale.client import prepare
+from unstale.client.prepare import workplace_of
+from unstale.config import Settings, parts
+from unstale.config.workplace import Workplace
+from unstale.errors import UserError
+from unstale.server.welcome import welcome
+from unstale.training.partition import PARTITIONS
+from unstale.training.registry import TRAININGS
+from unstale_proto import codec
+from unstale_proto.messages import Welcome
+
+PARTITION: dict[str, Any] = {
+    "alpha": 0.7,
+    "min_examples": 9,
+    "classes": 3,
+    "smallest": 11,
+    "largest": 61,
+    "budget": 70,
+    "pool": 150,
+    "slow_share": 0.2,
+    "slow_class": 3,
+}
+TRAINING: dict[str, Any] = {
+    "batch_size": 64,
+    "steps": 6,
+    "momentum": 0.8,
+    "weight_decay": 0.001,
+    "mu": 0.3,
+    "temperature": 0.7,
+}
+
+
+def said_by_a_server(settings: Settings) -> Welcome:
+    """The welcome of a server with these settings, as it comes over the wire."""
+    dataset = parts.dataset(settings)
+    model = parts.model(settings, dataset, torch.device("cpu"))
+    said = codec.decode(codec.encode(welcome(settings, model, extra=False)))
+    assert isinstance(said, Welcome)
+    return said
+
+
+def understood(monkeypatch: pytest.MonkeyPatch, server: Settings, own: Settings) -> Settings:
+    """The settings that a client makes its workplace from."""
+    found: list[Settings] = []
+
+    def workplace(settings: Settings, *, code: object) -> Workplace:
+        found.append(settings)
+        dataset = parts.dataset(settings)
+        model = parts.model(settings, dataset, torch.device("cpu"))
+        return Workplace(dataset=dataset, model=model, trainer=None, device=None)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(prepare, "workplace", workplace)
+    workplace_of(said_by_a_server(server), own)
+    return found[0]
+
+
+ELSEWHERE = Settings(
+    seed=99,
+    clients=3,
+    model={"name": "digits_cnn", "projection_head": 16},
+    data={"normalise": "raw"},
+    partition={"name": "label-count", "classes": 9, "min_examples": 77},
+    training={"name": "moon", "batch_size": 7, "mu": 9.0},
+)
+"""A client whose own configuration says something else everywhere."""
+
+
+@pytest.mark.parametrize("own", [Settings(), ELSEWHERE], ids=["defaults", "elsewhere"])
+@pytest.mark.parametrize("given", [{}, PARTITION], ids=["by name alone", "all settings"])
+@pytest.mark.parametrize("name", PARTITIONS)
+def test_client_and_server_make_the_same_partition(
+    monkeypatch: pytest.MonkeyPatch, name: str, given: dict[str, Any], own: Settings
+) -> None:
+    taken = {key: value for key, value in given.items() if key in PARTITIONS[name].model_fields}
+    server = Settings(seed=4, clients=5, model={"name": "logreg"}, partition={"name": name, **taken})
+    client = understood(monkeypatch, server, own)
+    assert parts.partition(client) == parts.partition(server)
+    assert type(parts.partition(client)) is PARTITIONS[name]
+    assert (client.seed, client.clients) == (4, 5)
+
+
+@pytest.mark.parametrize("own", [Settings(), ELSEWHERE], ids=["defaults", "elsewhere"])
+@pytest.mark.parametrize(
+    "given", [{}, TRAINING, {"steps": None, "epochs": 3}], ids=["by name alone", "all settings", "epochs"]
+)
+@pytest.mark.parametrize("name", TRAININGS)
+def test_client_and_server_make_the_same_training(
+    monkeypatch: pytest.MonkeyPatch, name: str, given: dict[str, Any], own: Settings
+) -> None:
+    taken = {key: value for key, value in given.items() if key in TRAININGS[name].model_fields}
+    server = Settings(model={"name": "logreg"}, training={"name": name, **taken})
+    client = understood(monkeypatch, server, own)
+    assert parts.training(client) == parts.training(server)
+    assert type(parts.training(client)) is TRAININGS[name]
+
+
+@pytest.mark.parametrize("own", [Settings(), ELSEWHERE], ids=["defaults", "elsewhere"])
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"model": {"name": "digits_cnn"}},
+        {"model": {"name": "digits_cnn", "projection_head": 8}},
+        {"model": {"name": "logreg"}, "data": {"normalise": "unit"}},
+    ],
+)
+def test_client_and_server_make_the_same_model_of_the_same_data(
+    monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any], own: Settings
+) -> None:
+    server = Settings(seed=7, **changes)
+    client = understood(monkeypatch, server, own)
+    assert client.model == server.model
+    assert (client.data.name, client.data.normalise, client.data.column) == (
+        server.data.name,
+        server.data.normalise,
+        server.data.column,
+    )
+
+
+def test_where_the_data_lies_and_what_computes_is_the_clients_own_to_say(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    own = Settings(device="cpu", threads=2, data={"cache": "/data", "download": True})
+    client = understood(monkeypatch, Settings(device="auto", data={"cache": "/other"}), own)
+    assert (client.device, client.threads) == ("cpu", 2)
+    assert (client.data.cache, client.data.download) == ("/data", True)
+
+
+CODE = "support.factories:with_dropout"
+
+
+def test_code_that_only_the_server_names_is_not_imported() -> None:
+    said = said_by_a_server(Settings(clients=2, model={"name": CODE}))
+    with pytest.raises(UserError) as raised:
+        workplace_of(said, Settings(device="cpu"))
+    assert str(raised.value) == (
+        f"model {CODE!r} is code, which is not imported because another side names it; "
+        "name it in this side's own configuration too, or choose a model that unstale has"
+    )
+    with pytest.raises(UserError, match="is not imported because another side names it"):
+        workplace_of(said, Settings(device="cpu", model={"name": "support.factories:with_buffers"}))
+
+
+def test_code_that_the_client_names_too_is_imported() -> None:
+    said = said_by_a_server(Settings(clients=2, model={"name": CODE}, partition={"name": "iid"}))
+    made = workplace_of(said, Settings(device="cpu", model={"name": CODE}))
+    assert made.model.dimension == 650
+
+
+def test_data_made_by_code_that_only_the_server_names_is_not_imported() -> None:
+    said = said_by_a_server(Settings(model={"name": "logreg"})).model_copy(
+        update={"data": "support.factories:data"}
+    )
+    with pytest.raises(UserError) as raised:
+        workplace_of(said, Settings(device="cpu"))
+    assert "support.factories:data" in str(raised.value)
+    assert "own configuration" in str(raised.value)
+
+
+def test_a_model_that_comes_out_otherwise_is_told_in_one_sentence() -> None:
+    said = said_by_a_server(Settings(clients=2, model={"name": "logreg"}, partition={"name": "iid"}))
+    with pytest.raises(UserError) as raised:
+        workplace_of(said.model_copy(update={"signature": "0" * 64}), Settings(device="cpu"))
+    assert str(raised.value) == (
+        "model 'logreg' has 650 parameters on this machine and another signature than the server's; "
+        "use the same data set and the same version of unstale on both sides"
+    )

@@ -1,0 +1,246 @@
+"""What the worker makes of a job, and of the verdict on it."""
+
+import threading
+from dataclasses import dataclass, field
+from math import inf, nan
+from typing import Any, cast
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from unstale import translate
+from unstale.client.worker import Crashed, Failed, Job, ReceivedModel, Result, Settlement, Trained, Worker
+from unstale.config.workplace import Workplace
+from unstale.flat import FlatModel
+from unstale.training.evaluate import Evaluation
+from unstale.training.local import LocalUpdate
+from unstale.training.trainer import Trainer
+from unstale_proto.messages import PartitionPlan, Task, TensorSpec, TrainingPlan, Welcome
+
+RUN, OTHER_RUN = "1" * 32, "2" * 32
+
+
+@dataclass
+class FakeTrainer:
+    """Says what it was told. loss: of every task."""
+
+    loss: float = 1.0
+    told: list[tuple[Any, ...]] = field(default_factory=list)
+
+    def train(
+        self, client_id: int, number: int, base_d: Tensor, rate: float, *, buffers_b: Any, extra_d: Any
+    ) -> LocalUpdate:
+        self.told.append(("train", client_id, number, base_d.tolist(), lists(buffers_b), lists(extra_d)))
+        return LocalUpdate(
+            vector_d=torch.ones(2),
+            kind="delta",
+            num_examples=3,
+            batch_examples=3,
+            steps=1,
+            loss=self.loss,
+            learning_rate=rate,
+        )
+
+    def keep(self, client_id: int, number: int) -> None:
+        self.told.append(("keep", client_id, number))
+
+    def drop(self, client_id: int, number: int) -> None:
+        self.told.append(("drop", client_id, number))
+
+    def evaluate_own(self, client_id: int, base_d: Tensor, buffers_b: Any) -> Evaluation:
+        self.told.append(("evaluate", client_id, base_d.tolist(), lists(buffers_b)))
+        return Evaluation(accuracy=0.5, loss=2.0, class_accuracy=(), examples=4)
+
+
+def lists(tensor: Tensor | None) -> list[float] | None:
+    return None if tensor is None else tensor.tolist()
+
+
+def welcome(run_id: str = RUN, *, extra: bool | None = None) -> Welcome:
+    return Welcome(
+        client_id=0,
+        run_id=run_id,
+        clients=2,
+        seed=0,
+        version=0,
+        model="logreg",
+        data="digits",
+        partition=PartitionPlan(name="iid"),
+        training=TrainingPlan(name="sgd", batch_size=8, steps=1),
+        tensors=(TensorSpec(name="w", shape=(2,), dtype="float32"),),
+        signature="0" * 64,
+        heartbeat_s=2.0,
+        lease_s=10.0,
+        extra=extra,
+    )
+
+
+def job(
+    *numbers: float,
+    number: int = 0,
+    said: Welcome | None = None,
+    evaluate: bool | None = None,
+    wanted: bool = True,
+) -> Job:
+    """A task of client 1 with these numbers as its payload."""
+    task = Task(
+        task_id=number + 1,
+        number=number,
+        version=3,
+        learning_rate=0.5,
+        signature="0" * 64,
+        payload_bytes=4 * len(numbers),
+        evaluate=evaluate,
+    )
+    frames = [memoryview(np.array(numbers, dtype="<f4").tobytes())]
+    return Job(
+        client_id=1,
+        welcome=said or welcome(),
+        task=task,
+        model=ReceivedModel(frames),
+        wanted=lambda: wanted,
+    )
+
+
+def settlement(number: int, *, accepted: bool, run_id: str = RUN) -> Settlement:
+    return Settlement(client_id=1, run_id=run_id, number=number, accepted=accepted)
+
+
+def done(
+    trainer: FakeTrainer, *jobs: Job | Settlement, module: nn.Module | None = None
+) -> tuple[list[Result], list[str]]:
+    """What a worker posts for these, in order, and the runs that it prepared for."""
+    model = FlatModel(module or nn.Linear(1, 1))
+    prepared: list[str] = []
+    posted: list[Result] = []
+    finished = threading.Event()
+
+    def prepare(said: Welcome) -> Workplace:
+        prepared.append(said.run_id)
+        return Workplace(
+            dataset=cast(Any, None),
+            model=model,
+            trainer=cast(Trainer, trainer),
+            device=torch.device("cpu"),
+        )
+
+    def is_last() -> bool:
+        finished.set()
+        return False
+
+    worker = Worker(prepare, posted.append)
+    worker.start()
+    for one in jobs:
+        worker.submit(one)
+    last = job(0.0, 0.0)
+    worker.submit(Job(client_id=0, welcome=last.welcome, task=last.task, model=last.model, wanted=is_last))
+    finished.wait()
+    worker.close()
+    return posted, prepared
+
+
+def test_an_accepted_update_is_kept_and_any_other_dropped() -> None:
+    trainer = FakeTrainer()
+    done(
+        trainer,
+        job(1.0, 2.0, number=0),
+        settlement(0, accepted=True),
+        job(1.0, 2.0, number=1),
+        settlement(1, accepted=False),
+    )
+    assert [told for told in trainer.told if told[0] != "train"] == [("keep", 1, 0), ("drop", 1, 1)]
+
+
+def test_the_verdict_on_a_task_of_another_run_is_passed_over() -> None:
+    trainer = FakeTrainer()
+    done(
+        trainer,
+        settlement(0, accepted=True),  # before anything was trained here
+        job(1.0, 2.0),
+        settlement(0, accepted=True, run_id=OTHER_RUN),
+    )
+    assert [told[0] for told in trainer.told] == ["train"]
+
+
+def test_a_verdict_is_taken_in_before_the_job_that_came_after_it() -> None:
+    trainer = FakeTrainer()
+    done(trainer, job(1.0, 2.0), settlement(0, accepted=True), job(3.0, 4.0, number=1))
+    assert [told[0] for told in trainer.told] == ["train", "keep", "train"]
+
+
+@pytest.mark.parametrize("loss", [inf, nan])
+def test_a_task_that_diverges_fails_and_leaves_nothing_to_keep(loss: float) -> None:
+    trainer = FakeTrainer(loss)
+    ((failed,), _) = done(trainer, job(1.0, 2.0, number=4))
+    assert isinstance(failed, Failed)
+    assert failed.message == f"training diverged: mean loss {loss} from version 3"
+    assert trainer.told[1:] == [("drop", 1, 4)]
+
+
+def test_the_payload_is_model_buffers_and_second_vector() -> None:
+    norm = nn.BatchNorm1d(1)  # weight and bias; running mean and variance
+    trainer = FakeTrainer()
+    done(trainer, job(1.0, 2.0, 3.0, 4.0, 5.0, 6.0, said=welcome(extra=True)), module=norm)
+    done(trainer, job(1.0, 2.0, 3.0, 4.0), module=norm)
+    done(trainer, job(1.0, 2.0, 5.0, 6.0, said=welcome(extra=True)))
+    done(trainer, job(1.0, 2.0))
+    assert trainer.told == [
+        ("train", 1, 0, [1.0, 2.0], [3.0, 4.0], [5.0, 6.0]),
+        ("train", 1, 0, [1.0, 2.0], [3.0, 4.0], None),
+        ("train", 1, 0, [1.0, 2.0], None, [5.0, 6.0]),
+        ("train", 1, 0, [1.0, 2.0], None, None),
+    ]
+
+
+def test_a_client_measures_the_model_when_its_task_asks_and_only_then() -> None:
+    trainer = FakeTrainer()
+    ((asked, not_asked), _) = done(trainer, job(1.0, 2.0, evaluate=True), job(3.0, 4.0, number=1))
+    assert isinstance(asked, Trained) and isinstance(not_asked, Trained)
+    assert asked.evaluation is not None
+    assert not_asked.evaluation is None
+    assert [told for told in trainer.told if told[0] == "evaluate"] == [("evaluate", 1, [1.0, 2.0], None)]
+
+
+def test_another_run_is_another_workplace_and_a_job_nobody_wants_is_left() -> None:
+    trainer = FakeTrainer()
+    posted, prepared = done(
+        trainer,
+        job(1.0, 2.0),
+        job(1.0, 2.0, number=1),
+        job(1.0, 2.0, said=welcome(OTHER_RUN)),
+        job(9.0, 9.0, number=2, wanted=False),
+    )
+    assert prepared == [RUN, OTHER_RUN]
+    assert len(posted) == len(trainer.told) == 3
+
+
+def test_what_the_worker_dies_of_is_posted() -> None:
+    posted = []
+    ended = threading.Event()
+
+    def post(result: Result) -> None:
+        posted.append(result)
+        ended.set()
+
+    def prepare(said: Welcome) -> Workplace:
+        raise RuntimeError("no such thing")
+
+    worker = Worker(prepare, post)
+    worker.start()
+    worker.submit(job(1.0, 2.0))
+    ended.wait()
+    worker.close()
+    (crashed,) = posted
+    assert isinstance(crashed, Crashed)
+    assert str(crashed.error) == "no such thing"
+
+
+@pytest.mark.parametrize(("loss", "said"), [(2.0, True), (inf, False), (nan, False)])
+def test_an_evaluation_without_a_finite_loss_is_not_sent_and_its_update_is(loss: float, said: bool) -> None:
+    local = FakeTrainer().train(1, 0, torch.zeros(2), 0.5, buffers_b=None, extra_d=None)
+    evaluation = Evaluation(accuracy=0.5, loss=loss, class_accuracy=(), examples=4)
+    update = translate.to_update(job(1.0, 2.0).task, local, evaluation)
+    assert (update.evaluation is not None) == said
+    assert update.payload_bytes == 8

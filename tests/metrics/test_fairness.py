@@ -1,0 +1,89 @@
+"""How evenly a model serves the clients, by hand, and who is asked when. Source: algorithms.md 7.5."""
+
+from math import isnan, sqrt
+
+import pytest
+
+from unstale.metrics.fairness import Fairness, OwnEvaluations
+
+
+def fairness_of(*accuracies: float) -> Fairness:
+    own = OwnEvaluations(1)
+    for client_id, accuracy in enumerate(accuracies):
+        own.answered(client_id, 0, accuracy)
+    fairness = own.fairness
+    assert fairness is not None
+    return fairness
+
+
+def test_nobody_answered_is_no_fairness() -> None:
+    assert OwnEvaluations(1).fairness is None
+
+
+def test_the_spread_over_four_clients_by_hand() -> None:
+    # Mean (0.2 + 0.4 + 0.6 + 0.8) / 4; squares of the differences 0.09, 0.01, 0.01, 0.09.
+    found = fairness_of(0.8, 0.2, 0.6, 0.4)
+    assert found.clients == 4
+    assert found.mean == pytest.approx(0.5)
+    assert found.std == pytest.approx(sqrt(0.20 / 3))
+    assert found.variance == pytest.approx(0.20 / 4)
+    # A tenth of 4 clients is, rounded up, 1.
+    assert (found.worst_tenth, found.best_tenth) == (0.2, 0.8)
+    assert isnan(found.worst_tenth_std) and isnan(found.best_tenth_std)
+
+
+def test_the_published_mix_of_variance_with_n_and_deviation_with_n_minus_1() -> None:
+    # 100 clients, half of them d above the mean and half below: the variance with n is d^2, and the deviation with
+    # n - 1 is d * sqrt(100 / 99). The published rows, in percentage points, are below.
+    for variance, deviation in ((325.0, 18.1), (182.5, 13.6), (321.6, 18.0)):
+        d = sqrt(variance) / 100
+        found = fairness_of(*[0.5 - d, 0.5 + d] * 50)
+        assert found.variance * 100**2 == pytest.approx(variance)
+        assert found.std * 100 == pytest.approx(deviation, abs=0.05)
+        assert found.std > sqrt(found.variance)
+
+
+def test_a_tenth_of_eleven_clients_is_two_with_a_deviation_of_their_own() -> None:
+    found = fairness_of(0.1, 0.3, *[0.5] * 7, 0.8, 1.0)
+    assert found.worst_tenth == pytest.approx(0.2)
+    assert found.best_tenth == pytest.approx(0.9)
+    assert found.worst_tenth_std == pytest.approx(sqrt(2 * 0.1**2))
+    assert found.best_tenth_std == pytest.approx(sqrt(2 * 0.1**2))
+
+
+def test_ten_clients_have_a_tenth_of_one_and_one_client_has_no_deviation() -> None:
+    assert fairness_of(*[0.0] * 9, 1.0).best_tenth == 1.0
+    alone = fairness_of(0.7)
+    assert (alone.mean, alone.variance, alone.worst_tenth, alone.best_tenth) == (0.7, 0.0, 0.7, 0.7)
+    assert isnan(alone.std)
+
+
+def test_only_the_last_answer_of_a_client_counts() -> None:
+    own = OwnEvaluations(1)
+    own.answered(0, 0, 0.1)
+    own.answered(1, 0, 0.3)
+    own.answered(0, 1, 0.5)
+    assert own.fairness is not None
+    assert (own.fairness.clients, own.fairness.mean) == (2, pytest.approx(0.4))
+
+
+def test_nobody_is_asked_unless_it_is_wanted() -> None:
+    assert not OwnEvaluations(None).wanted(0, 0)
+
+
+def test_a_client_is_asked_until_it_has_answered_and_again_after_the_next_multiple() -> None:
+    own = OwnEvaluations(10)
+    assert own.wanted(3, 0)
+    assert own.wanted(3, 7)  # no answer yet, so again
+    own.answered(3, 7, 0.5)
+    assert [version for version in range(7, 23) if own.wanted(3, version)] == list(range(10, 23))
+    own.answered(3, 12, 0.5)
+    assert [version for version in range(12, 23) if own.wanted(3, version)] == [20, 21, 22]
+    assert own.wanted(4, 12)  # each client for itself
+
+
+def test_a_client_that_is_slow_is_not_asked_twice_for_one_period() -> None:
+    own = OwnEvaluations(10)
+    own.answered(0, 19, 0.5)
+    assert not own.wanted(0, 19)
+    assert own.wanted(0, 20)

@@ -1,0 +1,179 @@
+"""FedAR by hand (algorithms.md 2.16): one parameter, four clients unless the test says otherwise."""
+
+import math
+
+import pytest
+import torch
+
+from unstale.errors import UserError
+from unstale.policies import Policy, UpdateBatch, create
+
+
+def policy(**settings: object) -> Policy:
+    return create("fedar", dimension=1, clients=4, **settings)
+
+
+def senders(*updates: tuple[int, float], version: int = 0) -> UpdateBatch:
+    rows = len(updates)
+    return UpdateBatch(
+        version=version,
+        matrix_Kd=torch.tensor([gradient for _, gradient in updates]).reshape(rows, 1),
+        staleness_K=torch.zeros(rows, dtype=torch.int64),
+        num_examples_K=torch.ones(rows, dtype=torch.int64),
+        loss_K=torch.ones(rows),
+        client_ids_K=torch.tensor([client for client, _ in updates], dtype=torch.int64),
+    )
+
+
+def walk(subject: Policy, *rounds: list[tuple[int, float]]) -> list[float]:
+    steps = (subject.step(senders(*updates, version=v)) for v, updates in enumerate(rounds))
+    return [step.direction_d.item() for step in steps]
+
+
+def test_the_next_model_is_that_of_the_golden_vector() -> None:
+    """tau after the round is 0, 9, 0, -, 0 for clients 0 to 4, of whom 3 was never seen; g(100) = 2 sqrt(100) = 20."""
+    subject = create("fedar", dimension=4, clients=5)
+
+    def step(version: int, rows: list[list[float]], clients: list[int]) -> torch.Tensor:
+        count = len(clients)
+        batch = UpdateBatch(
+            version=version,
+            matrix_Kd=torch.tensor(rows).reshape(count, 4),
+            staleness_K=torch.zeros(count, dtype=torch.int64),
+            num_examples_K=torch.ones(count, dtype=torch.int64),
+            loss_K=torch.ones(count),
+            client_ids_K=torch.tensor(clients, dtype=torch.int64),
+        )
+        return subject.step(batch).direction_d
+
+    step(90, [[0.1, 0.1, 0.0, 0.0], [0.2, 0.2, 0.2, 0.2]], [0, 1])
+    for version in range(91, 99):
+        step(version, [], [])
+    direction_d = step(99, [[1.0, 0.0, 0.0, 0.0], [0.6, 0.8, 0.0, 0.0], [0.0, -0.5, 1.5, 0.5]], [2, 0, 4])
+    expected_d = torch.tensor([0.05370537, -0.21379463, 0.25620537, -0.01879463])
+    model_d = torch.tensor([0.1, -0.2, 0.3, 0.0]) - 0.1 * direction_d
+    torch.testing.assert_close(model_d, expected_d, atol=1e-6, rtol=0)
+
+
+def test_an_absent_client_weighs_more_every_round_up_to_the_most() -> None:
+    # rho = 1: psi = 1, 2, 3, 3, ...; two clients were seen.
+    assert walk(
+        policy(rho=1.0, psi_max=3.0),
+        [(0, 4.0), (1, 2.0)],  # (4 + 2) / 2
+        [(1, 2.0)],  # (2 * 4 + 2) / 2
+        [(1, 2.0)],  # (3 * 4 + 2) / 2
+        [],  # (3 * 4 + 2 * 2) / 2
+        [(0, 0.0)],  # (0 + 3 * 2) / 2
+    ) == [3.0, 5.0, 7.0, 8.0, 3.0]
+
+
+def test_a_client_that_is_away_too_long_counts_no_more_until_it_comes_back() -> None:
+    # convex, g(t) = 1.5 + t/4: 1.75, 2, 2.25, 2.5, ... so tau = 2 is cut off at t = 2 and not at t = 3.
+    subject = policy(cutoff="convex", t0=1.5, b=4.0, rho=0.0)
+    assert walk(
+        subject,
+        [(0, 4.0), (1, 8.0)],  # (4 + 8) / 2
+        [(1, 8.0)],  # tau_0 = 1 < 2
+        [(1, 8.0)],  # tau_0 = 2 < 2.25
+        [(1, 8.0)],  # tau_0 = 3 >= 2.5: only client 1 is left
+        [(1, 8.0)],
+        [(0, 2.0)],  # back, and its old update is gone: (2 + 8) / 2
+    ) == [6.0, 6.0, 6.0, 8.0, 8.0, 5.0]
+    assert len(subject.state_dict()["cohorts"]) == 2
+
+
+def test_when_nobody_counts_nothing_moves() -> None:
+    # convex, t0 = 0.5: g(2) = 0.7 <= 1.
+    assert walk(policy(cutoff="convex", t0=0.5), [], [(0, 4.0)], [], [(1, 2.0)]) == [0.0, 4.0, 0.0, 2.0]
+
+
+@pytest.mark.parametrize(
+    ("settings", "rounds"),
+    [
+        # tau rounds after the first, t = tau + 1
+        ({}, 10),  # 2 max(sqrt t, 5): tau = 9 < 10, tau = 10 >= 10
+        ({"cutoff": "convex"}, 12),  # 10 + t/10: tau = 11 < 11.2, tau = 12 >= 11.3
+        ({"cutoff": "convex", "t0": 3.0, "b": 2.5}, 6),  # 3 + t/2.5: tau = 5 < 5.4, tau = 6 >= 5.8
+        ({"c": 1.0, "t0": 4.0}, 2),  # max(sqrt t, 2): tau = 1 < 2, tau = 2 >= 2
+        ({"cutoff": "none"}, 15),
+    ],
+)
+def test_a_client_that_stays_away_counts_for_as_many_rounds_as_the_cutoff_says(
+    settings: dict[str, object], rounds: int
+) -> None:
+    directions = walk(policy(**settings), [(0, 1.0)], *([[]] * 14))
+    assert [direction > 0 for direction in directions] == [tau < rounds for tau in range(15)]
+
+
+def test_without_cutoff_and_growth_it_is_the_average_over_whoever_was_seen() -> None:
+    subject = policy(rho=0.0, cutoff="none")
+    assert walk(subject, [(0, 4.0)], [(1, 2.0)], [], [(0, 6.0), (2, 1.0)], [(1, 5.0)]) == [
+        4.0,
+        3.0,
+        3.0,
+        3.0,
+        4.0,
+    ]
+    assert len(subject.state_dict()["cohorts"]) == 2, "the round's, and one of all before it"
+
+
+def test_cohorts_at_the_end_of_their_growth_are_joined() -> None:
+    # rho = 1, psi_max = 2: from tau = 1 on everything weighs 2, so there are at most two cohorts.
+    subject = policy(rho=1.0, psi_max=2.0, cutoff="none")
+    rounds = [[(0, 4.0)], [(1, 10.0)], [(2, 8.0)], [(1, -5.25), (0, 2.75)], [(3, 19.0)]]
+    by_hand = [
+        4.0,
+        (2 * 4.0 + 10.0) / 2,
+        (2 * 4.0 + 2 * 10.0 + 8.0) / 3,
+        (2 * 8.0 - 5.25 + 2.75) / 3,
+        (2 * 8.0 - 2 * 5.25 + 2 * 2.75 + 19.0) / 4,
+    ]
+    assert walk(subject, *rounds) == pytest.approx(by_hand, rel=1e-6)
+    assert len(subject.state_dict()["cohorts"]) <= 2
+
+
+def test_everyone_in_every_round_is_the_average() -> None:
+    """Property (g) of the appendix."""
+    assert walk(policy(), *([[(i, float(i + value)) for i in range(4)] for value in (1, 5, 2)])) == [
+        2.5,
+        6.5,
+        3.5,
+    ]
+
+
+def test_of_a_client_that_is_there_twice_the_last_update_counts() -> None:
+    step = policy().step(senders((0, 100.0), (1, 2.0), (0, 6.0)))
+    assert step.direction_d.item() == (2.0 + 6.0) / 2
+    assert step.weights_K.tolist() == [0.0, 0.5, 0.5]
+
+
+def test_large_rows_leave_nothing_behind_in_a_cohort() -> None:
+    # Client 0's row is 1e8 times as large as that of client 1, which is in its cohort and stays.
+    subject = policy(rho=0.0)
+    walk(subject, [(0, 1e8), (1, 1 / 3)], [(0, 0.0)])
+    step = subject.step(senders(version=2))
+    torch.testing.assert_close(step.direction_d, torch.tensor([1 / 6]), atol=0, rtol=1e-6)
+
+
+def test_a_run_keeps_no_more_cohorts_than_rounds_within_the_cutoff() -> None:
+    subject = create("fedar", dimension=1, clients=50)
+    for version in range(60):
+        subject.step(senders((version % 50, 1.0), version=version))
+    assert len(subject.state_dict()["cohorts"]) == math.ceil(2 * math.sqrt(60))
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"c": 10.5}, r"'c' is 10.5, expected at most 2 sqrt\(t0\) = 10"),
+        ({"c": 5.0, "t0": 4.0}, r"'c' is 5, expected at most 2 sqrt\(t0\) = 4"),
+        ({"b": 2.0, "cutoff": "convex"}, "'b' of policy 'fedar' is 2.0, expected a number > 2"),
+        ({"t0": 0.0}, "'t0' of policy 'fedar' is 0.0"),
+        ({"psi_max": 0.5}, "'psi_max' of policy 'fedar' is 0.5"),
+    ],
+)
+def test_settings_under_which_a_client_given_up_would_come_back_are_refused(
+    settings: dict[str, object], message: str
+) -> None:
+    with pytest.raises(UserError, match=message):
+        policy(**settings)
