@@ -160,7 +160,9 @@ WRONG = {
     "unknown model 'logrec'; did you mean 'logreg'?": {"model__name": "logrec"},
     "unknown data set 'digit'; did you mean 'digits'?": {"data__name": "digit"},
     "unknown data set 'mnis'; did you mean 'mnist'?": {"data__name": "mnis"},
-    "data set 'npz' needs a path to a file with x_train, y_train, x_test and y_test": {"data__name": "npz"},
+    "data set 'npz' needs a path to a file with x_train, y_train, x_test and y_test; name it with data.path": {
+        "data__name": "npz"
+    },
     "data set 'digits' is built in and reads no file, got path 'x.npz'; did you mean 'npz'?": {
         "data__path": "x.npz"
     },
@@ -190,12 +192,8 @@ WRONG = {
         "training__schedule__name": "inverse",
         "training__schedule__factor": "0.5",
     },
-    "policy.memory is 'pinned' with device cpu, expected host or mapped without CUDA": {
-        "policy__memory": "pinned"
-    },
-    "policy.memory_folder is '/no/such/folder', expected a folder that exists": {
-        "policy__memory": "mapped",
-        "policy__memory_folder": "/no/such/folder",
+    "policy.optimiser.name is none, but policy.optimiser has other settings, expected momentum, adam or yogi with them": {
+        "policy__optimiser__beta1": "0.5"
     },
     "policy.name is 'moon', whose clients train with training.name 'moon', got 'sgd'; add --training moon": {
         "policy__name": "moon"
@@ -230,6 +228,29 @@ WRONG = {
     "selector 'random' needs selector.size, and none was given": {"selector__name": "random"},
     "min_clients is 21 with 20 clients, expected 1 to 20": {"min_clients": "21"},
 }
+
+
+@pytest.mark.parametrize(
+    ("sentence", "values"),
+    [
+        (
+            "policy.memory is 'pinned' with device cpu, expected host or mapped without CUDA",
+            {"policy__memory": "pinned"},
+        ),
+        (
+            "policy.memory_folder is '/no/such/folder', expected a folder that exists",
+            {"policy__memory": "mapped", "policy__memory_folder": "/no/such/folder"},
+        ),
+    ],
+)
+def test_memory_that_this_machine_lacks_is_told_where_the_run_is(
+    sentence: str, values: dict[str, str]
+) -> None:
+    settings = from_variables(**values)
+    check(settings)  # the run may be elsewhere
+    with pytest.raises(UserError) as raised:
+        policy(settings, 3, torch.device("cpu"))
+    assert str(raised.value) == sentence
 
 
 @pytest.mark.parametrize(("sentence", "values"), WRONG.items())

@@ -42,7 +42,8 @@ def test_a_run_is_given_up_when_every_client_has_failed_ten_times_in_a_row() -> 
             assert hopeless.sentence(coordinator) is None
             retry(coordinator, attempt + 1)
     assert hopeless.sentence(coordinator) == (
-        "training diverges: the last 20 tasks made no finite update, at version 0; lower training.learning_rate"
+        "training diverges: the last 20 tasks made no update that counts, all of them zero, not finite or otherwise "
+        "refused, at version 0; lower training.learning_rate"
     )
 
 

@@ -83,6 +83,12 @@ def partition(settings: Settings) -> partitions.Partition:
 
 def check_partition(settings: Settings, data: Dataset) -> None:
     """Raise UserError when the data set cannot be shared out among the clients, who do that themselves."""
+    if settings.evaluate_clients_every is not None and not _has_own_tests(settings, data):
+        raise UserError(
+            f"evaluate_clients_every is {settings.evaluate_clients_every}, but the test set of data.name "
+            f"{settings.data.name!r} does not say whose its examples are, as partition.name "
+            f"{settings.partition.name!r} needs; leave it out"
+        )
     partitions.check(
         partition(settings), data.labels_train_N.numpy(), settings.clients, _numbers(data.groups_train_N)
     )
@@ -107,16 +113,19 @@ def test_shares(
     settings: Settings, data: Dataset, shares: Sequence[partitions.Indices]
 ) -> list[partitions.Indices] | None:
     """The test examples of each client; None where they belong to groups that the test set does not know."""
-    chosen = partition(settings)
-    if chosen.by_group and data.groups_test_M is None:
+    if not _has_own_tests(settings, data):
         return None
     return partitions.split_test_set(
-        chosen,
+        partition(settings),
         shares,
         partitions.Examples(data.labels_train_N.numpy(), _numbers(data.groups_train_N)),
         partitions.Examples(data.labels_test_M.numpy(), _numbers(data.groups_test_M)),
         stream(settings.seed, Stream.OWN_TEST_SETS),
     )
+
+
+def _has_own_tests(settings: Settings, data: Dataset) -> bool:
+    return data.groups_test_M is not None or not partition(settings).by_group
 
 
 def _numbers(groups_N: Tensor | None) -> partitions.Indices | None:
@@ -196,6 +205,11 @@ def policy(settings: Settings, dimension: int, where: torch.device) -> Policy[An
         **chosen.settings,
     )
     optimiser = OptimiserSettings(**dict(chosen.optimiser))
+    if optimiser.name == "none" and optimiser != OptimiserSettings():
+        raise UserError(
+            "policy.optimiser.name is none, but policy.optimiser has other settings, expected momentum, adam or yogi "
+            "with them"
+        )
     if training(settings).needs_extra != made.sends_extra:
         raise UserError(
             f"training.name is {settings.training.name!r}, which trains with what policy 'scaffold' sends, "
@@ -307,5 +321,7 @@ def check(settings: Settings) -> None:
     check_source(Source(**{**_source(settings), "path": settings.data.path and Path(settings.data.path)}))
     partition(settings)
     schedule(settings)
-    policy(settings, dimension=1, where=torch.device("cpu"))
+    # Nor at memory: it may be there where the run is.
+    in_ordinary_memory = settings.policy.model_copy(update={"memory": "host"})
+    policy(settings.model_copy(update={"policy": in_ordinary_memory}), dimension=1, where=torch.device("cpu"))
     coordinator_settings(settings)

@@ -17,6 +17,6 @@ def sentence(coordinator: Coordinator) -> str | None:
     if not active or any(clients[client_id].fruitless < FRUITLESS_TASKS for client_id in active):
         return None
     return (
-        f"training diverges: the last {coordinator.fruitless} tasks made no finite update, "
-        f"at version {coordinator.version}; lower training.learning_rate"
+        f"training diverges: the last {coordinator.fruitless} tasks made no update that counts, all of them zero, not "
+        f"finite or otherwise refused, at version {coordinator.version}; lower training.learning_rate"
     )

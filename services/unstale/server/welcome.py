@@ -3,7 +3,7 @@
 import secrets
 from typing import Any
 
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
 
 from unstale import flat
 from unstale.config import parts
@@ -25,7 +25,13 @@ def welcome(settings: Settings, model: flat.FlatModel, *, extra: bool) -> Welcom
 
     Raises UserError for a model with more tensors than a header can name.
     """
-    tensors, buffers = _specs(flat.describe(model.module)), _specs(flat.describe_buffers(model.module))
+    try:
+        tensors, buffers = _specs(flat.describe(model.module)), _specs(flat.describe_buffers(model.module))
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise UserError(
+            f"model.name {settings.model.name!r} has a tensor whose {first['loc'][0]} cannot be sent: {first['msg']}"
+        ) from None
     too_many = UserError(
         f"model.name {settings.model.name!r} has {len(tensors)} parameter tensors and {len(buffers)} buffers, more "
         "than a welcome can name; choose a model with fewer"

@@ -27,6 +27,7 @@ def simulation(
     latency_of_tasks: instead of the configured one. The others: as in `Simulation`.
     """
     place = workplace(settings)
+    parts.check_partition(settings, place.dataset)
     model = place.model
     coordinator_settings = replace(parts.coordinator_settings(settings), lease_s=inf)
     learner = parts.learner(settings, model, place.device, keep_versions=True)

@@ -119,7 +119,7 @@ def check(wanted: Source) -> None:
         raise unknown_name("data set", wanted.name, DATASETS)
     reads, files = _KINDS[wanted.name].reads, _KINDS[wanted.name].files
     if reads is not None and wanted.path is None:
-        raise UserError(f"data set {wanted.name!r} needs a path to a {reads}")
+        raise UserError(f"data set {wanted.name!r} needs a path to a {reads}; name it with data.path")
     if reads is None and wanted.path is not None:
         where = "is built in and reads no file" if files is None else "lies in the cache and takes no path"
         advice = "did you mean 'npz'?" if files is None else "did you mean the cache, or 'npz' or 'folder'?"

@@ -1,6 +1,6 @@
 """Models by name, made for a data set. Source: algorithms.md 5."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from difflib import get_close_matches
 from functools import partial
 
@@ -62,8 +62,18 @@ def find(name: str, *, norm: str = "group", allow_factory: bool = True) -> tuple
         return foreign.torchvision_model(name.removeprefix(foreign.TORCHVISION)), None
     theirs = foreign.torchvision_names()
     if name not in theirs:
-        raise unknown_name("model", name, get_close_matches(name, (*MODELS, *theirs), n=1) or NAMES)
+        raise unknown_name(
+            "model",
+            name,
+            _meant(name, theirs) or NAMES,
+        )
     return foreign.torchvision_model(name), None
+
+
+def _meant(name: str, theirs: Sequence[str]) -> list[str]:
+    """Ours that begin like it, else what is spelled most alike."""
+    begun = [ours for ours in MODELS if ours.startswith(name)]
+    return begun or get_close_matches(name, (*MODELS, *theirs), n=1)
 
 
 def build(
