@@ -192,9 +192,8 @@ WRONG = {
         "training__schedule__name": "inverse",
         "training__schedule__factor": "0.5",
     },
-    "policy.optimiser.name is none, but policy.optimiser has other settings, expected momentum, adam or yogi with them": {
-        "policy__optimiser__beta1": "0.5"
-    },
+    "policy.optimiser.name is none, but policy.optimiser has other settings, expected momentum, adam or yogi "
+    "with them": {"policy__optimiser__beta1": "0.5"},
     "policy.name is 'moon', whose clients train with training.name 'moon', got 'sgd'; add --training moon": {
         "policy__name": "moon"
     },
