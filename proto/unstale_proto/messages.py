@@ -61,6 +61,7 @@ class DataPlan(_Strict):
 
     normalise: Name | None = None
     column: Name | None = None
+    labels: Digest | None = None
 
 
 class PartitionPlan(_Strict):

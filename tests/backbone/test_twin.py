@@ -6,6 +6,7 @@ loopback: every client has a connection and a session of its own, and sends its 
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -156,8 +157,9 @@ def through_sockets(settings: Settings, arrivals: list[int]) -> Outcome:
     server = Server(settings, on_progress=lambda _: None)
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     worker = Worker(lambda welcome: workplace_of(welcome, settings), post=lambda result: None)
-    with ThreadPoolExecutor(1) as pool:
+    with ThreadPoolExecutor(1) as pool, ExitStack() as on_failure:
         running = pool.submit(server.run)
+        on_failure.callback(server.stop)  # else the pool would wait for ever
         clients = [
             ScriptedClient(context, server.address, client_id, worker)
             for client_id in range(settings.clients)
@@ -171,6 +173,7 @@ def through_sockets(settings: Settings, arrivals: list[int]) -> Outcome:
                 clients[client_id].wait_for_version(min(rounds_made, settings.rounds - 1))
         for client in clients:
             client.hear_until(lambda client=client: client.session.state is State.OVER)
+        on_failure.pop_all()
         outcome = running.result(PATIENCE_MS / 1000)
         for client in clients:
             client.socket.close()

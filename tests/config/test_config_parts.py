@@ -129,11 +129,10 @@ def test_what_a_training_takes_reaches_it() -> None:
     assert (made.mu, made.temperature, made.steps) == (3.0, 0.25, 5)
 
 
-def test_a_policy_with_an_optimiser_and_clipping_still_is_of_the_run() -> None:
+def test_a_policy_with_an_optimiser_still_is_of_the_run() -> None:
     settings = from_variables(
         policy__name="scaffold",
         policy__optimiser__name="adam",
-        policy__clip_norm="2",
         training__name="scaffold",
     )
     made = policy(settings, dimension=3, where=CPU)
@@ -192,6 +191,8 @@ WRONG = {
         "training__schedule__name": "inverse",
         "training__schedule__factor": "0.5",
     },
+    "policy.clip_norm is 2 with policy 'scaffold', whose second vectors belong to the updates as they came; leave it "
+    "out": {"policy__name": "scaffold", "policy__clip_norm": "2", "training__name": "scaffold"},
     "policy.optimiser.name is none, but policy.optimiser has other settings, expected momentum, adam or yogi "
     "with them": {"policy__optimiser__beta1": "0.5"},
     "policy.name is 'moon', whose clients train with training.name 'moon', got 'sgd'; add --training moon": {

@@ -90,10 +90,10 @@ def test_missing_clients_that_are_out_before_anybody_is_parked_hold_up_nobody(dr
     driver.applied()
     driver.leave(2)
     driver.leave(3)
-    # Who comes first is parked, and nobody is awaited but one who has had its turn as well: a round of one.
-    assert driver.updates(0) == ["round v1: 0+0"]
-    assert driver.updates(1) == []
-    assert pending(driver) == ([1], [])
+    # Nobody is awaited who has not had a turn, so the next cycle begins: with 0, and then 1 is awaited.
+    assert driver.updates(0) == []
+    assert pending(driver) == ([0], [])
+    assert driver.updates(1) == ["round v1: 0+0 1+0"]
 
 
 def test_a_ready_update_goes_before_parked_ones_though_its_round_is_not_full(driver):

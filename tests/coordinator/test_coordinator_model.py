@@ -52,7 +52,7 @@ def all_settings(draw: st.DrawFn, name: str) -> CoordinatorSettings:
         evaluate_every=draw(st.integers(1, 3)),
         retry_s=RETRY_S,
         min_clients=draw(st.none() | st.integers(1, clients)),
-        once_a_cycle=name in ("k-async", "async") and draw(st.booleans()),
+        once_a_cycle=name in ("k-async", "async") and size is None and draw(st.booleans()),
     )
 
 

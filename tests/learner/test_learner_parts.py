@@ -97,6 +97,32 @@ def test_buffers_stay_as_they_are_when_nobody_sent_any() -> None:
     assert buffers_after([], [], 3.0, 4.0) == [3.0, 4.0]
 
 
+def test_buffers_stay_as_they_are_while_the_policy_only_waits() -> None:
+    subject = learner(Scripted([1.0], waits=(0,)), 3.0)
+    subject.apply_round(torch.tensor([[1.0, 1.0, 8.0]]), updates(1))
+    assert subject.sent.buffers_b.tolist() == [3.0]
+    subject.apply_round(torch.tensor([[1.0, 1.0, 8.0]]), updates(1, version=1))
+    assert subject.sent.buffers_b.tolist() == [8.0]
+
+
+def test_finite_buffers_that_differ_by_more_than_float32_holds_leave_them_as_they_are_and_are_reported() -> (
+    None
+):
+    subject = learner(Scripted([1.0]), 3e38)
+    result = subject.apply_round(torch.tensor([[1.0, 1.0, -3e38]]), updates(1))
+    assert result.overflowed
+    assert subject.sent.buffers_b.tolist() == [torch.tensor(3e38).item()]
+
+
+@pytest.mark.parametrize("name", ["coordinate-median", "trimmed-mean", "geometric-median", "krum"])
+def test_under_a_robust_policy_one_client_cannot_drag_the_buffers_away(name: str) -> None:
+    subject = learner(create(name, dimension=2, clients=5), 0.0)
+    gradients = torch.tensor([[1.0, 2.0], [1.1, 2.0], [1.0, 2.1], [0.9, 2.0], [1e6, -1e6]])
+    buffers = torch.tensor([[5.0], [5.1], [4.9], [5.0], [1e30]])
+    subject.apply_round(torch.cat((gradients, buffers), dim=1), updates(5))
+    assert 4.9 <= subject.sent.buffers_b.item() <= 5.1
+
+
 def test_buffers_of_an_older_version_stay_as_they_were() -> None:
     subject = learner(Scripted([1.0]), 0.0, keep_versions=True)
     subject.apply_round(torch.tensor([[1.0, 1.0, 8.0]]), updates(1))

@@ -43,11 +43,11 @@ def test_numbers_whose_squares_vanish_are_an_update_all_the_same() -> None:
     assert screen.defect(vector_d) is None
 
 
-def test_what_comes_behind_the_update_must_be_finite_and_may_be_anything_else() -> None:
+def test_what_comes_behind_the_update_may_be_zeros_and_nothing_else_that_is_refused() -> None:
     # d = 2 numbers of the update, then buffers and a second vector.
-    for behind in ([0.0, 0.0], [1e20, -1e20], [LARGEST, LARGEST]):
+    for behind in ([0.0, 0.0], [1e18, -1e18]):
         assert screen.row_defect(torch.tensor([1.0, 2.0, *behind]), 2) is None
-    for bad in (math.nan, math.inf, -math.inf):
+    for bad in (math.nan, math.inf, -math.inf, 1e20, LARGEST):
         assert screen.row_defect(torch.tensor([1.0, 2.0, 0.0, bad]), 2) == "non-finite"
     assert screen.row_defect(torch.tensor([0.0, 0.0, 5.0]), 2) == "zero-update"
     assert screen.row_defect(torch.tensor([1.0, 2.0]), 2) is None

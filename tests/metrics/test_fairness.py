@@ -10,7 +10,7 @@ from unstale.metrics.fairness import Fairness, OwnEvaluations
 def fairness_of(*accuracies: float) -> Fairness:
     own = OwnEvaluations(1)
     for client_id, accuracy in enumerate(accuracies):
-        own.answered(client_id, 0, accuracy)
+        own.answered(client_id, 1 + client_id, accuracy)
     fairness = own.fairness
     assert fairness is not None
     return fairness
@@ -60,11 +60,20 @@ def test_ten_clients_have_a_tenth_of_one_and_one_client_has_no_deviation() -> No
 
 def test_only_the_last_answer_of_a_client_counts() -> None:
     own = OwnEvaluations(1)
-    own.answered(0, 0, 0.1)
-    own.answered(1, 0, 0.3)
-    own.answered(0, 1, 0.5)
+    own.answered(0, 1, 0.1)
+    own.answered(1, 2, 0.3)
+    own.answered(0, 3, 0.5)
     assert own.fairness is not None
     assert (own.fairness.clients, own.fairness.mean) == (2, pytest.approx(0.4))
+    assert (own.fairness.oldest_version, own.fairness.newest_version) == (2, 3)
+
+
+def test_what_nobody_asked_for_does_not_count() -> None:
+    unasked, own = OwnEvaluations(None), OwnEvaluations(10)
+    unasked.answered(0, 50, 1.0)
+    own.answered(0, 9, 1.0)
+    assert unasked.fairness is None
+    assert own.fairness is None
 
 
 def test_nobody_is_asked_unless_it_is_wanted() -> None:
@@ -73,13 +82,14 @@ def test_nobody_is_asked_unless_it_is_wanted() -> None:
 
 def test_a_client_is_asked_until_it_has_answered_and_again_after_the_next_multiple() -> None:
     own = OwnEvaluations(10)
-    assert own.wanted(3, 0)
-    assert own.wanted(3, 7)  # no answer yet, so again
-    own.answered(3, 7, 0.5)
-    assert [version for version in range(7, 23) if own.wanted(3, version)] == list(range(10, 23))
-    own.answered(3, 12, 0.5)
-    assert [version for version in range(12, 23) if own.wanted(3, version)] == [20, 21, 22]
-    assert own.wanted(4, 12)  # each client for itself
+    assert not own.wanted(3, 9)  # the first period is not over
+    assert own.wanted(3, 10)
+    assert own.wanted(3, 17)  # no answer yet, so again
+    own.answered(3, 17, 0.5)
+    assert [version for version in range(17, 33) if own.wanted(3, version)] == list(range(20, 33))
+    own.answered(3, 22, 0.5)
+    assert [version for version in range(22, 33) if own.wanted(3, version)] == [30, 31, 32]
+    assert own.wanted(4, 22)  # each client for itself
 
 
 def test_a_client_that_is_slow_is_not_asked_twice_for_one_period() -> None:

@@ -38,7 +38,7 @@ def total(family: Family, name: str, **labels: str) -> float:
 
 def test_every_number_of_a_run_under_way() -> None:
     settings = small(
-        clients=3, rounds=9, evaluate_every=1, evaluate_clients_every=9, trigger={"name": "k-async", "k": 2}
+        clients=3, rounds=9, evaluate_every=1, evaluate_clients_every=1, trigger={"name": "k-async", "k": 2}
     )
     with (
         RunningServer(settings) as server,
@@ -49,18 +49,18 @@ def test_every_number_of_a_run_under_way() -> None:
         for client in (a, b, c):
             client.join()
         tasks = {client.client_id: client.task()[0] for client in (a, b, c)}  # 3 models sent
-        assert [tasks[client].evaluate for client in range(3)] == [True] * 3
-        a.answer(tasks[0], ONES, evaluation=OwnEvaluation(accuracy=0.25, loss=2.0, examples=4))
-        b.answer(
-            tasks[1], ONES, evaluation=OwnEvaluation(accuracy=0.75, loss=1.0, examples=8)
-        )  # version 1 of a and b, both fresh
+        assert [tasks[client].evaluate for client in range(3)] == [None] * 3  # nobody has learned anything
+        a.answer(tasks[0], ONES, evaluation=OwnEvaluation(accuracy=1.0, loss=0.0, examples=4))  # unasked
+        b.answer(tasks[1], ONES)  # version 1 of a and b, both fresh
         tasks[0], tasks[1] = a.task()[0], b.task()[0]  # 5 sent
-        assert tasks[0].evaluate is tasks[1].evaluate is None  # both have answered
+        assert tasks[0].evaluate is tasks[1].evaluate is True
         c.answer(tasks[2], ONES)
-        a.answer(tasks[0], ONES)  # version 2 of c, one round late, and a, fresh
+        quarter = OwnEvaluation(accuracy=0.25, loss=2.0, examples=4)
+        a.answer(tasks[0], ONES, evaluation=quarter)  # version 2 of c, one round late, and a, fresh
         a.task()
         tasks[2] = c.task()[0]  # 7 sent
-        c.answer(tasks[2], ONES)  # accepted, and waits
+        three_quarters = OwnEvaluation(accuracy=0.75, loss=1.0, examples=8)
+        c.answer(tasks[2], ONES, evaluation=three_quarters)  # accepted, and waits
         c.answer(tasks[2], ONES)  # a copy of it
         rejected = update_of(tasks[1], evaluation=OwnEvaluation(accuracy=1.0, loss=0.0, examples=8))
         b.say(rejected, [(ONES * np.nan).tobytes()])

@@ -5,11 +5,12 @@ from unstale.cli.options import takes_settings
 from unstale.config import Settings
 
 
-@takes_settings("client", "device", "threads")
+@takes_settings("client", "model", "data", "device", "threads")
 def client(settings: Settings, ends_with_input: report.EndsWithInput = False) -> None:
     """Take part in a run with one client, or with --count of them in this process.
 
-    The server says what the model, the data set and the training are. A client that starts first waits for the server.
+    The server says what the model, the data set and the training are; here stands where this machine has the data, and
+    which code of its own it lets the server name. A client that starts first waits for the server.
     """
     from unstale.client.prepare import workplace_of  # imports torch
     from unstale.client.service import ClientProcess

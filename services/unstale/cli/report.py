@@ -107,9 +107,11 @@ def _fairness(end: Outcome) -> str:
     over = end.fairness
     if over is None:
         return ""
+    clients = "1 client" if over.clients == 1 else f"{over.clients} clients"
     return (
-        f"on the test examples of {over.clients} clients, accuracy {over.mean:.4f} ± {figure(over.std, '.4f')}; "
-        f"worst tenth {over.worst_tenth:.4f}, best tenth {over.best_tenth:.4f}\n"
+        f"on the own test examples of {clients}, versions {over.oldest_version} to {over.newest_version}: "
+        f"accuracy {over.mean:.4f} ± {figure(over.std, '.4f')}, worst tenth {over.worst_tenth:.4f}, "
+        f"best tenth {over.best_tenth:.4f}\n"
     )
 
 

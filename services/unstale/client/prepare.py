@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
 
 from unstale import flat
 from unstale.config.learning import DataSettings, ModelSettings, PartitionSettings, TrainingSettings
@@ -28,15 +28,22 @@ def workplace_of(welcome: Welcome, own: Settings) -> Workplace:
             "data": own.data.model_copy(
                 update={
                     "name": welcome.data,
-                    "path": own.client.data_path or own.data.path,
-                    **_left_open(DataSettings(), DataPlan),
-                    **_given(welcome.data_plan),
+                    "path": _path(welcome.data, own),
+                    # Only what this machine itself means to get.
+                    "download": own.data.download and own.data.name == welcome.data,
+                    **_left_open(welcome.data_plan or DataPlan()),
                 }
             ),
             "partition": PartitionSettings().model_copy(update=_sharing(welcome.partition)),
             "training": TrainingSettings().model_copy(update={"steps": None, **_given(welcome.training)}),
         }
     )
+    try:
+        Settings(**settings.model_dump())
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        key = ".".join(str(part) for part in first["loc"])
+        raise UserError(f"the server wants {key} {first['input']!r}, which is out of bounds here") from None
     made = workplace(settings, code=(own.model.name, own.data.name))
     tensors = [
         TensorSpec(name=name, shape=shape, dtype="float32")
@@ -47,7 +54,18 @@ def workplace_of(welcome: Welcome, own: Settings) -> Workplace:
             f"model {welcome.model!r} has {made.model.dimension} parameters on this machine and another signature than "
             "the server's; use the same data set and the same version of unstale on both sides"
         )
+    told = None if welcome.data_plan is None else welcome.data_plan.labels
+    if told is not None and told != made.dataset.labels_digest:
+        raise UserError(
+            f"data set {welcome.data!r} has other training labels on this machine than on the server; "
+            "use the same files on both sides"
+        )
     return made
+
+
+def _path(name: str, own: Settings) -> str | None:
+    """Where this machine has a data set that lies at a path of its own."""
+    return (own.client.data_path or own.data.path) if name in ("npz", "folder") or ":" in name else None
 
 
 def _given(plan: BaseModel | None) -> dict[str, Any]:
@@ -64,6 +82,10 @@ def _sharing(plan: PartitionPlan) -> dict[str, Any]:
     return given
 
 
-def _left_open(defaults: BaseModel, plan: type[BaseModel]) -> dict[str, Any]:
-    """The defaults of what a plan may say: what it does not say is not this machine's to choose."""
-    return {key: getattr(defaults, key) for key in plan.model_fields}
+def _left_open(plan: DataPlan) -> dict[str, Any]:
+    """What the data set's name leaves open; what the plan does not say is the default, not this machine's choice."""
+    defaults = DataSettings()
+    return {
+        "normalise": plan.normalise or defaults.normalise,
+        "column": plan.column or defaults.column,
+    }

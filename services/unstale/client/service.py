@@ -18,6 +18,7 @@ from unstale.net.clock import now_s
 from unstale.net.mailbox import Mailbox
 from unstale_proto import codec, payload
 from unstale_proto.errors import RemoteContractError
+from unstale_proto.limits import TEXT_MAX
 from unstale_proto.messages import Error, Message, Welcome
 
 log = logging.getLogger("unstale.client")
@@ -90,14 +91,18 @@ class ClientProcess:
         """Work until it is over. Raises UserError when the server refuses a client or nobody answers in time."""
         self._started_s = now_s()
         self._worker.start()
+        why = "the client ends"
         try:
             while not self._stopped and any(
                 line.session.state is not State.OVER for line in self._lines.values()
             ):
                 self._turn()
+        except UserError as error:
+            why = str(error)[:TEXT_MAX]
+            raise
         finally:
             for line in self._lines.values():
-                self._follow(line, line.session.leave("the client ends"))
+                self._follow(line, line.session.leave(why))
                 line.socket.close()
             self._context.term()
             self._worker.close()

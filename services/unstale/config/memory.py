@@ -33,7 +33,17 @@ def allocator(kind: str, folder: str | None, where: torch.device) -> Allocate:
         if not place.is_dir():
             raise UserError(f"policy.memory_folder is '{place}', expected a folder that exists")
         return lambda rows, columns: _mapped(place, rows, columns)
-    return host_memory
+    return _on_the_host
+
+
+def _on_the_host(rows: int, columns: int) -> Tensor:
+    try:
+        return host_memory(rows, columns)
+    except RuntimeError:
+        raise UserError(
+            f"the policy's memory of {rows:,} x {columns:,} numbers, {4 * rows * columns:,} bytes, cannot be had; set "
+            "policy.memory to mapped, or take a smaller setting or fewer clients"
+        ) from None
 
 
 def _mapped(folder: Path, rows: int, columns: int) -> Tensor:

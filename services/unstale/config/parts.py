@@ -5,6 +5,7 @@ from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from pydantic import BaseModel
 from torch import Tensor
@@ -215,6 +216,11 @@ def policy(settings: Settings, dimension: int, where: torch.device) -> Policy[An
             f"training.name is {settings.training.name!r}, which trains with what policy 'scaffold' sends, "
             f"got policy.name {chosen.name!r}"
         )
+    if made.sends_extra and chosen.clip_norm is not None:
+        raise UserError(
+            f"policy.clip_norm is {chosen.clip_norm:g} with policy {chosen.name!r}, whose second vectors belong to the "
+            "updates as they came; leave it out"
+        )
     return wrapped(made, clip_norm=chosen.clip_norm, optimiser=optimiser)
 
 
@@ -283,10 +289,21 @@ def staging(told: CoordinatorSettings, row_numbers: int, where: torch.device) ->
     )
 
 
-def evaluation(model: FlatModel, dataset: Dataset, where: torch.device) -> Callable[[Version], Evaluation]:
-    """A function that measures a version on the test set. model: its workspace, which it overwrites."""
-    inputs_MX = dataset.test_examples().to(where)
-    labels_M = dataset.labels_test_M.to(where)
+def evaluation(
+    settings: Settings, model: FlatModel, dataset: Dataset, where: torch.device
+) -> Callable[[Version], Evaluation]:
+    """A function that measures a version on the test set. model: its workspace, which it overwrites.
+
+    Where clients are groups of the data, these are the test examples of those groups that are clients (algorithms.md
+    3.6).
+    """
+    own_M = None
+    if partition(settings).by_group and dataset.groups_test_M is not None:
+        own = test_shares(settings, dataset, shares(settings, dataset))
+        own_M = torch.from_numpy(np.sort(np.concatenate(own))) if own else None
+        own_M = None if own_M is None or not len(own_M) else own_M  # clients without any: all there are
+    inputs_MX = dataset.test_examples(own_M).to(where)
+    labels_M = (dataset.labels_test_M if own_M is None else dataset.labels_test_M[own_M]).to(where)
 
     def measure(version: Version) -> Evaluation:
         return evaluate(

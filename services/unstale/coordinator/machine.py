@@ -394,6 +394,7 @@ class Coordinator:
             outstanding = self._awaited()
             if not self.pending.ready and outstanding == 0 and self.pending:
                 self.pending.end_cycle()
+                outstanding = self._awaited()
             take = self.trigger.take(
                 pending=self.pending.ready, outstanding=outstanding, due=self.deadline_passed
             )

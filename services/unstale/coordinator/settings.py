@@ -106,6 +106,11 @@ class CoordinatorSettings:
                 f"trigger.name is {self.trigger.name!r} with a policy whose clients contribute once a cycle, "
                 "expected k-async or async"
             )
+        if self.once_a_cycle and self.selector.size is not None and self.selector.size < self.clients:
+            raise UserError(
+                f"selector.size is {self.selector.size} with {self.clients} clients, who contribute once a cycle with "
+                "this policy, expected selector all: who waits for a cycle would keep the others from it"
+            )
 
     def _check_k_is_reached(self) -> None:
         k, size = self.trigger.k, self.selector.size

@@ -14,8 +14,7 @@ from torch import Tensor
 from unstale.flat import is_finite
 from unstale.learner.updates import RoundUpdate
 from unstale.learner.versions import Version, VersionStore
-from unstale.policies import Policy, UpdateBatch
-from unstale.policies.weights import normalise, weighted_sum
+from unstale.policies import Policy, Step, UpdateBatch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,10 +120,11 @@ class Learner:
         matrix_KD = matrix_KD.to(self.policy.device, non_blocking=True)
         step = self.policy.step(self._batch(matrix_KD, updates))
         model_d = torch.sub(self.model_d, step.direction_d, alpha=self.rate * step.rate_factor)
-        overflowed = not is_finite(model_d)
+        buffers_b = self._next_buffers(matrix_KD, step)
+        overflowed = not (is_finite(model_d) and is_finite(buffers_b))
         self.sent = Version(
             model_d=self.model_d if overflowed else model_d,
-            buffers_b=self._average_buffers(matrix_KD, step.weights_K),
+            buffers_b=self.sent.buffers_b if overflowed else buffers_b,
             extra_d=self.policy.extra_d,
         )
         self.version += 1
@@ -176,17 +176,17 @@ class Learner:
             self._versions.load({**older, self.version: self.sent})
         self.policy.load_state_dict(state["policy"])
 
-    def _average_buffers(self, matrix_KD: Tensor, weights_K: Tensor) -> Tensor:
-        """The average of the buffers received, by the policy's weights, or uniform where those are all zero.
+    def _next_buffers(self, matrix_KD: Tensor, step: Step) -> Tensor:
+        """What the policy makes of the buffers received; as they were when nobody sent any, or it only waited.
 
-        As they were when nobody sent any. Source: algorithms.md 1.5.
+        Source: algorithms.md 1.5.
         """
         size, start = self.sent.buffers_b.numel(), self.policy.dimension
-        if size == 0 or len(matrix_KD) == 0:
+        if size == 0 or len(matrix_KD) == 0 or not step.counts:
             return self.sent.buffers_b
         # By how much they differ, so that what is the same everywhere stays so, to the bit.
         changes_Kb = matrix_KD[:, start : start + size] - self.sent.buffers_b
-        return self.sent.buffers_b + weighted_sum(changes_Kb, normalise(weights_K))
+        return self.sent.buffers_b + self.policy.buffers_change(changes_Kb, step.weights_K)
 
     def _batch(self, matrix_KD: Tensor, updates: Sequence[RoundUpdate]) -> UpdateBatch:
         d = self.policy.dimension

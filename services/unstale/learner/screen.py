@@ -5,8 +5,6 @@ import math
 import torch
 from torch import Tensor
 
-from unstale.flat import is_finite
-
 
 def defect(vector_d: Tensor) -> str | None:
     """What is wrong with an update, as a reason of the wire contract; None when nothing is.
@@ -24,5 +22,6 @@ def defect(vector_d: Tensor) -> str | None:
 
 
 def row_defect(row_D: Tensor, dimension: int) -> str | None:
-    """As `defect`, of a row whose first d numbers are the update; what comes behind must be finite."""
-    return defect(row_D[:dimension]) or (None if is_finite(row_D[dimension:]) else "non-finite")
+    """As `defect`, of a row whose first d numbers are the update; what comes behind may be zeros."""
+    behind = defect(row_D[dimension:]) if len(row_D) > dimension else None
+    return defect(row_D[:dimension]) or ("non-finite" if behind == "non-finite" else None)

@@ -12,11 +12,14 @@ from statistics import fmean, pstdev, stdev
 class Fairness:
     """Over the clients that have answered. Accuracies are shares in [0, 1].
 
-    clients: how many. mean, std (with n - 1) and variance (with n) of their accuracies; worst_tenth and best_tenth:
-    mean over the ceil(n / 10) lowest and highest, with their std. What takes two clients is nan with one.
+    clients: how many. oldest_version, newest_version: of the models that they measured, each client one. mean, std
+    (with n - 1) and variance (with n) of their accuracies; worst_tenth and best_tenth: mean over the ceil(n / 10)
+    lowest and highest, with their std. What takes two clients is nan with one.
     """
 
     clients: int
+    oldest_version: int
+    newest_version: int
     mean: float
     std: float
     variance: float
@@ -38,14 +41,15 @@ class OwnEvaluations:
 
     def wanted(self, client_id: int, version: int) -> bool:
         """Whether a task of this version asks: its client has not answered since the last multiple of `every`."""
-        if self._every is None:
+        if self._every is None or version < self._every:
             return False
         answer = self._answers.get(client_id)
         return answer is None or answer[0] // self._every < version // self._every
 
     def answered(self, client_id: int, version: int, accuracy: float) -> None:
-        """A client measured a version."""
-        self._answers[client_id] = version, accuracy
+        """A client measured a version. What was not asked for is passed over."""
+        if self.wanted(client_id, version):
+            self._answers[client_id] = version, accuracy
 
     @property
     def fairness(self) -> Fairness | None:
@@ -53,10 +57,13 @@ class OwnEvaluations:
         if not self._answers:
             return None
         accuracies = sorted(accuracy for _, accuracy in self._answers.values())
+        versions = [version for version, _ in self._answers.values()]
         tenth = ceil(len(accuracies) / 10)
         worst, best = accuracies[:tenth], accuracies[-tenth:]
         return Fairness(
             clients=len(accuracies),
+            oldest_version=min(versions),
+            newest_version=max(versions),
             mean=fmean(accuracies),
             std=_std(accuracies),
             variance=pstdev(accuracies) ** 2,

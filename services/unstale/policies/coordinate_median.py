@@ -1,5 +1,8 @@
 """Coordinate median: in every coordinate, the median of the updates."""
 
+import torch
+from torch import Tensor
+
 from unstale.policies.order import middle_mean
 from unstale.policies.policy import Policy, PolicySettings, Step, UpdateBatch
 from unstale.policies.weights import uniform
@@ -21,3 +24,7 @@ class CoordinateMedian(Policy[PolicySettings]):
         rows = len(batch)
         direction_d = middle_mean(batch.matrix_Kd, max((rows - 1) // 2, 0), out_d=self.result_d)
         return Step(direction_d=direction_d, rate_factor=1.0, weights_K=uniform(rows))
+
+    def buffers_change(self, changes_Kb: Tensor, weights_K: Tensor) -> Tensor:  # noqa: ARG002
+        """The median of each, whatever the weights: one client cannot drag them away."""
+        return middle_mean(changes_Kb, (len(changes_Kb) - 1) // 2, out_d=torch.empty_like(changes_Kb[0]))

@@ -44,7 +44,7 @@ class FedAsyncSettings(PolicySettings):
     )
     hinge_plus_one: bool = Field(
         True,
-        description="For hinge: whether the divisor has its 1 +.",
+        description="For hinge: whether the divisor has its 1 +; without it, it is at least 1 all the same.",
         json_schema_extra={"source": "Xie et al., Plato; FLGo leaves it out"},
     )
 

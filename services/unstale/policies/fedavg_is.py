@@ -8,10 +8,13 @@ from pydantic import Field
 from unstale.errors import UserError
 from unstale.policies.policy import Policy, PolicyContext, PolicySettings, Step, UpdateBatch
 
+PROBABILITY_MIN = 1e-6
+"""A client that is there more rarely is not there; its weight would drown everybody's."""
+
 
 class FedAvgIsSettings(PolicySettings):
     probabilities: float | tuple[float, ...] = Field(
-        description="p_i, how likely client i is there in a round: one number for all or one for each, > 0 and <= 1.",
+        description="p_i, how likely client i is there in a round: one number for all or one for each, 1e-6 to 1.",
         json_schema_extra={"source": "FedAR paper; MIFA's code knows the true ones"},
     )
 
@@ -42,9 +45,11 @@ class FedAvgIs(Policy[FedAvgIsSettings]):
                 f"{setting} holds {len(listed)} numbers, expected one for each of the {self.clients} clients"
             )
         for client, probability in enumerate(listed):
-            if not 0 < probability <= 1:
+            if not PROBABILITY_MIN <= probability <= 1:
                 where = f" for client {client}" if isinstance(given, tuple) else ""
-                raise UserError(f"{setting} is {probability}{where}, expected a number > 0 and <= 1")
+                raise UserError(
+                    f"{setting} is {probability}{where}, expected a number from {PROBABILITY_MIN} to 1"
+                )
         self._weights_N = 1 / (self.clients * torch.tensor(listed, dtype=torch.float64))
 
     def step(self, batch: UpdateBatch) -> Step:

@@ -25,18 +25,21 @@ class FedHistSettings(PolicySettings):
     h: int | None = Field(
         None,
         ge=1,
+        le=100_000,
         description="Rounds remembered; null: N / (2 K), at least 1, with K the updates of a round.",
         json_schema_extra={"source": "FedHist paper: backtracking of N / (2 K) rounds"},
     )
     alpha: float = Field(
         0.1,
         ge=0,
+        le=1e6,
         description="What the least similar of the past directions counts in an update.",
         json_schema_extra={"source": _OURS + "; as in WKAFL"},
     )
     utility_weight: float = Field(
         0.1,
         ge=0,
+        le=1e6,
         description="lambda: what a client's utility counts beside its staleness.",
         json_schema_extra={"source": _OURS},
     )
@@ -126,7 +129,7 @@ class FedHist(Policy[FedHistSettings]):
         self._h = settings.h
         if self._h is None and context.round_size is not None:
             self._h = _backtracking(context.clients, context.round_size)
-        self._history_hd = torch.empty(0, self.dimension)
+        self._history_hd = torch.empty(0, self.dimension, device=self.device)
         self._history_lengths_h = torch.empty(0, dtype=torch.float64)
         self._pushed = 0  # directions ever; the one before last is at (pushed - 2) % h
         self._utility_N = [0.0] * context.clients
@@ -147,11 +150,11 @@ class FedHist(Policy[FedHistSettings]):
 
     def _weights(self, batch: UpdateBatch) -> Tensor:
         """HAA: p."""
-        if self.settings.haa == "off":
+        if self.settings.haa == "off" or len(batch) == 0:
             return uniform(len(batch))
+        if not self._judges:  # counted from the freshest, so that nothing underflows: nothing is added
+            return normalise(exponential(batch.staleness_K - batch.staleness_K.min()))
         fresh_K = exponential(batch.staleness_K + 1)
-        if not self._judges:
-            return normalise(fresh_K)
         utility_K = [self._utility_N[client] for client in batch.client_ids_K.tolist()]
         useful_K = self.settings.utility_weight * torch.tensor(utility_K, dtype=torch.float64)
         return normalise((fresh_K + useful_K).clamp(min=0))
@@ -299,7 +302,9 @@ class FedHist(Policy[FedHistSettings]):
             "clients_M": [client for each in rounds for client in each.clients],
             "staleness_M": [s for each in rounds for s in each.staleness],
             "lengths_M": torch.cat([torch.empty(0).double(), *(each.lengths_K for each in rounds)]),
-            "rows_Md": torch.cat([torch.empty(0, self.dimension), *(each.rows_Kd for each in rounds)]),
+            "rows_Md": torch.cat(
+                [torch.empty(0, self.dimension, device=self.device), *(each.rows_Kd for each in rounds)]
+            ),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

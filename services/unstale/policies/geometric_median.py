@@ -1,11 +1,16 @@
 """Geometric median: the point from which the distances to all updates add up to the least."""
 
+import torch
 from pydantic import Field
 from torch import Tensor
 
 from unstale.policies.gram import gram
+from unstale.policies.order import middle_mean
 from unstale.policies.policy import Policy, PolicySettings, Step, UpdateBatch
 from unstale.policies.weights import normalise, uniform
+
+_SAME = 1e-7
+"""Updates this share of their lengths apart are the same: float32 numbers, and products of them, tell no more."""
 
 
 class GeometricMedianSettings(PolicySettings):
@@ -20,14 +25,16 @@ class GeometricMedianSettings(PolicySettings):
     tolerance: float = Field(
         1e-9,
         ge=0,
-        description="Stop when the point moves by at most this share of its median distance to the updates.",
+        description="Stop when the point moves by at most this share of the updates' spread.",
         json_schema_extra={"source": "ours: below what float32 shows of the result"},
     )
     smoothing: float = Field(
         1e-8,
         gt=0,
-        description="The least distance that an update is taken to have, in units of the updates.",
-        json_schema_extra={"source": "ours; nu of Pillutla et al., who have 1e-6"},
+        description="The least distance that an update is taken to have, as a share of the updates' spread.",
+        json_schema_extra={
+            "source": "ours; nu of Pillutla et al., who have 1e-6 in units of the updates, whatever their size"
+        },
     )
 
 
@@ -36,7 +43,10 @@ class GeometricMedian(Policy[GeometricMedianSettings]):
 
         direction_d = z = argmin_z sum_i |z - g_i|
 
-    by Weiszfeld's algorithm from the mean: p = normalise(1 / max(smoothing, |z - g_i|)), z = sum_i p_i g_i, and again.
+    by Weiszfeld's algorithm from the mean: p = normalise(1 / max(nu, |z - g_i|)), z = sum_i p_i g_i, and again.
+    nu: smoothing * spread, so that a z that happens to be an update leaves it again where it is not the median.
+    spread: the least distance within which some update has more than half of all, itself included; where that is 0,
+    such updates are the median.
     g: rows of updates.matrix_Kd, float32, one device; not written to. Staleness and examples do not matter.
     z is always a mixture of the rows, so the distances follow from the rows' products: an iteration costs K x K, and
     the matrix is read twice in all. The weights of the step are the last p.
@@ -48,19 +58,39 @@ class GeometricMedian(Policy[GeometricMedianSettings]):
 
     def step(self, batch: UpdateBatch) -> Step:
         weights_K = uniform(len(batch))
-        products_KK = gram(batch.matrix_Kd)
-        for _ in range(self.settings.iterations if len(batch) > 2 else 0):
-            distances_K = self._distances(products_KK, weights_K)
-            moved_K = normalise(1 / distances_K) - weights_K
-            weights_K = weights_K + moved_K
-            # The median, because a wild update would make any movement look small against the mean.
-            reached = self.settings.tolerance * float(distances_K.median())
-            if float(moved_K @ products_KK @ moved_K) <= reached**2:
-                break
+        if len(batch) > 2:
+            weights_K = self._weiszfeld(gram(batch.matrix_Kd), weights_K)
         return self.weighted(batch, weights_K)
 
-    def _distances(self, products_KK: Tensor, weights_K: Tensor) -> Tensor:
-        """|z - g_i| for z = sum_i p_i g_i, [K] float64, at least `smoothing`."""
-        along_K = products_KK @ weights_K  # g_i . z
-        squared_K = products_KK.diagonal() - 2 * along_K + weights_K @ along_K
-        return squared_K.clamp(min=0).sqrt().clamp(min=self.settings.smoothing)
+    def _weiszfeld(self, products_KK: Tensor, weights_K: Tensor) -> Tensor:
+        """p of the median, [K] float64 on the CPU, from the p to begin with. products_KK: g_i . g_j, [K, K] float64."""
+        reach_K = _reach(products_KK)
+        spread = float(reach_K.min())
+        if spread == 0:
+            return normalise((reach_K == 0).double())
+        least, enough = self.settings.smoothing * spread, self.settings.tolerance * spread
+        for _ in range(self.settings.iterations):
+            moved_K = normalise(1 / _distances(weights_K[None], products_KK)[0].clamp(min=least)) - weights_K
+            weights_K = weights_K + moved_K
+            if float(moved_K @ products_KK @ moved_K) <= enough**2:
+                break
+        return weights_K
+
+    def buffers_change(self, changes_Kb: Tensor, weights_K: Tensor) -> Tensor:  # noqa: ARG002
+        """The median of each, whatever the weights: one client cannot drag them away."""
+        return middle_mean(changes_Kb, (len(changes_Kb) - 1) // 2, out_d=torch.empty_like(changes_Kb[0]))
+
+
+def _reach(products_KK: Tensor) -> Tensor:
+    """The distance within which each update has more than half of all, itself included: [K] float64."""
+    rows, lengths_K = len(products_KK), products_KK.diagonal().sqrt()
+    apart_KK = _distances(torch.eye(rows, dtype=torch.float64), products_KK)
+    apart_KK[apart_KK <= _SAME * (lengths_K[:, None] + lengths_K)] = 0
+    return apart_KK.sort(dim=1).values[:, rows // 2]
+
+
+def _distances(weights_nK: Tensor, products_KK: Tensor) -> Tensor:
+    """|z_j - g_i| for z_j = sum_i p_ji g_i, [n, K] float64. weights_nK: p."""
+    along_nK = weights_nK @ products_KK  # g_i . z_j
+    own_n = (weights_nK * along_nK).sum(1)
+    return (products_KK.diagonal() - 2 * along_nK + own_n[:, None]).clamp(min=0).sqrt()

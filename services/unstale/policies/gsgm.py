@@ -16,6 +16,7 @@ class GsgmSettings(PolicySettings):
     alpha: float = Field(
         0.1,
         ge=0,
+        le=1e6,
         description="What the momentum counts beside the round's average.",
         json_schema_extra={"source": "code released with the WKAFL paper; 0.9 for ByClass and CelebA"},
     )
@@ -43,7 +44,7 @@ class Gsgm(Policy[GsgmSettings]):
 
     Settings = GsgmSettings
     loops = ("k-async",)
-    memory = "2 d + N flags"
+    memory = "2 d + N flags; updates that wait for their cycle, at most N d"
     once_a_cycle = True
     reference_defaults = MappingProxyType({"released": True})
     source = "Zhou et al., WKAFL (baseline, modified there to K updates a round); algorithms.md 2.10"

@@ -13,7 +13,7 @@ import torch
 from pydantic import BaseModel, ConfigDict
 from torch import Tensor
 
-from unstale.policies.weights import weighted_sum
+from unstale.policies.weights import normalise, weighted_sum
 
 Loop = Literal["sync", "k-async", "availability"]
 """How rounds come about, algorithms.md 1.3."""
@@ -196,6 +196,14 @@ class Policy(ABC, Generic[S]):
         """The step along sum_i weights_i * g_i, in `result_d`. weights_K: [K] float64 on the CPU."""
         weighted_sum(batch.matrix_Kd, weights_K, out_d=self.result_d)
         return Step(direction_d=self.result_d, rate_factor=rate_factor, weights_K=weights_K)
+
+    def buffers_change(self, changes_Kb: Tensor, weights_K: Tensor) -> Tensor:
+        """How the model's float buffers change: [b] float32, their changes averaged by the weights of the step.
+
+        changes_Kb: [K, b] float32, K >= 1, what each client's differ by from the server's. Uniform where all weights
+        are 0. Source: algorithms.md 1.5. A policy that is robust against single updates is so here, too.
+        """
+        return weighted_sum(changes_Kb, normalise(weights_K))
 
     @property
     def extra_d(self) -> Tensor | None:

@@ -2,7 +2,9 @@
 
 import math
 
+import torch
 from pydantic import Field
+from torch import Tensor
 
 from unstale.policies.order import middle_mean
 from unstale.policies.policy import Policy, PolicySettings, Step, UpdateBatch
@@ -39,3 +41,7 @@ class TrimmedMean(Policy[TrimmedMeanSettings]):
         cut = min(math.floor(self.settings.trim * rows + 1e-9), max((rows - 1) // 2, 0))
         direction_d = middle_mean(batch.matrix_Kd, cut, out_d=self.result_d)
         return Step(direction_d=direction_d, rate_factor=1.0, weights_K=uniform(rows))
+
+    def buffers_change(self, changes_Kb: Tensor, weights_K: Tensor) -> Tensor:  # noqa: ARG002
+        """The median of each, whatever the weights: one client cannot drag them away."""
+        return middle_mean(changes_Kb, (len(changes_Kb) - 1) // 2, out_d=torch.empty_like(changes_Kb[0]))

@@ -21,6 +21,7 @@ class WkaflSettings(PolicySettings):
     alpha: float = Field(
         0.1,
         ge=0,
+        le=1e6,
         description="What the estimate of the round before counts in each update.",
         json_schema_extra={"source": _RELEASED},
     )
@@ -39,6 +40,7 @@ class WkaflSettings(PolicySettings):
     beta: float = Field(
         10.0,
         ge=0,
+        le=1e6,
         description="How much more similar updates weigh: exp(beta * cosine).",
         json_schema_extra={"source": _RELEASED + "; 50 for CIFAR-10, 20 for CelebA"},
     )
@@ -52,6 +54,7 @@ class WkaflSettings(PolicySettings):
     gamma: float = Field(
         0.01,
         ge=0,
+        le=1e6,
         description="How much staleness lowers the learning rate: it is divided by 1 + gamma * the least of the round.",
         json_schema_extra={"source": _RELEASED + "; 0.1 for EMNIST, 0.05 for CelebA"},
     )

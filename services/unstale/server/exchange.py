@@ -265,6 +265,8 @@ class Exchange:
         client_id = self._sessions.client_of(route)
         if isinstance(message, Bye):
             if client_id is not None:
+                if self._finish is None:
+                    log.info("client %d leaves: %r", client_id, message.reason)
                 self._sessions.forget(client_id)
                 self._handle_message(message, client_id)
             return
@@ -367,8 +369,8 @@ class Exchange:
             return
         self._own_evaluations.answered(client_id, update.base_version, update.evaluation.accuracy)
         fairness = self._own_evaluations.fairness
-        assert fairness is not None
-        self._instruments.record_all(observe.own_evaluations(fairness))
+        if fairness is not None:
+            self._instruments.record_all(observe.own_evaluations(fairness))
 
     def _discard_update(self, action: actions.DiscardUpdate) -> None:
         self._staging.discard(action.handle)

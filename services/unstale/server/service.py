@@ -48,7 +48,7 @@ class Server:
         self._learner = learner = parts.learner(settings, model, device)
         self._mailbox: Mailbox[Letter] = Mailbox()
         self._compute = Compute(
-            learner, evaluate=parts.evaluation(model, dataset, device), post=self._mailbox.post
+            learner, evaluate=parts.evaluation(settings, model, dataset, device), post=self._mailbox.post
         )
         self._instruments = Instruments()
         coordinator = Coordinator(coordinator_settings)
@@ -71,7 +71,12 @@ class Server:
                 mailbox=self._mailbox,
                 compute=self._compute,
                 instruments=self._instruments,
-                welcome=welcome(settings, model, extra=learner.sent.extra_d is not None),
+                welcome=welcome(
+                    settings,
+                    model,
+                    extra=learner.sent.extra_d is not None,
+                    labels=dataset.labels_digest,
+                ),
                 learning_rate=learner.learning_rate,
                 rounds=settings.rounds,
                 frames=frames_of(learner.sent),

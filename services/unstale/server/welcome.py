@@ -20,8 +20,11 @@ from unstale_proto.messages import (
 )
 
 
-def welcome(settings: Settings, model: flat.FlatModel, *, extra: bool) -> Welcome:
-    """The welcome, with a fresh run id, for client 0 at version 0. model: the run's. extra: of section 9 there.
+def welcome(settings: Settings, model: flat.FlatModel, *, extra: bool, labels: str | None = None) -> Welcome:
+    """The welcome, with a fresh run id, for client 0 at version 0.
+
+    model: the run's. extra: whether payloads hold an extra vector. labels: `Dataset.labels_digest`, for clients to
+    compare with theirs.
 
     Raises UserError for a model with more tensors than a header can name.
     """
@@ -53,7 +56,7 @@ def welcome(settings: Settings, model: flat.FlatModel, *, extra: bool) -> Welcom
         heartbeat_s=settings.server.heartbeat_s,
         lease_s=settings.server.lease_s,
         model_plan=ModelPlan(norm=settings.model.norm, projection_head=settings.model.projection_head),
-        data_plan=DataPlan(normalise=settings.data.normalise, column=settings.data.column),
+        data_plan=DataPlan(normalise=settings.data.normalise, column=settings.data.column, labels=labels),
         buffers=buffers or None,
         extra=extra or None,
     )

@@ -38,7 +38,7 @@ def simulation(
             learner=learner,
             staging=parts.staging(coordinator_settings, learner.row_numbers, place.device),
             trainer=place.trainer,
-            evaluate=parts.evaluation(model, place.dataset, place.device),
+            evaluate=parts.evaluation(settings, model, place.dataset, place.device),
             save=parts.saver(settings, model),
             clients=settings.clients,
             rounds=settings.rounds,

@@ -94,7 +94,7 @@ class Exponential(Schedule):
 
 
 class Cosine(Schedule):
-    """Half a cosine from eta_0 down to `final`, which it reaches with the run's last round and stays at:
+    """Half a cosine from eta_0 down to `final`, which it reaches as the run ends and stays at:
 
     final + (eta_0 - final) * (1 + cos(pi * t / (R - W))) / 2
     """

@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from unstale.errors import UserError
 from unstale.flat import FlatModel
 from unstale.seeds import Stream, stream
 from unstale.training.datasets import Dataset
@@ -127,15 +126,12 @@ class Trainer:
     def evaluate_own(
         self, client_id: int, base_d: Tensor, buffers_b: Tensor | None = None
     ) -> Evaluation | None:
-        """How good a model is on the client's own test examples; None where the client has none.
+        """How good a model is on the client's own test examples; None where the client has none, or nobody has.
 
-        base_d: [d] and buffers_b: [b], as in `LocalTask`. Raises UserError where the test set is not shared out.
+        base_d: [d] and buffers_b: [b], as in `LocalTask`.
         """
         if self._test_shares is None:
-            raise UserError(
-                f"client {client_id} has no test examples of its own, because the test set of "
-                f"{self._dataset.name!r} is not shared out; expected test shares beside the training shares"
-            )
+            return None
         check_buffers(self._model, buffers_b)
         own_m = torch.from_numpy(self._test_shares[client_id])
         if not len(own_m):

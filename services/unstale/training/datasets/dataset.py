@@ -4,6 +4,7 @@ Legend: N training examples, M test examples, n some of them, X the shape of one
 C channels.
 """
 
+import hashlib
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -85,6 +86,14 @@ class Dataset:
     def input_shape(self) -> tuple[int, ...]:
         """X, the shape of one example."""
         return tuple(self.stored_train_NX.shape[1:])
+
+    @property
+    def labels_digest(self) -> str:
+        """SHA-256, in hex, of the training labels and groups: whether two machines share out the same examples."""
+        digest = hashlib.sha256(self.labels_train_N.numpy().astype("<i8").tobytes())
+        if self.groups_train_N is not None:
+            digest.update(self.groups_train_N.numpy().astype("<i8").tobytes())
+        return digest.hexdigest()
 
     def train_examples(self, indices_n: Indices | None = None) -> Tensor:
         """These training examples (None: all) as a model sees them: float32 [n, ...], on the CPU."""

@@ -48,7 +48,10 @@ def read(source: Source) -> Dataset:
 
 
 def _classes(part: Path) -> list[str]:
-    return sorted(entry.name for entry in part.iterdir() if entry.is_dir()) if part.is_dir() else []
+    """The folders that are classes; hidden ones are somebody else's."""
+    if not part.is_dir():
+        return []
+    return sorted(entry.name for entry in part.iterdir() if entry.is_dir() and not entry.name.startswith("."))
 
 
 def _files(part: Path, classes: list[str]) -> list[tuple[Path, int]]:

@@ -85,7 +85,9 @@ def _read(path: Path, column: str | None) -> dict[str, Array]:
                 wanted += [name for name in (f"{column}_train", f"{column}_test") if name in there]
             return {name: stored[f"{name}.npy"] for name in wanted}
     except (OSError, EOFError, ValueError, NotImplementedError, zipfile.BadZipFile, zlib.error) as error:
-        raise UserError(f"{path}: cannot be read as an .npz of plain arrays ({error})") from error
+        # Of what holds no arrays numpy says how to load it all the same, with code that it may hold: no advice of ours.
+        why = "it holds no arrays, or objects" if "pickle" in str(error) else error
+        raise UserError(f"{path}: cannot be read as an .npz of plain arrays ({why})") from error
 
 
 def _check_part(path: Path, part: str, x: Array, y: Array) -> None:

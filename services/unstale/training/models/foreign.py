@@ -129,6 +129,9 @@ def _check_tensors(name: str, module: nn.Module) -> None:
     for key, tensor in (*module.named_parameters(), *float_buffers(module)):
         if tensor.dtype != torch.float32:
             raise UserError(f"model {name!r} holds {key!r} in {_dtype(tensor)}, expected float32 throughout")
+    frozen = [key for key, parameter in module.named_parameters() if not parameter.requires_grad]
+    if frozen:
+        raise UserError(f"model {name!r} has {frozen[0]!r} frozen, expected parameters that are all trained")
     if not any(True for _ in module.parameters()):
         raise UserError(f"model {name!r} has no parameters, expected some to train")
     for key, part in module.named_modules():
