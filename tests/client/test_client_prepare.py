@@ -171,3 +171,36 @@ def test_a_model_that_comes_out_otherwise_is_told_in_one_sentence() -> None:
         "model 'logreg' has 650 parameters on this machine and another signature than the server's; "
         "use the same data set and the same version of unstale on both sides"
     )
+
+
+def test_other_labels_than_the_servers_are_told_in_one_sentence() -> None:
+    settings = Settings(clients=4)
+    said = said_by_a_server(settings)
+    assert said.data_plan is not None
+    for labels, fits in ((parts.dataset(settings).labels_digest, True), ("0" * 64, False)):
+        plan = said.data_plan.model_copy(update={"labels": labels})
+        told = said.model_copy(update={"data_plan": plan})
+        if fits:
+            workplace_of(told, Settings())
+            continue
+        with pytest.raises(UserError, match=r"^data set 'digits' has other training labels on this machine"):
+            workplace_of(told, Settings())
+
+
+def test_what_a_server_wants_out_of_bounds_is_told_in_one_sentence() -> None:
+    said = said_by_a_server(Settings(clients=4))
+    assert said.model_plan is not None
+    greedy = said.model_copy(
+        update={"model_plan": said.model_plan.model_copy(update={"projection_head": 2**53 - 1})}
+    )
+    with pytest.raises(
+        UserError, match=r"^the server wants model\.projection_head 9007199254740991, which is out"
+    ):
+        workplace_of(greedy, Settings())
+
+
+def test_a_path_of_this_machine_is_for_data_that_lies_at_one(tmp_path) -> None:
+    # A server that has chosen data that is built in needs nobody's file.
+    workplace_of(
+        said_by_a_server(Settings(clients=4)), Settings(client={"data_path": str(tmp_path / "mine.npz")})
+    )

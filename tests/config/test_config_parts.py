@@ -1,7 +1,9 @@
 """Parts made from the configuration, and what is wrong with them before anything starts."""
 
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -9,7 +11,10 @@ from unstale.config import Settings, load
 from unstale.config.parts import (
     check,
     coordinator_settings,
+    dataset,
+    evaluation,
     learner,
+    model,
     partition,
     policy,
     schedule,
@@ -19,7 +24,9 @@ from unstale.config.parts import (
 from unstale.coordinator.triggers import TRIGGERS
 from unstale.errors import UserError
 from unstale.flat import FlatModel
+from unstale.learner.versions import Version
 from unstale.policies import describe, names
+from unstale.seeds import Stream, stream
 from unstale.training.partition import PARTITIONS
 from unstale.training.schedule import SCHEDULES
 
@@ -269,3 +276,30 @@ def test_fedavg_weighs_by_samples_in_synchronous_rounds_unless_told_otherwise(
 ) -> None:
     settings = Settings(policy={"name": "fedavg", "settings": given}, trigger={"name": trigger})
     assert policy(settings, 4, CPU).settings.weighting == weighting
+
+
+def test_where_clients_are_groups_of_the_data_the_test_set_is_theirs(tmp_path: Path) -> None:
+    # Writers 0 to 3 in the training part, of whom 0 and 1 become clients; 4 and 5 only in the test part.
+    rng = stream(0, Stream.BATCHES)
+    path = tmp_path / "writers.npz"
+    np.savez(
+        path,
+        x_train=rng.random((40, 6)).astype(np.float32),
+        y_train=np.arange(40) % 2,
+        x_test=rng.random((12, 6)).astype(np.float32),
+        y_test=np.arange(12) % 2,
+        writer_train=np.arange(40) % 4,
+        writer_test=np.array([0] * 3 + [1] * 2 + [3] * 4 + [4, 5, 5]),
+    )
+    settings = Settings(
+        clients=2,
+        model={"name": "logreg"},
+        data={"name": "npz", "path": str(path), "column": "writer"},
+        partition={"name": "natural"},
+    )
+    data = dataset(settings)
+    workspace = model(settings, data, CPU)
+    measured = evaluation(settings, workspace, data, CPU)(
+        Version(model_d=workspace.parameters_d, buffers_b=workspace.buffers_b)
+    )
+    assert measured.examples == 3 + 2

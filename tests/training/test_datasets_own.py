@@ -30,6 +30,7 @@ def cats_and_dogs(tmp_path):
     draw(folder / "test" / "dog" / "9.png", 40)
     (folder / "train" / "cat" / "notes.txt").write_text("not an image")
     (folder / "train" / "README").write_text("not a class")
+    (folder / "train" / ".checkpoints").mkdir()  # hidden, and not a class either
     return folder
 
 

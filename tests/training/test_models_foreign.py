@@ -194,3 +194,14 @@ def test_a_factory_that_takes_something_else_is_refused(make) -> None:
     assert refused(lambda: make(lambda: nn.Linear(4, 3))) == (
         "model 'mine:factory' takes (), expected a function of (input_shape, classes)"
     )
+
+
+def test_a_model_with_frozen_parameters_is_refused(make: Callable[..., nn.Module]) -> None:
+    def frozen(input_shape: tuple[int, ...], classes: int) -> nn.Module:
+        module = flat_linear(input_shape, classes)
+        module[1].bias.requires_grad_(False)
+        return module
+
+    assert refused(lambda: make(frozen)) == (
+        "model 'mine:factory' has '1.bias' frozen, expected parameters that are all trained"
+    )
