@@ -11,7 +11,7 @@ from oracles.registry import oracle
 from unstale.conformance import appendix_b, golden, identities
 from unstale.conformance.finding import off
 from unstale.conformance.golden import Round, Sequel
-from unstale.policies import names
+from unstale.policies import names, registry
 
 FEDAVG = golden.written("fedavg")[0]
 CPU = torch.device("cpu")
@@ -77,7 +77,16 @@ def test_a_round_that_counts_where_it_should_not_is_found() -> None:
     )
 
 
-def test_a_policy_without_a_file_has_no_sequences() -> None:
+def test_weights_that_are_others_are_found() -> None:
+    first = FEDAVG.rounds[0]
+    wrong = replace(first, weights=[7.0 for _ in first.weights])
+    finding = golden.reproduces(replace(FEDAVG, rounds=(wrong,)), CPU)
+    assert not finding.passed
+    assert finding.got.startswith("weights ")
+
+
+def test_a_policy_without_a_file_has_no_sequences(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(registry._BUILT_IN, "own", registry.find("fedavg"))
     assert golden.written("own") == ()
 
 

@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from oracles.oracle import Oracle, Update, Vector, decay, dot, mean, normalise, weighted
+from oracles.oracle import Oracle, Update, Vector, decay, dot, mean, normalise
 from unstale.seeds import Stream, stream
 
 
@@ -20,7 +20,7 @@ class FedAvg(Oracle):
             return w
         n = [u.n if self.weighting == "samples" else 1 for u in A]
         p = [ni / sum(n) for ni in n]
-        return w - eta * weighted(p, [u.g for u in A])
+        return self.along(w, A, p, eta)
 
 
 class FedAvgAtMost(Oracle):
@@ -41,19 +41,21 @@ class FedAvgAtMost(Oracle):
         chosen = range(len(A))
         if len(A) > self.S:
             chosen = rng.choice(len(A), size=self.S, replace=False).tolist()
-        return w - eta * mean([A[i].g for i in chosen])
+        return self.along(w, A, [1 / len(chosen) if i in chosen else 0.0 for i in range(len(A))], eta)
 
     def _wait(self, w: Vector, A: list[Update], eta: float, rng: Any) -> Vector:
         if not self.picked:  # also in an empty round: the pick belongs to the round, not to its arrivals
             self.picked = rng.choice(self.N, size=self.S, replace=False).tolist()
-        for u in A:
+        taken = [0.0] * len(A)
+        for i, u in enumerate(A):
             if u.client in self.picked and u.client not in self.first:
                 self.first[u.client] = u.g
+                taken[i] = 1 / self.S
         if len(self.first) < self.S:
             self.counts = False
             return w
         average = mean([self.first[client] for client in self.picked])
-        self.picked, self.first = [], {}
+        self.picked, self.first, self.weights = [], {}, taken
         return w - eta * average
 
 
@@ -66,8 +68,9 @@ class FedAvgIs(Oracle):
         self.p = [probabilities] * self.N if one else list(probabilities)
 
     def next_model(self, w: Vector, A: list[Update], eta: float) -> Vector:
-        for u in A:
-            w = w - eta / self.N * u.g / self.p[u.client]
+        for i, u in enumerate(A):
+            self.weights[i] = 1 / self.N / self.p[u.client]
+            w = w - eta * self.weights[i] * u.g
         return w
 
 
@@ -83,7 +86,7 @@ class Scaffold(Oracle):
             return w
         for u in A:
             self.c = self.c + u.extra / self.N
-        return w - eta * mean([u.g for u in A])
+        return self.along(w, A, [1 / len(A)] * len(A), eta)
 
     def sent(self) -> Vector:
         return self.c
@@ -113,7 +116,7 @@ class DynSgd(Oracle):
             return w
         phat = [1 / (u.s + 1) for u in A]
         p = normalise(phat) if self.normalise else [x / len(A) for x in phat]
-        return w - eta * weighted(p, [u.g for u in A])
+        return self.along(w, A, p, eta)
 
 
 class Sasgd(Oracle):
@@ -124,9 +127,10 @@ class Sasgd(Oracle):
         self.divide_by_k = divide_by_k
 
     def next_model(self, w: Vector, A: list[Update], eta: float) -> Vector:
-        for u in A:
+        for i, u in enumerate(A):
             tau1 = u.s + 1
-            w = w - (1 / len(A) if self.divide_by_k else 1) * eta / tau1 * u.g
+            self.weights[i] = (1 / len(A) if self.divide_by_k else 1) / tau1
+            w = w - eta * self.weights[i] * u.g
         return w
 
 
@@ -143,7 +147,7 @@ class Twafl(Oracle):
         m = [1 if self.weighting == "equal" else u.n if u.m is None else u.m for u in A]
         phat = [mi * decay(u.s) for mi, u in zip(m, A, strict=True)]
         p = normalise(phat) if self.normalise else [x / sum(m) for x in phat]
-        return w - eta * weighted(p, [u.g for u in A])
+        return self.along(w, A, p, eta)
 
 
 class Refl(Oracle):
@@ -156,9 +160,9 @@ class Refl(Oracle):
     def next_model(self, w: Vector, A: list[Update], eta: float) -> Vector:
         if not A:
             return w
-        return w - eta * weighted(self.weights(A), [u.g for u in A])
+        return self.along(w, A, self.shares(A), eta)
 
-    def weights(self, A: list[Update]) -> list[float]:
+    def shares(self, A: list[Update]) -> list[float]:
         """p"""
         smin = min(u.s for u in A)
         uF = mean([u.g for u in A if u.s == smin])
@@ -201,12 +205,14 @@ class FedAsync(Oracle):
         return 1 / (self.a_h * (s - self.b) + (1 if self.hinge_plus_one else 0))
 
     def next_model(self, w: Vector, A: list[Update], eta: float) -> Vector:
-        mixed = w
+        mixed, left = w, []  # left: what is left of each client's model
         for u in A:
             w_b = w if u.w_b is None else u.w_b
             w_end = w_b - (eta if u.eta_l is None else u.eta_l) * u.g
             a = self.alpha * self.f(u.s)
             mixed = (1 - a) * mixed + a * w_end
+            left = [share * (1 - a) for share in left] + [a]
+        self.weights = left
         return mixed
 
 
@@ -218,9 +224,10 @@ class FedBuff(Oracle):
         self.staleness = staleness
 
     def next_model(self, w: Vector, A: list[Update], eta: float) -> Vector:
-        for u in A:
+        for i, u in enumerate(A):
             damping = 1.0 if self.staleness == "none" else math.sqrt(1 + u.s)
-            w = w - eta / len(A) * u.g / damping
+            self.weights[i] = 1 / len(A) / damping
+            w = w - eta * self.weights[i] * u.g
         return w
 
 
@@ -244,6 +251,7 @@ class Direct(Oracle):
             w_b = w if u.w_b is None else u.w_b
             w_end = w_b - eta_l * u.g
             rows.append(u.g if self.stale_form == "delta" else (w - w_end) / eta_l)
+        self.weights = [1 / len(A)] * len(A)
         return w - eta * mean(rows)
 
 
@@ -255,8 +263,9 @@ class Weighted(Oracle):
         self.half_life = half_life
 
     def next_model(self, w: Vector, A: list[Update], eta: float) -> Vector:
-        for u in A:
-            w = w - eta / len(A) * 2 ** (-u.s / self.half_life) * u.g
+        for i, u in enumerate(A):
+            self.weights[i] = 1 / len(A) * 2 ** (-u.s / self.half_life)
+            w = w - eta * self.weights[i] * u.g
         return w
 
 

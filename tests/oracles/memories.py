@@ -9,6 +9,12 @@ from typing import Any
 from oracles.oracle import Oracle, Update, Vector, mean
 
 
+def on_last_rows(A: list[Update], share: float) -> list[float]:
+    """The share for the last row of each client, 0 for what it replaces."""
+    last = {u.client: i for i, u in enumerate(A)}
+    return [share if last[u.client] == i else 0.0 for i, u in enumerate(A)]
+
+
 class Gsgm(Oracle):
     """2.10. A sender that is in Q is ignored; where all of a round's senders are, Q starts anew without the rest [M].
 
@@ -29,10 +35,12 @@ class Gsgm(Oracle):
             self.roll_over()
             self.Q = set()
         fresh: list[Update] = []
-        for u in A:
+        for i, u in enumerate(A):
             if u.client not in self.Q:  # a second row of one sender is in Q by then
                 fresh.append(u)
                 self.Q.add(u.client)
+                self.weights[i] = 1.0
+        self.weights = [share / len(fresh) for share in self.weights]
         complete = len(self.Q) == self.N
         if self.released and complete:
             self.roll_over()
@@ -82,6 +90,7 @@ class Mifa(Oracle):
         self.counts = steps
         if not steps:
             return w
+        self.weights = on_last_rows(A, 1 / self.N)
         for G_i in self.G:
             w = w - eta / self.N * G_i
         return w
@@ -96,8 +105,9 @@ class FedVarp(Oracle):
 
     def next_model(self, w: Vector, A: list[Update], eta: float) -> Vector:
         vt = mean(self.y)
-        for u in A:
+        for i, u in enumerate(A):
             vt = vt + (u.g - self.y[u.client]) / len(A)
+            self.weights[i] = 1 / len(A)
         for u in A:
             self.y[u.client] = u.g
         return w - eta * vt
@@ -148,6 +158,7 @@ class FedAr(Oracle):
         N_t = len([i for i in self.seen if self.psi(i, t) > 0])
         if N_t == 0:
             return w
+        self.weights = on_last_rows(A, 1 / N_t)
         for i in sorted(self.seen):
             w = w - eta / N_t * self.psi(i, t) * self.G[i]
         return w

@@ -37,6 +37,7 @@ class Oracle:
 
     counts: whether the last round counts for a schedule of rates. margin: how far the last round was from going the
     other way at a threshold or a choice, in the unit compared; float32 may decide differently where it is tiny.
+    weights: what each update of the last round counted in its step, where the method says so; 0 where it did not step.
     """
 
     def __init__(
@@ -53,10 +54,11 @@ class Oracle:
         self.version = 0
         self.counts = True
         self.margin = math.inf
+        self.weights: list[float] = []
 
     def step(self, w: Vector, updates: Sequence[Update], eta: float) -> Vector:
         """The next model, also of an empty round; the round counter advances."""
-        self.counts, self.margin = True, math.inf
+        self.counts, self.margin, self.weights = True, math.inf, [0.0] * len(updates)
         w_next = self.next_model(w, list(updates), eta)
         self.version += 1
         return w_next
@@ -64,6 +66,11 @@ class Oracle:
     def next_model(self, w: Vector, A: list[Update], eta: float) -> Vector:
         """The equations of one policy."""
         raise NotImplementedError
+
+    def along(self, w: Vector, A: Sequence[Update], p: Sequence[float], eta: float) -> Vector:
+        """w - eta sum_i p_i g_i, of at least one update; p are the round's weights."""
+        self.weights = list(p)
+        return w - eta * weighted(p, [u.g for u in A])
 
     def sent(self) -> Vector | None:
         """What clients are sent beside the model."""

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from oracles.oracle import Oracle, Update, Vector, clip, dot, mean, norm, weighted
+from oracles.oracle import Oracle, Update, Vector, clip, dot, mean, norm, normalise, weighted
 
 
 class CoordinateMedian(Oracle):
@@ -19,6 +19,7 @@ class CoordinateMedian(Oracle):
         for j in range(self.d):
             values = sorted(float(u.g[j]) for u in A)
             middle[j] = (values[(len(A) - 1) // 2] + values[len(A) // 2]) / 2
+        self.weights = [1 / len(A)] * len(A)  # whose value it is differs from coordinate to coordinate
         return w - eta * middle
 
 
@@ -37,6 +38,7 @@ class TrimmedMean(Oracle):
         for j in range(self.d):
             kept = sorted(float(u.g[j]) for u in A)[cut : len(A) - cut]
             average[j] = sum(kept) / len(kept)
+        self.weights = [1 / len(A)] * len(A)  # as for the median
         return w - eta * average
 
 
@@ -65,7 +67,8 @@ class Krum(Oracle):
             m < K and scores[m][0] != scores[m - 1][0]
         ):  # equal to the last bit: two that are each other's nearest
             self.near(scores[m][0] - scores[m - 1][0])
-        return w - eta * mean([A[i].g for _, _, i in scores[:m]])
+        chosen = [i for _, _, i in scores[:m]]
+        return self.along(w, A, [1 / m if i in chosen else 0.0 for i in range(K)], eta)
 
 
 class MultiKrum(Krum):
@@ -78,7 +81,8 @@ class MultiKrum(Krum):
 class GeometricMedian(Oracle):
     """Pillutla et al. 2022: Weiszfeld's iteration from the mean, until nothing moves any more.
 
-    iterations and tolerance say where a policy may stop before that; the oracle does not.
+    iterations and tolerance say where a policy may stop before that; the oracle does not. smoothing: in units of the
+    spread, the least distance within which some row has more than half of all, itself included [M].
     """
 
     def __init__(
@@ -92,15 +96,22 @@ class GeometricMedian(Oracle):
             return w
         rows = [u.g for u in A]
         z = mean(rows)
+        half = len(A) // 2
+        reach = [sorted(norm(g - other) for other in rows)[half] for g in rows]
+        if len(A) <= 2:
+            return self.along(w, A, [1 / len(A)] * len(A), eta)
+        if min(reach) == 0:
+            return self.along(w, A, normalise([1.0 if r == 0 else 0.0 for r in reach]), eta)
         for iteration in range(20_000):
-            beta = [1 / max(self.smoothing, norm(z - g)) for g in rows]
-            following = weighted([b / sum(beta) for b in beta], rows)
+            beta = [1 / max(self.smoothing * min(reach), norm(z - g)) for g in rows]
+            p = normalise(beta)
+            following = weighted(p, rows)
             moved, z = norm(following - z), following
             if moved <= 1e-13:
                 break
             if iteration == 500:  # it creeps towards a row: no policy comes close in its number of iterations
                 self.near(0.0)
-        return w - eta * z
+        return self.along(w, A, p, eta)
 
 
 def clip_rows(A: list[Update], c: float) -> list[Update]:

@@ -39,6 +39,7 @@ class Round:
     counts: bool
     sent: Vector | None
     """What clients are sent beside the model after the round."""
+    weights: tuple[float, ...]
 
 
 def float32(values: Vector) -> Vector:
@@ -85,6 +86,7 @@ def play(
                 w_next=w_next,
                 counts=oracle.counts,
                 sent=oracle.sent(),
+                weights=tuple(oracle.weights),
             )
         )
         models.append(w_next if model_grid is None else model_grid(w_next))

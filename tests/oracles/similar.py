@@ -53,6 +53,7 @@ class Wkafl(Oracle):
         gc = [clip(g, self.CB) for g in gt]  # 3
         a = [1 / len(A)] * len(A) if self.no_staleness else normalise([decay(u.s) for u in A])
         e = weighted(a, gc)  # 4
+        self.weights = a
         G = e if self.no_gradient_selection else self.select(gc, e)  # 5 to 7
         tau = min(u.s for u in A) + (1 if self.rate_staleness == "one-based" else 0)
         rate = eta if self.no_staleness else eta / (self.gamma * tau + 1)  # 8
@@ -81,7 +82,7 @@ class Wkafl(Oracle):
             chosen.append(math.exp(self.beta * sim) if enough else 0.0)
         if not any(chosen):
             return e
-        self.p = [x / sum(chosen) for x in chosen]
+        self.p = self.weights = [x / sum(chosen) for x in chosen]
         if self.stage == 2:
             gc = [clip(g, self.B * norm(e)) for g in gc]
         return weighted(self.p, gc)
@@ -142,7 +143,7 @@ class FedHist(Oracle):
         gt = [u.g + self.alpha * self.opposite(u.g) for u in A]
         self.phat = [max(0.0, decay(u.s + 1) + self.lam * self.U[u.client]) for u in A]
         self.p = [1 / len(A)] * len(A) if self.haa == "off" else normalise(self.phat)
-        self.Gagg = weighted(self.p, gt)
+        self.Gagg, self.weights = weighted(self.p, gt), self.p
         if not self.ina or norm(self.Gagg) <= 1e-12:
             return self.Gagg
         lengths = [norm(u.g) for u in A] if self.ina_norms == "raw" else [norm(g) for g in gt]

@@ -80,7 +80,7 @@ def test_the_next_model_is_the_printed_one(oracle, printed):
 def test_the_weights_are_the_printed_ones():
     is_printed(normalise([1 / (u.s + 1) for u in (A, B, C)]), 0.57142857, 0.28571429, 0.14285714)
     is_printed(normalise([(np.e / 2) ** -u.s for u in (A, B, C)]), 0.46859139, 0.34477028, 0.18663833)
-    is_printed(Refl(**RUN).weights([A, B, C]), 0.56306883, 0.22085790, 0.21607327)
+    is_printed(Refl(**RUN).shares([A, B, C]), 0.56306883, 0.22085790, 0.21607327)
 
 
 def test_gsgm():

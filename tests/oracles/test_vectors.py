@@ -60,6 +60,7 @@ def test_the_oracle_makes_the_models_of_the_file(path):
             models.append(told.step(models[-1], updates_of(step, models), step["rate"]))
             assert told.margin > MARGIN
             assert told.counts == step["counts"]
+            np.testing.assert_allclose(told.weights, step["weights"], atol=1e-11, rtol=0)
             np.testing.assert_allclose(models[-1], step["model"], atol=1e-11, rtol=0)
             if "sent" in step:
                 np.testing.assert_allclose(told.sent(), step["sent"], atol=1e-11, rtol=0)

@@ -12,6 +12,7 @@ One file a policy, `conformance/vectors/<policy>.json` in the package:
             gradients: [K][d]       g
             extras: [K][d]          SCAFFOLD's second vectors; absent for all others
             counts                  false in a round in which the policy only waits
+            weights: [K]            what each update counts in the step
             sent: [d]               SCAFFOLD's c after the round; absent for all others
             model: [d]              w after the round, float64
         }]
@@ -22,12 +23,12 @@ of two: float32 holds them exactly. No choice lies within `sequences.MARGIN` of 
 """
 
 import json
+from collections.abc import Iterable
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 import unstale
-from oracles.oracle import Vector
 from oracles.registry import Case, cases, oracle
 from oracles.sequences import Round, play, sixty_fourths
 
@@ -71,10 +72,15 @@ def _step(played: Round) -> dict[str, Any]:
     }
     if played.sent is not None:
         step |= {"extras": [_numbers(u.extra) for u in updates], "sent": _numbers(played.sent)}
-    return {**step, "counts": played.counts, "model": _numbers(played.w_next)}
+    return {
+        **step,
+        "counts": played.counts,
+        "weights": _numbers(played.weights),
+        "model": _numbers(played.w_next),
+    }
 
 
-def _numbers(vector: Vector) -> list[float]:
+def _numbers(vector: Iterable[float]) -> list[float]:
     """Twelve places are far below the tolerance, and above what differs between machines."""
     return [round(float(value), 12) + 0.0 for value in vector]
 

@@ -176,12 +176,12 @@ def test_a_policy_knows_what_it_was_made_for() -> None:
             "fedavg-is",
             {"probabilities": [0.5, 1.0, 0.0, 0.5, 0.5]},
             "setting 'probabilities' of policy 'fedavg-is' is 0.0 for client 2,"
-            " expected a number > 0 and <= 1",
+            " expected a number from 1e-06 to 1",
         ),
         (
             "fedavg-is",
             {"probabilities": 1.5},
-            "setting 'probabilities' of policy 'fedavg-is' is 1.5, expected a number > 0 and <= 1",
+            "setting 'probabilities' of policy 'fedavg-is' is 1.5, expected a number from 1e-06 to 1",
         ),
         (
             "fedavg-s",
@@ -193,7 +193,11 @@ def test_a_policy_knows_what_it_was_made_for() -> None:
             {"size": 6},
             "setting 'size' of policy 'fedavg-s' is 6, expected at most the run's number of clients, 5",
         ),
-        ("gsgm", {"alpha": -1}, "setting 'alpha' of policy 'gsgm' is -1, expected a number >= 0"),
+        (
+            "gsgm",
+            {"alpha": -1},
+            "setting 'alpha' of policy 'gsgm' is -1, expected a number >= 0 and <= 1e+06",
+        ),
         ("refl", {"beta": 2}, "setting 'beta' of policy 'refl' is 2, expected a number >= 0 and <= 1"),
         (
             "scaffold",

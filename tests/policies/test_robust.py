@@ -102,6 +102,33 @@ def test_the_geometric_median_of_a_blunt_triangle_is_its_blunt_corner(make_batch
     assert weights("geometric-median", batch) == pytest.approx([0, 1, 0], abs=1e-5)
 
 
+@pytest.mark.parametrize("size", [1e-25, 1e-3, 1.0, 10.0, 1e6, 1e18])
+def test_the_geometric_median_leaves_an_update_that_happens_to_be_the_mean(size: float, make_batch) -> None:
+    """(0,1) is the mean, and pulled by 3 - 1 = 2 > 1 towards (-2,1), which three of five are."""
+    rows = [[0.0, 1.0], [-2.0, 1.0], [-2.0, 1.0], [-2.0, 1.0], [6.0, 1.0]]
+    batch = make_batch([[size * x, size * y] for x, y in rows], staleness=[0] * 5)
+    assert (direction("geometric-median", batch) / size).tolist() == pytest.approx([-2.0, 1.0], abs=1e-6)
+    assert weights("geometric-median", batch) == pytest.approx([0, 1 / 3, 1 / 3, 1 / 3, 0], abs=1e-6)
+
+
+@pytest.mark.parametrize("size", [1e-20, 1.0, 1e12])
+def test_the_geometric_median_leaves_it_for_a_point_between_updates_too(size: float, make_batch) -> None:
+    """The mean (0,0) is an update, which four pull to the right; at the median all pulls, of length 1 each, cancel."""
+    rows = np.array([[0.0, 0.0], [1.0, 0.5], [1.0, -0.5], [1.0, 0.25], [1.0, -0.25], [-4.0, 0.0]])
+    batch = make_batch((size * rows).tolist(), staleness=[0] * 6)
+    x, y = (direction("geometric-median", batch).double().numpy() / size).tolist()
+    assert y == pytest.approx(0.0, abs=1e-7)
+    apart = rows - [x, 0]
+    pulls = apart / np.linalg.norm(apart, axis=1)[:, None]
+    np.testing.assert_allclose(pulls.sum(0), 0, atol=1e-5)
+
+
+def test_more_than_half_of_the_updates_that_are_the_same_are_the_geometric_median(make_batch) -> None:
+    batch = make_batch([[7.0, 1.0], [3.0, 3.0], [3.0, 3.0], [-1e9, 5.0], [3.0, 3.0]], staleness=[0] * 5)
+    assert direction("geometric-median", batch).tolist() == [3.0, 3.0]
+    assert weights("geometric-median", batch) == pytest.approx([0, 1 / 3, 1 / 3, 0, 1 / 3])
+
+
 # -------------------------------------------------------------------------------------------------------------- laws
 
 

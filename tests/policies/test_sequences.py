@@ -190,11 +190,19 @@ def test_a_policy_agrees_with_its_oracle_at_an_edge(
         )
         w_next = second.step(w, updates, 0.5)
         played = Round(
-            version=version, w=w, eta=0.5, updates=updates, w_next=w_next, counts=second.counts, sent=None
+            version=version,
+            w=w,
+            eta=0.5,
+            updates=updates,
+            w_next=w_next,
+            counts=second.counts,
+            sent=None,
+            weights=tuple(second.weights),
         )
         step = policy.step(batch_of(played, policy))
         direction_d = step.direction_d.double().numpy() * step.rate_factor
         np.testing.assert_allclose(direction_d, (w - w_next) / 0.5, atol=TOLERANCE, rtol=0)
+        np.testing.assert_allclose(step.weights_K.numpy(), played.weights, atol=TOLERANCE, rtol=0)
 
 
 @over_all_loops
@@ -210,6 +218,9 @@ def test_a_policy_agrees_with_its_oracle_over_fifty_rounds(case: Case, loop: str
             allowed = TOLERANCE * max(1.0, float(np.linalg.norm(played.w))) / played.eta
         np.testing.assert_allclose(
             actual_d, expected_d, atol=allowed, rtol=0, err_msg=f"round {played.version}"
+        )
+        np.testing.assert_allclose(
+            step.weights_K.numpy(), played.weights, atol=TOLERANCE, rtol=0, err_msg=f"round {played.version}"
         )
         assert step.counts == played.counts, f"round {played.version}"
         assert (policy.extra_d is None) == (played.sent is None)

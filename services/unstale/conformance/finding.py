@@ -26,7 +26,17 @@ class Row:
     verdict: str
 
 
+def no_problems(expected: str, problems: list[str]) -> Finding:
+    """Right when there is no problem; else the first one is what came."""
+    return Finding(expected=expected, got=problems[0] if problems else expected, passed=not problems)
+
+
 def off(got_d: Tensor, expected_d: Tensor) -> float:
-    """The largest difference, relative to the largest number expected where that is above 1; infinite for a NaN."""
+    """The largest difference, relative to the largest number expected where that is above 1; infinite for a NaN.
+
+    0 where there is no number.
+    """
+    if expected_d.numel() == 0:
+        return 0.0
     difference = float((got_d - expected_d).abs().max()) / max(1.0, float(expected_d.abs().max()))
     return math.inf if math.isnan(difference) else difference

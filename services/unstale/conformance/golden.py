@@ -1,7 +1,7 @@
 """Golden sequences: rounds whose results are written down, and the policy that has to come to them.
 
-A sequence holds w before its first round, and for each round the updates and w after it. The policy is given the
-written w in every round, so that errors do not add up; what it remembers is its own.
+A sequence holds w before its first round, and for each round the updates, what each of them counts, and w after it.
+The policy is given the written w in every round, so that errors do not add up; what it remembers is its own.
 
 Legend: K updates of a round, in order of arrival; d parameters; N clients.
 """
@@ -17,7 +17,8 @@ import torch
 from torch import Tensor
 
 from unstale.conformance.finding import Finding, off
-from unstale.policies import Policy, UpdateBatch, create
+from unstale.policies import Policy, Step, UpdateBatch, create
+from unstale.policies.registry import find
 
 TOLERANCE = 1e-6
 """How far float32 may be from the float64 result, of a model about 1 large."""
@@ -29,7 +30,8 @@ Rows = Sequence[Sequence[float]]
 class Round:
     """One round, all in order of arrival, and what has to come of it.
 
-    model: w after the round, [d]; None where the round only fills the policy's memory and w stays. sent: what clients
+    model: w after the round, [d]; None where the round only fills the policy's memory and w stays. weights: what each
+    update counts in the step, [K]; None where that is not looked at. sent: what clients
     are sent beside the model after the round; None where that is not looked at. extras: the second vectors, if any.
     """
 
@@ -43,6 +45,7 @@ class Round:
     gradients: Rows
     extras: Rows | None = None
     model: Sequence[float] | None = None
+    weights: Sequence[float] | None = None
     sent: Sequence[float] | None = None
     counts: bool = True
 
@@ -62,13 +65,18 @@ class Sequel:
     rounds: Sequence[Round]
 
 
-@cache
 def written(policy: str) -> tuple[Sequel, ...]:
-    """The sequences in `vectors/<policy>.json`; none where there is no such file."""
-    file = files("unstale.conformance") / "vectors" / f"{policy}.json"
-    if not file.is_file():
-        return ()
-    told = json.loads(file.read_text(encoding="utf-8"))
+    """The sequences in `vectors/<policy>.json`, or in the file that the class names as `golden`; else none."""
+    ours = files("unstale.conformance") / "vectors" / f"{policy}.json"
+    if ours.is_file():
+        return _read(policy, ours.read_text(encoding="utf-8"))
+    its_own = find(policy).golden
+    return () if its_own is None else _read(policy, its_own.read_text(encoding="utf-8"))
+
+
+@cache
+def _read(policy: str, text: str) -> tuple[Sequel, ...]:
+    told = json.loads(text)
     run = {key: told[key] for key in ("clients", "dimension", "seed", "round_size", "rounds")}
     return tuple(
         Sequel(
@@ -98,21 +106,31 @@ def reproduces(sequel: Sequel, device: torch.device) -> Finding:
     worst = 0.0
     for version, played in enumerate(sequel.rounds):
         step = policy.step(_batch(policy, played, version, models))
-        errors = [0.0]
-        if played.model is not None:
-            moved_d = played.rate * step.rate_factor * step.direction_d.cpu().double()
-            errors.append(off(models[-1] - moved_d, _float64(played.model)))
-        if played.sent is not None:
-            assert policy.extra_d is not None, "nothing is sent"
-            errors.append(off(policy.extra_d.cpu().double(), _float64(played.sent)))
-        if max(errors) > TOLERANCE:
-            return Finding(expected=expected, got=f"{max(errors):.0e} off in round {version}", passed=False)
+        errors = _errors(played, step, policy, models[-1])
+        for what, error in errors.items():
+            if not error <= TOLERANCE:
+                said = f"{what} {error:.0e} off in round {version}"
+                return Finding(expected=expected, got=said, passed=False)
         if played.model is not None and step.counts != played.counts:
             said = f"counts {step.counts} in round {version}"
             return Finding(expected=f"counts {played.counts}", got=said, passed=False)
-        worst = max(worst, *errors)
+        worst = max(worst, *errors.values(), 0.0)
         models.append(models[-1] if played.model is None else _float64(played.model))
     return Finding(expected=expected, got=f"{worst:.0e} off", passed=True)
+
+
+def _errors(played: Round, step: Step, policy: Policy[Any], model_d: Tensor) -> dict[str, float]:
+    """How far off is what is written, by what it is. model_d: w before the round."""
+    pairs = {}
+    if played.model is not None:
+        moved_d = played.rate * step.rate_factor * step.direction_d.cpu().double()
+        pairs["model"] = (model_d - moved_d, played.model)
+    if played.weights is not None:
+        pairs["weights"] = (step.weights_K, played.weights)
+    if played.sent is not None:
+        assert policy.extra_d is not None, "nothing is sent"
+        pairs["sent"] = (policy.extra_d.cpu().double(), played.sent)
+    return {what: off(got, _float64(values)) for what, (got, values) in pairs.items()}
 
 
 def _float64(values: Sequence[float]) -> Tensor:

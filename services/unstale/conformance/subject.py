@@ -17,45 +17,72 @@ from unstale.seeds import Generator, Stream, stream
 CLIENTS = 5
 DIMENSION = 7
 ROUNDS = 8
+LONG = 30
+"""Rounds of a long sequence: enough for what begins late."""
 LATE = 5000
 """The highest staleness that is tried."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subject:
-    """A registered policy under some settings, on a device."""
+    """A registered policy under some settings, on a device, and the run that it is told of.
+
+    clients to rounds, profile, synchronous: as `policies.create` has them.
+    """
 
     name: str
     device: torch.device
     settings: Mapping[str, Any] = field(default_factory=dict)
+    clients: int = CLIENTS
+    dimension: int = DIMENSION
+    round_size: int | None = CLIENTS
+    rounds: int | None = LONG
+    profile: str = "paper"
+    synchronous: bool = False
 
     def make(self) -> Policy[Any]:
-        """The policy in its first state, of a run with `CLIENTS` clients and `DIMENSION` parameters."""
+        """The policy in its first state."""
         return create(
             self.name,
-            dimension=DIMENSION,
-            clients=CLIENTS,
+            dimension=self.dimension,
+            clients=self.clients,
             device=self.device,
             seed=1,
-            round_size=CLIENTS,
-            rounds=ROUNDS,
+            round_size=self.round_size,
+            rounds=self.rounds,
+            profile=self.profile,
+            synchronous=self.synchronous,
             **self.settings,
         )
 
+    def of_another_size(self) -> "Subject":
+        """The same of a run with other numbers of clients, of updates a round and of parameters."""
+        return replace(self, clients=12, round_size=4, dimension=3)
+
 
 def random_rounds(
-    policy: Policy[Any], seed: int, *, everybody: bool = False, first_version: int = 0
+    policy: Policy[Any],
+    seed: int,
+    *,
+    count: int = ROUNDS,
+    everybody: bool = False,
+    repeated: bool = False,
+    first_version: int = 0,
 ) -> list[UpdateBatch]:
-    """`ROUNDS` rounds one after another, with all that this policy asks for.
+    """`count` rounds one after another, with all that this policy asks for.
 
-    Any number of clients sends, 0 to N, or all N; each at most once a round, from any earlier version.
+    Any number of clients sends, 0 to N, or all N; each from any earlier version, and at most once a round, or as often
+    as it happens where `repeated`.
     """
     rng = stream(seed, Stream.BATCHES)
     models = [_normal(rng, policy.device, policy.dimension) for _ in range(3)]
     batches = []
-    for version in range(first_version, first_version + ROUNDS):
+    for version in range(first_version, first_version + count):
         rows = policy.clients if everybody else int(rng.integers(0, policy.clients + 1))
         staleness = rng.integers(0, version + 1, rows)
+        senders = (
+            rng.integers(0, policy.clients, rows) if repeated else rng.permutation(policy.clients)[:rows]
+        )
         batches.append(
             UpdateBatch(
                 version=version,
@@ -63,7 +90,7 @@ def random_rounds(
                 staleness_K=torch.from_numpy(staleness),
                 num_examples_K=torch.from_numpy(rng.integers(1, 500, rows)),
                 loss_K=torch.from_numpy(rng.random(rows).astype(np.float32)),
-                client_ids_K=torch.from_numpy(rng.permutation(policy.clients)[:rows]),
+                client_ids_K=torch.from_numpy(senders),
                 batch_sizes_K=torch.from_numpy(rng.integers(1, 64, rows)),
                 extra_Kd=_normal(rng, policy.device, rows, policy.dimension) if policy.sends_extra else None,
                 model_d=models[version % 3] if policy.needs_base_models else None,
@@ -77,6 +104,27 @@ def random_rounds(
     return batches
 
 
+def equal_round(
+    policy: Policy[Any], senders: Sequence[int], *, size: float = 1.0, version: int = 0
+) -> UpdateBatch:
+    """These clients send the same g, all fresh and all alike; the numbers of g are about `size` large."""
+    rows = len(senders)
+    gradient_d = size * _normal(stream(30, Stream.BATCHES), policy.device, policy.dimension)
+    ones_K = torch.ones(rows, dtype=torch.int64)
+    matrix_Kd = gradient_d.repeat(rows, 1)
+    return UpdateBatch(
+        version=version,
+        matrix_Kd=matrix_Kd,
+        staleness_K=0 * ones_K,
+        num_examples_K=7 * ones_K,
+        loss_K=torch.ones(rows),
+        client_ids_K=torch.tensor(senders, dtype=torch.int64),
+        batch_sizes_K=ones_K,
+        extra_Kd=matrix_Kd.clone() if policy.sends_extra else None,
+        rate=0.25,
+    )
+
+
 def _normal(rng: Generator, device: torch.device, *shape: int) -> Tensor:
     return torch.from_numpy(rng.standard_normal(shape).astype(np.float32)).to(device)
 
@@ -86,6 +134,21 @@ def fresh(batch: UpdateBatch) -> UpdateBatch:
     return replace(
         batch, staleness_K=torch.zeros_like(batch.staleness_K), base_models=None, local_rates_K=None
     )
+
+
+def stretched(batch: UpdateBatch, factor: float = 1.0, copies: int = 1) -> UpdateBatch:
+    """The same updates, vectors `factor` times as long, each number there `copies` times: a larger model."""
+
+    def longer(rows: Tensor) -> Tensor:
+        return (factor * rows).repeat_interleave(copies, dim=-1)
+
+    extra_Kd = None if batch.extra_Kd is None else longer(batch.extra_Kd)
+    batch = replace(batch, matrix_Kd=longer(batch.matrix_Kd), extra_Kd=extra_Kd)
+    if batch.model_d is not None and batch.base_models is not None:
+        models = {id(each): longer(each) for each in (batch.model_d, *batch.base_models)}
+        bases = tuple(models[id(each)] for each in batch.base_models)
+        batch = replace(batch, model_d=models[id(batch.model_d)], base_models=bases)
+    return batch
 
 
 def in_order(batch: UpdateBatch, order: Sequence[int]) -> UpdateBatch:
@@ -111,21 +174,18 @@ COLUMNS = (
 """What is known of each update beside its vectors."""
 
 
-def bits(step: Step) -> tuple[Any, ...]:
-    """All of a step, to the bit; a copy."""
+def outcome(policy: Policy[Any], step: Step) -> tuple[Any, ...]:
+    """All of a step, and of what is sent to clients after it, to the bit; a copy."""
+    sent_d = policy.extra_d
     return (
         step.direction_d.detach().cpu().numpy().tobytes(),
         step.weights_K.numpy().tobytes(),
         step.rate_factor,
         step.counts,
+        None if sent_d is None else sent_d.cpu().numpy().tobytes(),
     )
 
 
 def run(policy: Policy[Any], batches: Iterable[UpdateBatch]) -> list[tuple[Any, ...]]:
-    """The bits of each step of these rounds, and of what is sent to clients after it."""
-    results = []
-    for batch in batches:
-        step = policy.step(batch)
-        sent = None if policy.extra_d is None else policy.extra_d.cpu().numpy().tobytes()
-        results.append((*bits(step), sent))
-    return results
+    """The outcome of each of these rounds."""
+    return [outcome(policy, policy.step(batch)) for batch in batches]

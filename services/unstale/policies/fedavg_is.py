@@ -32,6 +32,7 @@ class FedAvgIs(Policy[FedAvgIsSettings]):
     Settings = FedAvgIsSettings
     loops = ("availability",)
     memory = "N"
+    longest_step = 2.0  # 1 / p with example_settings
     example_settings = MappingProxyType({"probabilities": 0.5})
     source = "Jiang et al., FedAR (baseline), and Gu et al. 2021, MIFA (baseline); algorithms.md 2.3"
 

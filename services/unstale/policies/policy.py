@@ -6,6 +6,7 @@ Legend: K updates of the round, in order of arrival; d parameters; N clients.
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any, ClassVar, Generic, Literal, TypeVar
 
@@ -158,6 +159,12 @@ class Policy(ABC, Generic[S]):
     """Whether the order of arrival changes a step by more than rounding."""
     example_settings: ClassVar[Mapping[str, Any]] = MappingProxyType({})
     """Settings to examine it with, where some are required (`unstale conformance`)."""
+    longest_step: ClassVar[float] = 1.0
+    """The most that a round of fresh, equal updates moves the model, in lengths of such an update, by default."""
+    scales: ClassVar[bool] = True
+    """Whether updates twice as long give a step twice as long; not so where a setting is a length."""
+    golden: ClassVar[Path | None] = None
+    """Golden vectors of its own, for `unstale conformance`: a file in the format of tests/oracles/write_vectors.py."""
     needs_base_models: bool = False
     """Whether `UpdateBatch.model_d` and `base_models` must be filled. Settings may decide it."""
 

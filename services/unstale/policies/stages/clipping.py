@@ -29,6 +29,8 @@ class Clipping(Stage[ClippingSettings]):
     as it is. `extra_Kd` is not clipped.
     """
 
+    scales = False
+
     def __init__(self, settings: ClippingSettings, inner: Policy[Any]) -> None:
         super().__init__(settings, inner)
         self._scaled_Kd = torch.empty(0, self.dimension, device=self.device)

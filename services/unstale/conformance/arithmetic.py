@@ -1,0 +1,188 @@
+"""Laws of arithmetic: whatever a policy weighs, it steps down the gradients, by a length that stays.
+
+Three attributes of a class say otherwise: `order_matters`, `longest_step` and `scales`.
+Legend: K updates of a round, in order of arrival; d parameters; N clients.
+"""
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from unstale.conformance.finding import Finding, no_problems, off
+from unstale.conformance.problems import misshapen, senseless
+from unstale.conformance.subject import LATE, Subject, equal_round, fresh, in_order, random_rounds, stretched
+from unstale.policies import Policy, Step, UpdateBatch
+
+AGAIN = 50
+"""Rounds in which the same comes again."""
+
+COPIES = 10_001
+"""How often each number of an update is repeated to make a large model."""
+
+SIZES = (1e-30, 1.0, 1e18)
+"""Of the numbers in an update: the least has no square in float32, the largest one has."""
+
+ROUNDING = 1e-5
+ROUNDING_OF_MANY = 1e-4
+"""What sums over many numbers may be off, where weights are exponentials of them."""
+
+
+def empty_rounds_give_finite_steps(subject: Subject) -> Finding:
+    """Before, between and after other rounds."""
+    policy = subject.make()
+    problems = []
+    for batch in random_rounds(policy, 9):
+        for each in (in_order(batch, []), batch, in_order(batch, [])):
+            problems += senseless(policy.step(each), each)
+    return no_problems("finite steps", problems)
+
+
+def rounds_of_any_size_give_finite_steps(subject: Subject) -> Finding:
+    """Availability rounds: 0 to N clients, all fresh."""
+    policy = subject.make()
+    everybody = random_rounds(policy, 10, everybody=True)
+    problems = []
+    for batch in everybody:
+        some = in_order(fresh(batch), range(batch.version % (policy.clients + 1)))
+        problems += senseless(policy.step(some), some)
+    return no_problems("finite steps", problems)
+
+
+def great_staleness_gives_finite_steps(subject: Subject) -> Finding:
+    """Up to 5,000 rounds late."""
+    policy = subject.make()
+    problems = []
+    for batch in random_rounds(policy, 11, first_version=LATE):
+        problems += senseless(policy.step(batch), batch)
+    return no_problems(f"finite steps at staleness up to {LATE:,}", problems)
+
+
+def the_order_of_arrival_changes_rounding_only(subject: Subject) -> Finding:
+    """The reverse order gives the same step; not so where the class says `order_matters = True`."""
+    forwards, backwards = subject.make(), subject.make()
+    if forwards.order_matters:
+        return Finding(expected="order_matters", got="order_matters", passed=True)
+    worst = 0.0
+    for batch in random_rounds(forwards, 13):
+        reverse = list(reversed(range(len(batch))))
+        expected, got = forwards.step(batch), backwards.step(in_order(batch, reverse))
+        worst = max(
+            worst, off(got.direction_d * got.rate_factor, expected.direction_d * expected.rate_factor)
+        )
+        worst = max(worst, off(got.weights_K[reverse], expected.weights_K))
+    return Finding(expected="the same within 1e-05", got=f"{worst:.0e} off", passed=worst <= 1e-5)
+
+
+def tiny_and_huge_updates_give_finite_steps(subject: Subject) -> Finding:
+    """In one round, and from round to round."""
+    policy = subject.make()
+    problems = []
+    for batch in random_rounds(policy, 21):
+        sizes_K = torch.tensor([SIZES[(batch.version + row) % len(SIZES)] for row in range(len(batch))])
+        sized = replace(batch, matrix_Kd=batch.matrix_Kd * sizes_K.to(policy.device)[:, None])
+        problems += senseless(policy.step(sized), sized)
+    return no_problems("finite steps", problems)
+
+
+def updates_of_a_client_that_is_there_twice_are_taken(subject: Subject) -> Finding:
+    """Senders that do not wait for their round may be."""
+    policy = subject.make()
+    problems = []
+    for batch in random_rounds(policy, 16, repeated=True):
+        step = policy.step(batch)
+        problems += misshapen(step, policy, batch) + senseless(step, batch)
+    return no_problems("finite steps", problems)
+
+
+def equal_fresh_updates_are_a_step_along_them(subject: Subject) -> Finding:
+    """When all send the same g, and when one client alone does: the step is c * g, 0 < c <= longest_step.
+
+    And c is what the weights add up to. So it is for a g as small and as large as float32 can be, and for other N.
+    """
+    problems = []
+    for each in (subject, subject.of_another_size()):
+        for size in SIZES if subject.make().scales else (1.0,):
+            for senders in (range(each.clients), [each.clients - 1]):
+                policy = each.make()
+                batch = equal_round(policy, senders, size=size)
+                which = f"{len(batch)} of {each.clients} clients, numbers about {size:g}"
+                problems += [f"{found}: {which}" for found in _not_along(policy, policy.step(batch), batch)]
+    return no_problems("c * g with 0 < c <= longest_step, and c the sum of the weights", problems)
+
+
+def _not_along(policy: Policy[Any], step: Step, batch: UpdateBatch) -> list[str]:
+    gradient_d = batch.matrix_Kd[0].cpu().double()
+    moved_d = step.rate_factor * step.direction_d.cpu().double()
+    along = float(moved_d @ gradient_d / (gradient_d @ gradient_d))
+    rest = float((moved_d - along * gradient_d).abs().max() / gradient_d.abs().max())
+    weight = step.rate_factor * float(step.weights_K.sum())
+    least = 0.0 if step.counts else -ROUNDING
+    wrong = {
+        "the step is not along g": not rest <= ROUNDING * max(1.0, abs(along)),
+        f"the step is {along:g} g": not least < along <= policy.longest_step * (1 + ROUNDING),
+        f"the step is {along:g} g, the weights say {weight:g}": not abs(along - weight) <= ROUNDING,
+    }
+    return [problem for problem, is_wrong in wrong.items() if is_wrong]
+
+
+def the_same_round_again_and_again_gives_the_same_step(subject: Subject) -> Finding:
+    """Everybody sends the same fresh g in every round: the length of the steps comes to rest, and not at nothing."""
+    policy = subject.make()
+    lengths = []
+    for version in range(AGAIN):
+        step = policy.step(equal_round(policy, range(policy.clients), version=version))
+        lengths.append(step.rate_factor * float(step.direction_d.double().norm()))
+    late = lengths[-10:]
+    rests = 0.95 * max(late) <= min(late) and 0.5 * lengths[0] <= late[-1]
+    return Finding(
+        expected="steps of one length in the end",
+        got=f"{lengths[0]:g} long at first, {late[0]:g} to {late[-1]:g} in the end",
+        passed=late[-1] > 0 and rests,
+    )
+
+
+def updates_twice_as_long_give_a_step_twice_as_long(subject: Subject) -> Finding:
+    """So for other powers of two; not where the class says `scales = False`."""
+    if not subject.make().scales:
+        return Finding(expected="scales = False", got="scales = False", passed=True)
+    problems = []
+    for factor in (2.0**-5, 2.0, 2.0**6):
+        problems += _other_steps(subject.make(), subject.make(), factor=factor)
+    return no_problems("the same weights, a longer step", problems)
+
+
+def a_large_model_steps_as_a_small_one(subject: Subject) -> Finding:
+    """Each number of each update is there thousands of times: so it is in the step. Not where `scales = False`."""
+    small, large = subject.make(), replace(subject, dimension=COPIES * subject.dimension).make()
+    if not small.scales:
+        return Finding(expected="scales = False", got="scales = False", passed=True)
+    return no_problems("the same step", _other_steps(small, large, copies=COPIES, count=5))
+
+
+def _other_steps(
+    plain: Policy[Any], stretching: Policy[Any], *, factor: float = 1.0, copies: int = 1, count: int = 8
+) -> list[str]:
+    """Rounds in which a policy that gets stretched vectors does not take the other one's steps, stretched."""
+    problems = []
+    for batch in random_rounds(plain, 17, count=count):
+        expected, got = plain.step(batch), stretching.step(stretched(batch, factor, copies))
+        expected_d = (factor * expected.rate_factor * expected.direction_d).repeat_interleave(copies)
+        error = off(got.rate_factor * got.direction_d / factor, expected_d / factor)
+        error = max(error, off(got.weights_K, expected.weights_K))
+        if not error <= (ROUNDING if copies == 1 else ROUNDING_OF_MANY):
+            problems.append(f"{error:.0e} off in round {batch.version}")
+    return problems
+
+
+def equal_changes_of_buffers_are_made_as_they_are(subject: Subject) -> Finding:
+    """Whatever the weights."""
+    policy = subject.make()
+    worst = 0.0
+    for batch in random_rounds(policy, 18):
+        weights_K = policy.step(batch).weights_K
+        if len(batch) > 0:
+            change_b = torch.linspace(-1.0, 2.0, 5, device=policy.device)
+            got_b = policy.buffers_change(change_b.repeat(len(batch), 1), weights_K)
+            worst = max(worst, off(got_b, change_b))
+    return Finding(expected="the same change", got=f"{worst:.0e} off", passed=worst <= ROUNDING)
