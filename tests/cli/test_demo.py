@@ -8,8 +8,10 @@ import signal
 import socket
 import sys
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, Self
 
+import numpy as np
 import pytest
 import typer
 from rich.console import Console
@@ -209,18 +211,19 @@ def test_there_is_a_result_however_the_processes_end(
 
 @pytest.mark.slow
 @pytest.mark.network
-@pytest.mark.parametrize(
-    ("options", "sentence"),
-    [
-        # Of the server, before it listens; and of the clients, which alone read client.data_path.
-        (["--clients", "200"], "1442 examples cannot give 200 clients 8 each; take at most 180 clients"),
-        (
-            ["--set", "client.data_path=x.npz"],
-            "data set 'digits' is built in and reads no file, got path 'x.npz'",
-        ),
-    ],
-)
-def test_the_demo_ends_with_the_sentence_of_a_process_that_fails(options: list[str], sentence: str) -> None:
+@pytest.mark.parametrize("whose", ["the server's, before it listens", "a client's, which has no such file"])
+def test_the_demo_ends_with_the_sentence_of_a_process_that_fails(whose: str, tmp_path: Path) -> None:
+    if whose.startswith("the server"):
+        options = ["--clients", "200"]
+        sentence = "1442 examples cannot give 200 clients 8 each; take at most 180 clients"
+    else:
+        images = np.zeros((200, 8, 8), dtype=np.uint8)
+        labels = np.arange(200) % 10
+        np.savez(tmp_path / "mine.npz", x_train=images, y_train=labels, x_test=images, y_test=labels)
+        missing = tmp_path / "missing.npz"
+        options = ["--data", "npz", "--data.path", str(tmp_path / "mine.npz")]
+        options += ["--set", f"client.data_path={missing}"]
+        sentence = f"{missing}: no such file; expected an .npz with"
     with Command(*SMALL, *options) as command:
         assert command.end() == 2
         assert command.errors().startswith(f"unstale: {sentence}")
