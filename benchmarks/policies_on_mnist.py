@@ -156,7 +156,7 @@ def told(found: list[dict[str, Any]]) -> str:
             _mean_and_std([100 * cell["best"] for cell in seeds], ".2f"),
             _rounds([cell["rounds_to_target"] for cell in seeds]),
             _mean_and_std([cell["staleness_steady"] for cell in seeds if cell["staleness_steady"]], ".2f"),
-            f"{statistics.fmean(cell['staleness'] for cell in seeds):.2f}",
+            f"{statistics.fmean(cell['staleness'] for cell in seeds if cell['staleness']):.2f}",
         )
         for policy, seeds in ranked
     ]
