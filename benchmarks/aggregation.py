@@ -15,7 +15,7 @@ import argparse
 import math
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -57,17 +57,17 @@ WEIGHTED = (
 SETTINGS: dict[str, dict[str, Any]] = {"fedavg-is": {"probabilities": 0.5}, "mifa": {"init": "zeros"}}
 
 
-def run(quick: bool = False, device: str = "cpu") -> dict[str, Any]:
+def run(quick: bool = False, device: str = "cpu", only: Sequence[str] = ()) -> dict[str, Any]:
     """Bandwidth, and by size: the time of one read as measured, and each policy's ratio to one at the bandwidth.
 
-    quick: small sizes and few rounds.
+    quick: small sizes and few rounds. only: these policies; none named: all.
     """
     where = choose(device)
     large = torch.ones(BANDWIDTH_BYTES // 4, device=where)
     bytes_per_s = large.nbytes / _read_s(large, 5 if quick else 20)
     del large
     sizes = [
-        _measure(dimension, rows, where, 0.05 if quick else SECONDS, bytes_per_s)
+        _measure(dimension, rows, where, 0.05 if quick else SECONDS, bytes_per_s, only or names())
         for dimension in (DIMENSIONS[:1] if quick else DIMENSIONS)
         for rows in ROWS
         if 4 * dimension * rows <= MATRIX_BYTES_MAX
@@ -83,11 +83,16 @@ def run(quick: bool = False, device: str = "cpu") -> dict[str, Any]:
 
 
 def _measure(
-    dimension: int, rows: int, device: torch.device, seconds: float, bytes_per_s: float
+    dimension: int,
+    rows: int,
+    device: torch.device,
+    seconds: float,
+    bytes_per_s: float,
+    measured: Sequence[str],
 ) -> dict[str, Any]:
     batch = _batch(dimension, rows, device)
     ratios = {}
-    for name in names():
+    for name in measured:
         policy = create(
             name,
             dimension=dimension,
@@ -111,6 +116,7 @@ def _step_s(policy: Policy[Any], batch: UpdateBatch, seconds: float) -> float:
     """The fastest of the rounds that go into so many seconds."""
     fastest_s, spent_s, version = math.inf, 0.0, 0
     while version < ROUNDS_BEFORE + 3 or (spent_s < seconds and version < ROUNDS_MAX):
+        batch.matrix_Kd[version % len(batch)].normal_()  # or all directions of the past would be one
         now = replace(
             batch,
             version=version + STALENESS_MAX,
@@ -174,10 +180,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else None)
     parser.add_argument("--quick", action="store_true", help="small sizes and few rounds")
     parser.add_argument("--device", default="cpu", help="cpu, cuda or mps")
+    parser.add_argument("--only", nargs="+", default=(), metavar="POLICY", help="only these")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     print(machine.description("python -m benchmarks.aggregation"))
-    figures = run(arguments.quick, arguments.device)
+    figures = run(arguments.quick, arguments.device, arguments.only)
     print(f"- device: {figures['device']}, {figures['threads']} thread\n")
     print(
         f"Memory bandwidth {figures['gigabytes_per_s']:.1f} GB/s. Each figure: time of a step / time of reading the"
@@ -188,7 +195,10 @@ def main() -> None:
     print("base models beside the current one. A dash: no budget is set for this policy.\n")
     sizes = figures["sizes"]
     headings = ("policy", "budget", *(f"d={size['dimension']:,} K={size['updates']}" for size in sizes))
-    rows = [(name, _budget(name), *(f"{size['ratios'][name]:.2f}" for size in sizes)) for name in names()]
+    rows = [
+        (name, _budget(name), *(f"{size['ratios'][name]:.2f}" for size in sizes))
+        for name in arguments.only or names()
+    ]
     rows.append(("one read here", "", *(f"{size['read_here_s'] * 1e3:.2f} ms" for size in sizes)))
     print(table(headings, rows))
 
