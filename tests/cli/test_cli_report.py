@@ -1,6 +1,7 @@
 """How a run is told: figures that are none, readers that are slow or gone, a model that cannot be saved."""
 
 import io
+import json
 import os
 import subprocess
 import sys
@@ -12,6 +13,7 @@ import pytest
 from safetensors import safe_open
 
 from unstale.cli import main, report
+from unstale.metrics.fairness import Fairness
 from unstale.metrics.progress import Outcome, Progress
 from unstale.training import model_file
 
@@ -148,3 +150,40 @@ def test_a_server_whose_data_cannot_be_shared_out_does_not_start(capsys: pytest.
     assert captured.err == (
         "unstale: 1442 examples cannot give 181 clients 8 each; take at most 180 clients or lower min_examples\n"
     )
+
+
+@pytest.mark.parametrize(("oldest", "said"), [(20, "version 20"), (10, "versions 10 to 20")])
+def test_the_spread_over_clients_says_which_versions_they_measured(
+    oldest: int, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fairness = Fairness(
+        clients=2,
+        oldest_version=oldest,
+        newest_version=20,
+        mean=0.75,
+        std=0.25,
+        variance=0.03125,
+        worst_tenth=0.5,
+        worst_tenth_std=nan,
+        best_tenth=1.0,
+        best_tenth_std=nan,
+    )
+    end = Outcome(
+        reason="finished",
+        versions=20,
+        test_accuracy=0.5,
+        test_loss=1.0,
+        seconds=2.0,
+        updates={"accepted": 9},
+        staleness_mean=0.0,
+        overflows=0,
+        model_digest="d",
+        fairness=fairness,
+    )
+    report.outcome(end, as_json=False, clock="")
+    assert (
+        f"on the own test examples of 2 clients, {said}: accuracy 0.7500 ± 0.2500, worst tenth 0.5000, "
+        "best tenth 1.0000\n"
+    ) in capsys.readouterr().out
+    report.outcome(end, as_json=True, clock="")
+    assert json.loads(capsys.readouterr().out)["fairness"]["best_tenth_std"] is None

@@ -108,8 +108,10 @@ def _fairness(end: Outcome) -> str:
     if over is None:
         return ""
     clients = "1 client" if over.clients == 1 else f"{over.clients} clients"
+    oldest, newest = over.oldest_version, over.newest_version
+    versions = f"version {newest}" if oldest == newest else f"versions {oldest} to {newest}"
     return (
-        f"on the own test examples of {clients}, versions {over.oldest_version} to {over.newest_version}: "
+        f"on the own test examples of {clients}, {versions}: "
         f"accuracy {over.mean:.4f} ± {figure(over.std, '.4f')}, worst tenth {over.worst_tenth:.4f}, "
         f"best tenth {over.best_tenth:.4f}\n"
     )
