@@ -21,7 +21,6 @@ from unstale.config import Settings
 from unstale.coordinator import events
 from unstale.metrics.progress import Outcome, Progress
 from unstale.net import sockets
-from unstale.policies import names
 from unstale.server.service import Server
 from unstale.simulator.assemble import simulation
 from unstale_proto import codec, payload
@@ -224,16 +223,10 @@ OTHERS: dict[str, dict[str, Any]] = {
 }
 
 
-def registered(name: str) -> bool:
-    return OTHERS[name].get("policy", {}).get("name", "fedavg") in names()
-
-
 @pytest.mark.network
 @pytest.mark.parametrize("loop", ["sync", "k-async"])
 @pytest.mark.parametrize("name", OTHERS)
 def test_all_that_goes_to_and_fro_is_the_same_in_both(name: str, loop: str) -> None:
-    if not registered(name):
-        pytest.skip("this policy is not registered")
     settings = settings_of(loop, **OTHERS[name])
     trace = Trace()
     in_simulation = simulated(settings, trace)
@@ -249,8 +242,6 @@ def test_all_that_goes_to_and_fro_is_the_same_in_both(name: str, loop: str) -> N
 @pytest.mark.parametrize("name", [name for name in OTHERS if name not in ("own evaluations", "wkafl")])
 def test_none_of_it_is_without_an_effect(name: str) -> None:
     # Otherwise the equality above would say nothing.
-    if not registered(name):
-        pytest.skip("this policy is not registered")
     changes = OTHERS[name]
     alike = () if name in ("buffers", "dropout") else ("model", "rounds")
     plain = {key: changes[key] for key in alike if key in changes}

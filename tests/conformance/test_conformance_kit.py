@@ -50,10 +50,9 @@ def test_every_policy_passes(name: str) -> None:
 
 
 @pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.parametrize("name", names())
 def test_every_policy_passes_on_a_gpu(name: str) -> None:
-    if not torch.cuda.is_available():
-        pytest.skip("no CUDA device")
     assert failed(list(examine((name,), "cuda"))) == {}
 
 
