@@ -113,9 +113,12 @@ def from_bytes(
     return model_d.to(device)
 
 
-def digest(model_d: Tensor) -> str:
-    """SHA-256 of the vector's bytes, in hex: two models are the same exactly when their digests are."""
-    return hashlib.sha256(to_bytes(model_d)).hexdigest()
+def digest(*vectors: Tensor) -> str:
+    """SHA-256 of the vectors' bytes in order, in hex: two models are the same exactly when their digests are."""
+    found = hashlib.sha256()
+    for vector in vectors:
+        found.update(to_bytes(vector))
+    return found.hexdigest()
 
 
 def is_finite(vector_d: Tensor) -> bool:

@@ -63,12 +63,14 @@ def _source(settings: Settings) -> dict[str, Any]:
 
 
 def _given(section: Section, taken: Collection[str]) -> dict[str, Any]:
-    """The values of a section's keys, but its name. A default that the chosen part does not take nobody has given."""
+    """The values of a section's keys that are there, but its name. A default that the chosen part does not take nobody
+    has given."""
     defaults = {key: field.default for key, field in type(section).model_fields.items()}
     return {
         key: value
         for key, value in section
-        if key != "name" and not isinstance(value, Section) and (key in taken or value != defaults[key])
+        if key != "name" and value is not None and not isinstance(value, Section)
+        if key in taken or value != defaults[key]
     }
 
 
@@ -157,7 +159,7 @@ def training(settings: Settings) -> LocalTraining:
     if chosen.epochs is not None:
         given.pop("steps", None)
     given.pop("learning_rate", None)  # goes with each task
-    return registry.create(chosen.name, **{key: value for key, value in given.items() if value is not None})
+    return registry.create(chosen.name, **given)
 
 
 def schedule(settings: Settings) -> Schedule:
@@ -173,7 +175,7 @@ def schedule(settings: Settings) -> Schedule:
         chosen.name,
         learning_rate=settings.training.learning_rate,
         rounds=settings.rounds,
-        **{key: value for key, value in given.items() if value is not None},
+        **given,
     )
 
 
@@ -256,14 +258,9 @@ def coordinator_settings(settings: Settings) -> CoordinatorSettings:
         evaluate_every=settings.evaluate_every,
         retry_s=settings.server.retry_s,
         min_clients=settings.min_clients,
-        once_a_cycle=find(settings.policy.name).once_a_cycle and _cycles(chosen.name),
+        once_a_cycle=find(settings.policy.name).once_a_cycle
+        and TRIGGERS.get(chosen.name, Trigger).keeps_sender(),
     )
-
-
-def _cycles(trigger: str) -> bool:
-    """Whether clients can contribute once a cycle with this trigger; with the others the policy sees to it itself."""
-    trigger_type = TRIGGERS.get(trigger, Trigger)
-    return not (trigger_type.in_rounds or trigger_type.frees_sender)
 
 
 def _counts(trigger: str) -> bool:
@@ -278,9 +275,8 @@ def staging(told: CoordinatorSettings, row_numbers: int, where: torch.device) ->
     told: what the coordinator is told. row_numbers: D, of `Learner.row_numbers`. where: the policy's device.
     """
     rows = told.unaggregated_max + 1
-    rows_per_block = (
-        1 if told.once_a_cycle else told.round_size_max
-    )  # parked updates are left behind by a round
+    # A round leaves parked updates behind, so each lies by itself.
+    rows_per_block = 1 if told.once_a_cycle else told.round_size_max
     return Staging(
         row_numbers,
         rows_per_block,

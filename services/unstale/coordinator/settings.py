@@ -100,8 +100,7 @@ class CoordinatorSettings:
             if value is not None and not 1 <= value <= self.clients:
                 raise UserError(f"{key} is {value} with {self.clients} clients, expected 1 to {self.clients}")
         self._check_k_is_reached()
-        trigger = TRIGGERS[self.trigger.name]
-        if self.once_a_cycle and (trigger.in_rounds or trigger.frees_sender):
+        if self.once_a_cycle and not TRIGGERS[self.trigger.name].keeps_sender():
             raise UserError(
                 f"trigger.name is {self.trigger.name!r} with a policy whose clients contribute once a cycle, "
                 "expected k-async or async"

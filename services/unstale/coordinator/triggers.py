@@ -27,6 +27,13 @@ class Trigger(ABC):
     """A client is idle once its update is accepted, instead of waiting for the round to be applied. Tasks are
     held back while a whole round waits behind the one that is in the making, or is about to be, so that
     updates do not pile up."""
+
+    @classmethod
+    def keeps_sender(cls) -> bool:
+        """Whether a client waits for the round of its update, and rounds do not choose who takes part: the K-async
+        loop, in which clients can contribute once a cycle."""
+        return not (cls.in_rounds or cls.frees_sender)
+
     wait_s: float | None = None
     """How long a round lasts at least, in seconds; None: no time counts."""
 

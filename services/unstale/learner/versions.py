@@ -27,13 +27,14 @@ class Version:
 
     @property
     def parts(self) -> tuple[Tensor, ...]:
-        """The vectors that travel, in their order."""
-        return tuple(part for part in (self.model_d, self.buffers_b, self.extra_d) if part is not None)
+        """The vectors that travel, in their order; none is empty."""
+        vectors = (self.model_d, self.buffers_b, self.extra_d)
+        return tuple(part for part in vectors if part is not None and part.numel())
 
     @property
     def digest(self) -> str:
         """SHA-256 of all that is sent, in hex. Computed when asked for: it takes longer than a round."""
-        return flat.digest(torch.cat(self.parts))
+        return flat.digest(*self.parts)
 
     def state_dict(self) -> dict[str, Any]:
         """A copy."""

@@ -139,8 +139,7 @@ class Compute:
 
 def frames_of(version: Version) -> list[memoryview]:
     """A version as payload frames, without a copy where it lies in host memory."""
-    parts = [part for part in version.parts if part.numel()]
-    return [frame for part in parts for frame in payload.split(flat.to_bytes(part))]
+    return [frame for part in version.parts for frame in payload.split(flat.to_bytes(part))]
 
 
 def _device_memory_bytes(device: torch.device) -> int:

@@ -102,8 +102,7 @@ class Simulation:
         # (due time, client id, plan number, task or timer): the plan number makes every entry differ.
         self._queue: list[tuple[float, int, int, Task | str]] = []
         self._timers: dict[str, float] = {}
-        self._newest_task = [0] * parts.clients
-        self._number_of_newest = [0] * parts.clients
+        self._newest: dict[int, Task] = {}  # by client
         self._arriving: tuple[int, StagedUpdate, Update] | None = None
         self._made: events.RoundApplied | None = None
         self._finish: actions.Finish | None = None
@@ -146,7 +145,7 @@ class Simulation:
 
     def _arrive(self, client_id: int, task: Task) -> None:
         """A client's work on a task is done: compute it, and let the server have it."""
-        if task.task_id != self._newest_task[client_id]:
+        if task is not self._newest[client_id]:
             return  # the client dropped the work when it was given a newer task
         if not self._coordinator.awaits(client_id, task.task_id):
             self._arrive_too_late(client_id, task)
@@ -215,17 +214,16 @@ class Simulation:
 
     def _send_task(self, action: actions.SendTask) -> None:
         self._tally.started(self._now_s)
-        task = translate.to_task(
+        sent = translate.to_task(
             action,
             learning_rate=self._learner.learning_rate,
             signature=_NO_SIGNATURE,
             payload_bytes=self._payload_bytes,
             evaluate=self._own_evaluations.wanted(action.client_id, action.version),
         )
-        self._newest_task[action.client_id] = action.task_id
-        self._number_of_newest[action.client_id] = action.number
+        self._newest[action.client_id] = task = self._relay(sent)
         due_s = self._now_s + self._latency(action.client_id, action.number)
-        self._plan(due_s, action.client_id, self._relay(task))
+        self._plan(due_s, action.client_id, task)
 
     def _acknowledge(self, action: actions.Acknowledge) -> None:
         if action.outcome is actions.Outcome.ACCEPTED:
@@ -242,7 +240,7 @@ class Simulation:
     def _settle(self, action: actions.Acknowledge) -> None:
         """What the client was to keep from its update is kept if that was accepted: the number of the task is its
         newest one's, because a task that another took the place of never comes this far."""
-        number = self._number_of_newest[action.client_id]
+        number = self._newest[action.client_id].number
         accepted = action.first_outcome is actions.Outcome.ACCEPTED
         (self._trainer.keep if accepted else self._trainer.drop)(action.client_id, number)
 
