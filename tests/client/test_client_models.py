@@ -5,25 +5,10 @@ import weakref
 
 import pytest
 
+from support.wire import welcome
 from unstale.client.service import ClientProcess
 from unstale.client.session import Train
-from unstale_proto.messages import PartitionPlan, Task, TensorSpec, TrainingPlan, Welcome
-
-WELCOME = Welcome(
-    client_id=0,
-    run_id="1" * 32,
-    clients=2,
-    seed=0,
-    version=0,
-    model="logreg",
-    data="digits",
-    partition=PartitionPlan(name="iid"),
-    training=TrainingPlan(name="sgd", batch_size=8, steps=1),
-    tensors=(TensorSpec(name="w", shape=(2,), dtype="float32"),),
-    signature="0" * 64,
-    heartbeat_s=2.0,
-    lease_s=10.0,
-)
+from unstale_proto.messages import Task
 
 
 def train(task_id: int, version: int) -> Train:
@@ -35,7 +20,7 @@ def train(task_id: int, version: int) -> Train:
         signature="0" * 64,
         payload_bytes=8,
     )
-    return Train(welcome=WELCOME, task=task, parcel=[memoryview(bytes(8))])
+    return Train(welcome=welcome(), task=task, parcel=[memoryview(bytes(8))])
 
 
 @pytest.mark.network

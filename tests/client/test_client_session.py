@@ -2,6 +2,7 @@
 
 import pytest
 
+from support.wire import RUN, welcome
 from unstale.client.session import GREETING_S, ClientSession, Retire, Send, Settle, State, Train
 from unstale_proto.errors import Reason
 from unstale_proto.messages import (
@@ -10,37 +11,14 @@ from unstale_proto.messages import (
     Error,
     Heartbeat,
     Hello,
-    PartitionPlan,
     Stop,
     Task,
-    TensorSpec,
-    TrainingPlan,
     Update,
-    Welcome,
 )
 
 TOKEN = "ab" * 16
-RUN = "1" * 32
 MODEL = [memoryview(b"model...")]
 DELTA = [memoryview(b"delta...")]
-
-
-def welcome(run_id: str = RUN) -> Welcome:
-    return Welcome(
-        client_id=7,
-        run_id=run_id,
-        clients=20,
-        seed=0,
-        version=0,
-        model="logreg",
-        data="digits",
-        partition=PartitionPlan(name="iid"),
-        training=TrainingPlan(name="sgd", batch_size=8, steps=1),
-        tensors=(TensorSpec(name="w", shape=(2,), dtype="float32"),),
-        signature="0" * 64,
-        heartbeat_s=2.0,
-        lease_s=10.0,
-    )
 
 
 def task(task_id: int, version: int = 0) -> Task:

@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from support.wire import RUN, welcome
 from unstale import translate
 from unstale.client.worker import Crashed, Failed, Job, ReceivedModel, Result, Settlement, Trained, Worker
 from unstale.config.workplace import Workplace
@@ -17,9 +18,9 @@ from unstale.flat import FlatModel
 from unstale.training.evaluate import Evaluation
 from unstale.training.local import LocalUpdate
 from unstale.training.trainer import Trainer
-from unstale_proto.messages import PartitionPlan, Task, TensorSpec, TrainingPlan, Welcome
+from unstale_proto.messages import Task, Welcome
 
-RUN, OTHER_RUN = "1" * 32, "2" * 32
+OTHER_RUN = "2" * 32
 
 
 @dataclass
@@ -56,25 +57,6 @@ class FakeTrainer:
 
 def lists(tensor: Tensor | None) -> list[float] | None:
     return None if tensor is None else tensor.tolist()
-
-
-def welcome(run_id: str = RUN, *, extra: bool | None = None) -> Welcome:
-    return Welcome(
-        client_id=0,
-        run_id=run_id,
-        clients=2,
-        seed=0,
-        version=0,
-        model="logreg",
-        data="digits",
-        partition=PartitionPlan(name="iid"),
-        training=TrainingPlan(name="sgd", batch_size=8, steps=1),
-        tensors=(TensorSpec(name="w", shape=(2,), dtype="float32"),),
-        signature="0" * 64,
-        heartbeat_s=2.0,
-        lease_s=10.0,
-        extra=extra,
-    )
 
 
 def job(

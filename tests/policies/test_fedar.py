@@ -5,24 +5,13 @@ import math
 import pytest
 import torch
 
+from support.updates import senders
 from unstale.errors import UserError
 from unstale.policies import Policy, UpdateBatch, create
 
 
 def policy(**settings: object) -> Policy:
     return create("fedar", dimension=1, clients=4, **settings)
-
-
-def senders(*updates: tuple[int, float], version: int = 0) -> UpdateBatch:
-    rows = len(updates)
-    return UpdateBatch(
-        version=version,
-        matrix_Kd=torch.tensor([gradient for _, gradient in updates]).reshape(rows, 1),
-        staleness_K=torch.zeros(rows, dtype=torch.int64),
-        num_examples_K=torch.ones(rows, dtype=torch.int64),
-        loss_K=torch.ones(rows),
-        client_ids_K=torch.tensor([client for client, _ in updates], dtype=torch.int64),
-    )
 
 
 def walk(subject: Policy, *rounds: list[tuple[int, float]]) -> list[float]:

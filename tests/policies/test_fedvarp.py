@@ -2,23 +2,12 @@
 
 import torch
 
+from support.updates import GOLDEN, GOLDEN_MODEL, GOLDEN_RATE, senders
 from unstale.policies import Policy, UpdateBatch, create
 
 
 def policy() -> Policy:
     return create("fedvarp", dimension=1, clients=4)
-
-
-def senders(*updates: tuple[int, float]) -> UpdateBatch:
-    rows = len(updates)
-    return UpdateBatch(
-        version=0,
-        matrix_Kd=torch.tensor([gradient for _, gradient in updates]).reshape(rows, 1),
-        staleness_K=torch.zeros(rows, dtype=torch.int64),
-        num_examples_K=torch.ones(rows, dtype=torch.int64),
-        loss_K=torch.ones(rows),
-        client_ids_K=torch.tensor([client for client, _ in updates], dtype=torch.int64),
-    )
 
 
 def directions(subject: Policy, *rounds: UpdateBatch) -> list[float]:
@@ -30,15 +19,7 @@ def test_the_next_model_is_that_of_the_golden_vector() -> None:
     old_rows = torch.zeros(5, 4)
     old_rows[0], old_rows[1] = torch.tensor([0.1, 0.1, 0.0, 0.0]), torch.tensor([0.2, 0.2, 0.2, 0.2])
     subject.load_state_dict({"rows_Nd": old_rows, "sum_d": old_rows.double().sum(0)})
-    batch = UpdateBatch(
-        version=9,
-        matrix_Kd=torch.tensor([[1.0, 0.0, 0.0, 0.0], [0.6, 0.8, 0.0, 0.0], [0.0, -0.5, 1.5, 0.5]]),
-        staleness_K=torch.tensor([0, 1, 3]),
-        num_examples_K=torch.tensor([10, 30, 20]),
-        loss_K=torch.ones(3),
-        client_ids_K=torch.tensor([2, 0, 4]),
-    )
-    model_d = torch.tensor([0.1, -0.2, 0.3, 0.0]) - 0.1 * subject.step(batch).direction_d
+    model_d = GOLDEN_MODEL - GOLDEN_RATE * subject.step(GOLDEN).direction_d
     expected_d = torch.tensor([0.04400000, -0.21266667, 0.24600000, -0.02066667])
     torch.testing.assert_close(model_d, expected_d, atol=1e-6, rtol=0)
 

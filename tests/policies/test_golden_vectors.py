@@ -5,26 +5,13 @@ from dataclasses import replace
 import pytest
 import torch
 
-from unstale.policies import UpdateBatch, create
-
-RATE = 0.1
-MODEL = torch.tensor([0.1, -0.2, 0.3, 0.0])
-
-# Updates A, B, C of the appendix, in order of arrival.
-BATCH = UpdateBatch(
-    version=0,
-    matrix_Kd=torch.tensor([[1.0, 0.0, 0.0, 0.0], [0.6, 0.8, 0.0, 0.0], [0.0, -0.5, 1.5, 0.5]]),
-    staleness_K=torch.tensor([0, 1, 3]),
-    num_examples_K=torch.tensor([10, 30, 20]),
-    loss_K=torch.tensor([1.0, 1.0, 1.0]),
-    client_ids_K=torch.tensor([2, 0, 4]),
-    rate=RATE,
-)
+from support.updates import GOLDEN, GOLDEN_MODEL, GOLDEN_RATE
+from unstale.policies import create
 
 
 def next_model(name: str, settings: dict[str, object]) -> torch.Tensor:
-    step = create(name, dimension=4, clients=5, **settings).step(BATCH)
-    return MODEL - RATE * step.rate_factor * step.direction_d
+    step = create(name, dimension=4, clients=5, **settings).step(GOLDEN)
+    return GOLDEN_MODEL - GOLDEN_RATE * step.rate_factor * step.direction_d
 
 
 @pytest.mark.parametrize(
@@ -67,14 +54,14 @@ def test_the_next_model_is_the_published_one(
 def test_the_weights_are_the_published_ones(
     name: str, settings: dict[str, object], expected: tuple[float, ...]
 ) -> None:
-    weights_K = create(name, dimension=4, clients=5, **settings).step(BATCH).weights_K
+    weights_K = create(name, dimension=4, clients=5, **settings).step(GOLDEN).weights_K
     torch.testing.assert_close(weights_K, torch.tensor(expected, dtype=torch.float64), atol=1e-8, rtol=0)
 
 
 def test_gsgm_steps_along_the_average_and_the_momentum() -> None:
     policy = create("gsgm", dimension=4, clients=5, alpha=0.9)
     policy.load_state_dict({**policy.state_dict(), "momentum_d": torch.tensor([0.5, 0.0, 0.0, 0.0])})
-    actual = MODEL - RATE * policy.step(BATCH).direction_d
+    actual = GOLDEN_MODEL - GOLDEN_RATE * policy.step(GOLDEN).direction_d
     expected = torch.tensor((0.00166667, -0.21000000, 0.25000000, -0.01666667))
     torch.testing.assert_close(actual, expected, atol=1e-6, rtol=0)
 
@@ -83,22 +70,24 @@ def test_scaffolds_variate_is_the_published_one() -> None:
     policy = create("scaffold", dimension=4, clients=5)
     policy.load_state_dict({"control_d": torch.tensor([0.1, 0.0, 0.0, 0.0])})
     changes = torch.tensor([[0.2, 0.0, 0.0, 0.0], [0.0, 0.3, 0.0, 0.0], [0.0, 0.0, 0.1, 0.0]])
-    policy.step(replace(BATCH, extra_Kd=changes))
+    policy.step(replace(GOLDEN, extra_Kd=changes))
     torch.testing.assert_close(policy.extra_d, torch.tensor([0.14, 0.06, 0.02, 0.0]), atol=1e-6, rtol=0)
 
 
 def test_weighted_applies_a_quarter_of_an_update_that_is_two_half_lives_late(make_batch) -> None:
     update_d = [0.1, -0.2, 0.0, -0.05]
-    batch = make_batch([[u / RATE for u in update_d]], staleness=[40], rate=RATE)
-    actual = MODEL - RATE * create("weighted", dimension=4, clients=5).step(batch).direction_d
+    batch = make_batch([[u / GOLDEN_RATE for u in update_d]], staleness=[40], rate=GOLDEN_RATE)
+    actual = GOLDEN_MODEL - GOLDEN_RATE * create("weighted", dimension=4, clients=5).step(batch).direction_d
     expected = torch.tensor((0.07500000, -0.15000000, 0.30000000, 0.01250000))
     torch.testing.assert_close(actual, expected, atol=1e-6, rtol=0)
 
 
 def test_fedasync_with_the_current_model_as_every_base_is_the_same_as_without_bases() -> None:
     policy = create("fedasync", dimension=4, clients=5)
-    same = replace(BATCH, model_d=MODEL, base_models=(MODEL, MODEL, MODEL))
-    equal = replace(BATCH, model_d=MODEL, base_models=(MODEL, MODEL.clone(), MODEL.clone()))
-    expected = policy.step(BATCH).direction_d
+    same = replace(GOLDEN, model_d=GOLDEN_MODEL, base_models=(GOLDEN_MODEL, GOLDEN_MODEL, GOLDEN_MODEL))
+    equal = replace(
+        GOLDEN, model_d=GOLDEN_MODEL, base_models=(GOLDEN_MODEL, GOLDEN_MODEL.clone(), GOLDEN_MODEL.clone())
+    )
+    expected = policy.step(GOLDEN).direction_d
     torch.testing.assert_close(policy.step(same).direction_d, expected, atol=0, rtol=0)
     torch.testing.assert_close(policy.step(equal).direction_d, expected, atol=1e-6, rtol=0)

@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 
+from support.updates import senders
 from unstale.policies import Policy, UpdateBatch, create
 
 
@@ -14,19 +15,7 @@ def policy(**settings: object) -> Policy:
 
 def round_of(**gradients: float) -> UpdateBatch:
     """`round_of(c0=8.0, c3=4.0)`: what clients 0 and 3 sent, in this order of arrival."""
-    return senders([(int(name[1:]), gradient) for name, gradient in gradients.items()])
-
-
-def senders(updates: list[tuple[int, float]]) -> UpdateBatch:
-    rows = len(updates)
-    return UpdateBatch(
-        version=0,
-        matrix_Kd=torch.tensor([gradient for _, gradient in updates]).reshape(rows, 1),
-        staleness_K=torch.zeros(rows, dtype=torch.int64),
-        num_examples_K=torch.ones(rows, dtype=torch.int64),
-        loss_K=torch.ones(rows),
-        client_ids_K=torch.tensor([client for client, _ in updates], dtype=torch.int64),
-    )
+    return senders(*((int(name[1:]), gradient) for name, gradient in gradients.items()))
 
 
 def directions(subject: Policy, *rounds: UpdateBatch) -> list[float]:
@@ -67,7 +56,7 @@ def test_the_profile_reference_does_as_released() -> None:
 def test_a_client_counts_once_in_a_cycle() -> None:
     subject = policy()
     subject.step(round_of(c0=8.0))
-    step = subject.step(senders([(0, 100.0), (1, 4.0), (2, 2.0), (1, 100.0)]))
+    step = subject.step(senders((0, 100.0), (1, 4.0), (2, 2.0), (1, 100.0)))
     assert step.direction_d.tolist() == [(4.0 + 2.0) / 2]
     assert step.weights_K.tolist() == [0.0, 0.5, 0.5, 0.0]
     assert subject.state_dict()["missing"] == [3]
@@ -78,7 +67,7 @@ def test_a_round_of_clients_that_all_had_their_turn_ends_the_cycle(released: boo
     # A = 8/4 = 2; then M = 2, and the round is the first of the next cycle: q = 8 + 2/2 = 9, A = 9/4.
     subject = policy(released=released)
     subject.step(round_of(c0=8.0))
-    step = subject.step(senders([(0, 8.0), (0, 100.0)]))
+    step = subject.step(senders((0, 8.0), (0, 100.0)))
     assert step.direction_d.tolist() == [8.0 if released else 9.0]
     assert step.weights_K.tolist() == [1.0, 0.0]
     state = subject.state_dict()
@@ -90,7 +79,7 @@ def test_an_empty_round_moves_nothing_and_ends_no_cycle() -> None:
     subject = policy()
     subject.step(round_of(c0=8.0))
     before = subject.state_dict()
-    step = subject.step(senders([]))
+    step = subject.step(senders())
     assert step.direction_d.tolist() == [0.0]
     assert subject.state_dict() == before
 
@@ -104,6 +93,6 @@ def test_with_everyone_in_every_round_the_momentum_is_the_last_step() -> None:
 def test_a_step_that_float32_does_not_hold_does_not_stay_in_the_momentum(released: bool) -> None:
     subject = policy(released=released)
     subject.load_state_dict({**subject.state_dict(), "momentum_d": torch.tensor([3e38])})
-    subject.step(senders([(0, 3e38)] if not released else [(0, math.inf)]))
+    subject.step(senders((0, math.inf if released else 3e38)))
     assert subject.state_dict()["sum_d"].tolist() == [0.0]
     assert subject.state_dict()["missing"] == [1, 2, 3]

@@ -3,24 +3,12 @@
 import pytest
 import torch
 
+from support.updates import GOLDEN, GOLDEN_MODEL, GOLDEN_RATE, senders
 from unstale.policies import Policy, UpdateBatch, create
 
 
 def policy(**settings: object) -> Policy:
     return create("mifa", dimension=1, clients=3, **settings)
-
-
-def senders(*updates: tuple[int, float], version: int = 0) -> UpdateBatch:
-    """Which client sent what, in order of arrival."""
-    rows = len(updates)
-    return UpdateBatch(
-        version=version,
-        matrix_Kd=torch.tensor([gradient for _, gradient in updates]).reshape(rows, 1),
-        staleness_K=torch.zeros(rows, dtype=torch.int64),
-        num_examples_K=torch.ones(rows, dtype=torch.int64),
-        loss_K=torch.ones(rows),
-        client_ids_K=torch.tensor([client for client, _ in updates], dtype=torch.int64),
-    )
 
 
 def walk(subject: Policy, *rounds: UpdateBatch) -> list[tuple[float, bool]]:
@@ -35,15 +23,7 @@ def test_the_next_model_is_that_of_the_golden_vector() -> None:
     subject.load_state_dict(
         {"rows_Nd": old_rows, "sum_d": old_rows.double().sum(0), "missing": [], "dropping": False}
     )
-    batch = UpdateBatch(
-        version=9,
-        matrix_Kd=torch.tensor([[1.0, 0.0, 0.0, 0.0], [0.6, 0.8, 0.0, 0.0], [0.0, -0.5, 1.5, 0.5]]),
-        staleness_K=torch.tensor([0, 1, 3]),
-        num_examples_K=torch.tensor([10, 30, 20]),
-        loss_K=torch.ones(3),
-        client_ids_K=torch.tensor([2, 0, 4]),
-    )
-    model_d = torch.tensor([0.1, -0.2, 0.3, 0.0]) - 0.1 * subject.step(batch).direction_d
+    model_d = GOLDEN_MODEL - GOLDEN_RATE * subject.step(GOLDEN).direction_d
     expected_d = torch.tensor([0.06400000, -0.21000000, 0.26600000, -0.01400000])
     torch.testing.assert_close(model_d, expected_d, atol=1e-6, rtol=0)
 

@@ -3,23 +3,9 @@
 import math
 
 import pytest
-import torch
 
+from support.updates import senders
 from unstale.policies import Policy, UpdateBatch, create
-
-
-def senders(*updates: tuple[int, float], version: int = 0) -> UpdateBatch:
-    """Which client sent what, in order of arrival; one parameter."""
-    rows = len(updates)
-    return UpdateBatch(
-        version=version,
-        matrix_Kd=torch.tensor([gradient for _, gradient in updates]).reshape(rows, 1),
-        staleness_K=torch.zeros(rows, dtype=torch.int64),
-        num_examples_K=torch.ones(rows, dtype=torch.int64),
-        loss_K=torch.ones(rows),
-        client_ids_K=torch.tensor([client for client, _ in updates], dtype=torch.int64),
-    )
-
 
 # The model moves in the last round only: (0 + 6 + 9) / 3. What came before everyone was there is dropped.
 WAITING = [

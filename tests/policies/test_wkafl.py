@@ -6,19 +6,9 @@ from dataclasses import replace
 import pytest
 import torch
 
+from support.updates import GOLDEN, GOLDEN_MODEL, GOLDEN_RATE
 from unstale.errors import UserError
 from unstale.policies import Policy, UpdateBatch, create
-
-RATE = 0.1
-MODEL = torch.tensor([0.1, -0.2, 0.3, 0.0])
-GOLDEN = UpdateBatch(
-    version=0,
-    matrix_Kd=torch.tensor([[1.0, 0.0, 0.0, 0.0], [0.6, 0.8, 0.0, 0.0], [0.0, -0.5, 1.5, 0.5]]),
-    staleness_K=torch.tensor([0, 1, 3]),
-    num_examples_K=torch.tensor([10, 30, 20]),
-    loss_K=torch.ones(3),
-    client_ids_K=torch.tensor([2, 0, 4]),
-)
 
 
 def golden(**settings: object) -> Policy:
@@ -41,7 +31,7 @@ def test_the_next_model_is_that_of_the_golden_vector(
     settings: dict[str, object], expected: tuple[float, ...]
 ) -> None:
     step = golden(**settings).step(GOLDEN)
-    model_d = MODEL - RATE * step.rate_factor * step.direction_d
+    model_d = GOLDEN_MODEL - GOLDEN_RATE * step.rate_factor * step.direction_d
     torch.testing.assert_close(model_d, torch.tensor(expected), atol=1e-6, rtol=0)
 
 

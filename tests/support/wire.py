@@ -8,9 +8,47 @@ import zmq
 
 from support.running import PATIENCE_S
 from unstale_proto import codec
-from unstale_proto.messages import Ack, Bye, Heartbeat, Hello, Message, Stop, Task, Update, Welcome
+from unstale_proto.messages import (
+    Ack,
+    Bye,
+    Heartbeat,
+    Hello,
+    Message,
+    PartitionPlan,
+    Stop,
+    Task,
+    TensorSpec,
+    TrainingPlan,
+    Update,
+    Welcome,
+)
 
 M = TypeVar("M", bound=Message)
+
+
+RUN = "1" * 32
+
+
+def welcome(
+    run_id: str = RUN, *, client_id: int = 0, clients: int = 20, extra: bool | None = None
+) -> Welcome:
+    """What a server says of a run with a model of two parameters."""
+    return Welcome(
+        client_id=client_id,
+        run_id=run_id,
+        clients=clients,
+        seed=0,
+        version=0,
+        model="logreg",
+        data="digits",
+        partition=PartitionPlan(name="iid"),
+        training=TrainingPlan(name="sgd", batch_size=8, steps=1),
+        tensors=(TensorSpec(name="w", shape=(2,), dtype="float32"),),
+        signature="0" * 64,
+        heartbeat_s=2.0,
+        lease_s=10.0,
+        extra=extra,
+    )
 
 
 class RawClient:
