@@ -15,6 +15,7 @@ RESULTS = Path(__file__).parent / "results"
 
 MARKDOWN = {
     "ingest": "Updates a second through the server",
+    "injector": "Updates a second through the injector",
     "first_round": "From start to the first round",
     "simulation": "Simulator against a bare loop",
     "aggregation": "Aggregation against one read of the matrix",

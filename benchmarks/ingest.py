@@ -62,8 +62,8 @@ def _measure(size: Size, trigger: str, pairs: int) -> dict[str, Any]:
     model = ("--dimension", str(size.dimension), "--clients", str(CLIENTS))
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     with (
-        _server("benchmarks.ingest_server", *model, "--trigger", trigger, "--k", str(K)) as real,
-        _server("benchmarks.ingest_bare", *model) as bare,
+        process("benchmarks.ingest_server", *model, "--trigger", trigger, "--k", str(K)) as real,
+        process("benchmarks.ingest_bare", *model) as bare,
     ):
         ours, theirs = (
             Clients(context, server["address"], count=CLIENTS, dimension=size.dimension)
@@ -119,7 +119,7 @@ def _window(clients: Clients, pid: int, window_s: float) -> _Window:
 
 
 @contextmanager
-def _server(module: str, *arguments: str) -> Iterator[dict[str, Any]]:
+def process(module: str, *arguments: str) -> Iterator[dict[str, Any]]:
     """A server beside this process: what it said first, `process`, and `lines`, where it will say more."""
     with subprocess.Popen(
         [sys.executable, "-m", module, *arguments], stdout=subprocess.PIPE, text=True

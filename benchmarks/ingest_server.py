@@ -49,7 +49,7 @@ def main() -> None:
             evaluate_every=10**9,
             device="cpu",
             model=ModelSettings(name="vector"),
-            training=TrainingSettings(name="gradient", steps=1),
+            training=TrainingSettings(name="gradient"),
             policy=PolicySettings(name="fedavg"),
             trigger=TriggerSettings(name=arguments.trigger, k=arguments.k),
             # Clients rest while the other server is measured, and send no heartbeats.

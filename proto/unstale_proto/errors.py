@@ -23,6 +23,7 @@ class Reason(StrEnum):
     HELLO_FIRST = "hello-first"  # a connection that has not said hello, or whose client has moved to another
     UNEXPECTED_TYPE = "unexpected-type"  # a known message that this side does not take
     RUN_FINISHED = "run-finished"
+    UNAVAILABLE = "unavailable"  # a client cannot take part in this round, and gives its task back
 
 
 class RemoteContractError(Exception):

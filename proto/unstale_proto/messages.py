@@ -221,11 +221,17 @@ class Heartbeat(Message):
     number: counts a client's heartbeats of this session. Messages of one connection keep their order, so an
     answer to a heartbeat sent after an update, and no acknowledgement before it, says that the update or its
     ack was lost: send it again. version: the newest that the sender knows.
+
+    Only a client says the other two, by which the server finds that a task was lost. newest_task: id of the newest task
+    received in this run, 0 for none, or when that was given back. heard: number of its newest heartbeat whose answer
+    came.
     """
 
     type: ClassVar[str] = "heartbeat"
     number: Count
     version: Count
+    newest_task: Count | None = None
+    heard: Count | None = None
 
 
 class Bye(Message):
@@ -247,7 +253,7 @@ class Error(Message):
     """Either way: a message was refused, or (client to server) a task could not be done.
 
     task_id: the task concerned, when there is one. A client that names one gives that task back, for the
-    reason `non-finite` when its training diverged.
+    reason `non-finite` when its training diverged, `unavailable` when it cannot take part in this round.
     """
 
     type: ClassVar[str] = "error"

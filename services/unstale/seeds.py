@@ -23,6 +23,9 @@ class Stream(IntEnum):
     INVERSION = 5  # client, the client's task number
     SELECTION = 6  # version; and tasks given so far, where a version sees several draws
     OWN_TEST_SETS = 7  # once
+    TOXICS = 8  # toxic, then a message or a client: `unstale.toxics.draws`
+    DEVICES = 9  # client: how fast its device is
+    AUDIENCES = 10  # group or toxic: which clients are a share of all
 
 
 def stream(seed: int, purpose: Stream, *key: int) -> Generator:

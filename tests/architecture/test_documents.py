@@ -3,6 +3,7 @@
 import importlib
 import re
 import tomllib
+from collections.abc import Sequence
 from contextlib import redirect_stdout
 from io import StringIO
 from pathlib import Path
@@ -13,7 +14,7 @@ from typer.main import get_command
 
 from unstale.cli import main
 from unstale.config.write import write_commented
-from unstale.metrics.catalogue import CATALOGUE
+from unstale.metrics.catalogue import CATALOGUE, INJECTOR_CATALOGUE, Metric
 from unstale.policies.registry import ENTRY_POINT_GROUP
 
 ROOT = Path(__file__).parents[2]
@@ -185,22 +186,25 @@ def test_the_entry_point_of_the_example_is_one_that_is_looked_for() -> None:
 # --------------------------------------------------------------------------------------------------- names and numbers
 
 
-def test_the_table_of_metrics_is_the_catalogue() -> None:
-    rows = table(text_of("docs/metrics.md"), "metric")
+@pytest.mark.parametrize(
+    ("first_column", "catalogue"), [("metric", CATALOGUE), ("injector metric", INJECTOR_CATALOGUE)]
+)
+def test_the_table_of_metrics_is_the_catalogue(first_column: str, catalogue: Sequence[Metric]) -> None:
+    rows = table(text_of("docs/metrics.md"), first_column)
     expected = [
         {
-            "metric": f"`{metric.name}`",
+            first_column: f"`{metric.name}`",
             "kind": metric.kind,
             "labels": ", ".join(f"`{label}`" for label in metric.labels),
             "help": metric.help,
         }
-        for metric in CATALOGUE
+        for metric in catalogue
     ]
     assert rows == expected
 
 
 def test_the_metrics_named_elsewhere_are_in_the_catalogue() -> None:
-    names = {metric.name for metric in CATALOGUE}
+    names = {metric.name for metric in (*CATALOGUE, *INJECTOR_CATALOGUE)}
     names |= {f"{name}_{part}" for name in names for part in ("bucket", "sum", "count")}
     for path in DOCUMENTS:
         for name in re.findall(r"\bunstale_(?!proto)\w+", path.read_text(encoding="utf-8")):

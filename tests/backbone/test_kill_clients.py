@@ -49,5 +49,5 @@ def test_killing_a_client_process_stops_no_round_and_its_clients_are_counted_as_
     # A round that waits for all six, or for more than are left, can close only when the server has noticed.
     assert [lost[version] for version in (10, 15, 20)] == [3, 3, 3]
     assert server.state()["clients"] == {
-        "absent": 0, "waiting": 0, "working": 0, "contributed": 0, "lost": 3, "left": 3,
+        "absent": 0, "waiting": 0, "working": 0, "contributed": 0, "unavailable": 0, "lost": 3, "left": 3,
     }  # fmt: skip

@@ -42,11 +42,11 @@ def shown(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]
 def other_value(name: str) -> tuple[str, Any]:
     """A text for an option, and the value it stands for, that is not the default."""
     key = KEYS[name]
-    if name == "server.address":
+    if name in ("server.address", "injector.address", "injector.upstream"):
         return "tcp://127.0.0.1:6000", "tcp://127.0.0.1:6000"
     if name == "client.server":
         return "tcp://10.0.0.1:6000", "tcp://10.0.0.1:6000"
-    if name == "server.http_address":
+    if name in ("server.http_address", "injector.http_address"):
         return "127.0.0.1:6001", "127.0.0.1:6001"
     if " or " in key.expected and key.kind is str and not key.may_be_null:
         other = next(choice for choice in key.expected.split(" or ") if choice != key.default)
@@ -55,6 +55,8 @@ def other_value(name: str) -> tuple[str, Any]:
         return "{alpha: 0.5}", {"alpha": 0.5}
     if key.kind is str:
         return "other", "other"
+    if name == "injector.in_flight_bytes_max":
+        return "1048577", 1048577
     if key.kind is int:
         return "13", 13
     return ("15", 15.0) if name == "server.lease_s" else ("0.75", 0.75)
@@ -72,7 +74,9 @@ def test_every_key_can_be_set_by_its_option_and_by_set(name: str, capsys: pytest
 
 
 def test_a_key_that_is_true_or_false_is_a_flag(capsys: pytest.CaptureFixture[str]) -> None:
-    assert [name for name, key in KEYS.items() if key.kind is bool] == ["data.download", "server.insecure"]
+    assert [name for name, key in KEYS.items() if key.kind is bool] == [
+        "data.download", "server.insecure", "injector.tcp", "injector.insecure",
+    ]  # fmt: skip
     for flag in ("--insecure", "--server.insecure"):
         assert shown(capsys, flag)["server.insecure"] is True
     assert shown(capsys, "--set", "server.insecure=true", "--no-insecure")["server.insecure"] is False

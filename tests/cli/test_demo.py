@@ -33,7 +33,7 @@ PROGRESS = {
     "loss": 1.25,
     "staleness_mean": None,
     "updates_per_s": 2.0,
-    "clients": {"waiting": 1, "working": 2, "contributed": 4, "lost": 8},
+    "clients": {"waiting": 1, "working": 2, "contributed": 4, "unavailable": 0, "lost": 8},
     "elapsed_s": 1.5,
 }
 FINISHED = {

@@ -1,12 +1,13 @@
 """From what a server says to a client's own settings: both sides make the same parts of it."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
 from unstale.client import prepare
-from unstale.client.prepare import workplace_of
+from unstale.client.prepare import durations_of, workplace_of
 from unstale.config import Settings, parts
 from unstale.config.workplace import Workplace
 from unstale.errors import UserError
@@ -204,3 +205,34 @@ def test_a_path_of_this_machine_is_for_data_that_lies_at_one(tmp_path) -> None:
     workplace_of(
         said_by_a_server(Settings(clients=4)), Settings(client={"data_path": str(tmp_path / "mine.npz")})
     )
+
+
+def test_a_task_takes_as_long_as_the_devices_of_the_clients_own_scenario_say(tmp_path: Path) -> None:
+    # 3 * (2 + 0.5 * 4 steps) s; twice that with the scenario's time scale; nothing for clients in no group.
+    scenario = tmp_path / "slow.yaml"
+    scenario.write_text(
+        "groups: [{name: slow, clients: [4, 5], device: {task: 2.0, step_s: 0.5, factor: 3}}]\n"
+    )
+    own = Settings(clients=1, scenario={"name": str(scenario), "time_scale": 2.0})
+    duration_s = durations_of(said_by_a_server(Settings(clients=6)), own)
+    assert [duration_s(client_id, 0, 4) for client_id in (3, 4, 5)] == [0.0, 24.0, 24.0]
+
+
+def test_whose_devices_are_slow_may_depend_on_the_data_of_the_servers_run(tmp_path: Path) -> None:
+    scenario = tmp_path / "fives.yaml"
+    scenario.write_text("groups: [{name: fives, clients: {holding: 5, top: 2}, device: {task: 1.0}}]\n")
+    server = Settings(clients=6, seed=4, partition={"name": "dirichlet", "alpha": 0.1})
+    own = Settings(clients=3, partition={"name": "iid"}, scenario={"name": str(scenario)})
+    duration_s = durations_of(said_by_a_server(server), own)
+    dataset = parts.dataset(server)
+    fives = [int((dataset.labels_train_N[share] == 5).sum()) for share in parts.shares(server, dataset)]
+    most = sorted(range(6), key=lambda client_id: fives[client_id])[-2:]
+    assert {client_id for client_id in range(6) if duration_s(client_id, 0, 1)} == set(most)
+
+
+def test_a_scenario_with_clients_that_the_run_has_not_is_one_sentence(tmp_path: Path) -> None:
+    scenario = tmp_path / "many.yaml"
+    scenario.write_text("groups: [{name: many, clients: [70], device: {task: 1.0}}]\n")
+    own = Settings(clients=100, scenario={"name": str(scenario)})
+    with pytest.raises(UserError, match=r"many.*70"):
+        durations_of(said_by_a_server(Settings(clients=6)), own)

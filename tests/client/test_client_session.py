@@ -171,9 +171,89 @@ def test_a_newer_task_takes_the_place_of_an_older_one() -> None:
 def test_a_heartbeat_goes_out_every_heartbeat_s() -> None:
     session = session_that_is_in()
     assert session.tick(1.9) == []
-    assert session.tick(2.0) == [Send(message=Heartbeat(number=0, version=0))]
+    assert session.tick(2.0) == [Send(message=Heartbeat(number=0, version=0, newest_task=0))]
     assert session.due_s == 4.0
-    assert session.tick(4.0) == [Send(message=Heartbeat(number=1, version=0))]
+    assert session.tick(4.0) == [Send(message=Heartbeat(number=1, version=0, newest_task=0))]
+
+
+def beat_of(session: ClientSession) -> Heartbeat:
+    """The heartbeat that it sends when its time has come."""
+    assert session.due_s is not None
+    (send,) = session.tick(session.due_s)
+    assert isinstance(send, Send) and isinstance(send.message, Heartbeat)
+    return send.message
+
+
+def test_a_heartbeat_names_the_newest_task_that_came_and_the_newest_answer_that_was_heard() -> None:
+    session = session_that_is_in()
+    first = beat_of(session)
+    assert (first.newest_task, first.heard) == (0, None)
+    session.received(task(4), MODEL, 2.5)
+    session.received(Heartbeat(number=0, version=0), [], 2.6)
+    second = beat_of(session)
+    assert (second.newest_task, second.heard) == (4, 0)
+    beat_of(session)
+    session.received(Heartbeat(number=2, version=0), [], 6.1)
+    session.received(Heartbeat(number=1, version=0), [], 6.2)  # late, on a path that keeps no order
+    assert beat_of(session).heard == 2
+
+
+def test_an_answer_to_a_heartbeat_that_was_never_sent_is_not_heard() -> None:
+    session = session_with_an_update_sent()
+    beat_of(session)
+    assert session.received(Heartbeat(number=99, version=0), [], 2.1) == []
+    assert beat_of(session).heard is None
+
+
+def test_a_task_whose_update_is_acknowledged_is_still_the_newest() -> None:
+    session = session_with_an_update_sent()
+    session.received(ACCEPTED, [], 1.5)
+    assert beat_of(session).newest_task == 1
+
+
+def test_a_task_that_does_not_fit_or_was_given_back_is_not_named() -> None:
+    session = session_that_is_in()
+    session.received(task(1).model_copy(update={"signature": "f" * 64}), MODEL, 1.0)
+    assert beat_of(session).newest_task == 0
+    session.received(task(2), MODEL, 2.5)
+    session.failed(RUN, 2, "loss is nan")
+    assert beat_of(session).newest_task == 0
+    assert session.received(task(2), MODEL, 4.5) == []  # and yet a copy of it is not done again
+
+
+def test_another_run_has_given_no_task_and_answered_no_heartbeat() -> None:
+    session = session_with_an_update_sent()
+    beat_of(session)
+    session.received(Heartbeat(number=0, version=0), [], 2.1)
+    session.unreachable()
+    session.reachable(3.0)
+    session.received(welcome(run_id="2" * 32), [], 3.1)
+    beat = beat_of(session)
+    assert (beat.number, beat.newest_task, beat.heard) == (1, 0, None)
+
+
+def test_after_a_reconnect_to_the_same_run_it_knows_what_it_had() -> None:
+    session = session_with_an_update_sent()
+    beat_of(session)
+    session.received(Heartbeat(number=0, version=0), [], 2.1)
+    session.unreachable()
+    session.reachable(3.0)
+    session.received(welcome(), [], 3.1)
+    beat = beat_of(session)
+    assert (beat.number, beat.newest_task, beat.heard) == (1, 1, 0)
+
+
+def test_a_task_that_the_server_never_gave_is_no_reason_to_ignore_those_it_gives() -> None:
+    session = session_that_is_in()
+    damaged = task(2**60)  # its id was, on the way
+    session.received(damaged, MODEL, 1.0)
+    session.trained(RUN, update(2**60), DELTA)
+    assert session.received(task(3), MODEL, 1.2) == []
+    session.received(
+        Ack(task_id=2**60, outcome="rejected", first_outcome="rejected", reason=Reason.UNKNOWN_TASK), [], 1.5
+    )
+    assert beat_of(session).newest_task == 0
+    assert session.received(task(3), MODEL, 2.5) == [Train(welcome=welcome(), task=task(3), parcel=MODEL)]
 
 
 def test_an_update_is_sent_again_when_a_later_heartbeat_is_answered_before_its_ack() -> None:

@@ -1,6 +1,7 @@
 """What the worker makes of a job, and of the verdict on it."""
 
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from math import inf, nan
 from typing import Any, cast
@@ -12,7 +13,17 @@ from torch import Tensor, nn
 
 from support.wire import RUN, welcome
 from unstale import translate
-from unstale.client.worker import Crashed, Failed, Job, ReceivedModel, Result, Settlement, Trained, Worker
+from unstale.client.worker import (
+    Crashed,
+    Durations,
+    Failed,
+    Job,
+    ReceivedModel,
+    Result,
+    Settlement,
+    Trained,
+    Worker,
+)
 from unstale.config.workplace import Workplace
 from unstale.flat import FlatModel
 from unstale.training.evaluate import Evaluation
@@ -43,6 +54,9 @@ class FakeTrainer:
             loss=self.loss,
             learning_rate=rate,
         )
+
+    def steps_of(self, client_id: int) -> int:
+        return 10 + client_id
 
     def keep(self, client_id: int, number: int) -> None:
         self.told.append(("keep", client_id, number))
@@ -91,7 +105,10 @@ def settlement(number: int, *, accepted: bool, run_id: str = RUN) -> Settlement:
 
 
 def done(
-    trainer: FakeTrainer, *jobs: Job | Settlement, module: nn.Module | None = None
+    trainer: FakeTrainer,
+    *jobs: Job | Settlement,
+    module: nn.Module | None = None,
+    durations: Callable[[Welcome], Durations] | None = None,
 ) -> tuple[list[Result], list[str]]:
     """What a worker posts for these, in order, and the runs that it prepared for."""
     model = FlatModel(module or nn.Linear(1, 1))
@@ -112,7 +129,7 @@ def done(
         finished.set()
         return False
 
-    worker = Worker(prepare, posted.append)
+    worker = Worker(prepare, posted.append, durations)
     worker.start()
     for one in jobs:
         worker.submit(one)
@@ -196,6 +213,17 @@ def test_another_run_is_another_workplace_and_a_job_nobody_wants_is_left() -> No
     )
     assert prepared == [RUN, OTHER_RUN]
     assert len(posted) == len(trainer.told) == 3
+
+
+@pytest.mark.parametrize("loss", [1.0, nan])
+def test_a_result_says_how_long_its_task_takes_on_the_device_of_its_client(loss: float) -> None:
+    def durations(said: Welcome) -> Durations:
+        return lambda client_id, number, steps: 100.0 * client_id + 10.0 * number + steps
+
+    ((plain,), _) = done(FakeTrainer(loss), job(1.0, 2.0, number=3))
+    ((slow,), _) = done(FakeTrainer(loss), job(1.0, 2.0, number=3), durations=durations)
+    assert isinstance(plain, Trained | Failed) and isinstance(slow, Trained | Failed)
+    assert (plain.duration_s, slow.duration_s) == (0.0, 100.0 + 30.0 + 11.0)
 
 
 def test_what_the_worker_dies_of_is_posted() -> None:

@@ -76,6 +76,8 @@ OTHER = {
     "trigger.wait_s": 2.5,
     "selector.name": "random",
     "selector.size": 4,
+    "scenario.name": "lte",
+    "scenario.time_scale": 0.1,
     "server.address": "tcp://127.0.0.1:6000",
     "server.http_address": "127.0.0.1:6001",
     "server.heartbeat_s": 1.5,
@@ -88,8 +90,15 @@ OTHER = {
     "client.count": 5,
     "client.patience_s": 30.0,
     "client.data_path": "/data/digits.npz",
-    "simulation.latency.name": "fixed",
-    "simulation.latency.mean_s": 0.25,
+    "injector.address": "tcp://127.0.0.1:6002",
+    "injector.upstream": "tcp://10.0.0.1:6000",
+    "injector.http_address": "127.0.0.1:6003",
+    "injector.in_flight_bytes_max": 10_000_000,
+    "injector.patience_s": 3.0,
+    "injector.tcp": True,
+    "injector.insecure": True,
+    "simulation.backend": "loop",
+    "simulation.processes": 2,
 }
 """For each key a value that is not its default."""
 
@@ -203,13 +212,22 @@ WRONG_FILES = {
         "FILE, line 2: unknown key 'learning_rat' in training; did you mean 'learning_rate'?"
     ),
     "trigger: {size: 1}": "FILE, line 1: unknown key 'size' in trigger; expected one of k, name, wait_s",
-    "simulation:\n  latency:\n    mean: 1": (
-        "FILE, line 3: unknown key 'mean' in simulation.latency; did you mean 'mean_s'?"
+    "training:\n  schedule:\n    warm: 1": (
+        "FILE, line 3: unknown key 'warm' in training.schedule; did you mean 'warmup'?"
+    ),
+    "scenario: lte": "FILE, line 1: scenario is 'lte', expected a mapping of keys",
+    "scenario: {time_scale: 0}": "FILE, line 1: scenario.time_scale is 0, expected a number > 0 and <= 1,000,000",
+    "injector: {in_flight_bytes_max: 5}": (
+        "FILE, line 1: injector.in_flight_bytes_max is 5, expected a whole number from 1,048,576 to 1,099,511,627,776"
+    ),
+    "injector: {address: 'tcp://0.0.0.0:5556'}": (
+        "injector.address is 'tcp://0.0.0.0:5556', where other machines could connect in plain text, "
+        "expected a loopback address like 127.0.0.1, or injector.insecure true"
     ),
     "zzz: 1": (
         "FILE, line 1: unknown key 'zzz'; expected one of client, clients, data, device, evaluate_clients_every, "
-        "evaluate_every, min_clients, model, partition, policy, rounds, save_model, seed, selector, server, "
-        "simulation, threads, training, trigger"
+        "evaluate_every, injector, min_clients, model, partition, policy, rounds, save_model, scenario, seed, "
+        "selector, server, simulation, threads, training, trigger"
     ),
     "rounds: many": "FILE, line 1: rounds is 'many', expected a whole number from 1 to 1,000,000,000",
     "rounds: 0": "FILE, line 1: rounds is 0, expected a whole number from 1 to 1,000,000,000",

@@ -67,6 +67,6 @@ def test_what_is_shown_as_resolved_loads_to_the_same_settings(tmp_path: Path) ->
 
 
 def test_as_variables_the_keys_that_were_given_are_given_and_no_others() -> None:
-    given = {"UNSTALE_ROUNDS": "200", "UNSTALE_SIMULATION__LATENCY__MEAN_S": "2.0"}
+    given = {"UNSTALE_ROUNDS": "200", "UNSTALE_SCENARIO__TIME_SCALE": "2.0"}
     assert as_variables(load(variables=given)) == given
     assert as_variables(Settings()) == {}

@@ -110,12 +110,27 @@ class Driver:
         return told[1:]
 
     def fail(self, client_id: int, task_id: int | None = None) -> list[str]:
-        open_id = self.coordinator.membership.clients[client_id].tasks.open_id
         return self.handle(
-            events.TaskFailed(
-                client_id=client_id, task_id=open_id if task_id is None else task_id, at_s=self.now_s
+            events.TaskFailed(client_id=client_id, task_id=self._open_id(client_id, task_id), at_s=self.now_s)
+        )
+
+    def decline(self, client_id: int, task_id: int | None = None) -> list[str]:
+        return self.handle(
+            events.TaskDeclined(
+                client_id=client_id, task_id=self._open_id(client_id, task_id), at_s=self.now_s
             )
         )
+
+    def lose(self, client_id: int, task_id: int | None = None) -> list[str]:
+        """The task is known not to have reached the client."""
+        return self.handle(
+            events.TaskLost(client_id=client_id, task_id=self._open_id(client_id, task_id), at_s=self.now_s)
+        )
+
+    def _open_id(self, client_id: int, task_id: int | None) -> int:
+        open_id = self.coordinator.membership.clients[client_id].tasks.open_id if task_id is None else task_id
+        assert open_id is not None
+        return open_id
 
     def applied(self) -> list[str]:
         return self.handle(events.RoundApplied(version=self.coordinator.version + 1, at_s=self.now_s))
@@ -138,6 +153,8 @@ def drive() -> Any:
         k: int | None = None,
         wait_s: float | None = None,
         size: int | None = None,
+        selector: str | None = None,
+        availability: tuple[float, ...] | None = None,
         **others: Any,
     ) -> Driver:
         settings: dict[str, Any] = {
@@ -147,7 +164,11 @@ def drive() -> Any:
             CoordinatorSettings(
                 clients=clients,
                 trigger=TriggerSettings(name=trigger, k=k, wait_s=wait_s),
-                selector=SelectorSettings(name="all" if size is None else "random", size=size),
+                selector=SelectorSettings(
+                    name=selector or ("all" if size is None else "random"),
+                    size=size,
+                    availability=availability,
+                ),
                 **settings,
             )
         )

@@ -27,7 +27,7 @@ def test_states_are_counted(drive):
     # Client 4 is lost, and what frees a place gives the waiting client a task.
     assert driver.at(10.0).fire("lease") == ["task 1 #8 v0 n1", "set lease 15"]
     assert driver.coordinator.clients_by_state == {
-        "absent": 1, "waiting": 0, "working": 2, "contributed": 1, "lost": 1, "left": 1
+        "absent": 1, "waiting": 0, "working": 2, "contributed": 1, "unavailable": 0, "lost": 1, "left": 1
     }  # fmt: skip
     assert [driver.coordinator.is_active(client_id) for client_id in range(6)] == [
         True, True, False, True, False, False

@@ -37,6 +37,9 @@ ORDER = (
 def all_settings(draw: st.DrawFn, name: str) -> CoordinatorSettings:
     clients = draw(st.integers(1, 5))
     size = draw(st.none() | st.integers(1, clients))
+    in_rounds = TRIGGERS[name].in_rounds
+    sized = ("random", "availability", "round-robin") if in_rounds else ("random", "availability")
+    stale = st.dictionaries(st.integers(0, clients - 1), st.integers(1, 3)) if in_rounds else st.just({})
     k_max = clients if size is None or name == "buffered" else size
     return CoordinatorSettings(
         clients=clients,
@@ -46,13 +49,18 @@ def all_settings(draw: st.DrawFn, name: str) -> CoordinatorSettings:
             k=draw(st.integers(1, k_max)) if name in ("k-sync", "k-async", "buffered") else None,
             wait_s=WAIT_S if name == "deadline" else None,
         ),
-        selector=SelectorSettings(name="all" if size is None else "random", size=size),
+        selector=SelectorSettings(
+            name="all" if size is None else draw(st.sampled_from(sized)),
+            size=size,
+            availability=tuple(0.5 + index % 2 / 4 for index in range(clients)),
+        ),
         seed=draw(st.integers(0, 3)),
         lease_s=LEASE_S,
         evaluate_every=draw(st.integers(1, 3)),
         retry_s=RETRY_S,
         min_clients=draw(st.none() | st.integers(1, clients)),
         once_a_cycle=name in ("k-async", "async") and size is None and draw(st.booleans()),
+        stale_rounds=draw(stale),
     )
 
 
@@ -63,7 +71,8 @@ class Shells(RuleBasedStateMachine):
     was sent. arrived: accepted updates as (client, task id, handle, base version), in order of arrival.
     waiting: those that no round has taken. had_turn: where clients contribute once a cycle, who has in this one.
     fruitless: tasks in a row that ended without an accepted update, by a failure or a refusal; in_vain: whether one
-    did since the round was opened or played again.
+    did since the round was opened or played again. unavailable: the version in which a client last declined a task,
+    unless it has left or been lost since.
     """
 
     trigger: ClassVar[str]
@@ -80,6 +89,8 @@ class Shells(RuleBasedStateMachine):
         self.waiting: list[tuple[int, int, int, int]] = []
         self.had_turn: set[int] = set()
         self.fruitless = 0
+        self.declined = 0
+        self.unavailable: dict[int, int] = {}
         self.in_vain = False
         self.handles = 0
         self.free_handles: set[int] = set()
@@ -162,6 +173,38 @@ class Shells(RuleBasedStateMachine):
         client, task_id = data.draw(st.sampled_from(sorted(self.given)))
         self.tell(events.TaskFailed(client_id=client, task_id=task_id, at_s=self.now_s))
 
+    @precondition(lambda self: self.newest)
+    @rule(data=st.data())
+    def decline(self, data: st.DataObject) -> None:
+        client = data.draw(st.sampled_from(sorted(self.newest)))
+        self.tell_declined(client, self.newest[client])
+
+    @precondition(lambda self: self.given)
+    @rule(data=st.data())
+    def decline_some_task(self, data: st.DataObject) -> None:
+        self.tell_declined(*data.draw(st.sampled_from(sorted(self.given))))
+
+    @precondition(lambda self: self.newest)
+    @rule()
+    def everybody_at_work_declines(self) -> None:
+        """One after the other, those who are asked in their place too."""
+        for _ in range(self.clients):
+            for client in self.coordinator.membership.clients:
+                if client.tasks.open_id is not None:
+                    self.tell_declined(client.client_id, client.tasks.open_id)
+                    self.everything_fits()
+
+    @precondition(lambda self: self.given)
+    @rule(data=st.data())
+    def lose_a_task(self, data: st.DataObject) -> None:
+        client, task_id = data.draw(st.sampled_from(sorted(self.given)))
+        awaited = self.coordinator.awaits(client, task_id) and not self.finished
+        number = self.coordinator.tasks_given
+        self.tell(events.TaskLost(client_id=client, task_id=task_id, at_s=self.now_s))
+        # Exactly then another takes its place, and the client is at work as before.
+        assert self.coordinator.tasks_given == number + awaited
+        assert not awaited or self.newest[client] > task_id
+
     @rule(seconds=st.sampled_from([0.5, 1.0, 3.0, 11.0]))
     def pass_time(self, seconds: float) -> None:
         until_s = self.now_s + seconds
@@ -190,6 +233,7 @@ class Shells(RuleBasedStateMachine):
         assert self.timers == self.coordinator.timers
         assert self.coordinator.accepted == len(self.arrived)
         assert self.coordinator.fruitless == self.fruitless
+        assert self.coordinator.declined == self.declined
         assert self.coordinator.updates_by_outcome["rejected"] >= sum(
             verdict != "accepted" for verdict, _ in self.first_verdicts.values()
         )
@@ -245,6 +289,12 @@ class Shells(RuleBasedStateMachine):
             )
         )
 
+    def tell_declined(self, client: int, task_id: int) -> None:
+        if self.coordinator.awaits(client, task_id):
+            self.declined += 1
+            self.unavailable[client] = self.coordinator.version
+        self.tell(events.TaskDeclined(client_id=client, task_id=task_id, at_s=self.now_s))
+
     def fire(self, timer: str, due_s: float) -> None:
         self.now_s = max(self.now_s, due_s)
         del self.timers[timer]
@@ -260,6 +310,11 @@ class Shells(RuleBasedStateMachine):
         told = self.coordinator.handle(event)
         for action in told:
             self.perform(action)
+        self.unavailable = {
+            client: version
+            for client, version in self.unavailable.items()
+            if self.coordinator.is_active(client)
+        }
         if was_finished:
             assert all(isinstance(action, actions.Acknowledge | actions.DiscardUpdate) for action in told)
         # The order in which `handle` promises them, timers aside.
@@ -281,7 +336,11 @@ class Shells(RuleBasedStateMachine):
                 assert (client, task_id) not in self.given
                 assert number == sum(owner == client for owner, _ in self.given)
                 assert task_id > self.newest.get(client, 0)
-                assert version == self.coordinator.version
+                rounds = self.coordinator.settings.stale_rounds.get(client, 0)
+                current = self.coordinator.version
+                assert version == (current - rounds if current >= rounds else current)
+                assert version not in self.forgotten
+                assert self.unavailable.get(client) != current, "it has declined in this round"
                 self.given[client, task_id] = version
                 self.newest[client] = task_id
             case actions.Acknowledge():
@@ -314,7 +373,7 @@ class Shells(RuleBasedStateMachine):
     def taken(self, count: int) -> list[tuple[int, int, int, int]]:
         """What the next round must be made of: the first to arrive, or the first whose clients have a turn."""
         may = [update for update in self.waiting if update[0] not in self.had_turn]
-        if not may and self.had_turn:
+        if self.waiting and not may:
             # A cycle ends early only when nobody at work could still contribute to it.
             working = {
                 c.client_id for c in self.coordinator.membership.clients if c.tasks.open_id is not None

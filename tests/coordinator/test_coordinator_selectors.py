@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from unstale.coordinator.selectors import All, Random
+from unstale.coordinator.selectors import All, LeastAvailable, Random, RoundRobin
 from unstale.seeds import Stream, stream
 
 
@@ -49,6 +49,84 @@ def test_over_many_rounds_random_draws_every_pair_about_equally_often():
     # Six pairs, 1200 / 6 = 200 each on average, with standard deviation sqrt(1200 * 1/6 * 5/6) = 12.9.
     for pair in itertools.combinations(range(4), 2):
         assert abs(pairs.count(pair) - 200) < 65
+
+
+# In turn.
+
+
+@pytest.mark.parametrize(
+    ("version", "chosen"), [(0, [0, 1, 2]), (1, [3, 4, 5]), (2, [0, 6, 7]), (3, [1, 2, 3]), (8, [0, 1, 2])]
+)
+def test_version_t_belongs_to_the_clients_from_t_times_size_on(version, chosen):
+    # Of eight clients three at a time: version 2 begins with 2 * 3 = 6 and goes on after 7 with 0.
+    assert list(RoundRobin(3, 8).choose(range(8), busy=0, seed=0, key=(version,))) == chosen
+
+
+@given(st.data())
+def test_a_turn_is_that_of_the_candidates_among_its_clients(data):
+    clients = data.draw(st.integers(1, 20))
+    size = data.draw(st.integers(1, clients))
+    version = data.draw(st.integers(0, 100))
+    candidates = sorted(data.draw(st.sets(st.integers(0, clients - 1))))
+    turn = {(version * size + place) % clients for place in range(size)}
+    chosen = RoundRobin(size, clients).choose(candidates, busy=0, seed=3, key=(version, 7))
+    assert list(chosen) == sorted(turn.intersection(candidates))
+
+
+def test_over_n_rounds_everybody_has_its_turn_equally_often():
+    turns = [
+        list(RoundRobin(4, 10).choose(range(10), busy=0, seed=0, key=(version,))) for version in range(10)
+    ]
+    assert sorted(itertools.chain(*turns)) == sorted([*range(10)] * 4)
+
+
+def test_a_turn_of_clients_that_are_all_away_passes_without_updates(drive):
+    driver = drive("sync", clients=2, size=1, selector="round-robin", min_clients=1)
+    assert driver.join(0)[:2] == ["evaluate v0", "task 0 #1 v0 n0"]
+    assert driver.updates(0) == ["round v0: 0+0"]
+    assert driver.applied() == ["forget v0", "round v1:"]
+    assert driver.applied() == ["forget v1", "task 0 #3 v2 n1"]
+
+
+def test_a_turn_of_clients_that_decline_goes_to_nobody_else(drive):
+    driver = drive("sync", clients=3, size=1, selector="round-robin")
+    assert told_to(driver.start()) == [0]
+    assert driver.decline(0) == ["round v0:"]
+    assert told_to(driver.applied()) == [1]
+
+
+# Least available first.
+
+
+@given(st.data())
+def test_the_least_available_come_first(data):
+    availability = data.draw(st.lists(st.floats(0.01, 1.0), min_size=1, max_size=12, unique=True))
+    candidates = sorted(data.draw(st.sets(st.integers(0, len(availability) - 1))))
+    size, busy = data.draw(st.integers(1, 12)), data.draw(st.integers(0, 14))
+    selector = LeastAvailable(size, tuple(availability))
+    chosen = selector.choose(candidates, busy=busy, seed=1, key=(3,))
+    by_availability = sorted(candidates, key=lambda client_id: availability[client_id])
+    assert list(chosen) == sorted(by_availability[: max(0, size - busy)])
+
+
+def test_among_equally_available_clients_every_pair_is_drawn_about_equally_often():
+    selector = LeastAvailable(3, (0.5, 0.5, 0.1, 0.5, 0.5, 0.9))
+    chosen = [tuple(selector.choose(range(6), busy=0, seed=1, key=(key,))) for key in range(1200)]
+    # Client 2 always, 5 never; six pairs of the others, 200 each on average, with standard deviation 12.9.
+    for first, second in itertools.combinations((0, 1, 3, 4), 2):
+        assert abs(chosen.count(tuple(sorted((first, second, 2)))) - 200) < 65
+
+
+def test_the_place_of_a_client_that_declines_goes_to_the_next_in_line(drive):
+    driver = drive("sync", clients=4, size=2, selector="availability", availability=(0.9, 0.2, 0.5, 0.4))
+    assert told_to(driver.start()) == [1, 3]
+    assert told_to(driver.decline(1)) == [2]
+    assert told_to(driver.decline(3)) == [0]
+    assert driver.updates(2, 0) == ["round v0: 2+0 0+0"]
+    assert told_to(driver.applied()) == [1, 3]
+
+
+# In a run.
 
 
 @pytest.mark.parametrize("trigger", ["sync", "k-sync"])

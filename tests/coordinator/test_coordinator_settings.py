@@ -1,5 +1,6 @@
 """Settings that cannot be, each told in one sentence."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -86,6 +87,11 @@ def test_a_wrong_trigger_is_told_in_one_sentence(given, sentence):
         ({"name": "random"}, "selector 'random' needs selector.size, and none was given"),
         ({"name": "all", "size": 3}, "selector 'all' takes no selector.size, got 3; leave it out"),
         ({"name": "random", "size": 0}, "selector.size is 0, expected at least 1 client"),
+        ({"name": "round-robin"}, "selector 'round-robin' needs selector.size, and none was given"),
+        (
+            {"name": "availability", "size": 3},
+            "selector 'availability' needs a scenario with a dropout by rounds, and none was given",
+        ),
     ],
 )
 def test_a_wrong_selector_is_told_in_one_sentence(given, sentence):
@@ -115,6 +121,24 @@ def test_a_wrong_selector_is_told_in_one_sentence(given, sentence):
             {"selector": SelectorSettings(name="random", size=2)},
             "trigger.k is 3 with selector.size 2, expected at most 2: "
             "a k-async round never sees more updates than clients that were selected",
+        ),
+        (
+            {"selector": SelectorSettings(name="round-robin", size=5)},
+            "selector.name is 'round-robin' with trigger 'k-async', expected trigger sync or k-sync or deadline: "
+            "it gives each round to the clients whose turn it is",
+        ),
+        (
+            {"stale_rounds": {3: 5}},
+            "trigger.name is 'k-async' with clients that are stale by a number of rounds, expected sync or k-sync or "
+            "deadline: in other loops staleness comes from latency",
+        ),
+        (
+            {"trigger": TriggerSettings(name="sync"), "stale_rounds": {10: 1}},
+            "stale_rounds names client 10 with 10 clients, expected 0 to 9",
+        ),
+        (
+            {"trigger": TriggerSettings(name="sync"), "stale_rounds": {4: 0}},
+            "stale_rounds of client 4 is 0, expected at least 1",
         ),
     ],
 )
@@ -152,3 +176,25 @@ def test_a_buffer_may_be_larger_than_the_number_of_busy_clients():
         trigger=TriggerSettings(name="buffered", k=3), selector=SelectorSettings(name="random", size=2)
     )
     assert made.round_size_max == 3
+
+
+def test_stale_rounds_are_kept_as_a_copy_that_cannot_be_written_to():
+    given = {3: 5}
+    made = settings(trigger=TriggerSettings(name="sync"), stale_rounds=given)
+    given[4] = 1
+    assert made.stale_rounds == {3: 5}
+    assert made.stale_rounds_max == 5
+    with pytest.raises(TypeError):
+        made.stale_rounds[4] = 1  # type: ignore[index]
+    assert replace(made, rounds=7).stale_rounds == {3: 5}
+
+
+def test_without_stale_clients_every_task_is_on_the_current_version():
+    assert settings().stale_rounds == {}
+    assert settings().stale_rounds_max == 0
+
+
+@pytest.mark.parametrize("name", ["all", "random"])
+def test_a_selector_that_has_no_use_for_availability_passes_it_over(name):
+    selector = SelectorSettings(name=name, size=None if name == "all" else 3, availability=(0.5,) * 10)
+    assert settings(selector=selector).round_size_max == 3

@@ -1,12 +1,15 @@
-"""Print a digest of every action of one random run for each trigger and selector. A program, for the
-determinism test."""
+"""Print a digest of every action of random runs for each trigger and selector, with and without tasks that are declined
+and lost. A program, for the determinism test."""
 
 import hashlib
 import sys
+from collections.abc import Mapping
+from types import MappingProxyType
 
 from unstale.coordinator import actions, events
 from unstale.coordinator.machine import Coordinator
 from unstale.coordinator.settings import CoordinatorSettings, SelectorSettings, TriggerSettings
+from unstale.coordinator.triggers import TRIGGERS as TRIGGER_TYPES
 from unstale.seeds import Stream, stream
 
 CLIENTS, STEPS = 12, 1500
@@ -19,12 +22,22 @@ TRIGGERS = (
     TriggerSettings(name="deadline", wait_s=3.0),
 )
 SELECTORS = (SelectorSettings(), SelectorSettings(name="random", size=5))
+IN_TURN = SelectorSettings(name="round-robin", size=5)
+LEAST_AVAILABLE = SelectorSettings(name="availability", size=5, availability=(0.2, 0.5, 0.5, 0.9) * 3)
 
 
 def trace(
-    trigger: TriggerSettings, selector: SelectorSettings, *, once_a_cycle: bool
+    trigger: TriggerSettings,
+    selector: SelectorSettings,
+    *,
+    once_a_cycle: bool = False,
+    stale_rounds: Mapping[int, int] = MappingProxyType({}),
+    tasks_go_astray: bool = False,
 ) -> list[actions.Action]:
-    """All actions of a run in which the next thing to happen, and to whom, is drawn."""
+    """All actions of a run in which the next thing to happen, and to whom, is drawn.
+
+    tasks_go_astray: whether clients decline tasks, too, and tasks are lost.
+    """
     coordinator = Coordinator(
         CoordinatorSettings(
             clients=CLIENTS,
@@ -36,6 +49,7 @@ def trace(
             evaluate_every=5,
             retry_s=1.0,
             once_a_cycle=once_a_cycle,
+            stale_rounds=stale_rounds,
         )
     )
     draws = stream(1, Stream.LATENCY, 0, 0)
@@ -54,6 +68,9 @@ def trace(
             event = events.ClientJoined(client_id=client.client_id, at_s=now_s)
         elif draws.random() < 0.02:
             event = events.ClientLeft(client_id=client.client_id, at_s=now_s)
+        elif tasks_go_astray and client.tasks.open_id is not None and draws.random() < 0.4:
+            kind = events.TaskDeclined if draws.random() < 0.7 else events.TaskLost
+            event = kind(client_id=client.client_id, task_id=client.tasks.open_id, at_s=now_s)
         elif client.tasks.open_id is not None and draws.random() < 0.7:
             defect = "non-finite" if draws.random() < 0.1 else None
             event = events.UpdateArrived(
@@ -79,4 +96,10 @@ if __name__ == "__main__":
             cycles = (False, True) if with_cycles else (False,)
             for once_a_cycle in cycles:
                 digest.update(repr(trace(trigger, selector, once_a_cycle=once_a_cycle)).encode())
+    for trigger in TRIGGERS:
+        in_rounds = TRIGGER_TYPES[trigger.name].in_rounds
+        stale_rounds = {1: 1, 4: 3} if in_rounds else {}
+        for selector in (*SELECTORS, LEAST_AVAILABLE, *([IN_TURN] if in_rounds else [])):
+            run = trace(trigger, selector, stale_rounds=stale_rounds, tasks_go_astray=True)
+            digest.update(repr(run).encode())
     sys.stdout.write(digest.hexdigest())

@@ -124,7 +124,9 @@ def test_every_number_of_a_run_under_way() -> None:
         assert total(by_name["unstale_device_memory_bytes"], "unstale_device_memory_bytes") == 0
 
         clients = {one.labels["state"]: one.value for one in by_name["unstale_clients"].samples}
-        assert clients == {"absent": 0, "waiting": 1, "working": 1, "contributed": 1, "lost": 0, "left": 0}
+        assert clients == {
+            "absent": 0, "waiting": 1, "working": 1, "contributed": 1, "unavailable": 0, "lost": 0, "left": 0,
+        }  # fmt: skip
 
 
 def test_health_and_readiness_from_before_the_run_to_after_its_end() -> None:

@@ -3,131 +3,23 @@
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
 from dataclasses import replace
 from math import inf, nan
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
-import torch
 from torch import Tensor
 
 from support.running import small
-from unstale.coordinator import actions, events
-from unstale.coordinator.machine import Coordinator
-from unstale.coordinator.settings import CoordinatorSettings, SelectorSettings, TriggerSettings
+from support.virtual import OneNumber, Trace, drawn, one_number, still, update_of
+from unstale.coordinator import actions
+from unstale.coordinator.settings import TriggerSettings
 from unstale.errors import UserError
-from unstale.learner.learner import Learner
-from unstale.learner.updates import Staging
 from unstale.metrics.progress import Outcome, Progress
-from unstale.policies import create
-from unstale.simulator import latency
 from unstale.simulator.assemble import simulation
-from unstale.simulator.latency import Latency
-from unstale.simulator.simulation import Parts, Simulation
-from unstale.training.evaluate import Evaluation
+from unstale.toxics.delay import Constant
 from unstale.training.local import LocalUpdate
-from unstale.training.trainer import Trainer
-
-Train = Callable[[int, int, Tensor, float], LocalUpdate]
-
-
-def update_of(value: float, *, loss: float = 1.0) -> LocalUpdate:
-    return LocalUpdate(
-        vector_d=torch.tensor([value]),
-        kind="gradient",
-        num_examples=1,
-        batch_examples=1,
-        steps=1,
-        loss=loss,
-        learning_rate=1.0,
-    )
-
-
-class OneNumber:
-    """A model of one parameter, which costs nothing. train: what a task makes of its base model.
-
-    settled: client, number of the task, and whether its update was accepted. accuracy: of the client's own evaluation.
-    """
-
-    def __init__(self, train: Train) -> None:
-        self._train = train
-        self.settled: list[tuple[int, int, bool]] = []
-        self.asked: list[tuple[int, float]] = []
-
-    def train(self, client_id: int, number: int, base_d: Tensor, rate: float, **_: None) -> LocalUpdate:
-        return self._train(client_id, number, base_d, rate)
-
-    def keep(self, client_id: int, number: int) -> None:
-        self.settled.append((client_id, number, True))
-
-    def drop(self, client_id: int, number: int) -> None:
-        self.settled.append((client_id, number, False))
-
-    def evaluate_own(self, client_id: int, base_d: Tensor, buffers_b: None) -> Evaluation:
-        self.asked.append((client_id, float(base_d[0])))
-        return Evaluation(accuracy=client_id / 10, loss=1.0, class_accuracy=(), examples=1)
-
-
-def one_number(
-    train: Train | OneNumber,
-    tasks_take: Latency,
-    *,
-    clients: int,
-    rounds: int,
-    trigger: TriggerSettings,
-    observe: Any = None,
-    on_progress: Callable[[Progress], None] = lambda _: None,
-    evaluate_clients_every: int | None = None,
-) -> Simulation:
-    settings = CoordinatorSettings(
-        clients=clients,
-        rounds=rounds,
-        trigger=trigger,
-        selector=SelectorSettings(name="all"),
-        seed=0,
-        lease_s=inf,
-        evaluate_every=10**6,
-        retry_s=1.0,
-    )
-    policy = create("fedbuff", dimension=1, clients=clients, device="cpu")
-    return Simulation(
-        Parts(
-            coordinator=Coordinator(settings),
-            learner=Learner(torch.zeros(1), policy, learning_rate=lambda counted: 1.0, keep_versions=True),
-            staging=Staging(1, settings.round_size_max, blocks_max=clients + 3),
-            trainer=cast(Trainer, train if isinstance(train, OneNumber) else OneNumber(train)),
-            evaluate=lambda version: Evaluation(
-                accuracy=0.5, loss=float(version.model_d[0]), class_accuracy=(0.5, None), examples=2
-            ),
-            save=lambda version, number: None,
-            clients=clients,
-            rounds=rounds,
-            evaluate_clients_every=evaluate_clients_every,
-        ),
-        tasks_take,
-        on_progress=on_progress,
-        observe=observe,
-    )
-
-
-def still(client_id: int, number: int, base_d: Tensor, rate: float) -> LocalUpdate:
-    return update_of(1e-30)  # as good as nothing, but a zero would be refused
-
-
-class Trace:
-    """What a simulation told its observer."""
-
-    def __init__(self) -> None:
-        self.told: list[tuple[events.Event, Sequence[actions.Action]]] = []
-
-    def __call__(self, event: events.Event, what_to_do: Sequence[actions.Action]) -> None:
-        self.told.append((event, what_to_do))
-
-    @property
-    def arrivals(self) -> list[tuple[float, int]]:
-        return [(e.at_s, e.client_id) for e, _ in self.told if isinstance(e, events.UpdateArrived)]
 
 
 def outcome_of(**changes: Any) -> Outcome:
@@ -150,7 +42,7 @@ def test_the_mean_staleness_counted_from_1_is_the_clients_over_k(clients: int, k
     # algorithms.md 4.1: K of N clients are taken each round, so each waits N / K rounds from model to aggregation.
     run = one_number(
         still,
-        latency.exponential(3, 1.0),
+        drawn(clients, seed=3),
         clients=clients,
         rounds=4000 // k,
         trigger=TriggerSettings(name="k-async", k=k),
@@ -159,7 +51,8 @@ def test_the_mean_staleness_counted_from_1_is_the_clients_over_k(clients: int, k
 
 
 def test_with_fixed_latency_a_synchronous_round_takes_one_task_and_nothing_is_stale() -> None:
-    run = one_number(still, latency.fixed(0, 2.0), clients=5, rounds=10, trigger=TriggerSettings(name="sync"))
+    fixed = drawn(5, Constant(value_s=2.0), jitter=(1, 1.001))
+    run = one_number(still, fixed, clients=5, rounds=10, trigger=TriggerSettings(name="sync"))
     outcome = run.run()
     assert outcome.staleness_mean == 0
     assert 10 * 2.0 <= outcome.seconds < 10 * 2.002
@@ -381,7 +274,7 @@ def test_a_task_that_diverges_now_and_then_is_given_again() -> None:
 def test_a_run_in_which_every_task_diverges_ends_with_a_sentence(trigger: str, diverged: LocalUpdate) -> None:
     run = one_number(
         lambda client_id, number, base_d, rate: diverged,
-        latency.exponential(0, 1.0),
+        drawn(3),
         clients=3,
         rounds=1000,
         trigger=TriggerSettings(name=trigger, k=2 if trigger in ("k-async", "buffered") else None),

@@ -56,14 +56,16 @@ def compute(
     task = LocalTask(
         base_d=base_d,
         learning_rate=learning_rate,
-        rng=draws or rng(),
+        batches=training.batches(labels_n, draws or rng()),
         seed=seed,
         buffers_b=buffers_b,
         extra_d=0.01 * base_d if training.needs_extra else None,
     )
     state = {}
     if training.keeps_state:
-        first = training.compute(model, inputs_nX, labels_n, replace(task, rng=rng(9)), {})
+        first = training.compute(
+            model, inputs_nX, labels_n, replace(task, batches=training.batches(labels_n, rng(9))), {}
+        )
         state = first.state
     return training.compute(model, inputs_nX, labels_n, task, state)
 
@@ -179,7 +181,8 @@ def test_the_states_that_a_client_has_kept_are_not_written_to(training):
     state = {"trained_d": base_d + 0.1, "control_d": 0.1 * base_d}
     before = {key: tensor.clone() for key, tensor in state.items()}
     extra_d = torch.ones_like(base_d)
-    task = LocalTask(base_d=base_d, learning_rate=0.1, rng=rng(), seed=0, extra_d=extra_d)
+    batches = training.batches(labels_n, rng())
+    task = LocalTask(base_d=base_d, learning_rate=0.1, batches=batches, seed=0, extra_d=extra_d)
     update = training.compute(model, inputs_nX, labels_n, task, state)
     assert all(torch.equal(state[key], before[key]) for key in before)
     assert torch.equal(extra_d, torch.ones_like(base_d))
@@ -226,7 +229,8 @@ def test_a_gradient_moves_the_average_of_batch_norm_by_a_tenth():
 
 def test_a_model_with_buffers_is_not_trained_without_them():
     model, base_d, inputs_nX, labels_n = batch_normed()
-    task = LocalTask(base_d=base_d, learning_rate=0.1, rng=rng(), seed=0)
+    batches = Gradient().batches(labels_n, rng())
+    task = LocalTask(base_d=base_d, learning_rate=0.1, batches=batches, seed=0)
     with pytest.raises(AssertionError, match="buffers go with each version"):
         Gradient().compute(model, inputs_nX, labels_n, task, {})
 

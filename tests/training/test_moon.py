@@ -31,7 +31,7 @@ def compute(training, model, inputs_nX, labels_n, base_d, state, seed=0):
     task = LocalTask(
         base_d=base_d,
         learning_rate=ETA,
-        rng=rng(),
+        batches=training.batches(labels_n, rng()),
         seed=seed,
         buffers_b=model.buffers_b.clone() if model.buffers_b.numel() else None,
     )

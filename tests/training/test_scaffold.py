@@ -55,14 +55,14 @@ def test_two_clients_and_two_rounds_against_the_equations_in_float64():
             u_N6[i] = w_6 - y_6
             dc_N6[i] = u_N6[i] / (steps * ETA) - c_6
 
+            inputs_n2, labels_n = torch.tensor(INPUTS_NnX[i]), torch.tensor(LABELS_Nn[i])
             task = LocalTask(
                 base_d=torch.from_numpy(w_6).float(),
                 learning_rate=ETA,
-                rng=rng(),
+                batches=training.batches(labels_n, rng()),
                 seed=0,
                 extra_d=torch.from_numpy(c_6).float(),
             )
-            inputs_n2, labels_n = torch.tensor(INPUTS_NnX[i]), torch.tensor(LABELS_Nn[i])
             update = training.compute(logreg(), inputs_n2, labels_n, task, states[i])
             np.testing.assert_allclose(update.vector_d.numpy(), u_N6[i], atol=1e-6)
             np.testing.assert_allclose(update.extra_d.numpy(), dc_N6[i], atol=1e-6)
@@ -81,11 +81,10 @@ def test_without_controls_it_is_sgd_to_the_bit_and_its_control_is_the_mean_gradi
     inputs_n2, labels_n = torch.tensor(INPUTS_NnX[0]), torch.tensor(LABELS_Nn[0])
     base_d = torch.full((6,), 0.1)
 
-    def task():
-        return LocalTask(base_d=base_d, learning_rate=ETA, rng=rng(), seed=0, extra_d=torch.zeros(6))
-
-    ours = Scaffold(batch_size=1, steps=4).compute(model, inputs_n2, labels_n, task(), {})
-    theirs = Sgd(batch_size=1, steps=4).compute(model, inputs_n2, labels_n, task(), {})
+    batches = Sgd(batch_size=1, steps=4).batches(labels_n, rng())
+    task = LocalTask(base_d=base_d, learning_rate=ETA, batches=batches, seed=0, extra_d=torch.zeros(6))
+    ours = Scaffold(batch_size=1, steps=4).compute(model, inputs_n2, labels_n, task, {})
+    theirs = Sgd(batch_size=1, steps=4).compute(model, inputs_n2, labels_n, task, {})
     assert torch.equal(ours.vector_d, theirs.vector_d)
     torch.testing.assert_close(ours.extra_d, theirs.vector_d / (4 * ETA))
 
@@ -95,15 +94,15 @@ def test_a_client_whose_control_equals_the_servers_goes_where_sgd_goes():
     inputs_n2, labels_n = torch.tensor(INPUTS_NnX[1]), torch.tensor(LABELS_Nn[1])
     control_d = torch.tensor([0.5, -0.25, 1.0, 0.0, 2.0, -1.0])
 
-    def task():
-        return LocalTask(base_d=torch.zeros(6), learning_rate=ETA, rng=rng(), seed=0, extra_d=control_d)
-
-    ours = Scaffold(steps=3).compute(model, inputs_n2, labels_n, task(), {"control_d": control_d})
-    assert torch.equal(ours.vector_d, Sgd(steps=3).compute(model, inputs_n2, labels_n, task(), {}).vector_d)
+    batches = Sgd(steps=3).batches(labels_n, rng())
+    task = LocalTask(base_d=torch.zeros(6), learning_rate=ETA, batches=batches, seed=0, extra_d=control_d)
+    ours = Scaffold(steps=3).compute(model, inputs_n2, labels_n, task, {"control_d": control_d})
+    assert torch.equal(ours.vector_d, Sgd(steps=3).compute(model, inputs_n2, labels_n, task, {}).vector_d)
 
 
 def test_it_does_not_train_without_the_servers_control():
-    task = LocalTask(base_d=torch.zeros(6), learning_rate=ETA, rng=rng(), seed=0)
+    batches = Scaffold(steps=1).batches(torch.tensor([0]), rng())
+    task = LocalTask(base_d=torch.zeros(6), learning_rate=ETA, batches=batches, seed=0)
     with pytest.raises(AssertionError, match="control variate"):
         Scaffold(steps=1).compute(logreg(), torch.ones(1, 2), torch.tensor([0]), task, {})
 

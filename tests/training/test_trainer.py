@@ -64,10 +64,10 @@ def test_a_client_trains_on_its_own_share_with_its_own_stream(digits):
     own_n = shares_of(digits)[2]
     update = trainer.train(2, 7, base_d, 0.1)
     model = FlatModel(models.build("digits_cnn", digits.input_shape, digits.classes, seed=0))
-    task = LocalTask(base_d=base_d, learning_rate=0.1, rng=stream(0, Stream.BATCHES, 2, 7), seed=0)
-    expected = Sgd(steps=2).compute(
-        model, digits.train_examples(own_n), digits.labels_train_N[own_n], task, {}
-    )
+    labels_n = digits.labels_train_N[own_n]
+    batches = Sgd(steps=2).batches(labels_n, stream(0, Stream.BATCHES, 2, 7))
+    task = LocalTask(base_d=base_d, learning_rate=0.1, batches=batches, seed=0)
+    expected = Sgd(steps=2).compute(model, digits.train_examples(own_n), labels_n, task, {})
     assert update.num_examples == len(own_n)
     assert torch.equal(update.vector_d, expected.vector_d)
 

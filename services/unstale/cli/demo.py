@@ -24,10 +24,13 @@ from unstale.config import Settings
 from unstale.config.keys import PREFIX
 from unstale.config.write import as_variables
 from unstale.errors import UserError
+from unstale.net.clock import now_s
 
 PROCESSES = 2  # client processes, with half of the clients each
 ROWS = 24  # of the live table, where there is room; older rows scroll out
+LOSSY_HEARTBEAT_S = 0.5  # with a scenario; what was lost is found after one or two
 GOODBYE_S = 30.0  # when no process ends for so long after the result, those that are left are ended
+AFTER_SERVER_S = 5.0  # as long when the server has ended: a client that has not heard of the end never will
 KILL_S = 10.0  # a process that was told to end and is there so long after it is killed
 
 AsJson = Annotated[
@@ -37,11 +40,14 @@ AsJson = Annotated[
 
 @takes_settings(*RUN)
 def demo(settings: Settings, as_json: AsJson = False) -> None:
-    """Train on this machine over loopback sockets: a server, two processes of clients, and what they achieve."""
+    """Train on this machine over loopback sockets: a server, two processes of clients, and what they achieve.
+
+    With --scenario an injector stands between them, and what it does is shown beside what is learned.
+    """
     events: Events = queue.SimpleQueue()
     report.stop_on_signals(events.put)
     console = Console(stderr=as_json)
-    environment = _environment(_on_free_ports(settings))
+    environment = _environment(_for_here(settings))
     with ExitStack() as stack:
 
         def start(*arguments: str) -> Process:
@@ -51,8 +57,12 @@ def demo(settings: Settings, as_json: AsJson = False) -> None:
         server = start("server", "--json")
         listening = _next_fact(events)
         console.print(_introduction(settings, listening), highlight=False, soft_wrap=True)
+        address = listening["address"]
+        if settings.scenario.name is not None:
+            start("inject", "--upstream", address, "--json")
+            address = _next_fact(events)["address"]
         clients = [
-            start("client", "--server", listening["address"], "--first", str(first), "--count", str(count))
+            start("client", "--server", address, "--first", str(first), "--count", str(count))
             for first, count in _shares(settings.clients)
         ]
         finished = _watch(events, console)
@@ -146,14 +156,16 @@ def _go_on_after(event: Process | int) -> None:
 
 
 def _see_off(processes: Sequence[Process], events: Events) -> None:
-    """Wait for the processes to end by themselves, but not for ever. Raises as `_go_on_after`."""
+    """Wait for the processes, of which the server is the first, to end, but not for ever. Raises as `_go_on_after`."""
+    waits_until_s = now_s() + GOODBYE_S
     while any(process.code is None for process in processes):
         try:
-            event = events.get(timeout=GOODBYE_S)
+            event = events.get(timeout=max(0.0, waits_until_s - now_s()))
         except queue.Empty:
             break  # there is a result, and no reason to wait longer for who is left
-        assert not isinstance(event, str), event
-        _go_on_after(event)
+        if not isinstance(event, str):  # the injector goes on telling
+            _go_on_after(event)
+            waits_until_s = now_s() + (GOODBYE_S if processes[0].code is None else AFTER_SERVER_S)
     for process in processes:
         process.check()
 
@@ -164,11 +176,14 @@ def _environment(settings: Settings) -> dict[str, str]:
     return others | as_variables(settings)
 
 
-def _on_free_ports(settings: Settings) -> Settings:
-    server = settings.server.model_copy(
-        update={"address": "tcp://127.0.0.1:0", "http_address": "127.0.0.1:0"}
-    )
-    return settings.model_copy(update={"server": server})
+def _for_here(settings: Settings) -> Settings:
+    """On ports that are free. With a scenario, heartbeats come often, because they find what was lost."""
+    ports = {"address": "tcp://127.0.0.1:0", "http_address": "127.0.0.1:0"}
+    often = settings.scenario.name is not None and "heartbeat_s" not in settings.server.model_fields_set
+    beat = {"heartbeat_s": LOSSY_HEARTBEAT_S} if often else {}
+    server = settings.server.model_copy(update={**ports, **beat})
+    injector = settings.injector.model_copy(update=ports)
+    return settings.model_copy(update={"server": server, "injector": injector})
 
 
 def _shares(clients: int) -> list[tuple[int, int]]:
@@ -178,10 +193,11 @@ def _shares(clients: int) -> list[tuple[int, int]]:
 
 
 def _introduction(settings: Settings, listening: dict[str, Any]) -> str:
+    scenario = "" if settings.scenario.name is None else f", scenario {settings.scenario.name}"
     return (
         f"[bold]{settings.clients} clients[/bold] train [bold]{settings.model.name}[/bold] on "
         f"[bold]{settings.data.name}[/bold] ({settings.partition.name} partition);\n"
-        f"policy {settings.policy.name}, trigger {settings.trigger.name}.\n"
+        f"policy {settings.policy.name}, trigger {settings.trigger.name}{scenario}.\n"
         f"server {listening['address']}   metrics http://{listening['http_address']}/metrics\n"
     )
 
@@ -189,11 +205,16 @@ def _introduction(settings: Settings, listening: dict[str, Any]) -> str:
 def _watch(events: Events, console: Console) -> dict[str, Any]:
     """Show the run until it ends; what the server said last. Raises as `_go_on_after`."""
     rows: list[tuple[str, ...]] = []
+    injected = ""
     starting = Spinner("dots", "the clients are starting ...")
     with Live(starting, console=console, refresh_per_second=8) as live:
         while (fact := _next_fact(events))["event"] != "finished":
-            rows.append(_row(fact))
-            live.update(_table(rows[-_rows_max(console) :]))
+            if fact["event"] == "injected":
+                injected = report.injected(fact)
+            else:
+                rows.append(_row(fact))
+            if rows:
+                live.update(_table(rows[-_rows_max(console) :], injected))
     return fact
 
 
@@ -202,8 +223,8 @@ def _rows_max(console: Console) -> int:
     return min(ROWS, max(1, console.height - 2)) if console.is_terminal else ROWS
 
 
-def _table(rows: list[tuple[str, ...]]) -> Table:
-    table = Table(box=None, pad_edge=False)
+def _table(rows: list[tuple[str, ...]], injected: str = "") -> Table:
+    table = Table(box=None, pad_edge=False, caption=injected or None, caption_justify="left")
     for heading in ("version", "accuracy", "loss", "staleness", "updates/s", "clients", "seconds"):
         table.add_column(heading, justify="right", min_width=9, no_wrap=True)
     for row in rows:
@@ -212,7 +233,7 @@ def _table(rows: list[tuple[str, ...]]) -> Table:
 
 
 def _row(fact: dict[str, Any]) -> tuple[str, ...]:
-    active = sum(fact["clients"][state] for state in ("waiting", "working", "contributed"))
+    active = sum(fact["clients"][state] for state in ("waiting", "working", "contributed", "unavailable"))
     return (
         f"{fact['version']}/{fact['rounds']}",
         report.figure(fact["accuracy"], ".4f"),
@@ -235,6 +256,7 @@ def _farewell(finished: dict[str, Any]) -> str:
         "  unstale demo --policy fedbuff           weigh late updates in another way\n"
         "  unstale policies                        all the ways that there are\n"
         "  unstale demo --trigger sync             wait for everybody, see what it costs\n"
+        "  unstale demo --scenario flaky           messages lost, doubled and out of order\n"
         "  unstale simulate --clients 100 --k 10   the same machinery in virtual time\n"
         "  unstale server                          your own run; then, in other\n"
         "                                          terminals, unstale client --count 10"

@@ -13,10 +13,11 @@ from typer.core import TyperGroup
 from typer.main import get_command
 
 from unstale import __version__
-from unstale.cli import config, data, partition
+from unstale.cli import config, data, partition, scenario
 from unstale.cli.client import client
 from unstale.cli.conformance import conformance
 from unstale.cli.demo import demo
+from unstale.cli.inject import inject
 from unstale.cli.policies import policies
 from unstale.cli.server import server
 from unstale.cli.simulate import simulate
@@ -60,12 +61,14 @@ def _options_of_unstale_itself(
 app.command()(demo)
 app.command()(server)
 app.command()(client)
+app.command()(inject)
 app.command()(simulate)
 app.command()(policies)
 app.command()(conformance)
 app.add_typer(config.app, name="config", cls=_Commands)
 app.add_typer(data.app, name="data", cls=_Commands)
 app.add_typer(partition.app, name="partition", cls=_Commands)
+app.add_typer(scenario.app, name="scenario", cls=_Commands)
 
 
 def run(arguments: Sequence[str]) -> int:

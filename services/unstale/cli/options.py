@@ -19,7 +19,7 @@ from unstale.config.load import FILE_VARIABLE
 from unstale.config.write import as_yaml
 from unstale.errors import UserError
 
-RUN = ("", "model", "data", "partition", "training", "policy", "trigger", "selector")
+RUN = ("", "model", "data", "partition", "training", "policy", "trigger", "selector", "scenario")
 """The sections that describe a run, "" being the keys that stand in no section."""
 
 SHORT = {
@@ -28,6 +28,7 @@ SHORT = {
     "client.server": "--server",
     "data.cache": "--cache",
     "data.download": "--download",
+    "injector.upstream": "--upstream",
     "partition.alpha": "--alpha",
     "server.address": "--address",
     "server.insecure": "--insecure",

@@ -117,6 +117,19 @@ def _fairness(end: Outcome) -> str:
     )
 
 
+def injected(numbers: Mapping[str, Any]) -> str:
+    """What an injector has done so far, as `unstale inject --json` tells it."""
+    passed = numbers["up"] + numbers["down"]
+    mean_s = numbers["delay_s"] / passed if passed else 0.0
+    faults = ", ".join(f"{count} {name}" for name, count in sorted(numbers["faults"].items()) if count)
+    lost = f"; {numbers['overflowed']} lost because the server took none" if numbers["overflowed"] else ""
+    return (
+        f"{numbers['up']} up, {numbers['down']} down, held up {mean_s:.3f} s on average; in flight "
+        f"{numbers['in_flight_messages']} ({numbers['in_flight_bytes'] / 1e6:.1f} MB) on {numbers['connections']} "
+        f"connections; touched: {faults or 'none'}{lost}"
+    )
+
+
 def figure(value: float | None, form: str) -> str:
     """A number in a form like `.4f`, or a dash where there is none: nothing was aggregated, or training diverged."""
     return "-" if value is None or not isfinite(value) else format(value, form)

@@ -1,12 +1,16 @@
 """`unstale simulate`: a run in virtual time, in this process."""
 
-from typing import Annotated
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from unstale.cli import report
 from unstale.cli.options import RUN, takes_settings
 from unstale.config import Settings
+
+if TYPE_CHECKING:
+    from unstale.simulator.remote import Traffic
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON lines, for programs.")]
 
@@ -17,5 +21,25 @@ def simulate(settings: Settings, as_json: AsJson = False) -> None:
     from unstale.simulator.assemble import simulation  # imports torch
 
     run = simulation(settings, on_progress=lambda now: report.progress(now, as_json=as_json))
-    report.outcome(run.run(), as_json=as_json, clock=" of virtual time")
+    outcome = run.run()
+    if run.traffic.sent:
+        _tell(run.traffic, as_json=as_json)
+    report.outcome(outcome, as_json=as_json, clock=" of virtual time")
     run.save()
+
+
+def _tell(traffic: "Traffic", *, as_json: bool) -> None:
+    """What the scenario did."""
+    if as_json:
+        report.json_line("traffic", asdict(traffic))
+        return
+    counts = {
+        "lost": traffic.lost,
+        "copies": traffic.copied,
+        "updates resent": traffic.resent,
+        "tasks lost": traffic.tasks_lost,
+        "tasks declined": traffic.declined,
+        "connections cut": traffic.cuts,
+    }
+    seen = "".join(f", {count:,} {what}" for what, count in counts.items() if count)
+    report.line(f"{traffic.sent:,} messages through the scenario{seen}")

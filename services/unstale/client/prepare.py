@@ -1,11 +1,13 @@
 """From what a server says of its run to the workplace where this process trains for it."""
 
+from collections.abc import Callable
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
 from unstale import flat
 from unstale.config.learning import DataSettings, ModelSettings, PartitionSettings, TrainingSettings
+from unstale.config.scenario import conditions
 from unstale.config.settings import Settings
 from unstale.config.workplace import Workplace, workplace
 from unstale.errors import UserError
@@ -20,6 +22,36 @@ def workplace_of(welcome: Welcome, own: Settings) -> Workplace:
     A server can only choose among what is built in here: it names no file, and no code but what `own` names too. Raises
     UserError when the model comes out differently from the server's.
     """
+    settings = _settings_of(welcome, own)
+    made = workplace(settings, code=(own.model.name, own.data.name))
+    tensors = [
+        TensorSpec(name=name, shape=shape, dtype="float32")
+        for name, shape, _ in (*flat.describe(made.model.module), *flat.describe_buffers(made.model.module))
+    ]
+    if signature.digest(tensors) != welcome.signature:
+        raise UserError(
+            f"model {welcome.model!r} has {made.model.dimension} parameters on this machine and another signature than "
+            "the server's; use the same data set and the same version of unstale on both sides"
+        )
+    told = None if welcome.data_plan is None else welcome.data_plan.labels
+    if told is not None and told != made.dataset.labels_digest:
+        raise UserError(
+            f"data set {welcome.data!r} has other training labels on this machine than on the server; "
+            "use the same files on both sides"
+        )
+    return made
+
+
+def durations_of(welcome: Welcome, own: Settings) -> Callable[[int, int, int], float]:
+    """How long a task takes on the devices of the scenario that `own` names: seconds, given client, number and steps.
+
+    To be asked after `workplace_of`, which says whether the data may be looked at. Raises UserError for a scenario that
+    does not fit the run's clients.
+    """
+    return conditions(_settings_of(welcome, own)).devices.duration_s
+
+
+def _settings_of(welcome: Welcome, own: Settings) -> Settings:
     settings = own.model_copy(
         update={
             "seed": welcome.seed,
@@ -44,23 +76,7 @@ def workplace_of(welcome: Welcome, own: Settings) -> Workplace:
         first = error.errors(include_url=False)[0]
         key = ".".join(str(part) for part in first["loc"])
         raise UserError(f"the server wants {key} {first['input']!r}, which is out of bounds here") from None
-    made = workplace(settings, code=(own.model.name, own.data.name))
-    tensors = [
-        TensorSpec(name=name, shape=shape, dtype="float32")
-        for name, shape, _ in (*flat.describe(made.model.module), *flat.describe_buffers(made.model.module))
-    ]
-    if signature.digest(tensors) != welcome.signature:
-        raise UserError(
-            f"model {welcome.model!r} has {made.model.dimension} parameters on this machine and another signature than "
-            "the server's; use the same data set and the same version of unstale on both sides"
-        )
-    told = None if welcome.data_plan is None else welcome.data_plan.labels
-    if told is not None and told != made.dataset.labels_digest:
-        raise UserError(
-            f"data set {welcome.data!r} has other training labels on this machine than on the server; "
-            "use the same files on both sides"
-        )
-    return made
+    return settings
 
 
 def _path(name: str, own: Settings) -> str | None:

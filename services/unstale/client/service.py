@@ -4,13 +4,24 @@ import logging
 import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from math import inf
 from weakref import WeakValueDictionary
 
 import zmq
 
 from unstale import flat, translate
 from unstale.client.session import ClientSession, Instruction, Retire, Send, Settle, State, Train
-from unstale.client.worker import Crashed, Failed, Job, ReceivedModel, Result, Settlement, Trained, Worker
+from unstale.client.worker import (
+    Crashed,
+    Durations,
+    Failed,
+    Job,
+    ReceivedModel,
+    Result,
+    Settlement,
+    Trained,
+    Worker,
+)
 from unstale.config.workplace import Workplace
 from unstale.errors import UserError
 from unstale.net import files, sockets
@@ -33,10 +44,20 @@ class StopNow:
 
 @dataclass(slots=True)
 class _Line:
-    """A hosted client and its connection."""
+    """A hosted client and its connection. finished: what came of its newest task, held until its device is done, at
+    finished_s.
+    """
 
     session: ClientSession
     socket: zmq.Socket[bytes]
+    finished: Trained | Failed | None = None
+    finished_s: float = 0.0
+
+    @property
+    def due_s(self) -> float:
+        """When there is something to do for it; infinity is never."""
+        session_s = inf if self.session.due_s is None else self.session.due_s
+        return session_s if self.finished is None else min(session_s, self.finished_s)
 
 
 class ClientProcess:
@@ -44,7 +65,8 @@ class ClientProcess:
 
     server: its address. prepare: makes data, shares and model of the run that a welcome describes. heartbeat_s: of the
     links; that of the clients is the server's to say. patience_s: give up when no server answers for so long at the
-    start; None waits for ever.
+    start; None waits for ever. durations: how long tasks of the run that a welcome describes take on the clients'
+    devices; an update leaves no sooner. None for as long as they take here.
     """
 
     def __init__(
@@ -57,13 +79,14 @@ class ClientProcess:
         heartbeat_s: float,
         linger_s: float,
         patience_s: float | None = None,
+        durations: Callable[[Welcome], Durations] | None = None,
     ) -> None:
         sockets.require_libzmq()
         files.allow_connections(count, files_each=2)
         self._server = server
         self._patience_s = patience_s
         self._mailbox: Mailbox[Result | StopNow] = Mailbox()
-        self._worker = Worker(prepare, self._mailbox.post)
+        self._worker = Worker(prepare, self._mailbox.post, durations)
         self._context = zmq.Context()
         self._context.set(zmq.MAX_SOCKETS, max(1023, count + 16))
         self._poller = zmq.Poller()
@@ -126,17 +149,18 @@ class ClientProcess:
                 self._take_in(line)
         at_s = now_s()
         for line in self._lines.values():
-            if line.session.due_s is not None and line.session.due_s <= at_s:
+            if line.due_s <= at_s:
                 self._follow(line, line.session.tick(at_s))
+                self._hand_over_if_due(line, at_s)
         if not self._met:
             self._mention_silence(at_s)
 
     def _patience_ms(self) -> int | None:
-        dues_s = [line.session.due_s for line in self._lines.values() if line.session.due_s is not None]
+        due_s = min((line.due_s for line in self._lines.values()), default=inf)
         if not self._met:
-            dues_s += [self._started_s + FIRST_WORD_S] if not self._warned else []
-            dues_s += [self._started_s + self._patience_s] if self._patience_s is not None else []
-        return max(0, int((min(dues_s) - now_s()) * 1000) + 1) if dues_s else None
+            due_s = due_s if self._warned else min(due_s, self._started_s + FIRST_WORD_S)
+            due_s = due_s if self._patience_s is None else min(due_s, self._started_s + self._patience_s)
+        return None if due_s == inf else max(0, int((due_s - now_s()) * 1000) + 1)
 
     def _mention_silence(self, at_s: float) -> None:
         silence_s = at_s - self._started_s
@@ -163,23 +187,34 @@ class ClientProcess:
             self._follow(line, line.session.received(message, [frame.buffer for frame in frames], now_s()))
 
     def _open(self, letter: Result | StopNow) -> None:
-        if isinstance(letter, Trained):
-            job = letter.job
-            line = self._lines[job.client_id]
-            update = translate.to_update(job.task, letter.local, letter.evaluation)
-            parts = translate.payload_parts(letter.local)
-            frames = [frame for part in parts for frame in payload.split(flat.to_bytes(part))]
-            self._follow(line, line.session.trained(job.welcome.run_id, update, frames))
-        elif isinstance(letter, Failed):
-            job = letter.job
-            log.warning("client %d: %s", job.client_id, letter.message)
-            line = self._lines[job.client_id]
-            self._follow(line, line.session.failed(job.welcome.run_id, job.task.task_id, letter.message))
+        if isinstance(letter, Trained | Failed):
+            line = self._lines[letter.job.client_id]
+            if line.session.wants(letter.job.welcome.run_id, letter.job.task.task_id):
+                line.finished = letter
+                line.finished_s = letter.job.received_s + letter.duration_s
+                self._hand_over_if_due(line, now_s())
         elif isinstance(letter, StopNow):
             self._stopped = True
         else:
             assert isinstance(letter, Crashed)
             raise letter.error
+
+    def _hand_over_if_due(self, line: _Line, at_s: float) -> None:
+        """Give a session what came of its task, if its device is done by now."""
+        finished = line.finished
+        if finished is None or at_s < line.finished_s:
+            return
+        line.finished = None
+        job = finished.job
+        if isinstance(finished, Failed):
+            log.warning("client %d: %s", job.client_id, finished.message)
+            said = line.session.failed(job.welcome.run_id, job.task.task_id, finished.message)
+        else:
+            update = translate.to_update(job.task, finished.local, finished.evaluation)
+            parts = translate.payload_parts(finished.local)
+            frames = [frame for part in parts for frame in payload.split(flat.to_bytes(part))]
+            said = line.session.trained(job.welcome.run_id, update, frames)
+        self._follow(line, said)
 
     # --- what the sessions want done ---
 
@@ -190,6 +225,7 @@ class ClientProcess:
                     line.session.unreachable()
                     break
             elif isinstance(instruction, Train):
+                line.finished = None  # of an older task, which this one takes the place of
                 self._worker.submit(self._job(line.session, instruction))
             elif isinstance(instruction, Settle):
                 self._worker.submit(
@@ -220,6 +256,7 @@ class ClientProcess:
             task=task,
             model=model,
             wanted=lambda: session.wants(run_id, task.task_id),
+            received_s=now_s(),
         )
 
     def _send(self, line: _Line, message: Message, frames: Sequence[memoryview]) -> bool:

@@ -6,7 +6,8 @@
     any --stop `finished` or `superseded`, leave--> over
 
 An update is kept from the moment it is made until it is acknowledged, and is sent again when there is proof that it, or
-its ack, was lost: after a reconnect, or when the server answers a heartbeat that left after it.
+its ack, was lost: after a reconnect, or when the server answers a heartbeat that left after it. That a task was lost is
+for the server to find: each heartbeat says which is the newest that came.
 """
 
 from collections.abc import Sequence
@@ -94,8 +95,10 @@ class ClientSession:
         self._welcome: Welcome | None = None
         self._task: Task | None = None
         self._newest_task_id = 0
+        self._has_newest = False  # it came, and was not given back
         self._kept: dict[int, _Kept] = {}
         self._beats = 0
+        self._heard_beat: int | None = None
         self._version = 0
         self._heard_s = 0.0
 
@@ -124,8 +127,9 @@ class ClientSession:
                 return self._given(message, parcel)
             case Ack():
                 return self._acknowledged(message)
-            case Heartbeat() if self.state is State.IN:
+            case Heartbeat() if self.state is State.IN and message.number < self._beats:
                 self._version = max(self._version, message.version)
+                self._heard_beat = max(message.number, self._heard_beat or 0)
                 return self._send_lost(message.number)
             case Stop():
                 return self._stopped(message, at_s)
@@ -164,6 +168,7 @@ class ClientSession:
         if not self.wants(run_id, task_id):
             return []
         self._task = None
+        self._has_newest = False  # should the error be lost, the server finds that the task is
         error = Error(reason=Reason.NON_FINITE, message=message, task_id=task_id)
         return [Send(message=error)] if self.state is not State.AWAY else []
 
@@ -177,7 +182,12 @@ class ClientSession:
         if at_s - self._heard_s > self._welcome.lease_s:
             return self._greet(at_s)
         self.due_s = at_s + self._welcome.heartbeat_s
-        beat = Heartbeat(number=self._beats, version=self._version)
+        beat = Heartbeat(
+            number=self._beats,
+            version=self._version,
+            newest_task=self._newest_task_id if self._has_newest else 0,
+            heard=self._heard_beat,
+        )
         self._beats += 1
         return [Send(message=beat)]
 
@@ -212,7 +222,8 @@ class ClientSession:
         if self._welcome is not None and welcome.run_id != self._welcome.run_id:
             self._kept.clear()  # another run knows none of these tasks
             self._task = None
-            self._newest_task_id = 0
+            self._newest_task_id, self._has_newest = 0, False
+            self._heard_beat = None
         self._welcome = welcome
         self._version = welcome.version
         if self.state is not State.GREETING:
@@ -229,11 +240,14 @@ class ClientSession:
             _check_fit(task, parcel, self._welcome)
         except RemoteContractError as error:
             return [Send(message=Error(reason=error.reason, message=str(error), task_id=task.task_id))]
-        self._task, self._newest_task_id = task, task.task_id
+        self._task, self._newest_task_id, self._has_newest = task, task.task_id, True
         self._version = max(self._version, task.version)
         return [Train(welcome=self._welcome, task=task, parcel=parcel)]
 
     def _acknowledged(self, ack: Ack) -> list[Instruction]:
+        if ack.reason is Reason.UNKNOWN_TASK and ack.task_id == self._newest_task_id:
+            # What came was damaged on the way, its id at least: what is the newest is not known.
+            self._newest_task_id, self._has_newest = 0, False
         kept = self._kept.pop(ack.task_id, None)
         if kept is None:
             return []

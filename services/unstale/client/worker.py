@@ -21,13 +21,16 @@ class ReceivedModel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """A task of one hosted client. wanted: asked again when its turn comes."""
+    """A task of one hosted client. wanted: asked again when its turn comes. received_s: when the task came, on the
+    clock of whoever submits it.
+    """
 
     client_id: int
     welcome: Welcome
     task: Task
     model: ReceivedModel
     wanted: Callable[[], bool]
+    received_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,19 +48,23 @@ class Settlement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trained:
-    """A job is done. evaluation: of the task's model on the client's own test examples, if the task asked for it."""
+    """A job is done. evaluation: of the task's model on the client's own test examples, if the task asked for it.
+    duration_s: how long the task takes on the client's device, however fast it was done here.
+    """
 
     job: Job
     local: LocalUpdate
     evaluation: Evaluation | None
+    duration_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failed:
-    """A job made nothing that could be sent: why, for people."""
+    """A job made nothing that could be sent: why, for people. duration_s: as in `Trained`."""
 
     job: Job
     message: str
+    duration_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,15 +76,26 @@ class Crashed:
 
 Result = Trained | Failed | Crashed
 
+Durations = Callable[[int, int, int], float]
+"""Seconds that a task takes on a client's device, given client id, number of the task, and local steps."""
+
 
 class Worker:
     """Takes jobs from `submit` until `close`; results leave through `post`, from the worker's thread.
 
     prepare: makes the workplace (data, shares, model) that a welcome describes; raises UserError where it cannot.
+    durations: how long tasks of that run take on the clients' devices, asked for after `prepare`; None for no time.
     """
 
-    def __init__(self, prepare: Callable[[Welcome], Workplace], post: Callable[[Result], None]) -> None:
+    def __init__(
+        self,
+        prepare: Callable[[Welcome], Workplace],
+        post: Callable[[Result], None],
+        durations: Callable[[Welcome], Durations] | None = None,
+    ) -> None:
         self._prepare = prepare
+        self._durations = durations
+        self._duration_s: Durations | None = None
         self._post = post
         self._jobs: queue.SimpleQueue[Job | Settlement | None] = queue.SimpleQueue()
         self._run_id = ""
@@ -111,6 +129,10 @@ class Worker:
     def _work(self, job: Job) -> Result:
         workplace = self._workplace_for(job.welcome)
         trainer = workplace.trainer
+        duration_s = 0.0
+        if self._duration_s is not None:
+            steps = trainer.steps_of(job.client_id)
+            duration_s = self._duration_s(job.client_id, job.task.number, steps)
         base_d, buffers_b, extra_d = workplace.received(job.model.frames, extra=bool(job.welcome.extra))
         evaluation = None
         if job.task.evaluate:
@@ -128,8 +150,9 @@ class Worker:
             return Failed(
                 job=job,
                 message=f"training diverged: mean loss {local.loss} from version {job.task.version}",
+                duration_s=duration_s,
             )
-        return Trained(job=job, local=local, evaluation=evaluation)
+        return Trained(job=job, local=local, evaluation=evaluation, duration_s=duration_s)
 
     def _settle(self, settlement: Settlement) -> None:
         if self._workplace is None or settlement.run_id != self._run_id:
@@ -141,4 +164,5 @@ class Worker:
     def _workplace_for(self, welcome: Welcome) -> Workplace:
         if self._workplace is None or welcome.run_id != self._run_id:
             self._workplace, self._run_id = self._prepare(welcome), welcome.run_id
+            self._duration_s = None if self._durations is None else self._durations(welcome)
         return self._workplace

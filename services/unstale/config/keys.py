@@ -108,6 +108,6 @@ KEYS: dict[str, Key] = {key.name: key for key in _keys(Settings, "")}
 SECTIONS: frozenset[str] = frozenset(
     name.rsplit(".", depth)[0] for name in KEYS for depth in range(1, name.count(".") + 1)
 )
-"""Names that stand for a group of keys, such as `simulation` and `simulation.latency`."""
+"""Names that stand for a group of keys, such as `training` and `training.schedule`."""
 
 KEYS_AT_THE_TOP: frozenset[str] = frozenset(name.partition(".")[0] for name in KEYS)

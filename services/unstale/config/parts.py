@@ -12,6 +12,8 @@ from torch import Tensor
 
 from unstale.config.keys import KEYS
 from unstale.config.memory import allocator
+from unstale.config.scenario import check as check_scenario
+from unstale.config.scenario import conditions
 from unstale.config.settings import Settings
 from unstale.config.values import Section
 from unstale.coordinator.settings import CoordinatorSettings, SelectorSettings, TriggerSettings
@@ -26,6 +28,7 @@ from unstale.policies import Policy, create
 from unstale.policies.registry import RESERVED, find
 from unstale.policies.stages import OptimiserSettings, wrapped
 from unstale.seeds import Stream, stream
+from unstale.toxics.scenario import Conditions
 from unstale.training import partition as partitions
 from unstale.training import registry
 from unstale.training.datasets import Dataset, Source, load
@@ -179,8 +182,12 @@ def schedule(settings: Settings) -> Schedule:
     )
 
 
-def policy(settings: Settings, dimension: int, where: torch.device) -> Policy[Any]:
-    """The policy in its first state. dimension: d, parameters of the model. where: of the update matrix."""
+def policy(
+    settings: Settings, dimension: int, where: torch.device, under: Conditions | None = None
+) -> Policy[Any]:
+    """The policy in its first state. dimension: d, parameters of the model. where: of the update matrix. under: the
+    conditions of the run; None for those that are configured."""
+    under = conditions(settings) if under is None else under
     chosen = settings.policy
     for key in sorted(RESERVED):
         if key in chosen.settings:  # ours to say, below
@@ -200,12 +207,12 @@ def policy(settings: Settings, dimension: int, where: torch.device) -> Policy[An
         clients=settings.clients,
         device=where,
         seed=settings.seed,
-        round_size=coordinator_settings(settings).round_size_max,
+        round_size=coordinator_settings(settings, under).round_size_max,
         rounds=settings.rounds,
         allocate=allocator(chosen.memory, chosen.memory_folder, where),
         profile=chosen.profile,
         synchronous=trigger is not None and trigger.in_rounds,
-        **chosen.settings,
+        **{**_known_availability(chosen.name, under), **chosen.settings},
     )
     optimiser = OptimiserSettings(**dict(chosen.optimiser))
     if optimiser.name == "none" and optimiser != OptimiserSettings():
@@ -226,10 +233,18 @@ def policy(settings: Settings, dimension: int, where: torch.device) -> Policy[An
     return wrapped(made, clip_norm=chosen.clip_norm, optimiser=optimiser)
 
 
+def _known_availability(policy_name: str, under: Conditions) -> dict[str, Any]:
+    """The setting that says how likely each client is there, for a policy that has it (algorithms.md 2.3)."""
+    if under.availability is None or "probabilities" not in find(policy_name).Settings.model_fields:
+        return {}
+    return {"probabilities": under.availability}
+
+
 def learner(
     settings: Settings, model: FlatModel, where: torch.device, *, keep_versions: bool = False
 ) -> Learner:
     """The learner at version 0. model: in its first state."""
+    late = conditions(settings).stale_rounds.values()
     return Learner(
         model.parameters_d,
         policy(settings, model.dimension, where),
@@ -237,11 +252,13 @@ def learner(
         server_multiplier=settings.policy.server_multiplier,
         buffers_b=model.buffers_b,
         keep_versions=keep_versions,
+        past_versions=max(late, default=0),
     )
 
 
-def coordinator_settings(settings: Settings) -> CoordinatorSettings:
-    """What the coordinator is told."""
+def coordinator_settings(settings: Settings, under: Conditions | None = None) -> CoordinatorSettings:
+    """What the coordinator is told. under: as for `policy`."""
+    under = conditions(settings) if under is None else under
     chosen = settings.trigger
     k = chosen.k
     if k == KEYS["trigger.k"].default and not _counts(chosen.name):
@@ -252,7 +269,11 @@ def coordinator_settings(settings: Settings) -> CoordinatorSettings:
         clients=settings.clients,
         rounds=settings.rounds,
         trigger=TriggerSettings(name=chosen.name, k=k, wait_s=chosen.wait_s),
-        selector=SelectorSettings(name=settings.selector.name, size=settings.selector.size),
+        selector=SelectorSettings(
+            name=settings.selector.name,
+            size=settings.selector.size,
+            availability=under.availability if settings.selector.name == "availability" else None,
+        ),
         seed=settings.seed,
         lease_s=settings.server.lease_s,
         evaluate_every=settings.evaluate_every,
@@ -260,6 +281,7 @@ def coordinator_settings(settings: Settings) -> CoordinatorSettings:
         min_clients=settings.min_clients,
         once_a_cycle=find(settings.policy.name).once_a_cycle
         and TRIGGERS.get(chosen.name, Trigger).keeps_sender(),
+        stale_rounds=under.stale_rounds,
     )
 
 
@@ -336,5 +358,7 @@ def check(settings: Settings) -> None:
     schedule(settings)
     # Nor at memory: it may be there where the run is.
     in_ordinary_memory = settings.policy.model_copy(update={"memory": "host"})
-    policy(settings.model_copy(update={"policy": in_ordinary_memory}), dimension=1, where=torch.device("cpu"))
-    coordinator_settings(settings)
+    under = check_scenario(settings)
+    made_there = settings.model_copy(update={"policy": in_ordinary_memory})
+    policy(made_there, dimension=1, where=torch.device("cpu"), under=under)
+    coordinator_settings(settings, under)

@@ -50,13 +50,16 @@ class TriggerSettings(Section):
 
 
 class SelectorSettings(Section):
-    name: Name = Field("all", description="Who gets tasks: all, or random.")
+    name: Name = Field(
+        "all",
+        description="Who gets tasks: all, random, round-robin or availability (who is there most rarely first).",
+    )
     size: int | None = Field(
         None,
         ge=1,
         le=CLIENTS_MAX,
         json_schema_extra={"unit": "clients"},
-        description="How many work at a time, for random.",
+        description="How many work at a time, for random, round-robin and availability.",
     )
 
 
@@ -137,18 +140,85 @@ class ClientSettings(Section):
     )
 
 
-class LatencySettings(Section):
-    name: Literal["exponential", "fixed"] = Field(
-        "exponential",
-        description="How long a simulated task takes: exponential, drawn anew each time, or fixed.",
+class InjectorSettings(Section):
+    address: Address = Field(
+        "tcp://127.0.0.1:5556",
+        json_schema_extra={"expected": "tcp://HOST:PORT"},
+        description="Where the injector listens for clients; port 0 is any that is free.",
     )
-    mean_s: Seconds = Field(
-        1.0, json_schema_extra={"unit": "s"}, description="Mean time a task, in virtual time."
+    upstream: Address = Field(
+        "tcp://127.0.0.1:5555",
+        json_schema_extra={"expected": "tcp://HOST:PORT"},
+        description="Address of the server behind the injector.",
+    )
+    http_address: HttpAddress | None = Field(
+        "127.0.0.1:9465",
+        json_schema_extra={"expected": "HOST:PORT"},
+        description="HOST:PORT of the injector's control and /metrics; null for none.",
+    )
+    in_flight_bytes_max: int = Field(
+        256 * 1024 * 1024,
+        ge=1024 * 1024,
+        le=2**40,
+        json_schema_extra={"unit": "bytes"},
+        description="What the injector holds at most; beyond it, it reads no more until some has left.",
+    )
+    patience_s: Seconds | None = Field(
+        30.0,
+        json_schema_extra={"unit": "s"},
+        description="Give up when the server cannot be reached for so long at the start; null waits for ever.",
+    )
+    tcp: bool = Field(
+        False,
+        description="Relay bytes below the messages, so that toxics on the tcp layer can be added later.",
+    )
+    insecure: bool = Field(
+        False, description="Listen in plain text where other machines can connect, not only on loopback."
+    )
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Self:
+        for key, address in (("address", self.address), ("http_address", self.http_address)):
+            if (
+                address is not None
+                and not self.insecure
+                and not is_loopback(f"tcp://{address.removeprefix('tcp://')}")
+            ):
+                raise PydanticCustomError(
+                    "sentence",
+                    "injector.{key} is '{address}', where other machines could connect in plain text, "
+                    "expected a loopback address like 127.0.0.1, or injector.insecure true",
+                    {"key": key, "address": address},
+                )
+        return self
+
+
+class ScenarioSettings(Section):
+    name: Text | None = Field(
+        None,
+        description="What goes wrong: a ready scenario (`unstale scenario list`) or a YAML file; null for nothing.",
+    )
+    time_scale: float = Field(
+        1.0,
+        gt=0,
+        le=1e6,
+        description="Multiplies every time of the scenario; 0.1 makes it ten times as fast.",
     )
 
 
 class SimulationSettings(Section):
-    latency: LatencySettings = LatencySettings()
+    backend: Literal["auto", "loop", "processes", "vmap"] = Field(
+        "auto",
+        description="How simulated clients are computed: one by one (loop), in processes beside this one, or in one "
+        "batch on the device (vmap); auto chooses by device and model.",
+    )
+    processes: int | None = Field(
+        None,
+        ge=1,
+        le=THREADS_MAX,
+        json_schema_extra={"unit": "processes"},
+        description="How many, for simulation.backend processes; null for one a core.",
+    )
 
 
 class Settings(BaseSettings):
@@ -219,6 +289,8 @@ class Settings(BaseSettings):
     selector: SelectorSettings = SelectorSettings()
     server: ServerSettings = ServerSettings()
     client: ClientSettings = ClientSettings()
+    injector: InjectorSettings = InjectorSettings()
+    scenario: ScenarioSettings = ScenarioSettings()
     simulation: SimulationSettings = SimulationSettings()
 
     @override

@@ -25,11 +25,11 @@ class Reason(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SendTask:
-    """Give a client the current model to work on.
+    """Give a client a model to work on.
 
-    task_id: > 0, unique in the run, rising for each client. version: the current one. number: how many tasks
-    this client was given before, 0 for its first; with the client id it keys the draws that belong to the
-    task.
+    task_id: > 0, unique in the run, rising for each client. version: the current one, or for a stale client
+    (`CoordinatorSettings.stale_rounds`) the one so many rounds before it. number: how many tasks this client was given
+    before, 0 for its first; with the client id it keys the draws that belong to the task.
     """
 
     client_id: int
@@ -94,7 +94,7 @@ class ApplyRound:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForgetVersion:
-    """No task and no update refers to this version any more, and it is not the current one."""
+    """No task and no update refers to this version any more, and no task will be given on it."""
 
     version: int
 

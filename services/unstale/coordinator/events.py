@@ -70,6 +70,24 @@ class TaskFailed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TaskDeclined:
+    """A client cannot take part in this round (it is not available) and gives the task back, unharmed."""
+
+    client_id: int
+    task_id: int
+    at_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskLost:
+    """A task that was sent to a client is known never to have reached it, and another takes its place."""
+
+    client_id: int
+    task_id: int
+    at_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TimerFired:
     """A timer that was set is due. A timer that was set again since then is not reported for its old time."""
 
@@ -98,6 +116,8 @@ Event = (
     | HeartbeatReceived
     | UpdateArrived
     | TaskFailed
+    | TaskDeclined
+    | TaskLost
     | TimerFired
     | RoundApplied
     | StopRequested

@@ -30,6 +30,7 @@ def _check_membership(coordinator: Coordinator) -> None:
     for name, ids, group in (
         ("active", membership.active, ACTIVE),
         ("waiting", membership.waiting, {State.WAITING}),
+        ("unavailable", membership.unavailable, {State.UNAVAILABLE}),
     ):
         expected = [client.client_id for client in membership.clients if client.state in group]
         assert ids == expected, f"{name} is {ids}, and the clients say {expected}"
@@ -54,7 +55,8 @@ def _check_tasks(coordinator: Coordinator) -> None:
 def _check_fruitless(coordinator: Coordinator) -> None:
     assert 0 <= coordinator.fruitless <= coordinator.rejected + coordinator.failed
     ended = coordinator.tasks_given - coordinator.membership.outstanding
-    assert coordinator.accepted + coordinator.fruitless <= ended, "a task ended twice"
+    in_vain = coordinator.fruitless + coordinator.declined
+    assert coordinator.accepted + in_vain <= ended, "a task ended twice"
 
 
 def _check_updates(coordinator: Coordinator) -> None:
@@ -92,10 +94,14 @@ def _check_versions(coordinator: Coordinator) -> None:
     current = coordinator.version
     assert current <= coordinator.settings.rounds
     assert max(counts) == current, "a version is referred to that was not made yet"
-    assert counts[current] == needed[current]
-    older = {version: count for version, count in counts.items() if version != current}
-    needed.pop(current, None)
-    assert older == needed, f"versions are referred to {older}, and needed {dict(needed)}"
+    for version in range(max(0, current - coordinator.settings.stale_rounds_max), current + 1):
+        needed.setdefault(version, 0)  # a task may still be given on it
+    assert counts == needed, f"versions are referred to {counts}, and needed {dict(needed)}"
+    for client_id, rounds in coordinator.settings.stale_rounds.items():
+        client = coordinator.membership.clients[client_id]
+        if client.tasks.open_id is not None:
+            base = client.base_version
+            assert current - base >= rounds or base < rounds, f"client {client_id} is not stale enough"
 
 
 def _check_leases(coordinator: Coordinator) -> None:
@@ -152,14 +158,14 @@ def _check_progress(coordinator: Coordinator) -> None:
         and not coordinator.pending
         and membership.outstanding == 0
         and len(membership.active) > 0
-        and (not coordinator.trigger.in_rounds or coordinator.fruitless_in_round > 0)
+        and (bool(coordinator.round.in_vain) or not (coordinator.trigger.in_rounds or membership.unavailable))
     )
     assert (RETRY in timers) == stalled, "the retry timer is set exactly while the round has stalled"
     if phase is Phase.OPEN and not stalled:
         took = coordinator.trigger.take(
             pending=coordinator.pending.ready,
             outstanding=_awaited(coordinator),
-            due=coordinator.deadline_passed,
+            due=coordinator.round.deadline_passed,
         )
         assert took is None, "a round that could close is open"
         under_way = membership.outstanding > 0 or DEADLINE in timers

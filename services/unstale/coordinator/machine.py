@@ -17,7 +17,6 @@ from unstale.coordinator.actions import (
     Finish,
     ForgetVersion,
     Outcome,
-    SendTask,
     SetTimer,
 )
 from unstale.coordinator.admission import judge
@@ -28,7 +27,9 @@ from unstale.coordinator.events import (
     HeartbeatReceived,
     RoundApplied,
     StopRequested,
+    TaskDeclined,
     TaskFailed,
+    TaskLost,
     TimerFired,
     UpdateArrived,
 )
@@ -37,7 +38,9 @@ from unstale.coordinator.membership import ACTIVE, Client, Membership, State
 from unstale.coordinator.pending import Pending
 from unstale.coordinator.phase import Phase
 from unstale.coordinator.references import VersionReferences
+from unstale.coordinator.rounds import OpenRound
 from unstale.coordinator.settings import CoordinatorSettings
+from unstale.coordinator.tasks import Tasks
 
 LEASE = "lease"  # the oldest lease may have run out
 DEADLINE = "deadline"  # the round has lasted as long as it should
@@ -50,12 +53,11 @@ class Coordinator:
     version: rounds applied. pending: accepted updates that no round holds yet, in order of arrival. making:
     the round that the learner was told to apply, None when there is none. round_started_s: when the last
     round was opened, in the shell's seconds. accepted, aggregated, rejected, duplicates: updates so far, with
-    accepted = aggregated + pending + those in the making. tasks_given: so far. failed: tasks so far that
-    clients gave back (TaskFailed). fruitless: tasks in a row that their clients could not answer with an
-    update that counts, because they failed or the update was refused; an accepted update starts the row
-    anew, and tasks that were taken back are not in it. A shell may end a run in which it grows without end.
-    fruitless_in_round: such tasks since participants were last chosen; means nothing for a trigger that does
-    not choose them. timers: those set, and when they are due.
+    accepted = aggregated + pending + those in the making. failed, declined: tasks so far that clients gave back
+    (TaskFailed, TaskDeclined). fruitless: tasks in a row that their clients could not answer with an update that
+    counts, because they failed or the update was refused; an accepted update starts the row anew, and tasks that
+    were declined or taken back are not in it. A shell may end a run in which it grows without end. timers: those
+    set, and when they are due. tasks: who is given one. round: the one that is open.
 
     An accepted update is unaggregated until RoundApplied; `settings.unaggregated_max` bounds how many there
     are.
@@ -64,30 +66,38 @@ class Coordinator:
     def __init__(self, settings: CoordinatorSettings) -> None:
         self.settings = settings
         self.trigger = settings.trigger.create()
-        self.selector = settings.selector.create()
         self.membership = Membership(settings.clients)
         self.leases = Leases(settings.lease_s)
-        self.references = VersionReferences()
+        self.tasks = Tasks(settings, self.membership)
         self.pending = Pending(settings.clients, once_a_cycle=settings.once_a_cycle)
+        self.round = OpenRound(self.trigger, self.membership, self.pending)
         self.making: tuple[Contribution, ...] | None = None
         self.timers: dict[str, float] = {}
         self.phase = Phase.GATHERING
-        self.deadline_passed = False
-        self.fruitless_in_round = 0
         self.round_started_s: float | None = None
         self.now_s = -math.inf
-        self.tasks_given = 0
         self.accepted = 0
         self.aggregated = 0
         self.rejected = 0
         self.duplicates = 0
         self.failed = 0
+        self.declined = 0
         self.fruitless = 0
 
     @property
     def version(self) -> int:
         """Rounds applied so far, and so the current version of the model."""
         return self.references.current
+
+    @property
+    def references(self) -> VersionReferences:
+        """Which versions somebody still needs."""
+        return self.tasks.references
+
+    @property
+    def tasks_given(self) -> int:
+        """Tasks given so far."""
+        return self.tasks.given
 
     @property
     def clients_by_state(self) -> dict[str, int]:
@@ -133,6 +143,10 @@ class Coordinator:
                 self._client_left(event, actions)
             case TaskFailed():
                 self._task_failed(event, actions)
+            case TaskDeclined():
+                self._task_declined(event, actions)
+            case TaskLost():
+                self._task_lost(event, actions)
             case TimerFired():
                 self._timer_fired(event, actions)
             case StopRequested():
@@ -177,12 +191,11 @@ class Coordinator:
         self.fruitless = client.fruitless = 0
         self.pending.append(update)
         client.unaggregated += 1
-        client.tasks.open_id = None
         if self.trigger.frees_sender:
-            self.membership.move(client, State.WAITING)
+            self.tasks.answer(client, State.WAITING)
             self._give_tasks(actions)
         else:
-            self.membership.move(client, State.CONTRIBUTED)
+            self.tasks.answer(client, State.CONTRIBUTED)
         self._go_on(actions)
 
     def _round_applied(self, event: RoundApplied, actions: list[Action]) -> None:
@@ -198,6 +211,7 @@ class Coordinator:
             self.references.release(contribution.base_version)
             if client.state is State.CONTRIBUTED:
                 self.membership.move(client, State.WAITING)
+        self.membership.ask_everyone_again()
         if self.phase is Phase.FINISHED:
             return
         self._forget_versions(actions)
@@ -214,11 +228,7 @@ class Coordinator:
         if client.state in ACTIVE:
             open_id = client.tasks.open_id
             if open_id is not None and open_id not in event.holding and not event.same_connection:
-                self._end_task(client, State.WAITING)
-                self._forget_versions(actions)
-                if self.phase is not Phase.FINISHED:
-                    # It takes the place that it had: no draw, and in the same round.
-                    self._send_task(client, actions)
+                self._replace_task(client, actions)
             return
         waits_for_its_round = client.unaggregated > 0 and not self.trigger.frees_sender
         self.membership.move(client, State.CONTRIBUTED if waits_for_its_round else State.WAITING)
@@ -251,18 +261,31 @@ class Coordinator:
             self.failed += 1
             self._end_in_vain(client, actions)
 
+    def _task_declined(self, event: TaskDeclined, actions: list[Action]) -> None:
+        client = self._heard_of(event.client_id)
+        if event.task_id == client.tasks.open_id:
+            self.declined += 1
+            self.tasks.close(client, State.UNAVAILABLE)
+            self._forget_versions(actions)
+            if self.trigger.in_rounds and self.phase is Phase.OPEN:
+                actions.extend(self.tasks.to_another(passed_over=self.round.in_vain))
+            self._give_tasks(actions)
+            self._go_on(actions)
+
+    def _task_lost(self, event: TaskLost, actions: list[Action]) -> None:
+        client = self._heard_of(event.client_id)
+        if event.task_id == client.tasks.open_id:
+            self._replace_task(client, actions)
+
     def _timer_fired(self, event: TimerFired, actions: list[Action]) -> None:
         assert event.timer in self.timers, f"timer {event.timer!r} fired, and it is not set"
         del self.timers[event.timer]
         if event.timer == LEASE:
             self._end_leases(actions)
         elif event.timer == DEADLINE:
-            self.deadline_passed = True
-        elif self.trigger.in_rounds:
-            # The last choice came to nothing: another draw, which may be of others.
-            self._start_participants((self.version, self.tasks_given), actions)
+            self.round.deadline_passed = True
         else:
-            self._give_tasks(actions)
+            self._play_again(actions)
         self._go_on(actions)
         self._watch_leases(actions)
 
@@ -280,7 +303,7 @@ class Coordinator:
 
     def _take_out(self, client: Client, state: State) -> None:
         if client.tasks.open_id is not None:
-            self._end_task(client, state)
+            self.tasks.close(client, state)
         else:
             self.membership.move(client, state)
         self.leases.end(client.client_id)
@@ -293,53 +316,33 @@ class Coordinator:
             self._forget_versions(actions)
             self._give_tasks(actions)
 
-    def _end_task(self, client: Client, state: State) -> None:
-        """Close the open task of a client without an update."""
-        client.tasks.open_id = None
-        self.references.release(client.base_version)
-        self.membership.move(client, state)
-
     def _end_in_vain(self, client: Client, actions: list[Action]) -> None:
         """Close the open task of a client that could not answer it with an update that counts."""
-        self._end_task(client, State.WAITING)
+        self.tasks.close(client, State.WAITING)
         # After the end right answers are refused too, and say nothing about who can learn.
         if self.phase is not Phase.FINISHED:
             self.fruitless += 1
             client.fruitless += 1
-            self.fruitless_in_round += 1
+            self.round.in_vain.add(client.client_id)
             self._go_on(actions)
 
-    def _send_task(self, client: Client, actions: list[Action]) -> None:
-        number = client.tasks.given
-        task_id = client.tasks.give()
-        client.base_version = self.version
-        self.references.take()
-        self.tasks_given += 1
-        self.membership.move(client, State.WORKING)
-        actions.append(
-            SendTask(client_id=client.client_id, task_id=task_id, version=self.version, number=number)
-        )
+    def _replace_task(self, client: Client, actions: list[Action]) -> None:
+        """Give a client another task in the place of its open one, which never reached it: no draw, and in the same
+        round."""
+        self.tasks.close(client, State.WAITING)
+        self._forget_versions(actions)
+        if self.phase is not Phase.FINISHED:
+            actions.append(self.tasks.give(client))
 
     def _give_tasks(self, actions: list[Action], first: tuple[Contribution, ...] = ()) -> None:
-        """Fill the selector's places with idle clients, unless participants were chosen when the round
-        started.
+        """Give tasks to idle clients where there are places, unless participants were chosen when the round started.
 
         first: contributions whose senders come before the other idle clients, in this order.
         """
-        waiting = self.membership.waiting
-        if not waiting or self.trigger.in_rounds or self.phase not in (Phase.OPEN, Phase.MAKING):
+        if self.trigger.in_rounds or self.phase not in (Phase.OPEN, Phase.MAKING):
             return
-        if self.trigger.frees_sender and self._a_round_waits:
-            return
-        chosen = self.selector.choose(
-            waiting,
-            busy=self.membership.busy,
-            seed=self.settings.seed,
-            key=(self.version, self.tasks_given),
-        )
-        rank = {contribution.client_id: index for index, contribution in enumerate(first)}
-        for client_id in sorted(chosen, key=lambda client_id: rank.get(client_id, len(rank))):
-            self._send_task(self.membership.clients[client_id], actions)
+        if not (self.trigger.frees_sender and self._a_round_waits):
+            actions.extend(self.tasks.to_idle(first))
 
     @property
     def _a_round_waits(self) -> bool:
@@ -354,64 +357,40 @@ class Coordinator:
     def _open_round(self, actions: list[Action], first: tuple[Contribution, ...] = ()) -> None:
         self.round_started_s = self.now_s
         self.phase = Phase.OPEN
+        self.round.begin()
         if not self.trigger.in_rounds:
             self._give_tasks(actions, first)
         elif self.membership.active or self.pending:
-            self._start_participants((self.version,), actions)
-            self.deadline_passed = False
+            actions.extend(self.tasks.to_participants())
             if self.trigger.wait_s is not None:
                 self._set_timer(DEADLINE, self.now_s + self.trigger.wait_s, actions)
         else:
             self.phase = Phase.IDLE
         self._go_on(actions)
 
-    def _start_participants(self, key: tuple[int, ...], actions: list[Action]) -> None:
-        """Give tasks to the selected clients; a straggler among them works on, and takes part with what it
-        has. key: of the draw."""
-        self.fruitless_in_round = 0
-        active = self.membership.active
-        for client_id in self.selector.choose(active, busy=0, seed=self.settings.seed, key=key):
-            client = self.membership.clients[client_id]
-            if client.state is State.WAITING:
-                self._send_task(client, actions)
+    def _play_again(self, actions: list[Action]) -> None:
+        """End the pause of a round that has stalled: give tasks again, unless somebody declined and the round can close
+        without updates. Only a new version asks those again, and who fails every time must not keep it from them."""
+        self.round.in_vain.clear()
+        if self.membership.unavailable and self.round.take() is not None:
+            return
+        if self.trigger.in_rounds:
+            actions.extend(self.tasks.to_participants(again=True))
+        else:
+            self._give_tasks(actions)
 
     @property
     def _stalled(self) -> bool:
-        """Whether everyone active is idle, and neither an event to come nor a round without updates would be
-        of use to them."""
-        return (
-            self.phase is Phase.OPEN
-            and not self.pending
-            and self.membership.outstanding == 0
-            and bool(self.membership.active)
-            and (self.fruitless_in_round > 0 or not self.trigger.in_rounds)
-        )
+        return self.phase is Phase.OPEN and self.round.stalled
 
     def _go_on(self, actions: list[Action]) -> None:
         """After anything that may have freed a version, completed a round, or left nobody at work."""
         self._forget_versions(actions)
         if self.phase is Phase.OPEN and not self._stalled:
-            outstanding = self._awaited()
-            if not self.pending.ready and outstanding == 0 and self.pending:
-                self.pending.end_cycle()
-                outstanding = self._awaited()
-            take = self.trigger.take(
-                pending=self.pending.ready, outstanding=outstanding, due=self.deadline_passed
-            )
+            take = self.round.take()
             if take is not None:
                 self._close_round(take, actions)
         self._watch_for_stall(actions)
-
-    def _awaited(self) -> int:
-        """Open tasks whose updates the round may wait for: once a cycle, not those of clients that have had their
-        turn."""
-        if not self.pending.once_a_cycle:
-            return self.membership.outstanding
-        clients = self.membership.clients
-        return sum(
-            clients[client_id].state is State.WORKING and client_id not in self.pending.contributed
-            for client_id in self.membership.active
-        )
 
     def _close_round(self, take: int, actions: list[Action]) -> None:
         self.making = tuple(Contribution.of(update, self.version) for update in self.pending.take(take))
@@ -421,7 +400,7 @@ class Coordinator:
             for client_id in self.membership.active:
                 client = self.membership.clients[client_id]
                 if client.tasks.open_id is not None:
-                    self._end_task(client, State.WAITING)
+                    self.tasks.close(client, State.WAITING)
 
     def _forget_versions(self, actions: list[Action]) -> None:
         unneeded = self.references.unneeded()

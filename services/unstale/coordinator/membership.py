@@ -13,11 +13,12 @@ class State(IntEnum):
     WAITING = 1  # joined, and has nothing to do
     WORKING = 2  # has an open task
     CONTRIBUTED = 3  # its update is accepted, and it waits for the round to be applied
-    LOST = 4  # its lease ran out
-    LEFT = 5  # said goodbye
+    UNAVAILABLE = 4  # declined its task, and is not asked again before the next version
+    LOST = 5  # its lease ran out
+    LEFT = 6  # said goodbye
 
 
-ACTIVE = frozenset((State.WAITING, State.WORKING, State.CONTRIBUTED))
+ACTIVE = frozenset((State.WAITING, State.WORKING, State.CONTRIBUTED, State.UNAVAILABLE))
 
 
 class Client:
@@ -41,8 +42,8 @@ class Client:
 class Membership:
     """All clients by id, with what is asked of them as a group kept up to date.
 
-    active, waiting: ids in ascending order, so that a draw from them depends on who is in them and not on how
-    they came there. Ascending lists and not sets: adding and removing moves at most `clients` pointers, 2 us
+    active, waiting, unavailable: ids in ascending order, so that a draw from them depends on who is in them and not
+    on how they came there. Ascending lists and not sets: adding and removing moves at most `clients` pointers, 2 us
     for 10,000.
     """
 
@@ -52,6 +53,7 @@ class Membership:
         self.counts[State.ABSENT] = clients
         self.active: list[int] = []
         self.waiting: list[int] = []
+        self.unavailable: list[int] = []
 
     def client(self, client_id: int) -> Client:
         """The client of an id that came from outside."""
@@ -69,6 +71,20 @@ class Membership:
         round."""
         return self.counts[State.WORKING] + self.counts[State.CONTRIBUTED]
 
+    @property
+    def available(self) -> list[int]:
+        """Ids of the active clients that have not declined a task of this version, ascending."""
+        if not self.unavailable:
+            return self.active
+        return [
+            client_id for client_id in self.active if self.clients[client_id].state is not State.UNAVAILABLE
+        ]
+
+    def ask_everyone_again(self) -> None:
+        """There is a new version: those who declined a task of the last one wait for their next."""
+        while self.unavailable:
+            self.move(self.clients[self.unavailable[-1]], State.WAITING)
+
     def move(self, client: Client, state: State) -> None:
         """Put a client into a state."""
         before = client.state
@@ -77,8 +93,12 @@ class Membership:
         self.counts[state] += 1
         if before is State.WAITING:
             _remove(self.waiting, client.client_id)
+        elif before is State.UNAVAILABLE:
+            _remove(self.unavailable, client.client_id)
         if state is State.WAITING:
             insort(self.waiting, client.client_id)
+        elif state is State.UNAVAILABLE:
+            insort(self.unavailable, client.client_id)
         was_active, is_active = before in ACTIVE, state in ACTIVE
         if is_active and not was_active:
             insort(self.active, client.client_id)

@@ -5,18 +5,20 @@ class VersionReferences:
     """How many open tasks and unaggregated updates were made from each version.
 
     A reference is taken with a task, goes over to its update, and is released when the round that holds the
-    update is applied, or when the task ends without one. The current version is needed even when nothing
-    refers to it.
+    update is applied, or when the task ends without one. The current version and the `window` versions before
+    it, on which tasks may still be given, are needed even when nothing refers to them.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, window: int = 0) -> None:
+        self.window = window
         self.current = 0
         self.counts: dict[int, int] = {0: 0}
         self._unneeded: list[int] = []
 
-    def take(self) -> None:
-        """Refer to the current version."""
-        self.counts[self.current] += 1
+    def take(self, version: int) -> None:
+        """Refer to the current version, or to one in the window before it."""
+        assert self.current - self.window <= version <= self.current, f"no task is given on version {version}"
+        self.counts[version] += 1
 
     def release(self, version: int) -> None:
         """Give back one reference."""
@@ -25,10 +27,11 @@ class VersionReferences:
 
     def advance(self) -> None:
         """Make the next version the current one."""
-        before = self.current
         self.current += 1
         self.counts[self.current] = 0
-        self._drop_if_unneeded(before)
+        leaves_window = self.current - self.window - 1
+        if leaves_window >= 0:
+            self._drop_if_unneeded(leaves_window)
 
     def unneeded(self) -> list[int]:
         """Versions that became unneeded since the last call, ascending."""
@@ -36,7 +39,7 @@ class VersionReferences:
         return versions
 
     def _drop_if_unneeded(self, version: int) -> None:
-        # A reference is only ever taken on the current version, so an older one without any stays without.
-        if self.counts[version] == 0 and version != self.current:
+        # References are only taken in the window, so a version that has left it without any stays without.
+        if self.counts[version] == 0 and version < self.current - self.window:
             del self.counts[version]
             self._unneeded.append(version)

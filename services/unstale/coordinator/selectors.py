@@ -1,8 +1,11 @@
 """Who gets a task: one class a selector. Source: design.md 3."""
 
+import heapq
 from abc import ABC, abstractmethod
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from typing_extensions import override
 
@@ -11,6 +14,9 @@ from unstale.seeds import Stream, stream
 
 class Selector(ABC):
     """The interface. A selector keeps no state, and draws from nothing but its arguments."""
+
+    in_rounds: ClassVar[bool] = False
+    """Only for triggers that choose participants when a round starts: in other loops nobody might be at work."""
 
     @abstractmethod
     def choose(
@@ -57,5 +63,61 @@ class Random(Selector):
         return [candidates[index] for index in sorted(drawn.tolist())]
 
 
-SELECTORS: Mapping[str, type[Selector]] = {"all": All, "random": Random}
+@dataclass(frozen=True, slots=True)
+class RoundRobin(Selector):
+    """In turn: version t belongs to the clients t * size, t * size + 1, ..., `size` of them, counted modulo N.
+
+    Of those, the candidates; in the place of others nobody else. size: m of the paper, 1 to N. clients: N.
+    Source: algorithms.md 4.3.
+    """
+
+    size: int
+    clients: int
+
+    in_rounds: ClassVar[bool] = True
+
+    @override
+    def choose(
+        self, candidates: Sequence[int], *, busy: int, seed: int, key: tuple[int, ...]
+    ) -> Sequence[int]:
+        first = key[0] * self.size % self.clients
+        end = first + self.size
+        past_zero = candidates[: bisect_left(candidates, end - self.clients)]
+        return [*past_zero, *candidates[bisect_left(candidates, first) : bisect_left(candidates, end)]]
+
+
+@dataclass(frozen=True, slots=True)
+class LeastAvailable(Selector):
+    """At most `size` busy clients, those who are least often available first, drawn uniformly among equals.
+
+    size: S of the papers, >= 1. availability: p_i of every client. Without the draw, clients of low id would always
+    come first where many are equally available.
+    """
+
+    size: int
+    availability: tuple[float, ...]
+
+    @override
+    def choose(
+        self, candidates: Sequence[int], *, busy: int, seed: int, key: tuple[int, ...]
+    ) -> Sequence[int]:
+        places = max(0, self.size - busy)
+        if places >= len(candidates):
+            return candidates
+        if places == 0:
+            return ()
+        ranks = stream(seed, Stream.SELECTION, *key).permutation(len(candidates)).tolist()
+        ranked = (
+            (self.availability[client_id], rank, client_id)
+            for client_id, rank in zip(candidates, ranks, strict=True)
+        )
+        return sorted(client_id for _, _, client_id in heapq.nsmallest(places, ranked))
+
+
+SELECTORS: Mapping[str, type[Selector]] = {
+    "all": All,
+    "random": Random,
+    "round-robin": RoundRobin,
+    "availability": LeastAvailable,
+}
 """Every selector by its name in the configuration."""

@@ -4,12 +4,16 @@ The sentences name the keys as the configuration spells them: `trigger.k`, `sele
 """
 
 import math
-from dataclasses import dataclass, fields
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from types import MappingProxyType
 from typing import Any
 
 from unstale.coordinator.selectors import SELECTORS, Selector
 from unstale.coordinator.triggers import TRIGGERS, Trigger
 from unstale.errors import UserError, unknown_name
+
+_TRIGGERS_IN_ROUNDS = " or ".join(name for name, trigger in TRIGGERS.items() if trigger.in_rounds)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,11 +45,15 @@ class TriggerSettings:
 class SelectorSettings:
     """Which selector, and exactly the settings it takes. size: clients.
 
+    availability: of each client, the probability that it takes part in a round; a fact of the run's scenario, which
+    selectors that have no use for it pass over. None when there is none.
+
     Raises UserError for an unknown name, a setting that is missing, not taken, or out of range.
     """
 
     name: str = "all"
     size: int | None = None
+    availability: tuple[float, ...] | None = None
 
     def __post_init__(self) -> None:
         if self.name not in SELECTORS:
@@ -53,10 +61,16 @@ class SelectorSettings:
         _check_taken("selector", self.name, SELECTORS[self.name], size=self.size)
         if self.size is not None and self.size < 1:
             raise UserError(f"selector.size is {self.size}, expected at least 1 client")
+        if self.availability is None and "availability" in _names(SELECTORS[self.name]):
+            raise UserError(
+                f"selector {self.name!r} needs a scenario with a dropout by rounds, and none was given"
+            )
 
-    def create(self) -> Selector:
-        """The selector itself."""
-        return SELECTORS[self.name](**_given(size=self.size))
+    def create(self, clients: int) -> Selector:
+        """The selector itself. clients: N."""
+        known = {"size": self.size, "availability": self.availability, "clients": clients}
+        selector = SELECTORS[self.name]
+        return selector(**{name: known[name] for name in _names(selector)})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +82,8 @@ class CoordinatorSettings:
     min_clients: how many must have joined before the first task is given; None means all. retry_s: pause, in
     seconds, before tasks are given again when everyone who was at work has failed or been refused. once_a_cycle: a
     client's update waits until every other client has contributed since its last one (GSGM's blocking loop).
+    stale_rounds: T >= 1 of each stale client, whose task in round t is on version t - T, once there is one
+    (algorithms.md 4.3); kept as a copy that cannot be written to.
 
     Raises UserError when a value is out of range or two do not fit.
     """
@@ -82,6 +98,7 @@ class CoordinatorSettings:
     retry_s: float
     min_clients: int | None = None
     once_a_cycle: bool = False
+    stale_rounds: Mapping[int, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for key in ("clients", "rounds", "evaluate_every"):
@@ -100,6 +117,12 @@ class CoordinatorSettings:
             if value is not None and not 1 <= value <= self.clients:
                 raise UserError(f"{key} is {value} with {self.clients} clients, expected 1 to {self.clients}")
         self._check_k_is_reached()
+        self._check_selector_fits()
+        self._check_cycle_fits()
+        self._check_stale_rounds()
+        object.__setattr__(self, "stale_rounds", MappingProxyType(dict(self.stale_rounds)))
+
+    def _check_cycle_fits(self) -> None:
         if self.once_a_cycle and not TRIGGERS[self.trigger.name].keeps_sender():
             raise UserError(
                 f"trigger.name is {self.trigger.name!r} with a policy whose clients contribute once a cycle, "
@@ -121,6 +144,36 @@ class CoordinatorSettings:
                 f"trigger.k is {k} with selector.size {size}, expected at most {size}: "
                 f"a {self.trigger.name} round never sees more updates than clients that were selected"
             )
+
+    def _check_selector_fits(self) -> None:
+        availability = self.selector.availability
+        assert availability is None or len(availability) == self.clients, "one probability for each client"
+        in_rounds = TRIGGERS[self.trigger.name].in_rounds
+        if SELECTORS[self.selector.name].in_rounds and not in_rounds:
+            raise UserError(
+                f"selector.name is {self.selector.name!r} with trigger {self.trigger.name!r}, expected trigger "
+                f"{_TRIGGERS_IN_ROUNDS}: it gives each round to the clients whose turn it is"
+            )
+
+    def _check_stale_rounds(self) -> None:
+        if self.stale_rounds and not TRIGGERS[self.trigger.name].in_rounds:
+            raise UserError(
+                f"trigger.name is {self.trigger.name!r} with clients that are stale by a number of rounds, expected "
+                f"{_TRIGGERS_IN_ROUNDS}: in other loops staleness comes from latency"
+            )
+        for client_id, rounds in self.stale_rounds.items():
+            if not 0 <= client_id < self.clients:
+                raise UserError(
+                    f"stale_rounds names client {client_id} with {self.clients} clients, "
+                    f"expected 0 to {self.clients - 1}"
+                )
+            if rounds < 1:
+                raise UserError(f"stale_rounds of client {client_id} is {rounds}, expected at least 1")
+
+    @property
+    def stale_rounds_max(self) -> int:
+        """How far the version of a task can lie behind the current one when it is given."""
+        return max(self.stale_rounds.values(), default=0)
 
     @property
     def clients_to_start(self) -> int:
@@ -156,8 +209,12 @@ def _given(**settings: Any) -> dict[str, Any]:
     return {key: value for key, value in settings.items() if value is not None}
 
 
+def _names(part: type[Any]) -> list[str]:
+    return [field.name for field in fields(part)]
+
+
 def _check_taken(kind: str, name: str, part: type[Any], **settings: Any) -> None:
-    taken = {field.name for field in fields(part)}
+    taken = _names(part)
     for key, value in settings.items():
         if key in taken and value is None:
             raise UserError(f"{kind} {name!r} needs {kind}.{key}, and none was given")

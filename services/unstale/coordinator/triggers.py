@@ -14,13 +14,15 @@ from typing_extensions import override
 class Trigger(ABC):
     """The interface. A trigger keeps no state: it is asked after every event of an open round, unless the round
     has stalled: everyone at work in it has failed or been refused, so there is nothing to make a version of.
-    Then tasks are given again after a pause."""
+    Then tasks are given again after a pause; or, where some have declined and only a new version asks them again, the
+    round closes without updates if it can."""
 
     in_rounds: ClassVar[bool] = False
-    """Participants are chosen once, when a round starts, and again only when it has stalled; a round closes with
-    no update at all when those at work in it have left or been lost, and none failed or was refused, or
-    nobody is there any more. Otherwise whoever is idle is given a task as soon as the selector has a place,
-    and a round holds at least one update."""
+    """Participants are chosen once, when a round starts, and again only when it has stalled; the place of one that
+    declines goes to another. A round closes with no update at all when those at work in it have left, been lost or
+    declined, and none failed or was refused, or nobody is there any more. Otherwise whoever is idle is given a task as
+    soon as the selector has a place, and a round holds at least one update, or none when it could only wait for
+    clients that declined."""
     cuts_off: ClassVar[bool] = False
     """Closing a round takes back the tasks that are still open."""
     frees_sender: ClassVar[bool] = False

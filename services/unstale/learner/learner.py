@@ -51,13 +51,14 @@ class Learner:
         server_multiplier: float = 1.0,
         buffers_b: Tensor | None = None,
         keep_versions: bool = False,
+        past_versions: int = 0,
     ) -> None:
         """Start at version 0.
 
         model_d: [d] float32, any device; copied to the policy's. buffers_b: [b] float32 or None, as model_d.
         learning_rate: eta_l > 0, given how many rounds have counted (`Step.counts`) so far. server_multiplier: eta_g,
         > 0; the server's step is eta_g * eta_l. keep_versions: keep every version until it is forgotten, also when the
-        policy needs none.
+        policy needs none. past_versions: how many before the current one may be asked for, referred to or not.
         """
         assert model_d.shape == (policy.dimension,), (tuple(model_d.shape), policy.dimension)
         assert model_d.dtype == torch.float32, model_d.dtype
@@ -78,7 +79,7 @@ class Learner:
         if keep_versions or policy.needs_base_models:
             # One for each open task (clients), for each staged update (clients, and two blocks of at most as
             # many), the current one and the next.
-            self._versions = VersionStore(limit=4 * policy.clients + 2)
+            self._versions = VersionStore(limit=4 * policy.clients + 2 + past_versions)
             self._versions.add(0, self.sent)
 
     @property

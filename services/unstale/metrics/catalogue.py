@@ -1,4 +1,5 @@
-"""Every metric of the server: name, kind, unit, help, labels. Dashboards, documents and tests are held against it.
+"""Every metric of the server and of the injector: name, kind, unit, help, labels. Dashboards, documents and tests are
+held against it.
 
 Names follow the Prometheus conventions: base units, `_total` on counters. Every label has a closed set of values, so no
 client id, task id or version is one.
@@ -88,7 +89,8 @@ CLIENTS = Metric(
     name="unstale_clients",
     kind="gauge",
     help="Clients by state: absent (never joined), waiting (has no task), working, contributed (its update is in the "
-    "round to come), lost (its lease ran out), left (said goodbye).",
+    "round to come), unavailable (declined its task, until the next version), lost (its lease ran out), left (said "
+    "goodbye).",
     labels=("state",),
 )
 AGGREGATION_WEIGHT = Metric(
@@ -118,4 +120,40 @@ CATALOGUE: tuple[Metric, ...] = (
     CLIENTS,
     AGGREGATION_WEIGHT,
     DEVICE_MEMORY,
+)
+
+# --- of the injector ---
+
+INJECTED_DELAY = Metric(
+    name="unstale_injected_delay_seconds",
+    kind="histogram",
+    help="How long messages that went on were held up on purpose; 0 for those that were not.",
+    buckets=_SECONDS,
+)
+INJECTED_FAULTS = Metric(
+    name="unstale_injected_faults_total",
+    kind="counter",
+    help="Messages that were changed, held up or lost on purpose, by type of toxic; on the tcp layer pieces of bytes.",
+    labels=("toxic",),
+)
+INJECTOR_MESSAGES_IN_FLIGHT = Metric(
+    name="unstale_injector_in_flight_messages", kind="gauge", help="Messages that the injector holds."
+)
+INJECTOR_BYTES_IN_FLIGHT = Metric(
+    name="unstale_injector_in_flight_bytes",
+    kind="gauge",
+    help="Bytes of the messages that the injector holds.",
+)
+INJECTOR_CONNECTIONS = Metric(
+    name="unstale_injector_connections",
+    kind="gauge",
+    help="Connections of clients through the injector, each with one of its own to the server.",
+)
+
+INJECTOR_CATALOGUE: tuple[Metric, ...] = (
+    INJECTED_DELAY,
+    INJECTED_FAULTS,
+    INJECTOR_MESSAGES_IN_FLIGHT,
+    INJECTOR_BYTES_IN_FLIGHT,
+    INJECTOR_CONNECTIONS,
 )

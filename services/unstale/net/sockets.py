@@ -77,31 +77,34 @@ def _common(socket: zmq.Socket[bytes], *, heartbeat_s: float, linger_s: float) -
     socket.setsockopt(zmq.TCP_KEEPALIVE, 1)
 
 
-def bind(socket: zmq.Socket[bytes], address: str) -> str:
-    """Bind and return the address with the port that was really taken (`tcp://127.0.0.1:*` takes a free one)."""
+def bind(socket: zmq.Socket[bytes], address: str, *, key: str = "server.address") -> str:
+    """Bind and return the address with the port that was really taken (`tcp://127.0.0.1:*` takes a free one).
+
+    key: of the configuration, that holds the address. Raises UserError.
+    """
     _allow_ipv6(socket, address)
     try:
         socket.bind(address)
     except zmq.ZMQError as error:
         if error.errno == zmq.EADDRINUSE:
             raise UserError(
-                f"server.address {address} is in use; stop what listens there or name another port"
+                f"{key} {address} is in use; stop what listens there or name another port"
             ) from None
         raise UserError(
-            f"server.address {address!r} cannot be bound ({error.strerror.lower()}); "
+            f"{key} {address!r} cannot be bound ({error.strerror.lower()}); "
             "expected tcp://HOST:PORT of this machine"
         ) from None
     return socket.getsockopt_string(zmq.LAST_ENDPOINT)
 
 
-def connect(socket: zmq.Socket[bytes], address: str) -> None:
-    """Start connecting; the server need not be there yet."""
+def connect(socket: zmq.Socket[bytes], address: str, *, key: str = "client.server") -> None:
+    """Start connecting; the server need not be there yet. key: as in `bind`."""
     _allow_ipv6(socket, address)
     try:
         socket.connect(address)
     except zmq.ZMQError as error:
         raise UserError(
-            f"client.server {address!r} is not an address ({error.strerror.lower()}); expected tcp://HOST:PORT"
+            f"{key} {address!r} is not an address ({error.strerror.lower()}); expected tcp://HOST:PORT"
         ) from None
 
 

@@ -1,16 +1,13 @@
-"""The exchange thread: the ROUTER socket, the coordinator and the staging matrix, and nothing slow.
+"""Between the coordinator and everyone else: clients by messages, and the thread that computes by commands.
 
-Messages become events, actions become messages and commands for the compute thread, in the order that the coordinator
-gave. Nothing here waits but on the sockets.
+Messages become events, actions become messages and commands, in the order that the coordinator gave. No socket, thread
+or clock is in here: they are handed in, so that a network and a clock that are played can drive the very same thing.
 """
 
 import logging
-import threading
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
-
-import zmq
 
 from unstale import translate
 from unstale.coordinator import actions, events, hopeless
@@ -20,31 +17,28 @@ from unstale.learner.updates import StagedUpdate, Staging
 from unstale.learner.versions import Version
 from unstale.metrics import observe
 from unstale.metrics.fairness import OwnEvaluations
+from unstale.metrics.observe import Observation
 from unstale.metrics.progress import Outcome, Progress, Tally
-from unstale.net import sockets
-from unstale.net.clock import now_s
-from unstale.net.mailbox import Mailbox
-from unstale.server.compute import (
+from unstale.server.commands import (
     Applied,
     ApplyCommand,
-    Compute,
+    Command,
     Crashed,
     EvaluateCommand,
     Evaluated,
     ForgetCommand,
     Result,
 )
-from unstale.server.exposition import Instruments
 from unstale.server.ingest import Ingest
 from unstale.server.outgoing import Outgoing
+from unstale.server.proof import Proof
 from unstale.server.sessions import Sessions
+from unstale.server.wire import Wire
 from unstale_proto import codec
 from unstale_proto.errors import Reason, RemoteContractError
 from unstale_proto.messages import Bye, Error, Heartbeat, Hello, Message, Stop, Update, Welcome
 
 log = logging.getLogger("unstale.server")
-
-TURN_MESSAGES = 64  # messages taken in before timers and results get their turn
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,32 +46,29 @@ class StopNow:
     """The operator wants the run to end."""
 
 
-@dataclass(frozen=True, slots=True)
-class Ping:
-    """Answered by setting `answered`: the thread turns."""
-
-    answered: threading.Event = field(default_factory=threading.Event)
-
-
-Letter = Result | StopNow | Ping
+Letter = Result | StopNow
 
 
 class Exchange:
-    """Runs until the coordinator finishes and the clients know it; then `outcome` is set.
+    """Whoever drives it calls `take_in` for each message and `open` for each letter, and `fire_timers` after them and
+    at `due_s`, until it is `over`: the coordinator has finished and the clients know it. Then `outcome` is set.
 
-    welcome: for any client; id and version are filled in. learning_rate: eta_l of its tasks, and sent and
-    frames: of version 0. dimension: d. evaluate_clients_every: rounds between evaluations by the clients.
+    wire: sends. clock: seconds, never going back. compute: takes commands; each ApplyCommand and EvaluateCommand is
+    answered by a letter, in order. record: takes what is observed. welcome: for any client; id and version are filled
+    in. learning_rate: eta_l of its tasks, and sent and frames: of version 0. dimension: d. evaluate_clients_every:
+    rounds between evaluations by the clients. linger_s: how long clients have to say goodbye. on_progress: told of
+    every evaluation.
     """
 
     def __init__(
         self,
-        socket: zmq.Socket[bytes],
+        wire: Wire,
+        clock: Callable[[], float],
         *,
         coordinator: Coordinator,
         staging: Staging,
-        mailbox: Mailbox[Letter],
-        compute: Compute,
-        instruments: Instruments,
+        compute: Callable[[Command], None],
+        record: Callable[[Iterable[Observation]], None],
         welcome: Welcome,
         learning_rate: float,
         rounds: int,
@@ -88,24 +79,25 @@ class Exchange:
         linger_s: float,
         on_progress: Callable[[Progress], None],
     ) -> None:
-        self._socket = socket
+        self._clock = clock
         self._coordinator = coordinator
         self._staging = staging
-        self._mailbox = mailbox
         self._compute = compute
-        self._instruments = instruments
+        self._record = record
         self._welcome = welcome
         self._linger_s = linger_s
         self._on_progress = on_progress
         self._sessions = Sessions(welcome.clients)
+        self._proof = Proof()
         self._own_evaluations = OwnEvaluations(evaluate_clients_every)
         self._outgoing = Outgoing(
-            socket,
+            wire,
             self._sessions,
             frames=frames,
             signature=welcome.signature,
             learning_rate=learning_rate,
             wanted=self._own_evaluations.wanted,
+            past_versions=max(coordinator.settings.stale_rounds.values(), default=0),
         )
         self._ingest = Ingest(
             staging,
@@ -114,9 +106,6 @@ class Exchange:
             dimension=dimension,
         )
         self._timers: dict[str, float] = {}
-        self._poller = zmq.Poller()
-        self._poller.register(socket, zmq.POLLIN)
-        self._poller.register(mailbox.fileno(), zmq.POLLIN)
         self._arriving: _Arriving
         self._commands_open = 0
         self._clients_at: dict[int, dict[str, int]] = {}
@@ -125,8 +114,6 @@ class Exchange:
         self._wait_s = 0.0
         self._finish: actions.Finish | None = None
         self._finished_s = 0.0
-        self._more_waits = False
-        self._over = False
         self.outcome: Outcome | None = None
         self._performers: dict[type, Callable[..., None]] = {
             actions.SendTask: self._send_task,
@@ -145,72 +132,92 @@ class Exchange:
         """Whether the run has ended and only goodbyes are left. Any thread."""
         return self._finish is not None
 
-    def run(self) -> None:
-        """Turn until the run is over. Raises what the compute thread died of."""
-        while not self._over:
-            self._turn()
+    @property
+    def over(self) -> bool:
+        """Whether there is nothing more to do."""
+        return self.outcome is not None
 
-    # --- one turn ---
-
-    def _turn(self) -> None:
-        ready = dict(self._poller.poll(self._patience_ms()))
-        if self._mailbox.fileno() in ready:
-            for letter in self._mailbox.drain():
-                self._open(letter)
-        if self._socket in ready:
-            self._take_in_some()
-        self._fire_timers()
-        if self._finish is not None:
-            self._maybe_leave(self._finish)
-
-    def _take_in_some(self) -> None:
-        self._more_waits = True
-        for _ in range(TURN_MESSAGES):
-            received = sockets.receive(self._socket, routed=True, payload_bytes_max=self._payload_bytes_max)
-            if received is None:
-                self._more_waits = False
-                break
-            self._take_in(*received)
-
-    def _payload_bytes_max(self, route: bytes) -> int:
-        """A connection that speaks for no client has nothing to send but a hello."""
-        return 0 if self._sessions.client_of(route) is None else self._outgoing.payload_bytes
-
-    def _patience_ms(self) -> int | None:
-        """How long to wait for something to happen: until the next timer; None is for ever."""
+    @property
+    def due_s(self) -> float | None:
+        """When `fire_timers` has something to do next, if nothing happens before; None is never."""
         due_s = min(self._timers.values(), default=None)
         if self._finish is not None:
             leave_s = self._finished_s + self._linger_s
             due_s = leave_s if due_s is None else min(due_s, leave_s)
-        return None if due_s is None else max(0, int((due_s - now_s()) * 1000) + 1)
+        return due_s
 
-    def _fire_timers(self) -> None:
-        at_s = now_s()
+    def payload_bytes_max(self, route: bytes) -> int:
+        """A connection that speaks for no client has nothing to send but a hello."""
+        return 0 if self._sessions.client_of(route) is None else self._outgoing.payload_bytes
+
+    def fire_timers(self, *, more_waits: bool = False) -> None:
+        """Do what is due. more_waits: messages have come that are not taken in yet."""
+        at_s = self._clock()
         for timer in [name for name, due_s in self._timers.items() if due_s <= at_s]:
-            if timer == LEASE and self._more_waits and at_s < self._timers[timer] + self._welcome.lease_s:
+            if timer == LEASE and more_waits and at_s < self._timers[timer] + self._welcome.lease_s:
                 continue  # after a pause of ours, signs of life may be among what waits
             if self._timers.get(timer, at_s + 1) <= at_s:
                 del self._timers[timer]
                 self._handle(events.TimerFired(timer=timer, at_s=at_s))
+        if self._finish is not None:
+            self._maybe_leave(self._finish)
 
-    def _open(self, letter: Letter) -> None:
+    # --- what the compute thread and the operator say ---
+
+    def open(self, letter: Letter) -> None:
+        """Take in a letter. Raises what the compute thread died of."""
         if isinstance(letter, Applied):
             self._commands_open -= 1
             self._applied(letter)
         elif isinstance(letter, Evaluated):
             self._commands_open -= 1
             self._evaluated(letter)
-        elif isinstance(letter, Ping):
-            letter.answered.set()
         elif isinstance(letter, StopNow):
-            self._handle(events.StopRequested(at_s=now_s()))
+            self._handle(events.StopRequested(at_s=self._clock()))
         else:
             assert isinstance(letter, Crashed)
             raise letter.error
 
+    def _applied(self, applied: Applied) -> None:
+        result = applied.result
+        self._sent = result.sent
+        self._outgoing.publish(result.version, applied.frames, result.learning_rate)
+        self._tally.applied(result.staleness, overflowed=result.overflowed)
+        if result.overflowed:
+            log.warning("version %d: its step left the range of float32 and was not taken", result.version)
+        self._record(
+            observe.round_applied(
+                result.version,
+                result.staleness,
+                result.weights_K,
+                wait_s=self._wait_s,
+                aggregate_s=applied.aggregate_s,
+                device_memory_bytes=applied.device_memory_bytes,
+            )
+        )
+        self._handle(events.RoundApplied(version=result.version, at_s=self._clock()))
+
+    def _evaluated(self, evaluated: Evaluated) -> None:
+        evaluation = evaluated.evaluation
+        self._record(
+            observe.evaluated(
+                evaluation.accuracy,
+                evaluation.loss,
+                evaluation.class_accuracy,
+                evaluate_s=evaluated.evaluate_s,
+            )
+        )
+        clients = self._clients_at.pop(evaluated.version)
+        self._on_progress(
+            self._tally.evaluated(
+                evaluated.version, evaluation.accuracy, evaluation.loss, clients, self._clock()
+            )
+        )
+
     # --- what clients send us ---
 
-    def _take_in(self, route: bytes, header: bytes, frames: list[zmq.Frame]) -> None:
+    def take_in(self, route: bytes, header: bytes, frames: Sequence[memoryview] = ()) -> None:
+        """A message came in over a connection. frames: its payload, not needed after the call."""
         try:
             message = codec.decode(header)
             if isinstance(message, Hello):
@@ -221,7 +228,7 @@ class Exchange:
                 self._attend(route, message, frames)
             self._pay_what_is_owed(route)
         except RemoteContractError as error:
-            self._instruments.record(observe.refused(error.reason))
+            self._record([observe.refused(error.reason)])
             self._outgoing.send(route, Error(reason=error.reason, message=str(error)))
 
     def _pay_what_is_owed(self, route: bytes) -> None:
@@ -234,9 +241,10 @@ class Exchange:
         """An error is never answered. One with a task gives that task back; one without is for people."""
         client_id = self._sessions.client_of(route)
         if client_id is None:
-            self._instruments.record(observe.refused(Reason.HELLO_FIRST))
+            self._record([observe.refused(Reason.HELLO_FIRST)])
             return
-        log.warning("client %d: %r (%s)", client_id, error.message, error.reason)
+        level = logging.DEBUG if error.reason is Reason.UNAVAILABLE else logging.WARNING
+        log.log(level, "client %d: %r (%s)", client_id, error.message, error.reason)
         if error.task_id is not None:
             self._handle_message(error, client_id)
 
@@ -251,6 +259,8 @@ class Exchange:
             return
         same_connection = self._sessions.is_said_again(hello.client_id, hello.session, route)
         superseded = self._sessions.admit(hello.client_id, hello.session, route)
+        if not same_connection:
+            self._proof.forget(hello.client_id)
         if superseded is not None:
             self._outgoing.send(superseded, Stop(reason="superseded", version=self._coordinator.version))
         self._outgoing.send(
@@ -259,9 +269,9 @@ class Exchange:
                 update={"client_id": hello.client_id, "version": self._coordinator.version}
             ),
         )
-        self._handle(translate.to_client_joined(hello, now_s(), same_connection=same_connection))
+        self._handle(translate.to_client_joined(hello, self._clock(), same_connection=same_connection))
 
-    def _attend(self, route: bytes, message: Message, frames: list[zmq.Frame]) -> None:
+    def _attend(self, route: bytes, message: Message, frames: Sequence[memoryview]) -> None:
         client_id = self._sessions.client_of(route)
         if isinstance(message, Bye):
             if client_id is not None:
@@ -276,61 +286,36 @@ class Exchange:
             )
         if isinstance(message, Update):
             self._take_update(client_id, message, frames)
-            return
-        if isinstance(message, Heartbeat):
-            self._outgoing.send(route, Heartbeat(number=message.number, version=self._coordinator.version))
-        self._handle_message(message, client_id)
+        elif isinstance(message, Heartbeat):
+            self._take_heartbeat(route, client_id, message)
+        else:
+            self._handle_message(message, client_id)
+        if self._finish is not None:  # it was told to stop, and may not have heard it
+            self._outgoing.send(route, translate.to_stop(self._finish))
+
+    def _take_heartbeat(self, route: bytes, client_id: int, beat: Heartbeat) -> None:
+        self._outgoing.send(route, Heartbeat(number=beat.number, version=self._coordinator.version))
+        lost = self._proof.lost(client_id, beat)
+        self._proof.answered(client_id, beat.number)
+        self._handle_message(beat, client_id)
+        if lost is not None:
+            log.info("task %d never reached client %d", lost, client_id)
+            self._handle(events.TaskLost(client_id=client_id, task_id=lost, at_s=self._clock()))
 
     def _handle_message(self, message: Message, client_id: int) -> None:
-        event = translate.to_event(message, client_id, now_s())
+        event = translate.to_event(message, client_id, self._clock())
         if event is None:
             raise RemoteContractError(
                 Reason.UNEXPECTED_TYPE, f"a server takes no {message.type} of this kind"
             )
         self._handle(event)
 
-    def _take_update(self, client_id: int, update: Update, frames: list[zmq.Frame]) -> None:
+    def _take_update(self, client_id: int, update: Update, frames: Sequence[memoryview]) -> None:
         handle, defect = self._ingest.stage(update, frames)
         self._arriving = _Arriving(
             handle, update, translate.to_staged(update, client_id), sum(map(len, frames))
         )
-        self._handle(translate.to_update_arrived(update, client_id, handle, defect, now_s()))
-
-    # --- what the compute thread says ---
-
-    def _applied(self, applied: Applied) -> None:
-        result = applied.result
-        self._sent = result.sent
-        self._outgoing.publish(result.version, applied.frames, result.learning_rate)
-        self._tally.applied(result.staleness, overflowed=result.overflowed)
-        if result.overflowed:
-            log.warning("version %d: its step left the range of float32 and was not taken", result.version)
-        self._instruments.record_all(
-            observe.round_applied(
-                result.version,
-                result.staleness,
-                result.weights_K,
-                wait_s=self._wait_s,
-                aggregate_s=applied.aggregate_s,
-                device_memory_bytes=applied.device_memory_bytes,
-            )
-        )
-        self._handle(events.RoundApplied(version=result.version, at_s=now_s()))
-
-    def _evaluated(self, evaluated: Evaluated) -> None:
-        evaluation = evaluated.evaluation
-        self._instruments.record_all(
-            observe.evaluated(
-                evaluation.accuracy,
-                evaluation.loss,
-                evaluation.class_accuracy,
-                evaluate_s=evaluated.evaluate_s,
-            )
-        )
-        clients = self._clients_at.pop(evaluated.version)
-        self._on_progress(
-            self._tally.evaluated(evaluated.version, evaluation.accuracy, evaluation.loss, clients, now_s())
-        )
+        self._handle(translate.to_update_arrived(update, client_id, handle, defect, self._clock()))
 
     # --- what the coordinator wants done ---
 
@@ -349,18 +334,17 @@ class Exchange:
             raise UserError(why)
 
     def _send_task(self, action: actions.SendTask) -> None:
-        self._tally.started(now_s())
+        self._tally.started(self._clock())
         if self._outgoing.give(action):
-            self._instruments.record(observe.task_sent(self._outgoing.payload_bytes))
+            self._proof.sent(action.client_id, action.task_id)
+            self._record([observe.task_sent(self._outgoing.payload_bytes)])
 
     def _acknowledge(self, action: actions.Acknowledge) -> None:
         if action.outcome is actions.Outcome.ACCEPTED:
             self._staging.keep(self._arriving.handle, self._arriving.staged)
             self._tally.accepted()
             self._note_own_evaluation(action.client_id)
-        self._instruments.record_all(
-            observe.verdict(action.outcome, action.reason, self._arriving.payload_bytes)
-        )
+        self._record(observe.verdict(action.outcome, action.reason, self._arriving.payload_bytes))
         self._outgoing.tell(action.client_id, translate.to_ack(action))
 
     def _note_own_evaluation(self, client_id: int) -> None:
@@ -370,21 +354,21 @@ class Exchange:
         self._own_evaluations.answered(client_id, update.base_version, update.evaluation.accuracy)
         fairness = self._own_evaluations.fairness
         if fairness is not None:
-            self._instruments.record_all(observe.own_evaluations(fairness))
+            self._record(observe.own_evaluations(fairness))
 
     def _discard_update(self, action: actions.DiscardUpdate) -> None:
         self._staging.discard(action.handle)
 
     def _apply_round(self, action: actions.ApplyRound) -> None:
         assert self._coordinator.round_started_s is not None
-        self._wait_s = now_s() - self._coordinator.round_started_s
+        self._wait_s = self._clock() - self._coordinator.round_started_s
         taken = self._staging.take([contribution.handle for contribution in action.contributions])
         self._submit(
             ApplyCommand(round=taken, updates=translate.to_round(action.contributions, taken.updates))
         )
 
     def _forget_version(self, action: actions.ForgetVersion) -> None:
-        self._compute.submit(ForgetCommand(version=action.version))
+        self._compute(ForgetCommand(version=action.version))
 
     def _evaluate(self, action: actions.Evaluate) -> None:
         self._clients_at[action.version] = self._coordinator.clients_by_state
@@ -398,22 +382,23 @@ class Exchange:
 
     def _end(self, action: actions.Finish) -> None:
         self._finish = action
-        self._finished_s = now_s()
+        self._finished_s = self._clock()
         stop = translate.to_stop(action)
         for route in self._sessions.routes():
             self._outgoing.send(route, stop)
 
     def _submit(self, command: ApplyCommand | EvaluateCommand) -> None:
         self._commands_open += 1
-        self._compute.submit(command)
+        self._compute(command)
 
     # --- the last things ---
 
     def _maybe_leave(self, finish: actions.Finish) -> None:
         """Over when nothing is being computed and every client has said goodbye, or has had its time to."""
-        if self._commands_open or (self._sessions.routes() and now_s() < self._finished_s + self._linger_s):
+        if self._commands_open or (
+            self._sessions.routes() and self._clock() < self._finished_s + self._linger_s
+        ):
             return
-        self._over = True
         self.outcome = self._tally.ended(
             finish.reason,
             self._coordinator.version,

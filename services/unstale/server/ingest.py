@@ -2,8 +2,6 @@
 
 from collections.abc import Sequence
 
-import zmq
-
 from unstale.learner import screen
 from unstale.learner.updates import Staging, write
 from unstale_proto import payload
@@ -25,7 +23,7 @@ class Ingest:
         self._payload_bytes = payload_bytes
         self._dimension = dimension
 
-    def stage(self, update: Update, frames: Sequence[zmq.Frame]) -> tuple[int, Reason | None]:
+    def stage(self, update: Update, frames: Sequence[memoryview]) -> tuple[int, Reason | None]:
         """Copy the payload into the next free row.
 
         Returns (handle, None), the row waiting for `Staging.keep` or `discard`, or (NOT_STAGED, what is wrong).
@@ -34,13 +32,12 @@ class Ingest:
             return NOT_STAGED, Reason.WRONG_SIGNATURE
         if update.payload_bytes != self._payload_bytes:
             return NOT_STAGED, Reason.WRONG_SIZE
-        buffers = [frame.buffer for frame in frames]
         try:
-            payload.check([len(buffer) for buffer in buffers], self._payload_bytes)
+            payload.check([len(frame) for frame in frames], self._payload_bytes)
         except RemoteContractError as error:
             return NOT_STAGED, error.reason
         handle, row_D = self._staging.row()
-        write(row_D, buffers, update.kind, update.learning_rate, self._dimension)
+        write(row_D, frames, update.kind, update.learning_rate, self._dimension)
         defect = screen.row_defect(row_D, self._dimension)
         if defect is not None:
             self._staging.discard(handle)

@@ -1,4 +1,4 @@
-"""What goes out: messages to connections and clients, and the current model to those who are given a task.
+"""What goes out: messages to connections and clients, and a model to those who are given a task.
 
 The model is wrapped into frames once per version, and every message that carries it refers to them. A client that was
 sent a model is sent no other until something was heard of it, so that one that reads slowly, or not at all, holds one
@@ -6,54 +6,52 @@ model in our memory and not one a round.
 """
 
 from collections.abc import Callable, Sequence
-
-import zmq
+from typing import Any
 
 from unstale import translate
 from unstale.coordinator import actions
 from unstale.server.sessions import Sessions
+from unstale.server.wire import Delivery, Wire
 from unstale_proto import codec
 from unstale_proto.messages import Message
-
-FRAMES_KEPT = 64 * 1024  # bytes; smaller frames are copied into the message, larger are referred to
 
 
 class Outgoing:
     """The exchange's thread only. frames: what is sent of version 0. learning_rate: eta_l of its tasks. wanted: whether
-    the task of a client, with a version, asks for an evaluation."""
+    the task of a client, with a version, asks for an evaluation. past_versions: how many rounds old a model may be that
+    is still given."""
 
     def __init__(
         self,
-        socket: zmq.Socket[bytes],
+        wire: Wire,
         sessions: Sessions,
         *,
         frames: Sequence[memoryview],
         signature: str,
         learning_rate: float,
         wanted: Callable[[int, int], bool],
+        past_versions: int = 0,
     ) -> None:
-        self._socket = socket
+        self._wire = wire
         self._sessions = sessions
         self._signature = signature
         self._learning_rate = learning_rate
         self._wanted = wanted
-        self._version = 0
-        self._frames = _wrapped(frames)
+        self._past_versions = past_versions
+        self._frames_of = {0: wire.wrap(frames)}
         self.payload_bytes = sum(map(len, frames))
         self._unheard: set[int] = set()  # clients that were sent a model and have not been heard of since
         self._owed: dict[int, actions.SendTask] = {}
 
     def publish(self, version: int, frames: Sequence[memoryview], learning_rate: float) -> None:
-        """From here on tasks carry this version."""
+        """From here on tasks may carry this version, and have this learning rate."""
         self._learning_rate = learning_rate
-        self._version = version
-        self._frames = _wrapped(frames)
+        self._frames_of[version] = self._wire.wrap(frames)
+        self._frames_of.pop(version - self._past_versions - 1, None)
 
     def give(self, action: actions.SendTask) -> bool:
-        """Send a task with the current model, now or when its client is next heard of. Whether it went now."""
-        assert action.version == self._version, (
-            f"{action}, and the model at hand is of version {self._version}"
-        )
+        """Send a task with the model of its version, now or when its client is next heard of. Whether it went now."""
+        assert action.version in self._frames_of, f"{action}, and at hand are {list(self._frames_of)}"
         self._owed.pop(action.client_id, None)
         route = self._sessions.route_of(action.client_id)
         if route is None:
@@ -69,7 +67,7 @@ class Outgoing:
             payload_bytes=self.payload_bytes,
             evaluate=self._wanted(action.client_id, action.version),
         )
-        return self.send(route, task, self._frames)
+        return self.send(route, task, self._frames_of[action.version])
 
     def heard_of(self, client_id: int) -> actions.SendTask | None:
         """Something came from a client: the task that it is owed, to be given now if it is still awaited."""
@@ -81,25 +79,17 @@ class Outgoing:
         route = self._sessions.route_of(client_id)
         return route is not None and self.send(route, message)
 
-    def send(self, route: bytes, message: Message, frames: Sequence[zmq.Frame] = ()) -> bool:
-        """Send to a connection. When it is gone, or not read from, its client must say hello to be sent more."""
-        header = codec.encode(message)
-        try:
-            self._socket.send(route, zmq.SNDMORE | zmq.NOBLOCK)
-        except zmq.ZMQError as error:
-            if error.errno not in (zmq.EAGAIN, zmq.EHOSTUNREACH):
-                raise
-            client_id = self._sessions.client_of(route)
-            if client_id is not None and error.errno == zmq.EHOSTUNREACH:
-                self._sessions.cut_off(client_id)
-            elif client_id is not None:
-                self._sessions.forget(client_id)
-            return False
-        self._socket.send(header, zmq.SNDMORE if frames else 0)
-        for position, frame in enumerate(frames, start=1):
-            self._socket.send(frame, zmq.SNDMORE if position < len(frames) else 0, copy=False)
-        return True
+    def send(self, route: bytes, message: Message, frames: Sequence[Any] = ()) -> bool:
+        """Send to a connection. When it is gone, or not read from, its client must say hello to be sent more.
 
-
-def _wrapped(frames: Sequence[memoryview]) -> list[zmq.Frame]:
-    return [zmq.Frame(frame, copy=len(frame) < FRAMES_KEPT) for frame in frames]
+        frames: as the wire wrapped them.
+        """
+        delivery = self._wire.send(route, codec.encode(message), frames)
+        if delivery is Delivery.SENT:
+            return True
+        client_id = self._sessions.client_of(route)
+        if client_id is not None and delivery is Delivery.GONE:
+            self._sessions.cut_off(client_id)
+        elif client_id is not None:
+            self._sessions.forget(client_id)
+        return False

@@ -17,11 +17,13 @@ from unstale.coordinator.machine import Coordinator
 from unstale.metrics import catalogue
 from unstale.metrics.progress import Outcome, Progress
 from unstale.net import files, sockets
+from unstale.net.clock import now_s
 from unstale.net.mailbox import Mailbox
 from unstale.server.compute import Compute, frames_of
-from unstale.server.exchange import Exchange, Letter, Ping, StopNow
+from unstale.server.exchange import Exchange, StopNow
 from unstale.server.exposition import Instruments
 from unstale.server.http import HttpService
+from unstale.server.loop import Letter, Loop, Ping, RouterWire
 from unstale.server.welcome import welcome
 
 log = logging.getLogger("unstale.server")
@@ -65,12 +67,12 @@ class Server:
         try:
             self.address = sockets.bind(self._socket, settings.server.address)
             self._exchange = Exchange(
-                self._socket,
+                RouterWire(self._socket),
+                now_s,
                 coordinator=coordinator,
                 staging=parts.staging(coordinator_settings, learner.row_numbers, device),
-                mailbox=self._mailbox,
-                compute=self._compute,
-                instruments=self._instruments,
+                compute=self._compute.submit,
+                record=self._instruments.record_all,
                 welcome=welcome(
                     settings,
                     model,
@@ -86,6 +88,7 @@ class Server:
                 linger_s=settings.server.linger_s,
                 on_progress=on_progress,
             )
+            self._loop = Loop(self._socket, self._mailbox, self._exchange)
             if settings.server.http_address is not None:
                 self._http = HttpService(
                     settings.server.http_address,
@@ -121,7 +124,7 @@ class Server:
 
     def _run_exchange(self) -> None:
         try:
-            self._exchange.run()
+            self._loop.run()
         except BaseException as error:  # noqa: BLE001  (raised by `run` in the main thread)
             self._error = error
         finally:

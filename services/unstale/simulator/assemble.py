@@ -5,47 +5,67 @@ from dataclasses import replace
 from math import inf
 
 from unstale.config import parts
+from unstale.config.scenario import conditions, population, read
 from unstale.config.settings import Settings
 from unstale.config.workplace import workplace
 from unstale.coordinator.machine import Coordinator
 from unstale.metrics.progress import Progress
-from unstale.simulator import latency
-from unstale.simulator.latency import Latency
-from unstale.simulator.simulation import Observer, Parts, Relay, Simulation, as_it_is
+from unstale.simulator.backends.choose import choose
+from unstale.simulator.remote import Relay, as_it_is, may_lose
+from unstale.simulator.simulation import Observer, Parts, Simulation
+from unstale.toxics.scenario import Conditions
+
+PLAIN = "exponential"
+"""The ready scenario whose device a simulated client has where the run's scenario gives it none."""
 
 
 def simulation(
     settings: Settings,
     *,
     on_progress: Callable[[Progress], None],
-    latency_of_tasks: Latency | None = None,
     observe: Observer | None = None,
     relay: Relay = as_it_is,
 ) -> Simulation:
     """Build everything that a run needs. Raises UserError for what the user can mend.
 
-    latency_of_tasks: instead of the configured one. The others: as in `Simulation`.
+    on_progress, observe, relay: as in `Simulation`.
     """
     place = workplace(settings)
     parts.check_partition(settings, place.dataset)
     model = place.model
-    coordinator_settings = replace(parts.coordinator_settings(settings), lease_s=inf)
+    under = _conditions(settings)
+    told = parts.coordinator_settings(settings)
+    if not any(may_lose(applied.toxic) for applied in under.toxics):
+        told = replace(told, lease_s=inf)  # nobody falls silent, so nobody need look
     learner = parts.learner(settings, model, place.device, keep_versions=True)
-    chosen = settings.simulation.latency
     return Simulation(
         Parts(
-            coordinator=Coordinator(coordinator_settings),
+            coordinator=Coordinator(told),
             learner=learner,
-            staging=parts.staging(coordinator_settings, learner.row_numbers, place.device),
-            trainer=place.trainer,
+            staging=parts.staging(told, learner.row_numbers, place.device),
+            backend=choose(settings, place),
+            steps_of=place.trainer.steps_of,
             evaluate=parts.evaluation(settings, model, place.dataset, place.device),
             save=parts.saver(settings, model),
+            conditions=under,
             clients=settings.clients,
             rounds=settings.rounds,
+            seed=settings.seed,
             evaluate_clients_every=settings.evaluate_clients_every,
+            heartbeat_s=settings.server.heartbeat_s,
+            lease_s=settings.server.lease_s,
         ),
-        latency_of_tasks or latency.create(chosen.name, seed=settings.seed, mean_s=chosen.mean_s),
         on_progress=on_progress,
         observe=observe,
         relay=relay,
     )
+
+
+def _conditions(settings: Settings) -> Conditions:
+    """Those of the run's scenario. In virtual time something has to take time: for clients without a device the one of
+    `PLAIN`."""
+    chosen, plain = settings.scenario, read(PLAIN)
+    if chosen.name is not None:
+        conditions(settings)  # says where a mistake is
+        plain = plain.model_copy(update={"groups": (*plain.groups, *read(chosen.name).groups)})
+    return plain.scaled(chosen.time_scale).settled(population(settings), settings.seed)

@@ -1,109 +1,120 @@
 """One run in virtual time.
 
-Clients are computed when their update is due, from the version that they were given, one by one: an update that never
-arrives costs nothing, and the order of what is computed is the order of arrival, as on a server.
+Clients are computed when their update comes in, from the version that they were given: an update that never arrives
+costs nothing, and the order of what is computed is the order of arrival, as on a server.
 """
 
-import heapq
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from math import inf, isfinite
-from typing import Protocol, TypeVar
+from typing import NamedTuple
 
 from unstale import flat, translate
 from unstale.coordinator import actions, events, hopeless
-from unstale.coordinator.machine import Coordinator
+from unstale.coordinator.machine import LEASE, Coordinator
 from unstale.errors import UserError
 from unstale.learner import screen
 from unstale.learner.learner import Learner
-from unstale.learner.updates import StagedUpdate, Staging, write
+from unstale.learner.updates import Staging, write
 from unstale.learner.versions import Version
 from unstale.metrics.fairness import OwnEvaluations
 from unstale.metrics.progress import Outcome, Progress, Tally
-from unstale.simulator.latency import Latency
+from unstale.simulator import damage
+from unstale.simulator.agenda import AFTER_CLIENTS, Agenda
+from unstale.simulator.backends.backend import Backend
+from unstale.simulator.network import NO_SIGNATURE, Network
+from unstale.simulator.remote import Relay, Traffic, as_it_is
+from unstale.simulator.work import Work
+from unstale.toxics.flight import Flight
+from unstale.toxics.scenario import Conditions
 from unstale.training.evaluate import Evaluation
-from unstale.training.trainer import Trainer
 from unstale_proto.errors import Reason
 from unstale_proto.limits import FLOAT_BYTES
-from unstale_proto.messages import Message, Task, Update
+from unstale_proto.messages import Task, Update
 
 Observer = Callable[[events.Event, Sequence[actions.Action]], None]
 
-
-_AFTER_CLIENTS = 2**63  # a timer's place among equal times: what arrives just in time is in time
-_NO_SIGNATURE = "0" * 64  # one process holds both sides, so there is nothing to compare
-
-
-M = TypeVar("M", bound=Message)
-
-
-class Relay(Protocol):
-    """What a message goes through on its way to the other side."""
-
-    def __call__(self, message: M) -> M: ...
-
-
-def as_it_is(message: M) -> M:
-    return message
+NOT_STAGED = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parts:
     """What a simulation runs, all in their first state.
 
-    coordinator: with leases that never run out, because simulated clients do not vanish. learner: keeps versions.
-    evaluate: measures a version. save: is given the last version and its number. rounds: versions to make.
-    evaluate_clients_every: rounds between evaluations by the clients; None for none.
+    coordinator: its leases may be finite; clients whose heartbeats are not played keep theirs. learner: keeps versions.
+    backend: computes the clients, and is closed at the end. steps_of: local steps of a client's tasks. evaluate:
+    measures a version. save: is given the last version and its number. conditions: what the scenario says of the run.
+    clients, rounds, seed: of the run. evaluate_clients_every: rounds between evaluations by the clients; None for none.
+    heartbeat_s, lease_s: as a server tells clients.
     """
 
     coordinator: Coordinator
     learner: Learner
     staging: Staging
-    trainer: Trainer
+    backend: Backend
+    steps_of: Callable[[int], int]
     evaluate: Callable[[Version], Evaluation]
     save: Callable[[Version, int], None]
+    conditions: Conditions
     clients: int
     rounds: int
+    seed: int
     evaluate_clients_every: int | None
+    heartbeat_s: float
+    lease_s: float
+
+
+class _Arriving(NamedTuple):
+    """The update that the coordinator is being asked about. update: None when it was not looked at."""
+
+    client_id: int
+    task: Task
+    handle: int = NOT_STAGED
+    update: Update | None = None
 
 
 class Simulation:
     """Runs until the coordinator finishes.
 
-    latency: of each task. on_progress: told of every evaluation. observe: told of every event and what came of it.
-    relay: what a message goes through on its way; the tests put the codec there.
+    on_progress: told of every evaluation. observe: told of every event and what came of it. relay: what a message goes
+    through on its way; the tests put the codec there.
     """
 
     def __init__(
         self,
         parts: Parts,
-        latency: Latency,
         *,
         on_progress: Callable[[Progress], None],
         observe: Observer | None = None,
         relay: Relay = as_it_is,
     ) -> None:
+        self._parts = parts
         self._coordinator = parts.coordinator
         self._learner = parts.learner
         self._staging = parts.staging
-        self._trainer = parts.trainer
-        self._evaluate_model = parts.evaluate
-        self._save = parts.save
+        self._backend = parts.backend
         self._own_evaluations = OwnEvaluations(parts.evaluate_clients_every)
         self._payload_bytes = FLOAT_BYTES * parts.learner.row_numbers
-        self._clients = parts.clients
-        self._latency = latency
         self._on_progress = on_progress
         self._observe = observe
         self._relay = relay
         self._tally = Tally(parts.rounds)
-        self._now_s = 0.0
-        self._planned = 0
-        # (due time, client id, plan number, task or timer): the plan number makes every entry differ.
-        self._queue: list[tuple[float, int, int, Task | str]] = []
+        self._agenda = Agenda()
+        self._work = Work(parts.backend, parts.learner, parts.coordinator, self._agenda, parts.rounds)
+        self._network = Network(
+            parts.conditions.toxics,
+            parts.seed,
+            agenda=self._agenda,
+            behind=self,
+            heartbeat_s=parts.heartbeat_s,
+            lease_s=parts.lease_s,
+            payload_bytes=self._payload_bytes,
+            relay=relay,
+        )
         self._timers: dict[str, float] = {}
-        self._newest: dict[int, Task] = {}  # by client
-        self._arriving: tuple[int, StagedUpdate, Update] | None = None
+        self._newest: dict[int, Task] = {}  # by client, of those who are not behind a network
+        self._arriving: _Arriving
         self._made: events.RoundApplied | None = None
         self._finish: actions.Finish | None = None
         self._performers: dict[type, Callable[..., None]] = {
@@ -119,81 +130,37 @@ class Simulation:
         }
 
     def run(self) -> Outcome:
-        """Play the run to its end. Seconds are virtual."""
-        for client_id in range(self._clients):
-            self._handle(events.ClientJoined(client_id=client_id, at_s=0.0))
-        while self._finish is None:
-            assert self._queue, "nothing is due, and the run is not over"
-            self._now_s, client_id, _, what = heapq.heappop(self._queue)
-            if isinstance(what, Task):
-                self._arrive(client_id, what)
-            elif self._timers.get(what) == self._now_s:
-                del self._timers[what]
-                self._handle(events.TimerFired(timer=what, at_s=self._now_s))
+        """Play the run to its end, once. Seconds are virtual."""
+        try:
+            for client_id in range(self._parts.clients):
+                self._network.join(client_id)
+                self.handle(events.ClientJoined(client_id=client_id, at_s=0.0))
+            while self._finish is None:
+                self._agenda.advance()
+        finally:
+            self._backend.close()
         return self._tally.ended(
             self._finish.reason,
             self._coordinator.version,
             self._coordinator.updates_by_outcome,
             self._learner.sent.digest,
-            self._now_s,
+            self._agenda.now_s,
             self._own_evaluations.fairness,
         )
 
     def save(self) -> None:
         """After `run`: write the last version to save_model, if that names a file; UserError when that fails."""
-        self._save(self._learner.sent, self._learner.version)
+        self._parts.save(self._learner.sent, self._learner.version)
 
-    def _arrive(self, client_id: int, task: Task) -> None:
-        """A client's work on a task is done: compute it, and let the server have it."""
-        if task is not self._newest[client_id]:
-            return  # the client dropped the work when it was given a newer task
-        if not self._coordinator.awaits(client_id, task.task_id):
-            self._arrive_too_late(client_id, task)
-            return
-        base = self._learner.base(task.version)
-        buffers_b = base.buffers_b if base.buffers_b.numel() else None
-        evaluation = None
-        if task.evaluate:
-            evaluation = self._trainer.evaluate_own(client_id, base.model_d, buffers_b)
-        local = self._trainer.train(
-            client_id,
-            task.number,
-            base.model_d,
-            task.learning_rate,
-            buffers_b=buffers_b,
-            extra_d=base.extra_d,
-        )
-        if not isfinite(local.loss):
-            self._trainer.drop(client_id, task.number)
-            self._handle(events.TaskFailed(client_id=client_id, task_id=task.task_id, at_s=self._now_s))
-            return
-        update = self._relay(translate.to_update(task, local, evaluation))
-        handle, row_D = self._staging.row()
-        frames = [flat.to_bytes(part) for part in translate.payload_parts(local)]
-        dimension = self._learner.policy.dimension
-        write(row_D, frames, update.kind, update.learning_rate, dimension)
-        found = screen.row_defect(row_D, dimension)
-        defect = None if found is None else Reason(found)
-        if defect is not None:
-            self._staging.discard(handle)
-            handle = -1
-        self._arriving = handle, translate.to_staged(update, client_id), update
-        self._handle(translate.to_update_arrived(update, client_id, handle, defect, self._now_s))
+    @property
+    def traffic(self) -> Traffic:
+        """What became of messages that went through toxics."""
+        return self._network.traffic
 
-    def _arrive_too_late(self, client_id: int, task: Task) -> None:
-        """The update of a task that was taken back is rejected unseen, so it need not be computed; and its base
-        version may be forgotten."""
-        self._handle(
-            events.UpdateArrived(
-                client_id=client_id,
-                task_id=task.task_id,
-                base_version=task.version,
-                handle=-1,
-                at_s=self._now_s,
-            )
-        )
+    # --- what happens ---
 
-    def _handle(self, event: events.Event) -> None:
+    def handle(self, event: events.Event) -> None:
+        """Tell the coordinator, and do what it wants done."""
         following: events.Event | None = event
         while following is not None:
             what_to_do = self._coordinator.handle(following)
@@ -202,47 +169,151 @@ class Simulation:
             for action in what_to_do:
                 self._performers[type(action)](action)
             following, self._made = self._made, None
-        given_up = hopeless.sentence(self._coordinator)
-        if given_up is not None:
-            raise UserError(given_up)
+        if self._coordinator.fruitless:
+            given_up = hopeless.sentence(self._coordinator)
+            if given_up is not None:
+                raise UserError(given_up)
 
-    def _plan(self, at_s: float, client_id: int, what: Task | str) -> None:
-        heapq.heappush(self._queue, (at_s, client_id, self._planned, what))
-        self._planned += 1
+    def _done(self, client_id: int, task: Task) -> None:
+        """A client whose messages take no time has finished a task."""
+        if task is self._newest[client_id]:  # else it dropped the work when it was given a newer one
+            self.take_update(client_id, task)
+
+    def take_update(self, client_id: int, task: Task, damaged: Flight | None = None) -> bool:
+        """The update of a task comes in: compute it, and let the server have it. damaged: how it came, if it was.
+
+        Whether it could be read. One of a task that was taken back is rejected unseen, so it need not be computed; and
+        its base version may be forgotten.
+        """
+        if not self._coordinator.awaits(client_id, task.task_id):
+            self._arriving = _Arriving(client_id, task)
+            self.handle(
+                events.UpdateArrived(
+                    client_id=client_id,
+                    task_id=task.task_id,
+                    base_version=task.version,
+                    handle=NOT_STAGED,
+                    at_s=self._agenda.now_s,
+                )
+            )
+            return True
+        computed = self._work.of(client_id, task)
+        local = computed.local
+        if not isfinite(local.loss):
+            self._fail(client_id, task)
+            return True
+        update = self._relay(translate.to_update(task, local, computed.evaluation))
+        frames: Sequence[memoryview | bytes] = [
+            flat.to_bytes(part) for part in translate.payload_parts(local)
+        ]
+        if damaged is not None:
+            found = damage.read(update, frames, damaged)
+            if found is None:
+                return False
+            update, frames = found
+        handle, defect = self._staged(update, frames)
+        self._arriving = _Arriving(client_id, task, handle, update)
+        self.handle(translate.to_update_arrived(update, client_id, handle, defect, self._agenda.now_s))
+        self._work.forget(client_id, task.task_id)
+        return True
+
+    def _staged(self, update: Update, frames: Sequence[memoryview | bytes]) -> tuple[int, Reason | None]:
+        """As `server.ingest.Ingest.stage`."""
+        if update.signature != NO_SIGNATURE:
+            return NOT_STAGED, Reason.WRONG_SIGNATURE
+        if update.payload_bytes != self._payload_bytes:
+            return NOT_STAGED, Reason.WRONG_SIZE
+        handle, row_D = self._staging.row()
+        dimension = self._learner.policy.dimension
+        write(row_D, frames, update.kind, update.learning_rate, dimension)
+        found = screen.row_defect(row_D, dimension)
+        if found is None:
+            return handle, None
+        self._staging.discard(handle)
+        return NOT_STAGED, Reason(found)
+
+    def _fail(self, client_id: int, task: Task) -> None:
+        """Training diverged, and the client gives the task back."""
+        self._work.forget(client_id, task.task_id)
+        if client_id in self._network:
+            self._network.takes_back(client_id, task)
+        else:
+            self.settle(client_id, task.number, accepted=False)
+        self.handle(events.TaskFailed(client_id=client_id, task_id=task.task_id, at_s=self._agenda.now_s))
+
+    def _fire(self, timer: str, due_s: float) -> None:
+        if self._timers.get(timer) != due_s:
+            return  # moved, or cancelled
+        del self._timers[timer]
+        if timer == LEASE:
+            self._renew_leases()
+        self.handle(events.TimerFired(timer=timer, at_s=self._agenda.now_s))
+
+    def _renew_leases(self) -> None:
+        """Clients whose heartbeats are not played have beaten all the while."""
+        for client_id in self._coordinator.leases.expired(self._agenda.now_s):
+            if not self._network.beats(client_id):
+                self.handle(events.HeartbeatReceived(client_id=client_id, at_s=self._agenda.now_s))
+
+    # --- what the network asks ---
+
+    def is_active(self, client_id: int) -> bool:
+        """As the coordinator says."""
+        return self._coordinator.is_active(client_id)
+
+    @property
+    def version(self) -> int:
+        """The current one."""
+        return self._coordinator.version
+
+    def duration_s(self, client_id: int, number: int) -> float:
+        """How long a task takes on a client's device."""
+        return self._parts.conditions.devices.duration_s(client_id, number, self._parts.steps_of(client_id))
+
+    def got_damaged(self, client_id: int, task: Task, damaged: Flight) -> None:
+        """A client works on a model that came like this."""
+        if self._coordinator.awaits(client_id, task.task_id):
+            self._work.damage(client_id, task, damage.version(self._learner.base(task.version), damaged))
+
+    def settle(self, client_id: int, number: int, *, accepted: bool) -> None:
+        """A client knows what became of its update: what it was to keep from it is kept if that was accepted."""
+        (self._backend.keep if accepted else self._backend.drop)(client_id, number)
 
     # --- what the coordinator wants done ---
 
     def _send_task(self, action: actions.SendTask) -> None:
-        self._tally.started(self._now_s)
-        sent = translate.to_task(
+        now_s, client_id = self._agenda.now_s, action.client_id
+        self._tally.started(now_s)
+        task = translate.to_task(
             action,
             learning_rate=self._learner.learning_rate,
-            signature=_NO_SIGNATURE,
+            signature=NO_SIGNATURE,
             payload_bytes=self._payload_bytes,
-            evaluate=self._own_evaluations.wanted(action.client_id, action.version),
+            evaluate=self._own_evaluations.wanted(client_id, action.version),
         )
-        self._newest[action.client_id] = task = self._relay(sent)
-        due_s = self._now_s + self._latency(action.client_id, action.number)
-        self._plan(due_s, action.client_id, task)
+        if client_id in self._network:
+            self._network.give(client_id, task)
+            return
+        self._newest[client_id] = task = self._relay(task)
+        due_s = now_s + self.duration_s(client_id, task.number)
+        self._agenda.plan(due_s, client_id, partial(self._done, client_id, task), task)
 
     def _acknowledge(self, action: actions.Acknowledge) -> None:
+        _, task, handle, update = self._arriving
         if action.outcome is actions.Outcome.ACCEPTED:
-            assert self._arriving is not None
-            handle, staged, update = self._arriving
-            self._staging.keep(handle, staged)
+            assert update is not None
+            self._staging.keep(handle, translate.to_staged(update, action.client_id))
             self._tally.accepted()
+            self._network.progressed()
             if update.evaluation is not None:
                 self._own_evaluations.answered(
                     action.client_id, update.base_version, update.evaluation.accuracy
                 )
-        self._settle(action)
-
-    def _settle(self, action: actions.Acknowledge) -> None:
-        """What the client was to keep from its update is kept if that was accepted: the number of the task is its
-        newest one's, because a task that another took the place of never comes this far."""
-        number = self._newest[action.client_id].number
-        accepted = action.first_outcome is actions.Outcome.ACCEPTED
-        (self._trainer.keep if accepted else self._trainer.drop)(action.client_id, number)
+        if action.client_id in self._network:
+            self._network.tell(action.client_id, translate.to_ack(action))
+        else:
+            accepted = action.first_outcome is actions.Outcome.ACCEPTED
+            self.settle(action.client_id, task.number, accepted=accepted)
 
     def _discard_update(self, action: actions.DiscardUpdate) -> None:
         self._staging.discard(action.handle)
@@ -254,7 +325,7 @@ class Simulation:
         )
         taken.release()
         self._tally.applied(result.staleness, overflowed=result.overflowed)
-        self._made = events.RoundApplied(version=result.version, at_s=self._now_s)
+        self._made = events.RoundApplied(version=result.version, at_s=self._agenda.now_s)
 
     def _forget_version(self, action: actions.ForgetVersion) -> None:
         self._learner.forget(action.version)
@@ -262,17 +333,19 @@ class Simulation:
     def _set_timer(self, action: actions.SetTimer) -> None:
         if action.due_s < inf:
             self._timers[action.timer] = action.due_s
-            self._plan(action.due_s, _AFTER_CLIENTS, action.timer)
+            self._agenda.plan(action.due_s, AFTER_CLIENTS, partial(self._fire, action.timer, action.due_s))
 
     def _cancel_timer(self, action: actions.CancelTimer) -> None:
         self._timers.pop(action.timer, None)
 
     def _evaluate(self, action: actions.Evaluate) -> None:
         assert action.version == self._learner.version
-        evaluation = self._evaluate_model(self._learner.sent)
+        evaluation = self._parts.evaluate(self._learner.sent)
         clients = self._coordinator.clients_by_state
         self._on_progress(
-            self._tally.evaluated(action.version, evaluation.accuracy, evaluation.loss, clients, self._now_s)
+            self._tally.evaluated(
+                action.version, evaluation.accuracy, evaluation.loss, clients, self._agenda.now_s
+            )
         )
 
     def _end(self, action: actions.Finish) -> None:

@@ -48,7 +48,7 @@ class FedProx(Sgd):
             gradient_d.add_(away_d, alpha=self.mu)
 
         return descend(
-            *(model, inputs_nX, labels_n, task, self.batches(labels_n, task.rng)),
+            *(model, inputs_nX, labels_n, task),
             weight_decay=self.weight_decay,
             momentum=self.momentum,
             bend=pull_back if self.mu else None,

@@ -10,8 +10,10 @@ import torch
 from pydantic import Field
 from torch import Tensor
 from torch.nn.functional import cross_entropy
+from typing_extensions import override
 
 from unstale.flat import FlatModel
+from unstale.seeds import Generator
 from unstale.training.initialise import seeded
 from unstale.training.local import Kind, LocalTask, LocalTraining, LocalUpdate, load_base, own_buffers
 
@@ -29,6 +31,12 @@ class Gradient(LocalTraining):
 
     batch_size: int = Field(default=32, ge=1, description="examples of the mini-batch")
 
+    @override
+    def batches(self, labels_n: Tensor, rng: Generator) -> list[Tensor]:
+        held = len(labels_n)
+        drawn_m = rng.choice(held, size=min(self.batch_size, held), replace=False)
+        return [torch.from_numpy(drawn_m).to(labels_n.device)]
+
     def compute(
         self,
         model: FlatModel,
@@ -38,9 +46,7 @@ class Gradient(LocalTraining):
         state: Mapping[str, Tensor],  # noqa: ARG002  (nothing is kept)
     ) -> LocalUpdate:
         """See `LocalTraining.compute`."""
-        held = len(labels_n)
-        drawn_m = task.rng.choice(held, size=min(self.batch_size, held), replace=False)
-        batch_m = torch.from_numpy(drawn_m).to(labels_n.device)
+        (batch_m,) = task.batches
         load_base(model, task)
         with seeded(task.seed, model.parameters_d.device):
             loss = cross_entropy(
@@ -50,7 +56,7 @@ class Gradient(LocalTraining):
         return LocalUpdate(
             vector_d=model.gradient_d.clone(),
             kind=self.kind,
-            num_examples=held,
+            num_examples=len(labels_n),
             batch_examples=len(batch_m),
             steps=1,
             loss=loss.item(),

@@ -16,15 +16,40 @@ def initialised(build: Callable[[], nn.Module], seed: int) -> nn.Module:
         return build()
 
 
+_DRAWS_NOTHING = {
+    *(nn.Sequential, nn.Identity, nn.Flatten, nn.Linear, nn.Conv2d, nn.GroupNorm, nn.BatchNorm2d, nn.ReLU),
+    *(nn.MaxPool2d, nn.AvgPool2d, nn.AdaptiveAvgPool2d),
+}
+
+
+def draws(module: nn.Module) -> bool:
+    """Whether its forward pass may draw random numbers: not where every layer is of a type known to draw none, and as
+    PyTorch made it.
+
+    A class of ours says so itself, with `draws_nothing = True`.
+    """
+
+    def may_draw(layer: nn.Module) -> bool:
+        own = vars(layer)
+        changed = "forward" in own or own["_forward_hooks"] or own["_forward_pre_hooks"]
+        return changed or not (type(layer) in _DRAWS_NOTHING or getattr(type(layer), "draws_nothing", False))
+
+    return any(map(may_draw, module.modules()))
+
+
 @contextmanager
-def seeded(seed: int, device: torch.device | str = "cpu") -> Iterator[None]:
+def seeded(seed: int | None, device: torch.device | str = "cpu") -> Iterator[None]:
     """What PyTorch draws inside, such as dropout, depends on the seed alone; afterwards it goes on as if nothing
     had been drawn.
 
-    seed: in [0, 2^64). device: where the model is; the CPU's generator is always seeded, a CUDA device's where it
-    is one, no other. Takes a few microseconds and waits for no kernel. The generators are the whole process's: do
-    not compute in another thread meanwhile. Source: algorithms.md 1.5.
+    seed: in [0, 2^64); None for what draws nothing, where this does nothing either. device: where the model is; the
+    CPU's generator is always seeded, a CUDA device's where it is one, no other. Takes a few microseconds and waits for
+    no kernel. The generators are the whole process's: do not compute in another thread meanwhile.
+    Source: algorithms.md 1.5.
     """
+    if seed is None:
+        yield
+        return
     generators = [torch.default_generator]
     where = torch.device(device)
     if where.type == "cuda":

@@ -4,7 +4,7 @@ Legend: d parameters, n examples of the client, b numbers of the model's float b
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
@@ -23,14 +23,14 @@ class LocalTask:
 
     base_d: [d], w_b. buffers_b: [b], the base model's; None where the model has none. extra_d: [d], what the policy
     sends along (SCAFFOLD's c), None where it sends nothing. learning_rate: eta_l, > 0; a `gradient` takes no step and
-    only reports it. rng: the client's stream `Stream.BATCHES` for this task, which draws the mini-batches. seed: in
-    [0, 2^63), for what PyTorch draws inside, such as dropout.
+    only reports it. batches: what `LocalTraining.batches` drew for it. seed: in [0, 2^63), for what PyTorch draws
+    inside, such as dropout; None where the model is known to draw nothing.
     """
 
     base_d: Tensor
     learning_rate: float
-    rng: Generator
-    seed: int
+    batches: Sequence[Tensor]
+    seed: int | None
     buffers_b: Tensor | None = None
     extra_d: Tensor | None = None
 
@@ -77,6 +77,13 @@ class LocalTraining(BaseModel, ABC):
     state_adds: ClassVar[bool] = False
 
     @abstractmethod
+    def batches(self, labels_n: Tensor, rng: Generator) -> list[Tensor]:
+        """The mini-batches of a task in order: indices [b] on the device of `labels_n`.
+
+        labels_n: [n] int64, of all the client's examples. rng: the client's stream `Stream.BATCHES` for this task.
+        """
+
+    @abstractmethod
     def compute(
         self,
         model: FlatModel,
@@ -91,12 +98,17 @@ class LocalTraining(BaseModel, ABC):
         kept, each [d] or [b] float32 on any device, empty at first; not written to.
         """
 
+    def steps_of(self, held: int) -> int:  # noqa: ARG002  (one mini-batch, whatever there is)
+        """Optimiser steps of a task of a client that holds so many examples: `LocalUpdate.steps`, known before."""
+        return 1
+
 
 def load_base(model: FlatModel, task: LocalTask) -> None:
     """Make the workspace the task's base model, in training mode and with a zero gradient."""
     check_buffers(model, task.buffers_b)
     model.load(task.base_d, task.buffers_b)
-    model.module.train()
+    if not model.module.training:  # to say it to every layer takes as long as drawing the mini-batch
+        model.module.train()
     model.gradient_d.zero_()
 
 

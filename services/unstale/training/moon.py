@@ -4,7 +4,7 @@ Legend: d parameters, n examples of the client, b examples of a mini-batch, m ex
 of z, the input of the last linear layer.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import ClassVar
 
@@ -59,13 +59,12 @@ class Moon(Sgd):
         state: Mapping[str, Tensor],
     ) -> LocalUpdate:
         """See `LocalTraining.compute`."""
-        batches = self.batches(labels_n, task.rng)
         contrasts = self.mu > 0 and TRAINED in state
         update = descend(
-            *(model, inputs_nX, labels_n, task, batches),
+            *(model, inputs_nX, labels_n, task),
             weight_decay=self.weight_decay,
             momentum=self.momentum,
-            losses=self._contrastive(model, inputs_nX, task, state, batches) if contrasts else None,
+            losses=self._contrastive(model, inputs_nX, task, state) if contrasts else None,
         )
         kept = {TRAINED: model.parameters_d.clone()}
         if (buffers_b := own_buffers(model)) is not None:
@@ -78,11 +77,10 @@ class Moon(Sgd):
         inputs_nX: Tensor,
         task: LocalTask,
         state: Mapping[str, Tensor],
-        batches: Sequence[Tensor],
     ) -> Losses:
         """The loss of each step. The workspace is overwritten now and, by the caller, loaded before the first step."""
-        seen_m, places = torch.unique(torch.cat(list(batches)), return_inverse=True)
-        places_of = torch.split(places, [len(batch_b) for batch_b in batches])
+        seen_m, places = torch.unique(torch.cat(list(task.batches)), return_inverse=True)
+        places_of = torch.split(places, [len(batch_b) for batch_b in task.batches])
         inputs_mX = inputs_nX.index_select(0, seen_m)
         model.load(state[TRAINED], state.get(TRAINED_BUFFERS))
         away_mf = _directions(model, inputs_mX)

@@ -48,7 +48,7 @@ class Scaffold(StepTraining):
         server_d = task.extra_d.to(device)
         shift_d = server_d - state[CONTROL].to(device) if CONTROL in state else server_d
         update = descend(
-            *(model, inputs_nX, labels_n, task, self.batches(labels_n, task.rng)),
+            *(model, inputs_nX, labels_n, task),
             weight_decay=self.weight_decay,
             bend=lambda gradient_d, _: gradient_d.add_(shift_d),
         )

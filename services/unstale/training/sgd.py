@@ -33,9 +33,8 @@ class Sgd(StepTraining):
         state: Mapping[str, Tensor],  # noqa: ARG002  (nothing is kept)
     ) -> LocalUpdate:
         """See `LocalTraining.compute`."""
-        batches = self.batches(labels_n, task.rng)
         return descend(
-            *(model, inputs_nX, labels_n, task, batches),
+            *(model, inputs_nX, labels_n, task),
             weight_decay=self.weight_decay,
             momentum=self.momentum,
         )

@@ -3,7 +3,7 @@
 Legend: d parameters, n examples of the client, b examples of a mini-batch.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from itertools import islice
 from math import ceil
 from typing import ClassVar, Self
@@ -12,6 +12,7 @@ import torch
 from pydantic import Field, model_validator
 from torch import Tensor
 from torch.nn.functional import cross_entropy
+from typing_extensions import override
 
 from unstale.flat import FlatModel
 from unstale.seeds import Generator
@@ -49,11 +50,14 @@ class StepTraining(LocalTraining):
             raise ValueError("expected exactly one of steps and epochs")
         return self
 
+    @override
+    def steps_of(self, held: int) -> int:
+        return self.steps or (self.epochs or 0) * ceil(held / self.batch_size)
+
+    @override
     def batches(self, labels_n: Tensor, rng: Generator) -> list[Tensor]:
-        """The mini-batches of a task in order: indices [b] on the device of `labels_n`."""
         held = len(labels_n)
-        steps = self.steps or (self.epochs or 0) * ceil(held / self.batch_size)
-        return list(islice(_walk(held, self.batch_size, rng, labels_n.device), steps))
+        return list(islice(_walk(held, self.batch_size, rng, labels_n.device), self.steps_of(held)))
 
 
 def _walk(held: int, batch_size: int, rng: Generator, device: torch.device) -> Iterator[Tensor]:
@@ -67,7 +71,6 @@ def descend(
     inputs_nX: Tensor,
     labels_n: Tensor,
     task: LocalTask,
-    batches: Sequence[Tensor],
     *,
     weight_decay: float,
     momentum: float = 0.0,
@@ -78,8 +81,8 @@ def descend(
 
         h <- grad(w) + weight_decay * w;   z <- momentum * z + h   (z = h at first);   w <- w - eta_l * z
 
-    which is `torch.optim.SGD` on the flat vectors. model: the workspace, afterwards w_end. batches: indices into the
-    examples. bend: called with grad(w) and w before the rest. losses: None is the mean cross-entropy.
+    which is `torch.optim.SGD` on the flat vectors. model: the workspace, afterwards w_end. bend: called with
+    grad(w) and w before the rest. losses: None is the mean cross-entropy.
     """
 
     def entropy(_: int, inputs_bX: Tensor, labels_b: Tensor) -> tuple[Tensor, Tensor]:
@@ -91,7 +94,7 @@ def descend(
     velocity_d = torch.zeros_like(model.parameters_d) if momentum else None
     reported = []
     with seeded(task.seed, model.parameters_d.device):
-        for number, batch_b in enumerate(batches):
+        for number, batch_b in enumerate(task.batches):
             model.gradient_d.zero_()
             loss, minimised = losses(
                 number, inputs_nX.index_select(0, batch_b), labels_n.index_select(0, batch_b)
@@ -111,8 +114,8 @@ def descend(
         kind="delta",
         num_examples=len(labels_n),
         batch_examples=len(labels_n),
-        steps=len(batches),
-        loss=sum(torch.stack(reported).tolist()) / len(batches),
+        steps=len(task.batches),
+        loss=sum(torch.stack(reported).tolist()) / len(task.batches),
         learning_rate=task.learning_rate,
         buffers_b=own_buffers(model),
     )

@@ -13,6 +13,7 @@ from unstale.flat import FlatModel
 from unstale.seeds import Stream, stream
 from unstale.training.datasets import Dataset
 from unstale.training.evaluate import Evaluation, evaluate
+from unstale.training.initialise import draws
 from unstale.training.local import LocalTask, LocalTraining, LocalUpdate, check_buffers
 from unstale.training.partition import Indices
 
@@ -50,6 +51,7 @@ class Trainer:
         self._training = training
         self._seed = seed
         self._test_shares = test_shares
+        self._draws = draws(model.module)
         self._examples: dict[int, tuple[Tensor, Tensor]] = {}
         self._kept: dict[int, dict[str, Tensor]] = {}
         self._pending: dict[int, dict[int, Mapping[str, Tensor]]] = {}
@@ -68,17 +70,37 @@ class Trainer:
 
         What the client is to keep from it waits for `keep` or `drop`.
         """
-        if client_id not in self._examples:
-            self._examples[client_id] = self._gathered(client_id)
-        inputs_nX, labels_n = self._examples[client_id]
-        task = LocalTask(
+        task = self.task(client_id, number, base_d, learning_rate, buffers_b=buffers_b, extra_d=extra_d)
+        return self.compute(client_id, number, task)
+
+    def task(
+        self,
+        client_id: int,
+        number: int,
+        base_d: Tensor,
+        learning_rate: float,
+        *,
+        buffers_b: Tensor | None = None,
+        extra_d: Tensor | None = None,
+    ) -> LocalTask:
+        """What `train` computes, with everything drawn. To draw for several tasks in a row takes less time."""
+        seed = None
+        if self._draws:
+            seed = int(stream(self._seed, Stream.BATCHES, client_id, number, 0).integers(2**63))
+        _, labels_n = self.examples(client_id)
+        rng = stream(self._seed, Stream.BATCHES, client_id, number)
+        return LocalTask(
             base_d=base_d,
             learning_rate=learning_rate,
-            rng=stream(self._seed, Stream.BATCHES, client_id, number),
-            seed=int(stream(self._seed, Stream.BATCHES, client_id, number, 0).integers(2**63)),
+            batches=self._training.batches(labels_n, rng),
+            seed=seed,
             buffers_b=buffers_b,
             extra_d=extra_d,
         )
+
+    def compute(self, client_id: int, number: int, task: LocalTask) -> LocalUpdate:
+        """The update of a task that `task` made for this client and number."""
+        inputs_nX, labels_n = self.examples(client_id)
         update = self._training.compute(self._model, inputs_nX, labels_n, task, self._kept.get(client_id, {}))
         if update.state:
             pending = self._pending.setdefault(client_id, {})
@@ -86,6 +108,10 @@ class Trainer:
             if len(pending) > PENDING_MAX:
                 del pending[next(iter(pending))]
         return update
+
+    def steps_of(self, client_id: int) -> int:
+        """Optimiser steps of each of a client's tasks."""
+        return self._training.steps_of(len(self._shares[client_id]))
 
     def keep(self, client_id: int, number: int) -> None:
         """The update of this task was accepted: the client keeps what it made, from now on. Once for a task: a second
@@ -145,6 +171,12 @@ class Trainer:
             self._dataset.classes,
             buffers_b=buffers_b,
         )
+
+    def examples(self, client_id: int) -> tuple[Tensor, Tensor]:
+        """The client's own: [n, ...] float32 and labels [n] int64, on the model's device. Not to be written to."""
+        if client_id not in self._examples:
+            self._examples[client_id] = self._gathered(client_id)
+        return self._examples[client_id]
 
     def _gathered(self, client_id: int) -> tuple[Tensor, Tensor]:
         own_n = torch.from_numpy(self._shares[client_id])

@@ -1,0 +1,153 @@
+"""100,000 clients in virtual time: rounds a second and memory, with a model of one parameter that costs nothing.
+
+What is left is the simulator's own work: the coordinator, times that are drawn for each task, messages, staging, and the
+learner. Seconds are the process's own.
+
+    python -m benchmarks.simulation_scale [--quick]
+"""
+
+import argparse
+import resource
+import time
+from collections.abc import Sequence
+from math import inf
+from typing import Any
+
+import torch
+
+from benchmarks import report
+from unstale.coordinator.machine import Coordinator
+from unstale.coordinator.settings import CoordinatorSettings, SelectorSettings, TriggerSettings
+from unstale.learner.learner import Learner
+from unstale.learner.updates import Staging
+from unstale.policies import create
+from unstale.simulator.backends.backend import Backend, Computed, Job
+from unstale.simulator.simulation import Parts, Simulation
+from unstale.toxics.delay import Exponential
+from unstale.toxics.device import Device, Devices
+from unstale.toxics.scenario import Conditions
+from unstale.training.evaluate import Evaluation
+from unstale.training.local import LocalUpdate
+
+CLIENTS = 100_000
+ROUNDS = 1_000
+K = 100
+BUDGET_ROUNDS_PER_S = 100
+BUDGET_BYTES = 2 * 10**9
+
+
+class Null(Backend):
+    """Every update is the same."""
+
+    def __init__(self) -> None:
+        local = LocalUpdate(
+            vector_d=torch.ones(1),
+            kind="gradient",
+            num_examples=1,
+            batch_examples=1,
+            steps=1,
+            loss=1.0,
+            learning_rate=1.0,
+        )
+        self._computed = Computed(local=local, evaluation=None)
+
+    def compute(self, jobs: Sequence[Job]) -> list[Computed]:
+        return [self._computed] * len(jobs)
+
+    def keep(self, client_id: int, number: int) -> None:
+        pass
+
+    def drop(self, client_id: int, number: int) -> None:
+        pass
+
+
+def run(quick: bool = False) -> dict[str, Any]:
+    """Rounds a second, with and without the first tasks of all clients, and the most memory that the process had.
+
+    quick: fewer rounds.
+    """
+    torch.set_num_threads(1)
+    rounds = ROUNDS // 10 if quick else ROUNDS
+    simulation = _simulation(rounds)
+    first_s: list[float] = []
+
+    def observe(*_: object) -> None:
+        if not first_s and simulation.version:
+            first_s.append(time.process_time())
+
+    simulation._observe = observe
+    started_s = time.process_time()
+    outcome = simulation.run()
+    ended_s = time.process_time()
+    assert outcome.versions == rounds
+    return {
+        "clients": CLIENTS,
+        "k": K,
+        "rounds": rounds,
+        "start_s": first_s[0] - started_s,
+        "rounds_per_s": (rounds - 1) / (ended_s - first_s[0]),
+        "rounds_per_s_with_start": rounds / (ended_s - started_s),
+        "memory_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+    }
+
+
+def _simulation(rounds: int) -> Simulation:
+    told = CoordinatorSettings(
+        clients=CLIENTS,
+        rounds=rounds,
+        trigger=TriggerSettings(name="k-async", k=K),
+        selector=SelectorSettings(name="all"),
+        seed=0,
+        lease_s=inf,
+        evaluate_every=10**9,
+        retry_s=1.0,
+    )
+    device = Device(task=Exponential(distribution="exponential", mean_s=1.0))
+    policy = create("fedavg", dimension=1, clients=CLIENTS, device="cpu")
+    parts = Parts(
+        coordinator=Coordinator(told),
+        learner=Learner(torch.zeros(1), policy, learning_rate=lambda _: 1.0, keep_versions=True),
+        staging=Staging(1, K, blocks_max=CLIENTS // K + 2),
+        backend=Null(),
+        steps_of=lambda _: 1,
+        evaluate=lambda _: Evaluation(accuracy=0.0, loss=0.0, class_accuracy=(), examples=1),
+        save=lambda *_: None,
+        conditions=Conditions(devices=Devices(0, dict.fromkeys(range(CLIENTS), device))),
+        clients=CLIENTS,
+        rounds=rounds,
+        seed=0,
+        evaluate_clients_every=None,
+        heartbeat_s=2.0,
+        lease_s=10.0,
+    )
+    return Simulation(parts, on_progress=lambda _: None)
+
+
+def markdown(figures: dict[str, Any]) -> str:
+    """The figures as a table."""
+    rows = [
+        ("rounds a second", f"{figures['rounds_per_s']:,.0f}", f"{BUDGET_ROUNDS_PER_S}"),
+        ("with the first task of every client", f"{figures['rounds_per_s_with_start']:,.0f}", ""),
+        ("seconds until the first round", f"{figures['start_s']:.1f}", ""),
+        (
+            "most memory",
+            report.megabytes(figures["memory_bytes"]),
+            report.megabytes(BUDGET_BYTES),
+        ),
+    ]
+    return (
+        f"{figures['clients']:,} clients, {figures['rounds']:,} rounds of K = {figures['k']}, a model of one parameter, "
+        "exponential latencies, one thread.\n\n" + report.table(("", "measured", "budget"), rows)
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--quick", action="store_true", help="fewer rounds")
+    print(markdown(run(parser.parse_args().quick)))
+
+
+if __name__ == "__main__":
+    main()

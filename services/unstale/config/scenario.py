@@ -1,0 +1,250 @@
+"""The scenario of a run: its file, or a ready one by name, and what it means for the run's clients.
+
+Nothing here imports torch before a scenario asks which classes a client holds.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from importlib import resources
+from importlib.resources.abc import Traversable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+from unstale.config.learning import DataSettings, PartitionSettings
+from unstale.config.settings import Settings
+from unstale.errors import UserError, nearest
+from unstale.toxics.device import Devices
+from unstale.toxics.population import Population
+from unstale.toxics.scenario import Conditions, Scenario
+
+if TYPE_CHECKING:
+    from unstale.training.partition import Indices
+
+SUFFIXES = (".yaml", ".yml")
+FILE_KEYS = ("file", "trace")  # keys of a scenario whose texts name files
+SCENARIO_BYTES_MAX = 1_000_000  # far more than anybody writes by hand
+
+
+def ready_names() -> tuple[str, ...]:
+    """The scenarios that come with the package, sorted."""
+    return tuple(
+        sorted(file.name.removesuffix(".yaml") for file in _ready().iterdir() if file.name.endswith(".yaml"))
+    )
+
+
+def read(name: str) -> Scenario:
+    """A scenario by the name of a ready one, or the path of a YAML file. Raises UserError."""
+    return _parsed(_source(name))
+
+
+def conditions(settings: Settings, *, of: Population | None = None) -> Conditions:
+    """What the configured scenario means for the clients of the run; nothing at all where none is configured.
+
+    of: those clients, where the caller knows them already. Raises UserError.
+    """
+    chosen = settings.scenario
+    if chosen.name is None:
+        return Conditions(devices=Devices(settings.seed, {}))
+    source = _source(chosen.name)
+    if of is not None:
+        return _settled(source, chosen.time_scale, of, settings.seed)
+    return _conditions(
+        source, chosen.time_scale, settings.clients, settings.seed, settings.data, settings.partition
+    )
+
+
+def population(settings: Settings) -> Population:
+    """The clients of a run. Its data is looked at when somebody asks for it."""
+    return _Clients(settings.clients, settings.seed, settings.data, settings.partition)
+
+
+def check(settings: Settings) -> Conditions:
+    """What can be told of `conditions` without looking at the data. Raises UserError.
+
+    Where a scenario asks which classes a client holds, that is that it can be read, and everybody is taken to be there.
+    """
+    try:
+        return conditions(settings, of=_Unknown(settings.clients))
+    except _DataIsElsewhere:
+        return Conditions(devices=Devices(settings.seed, {}), availability=(1.0,) * settings.clients)
+
+
+# --- clients ---
+
+
+class Held:
+    """A population whose data is known. counts_NC: [N, C], examples of class c at client i."""
+
+    def __init__(self, counts_NC: "Indices") -> None:
+        self._counts_NC = counts_NC
+
+    @property
+    def clients(self) -> int:
+        return len(self._counts_NC)
+
+    @property
+    def classes(self) -> int:
+        return int(self._counts_NC.shape[1])
+
+    def holders(self, label: int) -> Sequence[int]:
+        """Those with the most first; of equals the higher id (algorithms.md 3.8)."""
+        held = self._counts_NC[:, label].tolist()
+        return sorted((i for i, count in enumerate(held) if count), key=lambda i: (held[i], i), reverse=True)
+
+    def smallest_class(self, client_id: int) -> int:
+        return int((self._counts_NC[client_id] > 0).argmax())
+
+
+@dataclass(frozen=True)
+class _Clients:
+    clients: int
+    seed: int
+    data: DataSettings
+    partition: PartitionSettings
+
+    @property
+    def classes(self) -> int:
+        return self._held.classes
+
+    def holders(self, label: int) -> Sequence[int]:
+        return self._held.holders(label)
+
+    def smallest_class(self, client_id: int) -> int:
+        return self._held.smallest_class(client_id)
+
+    @cached_property
+    def _held(self) -> Held:
+        from unstale.config import parts  # imports torch
+        from unstale.training.partition import label_counts
+
+        settings = Settings(clients=self.clients, seed=self.seed, data=self.data, partition=self.partition)
+        data = parts.dataset(settings)
+        return Held(label_counts(parts.shares(settings, data), data.labels_train_N.numpy(), data.classes))
+
+
+class _DataIsElsewhere(Exception):  # noqa: N818  (nobody's error)
+    """Somebody asked of clients what only their data says."""
+
+
+@dataclass(frozen=True)
+class _Unknown:
+    clients: int
+
+    @property
+    def classes(self) -> int:
+        raise _DataIsElsewhere
+
+    def holders(self, _label: int) -> Sequence[int]:
+        raise _DataIsElsewhere
+
+    def smallest_class(self, _client_id: int) -> int:
+        raise _DataIsElsewhere
+
+
+# --- files ---
+
+
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """Where a scenario stands, in words; its text; the folder from which its paths are meant."""
+
+    words: str
+    text: str
+    folder: str
+
+
+@lru_cache(maxsize=4)  # parts of one process ask for the same one
+def _conditions(
+    source: _Source,
+    time_scale: float,
+    clients: int,
+    seed: int,
+    data: DataSettings,
+    partition: PartitionSettings,
+) -> Conditions:
+    return _settled(source, time_scale, _Clients(clients, seed, data, partition), seed)
+
+
+def _settled(source: _Source, time_scale: float, clients: Population, seed: int) -> Conditions:
+    scenario = _parsed(source).scaled(time_scale)
+    try:
+        return scenario.settled(clients, seed)
+    except UserError as error:
+        raise UserError(f"{source.words}, {error}") from None
+
+
+def _ready() -> Traversable:
+    return resources.files("unstale") / "scenarios"
+
+
+def _source(name: str) -> _Source:
+    is_path = name.endswith(SUFFIXES) or "/" in name
+    file: Traversable = Path(name).expanduser() if is_path else _ready() / f"{name}.yaml"
+    if not is_path and name not in ready_names():
+        raise UserError(
+            f"unknown scenario {name!r}{nearest(name, ready_names())}; a file of your own ends in .yaml, and "
+            "`unstale scenario list` tells what the ready ones do"
+        )
+    words = f"scenario {name}"
+    try:
+        with file.open("rb") as opened:
+            raw = opened.read(SCENARIO_BYTES_MAX + 1)
+        text = raw.decode("utf-8")
+    except OSError as error:
+        raise UserError(f"cannot read {words}: {(error.strerror or str(error)).lower()}") from None
+    except UnicodeDecodeError:
+        raise UserError(f"cannot read {words}: it is not UTF-8 text, expected YAML") from None
+    except ValueError:  # a null character, for one
+        raise UserError(
+            f"scenario.name is {name!r}, expected the name of a ready scenario or a path"
+        ) from None
+    if len(raw) > SCENARIO_BYTES_MAX:
+        raise UserError(
+            f"{words} has more than {SCENARIO_BYTES_MAX:,} bytes, expected a few groups; write ranges"
+        )
+    folder = str(Path(name).expanduser().absolute().parent) if is_path else str(_ready())
+    return _Source(words, text, folder)
+
+
+def _parsed(source: _Source) -> Scenario:
+    try:
+        data = yaml.load(source.text, _Loader)  # noqa: S506  (a SafeLoader)
+    except yaml.MarkedYAMLError as error:
+        line = f", line {error.problem_mark.line + 1}" if error.problem_mark else ""
+        raise UserError(f"{source.words}{line}: this is not YAML: {error.problem}") from None
+    except (yaml.YAMLError, ValueError) as error:
+        raise UserError(f"{source.words}: this is not YAML: {' '.join(str(error).split())}") from None
+    except RecursionError:
+        raise UserError(f"{source.words}: mappings lie too deep in one another") from None
+    if data is None:
+        raise UserError(f"{source.words} is empty, expected a list of groups")
+    return Scenario.parsed(_with_whole_paths(data, Path(source.folder)), source.words)
+
+
+class _Loader(yaml.SafeLoader):
+    """Refuses a mapping that names a key twice, of which YAML would take the last without a word."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        counts = Counter(key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode))
+        for key, _ in reversed(node.value):
+            if isinstance(key, yaml.ScalarNode) and counts[key.value] > 1:
+                raise yaml.MarkedYAMLError(
+                    problem=f"key {key.value!r} is given twice", problem_mark=key.start_mark
+                )
+        return super().construct_mapping(node, deep)
+
+
+def _with_whole_paths(data: Any, folder: Path) -> Any:
+    """The same data; a path in it that is not absolute is one from the folder of the file."""
+    if isinstance(data, dict):
+        return {
+            key: str(folder / Path(value).expanduser())
+            if key in FILE_KEYS and isinstance(value, str)
+            else _with_whole_paths(value, folder)
+            for key, value in data.items()
+        }
+    return [_with_whole_paths(one, folder) for one in data] if isinstance(data, list) else data

@@ -1,0 +1,99 @@
+"""Who is given a task, and on which version of the model; and what a task's end changes."""
+
+from collections.abc import Iterable, Set
+
+from unstale.coordinator.actions import Contribution, SendTask
+from unstale.coordinator.membership import Client, Membership, State
+from unstale.coordinator.references import VersionReferences
+from unstale.coordinator.settings import CoordinatorSettings
+
+
+class Tasks:
+    """Opens and closes the tasks of all clients: state, reference to a version and count change together.
+
+    given: tasks so far. references: who needs which version; a task takes one, which goes over to its update.
+    """
+
+    def __init__(self, settings: CoordinatorSettings, membership: Membership) -> None:
+        self.given = 0
+        self.references = VersionReferences(window=settings.stale_rounds_max)
+        self._settings = settings
+        self._selector = settings.selector.create(settings.clients)
+        self._membership = membership
+
+    # Given.
+
+    def to_idle(self, first: tuple[Contribution, ...] = ()) -> list[SendTask]:
+        """Fill the selector's places with clients that wait.
+
+        first: contributions whose senders come before the other clients, in this order.
+        """
+        membership = self._membership
+        if not membership.waiting:
+            return []
+        chosen = self._choose(membership.waiting, membership.busy, self._version, self.given)
+        rank = {contribution.client_id: index for index, contribution in enumerate(first)}
+        return self._to(sorted(chosen, key=lambda client_id: rank.get(client_id, len(rank))))
+
+    def to_participants(self, *, again: bool = False) -> list[SendTask]:
+        """Choose who takes part in a round; a straggler among them works on, and takes part with what it has.
+
+        again: in a round that had participants before, of whom nothing came: another draw, which may be of others.
+        """
+        key = (self._version, self.given) if again else (self._version,)
+        clients = self._membership.clients
+        chosen = self._choose(self._membership.available, 0, *key)
+        return self._to([client_id for client_id in chosen if clients[client_id].state is State.WAITING])
+
+    def to_another(self, passed_over: Set[int]) -> list[SendTask]:
+        """Fill the place of a participant that declined with a client that was not asked in this round, so that `size`
+        take part while so many are available (algorithms.md 2.2). A selector without a size has asked everybody.
+
+        passed_over: clients that wait, and were asked.
+        """
+        size = self._settings.selector.size
+        if size is None:
+            return []
+        candidates = self._membership.waiting
+        if passed_over:
+            candidates = [client_id for client_id in candidates if client_id not in passed_over]
+        return self._to(list(self._choose(candidates, size - 1, self._version, self.given)))
+
+    def give(self, client: Client) -> SendTask:
+        """Open the next task of a client that has none."""
+        number = client.tasks.given
+        task_id = client.tasks.give()
+        client.base_version = self._version_for(client.client_id)
+        self.references.take(client.base_version)
+        self.given += 1
+        self._membership.move(client, State.WORKING)
+        return SendTask(
+            client_id=client.client_id, task_id=task_id, version=client.base_version, number=number
+        )
+
+    # Ended.
+
+    def close(self, client: Client, state: State) -> None:
+        """End the open task of a client without an update, and put the client into a state."""
+        self.references.release(client.base_version)
+        self.answer(client, state)
+
+    def answer(self, client: Client, state: State) -> None:
+        """End the open task of a client with an update, which keeps the reference."""
+        client.tasks.open_id = None
+        self._membership.move(client, state)
+
+    @property
+    def _version(self) -> int:
+        return self.references.current
+
+    def _version_for(self, client_id: int) -> int:
+        """The current version t; t - T for a client that is T rounds stale, once there is one (algorithms.md 4.3)."""
+        rounds = self._settings.stale_rounds.get(client_id, 0)
+        return self._version - rounds if self._version >= rounds else self._version
+
+    def _choose(self, candidates: list[int], busy: int, *key: int) -> Iterable[int]:
+        return self._selector.choose(candidates, busy=busy, seed=self._settings.seed, key=key)
+
+    def _to(self, client_ids: list[int]) -> list[SendTask]:
+        return [self.give(self._membership.clients[client_id]) for client_id in client_ids]

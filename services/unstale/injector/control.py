@@ -1,0 +1,171 @@
+"""What the injector says and takes over HTTP: its toxics, a blackout now, its numbers, /metrics and /healthz.
+
+A request that is not valid is answered with one sentence, and changes nothing. Whoever can reach the port can change
+the toxics: it is for this machine unless the configuration says otherwise, and takes nothing from web pages.
+"""
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict
+from http import HTTPStatus
+from typing import Any, NoReturn
+
+from prometheus_client import CollectorRegistry, make_wsgi_app
+
+from unstale.errors import UserError
+from unstale.injector.inventory import Inventory, UnknownNameError
+from unstale.injector.numbers import Numbers, Scrape
+from unstale.injector.proxy import Proxy
+from unstale.net.http import HttpServer
+
+BODY_BYTES_MAX = 64 * 1024  # a toxic is described in a few hundred bytes
+
+PATHS = "/toxics, /toxics/NAME, /blackout, /reset, /state, /metrics and /healthz"
+
+
+class _RefusedError(Exception):
+    """A request that is not carried out. status: says why, for programs. The text is a sentence for people."""
+
+    def __init__(self, status: HTTPStatus, sentence: str, allow: str = "") -> None:
+        super().__init__(sentence)
+        self.status = status
+        self.allow = allow
+
+
+class Control:
+    """Serves from threads of its own until closed. address: HOST:PORT. ask: has something done in the proxy's thread;
+    raises TimeoutError when that does not answer."""
+
+    def __init__(self, address: str, proxy: Proxy, ask: Callable[[Callable[[], Any]], Any]) -> None:
+        self._proxy = proxy
+        self._ask = ask
+        registry = CollectorRegistry()
+        registry.register(Scrape(self._numbers_or_none))
+        self._metrics = make_wsgi_app(registry)
+        self._server = HttpServer(address, self._application, key="injector.http_address")
+        self.address = self._server.address
+
+    def close(self) -> None:
+        self._server.close()
+
+    # --- one request ---
+
+    def _application(self, environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
+        path = environ["PATH_INFO"].encode("latin-1").decode("utf-8", "replace")  # WSGI has it as latin-1
+        try:
+            if path == "/metrics":
+                answer: Iterable[bytes] = self._metrics(environ, start_response)
+                return answer
+            status, said = self._answer(path, environ["REQUEST_METHOD"], environ)
+            allow = ""
+        except UnknownNameError as error:
+            status, said, allow = HTTPStatus.NOT_FOUND, {"error": str(error)}, ""
+        except UserError as error:
+            status, said, allow = HTTPStatus.BAD_REQUEST, {"error": str(error)}, ""
+        except TimeoutError as error:
+            status, said, allow = HTTPStatus.SERVICE_UNAVAILABLE, {"error": str(error)}, ""
+        except _RefusedError as error:
+            status, said, allow = error.status, {"error": str(error)}, error.allow
+        headers = [("Content-Type", "application/json; charset=utf-8"), ("Cache-Control", "no-store")]
+        start_response(f"{status} {status.phrase}", [*headers, *([("Allow", allow)] if allow else [])])
+        return [f"{json.dumps(said, ensure_ascii=False)}\n".encode()]
+
+    def _answer(self, path: str, method: str, environ: Mapping[str, Any]) -> tuple[HTTPStatus, Any]:
+        if "HTTP_ORIGIN" in environ:  # a page in a browser of this machine can reach the port
+            raise _RefusedError(
+                HTTPStatus.FORBIDDEN, "requests of web pages are not taken; use another program"
+            )
+        name = path.removeprefix("/toxics/")
+        if path.startswith("/toxics/") and name:
+            return self._on_one(name, method, environ)
+        match path, method:
+            case "/toxics", "GET":
+                return HTTPStatus.OK, self._ask(lambda: self._proxy.inventory.listed())
+            case "/toxics", "POST":
+                entry = _body(environ)
+                return HTTPStatus.CREATED, self._made(lambda inventory: inventory.add(entry))
+            case "/blackout", "POST":
+                entry = _body(environ)
+                return HTTPStatus.CREATED, self._made(
+                    lambda inventory: inventory.black_out(entry, self._proxy.scenario_s)
+                )
+            case "/reset", "POST":
+                self._ask(lambda: self._proxy.change(Inventory.reset))
+                return HTTPStatus.OK, self._ask(lambda: self._proxy.inventory.listed())
+            case "/state", "GET":
+                return HTTPStatus.OK, asdict(self._ask(self._proxy.numbers))
+            case "/healthz", "GET":
+                self._ask(lambda: None)
+                return HTTPStatus.OK, "ok"
+        allowed = {
+            "/toxics": "GET, POST",
+            "/blackout": "POST",
+            "/reset": "POST",
+            "/state": "GET",
+            "/healthz": "GET",
+        }
+        if path in allowed:
+            raise _wrong_method(path, method, allowed[path])
+        raise _RefusedError(HTTPStatus.NOT_FOUND, f"there is no {path}; there is {PATHS}")
+
+    def _on_one(self, name: str, method: str, environ: Mapping[str, Any]) -> tuple[HTTPStatus, Any]:
+        """Of one toxic."""
+
+        def change(inventory: Inventory) -> str:
+            inventory.change(name, changes)
+            return name
+
+        match method:
+            case "GET":
+                return HTTPStatus.OK, self._ask(lambda: self._proxy.inventory.found(name))
+            case "PATCH":
+                changes = _body(environ)
+                return HTTPStatus.OK, self._made(change)
+            case "DELETE":
+                self._ask(lambda: self._proxy.change(lambda inventory: inventory.remove(name)))
+                return HTTPStatus.OK, self._ask(lambda: self._proxy.inventory.listed())
+        raise _wrong_method(f"/toxics/{name}", method, "GET, PATCH, DELETE")
+
+    # --- what the proxy's thread does ---
+
+    def _made(self, change: Callable[[Inventory], str]) -> dict[str, Any]:
+        """Make a change that makes or changes a toxic; that toxic."""
+
+        def work() -> dict[str, Any]:
+            name = self._proxy.change(change)
+            return self._proxy.inventory.found(name)
+
+        made: dict[str, Any] = self._ask(work)
+        return made
+
+    def _numbers_or_none(self) -> Numbers | None:
+        try:
+            numbers: Numbers = self._ask(self._proxy.numbers)
+        except (TimeoutError, UserError):
+            return None
+        return numbers
+
+
+def _wrong_method(path: str, method: str, allowed: str) -> _RefusedError:
+    sentence = f"{path} takes no {method}, expected {allowed.replace(', ', ' or ')}"
+    return _RefusedError(HTTPStatus.METHOD_NOT_ALLOWED, sentence, allowed)
+
+
+def _body(environ: Mapping[str, Any]) -> Any:
+    """The JSON that came with a request."""
+    length = environ.get("CONTENT_LENGTH") or "0"
+    if not length.isdecimal() or not int(length):
+        raise _RefusedError(HTTPStatus.BAD_REQUEST, "the request has no body, expected a JSON object")
+    if int(length) > BODY_BYTES_MAX:
+        raise _RefusedError(
+            HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
+            f"the body has {length} bytes, expected at most {BODY_BYTES_MAX}",
+        )
+    try:
+        return json.loads(environ["wsgi.input"].read(int(length)), parse_constant=_no_number)
+    except (ValueError, RecursionError):
+        raise _RefusedError(HTTPStatus.BAD_REQUEST, "the body is not JSON, expected a JSON object") from None
+
+
+def _no_number(text: str) -> NoReturn:
+    raise ValueError(f"{text} is no number of JSON")

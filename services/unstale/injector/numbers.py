@@ -1,0 +1,99 @@
+"""What an injector counts, and how it tells a scrape. Pure, but for the names of prometheus_client."""
+
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import accumulate
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.registry import Collector
+
+from unstale.metrics import catalogue
+
+Family = CounterMetricFamily | GaugeMetricFamily | HistogramMetricFamily
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Numbers:
+    """How the injector stands. touched: by toxic that applies now, faults: by type of toxic, since the start; pieces of
+    the stream where the toxic is on the tcp layer. up, down: messages that went on. overflowed: lost because the server
+    took none for too long. delays: by bucket of the catalogue, the last one for more. delay_s: all of them together.
+    """
+
+    scenario_s: float
+    connections: int
+    in_flight_messages: int
+    in_flight_bytes: int
+    up: int
+    down: int
+    overflowed: int
+    touched: dict[str, int]
+    faults: dict[str, int]
+    delays: tuple[int, ...]
+    delay_s: float
+
+
+@dataclass(slots=True)
+class Tally:
+    """Counts from the start on."""
+
+    up: int = 0
+    down: int = 0
+    overflowed: int = 0
+    delay_s: float = 0.0
+    faults: Counter[str] = field(default_factory=Counter)
+    delays: list[int] = field(default_factory=lambda: [0] * (len(catalogue.INJECTED_DELAY.buckets) + 1))
+    _told: Counter[str] = field(default_factory=Counter)
+
+    def went_on(self, *, up: bool, delay_s: float) -> None:
+        """A message was let go. delay_s: how long it was held up on purpose."""
+        if up:
+            self.up += 1
+        else:
+            self.down += 1
+        self.delay_s += delay_s
+        self.delays[bisect_left(catalogue.INJECTED_DELAY.buckets, delay_s)] += 1
+
+    def touched(self, types: Mapping[str, str], touched: Mapping[str, int]) -> None:
+        """Take what has been touched since the last time. types: of toxics, by name. touched: so far, by name."""
+        for name, type_ in types.items():
+            now = touched[name]
+            self.faults[type_] += now - self._told[name]
+            self._told[name] = now
+
+
+class Scrape(Collector):
+    """numbers: asked for at each scrape; None where there is no answer in time."""
+
+    def __init__(self, numbers: Callable[[], Numbers | None]) -> None:
+        self._numbers = numbers
+
+    def describe(self) -> list[Family]:
+        """Nothing, so that registering asks no numbers."""
+        return []
+
+    def collect(self) -> Iterator[Family]:
+        numbers = self._numbers()
+        if numbers is None:
+            return
+        delay = catalogue.INJECTED_DELAY
+        bounds = [*(str(float(bound)) for bound in delay.buckets), "+Inf"]
+        counts = list(accumulate(numbers.delays))
+        yield HistogramMetricFamily(
+            delay.name, delay.help, buckets=list(zip(bounds, counts, strict=True)), sum_value=numbers.delay_s
+        )
+        faults = CounterMetricFamily(
+            catalogue.INJECTED_FAULTS.name,
+            catalogue.INJECTED_FAULTS.help,
+            labels=catalogue.INJECTED_FAULTS.labels,
+        )
+        for type_, count in sorted(numbers.faults.items()):
+            faults.add_metric([type_], count)
+        yield faults
+        for metric, value in (
+            (catalogue.INJECTOR_MESSAGES_IN_FLIGHT, numbers.in_flight_messages),
+            (catalogue.INJECTOR_BYTES_IN_FLIGHT, numbers.in_flight_bytes),
+            (catalogue.INJECTOR_CONNECTIONS, numbers.connections),
+        ):
+            yield GaugeMetricFamily(metric.name, metric.help, value=value)

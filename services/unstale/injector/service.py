@@ -1,0 +1,162 @@
+"""The injector process: parts put together, threads started and ended.
+
+main thread: waits, tells the numbers, and takes signals. proxy: messages. relay, where it is needed: bytes.
+http: control and scrapes.
+"""
+
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+
+import zmq
+
+from unstale.config import Settings
+from unstale.config.scenario import conditions, population
+from unstale.errors import UserError
+from unstale.injector.control import Control
+from unstale.injector.core import Core
+from unstale.injector.inventory import Inventory
+from unstale.injector.numbers import Numbers
+from unstale.injector.proxy import Letter, Proxy, StopNow, ask
+from unstale.injector.relay import Relay
+from unstale.net import files, sockets
+from unstale.net.clock import now_s
+from unstale.net.mailbox import Mailbox
+from unstale.toxics.disconnect import Disconnect
+from unstale.toxics.passage import Applied, Passage
+
+INNER_ADDRESS = "tcp://127.0.0.1:*"  # where the relay finds the proxy
+IO_THREADS = (
+    2  # every byte comes in and goes out again, which on one thread would halve what a server's own can do
+)
+SPARE_CONNECTIONS = 64  # beside two a client, one of them left behind: strangers and processes that take over
+
+
+class Injector:
+    """One injector. Made: everything is checked and bound. `run`: it goes on until `stop`.
+
+    settings: as resolved. Raises UserError for what the user can mend.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        sockets.require_libzmq()
+        own = settings.injector
+        toxics = conditions(settings).toxics
+        relays = own.tcp or any(map(_needs_relay, toxics))
+        connections_max = 2 * settings.clients + SPARE_CONNECTIONS
+        files.allow_connections(settings.clients, files_each=5 if relays else 3)
+        inventory = Inventory(toxics, population=population(settings), seed=settings.seed, relays=relays)
+        started_s = now_s()
+        self._mailbox: Mailbox[Letter] = Mailbox()
+        self._error: BaseException | None = None
+        self._end: Numbers | None = None
+        self._done = threading.Event()
+        self._control: Control | None = None
+        self._relay: Relay | None = None
+        self._proxy: Proxy | None = None
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._context.set(zmq.IO_THREADS, IO_THREADS)
+        self._context.set(zmq.MAX_SOCKETS, max(1023, connections_max + 16))
+        times = {"heartbeat_s": settings.server.heartbeat_s, "linger_s": settings.server.linger_s}
+        self._front = sockets.router(self._context, **times)
+        try:
+            self.address = sockets.bind(
+                self._front, INNER_ADDRESS if relays else own.address, key="injector.address"
+            )
+            if relays:
+                self._relay = Relay(
+                    own.address,
+                    self.address,
+                    seed=settings.seed,
+                    started_s=started_s,
+                    on_crash=self._mailbox.post,
+                )
+                self._relay.change(inventory.of_bytes)
+                self.address = self._relay.address
+            self._proxy = proxy = Proxy(
+                self._front,
+                core=Core(
+                    Passage(inventory.of_messages, settings.seed),
+                    clients=settings.clients,
+                    started_s=started_s,
+                    bytes_max=own.in_flight_bytes_max,
+                ),
+                inventory=inventory,
+                mailbox=self._mailbox,
+                relay=self._relay,
+                connect=partial(_connected, self._context, own.upstream, times),
+                upstream=own.upstream,
+                started_s=started_s,
+                connections_max=connections_max,
+                bytes_max=own.in_flight_bytes_max,
+                patience_s=own.patience_s,
+            )
+            self._thread = threading.Thread(target=self._turn, args=(proxy,), name="proxy", daemon=True)
+            if own.http_address is not None:
+                self._control = Control(own.http_address, proxy, partial(ask, self._mailbox))
+        except BaseException:
+            self._close()
+            raise
+        self.http_address = None if self._control is None else self._control.address
+
+    def run(
+        self, on_numbers: Callable[[Numbers], None] = lambda _: None, every_s: float | None = None
+    ) -> Numbers:
+        """Pass messages on until `stop`, then tell how it ended. Raises what a thread died of.
+
+        on_numbers: told every `every_s` seconds how things stand; None for never.
+        """
+        assert self._proxy is not None
+        if self._relay is not None:
+            self._relay.start()
+        self._thread.start()
+        while not self._done.wait(every_s):
+            with suppress(TimeoutError, UserError):  # it ends just now
+                on_numbers(ask(self._mailbox, self._proxy.numbers))
+        self._thread.join()
+        self._close()
+        if self._error is not None:
+            raise self._error
+        assert self._end is not None
+        return self._end
+
+    def stop(self) -> None:
+        """End now; what is held is lost. Any thread, signal handlers included."""
+        self._mailbox.post(StopNow())
+
+    def _turn(self, proxy: Proxy) -> None:
+        try:
+            self._end = proxy.run()
+        except BaseException as error:  # noqa: BLE001  (raised by `run` in the main thread)
+            self._error = error
+        finally:
+            self._done.set()
+
+    def _close(self) -> None:
+        if self._control is not None:
+            self._control.close()
+        if self._relay is not None:
+            self._relay.close()
+        if self._proxy is not None:
+            self._proxy.close()
+        self._front.close()
+        self._context.term()
+        self._mailbox.close()
+
+
+def _needs_relay(applied: Applied) -> bool:
+    return applied.toxic.below_messages or isinstance(applied.toxic, Disconnect)
+
+
+def _connected(
+    context: zmq.Context[zmq.Socket[bytes]], upstream: str, times: dict[str, float]
+) -> zmq.Socket[bytes]:
+    """A new connection to the server, which need not be there yet."""
+    socket = sockets.dealer(context, heartbeat_s=times["heartbeat_s"], linger_s=times["linger_s"])
+    try:
+        sockets.connect(socket, upstream, key="injector.upstream")
+    except UserError:
+        socket.close()
+        raise
+    return socket

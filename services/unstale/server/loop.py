@@ -1,0 +1,104 @@
+"""The exchange thread: a ROUTER socket, a mailbox and the clock around the exchange, and nothing slow.
+
+It waits in one poll on the two until the next timer is due.
+"""
+
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import zmq
+
+from unstale.net import sockets
+from unstale.net.clock import now_s
+from unstale.net.mailbox import Mailbox
+from unstale.server.exchange import Exchange
+from unstale.server.exchange import Letter as ForExchange
+from unstale.server.wire import Delivery
+
+TURN_MESSAGES = 64  # messages taken in before timers and results get their turn
+FRAMES_KEPT = 64 * 1024  # bytes; smaller frames are copied into the message, larger are referred to
+
+
+@dataclass(frozen=True, slots=True)
+class Ping:
+    """Answered by setting `answered`: the thread turns."""
+
+    answered: threading.Event = field(default_factory=threading.Event)
+
+
+Letter = ForExchange | Ping
+
+
+class RouterWire:
+    """A ROUTER socket as the exchange sees it. The exchange's thread only."""
+
+    def __init__(self, socket: zmq.Socket[bytes]) -> None:
+        self._socket = socket
+
+    def wrap(self, frames: Sequence[memoryview]) -> list[zmq.Frame]:
+        """Frames that every message which carries them refers to."""
+        return [zmq.Frame(frame, copy=len(frame) < FRAMES_KEPT) for frame in frames]
+
+    def send(self, route: bytes, header: bytes, frames: Sequence[Any] = ()) -> Delivery:
+        """Send a message, or say why it cannot be."""
+        try:
+            self._socket.send(route, zmq.SNDMORE | zmq.NOBLOCK)
+        except zmq.ZMQError as error:
+            if error.errno == zmq.EHOSTUNREACH:
+                return Delivery.GONE
+            if error.errno == zmq.EAGAIN:
+                return Delivery.FULL
+            raise
+        self._socket.send(header, zmq.SNDMORE if frames else 0)
+        for position, frame in enumerate(frames, start=1):
+            self._socket.send(frame, zmq.SNDMORE if position < len(frames) else 0, copy=False)
+        return Delivery.SENT
+
+
+class Loop:
+    """Turns until the run is over. socket: bound; its wire is the exchange's."""
+
+    def __init__(self, socket: zmq.Socket[bytes], mailbox: Mailbox[Letter], exchange: Exchange) -> None:
+        self._socket = socket
+        self._mailbox = mailbox
+        self._exchange = exchange
+        self._poller = zmq.Poller()
+        self._poller.register(socket, zmq.POLLIN)
+        self._poller.register(mailbox.fileno(), zmq.POLLIN)
+        self._more_waits = False
+
+    def run(self) -> None:
+        """Turn until the run is over. Raises what the compute thread died of."""
+        while not self._exchange.over:
+            self._turn()
+
+    def _turn(self) -> None:
+        ready = dict(self._poller.poll(self._patience_ms()))
+        if self._mailbox.fileno() in ready:
+            for letter in self._mailbox.drain():
+                if isinstance(letter, Ping):
+                    letter.answered.set()
+                else:
+                    self._exchange.open(letter)
+        if self._socket in ready:
+            self._take_in_some()
+        self._exchange.fire_timers(more_waits=self._more_waits)
+
+    def _take_in_some(self) -> None:
+        self._more_waits = True
+        for _ in range(TURN_MESSAGES):
+            received = sockets.receive(
+                self._socket, routed=True, payload_bytes_max=self._exchange.payload_bytes_max
+            )
+            if received is None:
+                self._more_waits = False
+                break
+            route, header, frames = received
+            self._exchange.take_in(route, header, [frame.buffer for frame in frames])
+
+    def _patience_ms(self) -> int | None:
+        """How long to wait for something to happen; None is for ever."""
+        due_s = self._exchange.due_s
+        return None if due_s is None else max(0, int((due_s - now_s()) * 1000) + 1)

@@ -1,0 +1,50 @@
+"""Whether a task that was sent is known never to have reached its client. Pure.
+
+On a connection messages keep their order, and every heartbeat is answered. So a client that has heard the answer to a
+heartbeat which was answered after its task had left has had the task, or never will: if its newest task is older then,
+this one was lost. Source: PROTOCOL.md 4.2.
+"""
+
+from dataclasses import dataclass
+
+from unstale_proto.messages import Heartbeat
+
+
+@dataclass(slots=True)
+class _Sent:
+    """The last task of a client. beat: number of the first heartbeat answered after it was sent, None before that."""
+
+    task_id: int
+    beat: int | None = None
+
+
+class Proof:
+    """What was sent to each client, and answered since. A client without a record has nothing to lose."""
+
+    def __init__(self) -> None:
+        self._sent: dict[int, _Sent] = {}
+
+    def sent(self, client_id: int, task_id: int) -> None:
+        """A task left for a client. It takes the place of the one before."""
+        self._sent[client_id] = _Sent(task_id)
+
+    def answered(self, client_id: int, number: int) -> None:
+        """A heartbeat of a client was answered."""
+        sent = self._sent.get(client_id)
+        if sent is not None and sent.beat is None:
+            sent.beat = number
+
+    def lost(self, client_id: int, beat: Heartbeat) -> int | None:
+        """The task that this heartbeat proves to be lost, said once; None when it proves nothing."""
+        sent = self._sent.get(client_id)
+        if sent is None or sent.beat is None or beat.heard is None or beat.newest_task is None:
+            return None
+        if beat.heard < sent.beat or beat.newest_task >= sent.task_id:
+            return None
+        del self._sent[client_id]
+        return sent.task_id
+
+    def forget(self, client_id: int) -> None:
+        """The client said hello on another connection, or is another process: the hello says what it holds, and its
+        heartbeats may be counted anew."""
+        self._sent.pop(client_id, None)

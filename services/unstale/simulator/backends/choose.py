@@ -1,0 +1,76 @@
+"""Which backend a run gets. Decisions record 0022 has the measurements behind it."""
+
+import os
+
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from unstale.config import parts
+from unstale.config.settings import Settings
+from unstale.config.workplace import Workplace
+from unstale.errors import UserError
+from unstale.simulator.backends.backend import Backend
+from unstale.simulator.backends.loop import Loop
+from unstale.simulator.backends.processes import Processes
+from unstale.simulator.backends.vmap import Vmap
+
+_FLOPS_OF_A_TASK_MIN = 1e6
+"""Below it a task takes a fifth of a millisecond, and to hand it to another process costs as much as is gained."""
+
+_SECONDS_OF_A_RUN_MIN = 10.0
+"""Below it a run is over before the other processes, which need some seconds to come up, have helped much."""
+
+_SECONDS_OF_A_STEP, _FLOPS_A_SECOND = 8e-4, 2.5e10
+"""What a step takes on one core, roughly: so long, and for each floating-point operation at this rate."""
+
+_BACKWARD = 3
+"""A step costs about so many forward passes."""
+
+
+def choose(settings: Settings, place: Workplace) -> Backend:
+    """The backend that `simulation.backend` names, or for `auto` the fastest known: the same bits either way, but for
+    `vmap`, which has to be asked for.
+
+    place: of the settings. Raises UserError for a backend that cannot compute this run.
+    """
+    name = settings.simulation.backend
+    training = parts.training(settings)
+    if name == "vmap":
+        return Vmap(place, training)
+    processes = settings.simulation.processes or max(1, _cores() // settings.threads)
+    if name == "processes" and place.device.type != "cpu":
+        raise UserError(
+            f"simulation.backend is 'processes', which is for the CPU, with device {place.device}; "
+            "set device to cpu, or simulation.backend to loop"
+        )
+    if name == "processes":
+        backend = Processes(place, training, settings, processes)
+        backend.wait()  # who asks for them by name has all of them from the first job on
+        return backend
+    if name == "auto" and processes > 1 and _is_worth_it(settings, place):
+        return Processes(place, training, settings, processes)
+    return Loop(place.trainer)
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _is_worth_it(settings: Settings, place: Workplace) -> bool:
+    if place.device.type != "cpu" or os.name != "posix":
+        return False
+    steps = sum(map(place.trainer.steps_of, range(settings.clients))) / settings.clients
+    step_flops = _BACKWARD * settings.training.batch_size * _flops_of_an_example(place)
+    tasks = settings.rounds * parts.coordinator_settings(settings).round_size_max
+    run_s = tasks * steps * (_SECONDS_OF_A_STEP + step_flops / _FLOPS_A_SECOND)
+    return steps * step_flops >= _FLOPS_OF_A_TASK_MIN and run_s >= _SECONDS_OF_A_RUN_MIN
+
+
+def _flops_of_an_example(place: Workplace) -> int:
+    """Floating-point operations of a forward pass of one example."""
+    module, was_training = place.model.module, place.model.module.training
+    module.eval()  # so that no buffer changes and nothing is drawn
+    with torch.no_grad(), FlopCounterMode(display=False) as counter:
+        module(place.dataset.train_examples(torch.tensor([0])))
+    module.train(was_training)
+    return int(counter.get_total_flops())

@@ -1,0 +1,141 @@
+"""Backend `vmap`: clients whose tasks have the same form computed as one batch, on the model's device.
+
+Legend: K clients of a batch, d parameters, X the shape of one example, b examples of a mini-batch.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from torch.func import functional_call, grad_and_value, vmap
+from torch.nn.functional import cross_entropy
+from typing_extensions import override
+
+from unstale.config.workplace import Workplace
+from unstale.errors import UserError
+from unstale.flat import FlatModel
+from unstale.simulator.backends.backend import Backend, Computed, Job
+from unstale.training.gradient import Gradient
+from unstale.training.initialise import draws
+from unstale.training.local import LocalTask, LocalTraining, LocalUpdate
+from unstale.training.sgd import Sgd
+
+TOGETHER_MAX = 64
+"""Clients of a batch: it bounds the memory for their parameters and activations."""
+
+
+class Vmap(Backend):
+    """`gradient` and `sgd` for models without buffers that draw nothing.
+
+    A batch adds in another order than one client by itself, so its numbers are not the bits of `loop` but near them:
+    decisions record 0022 says how near. They also depend on who is computed together.
+    """
+
+    at_a_time = TOGETHER_MAX // 8
+
+    def __init__(self, place: Workplace, training: LocalTraining) -> None:
+        """place, training: of the run. Raises UserError for what cannot be computed so."""
+        if type(training) not in (Gradient, Sgd):
+            raise _not_this(f"training.name gradient or sgd, got {training.name!r}")
+        if place.model.buffers_b.numel():
+            raise _not_this("a model without buffers, such as BatchNorm's averages")
+        if draws(place.model.module):
+            raise _not_this("a model that draws nothing, such as dropout, and is made of ordinary layers")
+        self._trainer = place.trainer
+        self._training = training
+        self._model = place.model
+        self._gradients = _gradients(place.model)
+
+    @override
+    def compute(self, jobs: Sequence[Job]) -> list[Computed]:
+        trainer = self._trainer
+        tasks = [trainer.task(job.client_id, job.number, job.base.model_d, job.learning_rate) for job in jobs]
+        alike: dict[tuple[int, ...], list[int]] = {}  # places, by the sizes of the mini-batches
+        for place, task in enumerate(tasks):
+            alike.setdefault(tuple(map(len, task.batches)), []).append(place)
+        made: dict[int, LocalUpdate] = {}
+        for places in alike.values():
+            for start in range(0, len(places), TOGETHER_MAX):
+                some = places[start : start + TOGETHER_MAX]
+                clients = [jobs[place].client_id for place in some]
+                made.update(zip(some, self._together(clients, [tasks[place] for place in some]), strict=True))
+        return [
+            Computed(
+                local=made[place],
+                evaluation=trainer.evaluate_own(job.client_id, job.base.model_d) if job.evaluate else None,
+            )
+            for place, job in enumerate(jobs)
+        ]
+
+    @override
+    def keep(self, client_id: int, number: int) -> None:
+        """Nothing: in these trainings nobody keeps anything."""
+
+    @override
+    def drop(self, client_id: int, number: int) -> None:
+        """Nothing, likewise."""
+
+    def _together(self, clients: Sequence[int], tasks: Sequence[LocalTask]) -> list[LocalUpdate]:
+        """The updates of tasks with mini-batches of the same sizes."""
+        training, device = self._training, self._model.parameters_d.device
+        self._model.module.train()
+        examples = [self._trainer.examples(client_id) for client_id in clients]
+        base_Kd = torch.stack([task.base_d for task in tasks]).to(device)
+        rates_K1 = torch.tensor([[task.learning_rate] for task in tasks], device=device)
+        vectors_Kd, parameters_Kd = base_Kd, base_Kd.clone()
+        velocity_Kd: Tensor | None = None
+        losses_K = torch.zeros(len(tasks), device=device)
+        for step in range(len(tasks[0].batches)):
+            inputs_KbX, labels_Kb = (
+                torch.stack(
+                    [
+                        own[part].index_select(0, task.batches[step])
+                        for own, task in zip(examples, tasks, strict=True)
+                    ]
+                )
+                for part in (0, 1)
+            )
+            vectors_Kd, loss_K = self._gradients(parameters_Kd, inputs_KbX, labels_Kb)
+            losses_K += loss_K
+            if isinstance(training, Sgd):  # see `steps.descend`
+                steps_Kd = vectors_Kd.add_(parameters_Kd, alpha=training.weight_decay)
+                if training.momentum:
+                    velocity_Kd = (
+                        steps_Kd
+                        if velocity_Kd is None
+                        else velocity_Kd.mul_(training.momentum).add_(steps_Kd)
+                    )
+                    steps_Kd = velocity_Kd
+                parameters_Kd.sub_(rates_K1 * steps_Kd)
+        if training.kind == "delta":
+            vectors_Kd = base_Kd.sub_(parameters_Kd)
+        means = (losses_K / len(tasks[0].batches)).tolist()
+        return [
+            LocalUpdate(
+                vector_d=vector_d,
+                kind=training.kind,
+                num_examples=len(labels_n),
+                batch_examples=len(task.batches[0]) if training.kind == "gradient" else len(labels_n),
+                steps=len(task.batches),
+                loss=mean,
+                learning_rate=task.learning_rate,
+            )
+            for vector_d, (_, labels_n), task, mean in zip(vectors_Kd, examples, tasks, means, strict=True)
+        ]
+
+
+def _gradients(model: FlatModel):  # type: ignore[no-untyped-def]
+    """A function of (parameters_Kd, inputs_KbX, labels_Kb) that gives gradients [K, d] and mean losses [K]."""
+    named = list(model.module.named_parameters())
+    sizes = [parameter.numel() for _, parameter in named]
+
+    def loss(parameters_d: Tensor, inputs_bX: Tensor, labels_b: Tensor) -> Tensor:
+        parts = zip(named, torch.split(parameters_d, sizes), strict=True)
+        parameters = {name: part.view(like.shape) for (name, like), part in parts}
+        return cross_entropy(functional_call(model.module, parameters, inputs_bX), labels_b)
+
+    return vmap(grad_and_value(loss))
+
+
+def _not_this(expected: str) -> UserError:
+    return UserError(f"simulation.backend is 'vmap', expected {expected}; leave simulation.backend at auto")

@@ -1,0 +1,53 @@
+"""What is left of a message whose bits were flipped on the way."""
+
+from collections.abc import Sequence
+from typing import Any, TypeVar, cast
+
+from unstale import flat
+from unstale.injector.core import damaged
+from unstale.learner.versions import Version
+from unstale.toxics.flight import Flight
+from unstale_proto import codec
+from unstale_proto.errors import RemoteContractError
+from unstale_proto.limits import FLOAT_BYTES
+from unstale_proto.messages import Message
+
+M = TypeVar("M", bound=Message)
+
+
+def read(
+    message: M, frames: Sequence[memoryview | bytes], flight: Flight
+) -> tuple[M, Sequence[memoryview | bytes]] | None:
+    """Header and payload as the other side reads them; None when the header is no message of this type any more.
+
+    frames: not written to. flight: says which bits were flipped, and how long the header was thought to be.
+    """
+    header = codec.encode(message)
+    header_bits = 8 * flight.header_bytes
+    in_header = [bit for bit in flight.damage if bit < min(header_bits, 8 * len(header))]
+    # A header that was made later may be longer or shorter: the payload is damaged where it was said to be.
+    shift = 8 * len(header) - header_bits
+    in_payload = [bit + shift for bit in flight.damage if bit >= header_bits] if frames else []
+    flipped, cargo = damaged(header, frames, [*in_header, *in_payload])
+    try:
+        what = codec.decode(flipped)
+    except RemoteContractError:
+        return None
+    return (what, cast(Any, cargo)) if type(what) is type(message) else None
+
+
+def version(base: Version, flight: Flight) -> Version:
+    """A version whose payload came damaged."""
+    header_bits = 8 * flight.header_bytes
+    bits = [bit - header_bits for bit in flight.damage if bit >= header_bits]
+    if not bits:
+        return base
+    _, frames = damaged(b"", [flat.to_bytes(part) for part in base.parts], bits)
+    payload: Any = [memoryview(frame) for frame in cast(Sequence[Any], frames)]
+    numbers_D = flat.from_bytes(payload, sum(map(len, payload)) // FLOAT_BYTES, base.model_d.device)
+    d, b = base.model_d.numel(), base.buffers_b.numel()
+    return Version(
+        model_d=numbers_D[:d],
+        buffers_b=numbers_D[d : d + b] if b else base.buffers_b,
+        extra_d=None if base.extra_d is None else numbers_D[d + b :],
+    )

@@ -1,0 +1,323 @@
+"""Clients whose messages go through the toxics of a scenario: their own sessions, on played connections.
+
+A client is what it is over sockets, a `client.session.ClientSession`; its messages are flights through the
+`toxics.passage.Passage`, as in the injector. What they carry is not sent: an update is computed when it comes in.
+
+Everybody has said hello when the run starts. Heartbeats are played only for clients of whom a toxic may lose something,
+because only then something depends on them.
+"""
+
+from collections.abc import Sequence
+from functools import partial
+
+from unstale import translate
+from unstale.client.session import ClientSession, Instruction, Send, Settle, State, Train
+from unstale.coordinator import events
+from unstale.errors import UserError
+from unstale.server.proof import Proof
+from unstale.simulator import damage
+from unstale.simulator.agenda import Agenda
+from unstale.simulator.remote import Behind, Given, Relay, Remote, Traffic, may_lose
+from unstale.toxics.flight import Direction, Flight
+from unstale.toxics.passage import Applied, Passage
+from unstale_proto import codec
+from unstale_proto.errors import Reason
+from unstale_proto.limits import HOLDING_MAX
+from unstale_proto.messages import Ack, Error, Heartbeat, Hello, Message, Task, Update, Welcome
+
+RECONNECT_S = 0.1  # as `net.sockets`
+NO_SIGNATURE = "0" * 64  # one process holds both sides, so there is nothing to compare
+IN_VAIN_MAX = 20_000  # messages of a client without a single update that counts: over a day of hellos
+_RUN = "0" * 32
+
+
+class Network:
+    """toxics: of the run's conditions. seed: of the run. heartbeat_s, lease_s: as the server tells clients.
+    payload_bytes: of a model, and so of an update."""
+
+    def __init__(
+        self,
+        toxics: Sequence[Applied],
+        seed: int,
+        *,
+        agenda: Agenda,
+        behind: Behind,
+        heartbeat_s: float,
+        lease_s: float,
+        payload_bytes: int,
+        relay: Relay,
+    ) -> None:
+        self.traffic = Traffic()
+        self._toxics = toxics
+        self._passage = Passage(toxics, seed)
+        self._agenda = agenda
+        self._behind = behind
+        self._payload_bytes = payload_bytes
+        self._relay = relay
+        self._remotes: dict[int, Remote] = {}
+        self._proof = Proof()
+        self._sent_in_vain = 0
+        # Not a valid one: a model without tensors, so that a task without a payload fits it.
+        told = {"run_id": _RUN, "version": 0, "tensors": (), "signature": NO_SIGNATURE}
+        self._welcome = Welcome.model_construct(**told, heartbeat_s=heartbeat_s, lease_s=lease_s)  # type: ignore[arg-type]
+
+    def join(self, client_id: int) -> None:
+        """A client says hello, and is welcome. Nothing where no toxic touches its messages."""
+        its = [one.toxic for one in self._toxics if one.clients is None or client_id in one.clients]
+        if not its:
+            return
+        remote = Remote(ClientSession(client_id, f"{client_id:032x}"), beats=any(map(may_lose, its)))
+        remote.is_named = remote.is_known = True
+        remote.counts.update({(Direction.UP, "hello"): 1, (Direction.DOWN, "welcome"): 1})
+        self._remotes[client_id] = remote
+        remote.session.reachable(self._agenda.now_s)
+        self._follow(remote, remote.session.received(self._welcome, (), self._agenda.now_s))
+
+    def __contains__(self, client_id: int) -> bool:
+        """Whether a client's messages go through it."""
+        return client_id in self._remotes
+
+    def beats(self, client_id: int) -> bool:
+        """Whether the heartbeats of a client are played."""
+        remote = self._remotes.get(client_id)
+        return remote is not None and remote.beats
+
+    def progressed(self) -> None:
+        """An update was accepted."""
+        self._sent_in_vain = 0
+
+    # --- what the server says ---
+
+    def give(self, client_id: int, task: Task) -> None:
+        """Send a task to its client."""
+        remote = self._remotes[client_id]
+        if not remote.is_known:
+            return  # no connection to send it over: the next hello will not name it
+        remote.given[task.task_id] = Given(task, self._agenda.now_s)
+        if len(remote.given) > 2 * HOLDING_MAX:
+            remote.given.popitem(last=False)
+        self._proof.sent(client_id, task.task_id)
+        self._send(remote, Direction.DOWN, task)
+
+    def tell(self, client_id: int, message: Message) -> None:
+        """Send a message to a client, if there is a connection that is known to be its."""
+        remote = self._remotes[client_id]
+        if remote.is_known:
+            self._send(remote, Direction.DOWN, message)
+
+    def takes_back(self, client_id: int, task: Task) -> None:
+        """A client could not make an update of its task, and holds it no more."""
+        remote = self._remotes[client_id]
+        verdict = Ack(
+            task_id=task.task_id, outcome="rejected", first_outcome="rejected", reason=Reason.NON_FINITE
+        )
+        self._follow(remote, remote.session.received(verdict, (), self._agenda.now_s))
+
+    def _take_in(self, remote: Remote, line: int, message: Message, damaged: Flight | None) -> None:
+        """A message has come to the server. What it does is what `server.exchange.Exchange` does."""
+        client_id, at_s = remote.session.client_id, self._agenda.now_s
+        if line != remote.line:
+            self.traffic.lost += 1
+            return
+        if damaged is not None and not isinstance(message, Update):  # an update is computed first
+            found = damage.read(message, (), damaged)
+            if found is None:
+                self.traffic.lost += 1
+                return
+            message = found[0]
+        if isinstance(message, Hello):
+            same_connection, remote.is_known = remote.is_known, True
+            if not same_connection:
+                self._proof.forget(client_id)
+            self._send(remote, Direction.DOWN, self._welcome)
+            self._behind.handle(translate.to_client_joined(message, at_s, same_connection=same_connection))
+        elif not remote.is_known or not self._behind.is_active(client_id):
+            self._send(remote, Direction.DOWN, Error(reason=Reason.HELLO_FIRST, message="hello first"))
+        elif isinstance(message, Update):
+            if not self._behind.take_update(client_id, self._task_of(remote, message), damaged):
+                self.traffic.lost += 1
+        elif isinstance(message, Heartbeat):
+            self._answer(client_id, message)
+        else:
+            event = translate.to_event(message, client_id, at_s)
+            if event is not None:
+                self._behind.handle(event)
+
+    def _answer(self, client_id: int, beat: Heartbeat) -> None:
+        self.tell(client_id, Heartbeat(number=beat.number, version=self._behind.version))
+        lost = self._proof.lost(client_id, beat)
+        self._proof.answered(client_id, beat.number)
+        at_s = self._agenda.now_s
+        self._behind.handle(events.HeartbeatReceived(client_id=client_id, at_s=at_s))
+        if lost is not None:
+            self.traffic.tasks_lost += 1
+            self._behind.handle(events.TaskLost(client_id=client_id, task_id=lost, at_s=at_s))
+
+    # --- what the client does ---
+
+    def _hear(self, remote: Remote, line: int, message: Message, damaged: Flight | None) -> None:
+        """A message has come to the client."""
+        if line != remote.line:
+            self.traffic.lost += 1
+            return
+        if damaged is not None:
+            heard = self._damaged_for(remote, message, damaged)
+            if heard is None:
+                self.traffic.lost += 1
+                return
+            message = heard
+        self._follow(remote, remote.session.received(message, (), self._agenda.now_s))
+
+    def _damaged_for(self, remote: Remote, message: Message, damaged: Flight) -> Message | None:
+        """What a client makes of damaged bytes; None for nothing."""
+        found = damage.read(message, (), damaged)
+        if found is None:
+            return None
+        heard, _ = found
+        if isinstance(message, Task) and isinstance(heard, Task):
+            if heard.signature == message.signature and heard != message:
+                return None  # another task than there is: nobody has its model
+            self._behind.got_damaged(remote.session.client_id, message, damaged)
+        return heard
+
+    def _follow(self, remote: Remote, instructions: Sequence[Instruction]) -> None:
+        for instruction in instructions:
+            if isinstance(instruction, Send):
+                if not remote.is_open:
+                    remote.session.unreachable()
+                    break
+                self._send(remote, Direction.UP, instruction.message)
+            elif isinstance(instruction, Train):
+                self._begin(remote, instruction.task)
+            elif isinstance(instruction, Settle):
+                self._behind.settle(
+                    remote.session.client_id, instruction.number, accepted=instruction.accepted
+                )
+        self._wind(remote)
+
+    def _begin(self, remote: Remote, task: Task) -> None:
+        client_id = remote.session.client_id
+        done_s = self._agenda.now_s + self._behind.duration_s(client_id, task.number)
+        self._agenda.plan(done_s, client_id, partial(self._done, remote, task), task)
+
+    def _done(self, remote: Remote, task: Task) -> None:
+        """The device has finished a task, unless it was given a newer one meanwhile. What it made will be seen when it
+        comes in: until then the header stands for one of the same size."""
+        update = Update(
+            task_id=task.task_id,
+            base_version=task.version,
+            kind="gradient",
+            num_examples=1000,
+            steps=1,
+            loss=1.0,
+            learning_rate=task.learning_rate,
+            signature=task.signature,
+            payload_bytes=self._payload_bytes,
+        )
+        self._follow(remote, remote.session.trained(_RUN, update, ()))
+
+    def _wind(self, remote: Remote) -> None:
+        """Have the session called when it wants to be."""
+        due_s = remote.session.due_s
+        if remote.beats and due_s is not None and (remote.ticks_s is None or due_s < remote.ticks_s):
+            remote.ticks_s = due_s
+            self._agenda.plan(due_s, remote.session.client_id, partial(self._tick, remote, due_s))
+
+    def _tick(self, remote: Remote, at_s: float) -> None:
+        if at_s == remote.ticks_s:  # else it was called sooner
+            remote.ticks_s = None
+            self._follow(remote, remote.session.tick(at_s))
+
+    # --- the network ---
+
+    def _send(self, remote: Remote, direction: Direction, message: Message) -> None:
+        """Put a message on its way."""
+        if isinstance(message, Update) and message.task_id not in remote.given:
+            return  # so old that it was taken back long ago
+        self.traffic.sent += 1
+        self._give_up_if_in_vain()
+        message = message if message is self._welcome else self._relay(message)
+        client_id, now_s = remote.session.client_id, self._agenda.now_s
+        remote.is_named = remote.is_named or isinstance(message, Hello)
+        deliver = self._take_in if direction is Direction.UP else self._hear
+        if not remote.is_named:  # nobody knows whose it is, so no toxic touches it
+            self._agenda.plan(now_s, client_id, partial(deliver, remote, remote.line, message, None))
+            return
+        flight = self._flight(remote, direction, message)
+        task = self._task_of(remote, message) if isinstance(message, Update) else None
+        out = self._passage.send(flight)
+        self.traffic.lost += not out
+        self.traffic.copied += max(0, len(out) - 1)
+        for one in out:
+            if one.cuts:
+                cut = partial(self._cut, remote, remote.line, one.down_s)
+                self._agenda.plan(one.due_s, client_id, cut)
+            elif one.declined:
+                self._agenda.plan(one.due_s, client_id, partial(self._decline, client_id, one.number))
+            else:
+                damaged = one if one.damage else None
+                arrive = partial(deliver, remote, remote.line, message, damaged)
+                self._agenda.plan(one.due_s, client_id, arrive, task)
+
+    def _flight(self, remote: Remote, direction: Direction, message: Message) -> Flight:
+        now_s, header_bytes = self._agenda.now_s, len(codec.encode(message))
+        began_s, attempt, version, payload_bytes = now_s, 0, None, 0
+        if isinstance(message, Task):
+            number, version, payload_bytes = message.task_id, message.version, self._payload_bytes
+        elif isinstance(message, Update):
+            given = remote.given[message.task_id]
+            number, began_s, attempt = message.task_id, given.began_s, given.updates
+            given.updates += 1
+            payload_bytes = self._payload_bytes
+            self.traffic.resent += attempt > 0
+        else:
+            number = remote.counts[direction, message.type]
+            remote.counts[direction, message.type] += 1
+        return Flight(
+            client_id=remote.session.client_id,
+            direction=direction,
+            type=message.type,  # type: ignore[arg-type]
+            number=number,
+            sent_s=now_s,
+            due_s=now_s,
+            began_s=began_s,
+            size_bytes=header_bytes + payload_bytes,
+            header_bytes=header_bytes,
+            version=version,
+            attempt=attempt,
+        )
+
+    def _decline(self, client_id: int, task_id: int) -> None:
+        self.traffic.declined += 1
+        self._behind.handle(
+            events.TaskDeclined(client_id=client_id, task_id=task_id, at_s=self._agenda.now_s)
+        )
+
+    def _cut(self, remote: Remote, line: int, down_s: float) -> None:
+        self.traffic.lost += 1
+        if line != remote.line:
+            return  # that connection is gone already
+        self.traffic.cuts += 1
+        remote.line += 1
+        remote.is_open = remote.is_named = remote.is_known = False
+        client_id = remote.session.client_id
+        self._passage.forget_line(client_id)
+        at_s = self._agenda.now_s + RECONNECT_S + down_s
+        self._agenda.plan(at_s, client_id, partial(self._connect, remote))
+
+    def _connect(self, remote: Remote) -> None:
+        """There is a connection again. A client that did not notice learns it when it next says something."""
+        remote.is_open = True
+        if remote.session.state is State.AWAY:
+            self._follow(remote, remote.session.reachable(self._agenda.now_s))
+
+    def _task_of(self, remote: Remote, update: Update) -> Task:
+        return remote.given[update.task_id].task
+
+    def _give_up_if_in_vain(self) -> None:
+        self._sent_in_vain += 1
+        if self._sent_in_vain > IN_VAIN_MAX * (1 + len(self._remotes)):
+            raise UserError(
+                f"nothing comes through: {self._sent_in_vain:,} messages since the last update that counts, at version "
+                f"{self._behind.version}; the scenario loses too much"
+            )

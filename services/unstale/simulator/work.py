@@ -1,0 +1,117 @@
+"""The work of simulated clients: computed when its update comes in, and together with the next ones where that pays."""
+
+from collections.abc import Sequence
+from math import inf
+
+from unstale.coordinator.machine import DEADLINE, Coordinator
+from unstale.learner.learner import Learner
+from unstale.learner.versions import Version
+from unstale.simulator.agenda import Agenda
+from unstale.simulator.backends.backend import Backend, Computed, Job
+from unstale_proto.limits import FLOAT_BYTES
+from unstale_proto.messages import Task
+
+_TURNS_AHEAD = 8  # jobs for each that the backend computes side by side: none of them is idle for long
+_CYCLES_LEFT_MIN = 4  # updates to come of each client at work: all that are at work now will be in by then
+_AHEAD_BYTES_MAX = 256 * 1024 * 1024  # of results that wait
+
+
+class Work:
+    """What clients make of their tasks.
+
+    A backend that computes several side by side is given those that come in next as well, each from its own base
+    version; but no more than the run will take, so that an update that never arrives costs nothing.
+    """
+
+    def __init__(
+        self, backend: Backend, learner: Learner, coordinator: Coordinator, agenda: Agenda, rounds: int
+    ) -> None:
+        """rounds: of the run. coordinator: it tells what is awaited. agenda: it tells what comes."""
+        self._backend = backend
+        self._learner = learner
+        self._coordinator = coordinator
+        self._agenda = agenda
+        self._rounds = rounds
+        self._made: dict[tuple[int, int], tuple[Task, Computed]] = {}  # by client and task id
+        self._damaged: dict[tuple[int, int], Version] = {}
+        fit = _AHEAD_BYTES_MAX // (FLOAT_BYTES * learner.row_numbers)
+        at_a_time = backend.at_a_time
+        self._most = 1 if at_a_time == 1 else max(at_a_time, min(_TURNS_AHEAD * at_a_time, fit))
+
+    def of(self, client_id: int, task: Task) -> Computed:
+        """What a client makes of a task that is awaited; kept until `forget`."""
+        key = client_id, task.task_id
+        if key not in self._made:
+            together = self._coming(client_id) if self._most > 1 else ()
+            self._compute([(client_id, task), *together])
+        return self._made[key][1]
+
+    def damage(self, client_id: int, task: Task, base: Version) -> None:
+        """A client works on this in place of the base version of its task."""
+        self._damaged[client_id, task.task_id] = base
+
+    def forget(self, client_id: int, task_id: int) -> None:
+        """There is a verdict on an update, so nobody will ask for it again."""
+        self._made.pop((client_id, task_id), None)
+        self._damaged.pop((client_id, task_id), None)
+
+    def _coming(self, client_id: int) -> Sequence[tuple[int, Task]]:
+        """What is computed together with the work of a client."""
+        most = min(self._most, self._taken_for_certain()) - 1
+        if most < 1:
+            return ()
+
+        chosen = {client_id}  # copies of an update come in as well
+
+        def wanted(other: int, task: Task) -> bool:
+            key = other, task.task_id
+            if other in chosen or key in self._made or not self._coordinator.awaits(*key):
+                return False
+            chosen.add(other)
+            return True
+
+        return self._agenda.coming(wanted, most, self._coordinator.timers.get(DEADLINE, inf))
+
+    def _taken_for_certain(self) -> int:
+        """How many of the next updates some round will take."""
+        coordinator, waiting = self._coordinator, len(self._coordinator.pending)
+        size = coordinator.settings.round_size_max
+        if coordinator.trigger.cuts_off:
+            return size - waiting
+        if coordinator.trigger.in_rounds:
+            return coordinator.membership.outstanding
+        to_come = (self._rounds - coordinator.version) * size - waiting
+        if to_come > _CYCLES_LEFT_MIN * coordinator.membership.outstanding:
+            return to_come
+        # Near the end, who is given a task now may come before those at work, and the run ends without them.
+        return 1 if coordinator.trigger.frees_sender else size - waiting
+
+    def _compute(self, tasks: Sequence[tuple[int, Task]]) -> None:
+        if len(self._made) + len(self._damaged) > self._most:
+            self._forget_what_nobody_awaits()
+        jobs = [
+            Job(
+                client_id=client_id,
+                number=task.number,
+                base=self._base(client_id, task),
+                learning_rate=task.learning_rate,
+                evaluate=bool(task.evaluate),
+            )
+            for client_id, task in tasks
+        ]
+        for (client_id, task), computed in zip(tasks, self._backend.compute(jobs), strict=True):
+            self._made[client_id, task.task_id] = task, computed
+
+    def _base(self, client_id: int, task: Task) -> Version:
+        damaged = self._damaged.get((client_id, task.task_id)) if self._damaged else None
+        return self._learner.base(task.version) if damaged is None else damaged
+
+    def _forget_what_nobody_awaits(self) -> None:
+        """Tasks that were taken back after they were computed."""
+        for (client_id, task_id), (task, _) in list(self._made.items()):
+            if not self._coordinator.awaits(client_id, task_id):
+                self.forget(client_id, task_id)
+                self._backend.drop(client_id, task.number)
+        for client_id, task_id in list(self._damaged):
+            if not self._coordinator.awaits(client_id, task_id):
+                self.forget(client_id, task_id)

@@ -1,0 +1,35 @@
+"""A line carries so many bytes a second."""
+
+from dataclasses import replace
+from typing import ClassVar
+
+from pydantic import Field
+from typing_extensions import override
+
+from unstale.toxics.draws import Draws
+from unstale.toxics.flight import Flight
+from unstale.toxics.toxic import Layer, Toxic
+
+
+class Bandwidth(Toxic):
+    """A message keeps its line to itself for size / rate seconds, after those before it have been through.
+
+        occupies_s += size_bytes / bytes_per_s
+
+    A line is one direction of one client's connection: clients do not share it.
+    """
+
+    type = "bandwidth"
+    example_settings: ClassVar = {"bytes_per_s": 1e6}
+
+    bytes_per_s: float = Field(gt=0, description="Of each line.")
+    layer: Layer = Field("message", description="tcp: the injector holds up bytes instead of whole messages.")
+
+    @override
+    def apply(self, flight: Flight, draws: Draws) -> tuple[Flight, ...]:
+        return (replace(flight, occupies_s=flight.occupies_s + flight.size_bytes / self.bytes_per_s),)
+
+    @property
+    @override
+    def below_messages(self) -> bool:
+        return self.layer == "tcp"

@@ -1,0 +1,46 @@
+"""Messages are damaged on the way."""
+
+from dataclasses import replace
+from typing import Literal
+
+from pydantic import Field
+from typing_extensions import override
+
+from unstale.toxics.draws import Draws
+from unstale.toxics.flight import Flight, MessageType
+from unstale.toxics.toxic import Toxic
+
+
+class Corrupt(Toxic):
+    """`bits` bits, all of them different, are flipped. A message without such a part is left alone.
+
+    Nearly all bits of a task or an update are its payload: `where: header` finds out what becomes of the others.
+    """
+
+    type = "corrupt"
+
+    messages: tuple[MessageType, ...] | None = Field(
+        ("task", "update"),
+        min_length=1,
+        description="Types of messages that it touches. The contract has no checksum: a hello or "
+        "a welcome with a flipped bit may stand for another client or other settings.",
+    )
+    bits: int = Field(
+        1, ge=1, le=4096, description="How many bits of a message; all of them if it has fewer."
+    )
+    where: Literal["anywhere", "header", "payload"] = Field(
+        "anywhere", description="Which part of a message."
+    )
+
+    @override
+    def apply(self, flight: Flight, draws: Draws) -> tuple[Flight, ...]:
+        first_byte = flight.header_bytes if self.where == "payload" else 0
+        end_byte = flight.header_bytes if self.where == "header" else flight.size_bytes
+        candidates = 8 * (end_byte - first_byte)
+        if candidates <= 0:
+            return (flight,)
+        rng = draws.of_message(flight)
+        chosen = rng.choice(candidates, size=min(self.bits, candidates), replace=False, shuffle=False)
+        flipped = {8 * first_byte + int(bit) for bit in chosen}
+        damage = flipped ^ set(flight.damage)  # a bit that is flipped twice is as it was
+        return (replace(flight, damage=tuple(sorted(damage))),)

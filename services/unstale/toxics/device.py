@@ -1,0 +1,80 @@
+"""How long a task takes on a client. Source: algorithms.md 4.2, 4.5."""
+
+from collections.abc import Mapping
+from math import exp
+from typing import Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from unstale.seeds import Stream, stream
+from unstale.toxics.delay import Delay, Trace
+from unstale.toxics.trace import mistake
+
+
+class Device(BaseModel):
+    """Settings of a device.
+
+        seconds = factor * exp(spread * z_i) * (task + step_s * steps) * U(jitter)
+
+    z_i: a standard normal draw, once for each client i. task, U: drawn anew for each task, task first. steps: local
+    steps of the task.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    task: Delay | None = Field(None, description="How long a task takes, whatever its number of local steps.")
+    step_s: float = Field(0.0, ge=0, description="How long a local step takes.")
+    spread: float = Field(
+        0.0, ge=0, le=10, description="Sigma of the lognormal factor that a client has for good."
+    )
+    jitter: tuple[float, float] | None = Field(
+        None, description="Each task takes a factor drawn uniformly from low to high times as long."
+    )
+    factor: float = Field(
+        1.0, gt=0, le=1e6, description="Multiplies everything: 2 is a device at half speed."
+    )
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Self:
+        if self.task is None and not self.step_s:
+            raise mistake("it says nothing of time, expected task, step_s or both")
+        if isinstance(self.task, Trace) and self.task.steps_s is not None:
+            raise mistake("task follows a trace over time, expected one with values_s, a value a task")
+        if self.jitter is not None and not 0 <= self.jitter[0] <= self.jitter[1]:
+            low, high = self.jitter
+            raise mistake(f"jitter is [{low:g}, {high:g}], expected two factors >= 0, the lower one first")
+        return self
+
+
+class Devices:
+    """The devices of a run's clients. seed: of the run. by_client: a client without one takes no time."""
+
+    def __init__(self, seed: int, by_client: Mapping[int, Device]) -> None:
+        self._seed = seed
+        self._by_client = by_client
+        self._speeds: dict[int, float] = {}  # a generator costs 20 us
+
+    def __bool__(self) -> bool:
+        """Whether any client has one."""
+        return bool(self._by_client)
+
+    def duration_s(self, client_id: int, number: int, steps: int) -> float:
+        """How long the `number`th task of a client takes, >= 0. steps: its local steps."""
+        device = self._by_client.get(client_id)
+        if device is None:
+            return 0.0
+        rng = stream(self._seed, Stream.LATENCY, client_id, number)
+        task_s = 0.0 if device.task is None else device.task.draw(rng, 0.0, number)
+        seconds = device.factor * self._speed(client_id, device) * (task_s + device.step_s * steps)
+        if device.jitter is None:
+            return seconds
+        low, high = device.jitter
+        return seconds * (low + (high - low) * float(rng.random()))
+
+    def _speed(self, client_id: int, device: Device) -> float:
+        if not device.spread:
+            return 1.0
+        if client_id not in self._speeds:
+            drawn = stream(self._seed, Stream.DEVICES, client_id).standard_normal()
+            self._speeds[client_id] = exp(device.spread * float(drawn))
+        return self._speeds[client_id]

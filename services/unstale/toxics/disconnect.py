@@ -1,0 +1,27 @@
+"""Connections break."""
+
+from dataclasses import replace
+
+from pydantic import Field
+from typing_extensions import override
+
+from unstale.toxics.delay import Duration
+from unstale.toxics.draws import Draws
+from unstale.toxics.flight import Flight
+from unstale.toxics.toxic import Toxic
+
+
+class Disconnect(Toxic):
+    """The client's connection breaks at the message: it is lost, and so is all that is on its way, in both directions.
+
+    The client connects again and says hello, after `down_s` at the earliest.
+    """
+
+    type = "disconnect"
+    destroys = True
+
+    down_s: Duration = Field(0.0, description="For how long the client cannot connect again.")
+
+    @override
+    def apply(self, flight: Flight, draws: Draws) -> tuple[Flight, ...]:
+        return (replace(flight, cuts=True, down_s=self.down_s),)

@@ -1,0 +1,24 @@
+"""Messages take longer."""
+
+from typing import ClassVar
+
+from pydantic import Field
+from typing_extensions import override
+
+from unstale.toxics.delay import Delay
+from unstale.toxics.draws import Draws
+from unstale.toxics.flight import Flight
+from unstale.toxics.toxic import Toxic
+
+
+class Latency(Toxic):
+    """Every message comes out a draw of `delay` later."""
+
+    type = "latency"
+    example_settings: ClassVar = {"delay": {"distribution": "exponential", "mean_s": 0.5}}
+
+    delay: Delay = Field(description="Seconds, or a distribution of them.")
+
+    @override
+    def apply(self, flight: Flight, draws: Draws) -> tuple[Flight, ...]:
+        return (flight.later(self.delay.draw(draws.of_message(flight), flight.sent_s, flight.number)),)

@@ -1,0 +1,71 @@
+"""What pydantic finds wrong in a toxic, a device or a scenario, told in one sentence."""
+
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+
+from unstale.errors import UserError, nearest
+from unstale.toxics.delay import DISTRIBUTIONS
+
+SHOWN_MAX = 80  # characters of a wrong value that a sentence repeats
+
+_BOUNDS = {
+    "greater_than": ("more than", "gt"),
+    "greater_than_equal": ("at least", "ge"),
+    "less_than": ("less than", "lt"),
+    "less_than_equal": ("at most", "le"),
+}
+
+_NOUNS = {
+    **dict.fromkeys(("float_type", "float_parsing"), "a number"),
+    **dict.fromkeys(("int_type", "int_parsing", "int_from_float"), "a whole number"),
+    **dict.fromkeys(("list_type", "tuple_type"), "a list"),
+    **dict.fromkeys(("dict_type", "mapping_type", "model_type", "model_attributes_type"), "a mapping"),
+    "bool_parsing": "true or false",
+    "string_type": "a text",
+    "too_short": "at least one entry",
+}
+
+
+def user_error(error: ValidationError, model: type[BaseModel], where: str) -> UserError:
+    """The first mistake. model: what was to be made. where: what it is, and where it stands."""
+    first = error.errors(include_url=False)[0]
+    kind, context, places = first["type"], first.get("ctx", {}), [str(place) for place in first["loc"]]
+    # A union is chosen by its tag, which pydantic counts as a place of its own.
+    tags = [place for place in places[1:] if place in DISTRIBUTIONS]
+    name = ".".join([*places[:1], *(place for place in places[1:] if place not in DISTRIBUTIONS)])
+    if kind == "sentence":  # of our own, over several settings
+        return UserError(f"{where}: {name}{': ' if name else ''}{first['msg']}")
+    if kind == "extra_forbidden":
+        known = DISTRIBUTIONS[tags[-1]] if tags else model.model_fields.get(places[0], model)
+        settings = known.model_fields if isinstance(known, type) else ()
+        return UserError(
+            f"{where}: unknown setting {name!r}{nearest(places[-1], settings) if settings else ''}"
+        )
+    if kind == "missing":
+        return UserError(f"{where}: {name} is missing")
+    if kind == "union_tag_not_found":
+        return UserError(f"{where}: {name} has no distribution{nearest('', DISTRIBUTIONS)}")
+    if kind == "union_tag_invalid":
+        return UserError(
+            f"{where}: {name}.distribution is {context['tag']!r}{nearest(context['tag'], DISTRIBUTIONS)}"
+        )
+    return UserError(
+        f"{where}: {name} is {shown(first['input'])}, expected {_expected(kind, context, first['msg'])}"
+    )
+
+
+def _expected(kind: str, context: dict[str, Any], message: str) -> str:
+    if kind in _BOUNDS:
+        words, bound = _BOUNDS[kind]
+        return f"{words} {context[bound]:g}"
+    if kind in _NOUNS:
+        return _NOUNS[kind]
+    expected = message.removeprefix("Input should be ")
+    return expected[:1].lower() + expected[1:]
+
+
+def shown(value: Any) -> str:
+    """A value for a sentence; what is long is cut."""
+    text = "null" if value is None else repr(value)
+    return text if len(text) <= SHOWN_MAX else f"{text[:SHOWN_MAX]}..."

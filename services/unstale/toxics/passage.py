@@ -1,0 +1,141 @@
+"""The way that messages take: through every toxic in turn, then along a line that keeps their order.
+
+Everything that sends messages through a scenario does it here: the injector, the simulator, and the swarm of tests.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import count
+
+from unstale.toxics.draws import Draws
+from unstale.toxics.flight import Direction, Flight
+from unstale.toxics.toxic import Toxic
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """A toxic, settled, and whose messages it touches. clients: ids; None for all."""
+
+    toxic: Toxic
+    clients: frozenset[int] | None = None
+
+    def concerns(self, flight: Flight, at_s: float | None = None) -> bool:
+        """Whether it touches such a message at a time, but for chance. at_s: None for when the message was sent."""
+        toxic = self.toxic
+        return (
+            (self.clients is None or flight.client_id in self.clients)
+            and toxic.direction in ("both", flight.direction)
+            and (toxic.messages is None or flight.type in toxic.messages)
+            and toxic.is_on(flight.sent_s if at_s is None else at_s)
+        )
+
+
+@dataclass(slots=True)
+class _Line:
+    """One direction of one client's connection. free_s: when the message that keeps it to itself is through. last_s:
+    when the last message comes out that keeps its place."""
+
+    free_s: float = 0.0
+    last_s: float = 0.0
+
+
+class Passage:
+    """toxics: applied in this order; their names differ. seed: of the run.
+
+    touched: how many messages each toxic changed, held up or destroyed, by its name.
+    """
+
+    def __init__(self, toxics: Sequence[Applied], seed: int) -> None:
+        self._seed = seed
+        self._lines: dict[tuple[int, Direction], _Line] = {}
+        self.touched: Counter[str] = Counter()
+        self.change(toxics)
+
+    @property
+    def toxics(self) -> Sequence[Applied]:
+        """Those that apply now, in order."""
+        return self._toxics
+
+    def change(self, toxics: Sequence[Applied]) -> None:
+        """From here on, these. What is under way stays under way."""
+        self._toxics = tuple(toxics)
+        draws = (Draws(self._seed, applied.toxic.name) for applied in self._toxics)
+        self._on_the_way = tuple(zip(self._toxics, draws, strict=True))
+        self._at_the_end = tuple(
+            (applied, draws)
+            for applied, draws in self._on_the_way
+            if type(applied.toxic).apply_at_the_end is not Toxic.apply_at_the_end
+        )
+
+    def send(self, flight: Flight) -> tuple[Flight, ...]:
+        """How a message comes out: not at all, once, or several times. It must not have been sent before one that was
+        sent earlier on its line.
+
+        Messages of a line come out in the order in which they entered, as on TCP, unless a toxic says otherwise.
+        """
+        flights: tuple[Flight, ...] = (flight,)
+        for applied, draws in self._on_the_way:
+            if applied.concerns(flight):
+                flights = _numbered(
+                    [out for one in flights for out in self._through(applied.toxic, one, draws)]
+                )
+        return tuple(out for one in flights for out in self._along_the_line(one))
+
+    def forget_line(self, client_id: int) -> None:
+        """The client's connection is gone, and with it what was on it."""
+        for direction in Direction:
+            self._lines.pop((client_id, direction), None)
+
+    def _through(self, toxic: Toxic, flight: Flight, draws: Draws) -> tuple[Flight, ...]:
+        if flight.declined or flight.cuts or not draws.are_below(toxic.toxicity, flight):
+            return (flight,)  # the first two go no further
+        return self._counted(toxic, flight, toxic.apply(flight, draws))
+
+    def _along_the_line(self, flight: Flight) -> tuple[Flight, ...]:
+        line = self._lines.setdefault((flight.client_id, flight.direction), _Line())
+        due_s = flight.due_s
+        if flight.occupies_s:
+            due_s = line.free_s = max(due_s, line.free_s) + flight.occupies_s
+        if flight.in_order:
+            due_s = max(due_s, line.last_s)
+        flights = self._at_the_gate(flight if due_s == flight.due_s else replace(flight, due_s=due_s))
+        line.last_s = max([line.last_s, *(one.due_s for one in flights if one.in_order)])
+        return flights
+
+    def _at_the_gate(self, flight: Flight) -> tuple[Flight, ...]:
+        """Past those that lie in wait at the end. Where one holds it up, it may meet another: hence the second loop."""
+        flights: tuple[Flight, ...] = (flight,)
+        for _ in self._at_the_end:
+            before = flights
+            for applied, draws in self._at_the_end:
+                flights = tuple(out for one in flights for out in self._out_of(applied, one, draws))
+            if flights == before:
+                break
+        return flights
+
+    def _out_of(self, applied: Applied, flight: Flight, draws: Draws) -> tuple[Flight, ...]:
+        toxic = applied.toxic
+        if flight.declined or flight.cuts or not applied.concerns(flight, flight.due_s):
+            return (flight,)
+        if not draws.are_below(toxic.toxicity, flight):  # as when it entered: the draw is the same
+            return (flight,)
+        return self._counted(toxic, flight, toxic.apply_at_the_end(flight, draws))
+
+    def _counted(self, toxic: Toxic, flight: Flight, out: tuple[Flight, ...]) -> tuple[Flight, ...]:
+        if out != (flight,):
+            self.touched[toxic.name] += 1
+        return out
+
+
+def _numbered(flights: list[Flight]) -> tuple[Flight, ...]:
+    """The same, and no two with one number of a copy, as their draws would be the same."""
+    if len(flights) < 2:
+        return tuple(flights)
+    taken: set[int] = set()
+    numbered = []
+    for flight in flights:
+        copy = next(number for number in count(flight.copy) if number not in taken)
+        taken.add(copy)
+        numbered.append(flight if copy == flight.copy else replace(flight, copy=copy))
+    return tuple(numbered)

@@ -1,0 +1,31 @@
+"""Clients whose updates come less often."""
+
+from typing import ClassVar
+
+from pydantic import Field
+from typing_extensions import override
+
+from unstale.toxics.draws import Draws
+from unstale.toxics.flight import Flight
+from unstale.toxics.toxic import Toxic
+
+
+class Slow(Toxic):
+    """The round trip of an update, from its task being sent until it is there, takes `factor` times as long.
+
+        due_s <- began_s + factor * (due_s - began_s)
+
+    A factor of 2 is half the frequency. Toxics before it in the list are slowed down with it; those behind it, and what
+    the line adds, are not. Messages of other types are left alone. Source: algorithms.md 4.5.
+    """
+
+    type = "slow"
+    example_settings: ClassVar = {"factor": 2.0}
+
+    factor: float = Field(gt=1, le=1e6, description="How many times as long an update takes.")
+
+    @override
+    def apply(self, flight: Flight, draws: Draws) -> tuple[Flight, ...]:
+        if flight.type != "update":
+            return (flight,)
+        return (flight.later((self.factor - 1) * (flight.due_s - flight.began_s)),)

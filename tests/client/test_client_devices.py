@@ -1,0 +1,130 @@
+"""A client whose device is slower than this machine: its update leaves when the device is done, and no sooner."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pytest
+import torch
+
+from support.wire import RUN, welcome
+from unstale.client import service
+from unstale.client.service import ClientProcess
+from unstale.client.worker import Failed, Trained
+from unstale.training.local import LocalUpdate
+from unstale_proto.errors import Reason
+from unstale_proto.messages import Error, Message, Task, Update
+
+pytestmark = pytest.mark.network
+
+MODEL = [memoryview(bytes(8))]
+LOCAL = LocalUpdate(
+    vector_d=torch.ones(2),
+    kind="delta",
+    num_examples=3,
+    batch_examples=3,
+    steps=1,
+    loss=0.5,
+    learning_rate=0.1,
+)
+
+
+def task(task_id: int) -> Task:
+    return Task(
+        task_id=task_id, number=task_id, version=0, learning_rate=0.1, signature="0" * 64, payload_bytes=8
+    )
+
+
+class Hosted:
+    """A process with one client, which is in the run, on a clock that is played. Nothing is trained: a test says what
+    the worker made. said: what the client sent since it joined."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now_s = 100.0
+        self.said: list[Message] = []
+        monkeypatch.setattr(service, "now_s", lambda: self.now_s)
+        self.process = ClientProcess(
+            server="tcp://127.0.0.1:9",  # where nobody is
+            first=0,
+            count=1,
+            prepare=lambda _: pytest.fail("nothing is trained here"),
+            heartbeat_s=60.0,
+            linger_s=0.0,
+        )
+        self.jobs: list[Any] = []
+        monkeypatch.setattr(self.process, "_send", self._send)
+        monkeypatch.setattr(self.process._worker, "submit", self.jobs.append)
+        (self.line,) = self.process._lines.values()
+        self.line.session.reachable(self.now_s)
+        self.receive(welcome(run_id=RUN))
+        self.said.clear()
+
+    def receive(self, message: Message, frames: Sequence[memoryview] = ()) -> None:
+        self.process._follow(self.line, self.line.session.received(message, frames, self.now_s))
+
+    def trained(self, duration_s: float) -> None:
+        """The worker is done with the job that it was given last."""
+        made = Trained(job=self.jobs[-1], local=LOCAL, evaluation=None, duration_s=duration_s)
+        self.process._open(made)
+
+    def at(self, now_s: float) -> list[Message]:
+        """What it sends by then, but heartbeats."""
+        self.now_s = now_s
+        self.process._hand_over_if_due(self.line, now_s)
+        said, self.said = [one for one in self.said if one.type != "heartbeat"], []
+        return said
+
+    def _send(self, _: Any, message: Message, __: Any) -> bool:
+        self.said.append(message)
+        return True
+
+
+@pytest.fixture
+def hosted(monkeypatch: pytest.MonkeyPatch) -> Iterator[Hosted]:
+    made = Hosted(monkeypatch)
+    yield made
+    made.process.stop()
+    made.process.run()  # ends at once, and closes what was opened
+
+
+def test_an_update_leaves_when_its_device_is_done_counted_from_when_the_task_came(hosted: Hosted) -> None:
+    hosted.receive(task(1), MODEL)
+    hosted.now_s = 103.0
+    hosted.trained(duration_s=5.0)
+    assert hosted.line.due_s <= 105.0
+    assert hosted.at(104.9) == []
+    (update,) = hosted.at(105.0)
+    assert isinstance(update, Update) and update.task_id == 1
+    assert hosted.at(106.0) == []  # once
+
+
+def test_an_update_that_took_longer_here_than_on_its_device_leaves_at_once(hosted: Hosted) -> None:
+    hosted.receive(task(1), MODEL)
+    hosted.now_s = 109.0
+    hosted.trained(duration_s=5.0)
+    assert [message.type for message in hosted.at(109.0)] == ["update"]
+
+
+def test_a_newer_task_takes_the_place_of_one_that_its_device_is_not_done_with(hosted: Hosted) -> None:
+    hosted.receive(task(1), MODEL)
+    hosted.trained(duration_s=5.0)
+    hosted.now_s = 102.0
+    hosted.receive(task(2), MODEL)
+    assert hosted.at(105.0) == []
+    hosted.trained(duration_s=5.0)
+    (update,) = hosted.at(107.0)
+    assert isinstance(update, Update) and update.task_id == 2
+
+
+def test_a_task_that_fails_goes_back_when_its_device_is_done(hosted: Hosted) -> None:
+    hosted.receive(task(1), MODEL)
+    hosted.process._open(Failed(job=hosted.jobs[-1], message="loss is nan", duration_s=5.0))
+    assert hosted.at(104.9) == []
+    (error,) = hosted.at(105.0)
+    assert isinstance(error, Error)
+    assert (error.reason, error.task_id) == (Reason.NON_FINITE, 1)
+
+
+def test_the_end_of_a_process_waits_for_no_device(hosted: Hosted) -> None:
+    hosted.receive(task(1), MODEL)
+    hosted.trained(duration_s=1e9)
+    # The fixture ends it.

@@ -1,0 +1,178 @@
+"""An injector between clients and a server that say what a test tells them to, on real connections."""
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+import zmq
+
+from support.running import PATIENCE_S
+from support.wire import RawClient, welcome
+from unstale.config import Settings
+from unstale.injector.numbers import Numbers
+from unstale.injector.service import Injector
+from unstale_proto import codec
+from unstale_proto.messages import Bye, Heartbeat, Hello, Message, Task
+
+SIGNATURE = "0" * 64
+
+
+class ScriptedServer:
+    """A ROUTER. It knows a client's connection from the hello that came on it."""
+
+    def __init__(self) -> None:
+        self.socket = zmq.Context.instance().socket(zmq.ROUTER)
+        self.socket.setsockopt(zmq.LINGER, 0)
+        self.socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
+        port = self.socket.bind_to_random_port("tcp://127.0.0.1")
+        self.address = f"tcp://127.0.0.1:{port}"
+        self.routes: dict[int, bytes] = {}
+
+    def hears_bytes(self) -> list[bytes]:
+        """The next message: route, header, payload."""
+        assert self.socket.poll(PATIENCE_S * 1000), "the server hears nothing"
+        return self.socket.recv_multipart()
+
+    def hears_any(self) -> Message:
+        route, header, *_ = self.hears_bytes()
+        message = codec.decode(header)
+        if isinstance(message, Hello):
+            self.routes[message.client_id] = route
+        return message
+
+    def says(self, client_id: int, message: Message, frames: Sequence[bytes] = ()) -> None:
+        self.socket.send_multipart([self.routes[client_id], codec.encode(message), *frames])
+
+    def gives(
+        self, client_id: int, task_id: int, version: int = 0, frames: Sequence[bytes] = (bytes(4),)
+    ) -> None:
+        """A task."""
+        given = Task(
+            task_id=task_id,
+            number=task_id - 1,
+            version=version,
+            learning_rate=0.1,
+            signature=SIGNATURE,
+            payload_bytes=max(4, sum(map(len, frames))),
+        )
+        self.says(client_id, given, frames)
+
+
+class Injecting:
+    """An injector that runs while the context lasts, with clients in front and a scripted server behind."""
+
+    def __init__(self, settings: Settings, server: ScriptedServer) -> None:
+        self.server = server
+        self.injector = Injector(settings)
+        self.address = self.injector.address
+        self.http = f"http://{self.injector.http_address}"
+        self._stack = ExitStack()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self.end: Numbers | None = None
+        self.error: BaseException | None = None
+
+    def __enter__(self) -> "Injecting":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+        self.stop()
+
+    def stop(self) -> Numbers | None:
+        self.injector.stop()
+        self._thread.join(PATIENCE_S)
+        assert not self._thread.is_alive(), "the injector does not end"
+        if self.error is not None:
+            raise self.error
+        return self.end
+
+    def numbers(self) -> Numbers:
+        """How it stands now."""
+        from unstale.injector.proxy import ask
+
+        assert self.injector._proxy is not None
+        numbers: Numbers = ask(self.injector._mailbox, self.injector._proxy.numbers)
+        return numbers
+
+    def until(self, what: Callable[[Numbers], bool]) -> Numbers:
+        """Its numbers, once they are so."""
+        pause = threading.Event()
+        for _ in range(int(PATIENCE_S / 0.005)):
+            if what(numbers := self.numbers()):
+                return numbers
+            pause.wait(0.005)
+        raise AssertionError(f"it does not come: {numbers}")
+
+    def client(self, client_id: int = 0) -> RawClient:
+        """A client that has said nothing yet."""
+        return self._stack.enter_context(RawClient(self.address, client_id))
+
+    def joined(self, client_id: int = 0) -> RawClient:
+        """A client that has said hello and was welcomed."""
+        client = self.client(client_id)
+        client.say_hello()
+        hello = self.server.hears_any()
+        assert isinstance(hello, Hello), hello
+        self.server.says(client_id, welcome(client_id=client_id))
+        assert client.hear_any()[0].type == "welcome"
+        return client
+
+    def server_hears_until_bye(self, client: RawClient) -> list[Message]:
+        """All that the server hears until the client's bye, which is said now. (The toxics of a test let byes pass.)"""
+        client.say(Bye())
+        heard: list[Message] = []
+        while not isinstance(message := self.server.hears_any(), Bye):
+            heard.append(message)
+        return heard
+
+    def client_hears_until_beat(self, client: RawClient, client_id: int = 0) -> list[Message]:
+        """All that a client hears until a heartbeat numbered 999, which the server says now."""
+        self.server.says(client_id, Heartbeat(number=999, version=0))
+        heard: list[Message] = []
+        while not isinstance(message := client.hear_any()[0], Heartbeat) or message.number != 999:
+            heard.append(message)
+        return heard
+
+    def _run(self) -> None:
+        try:
+            self.end = self.injector.run()
+        except BaseException as error:  # noqa: BLE001  (raised in the test's own thread)
+            self.error = error
+
+
+@pytest.fixture
+def server() -> Iterator[ScriptedServer]:
+    made = ScriptedServer()
+    yield made
+    made.socket.close()
+
+
+Inject = Callable[..., Injecting]
+
+
+@pytest.fixture
+def inject(server: ScriptedServer, tmp_path: Path) -> Iterator[Inject]:
+    """Start an injector: `inject({"type": "drop"}, ...)`. changes: keys of the section."""
+    with ExitStack() as stack:
+
+        def start(*toxics: dict[str, Any], clients: int = 4, **changes: Any) -> Injecting:
+            name = None
+            if toxics:
+                file = tmp_path / "scenario.yaml"
+                file.write_text(yaml.safe_dump({"groups": [{"name": "all", "toxics": list(toxics)}]}))
+                name = str(file)
+            section = {
+                "address": "tcp://127.0.0.1:0",
+                "http_address": "127.0.0.1:0",
+                "upstream": server.address,
+                **changes,
+            }
+            settings = Settings(clients=clients, injector=section, scenario={"name": name})
+            return stack.enter_context(Injecting(settings, server))
+
+        yield start

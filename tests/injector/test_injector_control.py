@@ -1,0 +1,145 @@
+"""The control port: what it says and takes, and how it answers what it does not take."""
+
+import json
+from typing import Any, NamedTuple
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
+
+import pytest
+
+from support.running import PATIENCE_S
+from support.scrape import families, get, sample
+from unstale.injector.control import BODY_BYTES_MAX
+from unstale_proto.messages import Bye, Heartbeat
+
+pytestmark = pytest.mark.network
+
+
+class Answer(NamedTuple):
+    status: int
+    said: Any
+    headers: Any
+
+
+def ask(injecting: Any, method: str, path: str, body: Any = None, **headers: str) -> Answer:
+    data = body if isinstance(body, bytes) or body is None else json.dumps(body).encode()
+    request = Request(f"{injecting.http}{path}", data=data, method=method, headers=headers)
+    try:
+        with urlopen(request, timeout=PATIENCE_S) as answer:
+            return Answer(answer.status, json.loads(answer.read()), answer.headers)
+    except HTTPError as error:
+        with error:
+            return Answer(error.code, json.loads(error.read()), error.headers)
+
+
+def test_a_toxic_is_added_changed_and_removed_while_messages_pass(inject: Any) -> None:
+    injecting = inject()
+    client = injecting.joined()
+    assert ask(injecting, "GET", "/toxics").said == []
+    added = ask(injecting, "POST", "/toxics", {"type": "drop", "messages": ["heartbeat"]})
+    assert added.status == 201
+    assert added.said["name"] == "drop"
+    client.say(Heartbeat(number=0, version=0))
+    client.say(Bye(reason="first"))
+    assert injecting.server.hears_any() == Bye(reason="first")
+    changed = ask(injecting, "PATCH", "/toxics/drop", {"messages": ["bye"]})
+    assert (changed.status, changed.said["messages"]) == (200, ["bye"])
+    client.say(Bye(reason="second"))
+    client.say(Heartbeat(number=1, version=0))
+    assert injecting.server.hears_any() == Heartbeat(number=1, version=0)
+    assert ask(injecting, "GET", "/toxics/drop").said == changed.said
+    assert ask(injecting, "DELETE", "/toxics/drop").said == []
+    client.say(Bye(reason="third"))
+    assert injecting.server.hears_any() == Bye(reason="third")
+    assert ask(injecting, "GET", "/state").said["faults"] == {"drop": 2}
+
+
+def test_a_blackout_now_and_a_reset(inject: Any) -> None:
+    injecting = inject({"type": "latency", "delay": 0.0})
+    client = injecting.joined()
+    made = ask(injecting, "POST", "/blackout", {"seconds": 1000, "clients": [0]})
+    assert (made.status, made.said["type"], made.said["touches"]) == (201, "blackout", 1)
+    client.say(Bye(reason="lost"))
+    injecting.until(lambda numbers: numbers.faults.get("blackout") == 1)
+    reset = ask(injecting, "POST", "/reset")
+    assert [entry["name"] for entry in reset.said] == ["all/latency"]
+    client.say(Bye(reason="heard"))
+    assert injecting.server.hears_any() == Bye(reason="heard")
+
+
+def test_a_name_with_a_slash_is_found(inject: Any) -> None:
+    injecting = inject({"type": "drop"})
+    for path in ("/toxics/all/drop", "/toxics/all%2Fdrop"):
+        assert ask(injecting, "GET", path).said["type"] == "drop"
+
+
+@pytest.mark.parametrize(
+    ("body", "sentence"),
+    [
+        (b"{", "the body is not JSON, expected a JSON object"),
+        (b"\xff", "the body is not JSON, expected a JSON object"),
+        (b'{"type": "drop", "toxicity": NaN}', "the body is not JSON, expected a JSON object"),
+        (b"[" * 50_000, "the body is not JSON, expected a JSON object"),
+        (b"", "the request has no body, expected a JSON object"),
+        ({"type": "slo"}, "the toxic: unknown toxic 'slo'; did you mean 'slow'?"),
+        ({"type": "drop", "toxicity": 1.5}, "the toxic (drop): toxicity is 1.5, expected at most 1"),
+        ([1], "the toxic is [1], expected a mapping with a type"),
+    ],
+)
+def test_a_request_that_is_not_valid_gets_one_sentence_and_changes_nothing(
+    body: Any, sentence: str, inject: Any
+) -> None:
+    injecting = inject()
+    answer = ask(injecting, "POST", "/toxics", body)
+    assert (answer.status, answer.said) == (400, {"error": sentence})
+    assert ask(injecting, "GET", "/toxics").said == []
+
+
+def test_other_mistakes_have_statuses_of_their_own(inject: Any) -> None:
+    injecting = inject()
+    unknown = ask(injecting, "DELETE", "/toxics/x")
+    assert (unknown.status, unknown.said) == (404, {"error": "there is no toxic 'x', and no other"})
+    assert ask(injecting, "GET", "/").status == 404
+    assert ask(injecting, "GET", "/toxics/").status == 404
+    for method, path, allowed in (
+        ("PUT", "/toxics", "GET, POST"),
+        ("POST", "/toxics/x", "GET, PATCH, DELETE"),
+        ("GET", "/blackout", "POST"),
+        ("POST", "/state", "GET"),
+    ):
+        refused = ask(injecting, method, path, {} if method != "GET" else None)
+        assert (refused.status, refused.headers["Allow"]) == (405, allowed)
+    large = ask(injecting, "POST", "/toxics", b" " * (BODY_BYTES_MAX + 1))
+    assert large.status == 413
+    page = ask(injecting, "POST", "/toxics", {"type": "drop"}, Origin="http://example.com")
+    assert page.status == 403
+    assert ask(injecting, "GET", "/toxics").said == []
+
+
+def test_metrics_are_those_of_the_catalogue(inject: Any) -> None:
+    injecting = inject(
+        {"type": "drop", "messages": ["heartbeat"]}, {"type": "latency", "delay": 0.02, "messages": ["bye"]}
+    )
+    client = injecting.joined()
+    client.say(Heartbeat(number=0, version=0))
+    client.say(Bye())
+    assert injecting.server.hears_any() == Bye()
+    http = injecting.http
+    from unstale.metrics.catalogue import INJECTOR_CATALOGUE
+
+    found = families(http)
+    assert {name.removesuffix("_total") for name in found} == {
+        metric.name.removesuffix("_total") for metric in INJECTOR_CATALOGUE
+    }
+    for metric in INJECTOR_CATALOGUE:
+        family = found[metric.name.removesuffix("_total")]
+        assert (family.type, family.documentation) == (metric.kind, metric.help)
+    assert sample(http, "unstale_injected_faults_total", toxic="drop") == 1
+    assert sample(http, "unstale_injected_faults_total", toxic="latency") == 1
+    assert sample(http, "unstale_injector_connections") == 1
+    assert sample(http, "unstale_injector_in_flight_messages") == 0
+    assert sample(http, "unstale_injected_delay_seconds_count") == 3  # hello, welcome, bye
+    assert sample(http, "unstale_injected_delay_seconds_bucket", le="0.01") == 2
+    assert sample(http, "unstale_injected_delay_seconds_bucket", le="0.025") == 3
+    assert sample(http, "unstale_injected_delay_seconds_sum") == pytest.approx(0.02)
+    assert get(f"{http}/healthz").status == 200

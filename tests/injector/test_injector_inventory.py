@@ -1,0 +1,175 @@
+"""Toxics that are added, changed and removed while the injector runs; and every request that is not valid."""
+
+from typing import Any
+
+import pytest
+
+from unstale.config import Settings
+from unstale.config.scenario import population
+from unstale.errors import UserError
+from unstale.injector.inventory import TOXICS_MAX, Inventory, UnknownNameError
+from unstale.toxics import registry
+from unstale.toxics.passage import Applied
+
+SETTINGS = Settings(clients=10)
+
+
+def inventory(*toxics: Applied, relays: bool = False) -> Inventory:
+    return Inventory(toxics, population=population(SETTINGS), seed=0, relays=relays)
+
+
+def of_a_scenario(entry: dict[str, Any], clients: frozenset[int] | None = None) -> Applied:
+    return Applied(registry.create(entry, "test"), clients)
+
+
+SLOW = of_a_scenario({"type": "latency", "name": "all/latency", "delay": 2.0}, frozenset({1, 2}))
+
+
+def names(made: Inventory) -> list[str]:
+    return [one.toxic.name for one in made.applied]
+
+
+def test_a_toxic_is_added_behind_the_others_under_a_name_that_is_free() -> None:
+    made = inventory(SLOW)
+    assert made.add({"type": "drop", "toxicity": 0.5}) == "drop"
+    assert made.add({"type": "drop"}) == "drop-2"
+    assert made.add({"type": "drop", "name": "mine", "clients": [3, "5-6"]}) == "mine"
+    assert names(made) == ["all/latency", "drop", "drop-2", "mine"]
+    assert made.applied[3].clients == frozenset({3, 5, 6})
+    assert made.found("mine")["touches"] == 3
+
+
+def test_what_is_listed_can_be_added_again() -> None:
+    made = inventory(SLOW)
+    made.add({"type": "duplicate", "after": {"distribution": "exponential", "mean_s": 0.5}, "clients": [1]})
+    again = inventory()
+    for entry in made.listed():
+        again.add({key: value for key, value in entry.items() if key != "touches"})
+    assert [one.toxic for one in again.applied] == [one.toxic for one in made.applied]
+
+
+def test_a_change_keeps_place_clients_and_all_that_it_does_not_name() -> None:
+    made = inventory(SLOW)
+    made.add({"type": "drop"})
+    made.change("all/latency", {"toxicity": 0.25})
+    (changed, _) = made.applied
+    assert changed.clients == frozenset({1, 2})
+    assert changed.toxic == registry.create(
+        {"type": "latency", "name": "all/latency", "delay": 2.0, "toxicity": 0.25}, "test"
+    )
+    made.change("all/latency", {"toxicity": None, "clients": "all"})
+    assert made.applied[0].toxic.toxicity == 1.0
+    assert made.applied[0].clients is None
+
+
+def test_reset_goes_back_to_the_scenario() -> None:
+    made = inventory(SLOW)
+    made.add({"type": "drop"})
+    made.remove("all/latency")
+    assert names(made) == ["drop"]
+    made.reset()
+    assert made.applied == (SLOW,)
+
+
+def test_a_blackout_now_begins_now_and_those_that_are_over_are_forgotten() -> None:
+    made = inventory()
+    assert made.black_out({"seconds": 5, "clients": [0, 1]}, at_s=100.0) == "blackout now"
+    (one,) = made.applied
+    assert (one.toxic.start_s, one.toxic.end_s, one.clients) == (100.0, 105.0, frozenset({0, 1}))
+    assert made.black_out({"seconds": 0.95}, at_s=104.0) == "blackout now-2"
+    made.black_out({"seconds": 1}, at_s=104.9)
+    assert names(made) == ["blackout now", "blackout now-2", "blackout now-3"]
+    made.black_out({"seconds": 1}, at_s=105.0)
+    assert len(made.applied) == 2
+
+
+def test_the_tcp_layer_is_the_relays() -> None:
+    made = inventory(SLOW, relays=True)
+    made.add({"type": "bandwidth", "bytes_per_s": 1000, "layer": "tcp"})
+    made.add({"type": "disconnect"})
+    assert [one.toxic.type for one in made.of_messages] == ["latency", "disconnect"]
+    assert [one.toxic.type for one in made.of_bytes] == ["bandwidth"]
+
+
+@pytest.mark.parametrize(
+    ("entry", "sentence"),
+    [
+        ({"type": "dropp"}, "the toxic: unknown toxic 'dropp'; did you mean 'drop'?"),
+        ({}, "the toxic has no type"),
+        ([], r"the toxic is \[\], expected a mapping"),
+        ({"type": "drop", "toxicity": 2}, r"the toxic \(drop\): toxicity is 2"),
+        ({"type": "drop", "toxic": 1}, r"unknown setting 'toxic'; did you mean 'toxicity'"),
+        ({"type": "latency", "delay": -1}, "delay"),
+        ({"type": "drop", "clients": [10]}, "client 10 is none of the 10 clients"),
+        ({"type": "drop", "name": "all/latency"}, "there is a toxic 'all/latency' already"),
+        ({"type": "disconnect"}, "below the messages; start the injector with injector.tcp true"),
+        ({"type": "bandwidth", "bytes_per_s": 1, "layer": "tcp"}, "injector.tcp true"),
+        ({"type": "latency", "delay": {"distribution": "trace", "file": "/etc/passwd"}}, "file names a file"),
+        ({"type": "dropout", "trace": "/etc/passwd"}, "trace names a file"),
+    ],
+)
+def test_what_is_no_toxic_is_told_in_a_sentence_and_changes_nothing(entry: Any, sentence: str) -> None:
+    made = inventory(SLOW)
+    with pytest.raises(UserError, match=sentence):
+        made.add(entry)
+    assert made.applied == (SLOW,)
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ([], "expected a JSON object"),
+        ({"name": "other"}, "name cannot be changed"),
+        ({"type": "drop"}, "type cannot be changed"),
+        ({"delay": None}, "delay is missing"),
+        ({"clients": "nobody"}, "clients is 'nobody', expected"),
+        ({"end_s": -1}, "end_s is -1, expected more than 0"),
+    ],
+)
+def test_a_change_that_makes_no_sense_changes_nothing(changes: Any, sentence: str) -> None:
+    made = inventory(SLOW)
+    with pytest.raises(UserError, match=sentence):
+        made.change("all/latency", changes)
+    assert made.applied == (SLOW,)
+
+
+def test_a_name_that_is_not_there_is_told_with_the_nearest() -> None:
+    made = inventory(SLOW)
+    with pytest.raises(UnknownNameError, match=r"there is no toxic 'all/latenc'; did you mean 'all/latency'"):
+        made.remove("all/latenc")
+    with pytest.raises(UnknownNameError, match="there is no toxic 'x', and no other"):
+        inventory().found("x")
+
+
+@pytest.mark.parametrize(
+    ("entry", "sentence"),
+    [
+        (None, "expected a JSON object with seconds"),
+        ({}, "expected a JSON object with seconds"),
+        ({"seconds": 0}, "seconds is 0, expected more than 0"),
+        ({"seconds": True}, "seconds is True"),
+        ({"seconds": 1e999}, "seconds is inf"),
+        ({"seconds": 5, "client": [1]}, "unknown key 'client'; did you mean 'clients'"),
+        ({"seconds": 5, "clients": [77]}, "client 77 is none"),
+        ({"seconds": 5, "layer": "tcp"}, "injector.tcp true"),
+    ],
+)
+def test_a_blackout_that_makes_no_sense_is_none(entry: Any, sentence: str) -> None:
+    made = inventory()
+    with pytest.raises(UserError, match=sentence):
+        made.black_out(entry, at_s=1.0)
+    assert made.applied == ()
+
+
+def test_there_is_an_end_to_how_many_there_are() -> None:
+    made = inventory()
+    for _ in range(TOXICS_MAX):
+        made.add({"type": "drop"})
+    with pytest.raises(UserError, match=r"there are 100 toxics, the most that is allowed; remove one first"):
+        made.add({"type": "drop"})
+
+
+def test_bytes_have_no_type() -> None:
+    made = inventory(relays=True)
+    with pytest.raises(UserError, match="messages goes with layer message only"):
+        made.add({"type": "bandwidth", "bytes_per_s": 1, "layer": "tcp", "messages": ["task"]})

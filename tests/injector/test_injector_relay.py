@@ -1,0 +1,146 @@
+"""Bytes through the relay alone: none is changed or lost, ends are passed on, and a cut is a reset."""
+
+import socket
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from support.running import PATIENCE_S
+from unstale.errors import UserError
+from unstale.injector.relay import HELD_BYTES_MAX, Relay
+from unstale.net.clock import now_s
+from unstale.toxics import registry
+from unstale.toxics.passage import Applied
+
+pytestmark = pytest.mark.network
+
+
+class Relayed:
+    """A relay with a listener behind it. crashes: what it died of."""
+
+    def __init__(self, *toxics: dict[str, Any]) -> None:
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.listener.settimeout(PATIENCE_S)
+        self.crashes: list[BaseException] = []
+        self.relay = Relay(
+            "tcp://127.0.0.1:0",
+            f"tcp://127.0.0.1:{self.listener.getsockname()[1]}",
+            seed=0,
+            started_s=now_s(),
+            on_crash=self.crashes.append,
+        )
+        self.change(*toxics)
+        self.relay.start()
+        self._open: list[socket.socket] = []
+
+    def change(self, *toxics: dict[str, Any]) -> None:
+        self.relay.change(
+            [Applied(registry.create({"name": f"{i}", **one}, "test")) for i, one in enumerate(toxics)]
+        )
+
+    def connected(self) -> tuple[socket.socket, socket.socket]:
+        """Both ends of a connection through it."""
+        host, port = self.relay.address.removeprefix("tcp://").split(":")
+        outer = socket.create_connection((host, int(port)), timeout=PATIENCE_S)
+        inner, _ = self.listener.accept()
+        inner.settimeout(PATIENCE_S)
+        self._open += [outer, inner]
+        return outer, inner
+
+    def close(self) -> None:
+        self.relay.close()
+        for one in (*self._open, self.listener):
+            one.close()
+        assert not self.crashes
+
+
+@pytest.fixture
+def relayed(request: pytest.FixtureRequest) -> Iterator[Relayed]:
+    made = Relayed()
+    yield made
+    made.close()
+
+
+def read(one: socket.socket, count: int) -> bytes:
+    parts = b""
+    while len(parts) < count:
+        part = one.recv(count - len(parts))
+        assert part, f"it ended after {len(parts)} bytes"
+        parts += part
+    return parts
+
+
+def test_bytes_pass_both_ways_and_an_end_is_passed_on(relayed: Relayed) -> None:
+    outer, inner = relayed.connected()
+    sent = bytes(range(256)) * 300
+    for one, other in ((outer, inner), (inner, outer)):
+        one.sendall(sent)
+        assert read(other, len(sent)) == sent
+    outer.shutdown(socket.SHUT_WR)
+    assert inner.recv(1) == b""
+    inner.sendall(b"still open this way")
+    assert read(outer, 19) == b"still open this way"
+    inner.close()
+    assert outer.recv(1) == b""
+
+
+def test_a_cut_resets_that_connection_and_no_other(relayed: Relayed) -> None:
+    outer, inner = relayed.connected()
+    other, other_inner = relayed.connected()
+    relayed.relay.cut(inner.getpeername()[1])
+    for one in (outer, inner):
+        with pytest.raises(ConnectionResetError):
+            one.recv(1)
+    other.sendall(b"here")
+    assert read(other_inner, 4) == b"here"
+
+
+def test_what_stands_still_is_bounded_and_comes_out_whole_when_the_blackout_is_taken_away(
+    relayed: Relayed,
+) -> None:
+    relayed.change({"type": "blackout", "layer": "tcp", "start_s": 0, "end_s": 1e6})
+    outer, inner = relayed.connected()
+    outer.settimeout(0.2)
+    sent = 0
+    try:
+        while sent < 2**30:
+            sent += outer.send(bytes(65536))
+    except TimeoutError:
+        pass  # it reads no more, and the buffers of the system are full
+    assert sent < 2**30
+    (connection,) = relayed.relay._by_port.values()
+    assert connection.ways[0].held_bytes <= HELD_BYTES_MAX + 65536
+    relayed.change()
+    assert read(inner, sent) == bytes(sent)
+
+
+def test_a_toxic_of_one_client_touches_its_connection_once_it_is_known(relayed: Relayed) -> None:
+    blackout = registry.create(
+        {"name": "dark", "type": "blackout", "layer": "tcp", "start_s": 0, "end_s": 1e6}, "test"
+    )
+    relayed.relay.change([Applied(blackout, frozenset({3}))])
+    outer, inner = relayed.connected()
+    outer.sendall(b"nobody yet")
+    assert read(inner, 10) == b"nobody yet"
+    relayed.relay.speaks_for(inner.getpeername()[1], 3)
+    other, other_inner = relayed.connected()  # the relay has read its letters before it passes this on
+    other.sendall(b"x")
+    assert read(other_inner, 1) == b"x"
+    outer.sendall(b"lost for now")
+    inner.settimeout(0.1)
+    with pytest.raises(TimeoutError):
+        inner.recv(1)
+
+
+def test_a_proxy_that_is_gone_ends_the_connection(relayed: Relayed) -> None:
+    relayed.listener.close()
+    host, port = relayed.relay.address.removeprefix("tcp://").split(":")
+    with socket.create_connection((host, int(port)), timeout=PATIENCE_S) as outer:
+        assert outer.recv(1) == b""
+
+
+@pytest.mark.parametrize("address", ["tcp://127.0.0.1", "127.0.0.1:1", "tcp://:1", "tcp://127.0.0.1:x"])
+def test_what_is_no_address_is_told_in_a_sentence(address: str) -> None:
+    with pytest.raises(UserError, match=r"^injector\.address is .*, expected tcp://HOST:PORT$"):
+        Relay(address, "tcp://127.0.0.1:1", seed=0, started_s=0.0, on_crash=print)

@@ -1,0 +1,120 @@
+"""Real servers and real clients with an injector between: invisible without toxics, survivable with all of them."""
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from backbone import test_twin as twin
+from support.running import PATIENCE_S, RunningServer, small
+from unstale.client.prepare import workplace_of
+from unstale.client.service import ClientProcess
+from unstale.config import Settings
+from unstale.coordinator import actions, events, invariants
+from unstale.injector.service import Injector
+from unstale.metrics.progress import Outcome
+from unstale.server.service import Server
+
+pytestmark = pytest.mark.network
+
+
+def injector_for(settings: Settings, upstream: str, **changes: Any) -> Injector:
+    section = {"address": "tcp://127.0.0.1:0", "http_address": None, "upstream": upstream, **changes}
+    return Injector(settings.model_copy(update={"injector": Settings(injector=section).injector}))
+
+
+@pytest.mark.parametrize("tcp", [False, True])
+@pytest.mark.parametrize("loop", ["sync", "k-async", "buffered"])
+def test_through_an_injector_without_toxics_the_same_model_is_made(
+    loop: str, tcp: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class BehindInjector(Server):
+        """Its address is that of the injector in front of it."""
+
+        def __init__(self, settings: Settings, **arguments: Any) -> None:
+            super().__init__(settings, **arguments)
+            self._injector = injector_for(settings, self.address, tcp=tcp)
+            self.address = self._injector.address
+
+        def run(self) -> Outcome:
+            with ThreadPoolExecutor(1) as pool:
+                passing = pool.submit(self._injector.run)
+                try:
+                    return super().run()
+                finally:
+                    self._injector.stop()
+                    passed.append(passing.result(PATIENCE_S).up)
+
+    passed: list[int] = []
+    monkeypatch.setattr(twin, "Server", BehindInjector)
+    settings = twin.settings_of(loop)
+    trace = twin.Trace()
+    in_simulation = twin.simulated(settings, trace)
+    through_it = twin.through_sockets(settings, trace.arrivals)
+    assert through_it.model_digest == in_simulation.model_digest
+    assert through_it.updates == in_simulation.updates
+    assert passed[0] >= len(trace.arrivals)
+
+
+SCENARIO = """
+groups:
+  - name: everyone
+    toxics:
+      - {type: drop, toxicity: 0.2}
+      - {type: duplicate, toxicity: 0.1}
+      - {type: reorder, toxicity: 0.1, delay: {distribution: exponential, mean_s: 0.01}}
+      - {type: disconnect, toxicity: 0.02, messages: [task, update]}
+"""
+
+
+def test_a_run_survives_everything_at_once_and_counts_each_update_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scenario = tmp_path / "all.yaml"
+    scenario.write_text(SCENARIO)
+    settings = small(
+        clients=4,
+        rounds=30,
+        trigger={"name": "k-async", "k": 2},
+        scenario={"name": str(scenario)},
+        server={"heartbeat_s": 0.05, "lease_s": 2.0, "retry_s": 0.1, "linger_s": 1.0},
+    )
+    running = RunningServer(settings)
+    coordinator = running.server._exchange._coordinator
+    rounds: list[actions.ApplyRound] = []
+    handle = coordinator.handle
+
+    def watched(event: events.Event) -> list[actions.Action]:
+        made = handle(event)
+        rounds.extend(action for action in made if isinstance(action, actions.ApplyRound))
+        invariants.check(coordinator)
+        return made
+
+    monkeypatch.setattr(coordinator, "handle", watched)
+    with running:
+        injector = injector_for(settings, running.address)
+        clients = ClientProcess(
+            server=injector.address,
+            first=0,
+            count=4,
+            prepare=lambda welcome: workplace_of(welcome, settings),
+            heartbeat_s=settings.server.heartbeat_s,
+            linger_s=0.1,
+        )
+        with ThreadPoolExecutor(2) as pool:
+            passing = pool.submit(injector.run)
+            training = pool.submit(clients.run)
+            try:
+                outcome = running.end()
+            finally:
+                clients.stop()
+                training.result(PATIENCE_S)
+                injector.stop()
+                numbers = passing.result(PATIENCE_S)
+    assert outcome.versions == len(rounds) == 30
+    counted = [contribution.task_id for taken in rounds for contribution in taken.contributions]
+    assert len(counted) == len(set(counted)) == outcome.updates["accepted"] - len(coordinator.pending)
+    assert all(numbers.faults[name] for name in ("drop", "duplicate", "reorder"))
+    assert not [thread for thread in threading.enumerate() if thread.name in ("proxy", "relay")]

@@ -1,0 +1,67 @@
+"""When a heartbeat proves that a task was lost. Source: PROTOCOL.md 4.2."""
+
+from unstale.server.proof import Proof
+from unstale_proto.messages import Heartbeat
+
+
+def beat(newest_task: int | None, heard: int | None) -> Heartbeat:
+    return Heartbeat(number=9, version=0, newest_task=newest_task, heard=heard)
+
+
+def proof_of(task_id: int = 7, *answered: int) -> Proof:
+    """Client 2 was sent this task, and then these of its heartbeats were answered."""
+    proof = Proof()
+    proof.sent(2, task_id)
+    for number in answered:
+        proof.answered(2, number)
+    return proof
+
+
+def test_the_answer_to_the_first_heartbeat_answered_since_is_heard_and_the_task_is_not() -> None:
+    assert proof_of(7, 3).lost(2, beat(newest_task=2, heard=3)) == 7
+
+
+def test_a_later_answer_proves_it_too_and_an_earlier_one_does_not() -> None:
+    assert proof_of(7, 3, 4, 5).lost(2, beat(newest_task=0, heard=5)) == 7
+    assert proof_of(7, 3, 4, 5).lost(2, beat(newest_task=0, heard=2)) is None
+
+
+def test_a_task_that_came_or_that_a_newer_one_superseded_is_not_lost() -> None:
+    assert proof_of(7, 3).lost(2, beat(newest_task=7, heard=3)) is None
+    assert proof_of(7, 3).lost(2, beat(newest_task=12, heard=3)) is None
+
+
+def test_before_a_heartbeat_is_answered_nothing_is_proved() -> None:
+    assert proof_of(7).lost(2, beat(newest_task=0, heard=8)) is None
+
+
+def test_a_heartbeat_that_does_not_say_proves_nothing() -> None:
+    assert proof_of(7, 3).lost(2, beat(newest_task=None, heard=3)) is None
+    assert proof_of(7, 3).lost(2, beat(newest_task=0, heard=None)) is None
+
+
+def test_a_loss_is_said_once() -> None:
+    proof = proof_of(7, 3)
+    assert proof.lost(2, beat(newest_task=0, heard=3)) == 7
+    assert proof.lost(2, beat(newest_task=0, heard=4)) is None
+
+
+def test_of_several_tasks_the_last_one_counts_from_when_it_was_sent() -> None:
+    proof = proof_of(7, 3)
+    proof.sent(2, 12)
+    assert proof.lost(2, beat(newest_task=7, heard=4)) is None
+    proof.answered(2, 5)
+    assert proof.lost(2, beat(newest_task=7, heard=4)) is None
+    assert proof.lost(2, beat(newest_task=7, heard=5)) == 12
+
+
+def test_each_client_has_its_own_tasks() -> None:
+    proof = proof_of(7, 3)
+    assert proof.lost(1, beat(newest_task=0, heard=3)) is None
+
+
+def test_what_was_noted_before_a_hello_is_void() -> None:
+    proof = proof_of(7, 3)
+    proof.forget(2)
+    proof.forget(2)  # twice is once
+    assert proof.lost(2, beat(newest_task=0, heard=3)) is None

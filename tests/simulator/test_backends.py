@@ -1,0 +1,276 @@
+"""What computes simulated clients: each backend against the loop, which is against the trainer itself."""
+
+import os
+import signal
+from collections.abc import Iterator
+from dataclasses import replace
+from multiprocessing import Pipe
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from support.running import small
+from unstale.config import parts
+from unstale.config.settings import Settings
+from unstale.config.workplace import workplace
+from unstale.errors import UserError
+from unstale.learner.versions import Version
+from unstale.simulator.assemble import simulation
+from unstale.simulator.backends import beside
+from unstale.simulator.backends.backend import Backend, Computed, Job
+from unstale.simulator.backends.choose import choose
+from unstale.simulator.backends.loop import Loop
+from unstale.simulator.backends.processes import Processes
+from unstale.simulator.backends.slots import SLOTS, Slots, make_file
+from unstale.simulator.backends.vmap import Vmap
+
+CLIENTS = 5
+SGD = {"name": "sgd", "steps": 3, "momentum": 0.5, "weight_decay": 0.01}
+
+
+def settings_of(training: dict[str, Any], **changes: Any) -> Settings:
+    policy = {"name": "scaffold" if training["name"] == "scaffold" else "fedavg"}
+    return small(clients=CLIENTS, training=training, policy=policy, **changes)
+
+
+def loop(settings: Settings) -> Loop:
+    return Loop(workplace(settings).trainer)
+
+
+def processes(settings: Settings, count: int = 2) -> Processes:
+    backend = Processes(workplace(settings), parts.training(settings), settings, count)
+    backend.wait()
+    return backend
+
+
+def jobs_of(settings: Settings, number: int = 0) -> list[Job]:
+    """One of each client, each from a base of its own."""
+    model = workplace(settings).model
+    extra = parts.training(settings).needs_extra
+    return [
+        Job(
+            client_id=client_id,
+            number=number,
+            base=Version(
+                model_d=model.parameters_d + 0.01 * client_id,
+                buffers_b=model.buffers_b + 0.01 * client_id,
+                extra_d=torch.full_like(model.parameters_d, 0.001) if extra else None,
+            ),
+            learning_rate=0.1 + 0.01 * client_id,
+            evaluate=client_id % 2 == 0,
+        )
+        for client_id in range(CLIENTS)
+    ]
+
+
+def vectors(computed: Computed) -> list[Tensor]:
+    local = computed.local
+    return [part for part in (local.vector_d, local.buffers_b, local.extra_d) if part is not None]
+
+
+def assert_same(ours: list[Computed], theirs: list[Computed]) -> None:
+    for our, their in zip(ours, theirs, strict=True):
+        assert all(torch.equal(a, b) for a, b in zip(vectors(our), vectors(their), strict=True))
+        for field in ("kind", "num_examples", "batch_examples", "steps", "loss", "learning_rate"):
+            assert getattr(our.local, field) == getattr(their.local, field)
+        assert our.evaluation == their.evaluation
+
+
+def two_rounds(backend: Backend, settings: Settings) -> list[Computed]:
+    """Everybody twice; the even clients' first updates are accepted."""
+    made = backend.compute(jobs_of(settings))
+    for client_id in range(CLIENTS):
+        (backend.drop if client_id % 2 else backend.keep)(client_id, 0)
+    return made + backend.compute(jobs_of(settings, number=1))
+
+
+def test_the_loop_gives_what_the_trainer_gives_task_by_task() -> None:
+    settings = settings_of(SGD)
+    trainer = workplace(settings).trainer
+    jobs = jobs_of(settings)
+    for job, made in zip(jobs, loop(settings).compute(jobs), strict=True):
+        alone = trainer.train(job.client_id, job.number, job.base.model_d, job.learning_rate)
+        assert torch.equal(made.local.vector_d, alone.vector_d)
+        assert made.local.loss == alone.loss
+        own = trainer.evaluate_own(job.client_id, job.base.model_d) if job.evaluate else None
+        assert made.evaluation == own
+
+
+@pytest.mark.parametrize(
+    ("training", "model"),
+    [
+        (SGD, "support.factories:with_buffers"),
+        ({"name": "scaffold", "steps": 2}, "support.factories:with_dropout"),
+    ],
+    ids=["with buffers", "scaffold sends and keeps second vectors"],
+)
+def test_processes_give_the_bits_of_the_loop(training: dict[str, Any], model: str) -> None:
+    settings = settings_of(training, model={"name": model})
+    backend = processes(settings)
+    assert_same(two_rounds(backend, settings), two_rounds(loop(settings), settings))
+    backend.close()
+
+
+@pytest.fixture(scope="module")
+def beside_us() -> Iterator[tuple[Processes, Settings]]:
+    settings = settings_of(SGD)
+    backend = processes(settings)
+    yield backend, settings
+    backend.close()
+
+
+def test_more_jobs_than_slots_are_computed_in_turns(beside_us: tuple[Processes, Settings]) -> None:
+    backend, settings = beside_us
+    jobs = [job for number in range(2 * SLOTS // CLIENTS) for job in jobs_of(settings, number)]
+    assert len(jobs) > SLOTS
+    assert_same(backend.compute(jobs), loop(settings).compute(jobs))
+
+
+def test_the_vectors_belong_to_whoever_asked(beside_us: tuple[Processes, Settings]) -> None:
+    backend, settings = beside_us
+    first = backend.compute(jobs_of(settings))
+    before = [made.local.vector_d.clone() for made in first]
+    backend.compute(jobs_of(settings, number=1))
+    assert all(
+        torch.equal(made.local.vector_d, vector_d) for made, vector_d in zip(first, before, strict=True)
+    )
+
+
+def test_nobody_is_given_more_than_a_fair_share_of_the_steps(beside_us: tuple[Processes, Settings]) -> None:
+    backend, settings = beside_us
+    jobs = [job for job in jobs_of(settings) if job.client_id % 2 == 0] + jobs_of(settings)[1:2]
+    here, there = backend._shared_out(jobs, 2)  # clients 0, 2, 4 and 1
+    assert (len(here), len(there)) == (2, 2)
+    assert 3 in there, "a client is computed where it was before if that is fair"
+
+
+def test_a_process_that_is_killed_is_told_in_one_sentence() -> None:
+    settings = settings_of(SGD)
+    backend = Processes(workplace(settings), parts.training(settings), settings, 2)
+    os.kill(backend._beside[0]._process.pid, signal.SIGKILL)
+    with pytest.raises(UserError, match="ended by signal 9, perhaps for want of memory; set simulation"):
+        backend.wait()
+    backend.close()
+
+
+def test_a_process_whose_code_fails_is_not_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = settings_of(SGD)
+    monkeypatch.setattr(beside, "__name__", "unstale.there_is_no_such_module")
+    backend = Processes(workplace(settings), parts.training(settings), settings, 2)
+    with pytest.raises(RuntimeError, match="ended with exit code 1"):
+        backend.wait()
+    backend.close()
+
+
+def test_close_and_the_end_of_a_backend_end_its_processes() -> None:
+    settings = settings_of(SGD)
+    closed = Processes(workplace(settings), parts.training(settings), settings, 3)
+    begun = [process._process for process in closed._beside]
+    closed.close()
+    closed.close()
+    forgotten = Processes(workplace(settings), parts.training(settings), settings, 2)
+    begun += [process._process for process in forgotten._beside]
+    del forgotten
+    assert [process.poll() for process in begun] == [-signal.SIGTERM] * 3
+
+
+def test_a_process_ends_when_nobody_talks_to_it_any_more() -> None:
+    ours, theirs = Pipe()
+    settings = settings_of(SGD)
+    beside.say(ours, settings.model_dump(mode="json", exclude_unset=True))
+    ours.close()
+    file = make_file(workplace(settings).model.dimension, 0, extra=False)
+    beside.main(os.dup(theirs.fileno()), file)  # returns
+    theirs.close()
+
+
+def test_slots_hold_what_was_put_there_in_its_parts() -> None:
+    file = make_file(3, 2, extra=True)
+    ours, theirs = (Slots(file, 3, 2, extra=True) for _ in range(2))
+    os.close(file)
+    ours.put(SLOTS - 1, torch.arange(3.0), torch.arange(3.0, 5.0), torch.arange(5.0, 8.0))
+    vector_d, buffers_b, extra_d = theirs.parts(SLOTS - 1)
+    assert extra_d is not None
+    assert [part.tolist() for part in (vector_d, buffers_b, extra_d)] == [[0, 1, 2], [3, 4], [5, 6, 7]]
+    with pytest.raises(AssertionError, match="3 numbers, expected 8"):
+        ours.put(0, torch.zeros(3))
+    file = make_file(3, 0, extra=False)
+    assert Slots(file, 3, 0, extra=False).version(0).extra_d is None
+    os.close(file)
+
+
+@pytest.mark.parametrize("training", [{"name": "gradient"}, SGD, {"name": "sgd", "epochs": 1}], ids=str)
+def test_vmap_is_near_the_loop(training: dict[str, Any]) -> None:
+    # Clients hold different numbers of examples, so with epochs their mini-batches have different sizes. The
+    # tolerance is the decisions record's, 0022.
+    settings = settings_of(training, partition={"name": "dirichlet", "alpha": 1.0})
+    place = workplace(settings)
+    jobs = jobs_of(settings)
+    ours = Vmap(place, parts.training(settings)).compute(jobs)
+    for our, their in zip(ours, loop(settings).compute(jobs), strict=True):
+        scale = float(their.local.vector_d.abs().max())
+        assert float((our.local.vector_d - their.local.vector_d).abs().max()) <= 1e-5 * scale
+        assert our.local.loss == pytest.approx(their.local.loss, rel=1e-5)
+        assert our.local.steps == their.local.steps
+        assert our.local.batch_examples == their.local.batch_examples
+        assert our.evaluation == their.evaluation
+
+
+@pytest.mark.parametrize(
+    ("training", "model", "expected"),
+    [
+        ({"name": "fedprox", "steps": 1}, "digits_cnn", "training.name gradient or sgd, got 'fedprox'"),
+        (SGD, "support.factories:with_buffers", "a model without buffers"),
+        (SGD, "support.factories:with_dropout", "a model that draws nothing"),
+    ],
+)
+def test_what_vmap_does_not_compute_is_refused(training: dict[str, Any], model: str, expected: str) -> None:
+    settings = settings_of(training, model={"name": model}, simulation={"backend": "vmap"})
+    with pytest.raises(UserError, match=f"simulation.backend is 'vmap', expected {expected}"):
+        choose(settings, workplace(settings))
+
+
+@pytest.mark.parametrize(
+    ("rounds", "simulation_settings", "expected"),
+    [
+        (10, {}, Loop),
+        (10**7, {"processes": 2}, Processes),
+        (10**7, {"processes": 1}, Loop),
+        (10, {"backend": "processes", "processes": 1}, Processes),
+        (10**7, {"backend": "loop"}, Loop),
+        (10, {"backend": "vmap"}, Vmap),
+    ],
+)
+def test_auto_takes_processes_for_a_long_run_on_several_cores(
+    rounds: int, simulation_settings: dict[str, Any], expected: type[Backend]
+) -> None:
+    model = {"name": "digits_cnn"}
+    settings = settings_of(SGD, rounds=rounds, model=model, simulation=simulation_settings)
+    backend = choose(settings, workplace(settings))
+    assert type(backend) is expected
+    backend.close()
+
+
+def test_tasks_that_are_next_to_nothing_are_computed_in_this_process() -> None:
+    settings = settings_of(
+        {"name": "gradient"}, model={"name": "logreg"}, rounds=10**8, simulation={"processes": 2}
+    )
+    assert type(choose(settings, workplace(settings))) is Loop
+
+
+def test_processes_are_for_the_cpu() -> None:
+    settings = settings_of(SGD, simulation={"backend": "processes"})
+    place = replace(workplace(settings), device=torch.device("meta"))
+    with pytest.raises(UserError, match="'processes', which is for the CPU, with device meta"):
+        choose(settings, place)
+
+
+def test_a_run_is_the_same_with_processes_as_with_the_loop() -> None:
+    def digest(backend: str) -> str:
+        chosen = {"backend": backend, "processes": 2}
+        run = simulation(settings_of({"name": "moon"}, simulation=chosen), on_progress=lambda _: None)
+        return run.run().model_digest
+
+    assert digest("processes") == digest("loop")

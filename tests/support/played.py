@@ -1,0 +1,186 @@
+"""The server's exchange on a network, a clock and a computing thread that are played: nothing is waited for."""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+
+from support.wire import update_of, welcome
+from unstale.coordinator.machine import Coordinator
+from unstale.coordinator.settings import CoordinatorSettings, SelectorSettings, TriggerSettings
+from unstale.learner.learner import RoundResult
+from unstale.learner.updates import Staging
+from unstale.learner.versions import Version
+from unstale.metrics.observe import Observation
+from unstale.server.commands import Applied, ApplyCommand, Command, EvaluateCommand, Evaluated, Result
+from unstale.server.compute import frames_of
+from unstale.server.exchange import Exchange
+from unstale.server.wire import Delivery
+from unstale.training.evaluate import Evaluation
+from unstale_proto import codec
+from unstale_proto.messages import Ack, Heartbeat, Hello, Message, Task, Welcome
+
+M = TypeVar("M", bound=Message)
+
+
+def version_of(number: int) -> Version:
+    """A version that can be told by its model, which has two parameters."""
+    return Version(model_d=torch.full((2,), float(number)), buffers_b=torch.empty(0))
+
+
+class PlayedWire:
+    """Keeps what is sent to each route until somebody hears it. wrapped: how many models were. gone, full: routes that
+    nothing can be sent to."""
+
+    def __init__(self) -> None:
+        self.sent: dict[bytes, list[tuple[Message, list[bytes]]]] = defaultdict(list)
+        self.wrapped = 0
+        self.gone: set[bytes] = set()
+        self.full: set[bytes] = set()
+
+    def wrap(self, frames: Sequence[memoryview]) -> Sequence[Any]:
+        self.wrapped += 1
+        return [bytes(frame) for frame in frames]
+
+    def send(self, route: bytes, header: bytes, frames: Sequence[Any] = ()) -> Delivery:
+        if route in self.gone:
+            return Delivery.GONE
+        if route in self.full:
+            return Delivery.FULL
+        self.sent[route].append((codec.decode(header), list(frames)))
+        return Delivery.SENT
+
+
+class PlayedServer:
+    """An exchange whose clients all train a model of two parameters, which is [v, v] in version v."""
+
+    def __init__(
+        self,
+        clients: int = 1,
+        rounds: int = 5,
+        *,
+        trigger: TriggerSettings | None = None,
+        selector: SelectorSettings | None = None,
+        **told: Any,
+    ) -> None:
+        self.now_s = 0.0
+        self.wire = PlayedWire()
+        self.commands: list[Command] = []
+        self.observed: list[Observation] = []
+        settings = CoordinatorSettings(
+            clients=clients,
+            rounds=rounds,
+            trigger=trigger or TriggerSettings(name="async"),
+            selector=selector or SelectorSettings(),
+            seed=0,
+            lease_s=10.0,
+            evaluate_every=rounds,
+            retry_s=5.0,
+            **told,
+        )
+        self.coordinator = Coordinator(settings)
+        rows = settings.unaggregated_max + 1
+        self.exchange = Exchange(
+            self.wire,
+            lambda: self.now_s,
+            coordinator=self.coordinator,
+            staging=Staging(2, settings.round_size_max, blocks_max=rows // settings.round_size_max + 2),
+            compute=self.commands.append,
+            record=self.observed.extend,
+            welcome=welcome(clients=clients),
+            learning_rate=0.5,
+            rounds=rounds,
+            frames=frames_of(version_of(0)),
+            sent=version_of(0),
+            dimension=2,
+            evaluate_clients_every=None,
+            linger_s=3.0,
+            on_progress=lambda _: None,
+        )
+
+    def compute(self) -> None:
+        """Carry out every command; eta_l of version v is 1 / (v + 1)."""
+        while self.commands:
+            result = self._result(self.commands.pop(0))
+            if result is not None:
+                self.exchange.open(result)
+
+    def pass_time(self, seconds: float) -> None:
+        self.now_s += seconds
+        self.exchange.fire_timers()
+
+    def client(self, client_id: int, route: bytes = b"") -> "PlayedClient":
+        """A client that says what it is told to, over a connection of its own."""
+        return PlayedClient(self, client_id, route or b"%d" % client_id)
+
+    def _result(self, command: Command) -> Result | None:
+        if isinstance(command, EvaluateCommand):
+            evaluation = Evaluation(accuracy=0.5, loss=1.0, class_accuracy=(), examples=1)
+            return Evaluated(version=command.version, evaluation=evaluation, evaluate_s=0.0)
+        if not isinstance(command, ApplyCommand):
+            return None
+        version = self.coordinator.version + 1
+        count = len(command.updates)
+        command.round.release()
+        made = RoundResult(
+            version=version,
+            sent=version_of(version),
+            learning_rate=1 / (version + 1),
+            weights_K=(1 / count,) * count if count else (),
+            staleness=tuple(update.staleness for update in command.updates),
+            rate_factor=1.0,
+            overflowed=False,
+        )
+        return Applied(result=made, frames=frames_of(made.sent), aggregate_s=0.0, device_memory_bytes=0)
+
+
+class PlayedClient:
+    """What a client says over one connection, and hears there."""
+
+    def __init__(self, server: PlayedServer, client_id: int, route: bytes) -> None:
+        self.server = server
+        self.client_id = client_id
+        self.route = route
+        self.beats = 0
+
+    def say(self, message: Message, frames: Sequence[memoryview] = ()) -> None:
+        self.server.exchange.take_in(self.route, codec.encode(message), frames)
+        self.server.exchange.fire_timers()
+
+    def hears(self) -> list[Message]:
+        """All that was sent to it since it last heard."""
+        return [message for message, _ in self.server.wire.sent.pop(self.route, [])]
+
+    def hear(self, kind: type[M]) -> M:
+        """The only message that was sent to it, which is of this type."""
+        (message,) = self.hears()
+        assert isinstance(message, kind), message
+        return message
+
+    def join(self, holding: tuple[int, ...] = (), session: str = "a" * 32) -> None:
+        """Say hello; what comes back waits to be heard."""
+        self.say(Hello(client_id=self.client_id, session=session, holding=holding))
+
+    def task(self) -> Task:
+        """Join, and hear the task that comes with the welcome."""
+        self.join()
+        said, task = self.hears()
+        assert isinstance(said, Welcome) and isinstance(task, Task)
+        return task
+
+    def beat(self, newest_task: int | None = None, heard: int | None = None) -> list[Message]:
+        """Say the next heartbeat. What is heard then."""
+        self.say(Heartbeat(number=self.beats, version=0, newest_task=newest_task, heard=heard))
+        self.beats += 1
+        return self.hears()
+
+    def say_update(self, task: Task) -> None:
+        """Send an update of ones."""
+        self.say(update_of(task), [memoryview(np.ones(2, dtype="<f4").tobytes())])
+
+    def answer(self, task: Task) -> Ack:
+        """Send an update of ones, and hear the verdict."""
+        self.say_update(task)
+        return self.hear(Ack)

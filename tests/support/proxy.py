@@ -1,0 +1,75 @@
+"""Something between clients and server that passes messages on, and swallows what a test says."""
+
+import threading
+from collections.abc import Callable
+from typing import Any, Self
+
+import zmq
+
+from support.running import PATIENCE_S
+from unstale.net import sockets
+from unstale.net.mailbox import Mailbox
+from unstale_proto import codec
+from unstale_proto.messages import Message
+
+Swallows = Callable[[Message, bool], bool]
+"""Whether a message is lost, given it and whether it goes up, to the server."""
+
+
+class Proxy:
+    """Runs while the context lasts. server: its address. Each connection of a client has one of its own to the server,
+    as the server expects; what is between two ends keeps its order."""
+
+    def __init__(self, server: str, swallows: Swallows) -> None:
+        self._server = server
+        self._swallows = swallows
+        self._mailbox: Mailbox[None] = Mailbox()
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._front = sockets.router(self._context, heartbeat_s=60, linger_s=0)
+        self.address = sockets.bind(self._front, "tcp://127.0.0.1:0")
+        self._backs: dict[bytes, zmq.Socket[bytes]] = {}
+        self._poller = zmq.Poller()
+        self._poller.register(self._front, zmq.POLLIN)
+        self._poller.register(self._mailbox.fileno(), zmq.POLLIN)
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._mailbox.post(None)
+        self._thread.join(PATIENCE_S)
+        assert not self._thread.is_alive(), "the proxy does not end"
+
+    def _run(self) -> None:
+        while not self._mailbox.drain():
+            ready: dict[Any, int] = dict(self._poller.poll())
+            if self._front in ready:
+                route, header, *frames = self._front.recv_multipart()
+                if not self._swallows(codec.decode(header), True):
+                    self._back(route).send_multipart([header, *frames])
+            for route, back in list(self._backs.items()):
+                if back in ready:
+                    header, *frames = back.recv_multipart()
+                    if not self._swallows(codec.decode(header), False):
+                        self._pass_down(route, [header, *frames])
+        for socket in (self._front, *self._backs.values()):
+            socket.close(linger=0)
+        self._context.term()
+        self._mailbox.close()
+
+    def _back(self, route: bytes) -> zmq.Socket[bytes]:
+        if route not in self._backs:
+            back = self._context.socket(zmq.DEALER)
+            back.connect(self._server)
+            self._poller.register(back, zmq.POLLIN)
+            self._backs[route] = back
+        return self._backs[route]
+
+    def _pass_down(self, route: bytes, frames: list[bytes]) -> None:
+        try:
+            self._front.send_multipart([route, *frames])
+        except zmq.ZMQError as error:
+            if error.errno != zmq.EHOSTUNREACH:  # the client has gone
+                raise

@@ -1,0 +1,174 @@
+"""What holds for every toxic, whatever it does. A law is given a toxic's class, and asserts."""
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import islice
+from math import inf, sqrt
+from typing import Any
+
+from support.toxics import DOWN, SEED, UP, draws, message, traffic
+from unstale.seeds import Stream, stream
+from unstale.toxics.flight import Flight
+from unstale.toxics.passage import Applied, Passage
+from unstale.toxics.registry import create, plain
+from unstale.toxics.scenario import Scenario
+from unstale.toxics.toxic import Toxic
+
+ToxicClass = type[Toxic]
+
+
+def made(toxic_class: ToxicClass, **settings: Any) -> Toxic:
+    example = {"type": toxic_class.type, "name": "toxic", **toxic_class.example_settings}
+    return create({**example, **settings}, "here")
+
+
+def through(toxic: Toxic, clients: frozenset[int] | None = None) -> Passage:
+    return Passage([Applied(toxic, clients)], SEED)
+
+
+def some() -> list[Flight]:
+    """Every seventh message of the first 30 seconds: of all types, before, in and after the window of a blackout."""
+    return list(islice(traffic(), 0, 3000, 7))
+
+
+def it_writes_to_none_of_its_arguments(toxic_class: ToxicClass) -> None:
+    toxic, its_draws = made(toxic_class), draws()
+    before = toxic.model_dump()
+    for flight in some():
+        same = replace(flight)
+        toxic.apply(flight, its_draws)
+        toxic.apply_at_the_end(flight, its_draws)
+        assert flight == same
+    assert toxic.model_dump() == before
+
+
+def a_message_meets_the_same_whatever_came_before_it(toxic_class: ToxicClass) -> None:
+    toxic, used = made(toxic_class), draws()
+    flights = some()
+    in_turn = {flight.number: toxic.apply(flight, used) for flight in flights}
+    for place in stream(SEED, Stream.TOXICS).permutation(len(flights)):
+        flight = flights[place]
+        assert toxic.apply(flight, used) == in_turn[flight.number]
+    for flight in flights[::20]:
+        assert toxic.apply(flight, draws()) == in_turn[flight.number]
+
+
+def messages_are_conserved_unless_it_says_that_it_destroys(toxic_class: ToxicClass) -> None:
+    way = through(made(toxic_class))
+    for flight in some():
+        out = way.send(flight)
+        copies = [one.copy for one in out]
+        assert len(set(copies)) == len(copies)
+        if toxic_class.destroys:
+            assert len(out) <= 1
+        else:
+            assert copies.count(0) == 1
+
+
+def nothing_comes_out_before_it_went_in(toxic_class: ToxicClass) -> None:
+    way = through(made(toxic_class))
+    for flight in some():
+        for out in way.send(flight):
+            assert flight.sent_s <= flight.due_s <= out.due_s < inf
+            assert out.occupies_s >= 0
+
+
+def with_toxicity_0_it_does_nothing(toxic_class: ToxicClass) -> None:
+    leaves_alone(through(made(toxic_class, toxicity=0)), some())
+
+
+def a_toxicity_is_the_share_that_it_touches(toxic_class: ToxicClass) -> None:
+    share, wanted = 0.3, 10_000
+    always, its_draws = made(toxic_class), draws()
+    concerned = Applied(always)
+    at_12_s = (replace(one, sent_s=12.0, due_s=12.0, began_s=11.0) for one in traffic(clients=2000))
+    touched = (
+        one
+        for one in islice(at_12_s, 20 * wanted)
+        if concerned.concerns(one) and always.apply(one, its_draws) != (one,)
+    )
+    flights = list(islice(touched, wanted))
+    assert len(flights) == wanted
+    way = through(made(toxic_class, toxicity=share))
+    for flight in flights:
+        way.send(flight)
+    assert abs(way.touched["toxic"] - share * wanted) < 4 * sqrt(wanted * share * (1 - share))
+
+
+def messages_that_keep_their_place_come_out_in_order(toxic_class: ToxicClass) -> None:
+    for toxicity in (1.0, 0.5):
+        way = through(made(toxic_class, toxicity=toxicity))
+        last_s = 0.0
+        for number in range(1, 1000):
+            sent_s = 0.03 * number
+            for out in way.send(message(number=number, sent_s=sent_s, began_s=sent_s - 1)):
+                if out.in_order:
+                    assert out.due_s >= last_s
+                    last_s = out.due_s
+                else:
+                    assert out.copy or toxic_class.type == "reorder"
+
+
+def outside_of_its_limits_it_does_nothing(toxic_class: ToxicClass) -> None:
+    flights = some()
+    late = made(toxic_class, start_s=1000.0, end_s=1010.0)
+    leaves_alone(through(late), flights)
+    early = made(toxic_class, start_s=0.0, end_s=0.005)
+    leaves_alone(through(early), flights[1:])
+    leaves_alone(
+        through(made(toxic_class, direction="up")), [one for one in flights if one.direction == DOWN]
+    )
+    leaves_alone(
+        through(made(toxic_class, direction="down")), [one for one in flights if one.direction == UP]
+    )
+    of_two_types = made(toxic_class, messages=("update", "hello"))
+    leaves_alone(through(of_two_types), [one for one in flights if one.type not in ("update", "hello")])
+    leaves_alone(
+        through(made(toxic_class), frozenset((1, 2))), [one for one in flights if one.client_id not in (1, 2)]
+    )
+
+
+def twice_the_time_is_the_same_twice_as_slow(toxic_class: ToxicClass) -> None:
+    entry = {"type": toxic_class.type, "name": "toxic", **toxic_class.example_settings}
+    scenario = Scenario.parsed({"groups": [{"name": "all", "toxics": [entry]}]}, "here")
+    once, twice = (through(one.groups[0].toxics[0]) for one in (scenario, scenario.scaled(2)))
+    for flight in some():
+        assert twice.send(stretched(flight)) == tuple(map(stretched, once.send(flight)))
+
+
+def stretched(flight: Flight) -> Flight:
+    times = ("sent_s", "due_s", "began_s", "occupies_s", "down_s")
+    return replace(flight, **{name: 2 * getattr(flight, name) for name in times})
+
+
+def its_plain_data_makes_an_equal_one(toxic_class: ToxicClass) -> None:
+    toxic = made(toxic_class, toxicity=0.5, messages=["task", "update"], clients=[0, "2-4"])
+    assert create(json.loads(json.dumps(plain(toxic))), "here") == toxic
+
+
+def it_says_what_it_is(toxic_class: ToxicClass) -> None:
+    assert toxic_class.__doc__
+    for name, field in toxic_class.model_fields.items():
+        assert field.description, name
+
+
+def leaves_alone(way: Passage, flights: list[Flight]) -> None:
+    for flight in flights:
+        assert way.send(flight) == (flight,)
+    assert not way.touched
+
+
+LAWS: tuple[Callable[[ToxicClass], None], ...] = (
+    it_writes_to_none_of_its_arguments,
+    a_message_meets_the_same_whatever_came_before_it,
+    messages_are_conserved_unless_it_says_that_it_destroys,
+    nothing_comes_out_before_it_went_in,
+    with_toxicity_0_it_does_nothing,
+    a_toxicity_is_the_share_that_it_touches,
+    messages_that_keep_their_place_come_out_in_order,
+    outside_of_its_limits_it_does_nothing,
+    twice_the_time_is_the_same_twice_as_slow,
+    its_plain_data_makes_an_equal_one,
+    it_says_what_it_is,
+)

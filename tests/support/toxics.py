@@ -1,0 +1,95 @@
+"""What tests of toxics share: messages in flight, toxics from plain data, and a population that is written out."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import count
+from typing import Any
+
+from unstale.toxics.draws import Draws
+from unstale.toxics.flight import Direction, Flight, MessageType
+from unstale.toxics.passage import Applied, Passage
+from unstale.toxics.registry import create
+from unstale.toxics.toxic import Toxic
+
+UP, DOWN = Direction.UP, Direction.DOWN
+SEED = 7
+
+_TRAFFIC: tuple[tuple[Direction, MessageType], ...] = (
+    (DOWN, "task"),
+    (UP, "update"),
+    (DOWN, "ack"),
+    (UP, "heartbeat"),
+    (DOWN, "welcome"),
+    (UP, "hello"),
+    (DOWN, "stop"),
+    (UP, "bye"),
+    (UP, "error"),
+    (DOWN, "error"),
+)
+
+
+def message(**fields: Any) -> Flight:
+    """An update of 1000 bytes from client 0, sent at 0 s and not held up, but for what is said."""
+    sent_s = fields.get("sent_s", 0.0)
+    default = {"client_id": 0, "direction": UP, "type": "update", "number": 1, "size_bytes": 1000}
+    times = {"sent_s": sent_s, "due_s": sent_s, "began_s": sent_s}
+    return Flight(**{**default, **times, **fields})
+
+
+def task(**fields: Any) -> Flight:
+    """The same of a task."""
+    return message(**{"direction": DOWN, "type": "task", "version": 0, **fields})
+
+
+def traffic(clients: int = 5) -> Iterator[Flight]:
+    """Messages of every type, without an end: one each 10 ms, of one client after the other."""
+    for number in count():
+        direction, type_ = _TRAFFIC[number % len(_TRAFFIC)]
+        sent_s = number * 0.01
+        yield message(
+            client_id=number // len(_TRAFFIC) % clients,
+            direction=direction,
+            type=type_,
+            number=number,
+            sent_s=sent_s,
+            began_s=sent_s - 0.5 if type_ == "update" else sent_s,
+            version=number if type_ == "task" else None,
+            header_bytes=100,
+        )
+
+
+def toxic(**settings: Any) -> Toxic:
+    """From its plain data; it is called by its type if nothing else is said."""
+    return create({"name": settings["type"], **settings}, "here")
+
+
+def draws(seed: int = SEED, name: str = "toxic") -> Draws:
+    return Draws(seed, name)
+
+
+def passage(*toxics: Mapping[str, Any], seed: int = SEED, clients: frozenset[int] | None = None) -> Passage:
+    """Through toxics given as plain data."""
+    return Passage([Applied(toxic(**one), clients) for one in toxics], seed)
+
+
+def dues_s(way: Passage, flights: Iterable[Flight]) -> list[list[float]]:
+    """When each message comes out: not at all, once or several times."""
+    return [[out.due_s for out in way.send(flight)] for flight in flights]
+
+
+@dataclass(frozen=True)
+class Written:
+    """A population. labels: of each client, the classes that it holds."""
+
+    labels: Sequence[Sequence[int]]
+    classes: int = 10
+
+    @property
+    def clients(self) -> int:
+        return len(self.labels)
+
+    def holders(self, label: int) -> Sequence[int]:
+        return [client for client, held in enumerate(self.labels) if label in held]
+
+    def smallest_class(self, client_id: int) -> int:
+        return min(self.labels[client_id])

@@ -1,0 +1,27 @@
+"""A seed in a process of its own: the report, or the sentences about its failure."""
+
+import logging
+import traceback
+
+import torch
+
+from swarm.seed import FailureError, Report, run
+
+LINES_SHOWN = 25
+
+
+def attempt(seed: int) -> Report | str:
+    """A seed's report, or how it failed."""
+    torch.set_num_threads(1)
+    logging.disable()
+    try:
+        return run(seed)
+    except FailureError as failure:
+        return failed(failure)
+
+
+def failed(failure: FailureError) -> str:
+    """What happened, and how to see it again."""
+    last = "\n".join(failure.transcript[-LINES_SHOWN:])
+    where = "".join(traceback.format_exception(failure.__cause__)[-3:])
+    return f"{last}\n\n{where}\n{failure}\n\nmake swarm SEED={failure.seed}\n"

@@ -1,0 +1,241 @@
+"""Client processes: the real session, with a played connection and played training. They crash, leave and come back."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from swarm.network import NEAR, Dial, Frames, Link, Network
+from swarm.world import World
+from unstale.client.session import ClientSession, Instruction, Retire, Send, Settle, State, Train
+from unstale.server.wire import Delivery
+from unstale_proto import codec
+from unstale_proto.errors import Reason, RemoteContractError
+from unstale_proto.messages import Ack, Error, Message, Task, Update, Welcome
+
+NUMBERS = 3  # of a payload: whose update it is, of which task, from which version
+
+
+def vector(client_id: int, task_id: int, base_version: int) -> list[memoryview]:
+    """The payload of an update: who made it, of what."""
+    return [memoryview(np.array([client_id, task_id, base_version], dtype="<f4")).cast("B")]
+
+
+def model(version: int) -> list[memoryview]:
+    """The payload of a task: which version it is."""
+    return [memoryview(np.full(NUMBERS, version, dtype="<f4")).cast("B")]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manners:
+    """What clients are like. Seconds: the most that each takes. Shares: of tasks."""
+
+    training_s: float
+    reconnect_s: float
+    failing: float
+    non_finite: float
+
+
+class Watcher(Protocol):
+    """Told of what clients hear, before they take it in, and of what they make."""
+
+    def client_heard(self, process: "Process", message: Message, frames: Frames) -> None: ...
+
+    def client_made(self, process: "Process", update: Update) -> None: ...
+
+    def client_failed(self, process: "Process", task_id: int) -> None: ...
+
+
+class Process:
+    """One client's process, from its start until it ends. number: no two have the same."""
+
+    def __init__(
+        self,
+        client_id: int,
+        number: int,
+        *,
+        world: World,
+        network: Network,
+        dial: Dial,
+        manners: Manners,
+        watcher: Watcher,
+    ) -> None:
+        self.client_id = client_id
+        self.name = f"client {client_id}.{number}"
+        self.session = ClientSession(client_id, f"{number:032x}")
+        self.alive = True
+        self.link: Link | None = None
+        self._world = world
+        self._network = network
+        self._dial = dial
+        self._manners = manners
+        self._watcher = watcher
+        self._rng = world.draws(self.name)
+        self._ticking_s: float | None = None
+        world.after(self._up_to(manners.reconnect_s), self._connect)
+
+    def crash(self) -> None:
+        """End without a word; the connection closes, as the operating system does it."""
+        self._end("crashes")
+
+    def leave(self) -> None:
+        """End with a goodbye."""
+        self._follow(self.session.leave("enough"))
+        self._end("leaves")
+
+    def say_hello_again(self) -> None:
+        """A copy of a hello, for no reason, on the connection that there is."""
+        self._follow(self.session._greet(self._world.now_s))
+
+    @property
+    def run_id(self) -> str | None:
+        """Of the run that it takes part in."""
+        return None if self.session._welcome is None else self.session._welcome.run_id
+
+    @property
+    def unacknowledged(self) -> Sequence[int]:
+        """Tasks of the updates kept."""
+        return list(self.session._kept)
+
+    def took(self, link: Link, header: bytes, frames: Frames) -> None:
+        if not self.alive or link is not self.link:
+            return
+        try:
+            message = codec.decode(header)
+        except RemoteContractError as error:
+            self._say(Error(reason=error.reason, message=str(error)), ())
+            return
+        self._watcher.client_heard(self, message, frames)
+        self._world.note(self.name, f"hears {said(message)}")
+        self._follow(self.session.received(message, frames, self._world.now_s))
+
+    def lost(self, link: Link) -> None:
+        if self.alive and link is self.link:
+            self.link = None
+            self._world.after(self._up_to(self._manners.reconnect_s), self._connect)
+
+    # --- the loop of a process ---
+
+    def _up_to(self, most_s: float) -> float:
+        return most_s * float(self._rng.random())
+
+    def _connect(self) -> None:
+        if not self.alive or self.link is not None:
+            return
+        self.link = self._dial(self)
+        if self.link is None:
+            self._world.after(self._manners.reconnect_s, self._connect)
+        elif self.session.state is State.AWAY:
+            self._follow(self.session.reachable(self._world.now_s))
+
+    def _end(self, how: str) -> None:
+        self._world.note(self.name, how)
+        self.alive = False
+        if self.link is not None:
+            self._network.close(self.link, NEAR)
+            self.link = None
+
+    def _follow(self, instructions: Sequence[Instruction]) -> None:
+        for instruction in instructions:
+            match instruction:
+                case Send(message=message, parcel=parcel):
+                    if not self._say(message, parcel):
+                        self.session.unreachable()
+                        if self.link is not None:  # a queue that is full empties, and can be written to
+                            self._world.after(self._manners.reconnect_s, self._writable)
+                        break
+                case Train():
+                    self._train(instruction)
+                case Retire():
+                    self._world.note(self.name, f"retires: {instruction.message}")
+                case Settle():
+                    pass
+        if self.session.state is State.OVER and self.alive:
+            self._end("ends")
+        self._plan_tick()
+
+    def _writable(self) -> None:
+        if self.alive and self.link is not None and self.session.state is State.AWAY:
+            self._follow(self.session.reachable(self._world.now_s))
+
+    def _say(self, message: Message, parcel: Frames) -> bool:
+        """Whether it could be handed to a connection."""
+        if self.link is None:
+            return False
+        self._world.note(self.name, f"says {said(message)}")
+        return self._network.send(self.link, NEAR, codec.encode(message), parcel) is Delivery.SENT
+
+    def _plan_tick(self) -> None:
+        due_s = self.session.due_s
+        if due_s is None or not self.alive or (self._ticking_s is not None and self._ticking_s <= due_s):
+            return
+        self._ticking_s = due_s
+
+        def tick() -> None:
+            if self._ticking_s != due_s or not self.alive:
+                return  # planned anew since
+            self._ticking_s = None
+            self._follow(self.session.tick(self._world.now_s))
+
+        self._world.at(due_s, tick)
+
+    # --- training ---
+
+    def _train(self, train: Train) -> None:
+        seconds = self._up_to(self._manners.training_s)
+        fails, is_finite = (
+            self._rng.random() >= self._manners.failing,
+            self._rng.random() >= self._manners.non_finite,
+        )
+        self._world.after(seconds, lambda: self._trained(train, fails=not fails, is_finite=is_finite))
+
+    def _trained(self, train: Train, *, fails: bool, is_finite: bool) -> None:
+        task, run_id = train.task, train.welcome.run_id
+        if not self.alive or not self.session.wants(run_id, task.task_id):
+            return
+        if fails:
+            self._world.seen["tasks failed"] += 1
+            self._watcher.client_failed(self, task.task_id)
+            self._follow(self.session.failed(run_id, task.task_id, "the training diverged"))
+            return
+        update = update_of(task)
+        self._watcher.client_made(self, update)
+        self._world.note(self.name, f"made the update of task {task.task_id}")
+        parcel = vector(self.client_id, task.task_id, task.version)
+        if not is_finite:
+            parcel = [memoryview(np.full(NUMBERS, np.nan, dtype="<f4")).cast("B")]
+        self._follow(self.session.trained(run_id, update, parcel))
+
+
+def update_of(task: Task) -> Update:
+    """The header of a task's update."""
+    return Update(
+        task_id=task.task_id,
+        base_version=task.version,
+        kind="gradient",
+        num_examples=1,
+        steps=1,
+        loss=1.0,
+        learning_rate=task.learning_rate,
+        signature=task.signature,
+        payload_bytes=task.payload_bytes,
+    )
+
+
+def said(message: Message) -> str:
+    """A message in a transcript, short."""
+    match message:
+        case Task(task_id=task_id, version=version):
+            return f"task {task_id} on version {version}"
+        case Update(task_id=task_id):
+            return f"update {task_id}"
+        case Ack(task_id=task_id, outcome=outcome, reason=reason):
+            return f"ack {task_id} {outcome}{f' ({reason.value})' if reason else ''}"
+        case Welcome(version=version):
+            return f"welcome at version {version}"
+        case Error(reason=Reason() as reason, task_id=task_id):
+            return f"error {reason.value}{f' of task {task_id}' if task_id else ''}"
+        case _:
+            fields = " ".join(f"{name}={value}" for name, value in vars(message).items() if value is not None)
+            return f"{message.type} {fields}"

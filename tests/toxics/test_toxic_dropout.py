@@ -1,0 +1,218 @@
+"""`dropout`: clients that are not always there. Source: algorithms.md 4.4."""
+
+from dataclasses import replace
+from itertools import accumulate, chain
+from math import sqrt
+from pathlib import Path
+
+import pytest
+from scipy.stats import kstest
+
+from support.toxics import SEED, Written, draws, dues_s, message, passage, task, toxic
+from unstale.errors import UserError
+from unstale.seeds import Stream, stream
+from unstale.toxics.dropout import Dropout
+
+
+def dropout(**settings: object) -> Dropout:
+    made = toxic(type="dropout", **settings)
+    assert isinstance(made, Dropout)
+    return made
+
+
+# --- by rounds ---
+
+
+def test_a_task_is_declined_in_a_round_in_which_its_client_is_not_there() -> None:
+    way = passage({"type": "dropout", "p": 0.3})
+    for client_id in range(5):
+        for version in range(20):
+            flight = task(client_id=client_id, version=version)
+            is_there = stream(SEED, Stream.AVAILABILITY, client_id, version).random() < 0.3
+            assert way.send(flight) == (replace(flight, declined=not is_there),)
+
+
+def test_p_is_the_share_of_rounds_in_which_a_client_is_there() -> None:
+    way = passage({"type": "dropout", "p": 0.3})
+    there = sum(not way.send(task(version=version))[0].declined for version in range(5000))
+    assert abs(there - 1500) < 4 * sqrt(5000 * 0.3 * 0.7)
+
+
+@pytest.mark.parametrize(("p", "declined"), [(0.0, True), (1.0, False)])
+def test_never_and_always(p: float, declined: bool) -> None:
+    way = passage({"type": "dropout", "p": p})
+    assert all(way.send(task(version=version))[0].declined is declined for version in range(50))
+
+
+def test_a_task_that_is_sent_again_in_a_round_finds_the_same() -> None:
+    way = passage({"type": "dropout", "p": 0.5})
+    for version in range(30):
+        outcomes = {way.send(task(version=version, number=number))[0].declined for number in (1, 2, 3)}
+        assert len(outcomes) == 1
+
+
+def test_rounds_concern_nothing_but_tasks() -> None:
+    way = passage({"type": "dropout", "p": 0.0})
+    flights = [message(), message(type="heartbeat"), message(type="welcome", direction="down")]
+    assert dues_s(way, flights) == [[0.0]] * 3
+    assert not way.touched
+
+
+def test_a_declined_task_goes_no_further() -> None:
+    way = passage({"type": "dropout", "p": 0.0}, {"type": "drop"})
+    (out,) = way.send(task())
+    assert out.declined
+
+
+def test_of_two_dropouts_the_stricter_one_decides() -> None:
+    both = passage({"type": "dropout", "p": 0.7}, {"type": "dropout", "name": "stricter", "p": 0.4})
+    one = passage({"type": "dropout", "p": 0.4})
+    for version in range(100):
+        assert both.send(task(version=version)) == one.send(task(version=version))
+
+
+def test_each_client_has_a_p_of_its_own_drawn_uniformly() -> None:
+    by_rounds = dropout(p_min=0.4)
+    p = [by_rounds.probability(client_id, SEED) for client_id in range(2000)]
+    assert kstest(p, "uniform", args=(0.4, 0.6)).pvalue > 0.001
+    assert p[3] == stream(SEED, Stream.AVAILABILITY, 3).uniform(0.4, 1)
+
+
+def test_adversarial_means_that_who_holds_low_classes_is_rarely_there() -> None:
+    # p_i = 0.1 + 0.9 c_i / 9
+    population = Written([[0, 5], [9], [4, 7], [1, 2]])
+    settled = dropout(p_min=0.1, by="adversarial").settled(population)
+    assert [settled.probability(client_id, SEED) for client_id in range(4)] == pytest.approx(
+        [0.1, 1.0, 0.5, 0.2]
+    )
+
+
+def test_adversarial_with_other_numbers_of_classes() -> None:
+    settled = dropout(p_min=0.5, by="adversarial").settled(Written([[0], [1], [2]], classes=3))
+    assert [settled.probability(client_id, SEED) for client_id in range(3)] == [0.5, 0.75, 1.0]
+    with pytest.raises(UserError, match="at least 2 classes"):
+        dropout(p_min=0.5, by="adversarial").settled(Written([[0]], classes=1))
+
+
+def test_a_number_for_each_client() -> None:
+    by_rounds = dropout(p_by_client=[0.1, 0.9])
+    assert [by_rounds.probability(client_id, SEED) for client_id in (0, 1)] == [0.1, 0.9]
+    assert by_rounds.settled(Written([[0], [1]])) == by_rounds
+    with pytest.raises(UserError, match="p_by_client has 2 numbers, expected one for each of the 3 clients"):
+        by_rounds.settled(Written([[0], [1], [2]]))
+
+
+# --- in time, drawn ---
+
+
+def test_a_client_is_there_then_away_for_the_times_that_are_drawn() -> None:
+    in_time, its_draws = dropout(on_s=3.0, off_s=2.0), draws()
+    rngs = [draws().of_client(4, chapter) for chapter in (0, 1, 2)]
+    pairs = [
+        zip(rng.exponential(3.0, 64).tolist(), rng.exponential(2.0, 64).tolist(), strict=True) for rng in rngs
+    ]
+    lengths_s = list(chain.from_iterable(chain.from_iterable(pairs)))
+    ends_s = list(accumulate(lengths_s))
+    assert len(ends_s) == 3 * 2 * 64
+    for place, (end_s, length_s) in enumerate(zip(ends_s, lengths_s, strict=True)):
+        middle_s = end_s - length_s / 2
+        assert in_time.is_there(4, middle_s, its_draws) == (place % 2 == 0)
+    assert in_time.is_there(4, 0.0, its_draws)  # and back to the first chapter
+
+
+def test_it_is_there_for_its_share_of_the_time() -> None:
+    # 3 / (3 + 1) of 40,000 s: about 10,000 pairs of times, whose share has a deviation of about 0.003.
+    in_time, its_draws = dropout(on_s=3.0, off_s=1.0), draws()
+    there = sum(in_time.is_there(0, float(at_s), its_draws) for at_s in range(40_000))
+    assert abs(there / 40_000 - 0.75) < 4 * 0.004
+
+
+def test_what_enters_or_would_come_out_while_it_is_away_is_lost() -> None:
+    in_time = dropout(on_s=5.0, off_s=5.0)
+    way = passage({"type": "dropout", "on_s": 5.0, "off_s": 5.0}, {"type": "latency", "delay": 3.0})
+    lost = 0
+    for number in range(300):
+        sent_s = number / 4
+        there = [in_time.is_there(0, at_s, draws(name="dropout")) for at_s in (sent_s, sent_s + 3.0)]
+        assert len(way.send(message(number=number, sent_s=sent_s))) == all(there)
+        lost += not all(there)
+    assert 50 < lost < 290
+
+
+def test_clients_come_and_go_on_their_own() -> None:
+    in_time, its_draws = dropout(on_s=5.0, off_s=5.0), draws()
+    seen = {
+        tuple(in_time.is_there(client_id, float(at_s), its_draws) for at_s in range(50))
+        for client_id in range(20)
+    }
+    assert len(seen) == 20
+
+
+def test_it_is_there_when_the_toxic_begins() -> None:
+    in_time, its_draws = dropout(on_s=1000.0, off_s=5.0, start_s=90.0), draws()
+    early = dropout(on_s=1000.0, off_s=5.0)
+    assert all(in_time.is_there(client_id, 90.0, its_draws) for client_id in range(50))
+    for at_s in range(0, 5000, 100):
+        assert in_time.is_there(1, 90.0 + at_s, its_draws) == early.is_there(1, float(at_s), draws())
+
+
+# --- in time, recorded ---
+
+
+def recorded(folder: Path, *rows: str) -> str:
+    file = folder / "availability.csv"
+    file.write_text("\n".join(["client,start_s,end_s", *rows]) + "\n", encoding="utf-8")
+    return str(file)
+
+
+def test_a_trace_says_when_a_client_is_there(tmp_path: Path) -> None:
+    trace = recorded(tmp_path, "1,5,10", "0,0,4", "1,20.5,30")
+    way = passage({"type": "dropout", "trace": trace})
+    there = {
+        client_id: [at_s for at_s in range(40) if way.send(message(client_id=client_id, sent_s=float(at_s)))]
+        for client_id in (0, 1, 2)
+    }
+    assert there == {0: [0, 1, 2, 3], 1: [5, 6, 7, 8, 9, *range(21, 30)], 2: []}
+
+
+def test_a_trace_is_read_once(tmp_path: Path) -> None:
+    trace = recorded(tmp_path, "0,0,4")
+    in_time = dropout(trace=trace)
+    Path(trace).unlink()
+    assert in_time.is_there(0, 3.0, draws()) and not in_time.is_there(0, 4.0, draws())
+
+
+def test_every_client_that_it_applies_to_has_a_row(tmp_path: Path) -> None:
+    in_time = dropout(trace=recorded(tmp_path, "0,0,4", "2,0,9"))
+    population = Written([[0], [1], [2]])
+    assert in_time.settled(population, (0, 2)) == in_time
+    with pytest.raises(
+        UserError, match="trace has no row for client 1; add one, or set clients to those it has"
+    ):
+        in_time.settled(population)
+
+
+@pytest.mark.parametrize(
+    ("rows", "sentence"),
+    [
+        (["0,4,2"], "client 0 is there from 4 s to 2 s, expected an end after the start"),
+        (["0,0,5", "0,4,6"], "client 0 is there from 4 s, expected at least 5 s, sorted and without overlap"),
+        (
+            ["0,10,12", "0,4,6"],
+            "client 0 is there from 4 s, expected at least 12 s, sorted and without overlap",
+        ),
+        (["0,-1,2"], "client 0 is there from -1 s, expected at least 0 s, sorted and without overlap"),
+        (["0.5,1,2"], "line 2: client is 0.5, expected a whole number"),
+        (["0,1,2", "-1,1,2"], "client is -1, expected at least 0"),
+        (["0,1,2", "1,,2"], "line 3: start_s is '', expected a number"),
+        (["0,1,inf"], "line 2: end_s is inf, expected a finite number"),
+        (["0,1"], "line 2 has 2 cells, expected client,start_s,end_s"),
+        ([], "has no rows below its head, expected at least one"),
+    ],
+)
+def test_a_trace_that_is_not_in_order_is_refused(tmp_path: Path, rows: list[str], sentence: str) -> None:
+    trace = recorded(tmp_path, *rows)
+    with pytest.raises(UserError) as raised:
+        dropout(trace=trace)
+    assert str(raised.value).startswith(f"here (dropout): trace {trace}")
+    assert sentence in str(raised.value)

@@ -1,0 +1,104 @@
+"""What holds for every toxic that is registered; and that each of these laws can be broken."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+from typing_extensions import override
+
+from support.toxic_laws import (
+    LAWS,
+    ToxicClass,
+    a_message_meets_the_same_whatever_came_before_it,
+    a_toxicity_is_the_share_that_it_touches,
+    made,
+    messages_are_conserved_unless_it_says_that_it_destroys,
+    messages_that_keep_their_place_come_out_in_order,
+    nothing_comes_out_before_it_went_in,
+)
+from unstale.toxics import registry
+from unstale.toxics.draws import Draws
+from unstale.toxics.flight import Flight
+from unstale.toxics.registry import TOXICS
+from unstale.toxics.toxic import Toxic
+
+Law = Callable[[ToxicClass], None]
+
+over_all_toxics = pytest.mark.parametrize("toxic_class", TOXICS.values(), ids=TOXICS)
+
+
+@pytest.mark.parametrize("law", LAWS, ids=lambda law: law.__name__)
+@over_all_toxics
+def test_law(toxic_class: ToxicClass, law: Law) -> None:
+    law(toxic_class)
+
+
+@over_all_toxics
+def test_a_toxic_cannot_be_changed(toxic_class: ToxicClass) -> None:
+    toxic = made(toxic_class)
+    with pytest.raises(ValueError, match="frozen"):
+        toxic.toxicity = 0.5
+
+
+class Wrong(Toxic):
+    type = "wrong"
+
+
+class Loses(Wrong):
+    """Loses messages and does not say so."""
+
+    @override
+    def apply(self, flight: Flight, draws: Draws) -> tuple[Flight, ...]:
+        return ()
+
+
+class Hurries(Wrong):
+    """Lets messages out before they went in."""
+
+    @override
+    def apply(self, flight: Flight, draws: Draws) -> tuple[Flight, ...]:
+        return (flight.later(-1),)
+
+
+class Counts(Wrong):
+    """Delays a message by how many came before it."""
+
+    @override
+    def apply(self, flight: Flight, draws: Draws) -> tuple[Flight, ...]:
+        draws.kept[0] = draws.kept.get(0, 0) + 1
+        return (flight.later(draws.kept[0]),)
+
+
+class Overtakes(Wrong):
+    """Lets messages pass each other, which is for `reorder` alone."""
+
+    @override
+    def apply(self, flight: Flight, draws: Draws) -> tuple[Flight, ...]:
+        return (replace(flight.later(1), in_order=False),)
+
+
+class Tosses(Wrong):
+    """Tosses a coin of its own, besides its toxicity."""
+
+    @override
+    def apply(self, flight: Flight, draws: Draws) -> tuple[Flight, ...]:
+        is_touched = self.toxicity == 1 or draws.of_message(flight).random() < 0.5
+        return (flight.later(1),) if is_touched else (flight,)
+
+
+@pytest.mark.parametrize(
+    ("toxic_class", "law"),
+    [
+        (Loses, messages_are_conserved_unless_it_says_that_it_destroys),
+        (Hurries, nothing_comes_out_before_it_went_in),
+        (Counts, a_message_meets_the_same_whatever_came_before_it),
+        (Overtakes, messages_that_keep_their_place_come_out_in_order),
+        (Tosses, a_toxicity_is_the_share_that_it_touches),
+    ],
+)
+def test_a_law_finds_a_wrong_toxic(
+    toxic_class: ToxicClass, law: Law, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(registry.TOXICS, "wrong", toxic_class)
+    with pytest.raises(AssertionError):
+        law(toxic_class)
