@@ -1,7 +1,7 @@
 """100,000 clients in virtual time: rounds a second and memory, with a model of one parameter that costs nothing.
 
-What is left is the simulator's own work: the coordinator, times that are drawn for each task, messages, staging, and the
-learner. Seconds are the process's own.
+What is left is the simulator's own work: the coordinator, a time that is drawn for each task, messages, staging, and
+the learner. Seconds are the process's own.
 
     python -m benchmarks.simulation_scale [--quick]
 """
@@ -16,13 +16,14 @@ from typing import Any
 import torch
 
 from benchmarks import report
+from unstale.coordinator import events
 from unstale.coordinator.machine import Coordinator
 from unstale.coordinator.settings import CoordinatorSettings, SelectorSettings, TriggerSettings
 from unstale.learner.learner import Learner
 from unstale.learner.updates import Staging
 from unstale.policies import create
 from unstale.simulator.backends.backend import Backend, Computed, Job
-from unstale.simulator.simulation import Parts, Simulation
+from unstale.simulator.simulation import Observer, Parts, Simulation
 from unstale.toxics.delay import Exponential
 from unstale.toxics.device import Device, Devices
 from unstale.toxics.scenario import Conditions
@@ -68,14 +69,13 @@ def run(quick: bool = False) -> dict[str, Any]:
     """
     torch.set_num_threads(1)
     rounds = ROUNDS // 10 if quick else ROUNDS
-    simulation = _simulation(rounds)
     first_s: list[float] = []
 
-    def observe(*_: object) -> None:
-        if not first_s and simulation.version:
+    def observe(event: events.Event, _: object) -> None:
+        if isinstance(event, events.RoundApplied) and event.version == 1:
             first_s.append(time.process_time())
 
-    simulation._observe = observe
+    simulation = _simulation(rounds, observe)
     started_s = time.process_time()
     outcome = simulation.run()
     ended_s = time.process_time()
@@ -91,7 +91,7 @@ def run(quick: bool = False) -> dict[str, Any]:
     }
 
 
-def _simulation(rounds: int) -> Simulation:
+def _simulation(rounds: int, observe: Observer) -> Simulation:
     told = CoordinatorSettings(
         clients=CLIENTS,
         rounds=rounds,
@@ -120,7 +120,7 @@ def _simulation(rounds: int) -> Simulation:
         heartbeat_s=2.0,
         lease_s=10.0,
     )
-    return Simulation(parts, on_progress=lambda _: None)
+    return Simulation(parts, on_progress=lambda _: None, observe=observe)
 
 
 def markdown(figures: dict[str, Any]) -> str:
@@ -136,8 +136,8 @@ def markdown(figures: dict[str, Any]) -> str:
         ),
     ]
     return (
-        f"{figures['clients']:,} clients, {figures['rounds']:,} rounds of K = {figures['k']}, a model of one parameter, "
-        "exponential latencies, one thread.\n\n" + report.table(("", "measured", "budget"), rows)
+        f"{figures['clients']:,} clients, {figures['rounds']:,} rounds of K = {figures['k']}, a model of one "
+        "parameter, exponential latencies, one thread.\n\n" + report.table(("", "measured", "budget"), rows)
     )
 
 

@@ -8,13 +8,14 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from swarm.attempt import attempt
-from swarm.seed import FailureError, run
+from swarm.seed import FailureError, Report, run
 from unstale.client.session import ClientSession
 from unstale.coordinator.admission import TaskHistory
 from unstale.injector.core import Core
@@ -31,17 +32,20 @@ SEEDS = range(200)
 BATCH = 50
 MISTAKE_SEEDS = range(40)
 
+_attempt = cache(attempt)
+
 
 @pytest.mark.parametrize("first", SEEDS[::BATCH])
 def test_nothing_wrong_comes_of_faults_and_then_everybody_is_served(first: int) -> None:
-    failures = [said for said in map(attempt, range(first, first + BATCH)) if isinstance(said, str)]
+    failures = [said for said in map(_attempt, range(first, first + BATCH)) if isinstance(said, str)]
     assert not failures, "\n".join(failures)
 
 
 def test_the_seeds_have_something_of_everything() -> None:
     seen: Counter[str] = Counter()
-    for seed in range(40):
-        seen.update(run(seed).seen)
+    for outcome in map(_attempt, SEEDS[:BATCH]):
+        assert isinstance(outcome, Report)
+        seen.update(outcome.seen)
     wanted = ["crashes", "take-overs", "connections broken", "server restarts", "server sleeps", "strangers"]
     wanted += ["TaskLost", "TaskDeclined", "TaskFailed", "clients left", "rounds"]
     wanted += [
@@ -50,7 +54,7 @@ def test_the_seeds_have_something_of_everything() -> None:
     assert [name for name in wanted if not seen[name]] == []
 
 
-@pytest.mark.parametrize("hash_seed", ["0", "1", "77"])
+@pytest.mark.parametrize("hash_seed", ["0", "77"])
 def test_a_seed_is_the_same_to_the_letter_in_every_process(hash_seed: str) -> None:
     program = "from swarm.seed import run; print(*(run(seed).digest for seed in (3, 14)))"
     told = subprocess.run(
@@ -132,16 +136,6 @@ def _the_injector_loses_count(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Core, "_uncount", lambda *_: None)
 
 
-def _updates_are_dropped_when_greeting(patch: pytest.MonkeyPatch) -> None:
-    greet = ClientSession._greet
-
-    def forgetful(self: ClientSession, at_s: float) -> Any:
-        self._kept.clear()
-        return greet(self, at_s)
-
-    patch.setattr(ClientSession, "_greet", forgetful)
-
-
 @pytest.mark.parametrize(
     "mistake",
     [
@@ -153,6 +147,7 @@ def _updates_are_dropped_when_greeting(patch: pytest.MonkeyPatch) -> None:
         _acknowledged_before_it_is_judged,
         _nobody_is_superseded,
         _rows_of_a_round_change_places,
+        _an_owed_task_is_forgotten,
         _the_injector_loses_count,
     ],
 )

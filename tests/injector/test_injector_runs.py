@@ -1,6 +1,7 @@
 """Real servers and real clients with an injector between: invisible without toxics, survivable with all of them."""
 
 import threading
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -69,36 +70,33 @@ groups:
 """
 
 
-def test_a_run_survives_everything_at_once_and_counts_each_update_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_of_300_rounds_survives_everything_at_once_and_counts_each_update_once(tmp_path: Path) -> None:
     scenario = tmp_path / "all.yaml"
     scenario.write_text(SCENARIO)
     settings = small(
-        clients=4,
-        rounds=30,
-        trigger={"name": "k-async", "k": 2},
+        clients=8,
+        rounds=300,
+        trigger={"name": "k-async", "k": 4},
         scenario={"name": str(scenario)},
         server={"heartbeat_s": 0.05, "lease_s": 2.0, "retry_s": 0.1, "linger_s": 1.0},
     )
-    running = RunningServer(settings)
-    coordinator = running.server._exchange._coordinator
     rounds: list[actions.ApplyRound] = []
-    handle = coordinator.handle
+    received = 0
 
-    def watched(event: events.Event) -> list[actions.Action]:
-        made = handle(event)
-        rounds.extend(action for action in made if isinstance(action, actions.ApplyRound))
+    def observe(event: events.Event, following: Sequence[actions.Action]) -> None:
+        nonlocal received
+        rounds.extend(action for action in following if isinstance(action, actions.ApplyRound))
+        received += isinstance(event, events.UpdateArrived)
         invariants.check(coordinator)
-        return made
 
-    monkeypatch.setattr(coordinator, "handle", watched)
+    running = RunningServer(settings, observe=observe)
+    coordinator = running.server._exchange._coordinator
     with running:
         injector = injector_for(settings, running.address)
         clients = ClientProcess(
             server=injector.address,
             first=0,
-            count=4,
+            count=8,
             prepare=lambda welcome: workplace_of(welcome, settings),
             heartbeat_s=settings.server.heartbeat_s,
             linger_s=0.1,
@@ -107,14 +105,16 @@ def test_a_run_survives_everything_at_once_and_counts_each_update_once(
             passing = pool.submit(injector.run)
             training = pool.submit(clients.run)
             try:
-                outcome = running.end()
+                outcome = running.end(patience_s=240.0)
             finally:
                 clients.stop()
                 training.result(PATIENCE_S)
                 injector.stop()
                 numbers = passing.result(PATIENCE_S)
-    assert outcome.versions == len(rounds) == 30
+    assert outcome.versions == len(rounds) == 300
     counted = [contribution.task_id for taken in rounds for contribution in taken.contributions]
-    assert len(counted) == len(set(counted)) == outcome.updates["accepted"] - len(coordinator.pending)
-    assert all(numbers.faults[name] for name in ("drop", "duplicate", "reorder"))
+    assert len(counted) == len(set(counted)) == coordinator.aggregated
+    assert outcome.updates["accepted"] == coordinator.aggregated + len(coordinator.pending)
+    assert received == sum(outcome.updates.values())
+    assert all(numbers.faults[name] for name in ("drop", "duplicate", "reorder", "disconnect"))
     assert not [thread for thread in threading.enumerate() if thread.name in ("proxy", "relay")]

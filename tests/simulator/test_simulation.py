@@ -308,4 +308,4 @@ def test_the_whole_trace_is_the_same_under_every_hash_seed() -> None:
     said = [process.communicate()[0] for process in running]
     assert [process.returncode for process in running] == [0, 0, 0]
     assert said[0] == said[1] == said[2]
-    assert len(set(said[0].split())) == 3  # three triggers, three traces
+    assert len(set(said[0].split())) == 4  # four runs, four traces

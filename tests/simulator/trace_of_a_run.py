@@ -9,7 +9,7 @@ from unstale.coordinator import actions, events
 from unstale.simulator.assemble import simulation
 
 
-def digest(trigger: str, k: int | None) -> str:
+def digest(trigger: str, k: int | None, scenario: str | None = None) -> str:
     settings = small(
         clients=12,
         rounds=12,
@@ -18,6 +18,7 @@ def digest(trigger: str, k: int | None) -> str:
         trigger={"name": trigger, "k": k},
         selector={"name": "random", "size": 8},
         partition={"name": "dirichlet", "alpha": 0.3},
+        scenario={"name": scenario},
     )
     trace = hashlib.sha256()
 
@@ -29,7 +30,7 @@ def digest(trigger: str, k: int | None) -> str:
     return trace.hexdigest()
 
 
+RUNS = (("k-async", 3, None), ("k-sync", 5, None), ("buffered", 2, None), ("k-async", 3, "flaky"))
+
 if __name__ == "__main__":
-    sys.stdout.write(
-        " ".join(digest(name, k) for name, k in (("k-async", 3), ("k-sync", 5), ("buffered", 2)))
-    )
+    sys.stdout.write(" ".join(digest(*run) for run in RUNS))

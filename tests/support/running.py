@@ -9,6 +9,7 @@ import torch
 
 from unstale import flat
 from unstale.config import Settings
+from unstale.coordinator.actions import Observer
 from unstale.metrics.progress import Outcome, Progress
 from unstale.server.service import Server
 
@@ -41,10 +42,15 @@ def small(*, server: dict[str, Any] | None = None, **changes: Any) -> Settings:
 class RunningServer:
     """A server that runs while the context lasts. Left, it is stopped, and what it died of is raised."""
 
-    def __init__(self, settings: Settings, on_progress: Callable[[Progress], None] | None = None) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        on_progress: Callable[[Progress], None] | None = None,
+        observe: Observer | None = None,
+    ) -> None:
         self.progress: list[Progress] = []
         self._threads_before = torch.get_num_threads()  # a server sets it for the whole process
-        self.server = Server(settings, on_progress=on_progress or self.progress.append)
+        self.server = Server(settings, on_progress=on_progress or self.progress.append, observe=observe)
         self.address = self.server.address
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._outcome: Outcome | None = None
@@ -64,9 +70,9 @@ class RunningServer:
         if self._error is not None and error is None:
             raise self._error
 
-    def end(self) -> Outcome:
+    def end(self, patience_s: float = PATIENCE_S) -> Outcome:
         """Wait until the run is over."""
-        self._thread.join(PATIENCE_S)
+        self._thread.join(patience_s)
         assert not self._thread.is_alive(), "the run does not end"
         if self._error is not None:
             raise self._error

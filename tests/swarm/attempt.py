@@ -18,6 +18,8 @@ def attempt(seed: int) -> Report | str:
         return run(seed)
     except FailureError as failure:
         return failed(failure)
+    finally:
+        logging.disable(logging.NOTSET)
 
 
 def failed(failure: FailureError) -> str:

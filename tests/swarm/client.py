@@ -17,14 +17,18 @@ from unstale_proto.messages import Ack, Error, Message, Task, Update, Welcome
 NUMBERS = 3  # of a payload: whose update it is, of which task, from which version
 
 
+def _payload(numbers: Sequence[float]) -> list[memoryview]:
+    return [memoryview(np.array(numbers, dtype="<f4").tobytes())]
+
+
 def vector(client_id: int, task_id: int, base_version: int) -> list[memoryview]:
     """The payload of an update: who made it, of what."""
-    return [memoryview(np.array([client_id, task_id, base_version], dtype="<f4")).cast("B")]
+    return _payload([client_id, task_id, base_version])
 
 
 def model(version: int) -> list[memoryview]:
     """The payload of a task: which version it is."""
-    return [memoryview(np.full(NUMBERS, version, dtype="<f4")).cast("B")]
+    return _payload([version] * NUMBERS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -204,7 +208,7 @@ class Process:
         self._world.note(self.name, f"made the update of task {task.task_id}")
         parcel = vector(self.client_id, task.task_id, task.version)
         if not is_finite:
-            parcel = [memoryview(np.full(NUMBERS, np.nan, dtype="<f4")).cast("B")]
+            parcel = _payload([np.nan] * NUMBERS)
         self._follow(self.session.trained(run_id, update, parcel))
 
 

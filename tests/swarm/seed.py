@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from swarm.client import Process
 from swarm.injection import Injector
@@ -101,10 +102,7 @@ class Swarm:
         options, world = self.options, self.world
         world.note("swarm", options.words)
         for client_id in range(options.coordinator.clients):
-            world.at(
-                float(self._rng.random()) * options.first_s,
-                lambda client_id=client_id: self._start(client_id),
-            )
+            world.at(float(self._rng.random()) * options.first_s, partial(self._start, client_id))
         self._plan_chaos()
         while world.now_s < options.fault_s and world.events < FAULTY_EVENTS_MAX and not self.server.is_over:
             self._step()
@@ -201,7 +199,9 @@ class Swarm:
         told that it is over."""
         options, alive = self.options, [process for process in self._processes if process.alive]
         waited_s = 2 * options.heartbeat_s + 20 * options.delay_s
-        if options.coordinator.rounds == ENDLESS and options.linger_s >= waited_s and not self._may_damage:
+        # Nobody waits for a client whose queue was full when it was to be told.
+        waits = options.linger_s >= waited_s and options.queue_max > FEW_MESSAGES
+        if options.coordinator.rounds == ENDLESS and waits and not self._may_damage:
             assert all(process in self._told for process in alive), (
                 "the server has ended, and not everybody was told"
             )
@@ -226,6 +226,13 @@ class Swarm:
         self._processes.append(process)
         self._newest[client_id] = process
         self.world.seen["processes"] += 1
+
+    def _start_if_nobody(self, client_id: int) -> None:
+        """The last hello of a dead process may come after the first of a living one, and supersede it. Then there is
+        none, until people or their system start another."""
+        if not any(process.alive and process.client_id == client_id for process in self._processes):
+            self.world.seen["superseded by the dead"] += 1
+            self._start(client_id)
 
     def _dial(self, end: End) -> Link | None:
         assert isinstance(end, Process)
@@ -269,6 +276,8 @@ class Swarm:
             self._served.add(process.client_id)
         if isinstance(message, Stop):
             self._told.add(process)
+            if message.reason == "superseded" and not self._faulty:
+                self.world.after(RESTART_S, partial(self._start_if_nobody, process.client_id))
 
     def client_failed(self, process: Process, task_id: int) -> None:
         ledger = self._ledgers.get(process.run_id or "")

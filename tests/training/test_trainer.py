@@ -171,3 +171,15 @@ def test_a_client_evaluates_a_model_on_its_own_test_examples(digits):
 def test_where_the_test_set_is_not_shared_out_nobody_measures_anything(digits):
     trainer, base_d = a_trainer(digits, Sgd(steps=1))
     assert trainer.evaluate_own(1, base_d) is None
+
+
+@pytest.mark.parametrize(
+    ("training", "steps"),
+    [(Gradient(batch_size=4), 1), (Sgd(steps=3, batch_size=4), 3), (Sgd(epochs=2, batch_size=4), 6)],
+)
+def test_how_many_steps_a_task_takes_is_known_before_it_is_done(digits, training, steps):
+    # Ten examples in mini-batches of four: three steps an epoch.
+    model = FlatModel(models.build("logreg", digits.input_shape, digits.classes, seed=0))
+    trainer = Trainer(digits, [np.arange(10)], model, training, seed=0)
+    assert trainer.steps_of(0) == steps
+    assert trainer.train(0, 0, model.parameters_d.clone(), 0.1).steps == steps

@@ -209,15 +209,15 @@ class ScenarioSettings(Section):
 class SimulationSettings(Section):
     backend: Literal["auto", "loop", "processes", "vmap"] = Field(
         "auto",
-        description="How simulated clients are computed: one by one (loop), in processes beside this one, or in one "
-        "batch on the device (vmap); auto chooses by device and model.",
+        description="How simulated clients are computed: one by one (loop), in several processes, or in one batch on the "
+        "device (vmap), whose bits differ; auto takes the fastest with the same bits.",
     )
     processes: int | None = Field(
         None,
         ge=1,
         le=THREADS_MAX,
         json_schema_extra={"unit": "processes"},
-        description="How many, for simulation.backend processes; null for one a core.",
+        description="How many, this one among them; null for one a core.",
     )
 
 

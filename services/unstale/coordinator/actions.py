@@ -1,9 +1,10 @@
 """What the coordinator wants done. Orders, in the imperative, for the shell to carry out in this order."""
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from unstale.coordinator.events import UpdateArrived
+from unstale.coordinator.events import Event, UpdateArrived
 
 
 class Outcome(StrEnum):
@@ -140,3 +141,6 @@ Action = (
     | Evaluate
     | Finish
 )
+
+Observer = Callable[[Event, Sequence[Action]], None]
+"""Told of every event and what came of it, for tests and benchmarks."""

@@ -57,7 +57,7 @@ class Exchange:
     answered by a letter, in order. record: takes what is observed. welcome: for any client; id and version are filled
     in. learning_rate: eta_l of its tasks, and sent and frames: of version 0. dimension: d. evaluate_clients_every:
     rounds between evaluations by the clients. linger_s: how long clients have to say goodbye. on_progress: told of
-    every evaluation.
+    every evaluation. observe: told of every event and what came of it.
     """
 
     def __init__(
@@ -78,8 +78,10 @@ class Exchange:
         evaluate_clients_every: int | None,
         linger_s: float,
         on_progress: Callable[[Progress], None],
+        observe: actions.Observer | None = None,
     ) -> None:
         self._clock = clock
+        self._observe = observe
         self._coordinator = coordinator
         self._staging = staging
         self._compute = compute
@@ -320,7 +322,10 @@ class Exchange:
     # --- what the coordinator wants done ---
 
     def _handle(self, event: events.Event) -> None:
-        for action in self._coordinator.handle(event):
+        following = self._coordinator.handle(event)
+        if self._observe is not None:
+            self._observe(event, following)
+        for action in following:
             self._performers[type(action)](action)
         if self._coordinator.fruitless:
             self._give_up_if_hopeless()

@@ -13,6 +13,7 @@ import zmq
 
 from unstale.config import parts
 from unstale.config.settings import Settings
+from unstale.coordinator.actions import Observer
 from unstale.coordinator.machine import Coordinator
 from unstale.metrics import catalogue
 from unstale.metrics.progress import Outcome, Progress
@@ -35,10 +36,17 @@ class Server:
     """One run. Made: everything is checked, loaded and bound. `run`: it goes on until it is over.
 
     settings: as resolved. on_progress: told of every evaluation, in the exchange thread, which it must not keep.
+    observe: told of every event of the coordinator and what came of it, there too.
     Raises UserError for what the user can mend.
     """
 
-    def __init__(self, settings: Settings, *, on_progress: Callable[[Progress], None]) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        on_progress: Callable[[Progress], None],
+        observe: Observer | None = None,
+    ) -> None:
         sockets.require_libzmq()
         files.allow_connections(settings.clients, files_each=1)
         device = parts.set_up_device(settings)
@@ -87,6 +95,7 @@ class Server:
                 evaluate_clients_every=settings.evaluate_clients_every,
                 linger_s=settings.server.linger_s,
                 on_progress=on_progress,
+                observe=observe,
             )
             self._loop = Loop(self._socket, self._mailbox, self._exchange)
             if settings.server.http_address is not None:
