@@ -257,7 +257,7 @@ _SETTINGS = {
     },
     "drop": lambda rng, _: {"toxicity": _one_of(rng, [0.05, 0.2, 0.5])},
     "dropout": _dropout,
-    "slow": lambda rng, _: {"factor": _between(rng, 1.1, 4)},
+    "slow": lambda rng, _: {"factor": _between(rng, 1.1, 2.5)},
     "duplicate": lambda rng, _: {"copies": int(rng.integers(1, 3)), "after": _delay(rng)},
     "reorder": lambda rng, _: {"delay": _delay(rng)},
     "corrupt": lambda rng, _: {

@@ -19,7 +19,7 @@ from unstale.toxics.passage import Passage
 from unstale_proto.messages import Message, Stop, Task, Update
 
 FAULTY_EVENTS_MAX = 4_000  # as long as things go wrong, so that a quick run takes no longer than others
-EVENTS_MAX = 60_000  # of one seed
+EVENTS_MAX = 150_000  # of one seed
 RESTART_S = 1.0
 FEW_MESSAGES = 2  # a queue that an ack and a task fill
 
@@ -78,7 +78,7 @@ class Swarm:
         self._links: list[Link] = []
         self._faulty = True
         self._calm_since_s = math.inf
-        self._served: set[int] = set()  # clients, since then
+        self._served: set[Process] = set()  # since then
         self._told: set[Process] = set()  # that the run is over
         self.server = self._start_server()
         self.injector = Injector(
@@ -179,14 +179,19 @@ class Swarm:
             return True
         kept = any(task_id in process.unacknowledged for process, task_id in self._kept_then if process.alive)
         settings = self.options.coordinator
-        alive = [process.client_id for process in self._processes if process.alive]
+        alive = [process for process in self._processes if process.alive]
         return (
             self.server.is_alive
             and not kept
-            and sorted(alive) == list(range(settings.clients))
+            and sorted(process.client_id for process in alive) == list(range(settings.clients))
             # Those that are always there may be left out for good.
-            and (settings.selector.name == "availability" or len(self._served) == settings.clients)
+            and (self._leaves_some_out or all(process in self._served for process in alive))
         )
+
+    @property
+    def _leaves_some_out(self) -> bool:
+        """Whether the loop may never give a task to some of the clients."""
+        return self.options.coordinator.selector.name == "availability"
 
     def _all_is_over(self) -> bool:
         if not self.server.is_over:
@@ -201,7 +206,8 @@ class Swarm:
         waited_s = 2 * options.heartbeat_s + 20 * options.delay_s
         # Nobody waits for a client whose queue was full when it was to be told.
         waits = options.linger_s >= waited_s and options.queue_max > FEW_MESSAGES
-        if options.coordinator.rounds == ENDLESS and waits and not self._may_damage:
+        were_served = options.coordinator.rounds == ENDLESS and not self._leaves_some_out
+        if were_served and waits and not self._may_damage:
             assert all(process in self._told for process in alive), (
                 "the server has ended, and not everybody was told"
             )
@@ -273,7 +279,7 @@ class Swarm:
         if ledger is not None:
             ledger.client_heard(process, message, frames)
         if isinstance(message, Task) and self.ledger.given_s(message.task_id) >= self._calm_since_s:
-            self._served.add(process.client_id)
+            self._served.add(process)
         if isinstance(message, Stop):
             self._told.add(process)
             if message.reason == "superseded" and not self._faulty:

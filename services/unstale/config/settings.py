@@ -209,8 +209,8 @@ class ScenarioSettings(Section):
 class SimulationSettings(Section):
     backend: Literal["auto", "loop", "processes", "vmap"] = Field(
         "auto",
-        description="How simulated clients are computed: one by one (loop), in several processes, or in one batch on the "
-        "device (vmap), whose bits differ; auto takes the fastest with the same bits.",
+        description="How simulated clients are computed: one by one (loop), in several processes, or in one batch on "
+        "the device (vmap), whose bits differ; auto takes the fastest with the same bits.",
     )
     processes: int | None = Field(
         None,

@@ -1,0 +1,35 @@
+"""`unstale simulate`: what it tells of a scenario."""
+
+import json
+
+import pytest
+
+from unstale.cli import main
+
+SMALL = ["simulate", "--clients", "4", "--rounds", "6", "--k", "2", "--model", "logreg", "--device", "cpu"]
+
+
+def told(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    assert main.run([*SMALL, *arguments]) == 0
+    return capsys.readouterr().out
+
+
+def test_what_a_scenario_did_is_told_where_it_did_anything(capsys: pytest.CaptureFixture[str]) -> None:
+    said = told(capsys, "--scenario", "flaky")
+    assert " messages through the scenario, " in said
+    assert " lost" in said
+    assert "messages through" not in told(capsys)
+
+
+def test_it_is_told_to_programs_before_the_end(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = [
+        json.loads(line) for line in told(capsys, "--scenario", "availability-05", "--json").splitlines()
+    ]
+    assert [line["event"] for line in lines[-2:]] == ["traffic", "finished"]
+    assert lines[-2]["declined"] > 0
+    assert lines[-2]["lost"] == 0
+
+
+def test_an_unknown_scenario_is_told_in_a_sentence(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.run([*SMALL, "--scenario", "flakey"]) == 2
+    assert "unknown scenario 'flakey'; did you mean 'flaky'?" in capsys.readouterr().err
