@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check bench clean
+.PHONY: help demo test swarm check bench clean
 
 help:  ## List the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 12
@@ -15,6 +15,9 @@ demo: $(VENV)/.installed  ## Train one model with 20 clients over loopback socke
 
 test: $(VENV)/.installed-test  ## Run the tests
 	$(BIN)/python -m pytest
+
+swarm: $(VENV)/.installed-test  ## Play seeded runs: SEEDS=10000, or SEED=17 with its transcript
+	PYTHONPATH=tests $(BIN)/python -m swarm $(if $(SEED),--seed $(SEED) --verbose,--seeds $(or $(SEEDS),1000))
 
 check: $(VENV)/.installed-dev  ## Everything that must hold: ruff, import-linter, mypy --strict, tests
 	PATH="$(abspath $(BIN)):$$PATH" scripts/check

@@ -4,7 +4,7 @@ For each scenario and seed the same configuration runs once as processes (a serv
 over loopback) and once in virtual time. A two-sample Kolmogorov-Smirnov test compares the staleness of all updates that
 were aggregated. They agree when p > 0.01 in nine of ten seeds.
 
-    python -m benchmarks.scenario_agreement [--quick] [--plot FILE.png]
+    python -m benchmarks.scenario_agreement [--quick] [--plot FILE.png] [--store FILE.json]
 """
 
 import argparse
@@ -53,14 +53,20 @@ CASES = (
 )
 
 
-def run(quick: bool = False, plot: Path | None = None) -> list[dict[str, Any]]:
-    """One row a scenario and seed."""
+def run(quick: bool = False, plot: Path | None = None, store: Path | None = None) -> list[dict[str, Any]]:
+    """One row a scenario and seed. store: file of what went through sockets, taken from there when it is in it."""
+    kept: dict[str, list[int]] = json.loads(store.read_text()) if store is not None and store.exists() else {}
     seeds, rounds = (2, 40) if quick else (SEEDS, ROUNDS)
     rows, drawn = [], []
     for case in CASES:
         for seed in range(seeds):
             settings = settings_of(case, seed, rounds)
-            sockets, virtual = through_sockets(settings), in_simulation(settings)
+            name = f"{case.name} {seed} {rounds}"
+            if name not in kept:
+                kept[name] = through_sockets(settings)
+                if store is not None:
+                    store.write_text(json.dumps(kept))
+            sockets, virtual = kept[name], in_simulation(settings)
             rows.append(_row(case, seed, sockets, virtual))
             drawn.append((case, seed, sockets, virtual))
             print(json.dumps(rows[-1]), file=sys.stderr, flush=True)
@@ -207,8 +213,9 @@ def main() -> None:
     )
     parser.add_argument("--quick", action="store_true", help="two seeds, fewer rounds")
     parser.add_argument("--plot", type=Path, help="file for the histograms of seed 0")
+    parser.add_argument("--store", type=Path, help="file of what went through sockets, to go on from")
     arguments = parser.parse_args()
-    rows = run(arguments.quick, arguments.plot)
+    rows = run(arguments.quick, arguments.plot, arguments.store)
     headings = list(rows[0])
     cells = [
         [f"{value:.3g}" if isinstance(value, float) else str(value) for value in row.values()] for row in rows

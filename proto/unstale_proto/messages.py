@@ -156,6 +156,7 @@ class Task(Message):
 
     number: how many tasks this client was given before; with the client id it keys the task's random draws.
     learning_rate: eta_l, per step. evaluate: whether to measure the model on the client's own test examples too.
+    run_id: of its run, whose welcome may have been lost.
     """
 
     type: ClassVar[str] = "task"
@@ -166,6 +167,7 @@ class Task(Message):
     signature: Digest
     payload_bytes: PayloadBytes
     evaluate: bool | None = None
+    run_id: Token | None = None
 
 
 class Update(Message):

@@ -33,4 +33,10 @@ def stream(seed: int, purpose: Stream, *key: int) -> Generator:
 
     seed: the run's seed, >= 0. key: what the draw belongs to, as listed at `Stream`, each >= 0.
     """
-    return Generator(np.random.PCG64(np.random.SeedSequence(seed, spawn_key=(int(purpose), *key))))
+    try:  # the words that numpy would make of seed and spawn_key; 7 us less
+        words = np.array((seed, 0, 0, 0, int(purpose), *key), dtype=np.uint32)
+    except OverflowError:  # one of them is over 32 bits
+        sequence = np.random.SeedSequence(seed, spawn_key=(int(purpose), *key))
+    else:
+        sequence = np.random.SeedSequence(words)
+    return Generator(np.random.PCG64(sequence))

@@ -87,7 +87,13 @@ def to_round(
 
 
 def to_task(
-    action: actions.SendTask, *, learning_rate: float, signature: str, payload_bytes: int, evaluate: bool
+    action: actions.SendTask,
+    *,
+    learning_rate: float,
+    signature: str,
+    payload_bytes: int,
+    evaluate: bool,
+    run_id: str | None = None,
 ) -> Task:
     return Task(
         task_id=action.task_id,
@@ -97,6 +103,7 @@ def to_task(
         signature=signature,
         payload_bytes=payload_bytes,
         evaluate=evaluate or None,
+        run_id=run_id,
     )
 
 

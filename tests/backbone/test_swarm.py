@@ -128,8 +128,8 @@ def _rows_of_a_round_change_places(patch: pytest.MonkeyPatch) -> None:
 
 
 def _an_owed_task_is_forgotten(patch: pytest.MonkeyPatch) -> None:
-    heard_of = Outgoing.heard_of
-    patch.setattr(Outgoing, "heard_of", lambda self, client_id: (heard_of(self, client_id), None)[1])
+    owed_to = Outgoing.owed_to
+    patch.setattr(Outgoing, "owed_to", lambda self, client_id: (owed_to(self, client_id), None)[1])
 
 
 def _the_injector_loses_count(patch: pytest.MonkeyPatch) -> None:

@@ -282,6 +282,37 @@ def test_an_update_sent_again_waits_for_a_heartbeat_of_its_own() -> None:
     assert session.received(Heartbeat(number=1, version=0), [], 4.2) == []
 
 
+def test_a_task_of_a_run_whose_welcome_was_lost_is_ignored() -> None:
+    session = session_that_is_in()
+    session.received(Error(reason=Reason.HELLO_FIRST), [], 1.0)
+    of_another = task(1).model_copy(update={"run_id": "2" * 32})
+    assert session.received(of_another, MODEL, 1.1) == []
+    of_this = task(1).model_copy(update={"run_id": RUN})
+    assert session.received(of_this, MODEL, 1.2) == [Train(welcome=welcome(), task=of_this, parcel=MODEL)]
+
+
+def test_an_update_is_sent_again_when_a_later_one_is_acknowledged_before_it() -> None:
+    session = session_with_an_update_sent()
+    session.received(task(2), MODEL, 1.5)
+    session.trained(RUN, update(2), DELTA)
+    instructions = session.received(Ack(task_id=2, outcome="accepted", first_outcome="accepted"), [], 2.0)
+    assert instructions == [
+        Settle(run_id=RUN, number=0, accepted=True),
+        Send(message=update(1), parcel=DELTA),
+    ]
+
+
+def test_an_ack_that_may_be_of_an_earlier_copy_proves_nothing_about_what_left_in_between() -> None:
+    session = session_with_an_update_sent()
+    session.received(task(2), MODEL, 1.5)
+    session.trained(RUN, update(2), DELTA)
+    session.tick(2.0)
+    session.received(Heartbeat(number=0, version=0), [], 2.1)  # both are sent again, in their order
+    assert session.received(Ack(task_id=1, outcome="accepted", first_outcome="accepted"), [], 2.2) == [
+        Settle(run_id=RUN, number=0, accepted=True)
+    ]
+
+
 def test_after_a_lost_connection_it_greets_naming_what_it_holds_and_resends() -> None:
     session = session_with_an_update_sent()
     session.received(task(2), MODEL, 1.5)

@@ -53,3 +53,21 @@ def test_a_forgotten_client_must_say_hello_again_and_supersedes_nobody() -> None
     sessions.forget(0)  # twice is once
     assert sessions.client_of(b"a") is None
     assert sessions.admit(0, OTHER, b"b") is None
+
+
+def test_a_process_that_was_superseded_stays_so() -> None:
+    sessions = Sessions(clients=3)
+    sessions.admit(0, ONE, b"a")
+    assert not sessions.is_superseded(0, ONE)
+    sessions.admit(0, OTHER, b"b")
+    assert sessions.is_superseded(0, ONE)
+    assert not sessions.is_superseded(0, OTHER)
+    assert not sessions.is_superseded(1, ONE)
+
+
+def test_a_process_whose_connection_was_forgotten_is_superseded_as_well() -> None:
+    sessions = Sessions(clients=3)
+    sessions.admit(0, ONE, b"a")
+    sessions.forget(0)
+    sessions.admit(0, OTHER, b"b")
+    assert sessions.is_superseded(0, ONE)

@@ -10,7 +10,7 @@ from swarm.network import Frames, Link
 from swarm.options import OUT_OF_ORDER
 from swarm.world import World
 from unstale.coordinator import actions, events, invariants
-from unstale.coordinator.admission import REMEMBERED_TASKS
+from unstale.coordinator.admission import REMEMBERED_VERDICTS
 from unstale.coordinator.machine import Coordinator
 from unstale.coordinator.settings import CoordinatorSettings
 from unstale.server.commands import ApplyCommand
@@ -19,7 +19,7 @@ from unstale_proto import codec, limits
 from unstale_proto.errors import Reason, RemoteContractError
 from unstale_proto.messages import Ack, Hello, Task, Update
 
-UNHEARD_MAX = 2
+UNHEARD_MAX = 1
 
 
 class Watched(Coordinator):
@@ -192,7 +192,7 @@ class Ledger:
     def _check_forgotten_verdict(self, task_id: int, ack: Ack) -> None:
         """A verdict that is forgotten may be told wrong, but never counts twice."""
         newer = (max(self._given_to(self._given[task_id].client_id)) - task_id) // self.clients
-        assert newer >= REMEMBERED_TASKS and ack.reason in (Reason.EXPIRED_TASK, Reason.RUN_FINISHED), (
+        assert newer >= REMEMBERED_VERDICTS and ack.reason in (Reason.EXPIRED_TASK, Reason.RUN_FINISHED), (
             f"task {task_id} is accepted, and its client is told {said(ack)}"
         )
         self._world.seen["verdicts forgotten"] += 1

@@ -233,13 +233,6 @@ class Swarm:
         self._newest[client_id] = process
         self.world.seen["processes"] += 1
 
-    def _start_if_nobody(self, client_id: int) -> None:
-        """The last hello of a dead process may come after the first of a living one, and supersede it. Then there is
-        none, until people or their system start another."""
-        if not any(process.alive and process.client_id == client_id for process in self._processes):
-            self.world.seen["superseded by the dead"] += 1
-            self._start(client_id)
-
     def _dial(self, end: End) -> Link | None:
         assert isinstance(end, Process)
         link = self.injector.dial(end.client_id, end) if self.options.injector else self._dial_server(end)
@@ -282,8 +275,6 @@ class Swarm:
             self._served.add(process)
         if isinstance(message, Stop):
             self._told.add(process)
-            if message.reason == "superseded" and not self._faulty:
-                self.world.after(RESTART_S, partial(self._start_if_nobody, process.client_id))
 
     def client_failed(self, process: Process, task_id: int) -> None:
         ledger = self._ledgers.get(process.run_id or "")

@@ -73,12 +73,14 @@ Instruction = Send | Train | Settle | Retire
 @dataclass(slots=True)
 class _Kept:
     """An update that is not acknowledged. number: of its task. beat: number of the first heartbeat that left after it
-    did."""
+    did. first_sent, last_sent: places of its sendings among all, None before the first."""
 
     number: int
     update: Update
     parcel: Parcel
     beat: int
+    first_sent: int | None = None
+    last_sent: int | None = None
 
 
 class ClientSession:
@@ -97,6 +99,7 @@ class ClientSession:
         self._newest_task_id = 0
         self._has_newest = False  # it came, and was not given back
         self._kept: dict[int, _Kept] = {}
+        self._sendings = 0  # of updates
         self._beats = 0
         self._heard_beat: int | None = None
         self._version = 0
@@ -154,13 +157,13 @@ class ClientSession:
         if not self.wants(run_id, update.task_id):
             return []
         assert self._task is not None
-        self._kept[update.task_id] = _Kept(self._task.number, update, parcel, self._beats)
+        kept = self._kept[update.task_id] = _Kept(self._task.number, update, parcel, self._beats)
         self._task = None
         if len(self._kept) == limits.HOLDING_MAX:
             del self._kept[
                 min(self._kept)
             ]  # a server that gave so many tasks since has long taken this one back
-        return [Send(message=update, parcel=parcel)] if self.state is State.IN else []
+        return self._send_kept([kept]) if self.state is State.IN else []
 
     def failed(self, run_id: str, task_id: int, message: str) -> list[Instruction]:
         """A task of this run cannot be done, and goes back. While away that needs no word: the next hello does not
@@ -234,6 +237,8 @@ class ClientSession:
 
     def _given(self, task: Task, parcel: Parcel) -> list[Instruction]:
         assert self._welcome is not None
+        if task.run_id not in (None, self._welcome.run_id):
+            return []  # of a run whose welcome was lost: its server finds that this was, too
         if task.task_id <= self._newest_task_id:
             return []  # a copy of one that was given before
         try:
@@ -253,7 +258,18 @@ class ClientSession:
             return []
         assert self._welcome is not None
         accepted = ack.first_outcome == "accepted"
-        return [Settle(run_id=self._welcome.run_id, number=kept.number, accepted=accepted)]
+        settle = Settle(run_id=self._welcome.run_id, number=kept.number, accepted=accepted)
+        return [settle, *self._send_passed_over(kept)]
+
+    def _send_passed_over(self, acknowledged: _Kept) -> list[Instruction]:
+        """Send again what left before an update that is acknowledged now: verdicts come in order, so it was lost, or
+        its verdict was."""
+        if self.state is not State.IN or acknowledged.first_sent is None:
+            return []
+        before = acknowledged.first_sent
+        return self._send_kept(
+            [kept for kept in self._kept.values() if kept.last_sent is not None and kept.last_sent < before]
+        )
 
     def _send_lost(self, beat: int) -> list[Instruction]:
         return self._send_kept([kept for kept in self._kept.values() if kept.beat <= beat])
@@ -261,6 +277,9 @@ class ClientSession:
     def _send_kept(self, updates: list[_Kept]) -> list[Instruction]:
         for kept in updates:
             kept.beat = self._beats
+            kept.last_sent = self._sendings
+            kept.first_sent = self._sendings if kept.first_sent is None else kept.first_sent
+            self._sendings += 1
         return [Send(message=kept.update, parcel=kept.parcel) for kept in updates]
 
     def _stopped(self, stop: Stop, at_s: float) -> list[Instruction]:

@@ -9,11 +9,10 @@ from dataclasses import dataclass
 from unstale.coordinator.actions import Outcome, Reason
 from unstale.coordinator.events import UpdateArrived
 
-REMEMBERED_TASKS = 4
-"""Verdicts kept for each client. It works on one task at a time and repeats an update only until it is
-answered, so a repeat is of its last task or the one before; the other two are for copies that the network
-holds back. The verdict on an older task is forgotten and a copy of its update is rejected as expired: it
-still counts once."""
+REMEMBERED_VERDICTS = 4
+"""Kept for each client. It works on one task at a time, and repeats an update as soon as a later one is acknowledged
+before it, so a repeat is of its last judged task or the one before; the other two are for copies that the network holds
+back. An older verdict is forgotten, and a copy of that update is rejected as expired: it still counts once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +41,7 @@ class TaskHistory:
     def __init__(self, client_id: int, clients: int) -> None:
         self._client_id = client_id
         self._clients = clients
-        self._verdicts: list[Verdict | None] = [None] * REMEMBERED_TASKS
+        self._verdicts: dict[int, Verdict] | None = None  # by number; made with the first
         self.given = 0
         self.open_id: int | None = None
 
@@ -50,7 +49,6 @@ class TaskHistory:
         """Open the next task; its id."""
         assert self.open_id is None, f"client {self._client_id} already has task {self.open_id}"
         self.open_id = self.given * self._clients + self._client_id + 1
-        self._verdicts[self.given % REMEMBERED_TASKS] = None
         self.given += 1
         return self.open_id
 
@@ -60,17 +58,17 @@ class TaskHistory:
         return number if owner == self._client_id and 0 <= number < self.given else None
 
     def verdict_on(self, number: int) -> Verdict | None:
-        """The verdict on a task's update; None when none came, or so long ago that it is forgotten."""
-        return self._verdicts[number % REMEMBERED_TASKS] if self._remembers(number) else None
+        """The verdict on a task's update; None when none came, or so many ago that it is forgotten."""
+        return None if self._verdicts is None else self._verdicts.get(number)
 
     def record(self, number: int, verdict: Verdict) -> None:
-        """Remember the first verdict on a task for as long as verdicts are remembered."""
-        if self._remembers(number):
-            assert self._verdicts[number % REMEMBERED_TASKS] is None, "the first verdict on a task stands"
-            self._verdicts[number % REMEMBERED_TASKS] = verdict
-
-    def _remembers(self, number: int) -> bool:
-        return number >= self.given - REMEMBERED_TASKS
+        """Remember the first verdict on a task, unless there are so many on later ones that it would be forgotten."""
+        if self._verdicts is None:
+            self._verdicts = {}
+        assert number not in self._verdicts, "the first verdict on a task stands"
+        self._verdicts[number] = verdict
+        if len(self._verdicts) > REMEMBERED_VERDICTS:
+            del self._verdicts[min(self._verdicts)]
 
 
 def judge(

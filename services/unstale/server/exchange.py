@@ -96,6 +96,7 @@ class Exchange:
             wire,
             self._sessions,
             frames=frames,
+            run_id=welcome.run_id,
             signature=welcome.signature,
             learning_rate=learning_rate,
             wanted=self._own_evaluations.wanted,
@@ -143,7 +144,7 @@ class Exchange:
     def due_s(self) -> float | None:
         """When `fire_timers` has something to do next, if nothing happens before; None is never."""
         due_s = min(self._timers.values(), default=None)
-        if self._finish is not None:
+        if self._finish is not None and not self._commands_open:
             leave_s = self._finished_s + self._linger_s
             due_s = leave_s if due_s is None else min(due_s, leave_s)
         return due_s
@@ -222,6 +223,9 @@ class Exchange:
         """A message came in over a connection. frames: its payload, not needed after the call."""
         try:
             message = codec.decode(header)
+            speaker = self._sessions.client_of(route)
+            if speaker is not None:
+                self._outgoing.heard_of(speaker)
             if isinstance(message, Hello):
                 self._admit(route, message)
             elif isinstance(message, Error):
@@ -235,7 +239,7 @@ class Exchange:
 
     def _pay_what_is_owed(self, route: bytes) -> None:
         client_id = self._sessions.client_of(route)
-        owed = None if client_id is None else self._outgoing.heard_of(client_id)
+        owed = None if client_id is None else self._outgoing.owed_to(client_id)
         if owed is not None and self._coordinator.awaits(owed.client_id, owed.task_id):
             self._send_task(owed)
 
@@ -259,6 +263,9 @@ class Exchange:
         if self._finish is not None:
             self._outgoing.send(route, translate.to_stop(self._finish))
             return
+        if self._sessions.is_superseded(hello.client_id, hello.session):
+            self._outgoing.send(route, Stop(reason="superseded", version=self._coordinator.version))
+            return
         same_connection = self._sessions.is_said_again(hello.client_id, hello.session, route)
         superseded = self._sessions.admit(hello.client_id, hello.session, route)
         if not same_connection:
@@ -271,7 +278,13 @@ class Exchange:
                 update={"client_id": hello.client_id, "version": self._coordinator.version}
             ),
         )
+        self._outgoing.heard_of(hello.client_id)
         self._handle(translate.to_client_joined(hello, self._clock(), same_connection=same_connection))
+        for task_id in hello.holding:
+            if not same_connection and self._coordinator.awaits(hello.client_id, task_id):
+                self._proof.sent(
+                    hello.client_id, task_id
+                )  # it came; should it be given back, that may be lost
 
     def _attend(self, route: bytes, message: Message, frames: Sequence[memoryview]) -> None:
         client_id = self._sessions.client_of(route)

@@ -27,6 +27,7 @@ class Outgoing:
         sessions: Sessions,
         *,
         frames: Sequence[memoryview],
+        run_id: str,
         signature: str,
         learning_rate: float,
         wanted: Callable[[int, int], bool],
@@ -34,6 +35,7 @@ class Outgoing:
     ) -> None:
         self._wire = wire
         self._sessions = sessions
+        self._run_id = run_id
         self._signature = signature
         self._learning_rate = learning_rate
         self._wanted = wanted
@@ -66,13 +68,17 @@ class Outgoing:
             signature=self._signature,
             payload_bytes=self.payload_bytes,
             evaluate=self._wanted(action.client_id, action.version),
+            run_id=self._run_id,
         )
         return self.send(route, task, self._frames_of[action.version])
 
-    def heard_of(self, client_id: int) -> actions.SendTask | None:
-        """Something came from a client: the task that it is owed, to be given now if it is still awaited."""
+    def heard_of(self, client_id: int) -> None:
+        """Something came from a client: it may be sent a model again."""
         self._unheard.discard(client_id)
-        return self._owed.pop(client_id, None)
+
+    def owed_to(self, client_id: int) -> actions.SendTask | None:
+        """The task that a client is owed, to be given if it may be sent a model, and if the task is still awaited."""
+        return None if client_id in self._unheard else self._owed.pop(client_id, None)
 
     def tell(self, client_id: int, message: Message) -> bool:
         """Send a message to a client, if it can be reached."""

@@ -5,7 +5,10 @@ choose an id for itself, but none of those that the socket gives: they begin wit
 connection at a time: the newest hello wins.
 """
 
+from collections import deque
 from dataclasses import dataclass, field
+
+SUPERSEDED_KEPT = 4  # processes that spoke for one client before; a hello of theirs may still be under way
 
 
 @dataclass(slots=True)
@@ -17,6 +20,12 @@ class Sessions:
     _client_of: dict[bytes, int] = field(default_factory=dict)
     _token_of: dict[int, str] = field(default_factory=dict)
     _cut_off: set[int] = field(default_factory=set)
+    _last_token_of: dict[int, str] = field(default_factory=dict)  # also of clients that are forgotten
+    _superseded: dict[int, deque[str]] = field(default_factory=dict)
+
+    def is_superseded(self, client_id: int, token: str) -> bool:
+        """Whether another process has taken this client over from the one that now says hello again, late."""
+        return token in self._superseded.get(client_id, ())
 
     def admit(self, client_id: int, token: str, route: bytes) -> bytes | None:
         """Let `route` speak for the client from now on.
@@ -30,6 +39,10 @@ class Sessions:
             self._forget(spoke_for)
         before = self._route_of.get(client_id)
         same_process = self._token_of.get(client_id) == token
+        last = self._last_token_of.get(client_id, token)
+        if last != token:
+            self._superseded.setdefault(client_id, deque(maxlen=SUPERSEDED_KEPT)).append(last)
+        self._last_token_of[client_id] = token
         if before is not None:
             del self._client_of[before]
         self._route_of[client_id] = route
