@@ -4,6 +4,7 @@ import io
 import json
 import os
 import queue
+import re
 import signal
 import socket
 import sys
@@ -228,6 +229,21 @@ def test_the_demo_ends_with_the_sentence_of_a_process_that_fails(whose: str, tmp
         assert command.end() == 2
         assert command.errors().startswith(f"unstale: {sentence}")
         assert command.errors().count("\n") == 1
+
+
+@pytest.mark.slow
+@pytest.mark.network
+def test_with_a_scenario_an_injector_stands_between_and_tells_what_it_does() -> None:
+    with Command(
+        *SMALL, "--rounds", "10", "--evaluate-every", "2", "--scenario", "satellite", "--json"
+    ) as command:
+        result = command.fact()
+        assert result["versions"] == 10
+        assert command.end() == 0
+        shown = " ".join(command.errors().split())
+        assert "trigger async, scenario satellite" in shown
+        # At 300 ms a message and more, ten rounds take long enough for it to have told something.
+        assert re.search(r"\d+ up, \d+ down, held up 0\.\d+ s on average; .* touched: .*\d+ latency", shown)
 
 
 @pytest.mark.slow

@@ -216,7 +216,7 @@ WRONG_FILES = {
         "FILE, line 3: unknown key 'warm' in training.schedule; did you mean 'warmup'?"
     ),
     "scenario: lte": "FILE, line 1: scenario is 'lte', expected a mapping of keys",
-    "scenario: {time_scale: 0}": "FILE, line 1: scenario.time_scale is 0, expected a number > 0 and <= 1,000,000",
+    "scenario: {time_scale: 0}": "FILE, line 1: scenario.time_scale is 0, expected a number from 0.0001 to 1,000,000",
     "injector: {in_flight_bytes_max: 5}": (
         "FILE, line 1: injector.in_flight_bytes_max is 5, expected a whole number from 1,048,576 to 1,099,511,627,776"
     ),

@@ -228,17 +228,27 @@ def test_an_unknown_name_is_told_with_the_nearest() -> None:
     )
 
 
+WRITTEN_OUT = (
+    "this is not plain YAML: anchors (&), aliases (*) and tags (!) are not read, write everything out"
+)
+
+
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
         ("", " is empty, expected a list of groups"),
         ("# only a comment\n", " is empty, expected a list of groups"),
         ("- 1", " holds no scenario, expected the keys description and groups"),
-        ("groups: [", ", line 1: this is not YAML: expected the node content, but found '<stream end>'"),
-        ("groups:\n- {name: a}\ngroups: []", ", line 3: this is not YAML: key 'groups' is given twice"),
+        (
+            "groups: [",
+            ", line 1: this is not plain YAML: expected the node content, but found '<stream end>'",
+        ),
+        ("groups:\n- {name: a}\ngroups: []", ", line 3: this is not plain YAML: key 'groups' is given twice"),
         ("groups: [{name: a, toxics: [{type: drop, type: drop}]}]", "type' is given twice"),
-        ("groups: 2026-99-99", ": this is not YAML: month must be in 1..12"),
-        ("groups: *nowhere", ", line 1: this is not YAML: found undefined alias 'nowhere'"),
+        ("groups: 2026-99-99", ": this is not plain YAML: month must be in 1..12"),
+        ("groups: &a\n- *a", f", line 1: {WRITTEN_OUT}"),
+        ("description: d\ngroups:\n- *nowhere", f", line 3: {WRITTEN_OUT}"),
+        ("groups: !!timestamp x", f", line 1: {WRITTEN_OUT}"),
         ("[" * 5000, ": mappings lie too deep in one another"),
         (
             "groups: [{name: g, clients: [20]}]",
@@ -252,6 +262,14 @@ def test_an_unknown_name_is_told_with_the_nearest() -> None:
             "groups: [{name: g, toxics: [{type: dropout, trace: none.csv}]}]",
             ", group g, toxic 1 (dropout): trace FOLDER/none.csv cannot be read: No such file or directory",
         ),
+        (
+            "groups: [{name: g, toxics: [{type: dropout, trace: '~nobody-at-all/a.csv'}]}]",
+            ", group g, toxic 1 (dropout): trace FOLDER/~nobody-at-all/a.csv cannot be read: No such file or directory",
+        ),
+        (
+            'groups: [{name: g, toxics: [{type: dropout, trace: "~\\0"}]}]',
+            ", group g, toxic 1 (dropout): trace is 'FOLDER/~\\x00', expected a path that can be printed on a line",
+        ),
     ],
 )
 def test_a_mistake_in_a_file_is_one_sentence_that_names_it(text: str, sentence: str, tmp_path: Path) -> None:
@@ -260,6 +278,22 @@ def test_a_mistake_in_a_file_is_one_sentence_that_names_it(text: str, sentence: 
     assert said.startswith(f"scenario {file}")
     assert sentence.replace("FOLDER", str(tmp_path)) in said
     assert "\n" not in said
+
+
+def test_a_home_that_nobody_has_is_one_sentence() -> None:
+    assert refused("~nobody-at-all/a.yaml") == (
+        "cannot read scenario ~nobody-at-all/a.yaml: no such file or directory"
+    )
+
+
+def test_a_time_scale_that_a_scenario_does_not_allow_is_one_sentence(tmp_path: Path) -> None:
+    file = as_file(tmp_path, "groups: [{name: g, toxics: [{type: dropout, on_s: 60, off_s: 0.5}]}]")
+    with pytest.raises(UserError) as raised:
+        conditions(settings_of(file, time_scale=1e-3))
+    assert str(raised.value) == (
+        f"scenario {file}, group g, toxic 1 (dropout), its times multiplied by scenario.time_scale 0.001: "
+        "off_s is 0.0005, expected at least 0.001"
+    )
 
 
 def test_a_trace_with_a_gap_is_one_sentence(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -93,7 +94,7 @@ class Injecting:
 
     def numbers(self) -> Numbers:
         """How it stands now."""
-        from unstale.injector.proxy import ask
+        from unstale.injector.errands import ask
 
         assert self.injector._proxy is not None
         numbers: Numbers = ask(self.injector._mailbox, self.injector._proxy.numbers)
@@ -164,7 +165,9 @@ def inject(server: ScriptedServer, tmp_path: Path) -> Iterator[Inject]:
             name = None
             if toxics:
                 file = tmp_path / "scenario.yaml"
-                file.write_text(yaml.safe_dump({"groups": [{"name": "all", "toxics": list(toxics)}]}))
+                file.write_text(
+                    yaml.safe_dump({"groups": [{"name": "all", "toxics": list(map(deepcopy, toxics))}]})
+                )
                 name = str(file)
             section = {
                 "address": "tcp://127.0.0.1:0",

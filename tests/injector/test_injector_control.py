@@ -10,6 +10,7 @@ import pytest
 from support.running import PATIENCE_S
 from support.scrape import families, get, sample
 from unstale.injector.control import BODY_BYTES_MAX
+from unstale.injector.inventory import Inventory
 from unstale_proto.messages import Bye, Heartbeat
 
 pytestmark = pytest.mark.network
@@ -114,6 +115,99 @@ def test_other_mistakes_have_statuses_of_their_own(inject: Any) -> None:
     page = ask(injecting, "POST", "/toxics", {"type": "drop"}, Origin="http://example.com")
     assert page.status == 403
     assert ask(injecting, "GET", "/toxics").said == []
+
+
+def test_a_delay_set_by_mistake_is_undone(inject: Any) -> None:
+    injecting = inject()
+    client = injecting.joined()
+    for method, path, body in (
+        ("DELETE", "/toxics/latency", None),
+        ("PATCH", "/toxics/latency", {"delay": 0.0}),
+        ("POST", "/reset", None),
+    ):
+        ask(injecting, "POST", "/reset")
+        ask(injecting, "POST", "/toxics", {"type": "latency", "delay": 3_600_000})
+        said = [Heartbeat(number=number, version=0) for number in range(3)]
+        for message in said:
+            client.say(message)
+        injecting.until(lambda numbers: numbers.in_flight_messages == 3)
+        assert ask(injecting, method, path, body).status == 200
+        client.say(Bye())
+        assert [injecting.server.hears_any() for _ in range(4)] == [*said, Bye()]
+
+
+def test_no_request_ends_the_injector(inject: Any, monkeypatch: pytest.MonkeyPatch, caplog: Any) -> None:
+    injecting = inject()
+    client = injecting.joined()
+    assert ask(injecting, "POST", "/blackout", {"seconds": 10**400}).status == 400
+
+    def fails(_: object) -> None:
+        raise OverflowError("int too large to convert to float")
+
+    with monkeypatch.context() as broken:
+        broken.setattr("unstale.injector.proxy.Proxy.numbers", fails)
+        answer = ask(injecting, "GET", "/state")
+    sentence = "this could not be carried out; the injector's log says why"
+    assert (answer.status, answer.said) == (500, {"error": sentence})
+    assert "int too large" in caplog.text
+    client.say(Bye())
+    assert injecting.server.hears_any() == Bye()
+
+
+def test_changes_are_worked_out_aside_from_the_messages(inject: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    injecting = inject()
+    client = injecting.joined()
+    add = Inventory.add
+
+    def slowly(inventory: Inventory, entry: Any) -> str:
+        client.say(Bye())  # passes while the change is in the making
+        assert injecting.server.hears_any() == Bye()
+        return add(inventory, entry)
+
+    monkeypatch.setattr(Inventory, "add", slowly)
+    assert ask(injecting, "POST", "/toxics", {"type": "drop"}).status == 201
+
+
+def test_bytes_that_wait_are_left_alone_by_changes_of_messages(
+    inject: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    injecting = inject(tcp=True)
+    changes: list[Any] = []
+    monkeypatch.setattr(injecting.injector._relay, "change", changes.append)
+    ask(injecting, "POST", "/toxics", {"type": "drop"})
+    assert changes == []
+    ask(injecting, "POST", "/toxics", {"type": "bandwidth", "bytes_per_s": 1e6, "layer": "tcp"})
+    assert [[one.toxic.type for one in toxics] for toxics in changes] == [["bandwidth"]]
+
+
+def test_a_name_used_again_begins_to_count_again(inject: Any) -> None:
+    injecting = inject()
+    client = injecting.joined()
+    for turn in range(1, 3):
+        ask(injecting, "POST", "/toxics", {"type": "drop", "name": "mine"})
+        client.say(Heartbeat(number=turn, version=0))
+        numbers = injecting.until(lambda numbers: numbers.touched["mine"] == 1)
+        assert numbers.faults == {"drop": turn}
+        ask(injecting, "DELETE", "/toxics/mine")
+        assert injecting.numbers().touched == {}
+
+
+def test_it_is_healthy_while_its_threads_answer(inject: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    injecting = inject(tcp=True)
+    assert ask(injecting, "GET", "/healthz").said == "ok"
+    monkeypatch.setattr("unstale.injector.errands.ANSWER_S", 0.01)
+    monkeypatch.setattr(injecting.injector._relay._mailbox, "post", lambda _: None)
+    stuck = ask(injecting, "GET", "/healthz")
+    monkeypatch.undo()
+    assert (stuck.status, stuck.said) == (503, {"error": "the injector's relay does not answer"})
+
+
+@pytest.mark.parametrize("digits", [19, 5000])
+def test_a_length_that_is_none_is_refused(digits: int, inject: Any) -> None:
+    injecting = inject()
+    length = "1" * digits
+    answer = ask(injecting, "POST", "/toxics", b"{}", **{"Content-Length": length})
+    assert (answer.status, answer.said) == (400, {"error": "Content-Length is not a number of bytes"})
 
 
 def test_metrics_are_those_of_the_catalogue(inject: Any) -> None:

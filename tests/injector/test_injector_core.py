@@ -334,6 +334,75 @@ def test_a_welcome_tells_the_lease() -> None:
     assert core.due_s == 5.0 + module.IDLE_LEASES * 10
 
 
+# ------------------------------------------------------------------------------------------- what the operator changes
+
+
+def test_what_waits_is_let_go_in_order_and_lines_begin_anew() -> None:
+    core = core_with(
+        {"type": "latency", "delay": 3600.0, "messages": ["heartbeat"]},
+        {"type": "reorder", "delay": 100.0, "messages": ["update"]},
+    )
+    joined(core)
+    say(core, "c", UP, beat(0), 10.0)
+    say(core, "c", UP, beat(1), 11.0)
+    say(core, "c", UP, update(1), 12.0)  # passes them, and would have come first
+    say(core, "c", UP, b"garbage", 13.0)
+    core.change(())
+    assert core.release(13.0) == []
+    core.let_go(20.0)
+    assert core.due_s == 20.0
+    say(core, "c", UP, beat(2), 20.0)
+    forwards = [one for one in core.release(20.0) if isinstance(one, Forward)]
+    assert [forward.due_s for forward in forwards] == [
+        20.0,
+        20.0,
+        20.0,
+        13.0,
+        20.0,
+    ]  # for garbage no toxic was
+    headers = [codec.encode(message) for message in (update(1), beat(0), beat(1))]
+    assert [forward.header for forward in forwards] == [*headers, b"garbage", codec.encode(beat(2))]
+    assert core.in_flight_messages == 0
+
+
+def test_a_line_that_was_kept_busy_begins_anew_under_the_toxics_that_are_left() -> None:
+    core = core_with({"type": "bandwidth", "bytes_per_s": 10.0, "messages": ["update"]})
+    joined(core)
+    say(core, "c", UP, update(1), 10.0, [bytes(10_000)])
+    core.let_go(20.0)
+    assert out(core, 20.0) == [update(1)]
+    size = len(codec.encode(update(2)))
+    say(core, "c", UP, update(2), 20.0)
+    assert core.due_s == 20.0 + size / 10
+
+
+def test_a_cut_that_waits_comes_when_it_is_let_go() -> None:
+    core = core_with(
+        {"type": "latency", "delay": 1000.0, "messages": ["heartbeat"]},
+        {"type": "disconnect", "messages": ["update"], "down_s": 3.0},
+    )
+    joined(core)
+    say(core, "c", UP, beat(0), 10.0)
+    say(core, "c", UP, update(1), 10.0)
+    say(core, "c", UP, beat(1), 10.0)
+    core.let_go(20.0)
+    assert out(core, 20.0) == [beat(0), Cut("c", 0, 3.0)]
+    say(core, "d", UP, hello(), 22.9)
+    assert isinstance(core.release(22.9)[0], Cut)
+    say(core, "e", UP, hello(), 23.0)
+    assert hello() in out(core, 23.0)
+
+
+def test_a_name_that_goes_takes_its_count_with_it() -> None:
+    core = core_with({"type": "drop", "name": "one"}, {"type": "drop", "name": "two"})
+    joined(core)
+    one, two = core.passage.toxics
+    core.change([one])
+    assert dict(core.passage.touched) == {"one": 1}
+    core.change([two, one])
+    assert core.passage.touched["two"] == 0
+
+
 # --------------------------------------------------------------------------------------------------------------- bounds
 
 

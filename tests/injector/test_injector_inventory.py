@@ -1,5 +1,6 @@
 """Toxics that are added, changed and removed while the injector runs; and every request that is not valid."""
 
+from copy import copy
 from typing import Any
 
 import pytest
@@ -13,9 +14,17 @@ from unstale.toxics.passage import Applied
 
 SETTINGS = Settings(clients=10)
 
+TOO_DEEP: list[Any] = []
+for _ in range(30):
+    TOO_DEEP = [TOO_DEEP]
 
-def inventory(*toxics: Applied, relays: bool = False) -> Inventory:
-    return Inventory(toxics, population=population(SETTINGS), seed=0, relays=relays)
+
+def inventory(
+    *toxics: Applied, relays: bool = False, group: frozenset[int] = frozenset(range(10))
+) -> Inventory:
+    """group: of all these toxics."""
+    groups = [group] * len(toxics)
+    return Inventory(toxics, groups, population=population(SETTINGS), seed=0, relays=relays)
 
 
 def of_a_scenario(entry: dict[str, Any], clients: frozenset[int] | None = None) -> Applied:
@@ -57,9 +66,28 @@ def test_a_change_keeps_place_clients_and_all_that_it_does_not_name() -> None:
     assert changed.toxic == registry.create(
         {"type": "latency", "name": "all/latency", "delay": 2.0, "toxicity": 0.25}, "test"
     )
-    made.change("all/latency", {"toxicity": None, "clients": "all"})
+    made.change("all/latency", {"toxicity": None, "clients": "all"})  # of its group
     assert made.applied[0].toxic.toxicity == 1.0
     assert made.applied[0].clients is None
+
+
+def test_a_change_of_something_else_leaves_the_clients_as_they_were_chosen() -> None:
+    applied = of_a_scenario({"type": "drop", "name": "a/drop", "clients": {"share": 0.5}}, frozenset({1}))
+    made = inventory(applied, group=frozenset({1, 2}))
+    made.change("a/drop", {"toxicity": 0.5})
+    assert made.applied[0].clients == frozenset({1})
+
+
+def test_a_change_of_clients_chooses_among_those_of_the_group() -> None:
+    made = inventory(SLOW, group=frozenset({1, 2, 3, 4}))
+    for clients, expected in (("all", {1, 2, 3, 4}), (["0-2"], {1, 2}), (None, {1, 2, 3, 4})):
+        made.change("all/latency", {"clients": clients})
+        assert made.applied[0].clients == expected
+    made.change("all/latency", {"clients": {"share": 0.5}})
+    chosen = made.applied[0].clients
+    assert chosen is not None and len(chosen) == 2 and chosen < {1, 2, 3, 4}
+    with pytest.raises(UserError, match=r"clients is \[9\], which matches nobody"):
+        made.change("all/latency", {"clients": [9]})
 
 
 def test_reset_goes_back_to_the_scenario() -> None:
@@ -81,6 +109,25 @@ def test_a_blackout_now_begins_now_and_those_that_are_over_are_forgotten() -> No
     assert names(made) == ["blackout now", "blackout now-2", "blackout now-3"]
     made.black_out({"seconds": 1}, at_s=105.0)
     assert len(made.applied) == 2
+
+
+def test_only_blackouts_now_are_forgotten_and_only_when_another_one_is_made() -> None:
+    other = of_a_scenario({"type": "blackout", "name": "blackout nowadays", "start_s": 1.0, "end_s": 2.0})
+    made = inventory(other)
+    made.black_out({"seconds": 1}, at_s=10.0)
+    with pytest.raises(UserError, match="client 77"):
+        made.black_out({"seconds": 1, "clients": [77]}, at_s=20.0)
+    assert names(made) == ["blackout nowadays", "blackout now"]
+    made.black_out({"seconds": 1}, at_s=20.0)
+    assert names(made) == ["blackout nowadays", "blackout now"]
+    assert made.applied[1].toxic.start_s == 20.0
+
+
+def test_a_copy_is_changed_aside() -> None:
+    made = inventory(SLOW)
+    aside = copy(made)
+    aside.add({"type": "drop"})
+    assert (names(made), names(aside)) == (["all/latency"], ["all/latency", "drop"])
 
 
 def test_the_tcp_layer_is_the_relays() -> None:
@@ -106,6 +153,11 @@ def test_the_tcp_layer_is_the_relays() -> None:
         ({"type": "bandwidth", "bytes_per_s": 1, "layer": "tcp"}, "injector.tcp true"),
         ({"type": "latency", "delay": {"distribution": "trace", "file": "/etc/passwd"}}, "file names a file"),
         ({"type": "dropout", "trace": "/etc/passwd"}, "trace names a file"),
+        ({"type": "drop", "clients": [1] * 1001}, "clients has 1001 entries, expected at most 1000"),
+        ({"type": "drop", "clients": TOO_DEEP}, "more than 20 levels deep"),
+        ({"type": "latency", "delay": "1e300"}, r"delay is '1e300', expected seconds"),
+        ({"type": "latency", "delay": {"distribution": "constant", "value_s": "1e300"}}, r"number 1e\+300"),
+        ({"type": "bandwidth", "bytes_per_s": 1e-320}, r"the number 1e-320, expected none over 1e\+12"),
     ],
 )
 def test_what_is_no_toxic_is_told_in_a_sentence_and_changes_nothing(entry: Any, sentence: str) -> None:
@@ -149,6 +201,7 @@ def test_a_name_that_is_not_there_is_told_with_the_nearest() -> None:
         ({"seconds": 0}, "seconds is 0, expected more than 0"),
         ({"seconds": True}, "seconds is True"),
         ({"seconds": 1e999}, "seconds is inf"),
+        ({"seconds": 10**400}, "seconds is 1000.*, expected more than 0 and at most 1,000,000,000$"),
         ({"seconds": 5, "client": [1]}, "unknown key 'client'; did you mean 'clients'"),
         ({"seconds": 5, "clients": [77]}, "client 77 is none"),
         ({"seconds": 5, "layer": "tcp"}, "injector.tcp true"),

@@ -8,6 +8,7 @@ import pytest
 
 from support.running import PATIENCE_S
 from unstale.errors import UserError
+from unstale.injector import errands
 from unstale.injector.relay import HELD_BYTES_MAX, Relay
 from unstale.net.clock import now_s
 from unstale.toxics import registry
@@ -28,6 +29,7 @@ class Relayed:
             f"tcp://127.0.0.1:{self.listener.getsockname()[1]}",
             seed=0,
             started_s=now_s(),
+            connections_max=3,
             on_crash=self.crashes.append,
         )
         self.change(*toxics)
@@ -88,7 +90,9 @@ def test_bytes_pass_both_ways_and_an_end_is_passed_on(relayed: Relayed) -> None:
 def test_a_cut_resets_that_connection_and_no_other(relayed: Relayed) -> None:
     outer, inner = relayed.connected()
     other, other_inner = relayed.connected()
-    relayed.relay.cut(inner.getpeername()[1])
+    port = inner.getpeername()[1]
+    relayed.relay.speaks_for(port, 3)
+    relayed.relay.cut(port, 3)
     for one in (outer, inner):
         with pytest.raises(ConnectionResetError):
             one.recv(1)
@@ -133,6 +137,65 @@ def test_a_toxic_of_one_client_touches_its_connection_once_it_is_known(relayed: 
         inner.recv(1)
 
 
+def test_a_port_that_is_another_clients_by_now_is_not_cut(relayed: Relayed) -> None:
+    outer, inner = relayed.connected()
+    port = inner.getpeername()[1]
+    relayed.relay.speaks_for(port, 4)
+    relayed.relay.cut(port, 3)
+    relayed.relay.check()
+    outer.sendall(b"here")
+    assert read(inner, 4) == b"here"
+
+
+def test_connections_are_bounded(relayed: Relayed) -> None:
+    taken = [relayed.connected() for _ in range(3)]
+    host, port = relayed.relay.address.removeprefix("tcp://").split(":")
+    with (
+        pytest.raises(ConnectionResetError),
+        socket.create_connection((host, int(port)), timeout=PATIENCE_S) as refused,
+    ):
+        refused.recv(1)
+    for one in taken[0]:
+        one.close()
+    while len(relayed.relay._by_port) == 3:
+        relayed.relay.check()
+    outer, inner = relayed.connected()
+    outer.sendall(b"room")
+    assert read(inner, 4) == b"room"
+
+
+def test_a_wait_may_be_longer_than_a_poll_can_be(relayed: Relayed) -> None:
+    relayed.change({"type": "blackout", "layer": "tcp", "start_s": 0, "end_s": 1e9})
+    outer, inner = relayed.connected()
+    outer.sendall(b"here")
+    while not relayed.relay._due:
+        relayed.relay.check()
+    relayed.relay.check()
+    relayed.change()
+    assert read(inner, 4) == b"here"
+
+
+def test_the_counts_of_toxics_that_are_gone_are_forgotten(relayed: Relayed) -> None:
+    relayed.change({"type": "bandwidth", "layer": "tcp", "bytes_per_s": 1e9})
+    outer, inner = relayed.connected()
+    outer.sendall(b"here")
+    assert read(inner, 4) == b"here"
+    assert relayed.relay.touched["0"] >= 1
+    relayed.change()
+    relayed.relay.check()
+    assert not relayed.relay.touched
+
+
+def test_one_that_does_not_turn_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(errands, "ANSWER_S", 0.01)
+    relay = Relay(
+        "tcp://127.0.0.1:0", "tcp://127.0.0.1:1", seed=0, started_s=0.0, connections_max=1, on_crash=print
+    )
+    with pytest.raises(TimeoutError, match="the injector's relay does not answer"):
+        relay.check()
+    relay.close()
+
+
 def test_a_proxy_that_is_gone_ends_the_connection(relayed: Relayed) -> None:
     relayed.listener.close()
     host, port = relayed.relay.address.removeprefix("tcp://").split(":")
@@ -143,4 +206,4 @@ def test_a_proxy_that_is_gone_ends_the_connection(relayed: Relayed) -> None:
 @pytest.mark.parametrize("address", ["tcp://127.0.0.1", "127.0.0.1:1", "tcp://:1", "tcp://127.0.0.1:x"])
 def test_what_is_no_address_is_told_in_a_sentence(address: str) -> None:
     with pytest.raises(UserError, match=r"^injector\.address is .*, expected tcp://HOST:PORT$"):
-        Relay(address, "tcp://127.0.0.1:1", seed=0, started_s=0.0, on_crash=print)
+        Relay(address, "tcp://127.0.0.1:1", seed=0, started_s=0.0, connections_max=1, on_crash=print)

@@ -1,7 +1,9 @@
 """The injector as a whole: its addresses, a server that comes late or goes, what it holds, and its end."""
 
+import json
 import socket
 import threading
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,8 +12,9 @@ import zmq
 from support.processes import Process, free_port
 from support.running import PATIENCE_S
 from unstale.config import Settings
+from unstale.config.scenario import population
 from unstale.errors import UserError
-from unstale.injector import proxy
+from unstale.injector import proxy, service
 from unstale.injector.service import Injector
 from unstale_proto import codec
 from unstale_proto.messages import Bye, Heartbeat
@@ -72,6 +75,17 @@ def test_an_upstream_that_is_no_address_is_told_in_a_sentence() -> None:
 def test_a_scenario_that_is_not_there_is_told_before_anything_starts() -> None:
     with pytest.raises(UserError, match=r"^unknown scenario 'lt'"):
         Injector(settings().model_copy(update={"scenario": Settings(scenario={"name": "lt"}).scenario}))
+
+
+def test_each_toxic_of_a_scenario_knows_the_clients_of_its_group(tmp_path: Path) -> None:
+    toxics = [{"type": "drop", "clients": {"share": 0.5}}, {"type": "latency", "delay": 0}]
+    groups = [{"name": "one", "clients": ["0-3"], "toxics": toxics}, {"name": "two", "toxics": toxics[1:]}]
+    file = tmp_path / "scenario.yaml"
+    file.write_text(json.dumps({"groups": groups}))
+    chosen = Settings(clients=10, scenario={"name": str(file)})
+    some = frozenset(range(4))
+    assert service._groups(chosen, population(chosen)) == [some, some, frozenset(range(10))]
+    assert service._groups(Settings(), population(Settings())) == []
 
 
 def test_what_is_said_before_the_server_is_there_reaches_it(inject: Any, server: Any) -> None:

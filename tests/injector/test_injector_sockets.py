@@ -239,6 +239,15 @@ def test_a_blackout_of_bytes_holds_them_and_loses_none(inject: Any) -> None:
     assert injecting.numbers().faults["blackout"] >= 1
 
 
+def test_a_process_that_connects_anew_has_its_former_connection_reset_below(inject: Any) -> None:
+    injecting = inject(tcp=True)
+    former = injecting.joined(0)
+    breaks = former.socket.get_monitor_socket(zmq.EVENT_DISCONNECTED)
+    injecting.joined(0)
+    assert breaks.poll(PATIENCE_S * 1000)
+    breaks.close(linger=0)
+
+
 def test_a_bandwidth_of_bytes_lets_everything_through(inject: Any) -> None:
     injecting = inject({"type": "bandwidth", "layer": "tcp", "bytes_per_s": 2e6, "clients": [0]})
     client, other = injecting.joined(0), injecting.joined(1)

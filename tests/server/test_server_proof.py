@@ -26,6 +26,17 @@ def test_a_later_answer_proves_it_too_and_an_earlier_one_does_not() -> None:
     assert proof_of(7, 3, 4, 5).lost(2, beat(newest_task=0, heard=2)) is None
 
 
+def test_a_heartbeat_that_was_overtaken_or_comes_twice_proves_nothing() -> None:
+    for late in (3, 5):
+        proof = Proof()
+        proof.answered(2, 5)
+        proof.sent(2, 7)
+        proof.answered(2, late)
+        assert proof.lost(2, beat(newest_task=2, heard=5)) is None
+        proof.answered(2, 6)
+        assert proof.lost(2, beat(newest_task=2, heard=6)) == 7
+
+
 def test_a_task_that_came_or_that_a_newer_one_superseded_is_not_lost() -> None:
     assert proof_of(7, 3).lost(2, beat(newest_task=7, heard=3)) is None
     assert proof_of(7, 3).lost(2, beat(newest_task=12, heard=3)) is None

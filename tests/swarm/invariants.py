@@ -9,6 +9,7 @@ from swarm.client import NUMBERS, Process, model, said, vector
 from swarm.network import Frames, Link
 from swarm.options import OUT_OF_ORDER
 from swarm.world import World
+from unstale.client.session import State
 from unstale.coordinator import actions, events, invariants
 from unstale.coordinator.admission import REMEMBERED_VERDICTS
 from unstale.coordinator.machine import Coordinator
@@ -40,17 +41,26 @@ class Ledger:
     """One run's account.
 
     may_damage: messages may change on the way, so that what arrives is anybody's guess. in_order: none overtakes
-    another.
+    another. down_in_order: none that goes down does.
     """
 
     def __init__(
-        self, run_id: str, settings: CoordinatorSettings, world: World, *, may_damage: bool, in_order: bool
+        self,
+        run_id: str,
+        settings: CoordinatorSettings,
+        world: World,
+        *,
+        may_damage: bool,
+        in_order: bool,
+        down_in_order: bool,
     ) -> None:
         self.run_id = run_id
         self.clients = settings.clients
         self._world = world
         self._may_damage = may_damage
         self._in_order = in_order
+        self._down_in_order = down_in_order
+        self._lost: set[int] = set()  # tasks that were called so
         self._given: dict[int, actions.SendTask] = {}
         self._given_s: dict[int, float] = {}
         self._held: dict[int, Process] = {}  # tasks that came, and were not given back
@@ -79,6 +89,8 @@ class Ledger:
             assert holder is None or not holder.alive, (
                 f"{holder.name} has task {event.task_id}, which is called lost"
             )
+        if isinstance(event, events.TaskLost):
+            self._lost.add(event.task_id)
         for action in done:
             match action:
                 case actions.SendTask():
@@ -224,6 +236,10 @@ class Ledger:
             assert self._given[message.task_id].client_id == process.client_id
             assert bytes(frames[0]) == bytes(model(message.version)[0])
             self._held[message.task_id] = process
+            called_lost = message.task_id in self._lost and process.session.state is State.IN
+            assert not (self._down_in_order and called_lost), (
+                f"task {message.task_id} comes, which is called lost"
+            )
         elif isinstance(message, Ack):
             counts = message.task_id in self._accepted
             assert counts or message.first_outcome == "rejected", "a client is told that its update counts"

@@ -69,6 +69,14 @@ class Options:
         """Of all that is applied."""
         return frozenset(applied.toxic.type for applied in self.conditions.toxics)
 
+    @property
+    def keeps_order_down(self) -> bool:
+        """Whether no toxic lets what goes to a client overtake, or come again."""
+        return not any(
+            applied.toxic.type in OUT_OF_ORDER and applied.toxic.direction != "up"
+            for applied in self.conditions.toxics
+        )
+
 
 class _Population:
     """Ten classes; a client holds that of its id and the next."""
@@ -231,11 +239,12 @@ def _delay(rng: Generator) -> Any:
 
 def _dropout(rng: Generator, _: float) -> Mapping[str, Any]:
     share = _one_of(rng, [0.1, 0.5, 0.9])
+    always = {"direction": "both", "messages": None, "toxicity": 1.0, "start_s": 0.0, "end_s": None}
     return _one_of(
         rng,
         [
-            {"p": share, "direction": "both", "messages": None, "toxicity": 1.0},
-            {"p_min": share, "direction": "both", "messages": None, "toxicity": 1.0},
+            {"p": share, **always},
+            {"p_min": share, **always},
             {"on_s": _between(rng, 0.5, 10), "off_s": _between(rng, 0.1, 5), "toxicity": 1.0},
         ],
     )

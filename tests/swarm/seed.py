@@ -251,7 +251,12 @@ class Swarm:
         options = self.options
         in_order = options.toxic_types.isdisjoint(OUT_OF_ORDER)
         ledger = Ledger(
-            run_id, options.coordinator, self.world, may_damage=self._may_damage, in_order=in_order
+            run_id,
+            options.coordinator,
+            self.world,
+            may_damage=self._may_damage,
+            in_order=in_order,
+            down_in_order=options.keeps_order_down,
         )
         self._ledgers[run_id] = self.ledger = ledger
         return Server(

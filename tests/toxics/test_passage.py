@@ -37,6 +37,19 @@ def test_it_counts_what_each_toxic_touched() -> None:
     assert dict(way.touched) == {"drop": 1, "latency": 3, "slow": 2}
 
 
+def test_a_message_counts_once_however_often_a_toxic_touches_it() -> None:
+    # The blackout holds it up as it enters, at 1 s, and again as it comes out, at 2 + 9.5 s; both copies are lost.
+    blackout = {"type": "blackout", "start_s": 0.0, "end_s": 2.0, "every_s": 10.0, "layer": "tcp"}
+    way = passage(blackout, {"type": "latency", "delay": 9.5})
+    (out,) = way.send(message(sent_s=1.0))
+    assert (out.due_s, dict(way.touched)) == (12.0, {"blackout": 1, "latency": 1})
+    way.send(message(number=2, sent_s=1.0))
+    assert dict(way.touched) == {"blackout": 2, "latency": 2}
+    way = passage({"type": "duplicate"}, {"type": "drop"})
+    assert way.send(message()) == ()
+    assert dict(way.touched) == {"duplicate": 1, "drop": 1}
+
+
 def test_a_change_concerns_what_is_sent_from_then_on() -> None:
     way = passage({"type": "latency", "delay": 10.0})
     first = way.send(message(sent_s=0.0))

@@ -29,6 +29,11 @@ WRONG: list[tuple[Any, str]] = [
     ({"groups": ["g"]}, "here, group 1 is 'g', expected a mapping with a name"),
     ({"groups": [{}]}, "here, group 1: name is missing"),
     ({"groups": [{"name": 5}]}, "here, group 1: name is 5, expected a text"),
+    (
+        {"groups": [{"name": "a\nb"}]},
+        "here, group 1: name is 'a\\nb', expected a name that can be printed on a line",
+    ),
+    ({**group(), True: 1}, "here: True is no name of a setting"),
     ({**group(), "grups": 1}, "here: unknown setting 'grups'; did you mean 'groups'?"),
     (group(divice={}), "here, group g: unknown setting 'divice'; did you mean 'device'?"),
     (group(clients=5), f"here, group g: clients is 5, expected {EXPECTED}"),
@@ -56,6 +61,7 @@ WRONG: list[tuple[Any, str]] = [
         group(toxics=[{"type": "drop", "clients": [-1]}]),
         f"here, group g, toxic 1 (drop): clients is [-1], expected {EXPECTED}",
     ),
+    (group(device=[1]), "here, group g, device is [1], expected a mapping"),
     (group(device={"step_s": -1}), "here, group g, device: step_s is -1, expected at least 0"),
     (
         group(device={"stepp_s": 1}),

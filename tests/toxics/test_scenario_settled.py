@@ -85,6 +85,15 @@ def test_adversarial_availability_grows_with_the_smallest_class() -> None:
     assert made.availability == pytest.approx([0.1 + 0.1 * label for label in smallest])
 
 
+def test_some_clients_can_be_late_and_others_away() -> None:
+    made = settled(
+        {"name": "late", "clients": [0], "stale_rounds": 2},
+        {"name": "away", "clients": [1], "toxics": [{"type": "dropout", "p": 0.5}]},
+        {"name": "all", "toxics": [{"type": "dropout", "on_s": 5, "off_s": 5}]},
+    )
+    assert (dict(made.stale_rounds), made.availability) == ({0: 2}, (1.0, 0.5, *[1.0] * 8))
+
+
 def test_clients_that_hold_a_class_can_be_late() -> None:
     made = settled({"name": "g", "clients": {"holding": 5}, "stale_rounds": 40})
     assert dict(made.stale_rounds) == {5: 40, 6: 40}
@@ -157,6 +166,29 @@ def test_scaled_by_one_nothing_changes() -> None:
     assert made.scaled(1) == made
 
 
+@pytest.mark.parametrize(
+    ("group", "factor", "sentence"),
+    [
+        (
+            {"toxics": [{"type": "drop"}, {"type": "dropout", "on_s": 5, "off_s": 5}]},
+            1e-4,
+            "group g, toxic 2 (dropout), its times multiplied by scenario.time_scale 0.0001: on_s is 0.0005, "
+            "expected at least 0.001",
+        ),
+        (
+            {"device": {"task": 1e305}},
+            1e6,
+            "group g, device, its times multiplied by scenario.time_scale 1e+06: value_s is inf, "
+            "expected a finite number",
+        ),
+    ],
+)
+def test_times_that_are_scaled_keep_their_bounds(group: dict[str, Any], factor: float, sentence: str) -> None:
+    with pytest.raises(UserError) as raised:
+        scenario({"name": "g", **group}).scaled(factor)
+    assert str(raised.value) == sentence
+
+
 def test_settling_leaves_the_scenario_as_it_was() -> None:
     made = scenario({"name": "g", "toxics": [{"type": "latency", "delay": 1}]})
     made.settled(TEN, 0)
@@ -182,6 +214,11 @@ def test_settling_leaves_the_scenario_as_it_was() -> None:
                 "toxics": [{"type": "dropout", "present": [{"client": 0, "intervals_s": [[0, 1]]}]}],
             },
             "group g, toxic 1 (dropout): trace has no row for client 1; add one, or set clients to those it has",
+        ),
+        (
+            {"name": "g", "clients": [3, 4], "stale_rounds": 2, "toxics": [{"type": "dropout", "p": 0.5}]},
+            "toxic g/dropout is a dropout by rounds and touches client 3, which has stale_rounds 2; "
+            "give a client one of them",
         ),
     ],
 )

@@ -1,16 +1,19 @@
 """`dropout`: clients that are not always there. Source: algorithms.md 4.4."""
 
+from collections import Counter
 from dataclasses import replace
-from itertools import accumulate, chain
-from math import sqrt
+from itertools import pairwise
+from math import exp, sqrt
 from pathlib import Path
 
 import pytest
 from scipy.stats import kstest
+from typing_extensions import override
 
 from support.toxics import SEED, Written, draws, dues_s, message, passage, task, toxic
 from unstale.errors import UserError
-from unstale.seeds import Stream, stream
+from unstale.seeds import Generator, Stream, stream
+from unstale.toxics.draws import Draws
 from unstale.toxics.dropout import Dropout
 
 
@@ -105,19 +108,48 @@ def test_a_number_for_each_client() -> None:
 # --- in time, drawn ---
 
 
-def test_a_client_is_there_then_away_for_the_times_that_are_drawn() -> None:
+def test_a_client_is_as_the_last_of_its_chances_to_change_left_it() -> None:
+    # On average 32 chances in a chapter of 32 / (1/3 + 1/2) s, each to be there with 3 / (3 + 2).
+    chapter_s = 32 / (1 / 3 + 1 / 2)
+    chances = [(0.0, True)]
+    for chapter in range(4):
+        rng = draws().of_client(4, chapter)
+        count = int(rng.poisson(32))
+        at_s = sorted((chapter_s * (chapter + rng.random(count))).tolist())
+        chances += zip(at_s, (rng.random(count) < 0.6).tolist(), strict=True)
     in_time, its_draws = dropout(on_s=3.0, off_s=2.0), draws()
-    rngs = [draws().of_client(4, chapter) for chapter in (0, 1, 2)]
-    pairs = [
-        zip(rng.exponential(3.0, 64).tolist(), rng.exponential(2.0, 64).tolist(), strict=True) for rng in rngs
-    ]
-    lengths_s = list(chain.from_iterable(chain.from_iterable(pairs)))
-    ends_s = list(accumulate(lengths_s))
-    assert len(ends_s) == 3 * 2 * 64
-    for place, (end_s, length_s) in enumerate(zip(ends_s, lengths_s, strict=True)):
-        middle_s = end_s - length_s / 2
-        assert in_time.is_there(4, middle_s, its_draws) == (place % 2 == 0)
+    for (from_s, is_there), (to_s, _) in pairwise(chances):
+        assert in_time.is_there(4, (from_s + to_s) / 2, its_draws) is is_there
     assert in_time.is_there(4, 0.0, its_draws)  # and back to the first chapter
+
+
+@pytest.mark.parametrize("from_s", [10.0, 32 / (1 / 3 + 1 / 2) - 0.25], ids=["in a chapter", "into the next"])
+def test_times_there_and_away_are_exponential(from_s: float) -> None:
+    # With r = 1/3 + 1/2, half a second later: still there or again 0.6 + 0.4 e^(-r/2), come back 0.6 - 0.6 e^(-r/2).
+    in_time, its_draws = dropout(on_s=3.0, off_s=2.0), draws()
+    seen = Counter(
+        tuple(in_time.is_there(client_id, at_s, its_draws) for at_s in (from_s, from_s + 0.5))
+        for client_id in range(4000)
+    )
+    kept = exp(-(1 / 3 + 1 / 2) / 2)
+    for before, expected in ((True, 0.6 + 0.4 * kept), (False, 0.6 - 0.6 * kept)):
+        number = seen[before, True] + seen[before, False]
+        assert abs(number / 4000 - (0.6 if before else 0.4)) < 4 * sqrt(0.24 / 4000)
+        assert abs(seen[before, True] / number - expected) < 4 * sqrt(expected * (1 - expected) / number)
+
+
+def test_a_late_time_costs_no_more_than_an_early_one() -> None:
+    class Counted(Draws):
+        chapters = 0
+
+        @override
+        def of_client(self, client_id: int, chapter: int = 0) -> Generator:
+            self.chapters += 1
+            return super().of_client(client_id, chapter)
+
+    its_draws = Counted(SEED, "toxic")
+    dropout(on_s=0.001, off_s=0.001).is_there(0, 1e7, its_draws)
+    assert its_draws.chapters == 2
 
 
 def test_it_is_there_for_its_share_of_the_time() -> None:

@@ -109,12 +109,37 @@ def test_a_toxic_is_made_from_plain_data() -> None:
         ),
         ({"type": "dropout", "on_s": -5, "off_s": 1}, " (dropout): on_s is -5, expected at least 0.001"),
         (
+            {"type": "dropout", "on_s": 1e10, "off_s": 1},
+            " (dropout): on_s is 10000000000.0, expected at most 1e+09",
+        ),
+        (
             {"type": "dropout", "p": 0.5, "by": "adversarial"},
             " (dropout): by is 'adversarial', which goes with p_min only; leave it out or give p_min",
         ),
         (
             {"type": "dropout", "p": 0.5, "messages": ["update"]},
             " (dropout): a dropout by rounds is about tasks, which go down; leave out direction and messages",
+        ),
+        (
+            {"type": "dropout", "p": 0.5, "toxicity": 0.5},
+            " (dropout): toxicity is 0.5, but in a dropout by rounds p alone says how likely a client is there; "
+            "leave out toxicity",
+        ),
+        *(
+            (
+                {"type": "dropout", "p_min": 0.5, **window},
+                " (dropout): a dropout by rounds goes by rounds, not by seconds; leave out start_s and end_s",
+            )
+            for window in ({"start_s": 1}, {"end_s": 5})
+        ),
+        (
+            {"type": "drop", "name": "a\nb"},
+            " (drop): name is 'a\\nb', expected a name that can be printed on a line",
+        ),
+        ({"type": "drop", True: 1}, " (drop): True is no name of a setting"),
+        (
+            {"type": "dropout", "trace": "a\0"},
+            " (dropout): trace is 'a\\x00', expected a path that can be printed on a line",
         ),
     ],
     ids=str,

@@ -170,9 +170,9 @@ def _conditions(
 
 
 def _settled(source: _Source, time_scale: float, clients: Population, seed: int) -> Conditions:
-    scenario = _parsed(source).scaled(time_scale)
+    scenario = _parsed(source)
     try:
-        return scenario.settled(clients, seed)
+        return scenario.scaled(time_scale).settled(clients, seed)
     except UserError as error:
         raise UserError(f"{source.words}, {error}") from None
 
@@ -183,7 +183,7 @@ def _ready() -> Traversable:
 
 def _source(name: str) -> _Source:
     is_path = name.endswith(SUFFIXES) or "/" in name
-    file: Traversable = Path(name).expanduser() if is_path else _ready() / f"{name}.yaml"
+    file: Traversable = _expanded(name) if is_path else _ready() / f"{name}.yaml"
     if not is_path and name not in ready_names():
         raise UserError(
             f"unknown scenario {name!r}{nearest(name, ready_names())}; a file of your own ends in .yaml, and "
@@ -206,7 +206,7 @@ def _source(name: str) -> _Source:
         raise UserError(
             f"{words} has more than {SCENARIO_BYTES_MAX:,} bytes, expected a few groups; write ranges"
         )
-    folder = str(Path(name).expanduser().absolute().parent) if is_path else str(_ready())
+    folder = str(_expanded(name).absolute().parent) if is_path else str(_ready())
     return _Source(words, text, folder)
 
 
@@ -215,9 +215,9 @@ def _parsed(source: _Source) -> Scenario:
         data = yaml.load(source.text, _Loader)  # noqa: S506  (a SafeLoader)
     except yaml.MarkedYAMLError as error:
         line = f", line {error.problem_mark.line + 1}" if error.problem_mark else ""
-        raise UserError(f"{source.words}{line}: this is not YAML: {error.problem}") from None
+        raise UserError(f"{source.words}{line}: this is not plain YAML: {error.problem}") from None
     except (yaml.YAMLError, ValueError) as error:
-        raise UserError(f"{source.words}: this is not YAML: {' '.join(str(error).split())}") from None
+        raise UserError(f"{source.words}: this is not plain YAML: {' '.join(str(error).split())}") from None
     except RecursionError:
         raise UserError(f"{source.words}: mappings lie too deep in one another") from None
     if data is None:
@@ -226,7 +226,17 @@ def _parsed(source: _Source) -> Scenario:
 
 
 class _Loader(yaml.SafeLoader):
-    """Refuses a mapping that names a key twice, of which YAML would take the last without a word."""
+    """Refuses a mapping that names a key twice, of which YAML would take the last without a word, and what makes a
+    document hold itself, grow without end or name types."""
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        event: Any = self.peek_event()  # type: ignore[no-untyped-call]
+        if getattr(event, "anchor", None) or getattr(event, "tag", None):
+            raise yaml.MarkedYAMLError(
+                problem="anchors (&), aliases (*) and tags (!) are not read, write everything out",
+                problem_mark=event.start_mark,
+            )
+        return super().compose_node(parent, index)
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         counts = Counter(key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode))
@@ -238,11 +248,19 @@ class _Loader(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
 
+def _expanded(text: str) -> Path:
+    """A path; `~` and `~user` are home directories where there are such."""
+    try:
+        return Path(text).expanduser()
+    except (RuntimeError, ValueError):  # nobody's, or a null character
+        return Path(text)
+
+
 def _with_whole_paths(data: Any, folder: Path) -> Any:
     """The same data; a path in it that is not absolute is one from the folder of the file."""
     if isinstance(data, dict):
         return {
-            key: str(folder / Path(value).expanduser())
+            key: str(folder / _expanded(value))
             if key in FILE_KEYS and isinstance(value, str)
             else _with_whole_paths(value, folder)
             for key, value in data.items()

@@ -200,7 +200,7 @@ class ScenarioSettings(Section):
     )
     time_scale: float = Field(
         1.0,
-        gt=0,
+        ge=1e-4,
         le=1e6,
         description="Multiplies every time of the scenario; 0.1 makes it ten times as fast.",
     )

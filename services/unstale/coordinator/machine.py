@@ -393,9 +393,10 @@ class Coordinator:
         self._watch_for_stall(actions)
 
     def _close_round(self, take: int, actions: list[Action]) -> None:
-        self.making = tuple(Contribution.of(update, self.version) for update in self.pending.take(take))
+        version = self.version
+        self.making = tuple(Contribution.of(update, version) for update in self.pending.take(take))
         self.phase = Phase.MAKING
-        actions.append(ApplyRound(version=self.version, contributions=self.making))
+        actions.append(ApplyRound(version=version, contributions=self.making))
         if self.trigger.cuts_off:
             for client_id in self.membership.active:
                 client = self.membership.clients[client_id]

@@ -99,10 +99,10 @@ class Membership:
             insort(self.waiting, client.client_id)
         elif state is State.UNAVAILABLE:
             insort(self.unavailable, client.client_id)
-        was_active, is_active = before in ACTIVE, state in ACTIVE
-        if is_active and not was_active:
-            insort(self.active, client.client_id)
-        elif was_active and not is_active:
+        if before not in ACTIVE:
+            if state in ACTIVE:
+                insort(self.active, client.client_id)
+        elif state not in ACTIVE:
             _remove(self.active, client.client_id)
 
 

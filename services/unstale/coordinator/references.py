@@ -35,6 +35,8 @@ class VersionReferences:
 
     def unneeded(self) -> list[int]:
         """Versions that became unneeded since the last call, ascending."""
+        if not self._unneeded:
+            return []
         versions, self._unneeded = sorted(self._unneeded), []
         return versions
 

@@ -30,8 +30,8 @@ class OpenRound:
         of use to them."""
         membership = self._membership
         return (
-            not self._pending
-            and membership.outstanding == 0
+            membership.outstanding == 0
+            and not self._pending
             and bool(membership.active)
             and (bool(self.in_vain) or not (self._trigger.in_rounds or membership.unavailable))
         )
@@ -39,7 +39,7 @@ class OpenRound:
     def take(self) -> int | None:
         """How many pending updates make the round that closes now; None: it stays open."""
         outstanding = self._awaited()
-        if not self._pending.ready and outstanding == 0 and self._pending:
+        if outstanding == 0 and not self._pending.ready and self._pending:
             self._pending.end_cycle()
             outstanding = self._awaited()
         take = self._trigger.take(
@@ -52,10 +52,10 @@ class OpenRound:
     def _only_a_new_version_helps(self) -> bool:
         """Whether there is nothing to wait for but those who declined, in a loop without rounds of its own."""
         return (
-            not self._trigger.in_rounds
-            and not self._pending
+            bool(self._membership.unavailable)
             and self._membership.outstanding == 0
-            and bool(self._membership.unavailable)
+            and not self._trigger.in_rounds
+            and not self._pending
         )
 
     def _awaited(self) -> int:

@@ -89,11 +89,13 @@ class Tasks:
 
     def _version_for(self, client_id: int) -> int:
         """The current version t; t - T for a client that is T rounds stale, once there is one (algorithms.md 4.3)."""
-        rounds = self._settings.stale_rounds.get(client_id, 0)
-        return self._version - rounds if self._version >= rounds else self._version
+        version, rounds = self._version, self._settings.stale_rounds.get(client_id, 0)
+        return version - rounds if version >= rounds else version
 
     def _choose(self, candidates: list[int], busy: int, *key: int) -> Iterable[int]:
         return self._selector.choose(candidates, busy=busy, seed=self._settings.seed, key=key)
 
     def _to(self, client_ids: list[int]) -> list[SendTask]:
-        return [self.give(self._membership.clients[client_id]) for client_id in client_ids]
+        clients = self._membership.clients
+        # From the last to the first: those who wait are a list, and the last leaves it without moving the others.
+        return [self.give(clients[client_id]) for client_id in reversed(client_ids)][::-1]

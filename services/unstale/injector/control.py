@@ -1,12 +1,17 @@
 """What the injector says and takes over HTTP: its toxics, a blackout now, its numbers, /metrics and /healthz.
 
+Changes are worked out in the threads of HTTP, one after the other, so that messages do not wait for them.
 A request that is not valid is answered with one sentence, and changes nothing. Whoever can reach the port can change
 the toxics: it is for this machine unless the configuration says otherwise, and takes nothing from web pages.
 """
 
 import json
+import logging
+import threading
 from collections.abc import Callable, Iterable, Mapping
+from copy import copy
 from dataclasses import asdict
+from functools import partial
 from http import HTTPStatus
 from typing import Any, NoReturn
 
@@ -16,9 +21,13 @@ from unstale.errors import UserError
 from unstale.injector.inventory import Inventory, UnknownNameError
 from unstale.injector.numbers import Numbers, Scrape
 from unstale.injector.proxy import Proxy
+from unstale.injector.relay import Relay
 from unstale.net.http import HttpServer
 
+log = logging.getLogger("unstale.injector")
+
 BODY_BYTES_MAX = 64 * 1024  # a toxic is described in a few hundred bytes
+LENGTH_DIGITS_MAX = 18  # of Content-Length
 
 PATHS = "/toxics, /toxics/NAME, /blackout, /reset, /state, /metrics and /healthz"
 
@@ -34,11 +43,15 @@ class _RefusedError(Exception):
 
 class Control:
     """Serves from threads of its own until closed. address: HOST:PORT. ask: has something done in the proxy's thread;
-    raises TimeoutError when that does not answer."""
+    raises TimeoutError when that does not answer. relay: if there is one."""
 
-    def __init__(self, address: str, proxy: Proxy, ask: Callable[[Callable[[], Any]], Any]) -> None:
+    def __init__(
+        self, address: str, proxy: Proxy, ask: Callable[[Callable[[], Any]], Any], relay: Relay | None
+    ) -> None:
         self._proxy = proxy
         self._ask = ask
+        self._relay = relay
+        self._changing = threading.Lock()
         registry = CollectorRegistry()
         registry.register(Scrape(self._numbers_or_none))
         self._metrics = make_wsgi_app(registry)
@@ -66,6 +79,12 @@ class Control:
             status, said, allow = HTTPStatus.SERVICE_UNAVAILABLE, {"error": str(error)}, ""
         except _RefusedError as error:
             status, said, allow = error.status, {"error": str(error)}, error.allow
+        except ConnectionError:  # whoever asked has gone
+            raise
+        except Exception:  # a mistake of ours, which is not to end the messages' way
+            log.exception("%s %r could not be carried out", environ["REQUEST_METHOD"], path)
+            sentence = "this could not be carried out; the injector's log says why"
+            status, said, allow = HTTPStatus.INTERNAL_SERVER_ERROR, {"error": sentence}, ""
         headers = [("Content-Type", "application/json; charset=utf-8"), ("Cache-Control", "no-store")]
         start_response(f"{status} {status.phrase}", [*headers, *([("Allow", allow)] if allow else [])])
         return [f"{json.dumps(said, ensure_ascii=False)}\n".encode()]
@@ -80,22 +99,26 @@ class Control:
             return self._on_one(name, method, environ)
         match path, method:
             case "/toxics", "GET":
-                return HTTPStatus.OK, self._ask(lambda: self._proxy.inventory.listed())
+                return HTTPStatus.OK, self._proxy.inventory.listed()
             case "/toxics", "POST":
                 entry = _body(environ)
-                return HTTPStatus.CREATED, self._made(lambda inventory: inventory.add(entry))
+                after, name = self._changed(lambda inventory: inventory.add(entry))
+                return HTTPStatus.CREATED, after.found(name)
             case "/blackout", "POST":
                 entry = _body(environ)
-                return HTTPStatus.CREATED, self._made(
+                after, name = self._changed(
                     lambda inventory: inventory.black_out(entry, self._proxy.scenario_s)
                 )
+                return HTTPStatus.CREATED, after.found(name)
             case "/reset", "POST":
-                self._ask(lambda: self._proxy.change(Inventory.reset))
-                return HTTPStatus.OK, self._ask(lambda: self._proxy.inventory.listed())
+                after, _ = self._changed(Inventory.reset, lets_go=True)
+                return HTTPStatus.OK, after.listed()
             case "/state", "GET":
                 return HTTPStatus.OK, asdict(self._ask(self._proxy.numbers))
             case "/healthz", "GET":
                 self._ask(lambda: None)
+                if self._relay is not None:
+                    self._relay.check()
                 return HTTPStatus.OK, "ok"
         allowed = {
             "/toxics": "GET, POST",
@@ -110,38 +133,30 @@ class Control:
 
     def _on_one(self, name: str, method: str, environ: Mapping[str, Any]) -> tuple[HTTPStatus, Any]:
         """Of one toxic."""
-
-        def change(inventory: Inventory) -> str:
-            inventory.change(name, changes)
-            return name
-
         match method:
             case "GET":
-                return HTTPStatus.OK, self._ask(lambda: self._proxy.inventory.found(name))
+                return HTTPStatus.OK, self._proxy.inventory.found(name)
             case "PATCH":
                 changes = _body(environ)
-                return HTTPStatus.OK, self._made(change)
+                after, _ = self._changed(lambda inventory: inventory.change(name, changes), lets_go=True)
+                return HTTPStatus.OK, after.found(name)
             case "DELETE":
-                self._ask(lambda: self._proxy.change(lambda inventory: inventory.remove(name)))
-                return HTTPStatus.OK, self._ask(lambda: self._proxy.inventory.listed())
+                after, _ = self._changed(lambda inventory: inventory.remove(name), lets_go=True)
+                return HTTPStatus.OK, after.listed()
         raise _wrong_method(f"/toxics/{name}", method, "GET, PATCH, DELETE")
 
-    # --- what the proxy's thread does ---
-
-    def _made(self, change: Callable[[Inventory], str]) -> dict[str, Any]:
-        """Make a change that makes or changes a toxic; that toxic."""
-
-        def work() -> dict[str, Any]:
-            name = self._proxy.change(change)
-            return self._proxy.inventory.found(name)
-
-        made: dict[str, Any] = self._ask(work)
-        return made
+    def _changed(self, change: Callable[[Inventory], Any], *, lets_go: bool = False) -> tuple[Inventory, Any]:
+        """The toxics as they are after a change, and what that returned. lets_go: messages that wait go on at once."""
+        with self._changing:
+            after = copy(self._proxy.inventory)
+            made = change(after)
+            self._ask(partial(self._proxy.adopt, after, lets_go=lets_go))
+        return after, made
 
     def _numbers_or_none(self) -> Numbers | None:
         try:
             numbers: Numbers = self._ask(self._proxy.numbers)
-        except (TimeoutError, UserError):
+        except TimeoutError:
             return None
         return numbers
 
@@ -154,8 +169,10 @@ def _wrong_method(path: str, method: str, allowed: str) -> _RefusedError:
 def _body(environ: Mapping[str, Any]) -> Any:
     """The JSON that came with a request."""
     length = environ.get("CONTENT_LENGTH") or "0"
-    if not length.isdecimal() or not int(length):
+    if not length.isdecimal() or length.strip("0") == "":
         raise _RefusedError(HTTPStatus.BAD_REQUEST, "the request has no body, expected a JSON object")
+    if len(length) > LENGTH_DIGITS_MAX:
+        raise _RefusedError(HTTPStatus.BAD_REQUEST, "Content-Length is not a number of bytes")
     if int(length) > BODY_BYTES_MAX:
         raise _RefusedError(
             HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
@@ -163,6 +180,8 @@ def _body(environ: Mapping[str, Any]) -> Any:
         )
     try:
         return json.loads(environ["wsgi.input"].read(int(length)), parse_constant=_no_number)
+    except TimeoutError:
+        raise _RefusedError(HTTPStatus.REQUEST_TIMEOUT, "the body did not come in time") from None
     except (ValueError, RecursionError):
         raise _RefusedError(HTTPStatus.BAD_REQUEST, "the body is not JSON, expected a JSON object") from None
 

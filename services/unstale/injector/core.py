@@ -2,6 +2,7 @@
 
     take_in(connection, direction, header, cargo, at_s)   a message came
     closed(connection)                                    a connection is gone
+    change(toxics), let_go(at_s)                          what the operator wants
     release(at_s) -> [Forward | Cut | Close, ...]         what is to be done by now, in order
 
 `release` is called after each `take_in` or some of them, and when `due_s` has come. A connection is any key that names
@@ -11,12 +12,12 @@ its order.
 
 from collections import Counter, OrderedDict
 from collections.abc import Hashable, Sequence, Sized
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from heapq import heapify, heappop, heappush
 from typing import Any, cast
 
 from unstale.toxics.flight import Direction, Flight, MessageType
-from unstale.toxics.passage import Passage
+from unstale.toxics.passage import Applied, Passage
 from unstale_proto import codec
 from unstale_proto.errors import Reason
 from unstale_proto.messages import Error
@@ -83,7 +84,7 @@ class _Held:
 @dataclass(slots=True, eq=False)
 class _Line:
     """A connection. client_id: None before a hello. last_s: when the last message of a direction goes on that keeps its
-    place. held: by place in the queue."""
+    place. held: what waits on it, as an ordered set."""
 
     connection: Connection
     heard_s: float
@@ -91,7 +92,7 @@ class _Line:
     session: str | None = None
     is_cut: bool = False
     last_s: dict[Direction, float] = field(default_factory=dict)
-    held: dict[int, _Held] = field(default_factory=dict)
+    held: dict[_Held, None] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -114,8 +115,8 @@ class _Client:
 
 
 class Core:
-    """passage: what messages pass through; its toxics may be changed at any time. clients: of the run; ids run below
-    it. started_s: when the scenario began, by the clock of every at_s. bytes_max: in flight, for `is_full`.
+    """passage: what messages pass through. clients: of the run; ids run below it. started_s: when the scenario began,
+    by the clock of every at_s. bytes_max: in flight, for `is_full`.
     """
 
     def __init__(self, passage: Passage, *, clients: int, started_s: float, bytes_max: int) -> None:
@@ -203,15 +204,37 @@ class Core:
         if line is not None:
             self._lose_all(line)
 
+    def change(self, toxics: Sequence[Applied]) -> None:
+        """From here on, messages go through these. Counts of those that are no more are forgotten with their names."""
+        self.passage.change(toxics)
+        for name in self.passage.touched.keys() - {one.toxic.name for one in toxics}:
+            del self.passage.touched[name]
+
+    def let_go(self, at_s: float) -> None:
+        """All that waits is due now, in the order in which it would have come, and lines begin anew."""
+        queue = []
+        for due_s, _, held in sorted(self._queue):
+            if held.output is None:
+                continue
+            if isinstance(held.output, Forward):
+                held.output = replace(held.output, due_s=min(held.output.due_s, at_s))
+            queue.append((min(due_s, at_s), self._sequence, held))
+            self._sequence += 1
+        self._queue = queue  # sorted, which is a heap
+        for line in self._lines.values():
+            line.last_s.clear()
+        for client_id in self._clients:
+            self.passage.forget_line(client_id)
+
     def release(self, at_s: float) -> list[Output]:
         """What is to be done by now, in order."""
         outputs: list[Output] = [*self._at_once, *self._idle(at_s)]
         self._at_once.clear()
         while self._queue and self._queue[0][0] <= at_s:
-            due_s, place, held = heappop(self._queue)
+            due_s, _, held = heappop(self._queue)
             if held.output is None:
                 continue
-            del held.line.held[place]
+            del held.line.held[held]
             self._uncount(held)
             outputs.append(held.output)
             if isinstance(held.output, Cut):
@@ -322,7 +345,7 @@ class Core:
 
     def _push(self, line: _Line, due_s: float, output: Forward | Cut, size_bytes: int) -> None:
         held = _Held(line, output, size_bytes)
-        line.held[self._sequence] = held
+        line.held[held] = None
         heappush(self._queue, (due_s, self._sequence, held))
         self._sequence += 1
         self.in_flight_messages += 1
@@ -340,7 +363,7 @@ class Core:
 
     def _lose_all(self, line: _Line) -> None:
         """What is on a connection is lost, and its client's next one begins anew."""
-        for held in line.held.values():
+        for held in line.held:
             held.output = None
             self._uncount(held)
         line.held.clear()

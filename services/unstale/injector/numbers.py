@@ -56,11 +56,11 @@ class Tally:
         self.delays[bisect_left(catalogue.INJECTED_DELAY.buckets, delay_s)] += 1
 
     def touched(self, types: Mapping[str, str], touched: Mapping[str, int]) -> None:
-        """Take what has been touched since the last time. types: of toxics, by name. touched: so far, by name."""
+        """Take what has been touched since the last time. types: of all toxics that there are, by name. touched: so
+        far, by name; less than the last time where counting began anew."""
         for name, type_ in types.items():
-            now = touched[name]
-            self.faults[type_] += now - self._told[name]
-            self._told[name] = now
+            self.faults[type_] += max(0, touched[name] - self._told[name])
+        self._told = Counter(touched)
 
 
 class Scrape(Collector):

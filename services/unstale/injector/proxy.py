@@ -8,7 +8,6 @@ import logging
 import os
 import selectors
 import socket as plain
-import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -18,9 +17,10 @@ import zmq
 
 from unstale.errors import UserError
 from unstale.injector.core import Close, Core, Cut, Forward
+from unstale.injector.errands import Errand, Letter, StopNow
 from unstale.injector.inventory import Inventory
 from unstale.injector.numbers import Numbers, Tally
-from unstale.injector.relay import Relay
+from unstale.injector.relay import WAIT_S_MAX, Relay
 from unstale.net.clock import now_s
 from unstale.net.mailbox import Mailbox
 from unstale.toxics.flight import Direction
@@ -35,40 +35,7 @@ TURN_MESSAGES = 64  # from one socket, before the others have their turn
 WAITING_MAX = (
     16  # messages of a connection that wait for the server to take any; a client says a hello every 5 s
 )
-ANSWER_S = 5.0  # a thread that does not answer for so long is stuck
 FIRST_WORD_S = 3.0  # a server that has not answered by then is worth a word to the person who waits
-
-
-@dataclass(frozen=True, slots=True)
-class StopNow:
-    """The operator wants the injector to end."""
-
-
-@dataclass(slots=True)
-class Errand:
-    """Something to be done in the proxy's thread, for another one that waits for it. error: a UserError that came."""
-
-    work: Callable[[], Any]
-    done: threading.Event = field(default_factory=threading.Event)
-    result: Any = None
-    error: UserError | None = None
-
-
-Letter = StopNow | Errand | BaseException
-
-
-def ask(mailbox: Mailbox[Letter], work: Callable[[], Any]) -> Any:
-    """Have something done in the proxy's thread; what it made. Any other thread.
-
-    Raises the UserError that came of it, and TimeoutError when there is no answer.
-    """
-    errand = Errand(work)
-    mailbox.post(errand)
-    if not errand.done.wait(ANSWER_S):
-        raise TimeoutError("the injector does not answer")
-    if errand.error is not None:
-        raise errand.error
-    return errand.result
 
 
 @dataclass(slots=True, eq=False)
@@ -120,7 +87,8 @@ class Proxy:
         self._patience_s = patience_s
         self._tally = Tally()
         self._backs: dict[bytes, _Back] = {}
-        self._ports: dict[bytes, int] = {}  # of the relay's ends of connections, where there is a relay
+        # Where there is a relay, its ends of connections: port and client.
+        self._ports: dict[bytes, tuple[int, int]] = {}
         self._waiting_bytes = 0
         self._stopped = False
         self._warned = False
@@ -150,7 +118,7 @@ class Proxy:
         self._selector.close()
         for letter in self._mailbox.drain():
             if isinstance(letter, Errand):
-                letter.error = UserError("the injector is ending")
+                letter.error = TimeoutError("the injector is ending")
                 letter.done.set()
 
     # --- for errands ---
@@ -179,14 +147,16 @@ class Proxy:
         """Time since the scenario began."""
         return now_s() - self._started_s
 
-    def change(self, change: Callable[[Inventory], Any]) -> Any:
-        """Change the toxics, from here on. The proxy's thread only."""
+    def adopt(self, inventory: Inventory, *, lets_go: bool) -> None:
+        """Apply these toxics from here on. lets_go: messages that wait go on at once. The proxy's thread only."""
         self._count_touched()
-        made = change(self.inventory)
-        self._core.passage.change(self.inventory.of_messages)
-        if self._relay is not None:
-            self._relay.change(self.inventory.of_bytes)
-        return made
+        before, self.inventory = self.inventory, inventory
+        self._core.change(inventory.of_messages)
+        if lets_go:
+            self._core.let_go(now_s())
+        if self._relay is not None and inventory.of_bytes != before.of_bytes:
+            self._relay.change(inventory.of_bytes)
+        self._count_touched()
 
     def _touched(self, name: str) -> int:
         of_bytes = self._relay.touched[name] if self._relay is not None else 0
@@ -233,18 +203,14 @@ class Proxy:
         if self._probe is not None:
             dues_s += [] if self._warned else [self._started_s + FIRST_WORD_S]
             dues_s += [] if self._patience_s is None else [self._started_s + self._patience_s]
-        return max(0.0, min(dues_s) - now_s()) if dues_s else None
+        return min(max(0.0, min(dues_s) - now_s()), WAIT_S_MAX) if dues_s else None
 
     def _open_letters(self) -> None:
         for letter in self._mailbox.drain():
             if isinstance(letter, StopNow):
                 self._stopped = True
             elif isinstance(letter, Errand):
-                try:
-                    letter.result = letter.work()
-                except UserError as error:
-                    letter.error = error
-                letter.done.set()
+                letter.carry_out()
             else:
                 raise letter  # what the relay died of
 
@@ -289,7 +255,7 @@ class Proxy:
         if self._relay is not None and route not in self._ports:
             client_id, port = self._core.client_of(route), _port_behind(route_frame)
             if client_id is not None and port is not None:
-                self._ports[route] = port
+                self._ports[route] = port, client_id
                 self._relay.speaks_for(port, client_id)
 
     def _serve_back(self, back: _Back) -> None:
@@ -377,16 +343,21 @@ class Proxy:
     def _cut(self, route: bytes) -> None:
         """Both connections break. The core drops what the client said before it knew."""
         self._close(route, linger_s=0)
-        port = self._ports.pop(route, None)
-        if port is None or self._relay is None:
+        if not self._reset_below(route):
             self._core.closed(route)  # it lives on, and what comes next is answered with `hello-first`
-        else:
-            self._relay.cut(port)
 
     def _let_go(self, route: bytes) -> None:
         self._core.closed(route)
-        self._ports.pop(route, None)
+        self._reset_below(route)  # while bytes stand still there, connections that were left would pile up
         self._close(route)
+
+    def _reset_below(self, route: bytes) -> bool:
+        """Whether there is a relay, which breaks the connection now."""
+        known = self._ports.pop(route, None)
+        if known is None or self._relay is None:
+            return False
+        self._relay.cut(*known)
+        return True
 
     def _close(self, route: bytes, linger_s: float | None = None) -> None:
         """End the connection to the server, if there is one. linger_s: for what is unsent; None as configured."""

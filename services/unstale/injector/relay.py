@@ -19,6 +19,7 @@ from itertools import count
 from urllib.parse import urlsplit
 
 from unstale.errors import UserError
+from unstale.injector import errands
 from unstale.net.clock import now_s
 from unstale.net.mailbox import Mailbox
 from unstale.net.sockets import BACKLOG
@@ -32,6 +33,7 @@ PIECE_BYTES = 64 * 1024  # at most, as read; a bandwidth lets go of one at a tim
 HELD_BYTES_MAX = 256 * 1024  # in one direction of one connection; beyond it, nothing more is read
 CONNECT_S = 5.0  # to the proxy, which is in this very process
 NOBODY = CLIENTS_MAX  # a connection whose client is not known: only toxics that touch everybody touch it
+WAIT_S_MAX = 3600.0  # in one go; a month is more than a poll can take
 RESET = struct.pack("ii", 1, 0)  # SO_LINGER that makes closing a reset
 
 
@@ -50,7 +52,15 @@ class _Speaks:
 
 @dataclass(frozen=True, slots=True)
 class _CutNow:
+    """client_id: another connection may have been given that port since."""
+
     port: int
+    client_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Check:
+    done: threading.Event = field(default_factory=threading.Event)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,8 +102,9 @@ class Relay:
     """Runs in a thread of its own from `start` until `close`.
 
     address: tcp://HOST:PORT where clients connect; `self.address` has the port that was taken. inner: the same of the
-    proxy. seed, started_s: of the scenario. on_crash: told, in the relay's thread, what that died of. touched: pieces
-    that each toxic held up, by its name. Raises UserError when the address cannot be used.
+    proxy. seed, started_s: of the scenario. connections_max: beyond so many, further ones are refused. on_crash: told,
+    in the relay's thread, what that died of. touched: pieces that each toxic held up, by its name. Raises UserError
+    when the address cannot be used.
     """
 
     def __init__(
@@ -103,15 +114,18 @@ class Relay:
         *,
         seed: int,
         started_s: float,
+        connections_max: int,
         on_crash: Callable[[BaseException], None],
     ) -> None:
         self._listener = _listening(address)
         self._inner = _host_and_port(inner)
         self._seed = seed
         self._started_s = started_s
+        self._connections_max = connections_max
+        self._warned_of_many = False
         self._toxics: Sequence[Applied] = ()
         self.touched: Counter[str] = Counter()
-        self._mailbox: Mailbox[_Change | _Speaks | _CutNow | _End] = Mailbox()
+        self._mailbox: Mailbox[_Change | _Speaks | _CutNow | _Check | _End] = Mailbox()
         self._selector = selectors.DefaultSelector()
         self._by_port: dict[int, _Connection] = {}
         self._due: list[tuple[float, int, _Way]] = []
@@ -127,8 +141,12 @@ class Relay:
     def start(self) -> None:
         self._thread.start()
 
-    def is_alive(self) -> bool:
-        return self._thread.is_alive()
+    def check(self) -> None:
+        """Raise TimeoutError when its thread does not answer. Any other thread."""
+        check = _Check()
+        self._mailbox.post(check)
+        if not check.done.wait(errands.ANSWER_S):
+            raise TimeoutError("the injector's relay does not answer")
 
     def change(self, toxics: Sequence[Applied]) -> None:
         """From here on, these; also for what is held up. Any thread."""
@@ -138,9 +156,9 @@ class Relay:
         """The connection that comes to the proxy from this port is a client's. Any thread."""
         self._mailbox.post(_Speaks(port, client_id))
 
-    def cut(self, port: int) -> None:
-        """Break that connection, with a reset to both sides. Any thread."""
-        self._mailbox.post(_CutNow(port))
+    def cut(self, port: int, client_id: int) -> None:
+        """Break that connection of a client, with a reset to both sides. Any thread."""
+        self._mailbox.post(_CutNow(port, client_id))
 
     def close(self) -> None:
         """Break every connection and end. Also when it was never started."""
@@ -163,7 +181,7 @@ class Relay:
             self._on_crash(error)
 
     def _turn(self) -> None:
-        patience_s = max(0.0, self._due[0][0] - now_s()) if self._due else None
+        patience_s = min(max(0.0, self._due[0][0] - now_s()), WAIT_S_MAX) if self._due else None
         for key, readiness in self._selector.select(patience_s):
             key.data(readiness)
         at_s = now_s()
@@ -175,12 +193,17 @@ class Relay:
             match letter:
                 case _Change(toxics=toxics):
                     self._toxics = toxics
+                    for name in self.touched.keys() - {one.toxic.name for one in toxics}:
+                        del self.touched[name]
                     for connection in list(self._by_port.values()):
                         self._hold_anew(connection)
                 case _Speaks(port=port, client_id=client_id) if port in self._by_port:
                     self._by_port[port].client_id = client_id
-                case _CutNow(port=port) if port in self._by_port:
-                    self._reset(self._by_port[port])
+                case _CutNow(port=port, client_id=client_id) if port in self._by_port:
+                    if self._by_port[port].client_id == client_id:
+                        self._reset(self._by_port[port])
+                case _Check(done=done):
+                    done.set()
                 case _End():
                     self._ending = True
 
@@ -191,6 +214,9 @@ class Relay:
             log.warning("a connection could not be accepted: %s", (error.strerror or str(error)).lower())
             if error.errno in (errno.EMFILE, errno.ENFILE) and self._by_port:
                 self._selector.unregister(self._listener)  # until another one has ended
+            return
+        if len(self._by_port) >= self._connections_max:
+            self._refuse(outer)
             return
         try:
             inner = socket.create_connection(self._inner, timeout=CONNECT_S)
@@ -209,6 +235,13 @@ class Relay:
             one.setblocking(False)
             one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             self._selector.register(one, selectors.EVENT_READ, partial(self._serve, connection, one))
+
+    def _refuse(self, outer: socket.socket) -> None:
+        outer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
+        outer.close()
+        if not self._warned_of_many:
+            self._warned_of_many = True
+            log.warning("over %d connections; further ones are refused", self._connections_max)
 
     def _passage(self) -> Passage:
         passage = Passage(self._toxics, self._seed)

@@ -12,19 +12,21 @@ from functools import partial
 import zmq
 
 from unstale.config import Settings
-from unstale.config.scenario import conditions, population
+from unstale.config.scenario import conditions, population, read
 from unstale.errors import UserError
 from unstale.injector.control import Control
 from unstale.injector.core import Core
+from unstale.injector.errands import Letter, StopNow, ask
 from unstale.injector.inventory import Inventory
 from unstale.injector.numbers import Numbers
-from unstale.injector.proxy import Letter, Proxy, StopNow, ask
+from unstale.injector.proxy import Proxy
 from unstale.injector.relay import Relay
 from unstale.net import files, sockets
 from unstale.net.clock import now_s
 from unstale.net.mailbox import Mailbox
 from unstale.toxics.disconnect import Disconnect
 from unstale.toxics.passage import Applied, Passage
+from unstale.toxics.population import Population
 
 INNER_ADDRESS = "tcp://127.0.0.1:*"  # where the relay finds the proxy
 IO_THREADS = (
@@ -42,11 +44,14 @@ class Injector:
     def __init__(self, settings: Settings) -> None:
         sockets.require_libzmq()
         own = settings.injector
-        toxics = conditions(settings).toxics
+        clients = population(settings)
+        toxics = conditions(settings, of=clients).toxics
         relays = own.tcp or any(map(_needs_relay, toxics))
         connections_max = 2 * settings.clients + SPARE_CONNECTIONS
         files.allow_connections(settings.clients, files_each=5 if relays else 3)
-        inventory = Inventory(toxics, population=population(settings), seed=settings.seed, relays=relays)
+        inventory = Inventory(
+            toxics, _groups(settings, clients), population=clients, seed=settings.seed, relays=relays
+        )
         started_s = now_s()
         self._mailbox: Mailbox[Letter] = Mailbox()
         self._error: BaseException | None = None
@@ -70,6 +75,7 @@ class Injector:
                     self.address,
                     seed=settings.seed,
                     started_s=started_s,
+                    connections_max=connections_max,
                     on_crash=self._mailbox.post,
                 )
                 self._relay.change(inventory.of_bytes)
@@ -94,7 +100,7 @@ class Injector:
             )
             self._thread = threading.Thread(target=self._turn, args=(proxy,), name="proxy", daemon=True)
             if own.http_address is not None:
-                self._control = Control(own.http_address, proxy, partial(ask, self._mailbox))
+                self._control = Control(own.http_address, proxy, partial(ask, self._mailbox), self._relay)
         except BaseException:
             self._close()
             raise
@@ -112,7 +118,7 @@ class Injector:
             self._relay.start()
         self._thread.start()
         while not self._done.wait(every_s):
-            with suppress(TimeoutError, UserError):  # it ends just now
+            with suppress(TimeoutError):  # it ends just now
                 on_numbers(ask(self._mailbox, self._proxy.numbers))
         self._thread.join()
         self._close()
@@ -147,6 +153,17 @@ class Injector:
 
 def _needs_relay(applied: Applied) -> bool:
     return applied.toxic.below_messages or isinstance(applied.toxic, Disconnect)
+
+
+def _groups(settings: Settings, clients: Population) -> list[frozenset[int]]:
+    """For each toxic of the scenario, in order, the clients of its group."""
+    name = settings.scenario.name
+    groups = () if name is None else read(name).groups
+    return [
+        whom
+        for group in groups
+        for whom in [group.clients.resolve(clients, settings.seed, group.name)] * len(group.toxics)
+    ]
 
 
 def _connected(

@@ -23,7 +23,7 @@ def defect(vector_d: Tensor) -> str | None:
 
 def row_defect(row_D: Tensor, dimension: int) -> str | None:
     """As `defect`, of a row whose first d numbers are the update; what comes behind may be zeros."""
-    if len(row_D) == dimension:
+    if row_D.numel() == dimension:
         return defect(row_D)
     behind = defect(row_D[dimension:])
     return defect(row_D[:dimension]) or ("non-finite" if behind == "non-finite" else None)

@@ -64,12 +64,13 @@ class _Block:
 
     def __init__(self, matrix_RD: Tensor) -> None:
         self.matrix_RD = matrix_RD
+        self._rows = len(matrix_RD)
         self.handles: list[int] = []
         self.updates: list[StagedUpdate] = []
 
     @property
     def is_full(self) -> bool:
-        return len(self.handles) == len(self.matrix_RD)
+        return len(self.handles) == self._rows
 
 
 class Round:

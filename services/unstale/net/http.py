@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from socketserver import ThreadingMixIn
 from typing import Any
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
@@ -19,6 +20,11 @@ class _Server(ThreadingMixIn, WSGIServer):
 
 class _Silent(WSGIRequestHandler):
     timeout = 10  # seconds; a connection that asks nothing holds a thread and a file no longer
+
+    def handle(self) -> None:
+        """Nobody waits for an answer who hangs up early, or says nothing for too long."""
+        with suppress(ConnectionError, TimeoutError):
+            super().handle()
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002  (the name is the base class's)
         """A scrape every few seconds is no news."""

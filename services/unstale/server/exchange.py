@@ -266,18 +266,15 @@ class Exchange:
         if self._sessions.is_superseded(hello.client_id, hello.session):
             self._outgoing.send(route, Stop(reason="superseded", version=self._coordinator.version))
             return
+        about_it = {"client_id": hello.client_id, "version": self._coordinator.version}
+        if not self._outgoing.send(route, self._welcome.model_copy(update=about_it)):
+            return  # the last word of a process that is gone; it takes nothing over
         same_connection = self._sessions.is_said_again(hello.client_id, hello.session, route)
         superseded = self._sessions.admit(hello.client_id, hello.session, route)
         if not same_connection:
             self._proof.forget(hello.client_id)
         if superseded is not None:
             self._outgoing.send(superseded, Stop(reason="superseded", version=self._coordinator.version))
-        self._outgoing.send(
-            route,
-            self._welcome.model_copy(
-                update={"client_id": hello.client_id, "version": self._coordinator.version}
-            ),
-        )
         self._outgoing.heard_of(hello.client_id)
         self._handle(translate.to_client_joined(hello, self._clock(), same_connection=same_connection))
         for task_id in hello.holding:

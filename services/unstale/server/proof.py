@@ -12,7 +12,8 @@ from unstale_proto.messages import Heartbeat
 
 @dataclass(slots=True)
 class _Sent:
-    """The last task of a client. beat: number of the first heartbeat answered after it was sent, None before that."""
+    """The last task of a client. beat: number of the first heartbeat answered after it was sent whose number is above
+    all that were answered before; None before that."""
 
     task_id: int
     beat: int | None = None
@@ -23,6 +24,7 @@ class Proof:
 
     def __init__(self) -> None:
         self._sent: dict[int, _Sent] = {}
+        self._answered: dict[int, int] = {}  # the greatest number of a client's heartbeats so far
 
     def sent(self, client_id: int, task_id: int) -> None:
         """A task left for a client. It takes the place of the one before."""
@@ -30,6 +32,10 @@ class Proof:
 
     def answered(self, client_id: int, number: int) -> None:
         """A heartbeat of a client was answered."""
+        before = self._answered.get(client_id, -1)
+        if number <= before:
+            return  # it was overtaken, or comes twice: the client may have heard this answer long ago
+        self._answered[client_id] = number
         sent = self._sent.get(client_id)
         if sent is not None and sent.beat is None:
             sent.beat = number
@@ -48,3 +54,4 @@ class Proof:
         """The client said hello on another connection, or is another process: the hello says what it holds, and its
         heartbeats may be counted anew."""
         self._sent.pop(client_id, None)
+        self._answered.pop(client_id, None)

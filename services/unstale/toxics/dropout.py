@@ -21,7 +21,7 @@ from unstale.toxics.trace import mistake, read_presence
 
 Probability = Annotated[float, Field(ge=0, le=1)]
 
-_MEAN_S_MIN = 1e-3  # shorter ones would have to be drawn by the million
+_MEAN_S_MIN, _MEAN_S_MAX = 1e-3, 1e9  # what is shorter or longer no run notices
 
 
 class Dropout(Toxic):
@@ -36,8 +36,8 @@ class Dropout(Toxic):
     at start_s it is there. trace: CSV `client,start_s,end_s`, an absolute path, says when each client is there; it is
     read once and kept as `present`. While a client is away, what enters or would come out is lost, both ways.
 
-    Draws of a round belong to client and round alone, so that they are the same under any name, and of two dropouts by
-    rounds the stricter one decides. Source: algorithms.md 4.4.
+    Draws of a round belong to client and round (the version that the task carries) alone, so that they are the same
+    under any name, and of two dropouts by rounds the stricter one decides. Source: algorithms.md 4.4.
     """
 
     type = "dropout"
@@ -50,8 +50,12 @@ class Dropout(Toxic):
     )
     p_min: float | None = Field(None, ge=0, le=1, description="The least p_i that a client may have.")
     by: Literal["uniform", "adversarial"] = Field("uniform", description="How p_i is made from p_min.")
-    on_s: float | None = Field(None, ge=_MEAN_S_MIN, description="Mean time that a client is there.")
-    off_s: float | None = Field(None, ge=_MEAN_S_MIN, description="Mean time that it is away.")
+    on_s: float | None = Field(
+        None, ge=_MEAN_S_MIN, le=_MEAN_S_MAX, description="Mean time that a client is there."
+    )
+    off_s: float | None = Field(
+        None, ge=_MEAN_S_MIN, le=_MEAN_S_MAX, description="Mean time that it is away."
+    )
     trace: Path | None = Field(None, description="File that says when each client is there.")
     present: tuple[Presence, ...] | None = Field(None, description="The same in place of a file.")
 
@@ -75,12 +79,26 @@ class Dropout(Toxic):
             raise mistake("expected exactly one of p, p_by_client, p_min, on_s with off_s, and trace")
         if self.by != "uniform" and self.p_min is None:
             raise mistake(f"by is {self.by!r}, which goes with p_min only; leave it out or give p_min")
-        if self.by_rounds and (self.direction == "up" or "task" not in (self.messages or ("task",))):
+        if any(one.client >= other.client for one, other in pairwise(self.present or ())):
+            raise mistake("present is not sorted, expected each client once, and the lowest first")
+        return self
+
+    @model_validator(mode="after")
+    def _fits_rounds(self) -> Self:
+        """p_i is all that there is to say of a round, and policies are told of it."""
+        if not self.by_rounds:
+            return self
+        if self.direction == "up" or "task" not in (self.messages or ("task",)):
             raise mistake(
                 "a dropout by rounds is about tasks, which go down; leave out direction and messages"
             )
-        if any(one.client >= other.client for one, other in pairwise(self.present or ())):
-            raise mistake("present is not sorted, expected each client once, and the lowest first")
+        if self.toxicity < 1:
+            raise mistake(
+                f"toxicity is {self.toxicity:g}, but in a dropout by rounds p alone says how likely a client is "
+                "there; leave out toxicity"
+            )
+        if self.start_s > 0 or self.end_s is not None:
+            raise mistake("a dropout by rounds goes by rounds, not by seconds; leave out start_s and end_s")
         return self
 
     @property

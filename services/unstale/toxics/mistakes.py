@@ -42,6 +42,8 @@ def user_error(error: ValidationError, model: type[BaseModel], where: str) -> Us
         return UserError(
             f"{where}: unknown setting {name!r}{nearest(places[-1], settings) if settings else ''}"
         )
+    if kind == "invalid_key":  # `on: 5`, which YAML reads as `true: 5`, for one
+        return UserError(f"{where}: {shown(first['input'])} is no name of a setting")
     if kind == "missing":
         return UserError(f"{where}: {name} is missing")
     if kind == "union_tag_not_found":
@@ -50,9 +52,8 @@ def user_error(error: ValidationError, model: type[BaseModel], where: str) -> Us
         return UserError(
             f"{where}: {name}.distribution is {context['tag']!r}{nearest(context['tag'], DISTRIBUTIONS)}"
         )
-    return UserError(
-        f"{where}: {name} is {shown(first['input'])}, expected {_expected(kind, context, first['msg'])}"
-    )
+    what = f"{where}: {name} is" if name else f"{where} is"
+    return UserError(f"{what} {shown(first['input'])}, expected {_expected(kind, context, first['msg'])}")
 
 
 def _expected(kind: str, context: dict[str, Any], message: str) -> str:

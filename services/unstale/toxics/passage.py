@@ -43,13 +43,14 @@ class _Line:
 class Passage:
     """toxics: applied in this order; their names differ. seed: of the run.
 
-    touched: how many messages each toxic changed, held up or destroyed, by its name.
+    touched: how many messages each toxic changed, held up or destroyed, by its name; a message counts once.
     """
 
     def __init__(self, toxics: Sequence[Applied], seed: int) -> None:
         self._seed = seed
         self._lines: dict[tuple[int, Direction], _Line] = {}
         self.touched: Counter[str] = Counter()
+        self._touched_it: set[str] = set()  # the message that is being sent
         self.change(toxics)
 
     @property
@@ -75,6 +76,7 @@ class Passage:
         Messages of a line come out in the order in which they entered, as on TCP, unless a toxic says otherwise.
         """
         flights: tuple[Flight, ...] = (flight,)
+        self._touched_it.clear()
         for applied, draws in self._on_the_way:
             if applied.concerns(flight):
                 flights = _numbered(
@@ -123,7 +125,8 @@ class Passage:
         return self._counted(toxic, flight, toxic.apply_at_the_end(flight, draws))
 
     def _counted(self, toxic: Toxic, flight: Flight, out: tuple[Flight, ...]) -> tuple[Flight, ...]:
-        if out != (flight,):
+        if out != (flight,) and toxic.name not in self._touched_it:
+            self._touched_it.add(toxic.name)
             self.touched[toxic.name] += 1
         return out
 

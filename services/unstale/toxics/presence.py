@@ -1,7 +1,6 @@
 """When a client is there: as recorded, or drawn in turn with the times that it is away."""
 
 from bisect import bisect_right
-from itertools import accumulate
 from typing import Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -9,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from unstale.toxics.draws import Draws
 from unstale.toxics.trace import Interval, check_presence
 
-_PAIRS = 64  # times there and away that are drawn at once: a chapter
+_CHANCES = 32  # of a chapter, on average: a generator is not made for a few, and many would fill the memory
 
 
 class Presence(BaseModel):
@@ -34,31 +33,41 @@ class Presence(BaseModel):
 class Course:
     """Of one client, drawn: there for Exp(on_s) seconds, away for Exp(off_s), and so on without an end.
 
-    A chapter is made from its own draws when a time falls into it. Only the last one is kept, and where each begins.
+    That is the same as chances to change that come as a Poisson process of rate 1 / on_s + 1 / off_s, each of which
+    leaves the client there with probability on_s / (on_s + off_s), whatever was before. What one part of the time
+    (a chapter, all of one length) holds then depends on its own draws alone, so that no time is far away.
     """
 
     def __init__(self, client_id: int, on_s: float, off_s: float, draws: Draws) -> None:
-        self._client_id, self._on_s, self._off_s, self._draws = client_id, on_s, off_s, draws
-        self._starts_s = [0.0]
-        self._number = -1
-        self._changes_s: list[float] = []
+        self._client_id, self._draws = client_id, draws
+        self._share = on_s / (on_s + off_s)
+        self._chapter_s = _CHANCES * off_s * self._share
+        self._number = -1  # of the chapter that is kept
+        self._times_s: list[float] = []
+        self._outcomes: list[bool] = []
+        self._before = True
 
     def is_there(self, since_s: float) -> bool:
         """Whether the client is there, so many seconds >= 0 after it began; there it was at 0."""
-        while self._starts_s[-1] <= since_s:
-            self._open(len(self._starts_s) - 1)
-            self._starts_s.append(self._changes_s[-1])
-        number = bisect_right(self._starts_s, since_s) - 1
+        number = int(since_s // self._chapter_s)
         if number != self._number:
-            self._open(number)
-        return bisect_right(self._changes_s, since_s) % 2 == 0
+            self._times_s, self._outcomes = self._chapter(number)
+            self._before = self._is_there_after(number - 1)
+            self._number = number
+        passed = bisect_right(self._times_s, since_s - number * self._chapter_s)
+        return self._outcomes[passed - 1] if passed else self._before
 
-    def _open(self, number: int) -> None:
-        """changes_s: when it leaves, comes back, ..., comes back. The next chapter begins there."""
+    def _is_there_after(self, number: int) -> bool:
+        """Whether it is there at the end of a chapter. Before the first it was."""
+        for earlier in range(number, -1, -1):
+            _, outcomes = self._chapter(earlier)
+            if outcomes:  # one chapter in e^32 has none
+                return outcomes[-1]
+        return True
+
+    def _chapter(self, number: int) -> tuple[list[float], list[bool]]:
+        """Its chances: seconds into it, ascending; and whether each leaves the client there."""
         rng = self._draws.of_client(self._client_id, number)
-        on_s, off_s = rng.exponential(self._on_s, _PAIRS), rng.exponential(self._off_s, _PAIRS)
-        lengths_s = [
-            length_s for pair_s in zip(on_s.tolist(), off_s.tolist(), strict=True) for length_s in pair_s
-        ]
-        self._changes_s = list(accumulate(lengths_s, initial=self._starts_s[number]))[1:]
-        self._number = number
+        count = int(rng.poisson(_CHANCES))
+        times_s = sorted((self._chapter_s * rng.random(count)).tolist())
+        return times_s, (rng.random(count) < self._share).tolist()

@@ -19,7 +19,7 @@ from unstale.toxics.mistakes import shown, user_error
 from unstale.toxics.passage import Applied
 from unstale.toxics.population import Population
 from unstale.toxics.registry import create
-from unstale.toxics.toxic import Toxic
+from unstale.toxics.toxic import Name, Toxic
 
 GROUPS_MAX = 1000  # a file of more was made by a program that should write ranges
 TOXICS_MAX = 100  # of a group; every message goes through each
@@ -46,7 +46,7 @@ class Group(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
-    name: str = Field(min_length=1, max_length=64, description="What the group is called.")
+    name: Name = Field(min_length=1, max_length=64, description="What the group is called.")
     clients: Audience = Field(EVERYONE, description="Who is in it; left out: everybody.")
     device: Device | None = Field(None, description="How long a task takes there.")
     toxics: tuple[Toxic, ...] = Field((), max_length=TOXICS_MAX, description="What messages go through.")
@@ -82,8 +82,25 @@ class Scenario(BaseModel):
             raise user_error(error, cls, where) from None
 
     def scaled(self, factor: float) -> Self:
-        """The same scenario, all of whose times are `factor` times as long."""
-        return _scaled(self, factor)
+        """The same scenario, all of whose times are `factor` times as long. Raises UserError where a setting does not
+        allow that."""
+        if factor == 1:
+            return self
+        groups = [
+            group.model_copy(
+                update={
+                    "device": None
+                    if group.device is None
+                    else _fit(group.device, factor, f"group {group.name}, device"),
+                    "toxics": tuple(
+                        _fit(toxic, factor, f"group {group.name}, toxic {place} ({toxic.type})")
+                        for place, toxic in enumerate(group.toxics, 1)
+                    ),
+                }
+            )
+            for group in self.groups
+        ]
+        return self.model_copy(update={"groups": tuple(groups)})
 
     def settled(self, population: Population, seed: int) -> Conditions:
         """What it means for the clients of a run. seed: of the run. Raises UserError."""
@@ -104,6 +121,7 @@ class Scenario(BaseModel):
                 within = f"{where}, toxic {place} ({toxic.type})"
                 named = toxic.model_copy(update={"name": name})
                 toxics.append(_applied(named, population, seed, with_them, within))
+        _check_staleness(toxics, stale_rounds)
         return Conditions(
             toxics=tuple(toxics),
             devices=Devices(seed, devices),
@@ -140,11 +158,7 @@ def _resolved(
 
 def _availability(toxics: Sequence[Applied], clients: int, seed: int) -> tuple[float, ...] | None:
     """p_i of each client: there when every dropout by rounds lets it be."""
-    by_rounds = [
-        (applied.clients, applied.toxic)
-        for applied in toxics
-        if isinstance(applied.toxic, Dropout) and applied.toxic.by_rounds
-    ]
+    by_rounds = _by_rounds(toxics)
     if not by_rounds:
         return None
     # Draws belong to client and round, so of two dropouts the stricter one decides.
@@ -159,6 +173,26 @@ def _availability(toxics: Sequence[Applied], clients: int, seed: int) -> tuple[f
         )
         for client_id in range(clients)
     )
+
+
+def _check_staleness(toxics: Sequence[Applied], stale_rounds: Mapping[int, int]) -> None:
+    """A late client's tasks carry an old version, so that its dropouts would not be those of the round."""
+    for whom, toxic in _by_rounds(toxics):
+        both = sorted(stale_rounds if whom is None else whom & stale_rounds.keys())
+        if both:
+            raise UserError(
+                f"toxic {toxic.name} is a dropout by rounds and touches client {both[0]}, which has stale_rounds "
+                f"{stale_rounds[both[0]]}; give a client one of them"
+            )
+
+
+def _by_rounds(toxics: Sequence[Applied]) -> list[tuple[frozenset[int] | None, Dropout]]:
+    """The dropouts by rounds, and whom they touch; None for all."""
+    return [
+        (applied.clients, applied.toxic)
+        for applied in toxics
+        if isinstance(applied.toxic, Dropout) and applied.toxic.by_rounds
+    ]
 
 
 def _unused(name: str, taken: set[str]) -> str:
@@ -176,8 +210,9 @@ def _unused(name: str, taken: set[str]) -> str:
 def _group(entry: Any, where: str) -> Group:
     if not isinstance(entry, Mapping):
         raise UserError(f"{where} is {shown(entry)}, expected a mapping with a name")
-    if isinstance(entry.get("name"), str):
-        where = f"{where.rpartition(' ')[0]} {entry['name']}"
+    name = entry.get("name")
+    if isinstance(name, str) and name and name.isprintable():
+        where = f"{where.rpartition(' ')[0]} {name}"
     toxics = entry.get("toxics")
     if toxics is None:  # a key without a value
         toxics = ()
@@ -213,6 +248,15 @@ def _check_names(groups: Sequence[Group], where: str) -> None:
 M = TypeVar("M", bound=BaseModel)
 
 
+def _fit(model: M, factor: float, where: str) -> M:
+    """`_scaled`, or a UserError that says where."""
+    try:
+        return _scaled(model, factor)
+    except ValidationError as error:
+        where = f"{where}, its times multiplied by scenario.time_scale {factor:g}"
+        raise user_error(error, type(model), where) from None
+
+
 def _scaled(model: M, factor: float) -> M:
     """Names end in units: what ends in `_per_s` is a rate, what else ends in `_s` is a time."""
     changed: dict[str, Any] = {}
@@ -226,7 +270,11 @@ def _scaled(model: M, factor: float) -> M:
             scaled = _times_within(value, factor)
         if scaled is not value:
             changed[name] = scaled
-    return model.model_copy(update=changed) if changed else model
+    if not changed:
+        return model
+    return type(model).model_validate(
+        {name: getattr(model, name) for name in type(model).model_fields} | changed
+    )
 
 
 def _times(value: Any, factor: float) -> Any:

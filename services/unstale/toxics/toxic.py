@@ -2,17 +2,27 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping
-from typing import Any, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 from unstale.toxics.audience import Audience
 from unstale.toxics.draws import Draws
 from unstale.toxics.flight import Flight, MessageType
 from unstale.toxics.population import Population
-from unstale.toxics.trace import mistake
+from unstale.toxics.trace import expected, mistake
 
 Layer = Literal["message", "tcp"]
+
+
+def _printable(name: str) -> str:
+    if not name.isprintable():
+        raise expected("a name that can be printed on a line")
+    return name
+
+
+Name = Annotated[str, AfterValidator(_printable)]
+"""Of a group or a toxic: it stands in sentences, tables and metrics."""
 
 
 class Toxic(BaseModel, ABC):
@@ -28,7 +38,7 @@ class Toxic(BaseModel, ABC):
     destroys: ClassVar[bool] = False
     example_settings: ClassVar[Mapping[str, Any]] = {}
 
-    name: str = Field(
+    name: Name = Field(
         "", max_length=128, description="What it is called in this scenario; made up if left out."
     )
     toxicity: float = Field(1.0, ge=0, le=1, description="Share of the messages that it touches.")

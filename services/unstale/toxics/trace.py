@@ -84,6 +84,8 @@ def check_presence(client_id: int, intervals: Sequence[Interval], place: str) ->
 
 def _rows(path: Path, head: tuple[str, ...]) -> list[list[float]]:
     """The cells below the head, all of them finite numbers."""
+    if not str(path).isprintable():
+        raise mistake(f"trace is {str(path)!r}, expected a path that can be printed on a line")
     try:
         with path.open(encoding="utf-8", newline="") as file:
             text = file.read(CHARACTERS_MAX + 1)
