@@ -82,7 +82,7 @@ def test_a_toxic_is_made_from_plain_data() -> None:
             {"type": "drop", "start_s": 5, "end_s": 5},
             " (drop): end_s is 5, expected more than start_s, which is 5",
         ),
-        ({"type": "bandwidth", "bytes_per_s": 0}, " (bandwidth): bytes_per_s is 0, expected more than 0"),
+        ({"type": "bandwidth", "bytes_per_s": 0}, " (bandwidth): bytes_per_s is 0, expected at least 0.001"),
         (
             {"type": "bandwidth", "bytes_per_s": 1, "layer": "ip"},
             " (bandwidth): layer is 'ip', expected 'message' or 'tcp'",

@@ -22,7 +22,7 @@ class Bandwidth(Toxic):
     type = "bandwidth"
     example_settings: ClassVar = {"bytes_per_s": 1e6}
 
-    bytes_per_s: float = Field(gt=0, description="Of each line.")
+    bytes_per_s: float = Field(ge=1e-3, description="Of each line.")
     layer: Layer = Field("message", description="tcp: the injector holds up bytes instead of whole messages.")
 
     @override

@@ -16,7 +16,7 @@ from typing_extensions import override
 from unstale.seeds import Generator
 from unstale.toxics import trace
 
-Duration = Annotated[float, Field(ge=0)]
+Duration = Annotated[float, Field(ge=0, le=1e9)]  # thirty years, so that no time becomes infinite
 """Seconds, finite (the models say so) and not negative."""
 
 
