@@ -18,6 +18,7 @@ from hypothesis.stateful import (
 
 from unstale.coordinator import actions, events, invariants
 from unstale.coordinator.machine import RETRY, Coordinator
+from unstale.coordinator.phase import Phase
 from unstale.coordinator.settings import CoordinatorSettings, SelectorSettings, TriggerSettings
 from unstale.coordinator.triggers import TRIGGERS
 
@@ -315,6 +316,8 @@ class Shells(RuleBasedStateMachine):
             for client, version in self.unavailable.items()
             if self.coordinator.is_active(client)
         }
+        if self.coordinator.phase is Phase.OPEN and self.waiting and self.is_cycle_over:
+            self.had_turn.clear()
         if was_finished:
             assert all(isinstance(action, actions.Acknowledge | actions.DiscardUpdate) for action in told)
         # The order in which `handle` promises them, timers aside.
@@ -370,15 +373,17 @@ class Shells(RuleBasedStateMachine):
             case actions.Finish():
                 self.finished = True
 
+    @property
+    def is_cycle_over(self) -> bool:
+        """Whether everybody who waits has had a turn, and nobody at work could still have one."""
+        working = {c.client_id for c in self.coordinator.membership.clients if c.tasks.open_id is not None}
+        return {client for client, *_ in self.waiting} | working <= self.had_turn
+
     def taken(self, count: int) -> list[tuple[int, int, int, int]]:
         """What the next round must be made of: the first to arrive, or the first whose clients have a turn."""
         may = [update for update in self.waiting if update[0] not in self.had_turn]
         if self.waiting and not may:
-            # A cycle ends early only when nobody at work could still contribute to it.
-            working = {
-                c.client_id for c in self.coordinator.membership.clients if c.tasks.open_id is not None
-            }
-            assert working <= self.had_turn
+            assert self.is_cycle_over
             self.had_turn.clear()
             may = self.waiting
         taken = may[:count]

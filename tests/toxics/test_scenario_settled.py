@@ -178,7 +178,7 @@ def test_scaled_by_one_nothing_changes() -> None:
         (
             {"device": {"task": 1e5}},
             1e6,
-            "group g, device, its times multiplied by scenario.time_scale 1e+06: value_s is 1e+11, "
+            "group g, device, its times multiplied by scenario.time_scale 1e+06: value_s is 100000000000.0, "
             "expected at most 1e+09",
         ),
     ],

@@ -28,29 +28,41 @@ def draw(seen: Preview, title: str, file: Path) -> None:
     groups = seen.groups[:GROUPS_MAX]
     figure = Figure(figsize=(INCHES, 1.4 + 2.2 * len(groups)), dpi=DOTS_PER_INCH, layout="constrained")
     figure.suptitle(title, wrap=True)
+    comes_and_goes = any(min(map(min, group.there)) < 1 for group in groups)
+    columns = (
+        [1.0, 1.2] if comes_and_goes else [1.0]
+    )  # where nobody ever leaves there is nothing to see of it
     rows = figure.subplots(
-        len(groups), 2, squeeze=False, sharex="col", gridspec_kw={"width_ratios": [1, 1.2]}
+        len(groups), len(columns), squeeze=False, sharex="col", gridspec_kw={"width_ratios": columns}
     )
     every = [second for group in groups for _, part, _ in legs(group) for second in part if second > 0]
     edges = np.geomspace(min(every, default=1.0) * 0.9, max(every, default=1.0) * 1.1, EDGES)
-    for (left, right), group in zip(rows, groups, strict=True):
+    for (left, *right), group in zip(rows, groups, strict=True):
         left.set_title(
             f"{group.name}, {group.clients:,} client{'s' * (group.clients > 1)}", fontsize="medium"
         )
         _draw_delays(left, group, edges)
-        _draw_presence(right, group, seen)
+        for axes in right:
+            _draw_presence(axes, group, seen)
     rows[-1, 0].set_xlabel("how long")
-    rows[-1, 1].set_xlabel(_x_label(seen))
+    if comes_and_goes:
+        rows[-1, 1].set_xlabel(_x_label(seen))
     figure.savefig(file, format="png")
 
 
 def _draw_delays(axes: Axes, group: GroupSeen, edges: "np.ndarray[tuple[int], np.dtype[np.float64]]") -> None:
+    if not any(second > 0 for _, seconds, _ in legs(group) for second in seconds):
+        axes.text(0.5, 0.5, "every message comes at once", transform=axes.transAxes, ha="center")
+        axes.set(xticks=[], yticks=[])
+        return
     for (leg, seconds, lost), (colour, line) in zip(legs(group), STYLES, strict=True):
         longer = [second for second in seconds if second > 0]
         words = leg + (", at once" if seconds and not longer else "") + (f", {lost:.1%} lost" if lost else "")
         shares = np.histogram(longer, edges)[0] / max(len(seconds), 1)
         axes.stairs(shares, edges, fill=True, color=colour, alpha=0.2)
         axes.stairs(shares, edges, color=colour, linestyle=line, label=words)
+    axes.set_ylabel("share of messages")
+    axes.legend(loc="upper left", fontsize="small", frameon=False, ncols=1)
     axes.set_xscale("log")
     is_wide = edges[-1] > WIDE * edges[0]
     axes.xaxis.set_major_locator(LogLocator(subs=(1.0,) if is_wide else (1.0, 2.0, 5.0), numticks=8))
@@ -58,8 +70,6 @@ def _draw_delays(axes: Axes, group: GroupSeen, edges: "np.ndarray[tuple[int], np
     axes.xaxis.set_minor_formatter(NullFormatter())
     axes.set_xlim(edges[0], edges[-1])
     axes.set_ylim(bottom=0, top=1.6 * max(axes.get_ylim()[1], 1e-3))  # room for the legend
-    axes.set_ylabel("share of messages")
-    axes.legend(loc="upper left", fontsize="small", frameon=False, ncols=1)
 
 
 def _draw_presence(axes: Axes, group: GroupSeen, seen: Preview) -> None:

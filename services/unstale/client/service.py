@@ -34,6 +34,9 @@ from unstale_proto.messages import Error, Message, Welcome
 
 log = logging.getLogger("unstale.client")
 
+SILENCE_S = (
+    20.0  # a server that has said nothing for so long, though heartbeats are answered, is worth one too
+)
 FIRST_WORD_S = 3.0  # a server that has not answered by then is worth a word to the person who waits
 
 
@@ -95,6 +98,7 @@ class ClientProcess:
         self._line_of: dict[zmq.Socket[bytes], _Line] = {}
         self._models: WeakValueDictionary[tuple[str, int], ReceivedModel] = WeakValueDictionary()
         self._met = False
+        self._heard_s = 0.0
         self._warned = False
         self._stopped = False
         self._farewells: list[Retire] = []
@@ -152,7 +156,9 @@ class ClientProcess:
             if line.due_s <= at_s:
                 self._follow(line, line.session.tick(at_s))
                 self._hand_over_if_due(line, at_s)
-        if not self._met:
+        if self._met:
+            self._mention_loss(at_s)
+        else:
             self._mention_silence(at_s)
 
     def _patience_ms(self) -> int | None:
@@ -172,9 +178,19 @@ class ClientProcess:
             self._warned = True
             log.warning("no server answers at %s yet; trying on until it does", self._server)
 
+    def _mention_loss(self, at_s: float) -> None:
+        if at_s - self._heard_s >= SILENCE_S and not self._warned:
+            self._warned = True
+            log.warning(
+                "nothing heard from the server at %s for %.0f s; waiting for it to come back",
+                self._server,
+                SILENCE_S,
+            )
+
     def _take_in(self, line: _Line) -> None:
         while (received := sockets.receive(line.socket, routed=False)) is not None:
             _, header, frames = received
+            self._heard_s, self._warned = now_s(), False
             try:
                 message = codec.decode(header)
             except RemoteContractError as error:

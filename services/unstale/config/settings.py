@@ -178,6 +178,13 @@ class InjectorSettings(Section):
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
+        if self.address == self.upstream and not self.address.endswith(":0"):
+            raise PydanticCustomError(
+                "sentence",
+                "injector.upstream is '{address}', which is where the injector itself listens, expected the server's "
+                "address",
+                {"address": self.upstream},
+            )
         for key, address in (("address", self.address), ("http_address", self.http_address)):
             if (
                 address is not None

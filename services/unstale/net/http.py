@@ -44,7 +44,7 @@ class HttpServer:
         except OSError as error:
             raise UserError(
                 f"{key} {address} cannot be used ({(error.strerror or str(error)).lower()}); "
-                "stop what listens there, name another HOST:PORT, or 'off'"
+                "stop what listens there, name another HOST:PORT, or null for none"
             ) from None
         self.address = f"{host}:{self._server.server_port}"
         self._thread = threading.Thread(
@@ -61,5 +61,5 @@ class HttpServer:
 def _host_and_port(address: str, key: str) -> tuple[str, int]:
     host, separator, port = address.rpartition(":")
     if not separator or not port.isdecimal() or int(port) > 65535:
-        raise UserError(f"{key} is {address!r}, expected HOST:PORT such as 127.0.0.1:9464, or 'off'")
+        raise UserError(f"{key} is {address!r}, expected HOST:PORT such as 127.0.0.1:9464, or null for none")
     return host.strip("[]"), int(port)

@@ -310,8 +310,8 @@ class Exchange:
         lost = self._proof.lost(client_id, beat)
         self._proof.answered(client_id, beat.number)
         self._handle_message(beat, client_id)
-        if lost is not None:
-            log.info("task %d never reached client %d", lost, client_id)
+        if lost is not None and self._coordinator.awaits(client_id, lost):
+            log.debug("task %d never reached client %d", lost, client_id)
             self._handle(events.TaskLost(client_id=client_id, task_id=lost, at_s=self._clock()))
 
     def _handle_message(self, message: Message, client_id: int) -> None:

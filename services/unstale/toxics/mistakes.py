@@ -29,7 +29,9 @@ _NOUNS = {
 
 def user_error(error: ValidationError, model: type[BaseModel], where: str) -> UserError:
     """The first mistake. model: what was to be made. where: what it is, and where it stands."""
-    first = error.errors(include_url=False)[0]
+    mistakes = error.errors(include_url=False)
+    unknown = [mistake for mistake in mistakes if mistake["type"] == "extra_forbidden"]
+    first = (unknown or mistakes)[0]  # what is misspelled is missing as well
     kind, context, places = first["type"], first.get("ctx", {}), [str(place) for place in first["loc"]]
     # A union is chosen by its tag, which pydantic counts as a place of its own.
     tags = [place for place in places[1:] if place in DISTRIBUTIONS]
