@@ -18,6 +18,7 @@ MARKDOWN = {
     "injector": "Updates a second through the injector",
     "first_round": "From start to the first round",
     "simulation": "Simulator against a bare loop",
+    "simulation_scale": "A hundred thousand simulated clients",
     "aggregation": "Aggregation against one read of the matrix",
 }
 TEXT = {"coordinator_events": "Coordinator events a second"}
