@@ -114,6 +114,7 @@ def _nobody_is_superseded(patch: pytest.MonkeyPatch) -> None:
         admitted(self, *told)
 
     patch.setattr(Sessions, "admit", admit)
+    patch.setattr(Sessions, "is_superseded", lambda *_: False)
 
 
 def _rows_of_a_round_change_places(patch: pytest.MonkeyPatch) -> None:
