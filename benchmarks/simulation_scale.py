@@ -17,13 +17,14 @@ import torch
 
 from benchmarks import report
 from unstale.coordinator import events
+from unstale.coordinator.actions import Observer
 from unstale.coordinator.machine import Coordinator
 from unstale.coordinator.settings import CoordinatorSettings, SelectorSettings, TriggerSettings
 from unstale.learner.learner import Learner
 from unstale.learner.updates import Staging
 from unstale.policies import create
 from unstale.simulator.backends.backend import Backend, Computed, Job
-from unstale.simulator.simulation import Observer, Parts, Simulation
+from unstale.simulator.simulation import Parts, Simulation
 from unstale.toxics.delay import Exponential
 from unstale.toxics.device import Device, Devices
 from unstale.toxics.scenario import Conditions

@@ -12,9 +12,9 @@ import zmq
 from support.processes import Process, free_port
 from support.running import PATIENCE_S
 from unstale.config import Settings
-from unstale.config.scenario import population
+from unstale.config.scenario import conditions
 from unstale.errors import UserError
-from unstale.injector import proxy, service
+from unstale.injector import proxy
 from unstale.injector.service import Injector
 from unstale_proto import codec
 from unstale_proto.messages import Bye, Heartbeat
@@ -84,8 +84,7 @@ def test_each_toxic_of_a_scenario_knows_the_clients_of_its_group(tmp_path: Path)
     file.write_text(json.dumps({"groups": groups}))
     chosen = Settings(clients=10, scenario={"name": str(file)})
     some = frozenset(range(4))
-    assert service._groups(chosen, population(chosen)) == [some, some, frozenset(range(10))]
-    assert service._groups(Settings(), population(Settings())) == []
+    assert [one.group for one in conditions(chosen).toxics] == [some, some, frozenset(range(10))]
 
 
 def test_what_is_said_before_the_server_is_there_reaches_it(inject: Any, server: Any) -> None:

@@ -6,6 +6,7 @@ import pytest
 import torch
 from pydantic import Field
 
+from unstale import plugins
 from unstale.errors import UserError
 from unstale.policies import Policy, PolicySettings, Step, UpdateBatch, create, describe, names, registry
 
@@ -57,7 +58,7 @@ class Nothing(Policy[NothingSettings]):
 
 def plug_in(monkeypatch: pytest.MonkeyPatch, *points: EntryPoint) -> None:
     """Let exactly these entry points be installed."""
-    monkeypatch.setattr(registry, "entry_points", lambda **wanted: EntryPoints(points).select(**wanted))
+    monkeypatch.setattr(plugins, "entry_points", lambda **wanted: EntryPoints(points).select(**wanted))
 
 
 def entry_point(value: str, name: str = "nothing") -> EntryPoint:

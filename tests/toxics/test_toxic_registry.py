@@ -7,6 +7,7 @@ import pytest
 from typing_extensions import override
 
 from support.toxics import message
+from unstale import plugins
 from unstale.errors import UserError
 from unstale.toxics import registry
 from unstale.toxics.draws import Draws
@@ -30,7 +31,7 @@ class Nothing(Toxic):
 
 def plug_in(monkeypatch: pytest.MonkeyPatch, *points: EntryPoint) -> None:
     """Let exactly these entry points be installed."""
-    monkeypatch.setattr(registry, "entry_points", lambda **wanted: EntryPoints(points).select(**wanted))
+    monkeypatch.setattr(plugins, "entry_points", lambda **wanted: EntryPoints(points).select(**wanted))
 
 
 def entry_point(value: str, name: str = "nothing") -> EntryPoint:

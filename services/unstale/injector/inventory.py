@@ -14,6 +14,7 @@ from unstale.toxics.disconnect import Disconnect
 from unstale.toxics.mistakes import shown
 from unstale.toxics.passage import Applied
 from unstale.toxics.population import Population
+from unstale.toxics.scenario import unused
 from unstale.toxics.toxic import Toxic
 
 TOXICS_MAX = 100  # every message goes through each
@@ -31,11 +32,9 @@ class UnknownNameError(UserError):
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
-    """A toxic. group: the clients that its setting `clients` chooses from; None for all of the run. passes: it is a
-    blackout from now on, forgotten once it is over."""
+    """A toxic. passes: it is a blackout from now on, forgotten once it is over."""
 
     applied: Applied
-    group: frozenset[int] | None = None
     passes: bool = False
 
     @property
@@ -44,8 +43,8 @@ class _Entry:
 
 
 class Inventory:
-    """toxics: of the scenario, settled. groups: for each of them, the clients of its group. seed: of the run. relays:
-    whether there is a relay below the messages, which the tcp layer needs.
+    """toxics: of the scenario, settled. seed: of the run. relays: whether there is a relay below the messages, which
+    the tcp layer needs.
 
     A shallow copy has a life of its own, so that changes can be made aside. `applied`: all that there are now, in
     order; their names differ.
@@ -54,13 +53,12 @@ class Inventory:
     def __init__(
         self,
         toxics: Sequence[Applied],
-        groups: Sequence[frozenset[int]],
         *,
         population: Population,
         seed: int,
         relays: bool,
     ) -> None:
-        self._of_scenario = tuple(_Entry(*one) for one in zip(toxics, groups, strict=True))
+        self._of_scenario = tuple(map(_Entry, toxics))
         self._population = population
         self._seed = seed
         self._relays = relays
@@ -110,8 +108,9 @@ class Inventory:
                 raise UserError(f"{key} cannot be changed; add another toxic and remove this one")
         merged = {**registry.plain(before.toxic), **changes}
         toxic = _created({key: value for key, value in merged.items() if value is not None})
-        clients = self._chosen(toxic, before.group) if "clients" in changes else before.applied.clients
-        changed = _Entry(self._settled(toxic, clients), before.group)
+        group = before.applied.group
+        clients = self._chosen(toxic, group) if "clients" in changes else before.applied.clients
+        changed = _Entry(self._settled(toxic, clients, group))
         self._entries = (*self._entries[:place], changed, *self._entries[place + 1 :])
 
     def remove(self, name: str) -> None:
@@ -148,7 +147,7 @@ class Inventory:
             for one in self._entries
             if not (one.passes and one.toxic.end_s is not None and one.toxic.end_s <= at_s)
         )
-        name = _unused(BLACKOUT, _names(left))
+        name = unused(BLACKOUT, _names(left))
         made = self._made({"type": "blackout", "name": name, **window, **others}, behind=left)
         self._entries = (*left, replace(made, passes=True))
         return name
@@ -161,12 +160,12 @@ class Inventory:
             raise UserError(f"there are {TOXICS_MAX} toxics, the most that is allowed; remove one first")
         toxic = _created(entry)
         if not toxic.name:
-            toxic = toxic.model_copy(update={"name": _unused(toxic.type, _names(behind))})
+            toxic = toxic.model_copy(update={"name": unused(toxic.type, _names(behind))})
         elif toxic.name in _names(behind):
             raise UserError(
                 f"there is a toxic {toxic.name!r} already; change that, or give this another name"
             )
-        return _Entry(self._settled(toxic, self._chosen(toxic, None)))
+        return _Entry(self._settled(toxic, self._chosen(toxic, None), None))
 
     def _chosen(self, toxic: Toxic, group: frozenset[int] | None) -> frozenset[int] | None:
         """The clients that it names, of a group; None for all of the run."""
@@ -178,13 +177,13 @@ class Inventory:
         count = self._population.clients if applied.clients is None else len(applied.clients)
         return {**registry.plain(applied.toxic), "touches": count}
 
-    def _settled(self, toxic: Toxic, clients: frozenset[int] | None) -> Applied:
-        """clients: those that it is about; None for all."""
+    def _settled(self, toxic: Toxic, clients: frozenset[int] | None, group: frozenset[int] | None) -> Applied:
+        """clients, group: as in `Applied`."""
         self._check_layer(toxic, f"the toxic ({toxic.type})")
         if clients is not None and len(clients) == self._population.clients:
             clients = None
         try:
-            return Applied(toxic.settled(self._population, clients), clients)
+            return Applied(toxic.settled(self._population, clients), clients, group)
         except UserError as error:
             raise UserError(f"the toxic ({toxic.type}): {error}") from None
 
@@ -208,14 +207,6 @@ class Inventory:
 
 def _names(entries: Sequence[_Entry]) -> set[str]:
     return {one.toxic.name for one in entries}
-
-
-def _unused(name: str, taken: set[str]) -> str:
-    count, free = 1, name
-    while free in taken:
-        count += 1
-        free = f"{name}-{count}"
-    return free
 
 
 def _created(entry: Any) -> Toxic:

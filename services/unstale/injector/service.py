@@ -12,7 +12,7 @@ from functools import partial
 import zmq
 
 from unstale.config import Settings
-from unstale.config.scenario import conditions, population, read
+from unstale.config.scenario import conditions, population
 from unstale.errors import UserError
 from unstale.injector.control import Control
 from unstale.injector.core import Core
@@ -26,7 +26,6 @@ from unstale.net.clock import now_s
 from unstale.net.mailbox import Mailbox
 from unstale.toxics.disconnect import Disconnect
 from unstale.toxics.passage import Applied, Passage
-from unstale.toxics.population import Population
 
 INNER_ADDRESS = "tcp://127.0.0.1:*"  # where the relay finds the proxy
 IO_THREADS = (
@@ -49,9 +48,7 @@ class Injector:
         relays = own.tcp or any(map(_needs_relay, toxics))
         connections_max = 2 * settings.clients + SPARE_CONNECTIONS
         files.allow_connections(settings.clients, files_each=5 if relays else 3)
-        inventory = Inventory(
-            toxics, _groups(settings, clients), population=clients, seed=settings.seed, relays=relays
-        )
+        inventory = Inventory(toxics, population=clients, seed=settings.seed, relays=relays)
         started_s = now_s()
         self._mailbox: Mailbox[Letter] = Mailbox()
         self._error: BaseException | None = None
@@ -153,17 +150,6 @@ class Injector:
 
 def _needs_relay(applied: Applied) -> bool:
     return applied.toxic.below_messages or isinstance(applied.toxic, Disconnect)
-
-
-def _groups(settings: Settings, clients: Population) -> list[frozenset[int]]:
-    """For each toxic of the scenario, in order, the clients of its group."""
-    name = settings.scenario.name
-    groups = () if name is None else read(name).groups
-    return [
-        whom
-        for group in groups
-        for whom in [group.clients.resolve(clients, settings.seed, group.name)] * len(group.toxics)
-    ]
 
 
 def _connected(

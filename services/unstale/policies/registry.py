@@ -7,7 +7,6 @@ A plug-in declares the entry point `name = "package.module:PolicyClass"` in the 
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from importlib.metadata import entry_points
 from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin
 
@@ -16,6 +15,7 @@ from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 from torch import Tensor
 
+from unstale import plugins
 from unstale.errors import UserError, nearest, unknown_name
 from unstale.policies.coordinate_median import CoordinateMedian
 from unstale.policies.direct import Direct
@@ -130,7 +130,7 @@ class PolicyDescription:
 
 def names() -> tuple[str, ...]:
     """The names of all policies, sorted; no plug-in is imported for it."""
-    return tuple(sorted({*_BUILT_IN, *(point.name for point in entry_points(group=ENTRY_POINT_GROUP))}))
+    return plugins.names(ENTRY_POINT_GROUP, _BUILT_IN)
 
 
 def describe(name: str) -> PolicyDescription:
@@ -200,20 +200,9 @@ def find(name: str) -> type[Policy[Any]]:
     """The class of a policy. Raises UserError for a name that is not registered, or cannot be imported."""
     if name in _BUILT_IN:
         return _BUILT_IN[name]
-    points = entry_points(group=ENTRY_POINT_GROUP, name=name)
-    if not points:
-        raise unknown_name("policy", name, names())
-    (point, *others) = points
-    if others:
-        raise UserError(f"policy {name!r} is registered by several packages; uninstall all but one of them")
-    try:
-        loaded = point.load()
-    except (ImportError, AttributeError) as error:
-        raise UserError(f"policy {name!r} cannot be imported from {point.value}: {error}") from error
-    if not (inspect.isclass(loaded) and issubclass(loaded, Policy)):
-        raise UserError(
-            f"policy {name!r} is {point.value}, expected a class derived from unstale.policies.Policy"
-        )
+    loaded: type[Policy[Any]] = plugins.load(
+        "policy", name, ENTRY_POINT_GROUP, Policy, "unstale.policies.Policy", _BUILT_IN
+    )
     return loaded
 
 

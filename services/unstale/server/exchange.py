@@ -277,11 +277,8 @@ class Exchange:
             self._outgoing.send(superseded, Stop(reason="superseded", version=self._coordinator.version))
         self._outgoing.heard_of(hello.client_id)
         self._handle(translate.to_client_joined(hello, self._clock(), same_connection=same_connection))
-        for task_id in hello.holding:
-            if not same_connection and self._coordinator.awaits(hello.client_id, task_id):
-                self._proof.sent(
-                    hello.client_id, task_id
-                )  # it came; should it be given back, that may be lost
+        if not same_connection:
+            self._proof.holds(hello, self._coordinator.awaits)
 
     def _attend(self, route: bytes, message: Message, frames: Sequence[memoryview]) -> None:
         client_id = self._sessions.client_of(route)
@@ -307,10 +304,9 @@ class Exchange:
 
     def _take_heartbeat(self, route: bytes, client_id: int, beat: Heartbeat) -> None:
         self._outgoing.send(route, Heartbeat(number=beat.number, version=self._coordinator.version))
-        lost = self._proof.lost(client_id, beat)
-        self._proof.answered(client_id, beat.number)
+        lost = self._proof.heard(client_id, beat, self._coordinator.awaits)
         self._handle_message(beat, client_id)
-        if lost is not None and self._coordinator.awaits(client_id, lost):
+        if lost is not None:
             log.debug("task %d never reached client %d", lost, client_id)
             self._handle(events.TaskLost(client_id=client_id, task_id=lost, at_s=self._clock()))
 

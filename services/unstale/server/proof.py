@@ -5,9 +5,13 @@ heartbeat which was answered after its task had left has had the task, or never 
 this one was lost. Source: PROTOCOL.md 4.2.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
-from unstale_proto.messages import Heartbeat
+from unstale_proto.messages import Heartbeat, Hello
+
+Awaits = Callable[[int, int], bool]
+"""Whether a task of a client is open: client and task id, as `coordinator.machine.Coordinator.awaits`."""
 
 
 @dataclass(slots=True)
@@ -49,6 +53,19 @@ class Proof:
             return None
         del self._sent[client_id]
         return sent.task_id
+
+    def heard(self, client_id: int, beat: Heartbeat, awaits: Awaits) -> int | None:
+        """A heartbeat came, and is answered: the open task that it proves to be lost, said once."""
+        lost = self.lost(client_id, beat)
+        self.answered(client_id, beat.number)
+        return lost if lost is not None and awaits(client_id, lost) else None
+
+    def holds(self, hello: Hello, awaits: Awaits) -> None:
+        """A client said hello on another connection, and that is dealt with: what it holds came. Should it be given
+        back, that may be lost."""
+        for task_id in hello.holding:
+            if awaits(hello.client_id, task_id):
+                self.sent(hello.client_id, task_id)
 
     def forget(self, client_id: int) -> None:
         """The client said hello on another connection, or is another process: the hello says what it holds, and its

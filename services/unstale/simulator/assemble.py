@@ -8,11 +8,12 @@ from unstale.config import parts
 from unstale.config.scenario import conditions, population, read
 from unstale.config.settings import Settings
 from unstale.config.workplace import workplace
+from unstale.coordinator.actions import Observer
 from unstale.coordinator.machine import Coordinator
 from unstale.metrics.progress import Progress
 from unstale.simulator.backends.choose import choose
 from unstale.simulator.remote import Relay, as_it_is, may_lose
-from unstale.simulator.simulation import Observer, Parts, Simulation
+from unstale.simulator.simulation import Parts, Simulation
 from unstale.toxics.scenario import Conditions
 
 PLAIN = "exponential"

@@ -131,6 +131,8 @@ class Network:
                 self._proof.forget(client_id)
             self._send(remote, Direction.DOWN, self._welcome)
             self._behind.handle(translate.to_client_joined(message, at_s, same_connection=same_connection))
+            if not same_connection:
+                self._proof.holds(message, self._behind.awaits)
         elif not remote.is_known or not self._behind.is_active(client_id):
             self._send(remote, Direction.DOWN, Error(reason=Reason.HELLO_FIRST, message="hello first"))
         elif isinstance(message, Update):
@@ -145,8 +147,7 @@ class Network:
 
     def _answer(self, client_id: int, beat: Heartbeat) -> None:
         self.tell(client_id, Heartbeat(number=beat.number, version=self._behind.version))
-        lost = self._proof.lost(client_id, beat)
-        self._proof.answered(client_id, beat.number)
+        lost = self._proof.heard(client_id, beat, self._behind.awaits)
         at_s = self._agenda.now_s
         self._behind.handle(events.HeartbeatReceived(client_id=client_id, at_s=at_s))
         if lost is not None:

@@ -37,6 +37,9 @@ class Behind(Protocol):
     def is_active(self, client_id: int) -> bool:
         """As the coordinator says."""
 
+    def awaits(self, client_id: int, task_id: int) -> bool:
+        """As the coordinator says."""
+
     @property
     def version(self) -> int:
         """The current one."""

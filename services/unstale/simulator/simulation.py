@@ -35,8 +35,6 @@ from unstale_proto.errors import Reason
 from unstale_proto.limits import FLOAT_BYTES
 from unstale_proto.messages import Task, Update
 
-Observer = Callable[[events.Event, Sequence[actions.Action]], None]
-
 NOT_STAGED = -1
 _OBJECTS_BEFORE_COLLECTION = 50_000
 
@@ -89,7 +87,7 @@ class Simulation:
         parts: Parts,
         *,
         on_progress: Callable[[Progress], None],
-        observe: Observer | None = None,
+        observe: actions.Observer | None = None,
         relay: Relay = as_it_is,
     ) -> None:
         self._parts = parts
@@ -264,6 +262,10 @@ class Simulation:
     def is_active(self, client_id: int) -> bool:
         """As the coordinator says."""
         return self._coordinator.is_active(client_id)
+
+    def awaits(self, client_id: int, task_id: int) -> bool:
+        """As the coordinator says."""
+        return self._coordinator.awaits(client_id, task_id)
 
     @property
     def version(self) -> int:

@@ -15,10 +15,12 @@ from unstale.toxics.toxic import Toxic
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """A toxic, settled, and whose messages it touches. clients: ids; None for all."""
+    """A toxic, settled, and whose messages it touches. clients: ids; None for all. group: those that its setting
+    `clients` chooses from."""
 
     toxic: Toxic
     clients: frozenset[int] | None = None
+    group: frozenset[int] | None = None
 
     def concerns(self, flight: Flight, at_s: float | None = None) -> bool:
         """Whether it touches such a message at a time, but for chance. at_s: None for when the message was sent."""

@@ -7,13 +7,13 @@ type of this folder cannot be taken over.
 import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib.metadata import entry_points
 from typing import Any
 
 from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 
-from unstale.errors import UserError, unknown_name
+from unstale import plugins
+from unstale.errors import UserError
 from unstale.toxics.bandwidth import Bandwidth
 from unstale.toxics.blackout import Blackout
 from unstale.toxics.corrupt import Corrupt
@@ -69,28 +69,16 @@ class ToxicDescription:
 
 def names() -> tuple[str, ...]:
     """Every type that is registered, sorted."""
-    plugged_in = (point.name for point in entry_points(group=ENTRY_POINT_GROUP))
-    return tuple(sorted({*TOXICS, *plugged_in}))
+    return plugins.names(ENTRY_POINT_GROUP, TOXICS)
 
 
 def find(name: str) -> type[Toxic]:
     """The class of a type. Raises UserError for one that is not registered, or cannot be imported."""
     if name in TOXICS:
         return TOXICS[name]
-    points = entry_points(group=ENTRY_POINT_GROUP, name=name)
-    if not points:
-        raise unknown_name("toxic", name, names())
-    (point, *others) = points
-    if others:
-        raise UserError(f"toxic {name!r} is registered by several packages; uninstall all but one of them")
-    try:
-        loaded = point.load()
-    except (ImportError, AttributeError) as error:
-        raise UserError(f"toxic {name!r} cannot be imported from {point.value}: {error}") from error
-    if not (inspect.isclass(loaded) and issubclass(loaded, Toxic)):
-        raise UserError(
-            f"toxic {name!r} is {point.value}, expected a class derived from unstale.toxics.toxic.Toxic"
-        )
+    loaded: type[Toxic] = plugins.load(
+        "toxic", name, ENTRY_POINT_GROUP, Toxic, "unstale.toxics.toxic.Toxic", TOXICS
+    )
     return loaded
 
 

@@ -116,7 +116,7 @@ class Scenario(BaseModel):
             if group.stale_rounds is not None:
                 stale_rounds.update(dict.fromkeys(with_them, group.stale_rounds))
             for place, toxic in enumerate(group.toxics, 1):
-                name = toxic.name or _unused(f"{group.name}/{toxic.type}", taken)
+                name = toxic.name or unused(f"{group.name}/{toxic.type}", taken)
                 taken.add(name)
                 within = f"{where}, toxic {place} ({toxic.type})"
                 named = toxic.model_copy(update={"name": name})
@@ -137,7 +137,7 @@ def _applied(toxic: Toxic, population: Population, seed: int, group: frozenset[i
     if clients is not None and len(clients) == population.clients:
         clients = None
     try:
-        return Applied(toxic.settled(population, clients), clients)
+        return Applied(toxic.settled(population, clients), clients, group)
     except UserError as error:
         raise UserError(f"{where}: {error}") from None
 
@@ -195,7 +195,7 @@ def _by_rounds(toxics: Sequence[Applied]) -> list[tuple[frozenset[int] | None, D
     ]
 
 
-def _unused(name: str, taken: set[str]) -> str:
+def unused(name: str, taken: set[str]) -> str:
     """The name, or the first of name-2, name-3, ... that is free."""
     count, free = 1, name
     while free in taken:
