@@ -23,6 +23,11 @@ class Reason(StrEnum):
     HELLO_FIRST = "hello-first"  # a connection that has not said hello, or whose client has moved to another
     UNEXPECTED_TYPE = "unexpected-type"  # a known message that this side does not take
     RUN_FINISHED = "run-finished"
+    NORM_TOO_LARGE = "norm-too-large"  # longer than the run allows
+    NOT_STORED = "not-stored"  # there is no room on the server's disk: no verdict yet
+    RATE_LIMITED = "rate-limited"  # more messages a second than a client may send
+    QUARANTINED = "quarantined"  # so many of the client's updates were refused that it must pause
+    NOT_THE_OWNER = "not-the-owner"  # the connection's key does not own this client id
     UNAVAILABLE = "unavailable"  # a client cannot take part in this round, and gives its task back
 
 

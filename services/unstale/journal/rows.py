@@ -1,0 +1,126 @@
+"""What the journal remembers, one frozen type for each kind of record. Pure.
+
+`at_s` is run time: seconds on the run's own clock, which goes on from where it stood when a server starts again.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where a row's bytes lie. segment: its number. offset, size_bytes: in that file. checksum: xxh3_64 of them."""
+
+    segment: int
+    offset: int
+    size_bytes: int
+    checksum: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EventRow:
+    """An event that the coordinator handled. seq: counts them from 1. kind: the event's type. fields: its others, JSON
+    values."""
+
+    seq: int
+    at_s: float
+    kind: str
+    fields: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskRow:
+    """A task that was given. number: how many its client was given before."""
+
+    task_id: int
+    client_id: int
+    number: int
+    version: int
+    at_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UpdateRow:
+    """The first verdict on an update. seq: of its event. reason: None exactly for one that is accepted, which alone has
+    a handle and a place. The others as in `learner.updates.StagedUpdate`."""
+
+    seq: int
+    at_s: float
+    client_id: int
+    task_id: int
+    base_version: int
+    outcome: str
+    reason: str | None
+    num_examples: int
+    batch_examples: int
+    loss: float
+    local_rate: float
+    handle: int | None = None
+    place: Place | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemberRow:
+    """An update in a round that was applied. staleness: rounds. weight: in the step."""
+
+    handle: int
+    staleness: int
+    weight: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundRow:
+    """A round that was applied. version: that it made. digest: SHA-256 of what it made, hex. closed_s: when the
+    coordinator closed it. wait_s, aggregate_s: how long it was open, and how long the step took. members: in order of
+    arrival."""
+
+    version: int
+    closed_s: float
+    applied_s: float
+    wait_s: float
+    aggregate_s: float
+    learning_rate: float
+    rate_factor: float
+    overflowed: bool
+    digest: str
+    members: tuple[MemberRow, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvaluationRow:
+    """A version was measured. accuracy: in [0, 1]. loss: nats. class_accuracy: by class, None where the test set has no
+    example of one."""
+
+    version: int
+    at_s: float
+    accuracy: float
+    loss: float
+    class_accuracy: tuple[float | None, ...]
+    evaluate_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointRow:
+    """A checkpoint that is whole on disk. seq: of the last event that it covers. file: its name."""
+
+    version: int
+    seq: int
+    file: str
+    size_bytes: int
+    at_s: float
+
+
+@dataclass(slots=True)
+class Batch:
+    """What happened in one turn, stored in one transaction or not at all."""
+
+    events: list[EventRow] = field(default_factory=list)
+    tasks: list[TaskRow] = field(default_factory=list)
+    updates: list[UpdateRow] = field(default_factory=list)
+    rounds: list[RoundRow] = field(default_factory=list)
+    evaluations: list[EvaluationRow] = field(default_factory=list)
+    checkpoints: list[CheckpointRow] = field(default_factory=list)
+
+    def __bool__(self) -> bool:
+        return any((self.events, self.tasks, self.updates, self.rounds, self.evaluations, self.checkpoints))
