@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def test_the_whole_trace_is_the_same_under_three_hash_seeds():
-    program = Path(__file__).with_name("trace_of_random_runs.py")
+    program = Path(__file__).parents[1] / "support" / "random_runs.py"
     running = [
         subprocess.Popen(
             [sys.executable, program],

@@ -63,3 +63,24 @@ def test_the_screen_agrees_with_looking_at_every_number(numbers: np.ndarray) -> 
     if not square < LARGEST:  # also NaN
         expected = "non-finite"
     assert screen.defect(torch.from_numpy(numbers.copy())) == expected
+
+
+def test_an_update_that_is_as_long_as_allowed_passes_and_a_longer_one_does_not() -> None:
+    row_D = torch.tensor([3.0, 4.0])  # 5 long
+    assert screen.row_defect(row_D, 2, norm_max=5.0) is None
+    assert screen.row_defect(row_D, 2, norm_max=4.999) == "norm-too-large"
+    assert screen.row_defect(row_D, 2) is None
+    assert screen.row_defect(torch.tensor([math.nan, 4.0]), 2, norm_max=1.0) == "non-finite"
+
+
+def test_what_comes_behind_the_update_does_not_make_it_longer() -> None:
+    assert screen.row_defect(torch.tensor([3.0, 4.0, 1e9, 1e9]), 2, norm_max=5.0) is None
+
+
+def test_the_norm_is_accumulated_in_float64() -> None:
+    # One number of 4096 and 16.8 million of 1: each 1 would vanish beside 4096 ** 2 = 2 ** 24 in float32.
+    numbers = 2**24
+    vector_d = torch.ones(numbers + 1)
+    vector_d[0] = 4096.0
+    assert screen.norm(vector_d) == math.sqrt(2**24 + numbers)
+    assert screen.norm(torch.tensor([1e-30])) == pytest.approx(1e-30, rel=1e-6)  # its square is no float32

@@ -220,7 +220,7 @@ def test_a_lease_does_not_run_out_while_messages_wait_to_be_taken_in() -> None:
     client = server.client(0)
     client.task()
     server.now_s = 10.0
-    server.exchange.fire_timers(more_waits=True)
+    server.exchange.settle(more_waits=True)
     assert types(client.beat()) == ["heartbeat"]
 
 

@@ -14,6 +14,7 @@ from unstale.learner.learner import RoundResult
 from unstale.learner.updates import Staging
 from unstale.learner.versions import Version
 from unstale.metrics.observe import Observation
+from unstale.server.account import Account
 from unstale.server.commands import Applied, ApplyCommand, Command, EvaluateCommand, Evaluated, Result
 from unstale.server.compute import frames_of
 from unstale.server.exchange import Exchange
@@ -88,16 +89,18 @@ class PlayedServer:
             coordinator=self.coordinator,
             staging=Staging(2, settings.round_size_max, blocks_max=rows // settings.round_size_max + 2),
             compute=self.commands.append,
-            record=self.observed.extend,
+            account=Account(
+                rounds=rounds,
+                record=self.observed.extend,
+                on_progress=lambda _: None,
+                evaluate_clients_every=None,
+            ),
             welcome=welcome(clients=clients),
             learning_rate=0.5,
-            rounds=rounds,
-            frames=frames_of(version_of(0)),
+            frames={0: frames_of(version_of(0))},
             sent=version_of(0),
             dimension=2,
-            evaluate_clients_every=None,
             linger_s=3.0,
-            on_progress=lambda _: None,
         )
 
     def compute(self) -> None:
@@ -106,10 +109,11 @@ class PlayedServer:
             result = self._result(self.commands.pop(0))
             if result is not None:
                 self.exchange.open(result)
+                self.exchange.settle()
 
     def pass_time(self, seconds: float) -> None:
         self.now_s += seconds
-        self.exchange.fire_timers()
+        self.exchange.settle()
 
     def client(self, client_id: int, route: bytes = b"") -> "PlayedClient":
         """A client that says what it is told to, over a connection of its own."""
@@ -147,7 +151,7 @@ class PlayedClient:
 
     def say(self, message: Message, frames: Sequence[memoryview] = ()) -> None:
         self.server.exchange.take_in(self.route, codec.encode(message), frames)
-        self.server.exchange.fire_timers()
+        self.server.exchange.settle()
 
     def hears(self) -> list[Message]:
         """All that was sent to it since it last heard."""

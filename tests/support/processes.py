@@ -6,21 +6,28 @@ import queue
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
+from pathlib import Path
 from typing import IO, Any, Self
 
 START_S = 120.0  # importing torch on a machine that is busy with something else
 
 
 class Process:
-    """One `unstale` command. Left as a context, it is killed if it still runs."""
+    """One `unstale` command. Left as a context, it is killed if it still runs.
 
-    def __init__(self, *arguments: str) -> None:
+    folder: where it runs, and leaves what it keeps; None for one of its own that goes with it.
+    """
+
+    def __init__(self, *arguments: str, folder: Path | None = None) -> None:
+        self._own_folder = tempfile.TemporaryDirectory()
         self.process = subprocess.Popen(
             [sys.executable, "-m", "unstale", *arguments],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
+            cwd=folder or self._own_folder.name,
             env={name: value for name, value in os.environ.items() if not name.startswith("UNSTALE_")},
         )
         assert self.process.stdout is not None
@@ -37,6 +44,7 @@ class Process:
         self.process.wait()
         self._output.close()
         self._errors.close()
+        self._own_folder.cleanup()
 
     def fact(self) -> dict[str, Any]:
         """The next line that it prints, which is JSON."""

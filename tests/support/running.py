@@ -25,6 +25,7 @@ SMALL: dict[str, Any] = {
     "trigger": {"name": "async"},
     "policy": {"name": "fedbuff"},
     "training": {"learning_rate": 0.5, "steps": 1, "batch_size": 8},
+    "run": {"durability": "off"},
 }
 SMALL_SERVER: dict[str, Any] = {
     "address": "tcp://127.0.0.1:0",

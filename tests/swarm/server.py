@@ -13,6 +13,7 @@ from unstale.coordinator.machine import Coordinator
 from unstale.coordinator.settings import CoordinatorSettings
 from unstale.learner.learner import RoundResult
 from unstale.learner.versions import Version
+from unstale.server.account import Account
 from unstale.server.commands import Applied, ApplyCommand, Command, EvaluateCommand, Evaluated
 from unstale.server.exchange import Exchange, Letter, StopNow
 from unstale.server.wire import Delivery
@@ -139,16 +140,18 @@ class Server:
             coordinator=coordinator,
             staging=parts.staging(settings, NUMBERS, torch.device("cpu")),
             compute=compute.submit,
-            record=lambda _: None,
+            account=Account(
+                rounds=settings.rounds,
+                record=lambda _: None,
+                on_progress=lambda _: None,
+                evaluate_clients_every=None,
+            ),
             welcome=welcome(settings, run_id=run_id, heartbeat_s=heartbeat_s),
             learning_rate=0.1,
-            rounds=settings.rounds,
-            frames=model(0),
+            frames={0: model(0)},
             sent=version_of(0),
             dimension=NUMBERS,
-            evaluate_clients_every=None,
             linger_s=linger_s,
-            on_progress=lambda _: None,
         )
 
     def dial(self, end: End) -> Link | None:
@@ -220,7 +223,7 @@ class Server:
             link, header, frames = self._inbox.popleft()
             self._heard(link, header)
             self.exchange.take_in(link.route, header, frames)
-        self.exchange.fire_timers(more_waits=bool(self._inbox))
+        self.exchange.settle(more_waits=bool(self._inbox))
         if self.exchange.over:
             self._close()
         elif self._inbox or self._letters:

@@ -1,5 +1,7 @@
 """`unstale client`: take part in a run."""
 
+from pathlib import Path
+
 from unstale.cli import report
 from unstale.cli.options import takes_settings
 from unstale.config import Settings
@@ -12,24 +14,36 @@ def client(settings: Settings, ends_with_input: report.EndsWithInput = False) ->
 
     The server says what the model, the data set and the training are; here stands where this machine has the data, and
     which code of its own it lets the server name. A client that starts first waits for the server. With a scenario its
-    tasks take as long as on the devices that stand there.
+    tasks take as long as on the devices that stand there. What it has made and nobody has acknowledged, it keeps in a
+    folder, and when it has died, the same command goes on from there.
     """
+    from unstale.client.outbox import Outbox
     from unstale.client.prepare import durations_of, workplace_of  # imports torch
     from unstale.client.service import ClientProcess
+    from unstale.net.keys import client_identity
 
     report.log_to_stderr()
     scenario = settings.scenario.name
     if scenario is not None:
         read(scenario)  # a mistake in it is told now, not when a server answers
+    hosted = settings.client
+    hosted.check_link()
+    identity = client_identity(hosted.key, hosted.server_key)
+    outbox = None
+    if hosted.durability != "off":
+        durable = hosted.durability == "full"
+        outbox = Outbox(Path(hosted.directory), hosted.first, hosted.count, durable=durable)
     process = ClientProcess(
-        server=settings.client.server,
-        first=settings.client.first,
-        count=settings.client.count,
+        server=hosted.server,
+        first=hosted.first,
+        count=hosted.count,
         prepare=lambda welcome: workplace_of(welcome, settings),
         heartbeat_s=settings.server.heartbeat_s,
         linger_s=settings.server.linger_s,
-        patience_s=settings.client.patience_s,
+        patience_s=hosted.patience_s,
         durations=None if scenario is None else lambda welcome: durations_of(welcome, settings),
+        outbox=outbox,
+        identity=identity,
     )
     report.stop_on_signals(lambda _: process.stop())
     if ends_with_input:

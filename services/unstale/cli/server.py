@@ -11,7 +11,7 @@ from unstale.config import Settings
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON lines, for programs.")]
 
 
-@takes_settings(*RUN, "server")
+@takes_settings(*RUN, "run", "server")
 def server(
     settings: Settings, as_json: AsJson = False, ends_with_input: report.EndsWithInput = False
 ) -> None:

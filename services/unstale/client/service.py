@@ -9,25 +9,27 @@ from weakref import WeakValueDictionary
 
 import zmq
 
-from unstale import flat, translate
-from unstale.client.session import ClientSession, Instruction, Retire, Send, Settle, State, Train
+from unstale.client.outbox import Outbox
+from unstale.client.session import ClientSession, Instruction, Retire, Send, Settle, State, Train, Warn
 from unstale.client.worker import (
     Crashed,
     Durations,
     Failed,
     Job,
+    Ready,
     ReceivedModel,
     Result,
     Settlement,
-    Trained,
     Worker,
 )
 from unstale.config.workplace import Workplace
 from unstale.errors import UserError
 from unstale.net import files, sockets
 from unstale.net.clock import now_s
+from unstale.net.handshakes import Handshakes
+from unstale.net.keys import Identity
 from unstale.net.mailbox import Mailbox
-from unstale_proto import codec, payload
+from unstale_proto import codec
 from unstale_proto.errors import RemoteContractError
 from unstale_proto.limits import TEXT_MAX
 from unstale_proto.messages import Error, Message, Welcome
@@ -48,13 +50,14 @@ class StopNow:
 @dataclass(slots=True)
 class _Line:
     """A hosted client and its connection. finished: what came of its newest task, held until its device is done, at
-    finished_s.
+    finished_s. run_is_over: its server has said so.
     """
 
     session: ClientSession
     socket: zmq.Socket[bytes]
-    finished: Trained | Failed | None = None
+    finished: Ready | Failed | None = None
     finished_s: float = 0.0
+    run_is_over: bool = False
 
     @property
     def due_s(self) -> float:
@@ -69,7 +72,9 @@ class ClientProcess:
     server: its address. prepare: makes data, shares and model of the run that a welcome describes. heartbeat_s: of the
     links; that of the clients is the server's to say. patience_s: give up when no server answers for so long at the
     start; None waits for ever. durations: how long tasks of the run that a welcome describes take on the clients'
-    devices; an update leaves no sooner. None for as long as they take here.
+    devices; an update leaves no sooner. None for as long as they take here. outbox: where these clients keep what must
+    outlive this process; it is closed with it. None for nowhere. identity: who this process is, and who the server is;
+    None for plain text.
     """
 
     def __init__(
@@ -83,13 +88,17 @@ class ClientProcess:
         linger_s: float,
         patience_s: float | None = None,
         durations: Callable[[Welcome], Durations] | None = None,
+        outbox: Outbox | None = None,
+        identity: Identity | None = None,
     ) -> None:
         sockets.require_libzmq()
         files.allow_connections(count, files_each=2)
         self._server = server
         self._patience_s = patience_s
         self._mailbox: Mailbox[Result | StopNow] = Mailbox()
-        self._worker = Worker(prepare, self._mailbox.post, durations)
+        self._worker = Worker(prepare, self._mailbox.post, durations, outbox)
+        self._outbox = outbox
+        self._found = {} if outbox is None else outbox.load()
         self._context = zmq.Context()
         self._context.set(zmq.MAX_SOCKETS, max(1023, count + 16))
         self._poller = zmq.Poller()
@@ -103,9 +112,16 @@ class ClientProcess:
         self._stopped = False
         self._farewells: list[Retire] = []
         for client_id in range(first, first + count):
-            socket = sockets.dealer(self._context, heartbeat_s=heartbeat_s, linger_s=linger_s)
+            socket = sockets.dealer(
+                self._context, heartbeat_s=heartbeat_s, linger_s=linger_s, identity=identity
+            )
+            if client_id == first:  # address and key are the same for all of them
+                public = None if identity is None else identity.public
+                self._handshakes = Handshakes(socket, server, public, ("client.key", "client.server_key"))
+                self._poller.register(self._handshakes.monitor, zmq.POLLIN)
             sockets.connect(socket, server)
-            line = _Line(ClientSession(client_id, secrets.token_hex(16)), socket)
+            session = ClientSession(client_id, secrets.token_hex(16), self._found.get(client_id, ()))
+            line = _Line(session, socket)
             self._lines[client_id] = line
             self._line_of[socket] = line
             self._poller.register(socket, zmq.POLLIN | zmq.POLLOUT)
@@ -128,15 +144,25 @@ class ClientProcess:
             why = str(error)[:TEXT_MAX]
             raise
         finally:
+            self._handshakes.close()
             for line in self._lines.values():
                 self._follow(line, line.session.leave(why))
                 line.socket.close()
             self._context.term()
             self._worker.close()
             self._mailbox.close()
+            self._close_outbox()
         reasons = {farewell.reason: farewell.message for farewell in self._farewells}
         if reasons and "finished" not in reasons:
             raise UserError(next(iter(reasons.values())))
+
+    def _close_outbox(self) -> None:
+        if self._outbox is None:
+            return
+        for client_id, line in self._lines.items():
+            if line.run_is_over and line.session.run_id is not None:
+                self._outbox.clear(client_id, line.session.run_id)
+        self._outbox.close()
 
     # --- one turn ---
 
@@ -145,6 +171,9 @@ class ClientProcess:
             if waiting == self._mailbox.fileno():
                 for letter in self._mailbox.drain():
                     self._open(letter)
+                continue
+            if waiting is self._handshakes.monitor:
+                self._handshakes.check()
                 continue
             line = self._line_of[waiting]
             if readiness & zmq.POLLOUT and line.session.state is State.AWAY:
@@ -187,6 +216,16 @@ class ClientProcess:
                 SILENCE_S,
             )
 
+    def _mention_found(self, run_id: str) -> None:
+        """Say what becomes of updates that an earlier process left behind."""
+        runs = [made.run_id for updates in self._found.values() for made in updates]
+        self._found.clear()
+        kept = runs.count(run_id)
+        if kept:
+            log.info("%d updates were kept when this process last ended, and are sent again", kept)
+        if len(runs) > kept:
+            log.warning("%d updates of another run were kept, and are dropped", len(runs) - kept)
+
     def _take_in(self, line: _Line) -> None:
         while (received := sockets.receive(line.socket, routed=False)) is not None:
             _, header, frames = received
@@ -200,15 +239,18 @@ class ClientProcess:
             if isinstance(message, Welcome) and not self._met:
                 self._met = True
                 log.info("the server at %s welcomes us to run %s", self._server, message.run_id)
+                self._mention_found(message.run_id)
             self._follow(line, line.session.received(message, [frame.buffer for frame in frames], now_s()))
 
     def _open(self, letter: Result | StopNow) -> None:
-        if isinstance(letter, Trained | Failed):
+        if isinstance(letter, Ready | Failed):
             line = self._lines[letter.job.client_id]
             if line.session.wants(letter.job.welcome.run_id, letter.job.task.task_id):
                 line.finished = letter
                 line.finished_s = letter.job.received_s + letter.duration_s
                 self._hand_over_if_due(line, now_s())
+            else:
+                self._give_up(letter)
         elif isinstance(letter, StopNow):
             self._stopped = True
         else:
@@ -221,16 +263,24 @@ class ClientProcess:
         if finished is None or at_s < line.finished_s:
             return
         line.finished = None
-        job = finished.job
-        if isinstance(finished, Failed):
+        job, run_id = finished.job, finished.job.welcome.run_id
+        if not line.session.wants(run_id, job.task.task_id):
+            self._give_up(finished)  # the run is another one since
+        elif isinstance(finished, Failed):
             log.warning("client %d: %s", job.client_id, finished.message)
-            said = line.session.failed(job.welcome.run_id, job.task.task_id, finished.message)
+            self._follow(line, line.session.failed(run_id, job.task.task_id, finished.message))
         else:
-            update = translate.to_update(job.task, finished.local, finished.evaluation)
-            parts = translate.payload_parts(finished.local)
-            frames = [frame for part in parts for frame in payload.split(flat.to_bytes(part))]
-            said = line.session.trained(job.welcome.run_id, update, frames)
-        self._follow(line, said)
+            made = finished.made
+            self._follow(line, line.session.trained(run_id, made.update, made.parcel))
+
+    def _give_up(self, finished: Ready | Failed | None) -> None:
+        """An update that is ready will never be sent: its file goes, and what its client would have kept."""
+        if isinstance(finished, Ready):
+            self._settle(finished.job.client_id, finished.made.run_id, finished.made.number, accepted=False)
+
+    def _settle(self, client_id: int, run_id: str, number: int, *, accepted: bool) -> None:
+        settlement = Settlement(client_id=client_id, run_id=run_id, number=number, accepted=accepted)
+        self._worker.submit(settlement)
 
     # --- what the sessions want done ---
 
@@ -241,19 +291,21 @@ class ClientProcess:
                     line.session.unreachable()
                     break
             elif isinstance(instruction, Train):
-                line.finished = None  # of an older task, which this one takes the place of
+                self._give_up(line.finished)  # an older task's, which this one takes the place of
+                line.finished = None
                 self._worker.submit(self._job(line.session, instruction))
             elif isinstance(instruction, Settle):
-                self._worker.submit(
-                    Settlement(
-                        client_id=line.session.client_id,
-                        run_id=instruction.run_id,
-                        number=instruction.number,
-                        accepted=instruction.accepted,
-                    )
+                self._settle(
+                    line.session.client_id,
+                    instruction.run_id,
+                    instruction.number,
+                    accepted=instruction.accepted,
                 )
+            elif isinstance(instruction, Warn):
+                log.warning("client %d: %s", line.session.client_id, instruction.message)
             else:
                 self._farewells.append(instruction)
+                line.run_is_over = instruction.reason == "finished"
                 log.info("client %d: %s", line.session.client_id, instruction.message)
         self._watch(line)
 

@@ -3,9 +3,11 @@
     away --reachable--> greeting --welcome--> in
     in --silence, `hello-first`, stop `shutdown`--> greeting
     greeting, in --unreachable--> away
+    in --`quarantined`--> greeting, after a pause
     any --stop `finished` or `superseded`, leave--> over
 
-An update is kept from the moment it is made until it is acknowledged, and is sent again when there is proof that it, or
+An update is kept from the moment it is made until it is acknowledged, also over the death of the process (`outbox`
+stores it; what was found there is where a session begins), and is sent again when there is proof that it, or
 its ack, was lost: after a reconnect, or when the server answers a heartbeat that left after it. That a task was lost is
 for the server to find: each heartbeat says which is the newest that came.
 """
@@ -22,6 +24,9 @@ Parcel = Sequence[memoryview]
 """Payload frames, which the session keeps and hands on without a look."""
 
 GREETING_S = 5.0  # a hello without an answer is said again after this long; only a lossy path makes it needed
+QUARANTINE_S = (
+    15.0  # a client that is kept out knocks so often; how long it will be, a server says to people only
+)
 
 
 class State(Enum):
@@ -31,6 +36,16 @@ class State(Enum):
     GREETING = "greeting"  # hello said, welcome not yet heard
     IN = "in"
     OVER = "over"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Made:
+    """An update, which is the same to the byte however often it is sent. number: of its task, in this run."""
+
+    run_id: str
+    number: int
+    update: Update
+    parcel: Parcel
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,11 +67,18 @@ class Train:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settle:
-    """The verdict on the update of a task is here. number: of the task."""
+    """What becomes of the update of a task is known: it was accepted, or it never will be. number: of the task."""
 
     run_id: str
     number: int
     accepted: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Warn:
+    """Something that a person may have to look at. The client goes on."""
+
+    message: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,17 +89,21 @@ class Retire:
     message: str
 
 
-Instruction = Send | Train | Settle | Retire
+Instruction = Send | Train | Settle | Warn | Retire
+
+_TROUBLES = {
+    Reason.NOT_STORED: "the server cannot store updates; they are kept here, and sent again until it can",
+    Reason.RATE_LIMITED: "the server lets this client say no more in so short a time; what is lost is said again",
+    Reason.QUARANTINED: "the server keeps this client out for a while; trying again until it is let in",
+}
 
 
 @dataclass(slots=True)
 class _Kept:
-    """An update that is not acknowledged. number: of its task. beat: number of the first heartbeat that left after it
-    did. first_sent, last_sent: places of its sendings among all, None before the first."""
+    """An update that is not acknowledged. beat: number of the first heartbeat that left after it did. first_sent,
+    last_sent: places of its sendings among all, None before the first."""
 
-    number: int
-    update: Update
-    parcel: Parcel
+    made: Made
     beat: int
     first_sent: int | None = None
     last_sent: int | None = None
@@ -86,19 +112,22 @@ class _Kept:
 class ClientSession:
     """Pure. Every call takes the time and returns instructions, to be carried out in order.
 
-    token: 16 random bytes in hex, of this process. `due_s`: when `tick` wants to be called next; None is never.
+    token: 16 random bytes in hex, of this process. kept: updates that a process before this one made for the client and
+    nobody has acknowledged, fewer than it may hold. `due_s`: when `tick` wants to be called next; None is never.
     """
 
-    def __init__(self, client_id: int, token: str) -> None:
+    def __init__(self, client_id: int, token: str, kept: Sequence[Made] = ()) -> None:
+        assert len(kept) < limits.HOLDING_MAX
         self.client_id = client_id
         self.state = State.AWAY
         self.due_s: float | None = None
         self._token = token
         self._welcome: Welcome | None = None
         self._task: Task | None = None
-        self._newest_task_id = 0
-        self._has_newest = False  # it came, and was not given back
-        self._kept: dict[int, _Kept] = {}
+        self._kept = {made.update.task_id: _Kept(made, beat=0) for made in kept}
+        self._newest_task_id = max(self._kept, default=0)
+        self._has_newest = bool(kept)  # it came, and was not given back
+        self._troubles: set[Reason] = set()
         self._sendings = 0  # of updates
         self._beats = 0
         self._heard_beat: int | None = None
@@ -128,7 +157,7 @@ class ClientSession:
                 self._welcome is not None
             ):  # also one that was long under way while we greeted anew
                 return self._given(message, parcel)
-            case Ack():
+            case Ack() if self._welcome is not None:
                 return self._acknowledged(message)
             case Heartbeat() if self.state is State.IN and message.number < self._beats:
                 self._version = max(self._version, message.version)
@@ -146,9 +175,12 @@ class ClientSession:
                 ]
             case Error(reason=Reason.HELLO_FIRST) if self.state is State.IN:
                 return self._greet(at_s)
-            case Error(reason=Reason.UNKNOWN_CLIENT | Reason.WRONG_PROTOCOL):
-                said = message.message if message.message.isprintable() else repr(message.message)
-                return self._retire("refused", f"the server refuses client {self.client_id}: {said}")
+            case Error(reason=Reason.UNKNOWN_CLIENT | Reason.WRONG_PROTOCOL | Reason.NOT_THE_OWNER):
+                return self._retire(
+                    "refused", f"the server refuses client {self.client_id}: {_said(message)}"
+                )
+            case Error(reason=reason) if reason in _TROUBLES:
+                return self._troubled(message, at_s)
             case _:
                 return []  # an answer to what this session has moved on from
 
@@ -157,13 +189,15 @@ class ClientSession:
         if not self.wants(run_id, update.task_id):
             return []
         assert self._task is not None
-        kept = self._kept[update.task_id] = _Kept(self._task.number, update, parcel, self._beats)
+        made = Made(run_id=run_id, number=self._task.number, update=update, parcel=parcel)
+        kept = self._kept[update.task_id] = _Kept(made, self._beats)
         self._task = None
+        given_up: list[_Kept] = []
         if len(self._kept) == limits.HOLDING_MAX:
-            del self._kept[
-                min(self._kept)
-            ]  # a server that gave so many tasks since has long taken this one back
-        return self._send_kept([kept]) if self.state is State.IN else []
+            # A server that gave so many tasks since has long taken this one back.
+            given_up.append(self._kept.pop(min(self._kept)))
+        said = self._send_kept([kept]) if self.state is State.IN else []
+        return [*map(_in_vain, given_up), *said]
 
     def failed(self, run_id: str, task_id: int, message: str) -> list[Instruction]:
         """A task of this run cannot be done, and goes back. While away that needs no word: the next hello does not
@@ -205,8 +239,12 @@ class ClientSession:
 
         Task ids begin anew with each run, so a task is known by its run, too.
         """
-        is_newest = self._task is not None and self._task.task_id == task_id
-        return is_newest and self._welcome is not None and self._welcome.run_id == run_id
+        return self._task is not None and self._task.task_id == task_id and self.run_id == run_id
+
+    @property
+    def run_id(self) -> str | None:
+        """The run that it was welcomed to last."""
+        return None if self._welcome is None else self._welcome.run_id
 
     @property
     def unacknowledged(self) -> int:
@@ -222,18 +260,26 @@ class ClientSession:
         return [Send(message=Hello(client_id=self.client_id, session=self._token, holding=holding))]
 
     def _welcomed(self, welcome: Welcome, at_s: float) -> list[Instruction]:
-        if self._welcome is not None and welcome.run_id != self._welcome.run_id:
-            self._kept.clear()  # another run knows none of these tasks
-            self._task = None
-            self._newest_task_id, self._has_newest = 0, False
-            self._heard_beat = None
+        void = [] if welcome.run_id == self.run_id else self._begin(welcome.run_id)
         self._welcome = welcome
         self._version = welcome.version
+        self._troubles.discard(Reason.QUARANTINED)
         if self.state is not State.GREETING:
-            return []
+            return void
         self.state = State.IN
         self.due_s = at_s + welcome.heartbeat_s
-        return self._send_kept(list(self._kept.values()))
+        return [*void, *self._send_kept(list(self._kept.values()))]
+
+    def _begin(self, run_id: str) -> list[Instruction]:
+        """Forget what belongs to other runs than this: it knows none of those tasks."""
+        void = [kept for kept in self._kept.values() if kept.made.run_id != run_id]
+        for kept in void:
+            del self._kept[kept.made.update.task_id]
+        self._task = None
+        self._newest_task_id = max(self._kept, default=0)
+        self._has_newest = bool(self._kept)
+        self._heard_beat = None
+        return [*map(_in_vain, void)]
 
     def _given(self, task: Task, parcel: Parcel) -> list[Instruction]:
         assert self._welcome is not None
@@ -256,10 +302,21 @@ class ClientSession:
         kept = self._kept.pop(ack.task_id, None)
         if kept is None:
             return []
-        assert self._welcome is not None
+        self._troubles.discard(Reason.NOT_STORED)
         accepted = ack.first_outcome == "accepted"
-        settle = Settle(run_id=self._welcome.run_id, number=kept.number, accepted=accepted)
+        settle = Settle(run_id=kept.made.run_id, number=kept.made.number, accepted=accepted)
         return [settle, *self._send_passed_over(kept)]
+
+    def _troubled(self, error: Error, at_s: float) -> list[Instruction]:
+        """The server cannot take something now. Nothing is lost by it: what is not acknowledged is kept, and said again
+        on the usual proof. One word for people each time that it begins."""
+        if error.reason is Reason.QUARANTINED and self.state in (State.GREETING, State.IN):
+            self.state, self.due_s = State.GREETING, at_s + QUARANTINE_S
+        if error.reason in self._troubles:
+            return []
+        self._troubles.add(error.reason)
+        said = f" ({_said(error)})" if error.message else ""
+        return [Warn(message=_TROUBLES[error.reason] + said)]
 
     def _send_passed_over(self, acknowledged: _Kept) -> list[Instruction]:
         """Send again what left before an update that is acknowledged now: verdicts come in order, so it was lost, or
@@ -280,7 +337,7 @@ class ClientSession:
             kept.last_sent = self._sendings
             kept.first_sent = self._sendings if kept.first_sent is None else kept.first_sent
             self._sendings += 1
-        return [Send(message=kept.update, parcel=kept.parcel) for kept in updates]
+        return [Send(message=kept.made.update, parcel=kept.made.parcel) for kept in updates]
 
     def _stopped(self, stop: Stop, at_s: float) -> list[Instruction]:
         if stop.reason == "finished":
@@ -298,6 +355,15 @@ class ClientSession:
     def _retire(self, reason: str, message: str) -> list[Instruction]:
         self.state, self.due_s = State.OVER, None
         return [Retire(reason=reason, message=message)]
+
+
+def _in_vain(kept: _Kept) -> Settle:
+    return Settle(run_id=kept.made.run_id, number=kept.made.number, accepted=False)
+
+
+def _said(error: Error) -> str:
+    """What a server says, fit for a terminal."""
+    return error.message if error.message.isprintable() else repr(error.message)
 
 
 def _check_fit(task: Task, parcel: Parcel, welcome: Welcome) -> None:

@@ -6,9 +6,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import isfinite
 
+from unstale import flat, translate
+from unstale.client.outbox import Outbox
+from unstale.client.session import Made
 from unstale.config.workplace import Workplace
 from unstale.training.evaluate import Evaluation
 from unstale.training.local import LocalUpdate
+from unstale.training.trainer import Trainer
+from unstale_proto import payload
 from unstale_proto.messages import Task, Welcome
 
 
@@ -35,7 +40,7 @@ class Job:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settlement:
-    """The verdict on an update has come: what its client was to keep from it is kept if it was accepted.
+    """What becomes of an update is known: what its client was to keep from it is kept if it was accepted.
 
     number: of the client's task.
     """
@@ -59,6 +64,15 @@ class Trained:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Ready:
+    """The update of a job can be sent: it is stored, where there is an outbox. duration_s: as in `Trained`."""
+
+    job: Job
+    made: Made
+    duration_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Failed:
     """A job made nothing that could be sent: why, for people. duration_s: as in `Trained`."""
 
@@ -74,7 +88,7 @@ class Crashed:
     error: BaseException
 
 
-Result = Trained | Failed | Crashed
+Result = Ready | Failed | Crashed
 
 Durations = Callable[[int, int, int], float]
 """Seconds that a task takes on a client's device, given client id, number of the task, and local steps."""
@@ -85,6 +99,7 @@ class Worker:
 
     prepare: makes the workplace (data, shares, model) that a welcome describes; raises UserError where it cannot.
     durations: how long tasks of that run take on the clients' devices, asked for after `prepare`; None for no time.
+    outbox: where updates and what clients keep are stored; this thread's own while it runs. None for memory alone.
     """
 
     def __init__(
@@ -92,8 +107,11 @@ class Worker:
         prepare: Callable[[Welcome], Workplace],
         post: Callable[[Result], None],
         durations: Callable[[Welcome], Durations] | None = None,
+        outbox: Outbox | None = None,
     ) -> None:
         self._prepare = prepare
+        self._outbox = outbox
+        self._early: list[Settlement] = []
         self._durations = durations
         self._duration_s: Durations | None = None
         self._post = post
@@ -110,7 +128,8 @@ class Worker:
         self._jobs.put(job)
 
     def close(self) -> None:
-        """End after the job at hand. What waits is left undone: it is not acknowledged, so somebody does it again."""
+        """End after the job at hand. What waits is left undone: a job is not acknowledged, so somebody does it again;
+        an update whose verdict waits is still in the outbox, and is sent again when there is a next time."""
         while not self._jobs.empty():
             self._jobs.get()
         self._jobs.put(None)
@@ -122,11 +141,12 @@ class Worker:
                 if isinstance(job, Settlement):
                     self._settle(job)
                 elif job.wanted():
-                    self._post(self._work(job))
+                    done = self._work(job)
+                    self._post(self._stored(done) if isinstance(done, Trained) else done)
         except BaseException as error:  # noqa: BLE001  (handed to the main thread, which raises it)
             self._post(Crashed(error=error))
 
-    def _work(self, job: Job) -> Result:
+    def _work(self, job: Job) -> Trained | Failed:
         workplace = self._workplace_for(job.welcome)
         trainer = workplace.trainer
         duration_s = 0.0
@@ -154,15 +174,60 @@ class Worker:
             )
         return Trained(job=job, local=local, evaluation=evaluation, duration_s=duration_s)
 
+    def _stored(self, trained: Trained) -> Ready:
+        job, local = trained.job, trained.local
+        made = Made(
+            run_id=job.welcome.run_id,
+            number=job.task.number,
+            update=translate.to_update(job.task, local, trained.evaluation),
+            parcel=[
+                frame
+                for part in translate.payload_parts(local)
+                for frame in payload.split(flat.to_bytes(part))
+            ],
+        )
+        if self._outbox is not None:
+            made = self._outbox.put(job.client_id, made, local.state)
+        return Ready(job=job, made=made, duration_s=trained.duration_s)
+
     def _settle(self, settlement: Settlement) -> None:
-        if self._workplace is None or settlement.run_id != self._run_id:
+        client_id, run_id, number = settlement.client_id, settlement.run_id, settlement.number
+        workplace = self._workplace if run_id == self._run_id else None
+        trainer = None if workplace is None else workplace.trainer
+        changed = False
+        if trainer is not None and settlement.accepted:
+            changed = trainer.keep(client_id, number)
+        elif trainer is not None:
+            trainer.drop(client_id, number)
+        if self._outbox is None:
             return
-        trainer = self._workplace.trainer
-        settle = trainer.keep if settlement.accepted else trainer.drop
-        settle(settlement.client_id, settlement.number)
+        if trainer is not None and changed:
+            self._outbox.keep(client_id, run_id, number, trainer.kept(client_id))
+        elif (
+            trainer is None
+            and settlement.accepted
+            and self._outbox.waits_for_state(client_id, run_id, number)
+        ):
+            self._early.append(
+                settlement
+            )  # there is nobody yet who could keep it; until then it waits on disk
+        else:
+            self._outbox.let_go(client_id, run_id, number)
 
     def _workplace_for(self, welcome: Welcome) -> Workplace:
         if self._workplace is None or welcome.run_id != self._run_id:
             self._workplace, self._run_id = self._prepare(welcome), welcome.run_id
             self._duration_s = None if self._durations is None else self._durations(welcome)
+            self._take_up(self._workplace.trainer)
         return self._workplace
+
+    def _take_up(self, trainer: Trainer) -> None:
+        """Give clients what they had when the process died, with the verdicts that came before there was a trainer."""
+        if self._outbox is None:
+            return
+        for client_id, kept, pending in self._outbox.restore(self._run_id):
+            trainer.restore(client_id, kept, pending)
+        early, self._early = self._early, []
+        for settlement in early:
+            if settlement.run_id == self._run_id:
+                self._settle(settlement)

@@ -29,6 +29,7 @@ from unstale.config.values import (
     Seconds,
     Section,
     Text,
+    check_link,
     is_loopback,
 )
 
@@ -94,6 +95,33 @@ class ServerSettings(Section):
         json_schema_extra={"unit": "s"},
         description="How long messages under way may still be delivered when a process ends.",
     )
+    client_messages_per_s_max: int | None = Field(
+        1000,
+        ge=1,
+        le=10**9,
+        json_schema_extra={"unit": "messages/s"},
+        description="What a client may send, and twice as many at once; more is dropped. null for no bound.",
+    )
+    quarantine_after: int | None = Field(
+        10,
+        ge=1,
+        le=10**6,
+        json_schema_extra={"unit": "refusals"},
+        description="A client that was refused so often in a row, for its own mistakes, is kept out; null for never.",
+    )
+    quarantine_s: Seconds = Field(
+        60.0, json_schema_extra={"unit": "s"}, description="How long such a client is kept out."
+    )
+    norm_max: float | None = Field(
+        None,
+        gt=0,
+        le=1e19,
+        description="Longest update that counts: L2 norm, of a delta over its learning rate; null for any length.",
+    )
+    keys: Text | None = Field(
+        None,
+        description="Folder of `unstale keys` with the server's own key and those that it admits; null for plain text.",
+    )
     insecure: bool = Field(
         False, description="Listen in plain text where other machines can connect, not only on loopback."
     )
@@ -106,14 +134,51 @@ class ServerSettings(Section):
                 "server.lease_s is {lease_s}, expected more than server.heartbeat_s, which is {heartbeat_s}",
                 {"lease_s": self.lease_s, "heartbeat_s": self.heartbeat_s},
             )
-        if not self.insecure and not is_loopback(self.address):
+        if self.keys is None and not self.insecure and not is_loopback(self.address):
             raise PydanticCustomError(
                 "sentence",
                 "server.address is '{address}', where other machines could connect in plain text, "
-                "expected a loopback address like tcp://127.0.0.1:5555, or server.insecure true",
+                "expected server.keys, a loopback address like tcp://127.0.0.1:5555, or server.insecure true",
                 {"address": self.address},
             )
         return self
+
+
+class RunSettings(Section):
+    directory: Text = Field(
+        "unstale-run",
+        description="Where the run is kept, so that the same command goes on with it when the server has died.",
+    )
+    durability: Literal["full", "normal", "off"] = Field(
+        "normal",
+        description="What an acknowledged update survives: the machine's end (full), the server's (normal), or nothing "
+        "(off: the run leaves nothing behind).",
+    )
+    checkpoint_every: int = Field(
+        50,
+        ge=1,
+        le=10**9,
+        json_schema_extra={"unit": "rounds"},
+        description="Rounds between checkpoints; what is to be computed again after a crash.",
+    )
+    payload_bytes_max: int = Field(
+        4 * 1024**3,
+        ge=1024,
+        le=2**60,
+        json_schema_extra={"unit": "bytes"},
+        description="A checkpoint comes early when so much of updates has been stored since the last.",
+    )
+    keep_updates: bool = Field(
+        False,
+        description="Keep every update, for `unstale replay`, instead of those since the last checkpoints.",
+    )
+    free_bytes_min: int = Field(
+        256 * 1024**2,
+        ge=0,
+        le=2**60,
+        json_schema_extra={"unit": "bytes"},
+        description="Updates are refused while the disk has less room than this and an update.",
+    )
 
 
 class ClientSettings(Section):
@@ -138,6 +203,43 @@ class ClientSettings(Section):
     data_path: Text | None = Field(
         None, description="Where this machine has the run's data file, if not at data.path."
     )
+    directory: Text = Field(
+        "unstale-client",
+        description="Where clients keep their updates until they are acknowledged, and what they keep between tasks.",
+    )
+    durability: Literal["full", "normal", "off"] = Field(
+        "normal",
+        description="What that survives: the machine's end (full), this process's (normal), or nothing (off: it is "
+        "kept in memory only).",
+    )
+    key: Text | None = Field(
+        None,
+        description="File NAME.key_secret of `unstale keys`: who this process is, and the server's key; null for plain "
+        "text.",
+    )
+    server_key: Text | None = Field(
+        None,
+        description="File NAME.key of what client.server really is, such as an injector; null for the server's key in "
+        "client.key.",
+    )
+    insecure: bool = Field(
+        False, description="Connect in plain text to other machines, not only on loopback."
+    )
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Self:
+        if self.server_key is not None and self.key is None:
+            raise PydanticCustomError(
+                "sentence",
+                "client.server_key is '{server_key}' and client.key null, expected client.key too: who this process is",
+                {"server_key": self.server_key},
+            )
+        return self
+
+    def check_link(self) -> None:
+        """Raise UserError when it would be in plain text to another machine. For who connects: the server may read the
+        same file."""
+        check_link("client.server", self.server, "client.key", self.key, insecure=self.insecure)
 
 
 class InjectorSettings(Section):
@@ -172,8 +274,14 @@ class InjectorSettings(Section):
         False,
         description="Relay bytes below the messages, so that toxics on the tcp layer can be added later.",
     )
+    keys: Text | None = Field(
+        None,
+        description="Folder of `unstale keys` with the injector's own key and those that it admits; null for plain "
+        "text, on both sides.",
+    )
     insecure: bool = Field(
-        False, description="Listen in plain text where other machines can connect, not only on loopback."
+        False,
+        description="Use plain text beyond loopback, on both sides; and let other machines reach the control.",
     )
 
     @model_validator(mode="after")
@@ -185,19 +293,27 @@ class InjectorSettings(Section):
                 "address",
                 {"address": self.upstream},
             )
-        for key, address in (("address", self.address), ("http_address", self.http_address)):
-            if (
-                address is not None
-                and not self.insecure
-                and not is_loopback(f"tcp://{address.removeprefix('tcp://')}")
-            ):
-                raise PydanticCustomError(
-                    "sentence",
-                    "injector.{key} is '{address}', where other machines could connect in plain text, "
-                    "expected a loopback address like 127.0.0.1, or injector.insecure true",
-                    {"key": key, "address": address},
-                )
+        if self.insecure:
+            return self
+        if self.keys is None and not is_loopback(self.address):
+            raise PydanticCustomError(
+                "sentence",
+                "injector.address is '{address}', where other machines could connect in plain text, "
+                "expected injector.keys, a loopback address like tcp://127.0.0.1:5556, or injector.insecure true",
+                {"address": self.address},
+            )
+        if self.http_address is not None and not is_loopback(f"tcp://{self.http_address}"):
+            raise PydanticCustomError(
+                "sentence",
+                "injector.http_address is '{address}', where other machines could change the toxics without a key, "
+                "expected a loopback address like 127.0.0.1:9465, or injector.insecure true",
+                {"address": self.http_address},
+            )
         return self
+
+    def check_link(self) -> None:
+        """As `ClientSettings.check_link`."""
+        check_link("injector.upstream", self.upstream, "injector.keys", self.keys, insecure=self.insecure)
 
 
 class ScenarioSettings(Section):
@@ -294,6 +410,7 @@ class Settings(BaseSettings):
     policy: PolicySettings = PolicySettings()
     trigger: TriggerSettings = TriggerSettings()
     selector: SelectorSettings = SelectorSettings()
+    run: RunSettings = RunSettings()
     server: ServerSettings = ServerSettings()
     client: ClientSettings = ClientSettings()
     injector: InjectorSettings = InjectorSettings()

@@ -6,6 +6,8 @@ from typing import Annotated
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from pydantic_core import PydanticCustomError
 
+from unstale.errors import UserError
+
 CLIENTS_MAX = 1_000_000  # the wire contract's limit
 SECONDS_MAX = 7 * 24 * 3600.0  # the wire contract's limit
 SEED_MAX = 2**63 - 1  # the wire contract's limit
@@ -48,6 +50,18 @@ def is_loopback(address: str) -> bool:
         return ip_address(host).is_loopback
     except ValueError:
         return False  # a name, an interface or *: who can reach it is not known here
+
+
+def check_link(name: str, address: str, keys: str, given: str | None, *, insecure: bool) -> None:
+    """Raise UserError when a link would be in plain text to another machine.
+
+    name, keys: keys of the configuration, which hold the address and what is given of keys.
+    """
+    if given is None and not insecure and not is_loopback(address):
+        raise UserError(
+            f"{name} is {address!r}, on another machine, expected {keys} too, "
+            f"or {name.partition('.')[0]}.insecure true for plain text"
+        )
 
 
 class Section(BaseModel):

@@ -61,6 +61,11 @@ class TaskHistory:
         """The verdict on a task's update; None when none came, or so many ago that it is forgotten."""
         return None if self._verdicts is None else self._verdicts.get(number)
 
+    @property
+    def verdicts(self) -> list[tuple[int, Verdict]]:
+        """Those that are remembered, by number, oldest first."""
+        return sorted((self._verdicts or {}).items(), key=lambda one: one[0])
+
     def record(self, number: int, verdict: Verdict) -> None:
         """Remember the first verdict on a task, unless there are so many on later ones that it would be forgotten."""
         if self._verdicts is None:

@@ -110,6 +110,14 @@ class StopRequested:
     at_s: float
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resumed:
+    """The shell was away and goes on with this state: every connection is gone, no timer is set, and what was being
+    made is not. Clients have a whole lease to come back."""
+
+    at_s: float
+
+
 Event = (
     ClientJoined
     | ClientLeft
@@ -121,4 +129,5 @@ Event = (
     | TimerFired
     | RoundApplied
     | StopRequested
+    | Resumed
 )

@@ -2,6 +2,7 @@
 
 import math
 from collections import OrderedDict
+from collections.abc import Container
 
 
 class Leases:
@@ -24,6 +25,12 @@ class Leases:
     def end(self, client_id: int) -> None:
         """Forget a client that is active no more. It must have a lease."""
         del self.last_seen_s[client_id]
+
+    def settle(self, silent: Container[int], at_s: float) -> None:
+        """Let the leases of these clients, and of no others, have run out by now: what was heard of the others, and when,
+        is not known any more."""
+        seen = [(one, -math.inf if one in silent else at_s) for one in self.last_seen_s]
+        self.last_seen_s = OrderedDict(sorted(seen, key=lambda one: one[1]))
 
     def next_expiry_s(self) -> float:
         """When the oldest lease runs out; infinity for never."""

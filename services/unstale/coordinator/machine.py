@@ -25,6 +25,7 @@ from unstale.coordinator.events import (
     ClientLeft,
     Event,
     HeartbeatReceived,
+    Resumed,
     RoundApplied,
     StopRequested,
     TaskDeclined,
@@ -151,6 +152,8 @@ class Coordinator:
                 self._timer_fired(event, actions)
             case StopRequested():
                 self._stop_requested(actions)
+            case Resumed():
+                self._resumed(actions)
             case _:
                 assert_never(event)
         return actions
@@ -292,6 +295,19 @@ class Coordinator:
     def _stop_requested(self, actions: list[Action]) -> None:
         if self.phase is not Phase.FINISHED:
             self._finish("shutdown", actions)
+
+    def _resumed(self, actions: list[Action]) -> None:
+        """Say again what the shell has to know, and nothing that clients will ask for themselves."""
+        for client_id in list(self.leases.last_seen_s):
+            self.leases.renew(client_id, self.now_s)
+        if self.phase is Phase.FINISHED:
+            actions.append(Finish(version=self.version, reason="finished"))
+            return
+        self.timers.pop(LEASE, None)
+        actions.extend(SetTimer(timer=timer, due_s=due_s) for timer, due_s in self.timers.items())
+        self._watch_leases(actions)
+        if self.making is not None:
+            actions.append(ApplyRound(version=self.version, contributions=self.making))
 
     # Clients and tasks.
 

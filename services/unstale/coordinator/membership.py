@@ -38,6 +38,11 @@ class Client:
         self.unaggregated = 0
         self.fruitless = 0
 
+    @property
+    def is_known(self) -> bool:
+        """Whether it has ever joined."""
+        return self.state is not State.ABSENT
+
 
 class Membership:
     """All clients by id, with what is asked of them as a group kept up to date.

@@ -1,7 +1,7 @@
 """Accepted updates that no round holds yet, and which of them may go into the next one."""
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from unstale.coordinator.events import UpdateArrived
 
@@ -29,6 +29,11 @@ class Pending:
         yield from self._parked
 
     @property
+    def parked(self) -> int:
+        """How many wait for the next cycle; they come last in order."""
+        return len(self._parked)
+
+    @property
     def ready(self) -> int:
         """How many may go into the next round."""
         return len(self._ready)
@@ -51,3 +56,10 @@ class Pending:
         self.contributed.clear()
         self._ready.extend(self._parked)
         self._parked.clear()
+
+    def restore(self, updates: Sequence[UpdateArrived], parked: int, contributed: Iterable[int]) -> None:
+        """Hold what another one held, in its order, the last `parked` of them parked."""
+        ready = len(updates) - parked
+        self._ready = deque(updates[:ready])
+        self._parked = deque(updates[ready:])
+        self.contributed = set(contributed)

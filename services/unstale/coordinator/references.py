@@ -1,5 +1,7 @@
 """Which versions of the model somebody still needs."""
 
+from collections.abc import Container
+
 
 class VersionReferences:
     """How many open tasks and unaggregated updates were made from each version.
@@ -14,6 +16,11 @@ class VersionReferences:
         self.current = 0
         self.counts: dict[int, int] = {0: 0}
         self._unneeded: list[int] = []
+
+    @property
+    def needed(self) -> Container[int]:
+        """Versions that somebody refers to, or may."""
+        return self.counts
 
     def take(self, version: int) -> None:
         """Refer to the current version, or to one in the window before it."""

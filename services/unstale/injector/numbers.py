@@ -18,7 +18,8 @@ Family = CounterMetricFamily | GaugeMetricFamily | HistogramMetricFamily
 class Numbers:
     """How the injector stands. touched: by toxic that applies now, faults: by type of toxic, since the start; pieces of
     the stream where the toxic is on the tcp layer. up, down: messages that went on. overflowed: lost because the server
-    took none for too long. delays: by bucket of the catalogue, the last one for more. delay_s: all of them together.
+    took none for too long. refused: for want of the right key, by reason. delays: by bucket of the catalogue, the last one
+    for more. delay_s: all of them together.
     """
 
     scenario_s: float
@@ -30,6 +31,7 @@ class Numbers:
     overflowed: int
     touched: dict[str, int]
     faults: dict[str, int]
+    refused: dict[str, int]
     delays: tuple[int, ...]
     delay_s: float
 
@@ -91,6 +93,14 @@ class Scrape(Collector):
         for type_, count in sorted(numbers.faults.items()):
             faults.add_metric([type_], count)
         yield faults
+        refused = CounterMetricFamily(
+            catalogue.INJECTOR_REFUSED.name,
+            catalogue.INJECTOR_REFUSED.help,
+            labels=catalogue.INJECTOR_REFUSED.labels,
+        )
+        for reason, count in sorted(numbers.refused.items()):
+            refused.add_metric([reason], count)
+        yield refused
         for metric, value in (
             (catalogue.INJECTOR_MESSAGES_IN_FLIGHT, numbers.in_flight_messages),
             (catalogue.INJECTOR_BYTES_IN_FLIGHT, numbers.in_flight_bytes),

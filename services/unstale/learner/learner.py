@@ -4,7 +4,7 @@ Legend: K updates of the round, in order of arrival; d parameters; b numbers of 
 d + b, and d more where a second vector comes along.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -151,6 +151,13 @@ class Learner:
         """No update to come was computed from this version. Does nothing where none are kept."""
         if self._versions is not None:
             self._versions.forget(version)
+
+    def keep_only(self, versions: Container[int]) -> None:
+        """Forget every other version that is kept."""
+        if self._versions is not None:
+            for number in self._versions.numbers:
+                if number not in versions:
+                    self._versions.forget(number)
 
     def state_dict(self) -> dict[str, Any]:
         """All that changes: version, what is sent of it, versions kept, the policy's own state. A copy."""

@@ -8,7 +8,7 @@ comes behind (PROTOCOL.md 9).
 """
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -130,6 +130,16 @@ class Staging:
         self._blocks = 0
         self._handles = 0
         self._being_written: int | None = None
+
+    def restore(self, rows: Iterable[tuple[int, StagedUpdate, Callable[[Tensor], None]]], handles: int) -> None:
+        """Hold what another one held. rows: handle, what was kept beside it, and what fills the row, in the order of the
+        handles. handles: how many it had given; the next is this."""
+        for handle, update, fill in rows:
+            self._handles = handle
+            _, row_D = self.row()
+            fill(row_D)
+            self.keep(handle, update)
+        self._handles = handles
 
     def row(self) -> tuple[int, Tensor]:
         """A handle never given before, and the row to write into: [D] float32, of unspecified content."""

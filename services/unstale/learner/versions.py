@@ -82,6 +82,11 @@ class VersionStore:
         assert number in self._versions, f"version {number} is not kept; kept are {sorted(self._versions)}"
         del self._versions[number]
 
+    @property
+    def numbers(self) -> list[int]:
+        """Those that are kept."""
+        return list(self._versions)
+
     def __len__(self) -> int:
         return len(self._versions)
 

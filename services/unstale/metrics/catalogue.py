@@ -58,7 +58,20 @@ UPDATE_BYTES = Metric(
 MESSAGES_REFUSED = Metric(
     name="unstale_messages_refused_total",
     kind="counter",
-    help="Messages that were answered with an error instead of being handled, by reason.",
+    help="Messages that were refused instead of being handled, by reason. Each is answered with an error, but of those "
+    "that are rate-limited one a second.",
+    labels=("reason",),
+)
+QUARANTINES = Metric(
+    name="unstale_quarantines_total",
+    kind="counter",
+    help="Times that a client was kept out for a while because it was refused too often in a row.",
+)
+HANDSHAKES_REFUSED = Metric(
+    name="unstale_handshakes_refused_total",
+    kind="counter",
+    help="Connections that were not let in, by reason: unknown-key (not admitted, or revoked), wrong-server-key (meant "
+    "for another server), no-key (plain text, another program, or broken off).",
     labels=("reason",),
 )
 MODEL_VERSION = Metric(
@@ -90,7 +103,7 @@ CLIENTS = Metric(
     kind="gauge",
     help="Clients by state: absent (never joined), waiting (has no task), working, contributed (its update is in the "
     "round to come), unavailable (declined its task, until the next version), lost (its lease ran out), left (said "
-    "goodbye).",
+    "goodbye, or is in quarantine).",
     labels=("state",),
 )
 AGGREGATION_WEIGHT = Metric(
@@ -112,6 +125,8 @@ CATALOGUE: tuple[Metric, ...] = (
     UPDATES,
     UPDATE_BYTES,
     MESSAGES_REFUSED,
+    QUARANTINES,
+    HANDSHAKES_REFUSED,
     MODEL_VERSION,
     TEST_ACCURACY,
     TEST_CLASS_ACCURACY,
@@ -149,6 +164,13 @@ INJECTOR_CONNECTIONS = Metric(
     kind="gauge",
     help="Connections of clients through the injector, each with one of its own to the server.",
 )
+INJECTOR_REFUSED = Metric(
+    name="unstale_injector_refused_total",
+    kind="counter",
+    help="What the injector refused for want of the right key: connections by unknown-key, wrong-server-key or no-key, "
+    "messages by not-the-owner.",
+    labels=("reason",),
+)
 
 INJECTOR_CATALOGUE: tuple[Metric, ...] = (
     INJECTED_DELAY,
@@ -156,4 +178,5 @@ INJECTOR_CATALOGUE: tuple[Metric, ...] = (
     INJECTOR_MESSAGES_IN_FLIGHT,
     INJECTOR_BYTES_IN_FLIGHT,
     INJECTOR_CONNECTIONS,
+    INJECTOR_REFUSED,
 )

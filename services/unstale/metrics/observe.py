@@ -25,8 +25,18 @@ def verdict(outcome: str, reason: str | None, payload_bytes: int) -> tuple[Obser
 
 
 def refused(reason: str) -> Observation:
-    """A message was answered with an error."""
+    """A message was refused."""
     return Observation(catalogue.MESSAGES_REFUSED, 1, (reason,))
+
+
+def quarantined() -> Observation:
+    """A client is kept out for a while."""
+    return Observation(catalogue.QUARANTINES, 1)
+
+
+def handshake_refused(reason: str) -> Observation:
+    """A connection was not let in."""
+    return Observation(catalogue.HANDSHAKES_REFUSED, 1, (reason,))
 
 
 def task_sent(payload_bytes: int) -> Observation:
@@ -53,6 +63,11 @@ def round_applied(
         yield Observation(catalogue.UPDATE_STALENESS, rounds)
     for weight in weights:
         yield Observation(catalogue.AGGREGATION_WEIGHT, weight)
+
+
+def phase(name: str, seconds: float) -> Observation:
+    """A phase of a round that is none of the others here took so long."""
+    return Observation(catalogue.ROUND_PHASE_DURATION, seconds, (name,))
 
 
 def evaluated(

@@ -1,10 +1,12 @@
 """ROUTER and DEALER sockets with every option that matters set, each with its reason (design.md section 4)."""
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import zmq
 
 from unstale.errors import UserError
+from unstale.net.keys import Identity
 from unstale_proto import limits
 
 LIBZMQ_OLDEST = (4, 3, 2)  # older ones have a remote stack overflow in CURVE and crash on malformed greetings
@@ -34,10 +36,10 @@ def require_libzmq(version: tuple[int, int, int] | None = None) -> None:
 def router(
     context: zmq.Context[zmq.Socket[bytes]], *, heartbeat_s: float, linger_s: float
 ) -> zmq.Socket[bytes]:
-    """The server's socket, not yet bound.
+    """The server's socket, not yet bound. A `Gate` makes it one for keys.
 
-    ROUTER_MANDATORY: a message to nobody is an error instead of vanishing. ROUTER_HANDOVER stays off: without
-    authentication anyone could take over another's connection by its routing id; a client that comes back says hello.
+    ROUTER_MANDATORY: a message to nobody is an error instead of vanishing. ROUTER_HANDOVER stays off: anyone could take
+    over another's connection by its routing id, which no key belongs to; a client that comes back says hello.
     """
     socket = context.socket(zmq.ROUTER)
     _common(socket, heartbeat_s=heartbeat_s, linger_s=linger_s)
@@ -48,14 +50,23 @@ def router(
 
 
 def dealer(
-    context: zmq.Context[zmq.Socket[bytes]], *, heartbeat_s: float, linger_s: float
+    context: zmq.Context[zmq.Socket[bytes]],
+    *,
+    heartbeat_s: float,
+    linger_s: float,
+    identity: Identity | None = None,
 ) -> zmq.Socket[bytes]:
-    """A client's socket, not yet connected.
+    """A client's socket, not yet connected. identity: who we are, and who the server is; None for plain text.
 
     IMMEDIATE: nothing is queued for a server that is not there, so that a poll for output tells when it is.
     """
     socket = context.socket(zmq.DEALER)
     _common(socket, heartbeat_s=heartbeat_s, linger_s=linger_s)
+    if identity is not None:
+        assert identity.server is not None
+        socket.curve_publickey = identity.public.encode()
+        socket.curve_secretkey = identity.secret.encode()
+        socket.curve_serverkey = identity.server.encode()
     socket.setsockopt(zmq.IMMEDIATE, 1)
     socket.setsockopt(zmq.RECONNECT_IVL, int(RECONNECT_S * 1000))
     socket.setsockopt(zmq.RECONNECT_IVL_MAX, int(RECONNECT_S_MAX * 1000))
@@ -124,22 +135,49 @@ def receive(
     routed: bool,
     payload_bytes_max: Callable[[bytes], int] = _as_the_contract_allows,
 ) -> tuple[bytes, bytes, list[zmq.Frame]] | None:
-    """One message, or None when there is none: routing id (empty unless `routed`), header, payload frames uncopied.
+    """One message, or None when there is none: routing id (empty unless `routed`), header, payload frames uncopied."""
+    if routed:
+        received = receive_routed(socket, payload_bytes_max=payload_bytes_max)
+        return None if received is None else (received.route.bytes, received.header, received.frames)
+    try:
+        header = socket.recv(zmq.NOBLOCK)
+    except zmq.Again:
+        return None
+    return b"", header, _payload(socket, limits.PAYLOAD_BYTES_MAX)
+
+
+class Received(NamedTuple):
+    """A message that a ROUTER took in. route: the connection's routing id, received uncopied. frames: payload, too."""
+
+    route: zmq.Frame
+    header: bytes
+    frames: list[zmq.Frame]
+
+
+def receive_routed(
+    socket: zmq.Socket[bytes], *, payload_bytes_max: Callable[[bytes], int] = _as_the_contract_allows
+) -> Received | None:
+    """One message, or None when there is none.
 
     payload_bytes_max: how much payload a connection may send. Of more than that one frame is kept, so that its size is
     found to be wrong, and the rest let go. (libzmq itself gathers the whole message first: that a stranger can make it
     do so is for authentication to end.)
     """
     try:
-        route = socket.recv(zmq.NOBLOCK) if routed else b""
-        header = socket.recv(zmq.NOBLOCK) if not routed or socket.getsockopt(zmq.RCVMORE) else b""
+        route = socket.recv(zmq.NOBLOCK, copy=False)
     except zmq.Again:
         return None
+    header = socket.recv() if route.more else b""
+    return Received(route, header, _payload(socket, payload_bytes_max(route.bytes)))
+
+
+def _payload(socket: zmq.Socket[bytes], bytes_max: int) -> list[zmq.Frame]:
+    """What is left of a message. bytes_max: with the frame that goes beyond it, the last one kept."""
     frames: list[zmq.Frame] = []
-    left_bytes = payload_bytes_max(route) if socket.getsockopt(zmq.RCVMORE) else 0
+    left_bytes = bytes_max
     while socket.getsockopt(zmq.RCVMORE):
         frame = socket.recv(copy=False)
         if left_bytes >= 0 and len(frames) <= limits.FRAMES_MAX:
             frames.append(frame)
             left_bytes -= len(frame)
-    return route, header, frames
+    return frames

@@ -1,6 +1,8 @@
 """What the exchange wants computed, and what became of it."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from unstale.learner.learner import RoundResult
 from unstale.learner.updates import Round, RoundUpdate
@@ -30,13 +32,24 @@ class ForgetCommand:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointCommand:
+    """Write the current version to disk, with all that continues it. coordinator: its state, as of the record `seq`."""
+
+    version: int
+    seq: int
+    coordinator: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Applied:
-    """A round is a version. frames: what is sent of it, as payload frames; they share memory with it."""
+    """A round is a version. frames: what is sent of it, as payload frames; they share memory with it. digest: SHA-256
+    in hex, where it is wanted."""
 
     result: RoundResult
     frames: list[memoryview]
     aggregate_s: float
     device_memory_bytes: int
+    digest: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,11 +62,22 @@ class Evaluated:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Saved:
+    """A checkpoint is whole on disk. file: its name."""
+
+    version: int
+    seq: int
+    file: str
+    size_bytes: int
+    checkpoint_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Crashed:
     """The compute thread is dead of this: our own mistake, or the machine's."""
 
     error: BaseException
 
 
-Command = ApplyCommand | EvaluateCommand | ForgetCommand
-Result = Applied | Evaluated | Crashed
+Command = ApplyCommand | EvaluateCommand | ForgetCommand | CheckpointCommand
+Result = Applied | Evaluated | Saved | Crashed

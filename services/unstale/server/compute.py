@@ -6,7 +6,8 @@ through the exchange's mailbox.
 
 import queue
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import torch
 
@@ -17,20 +18,26 @@ from unstale.net.clock import now_s
 from unstale.server.commands import (
     Applied,
     ApplyCommand,
+    CheckpointCommand,
     Command,
     Crashed,
     EvaluateCommand,
     Evaluated,
     Result,
+    Saved,
 )
 from unstale.training.evaluate import Evaluation
 from unstale_proto import payload
+
+Save = Callable[[CheckpointCommand, Mapping[str, Any]], tuple[str, int]]
+"""Writes a checkpoint of a learner's state; the name of the file and its bytes."""
 
 
 class Compute:
     """Owns the learner from `start` to `close`.
 
-    evaluate: measures a version. post: takes results, from the compute thread.
+    evaluate: measures a version. post: takes results, from the compute thread. save: writes a checkpoint; None where
+    the run leaves nothing behind, and then versions need no digest.
     """
 
     def __init__(
@@ -39,8 +46,10 @@ class Compute:
         *,
         evaluate: Callable[[Version], Evaluation],
         post: Callable[[Result], None],
+        save: Save | None = None,
     ) -> None:
         self._learner = learner
+        self._save = save
         self._evaluate = evaluate
         self._post = post
         self._commands: queue.SimpleQueue[Command | None] = queue.SimpleQueue()
@@ -80,6 +89,7 @@ class Compute:
                     frames=frames,
                     aggregate_s=now_s() - started_s,
                     device_memory_bytes=_device_memory_bytes(self._learner.model_d.device),
+                    digest="" if self._save is None else result.sent.digest,
                 )
             )
         elif isinstance(command, EvaluateCommand):
@@ -87,6 +97,19 @@ class Compute:
             evaluation = self._evaluate(self._learner.sent)
             self._post(
                 Evaluated(version=command.version, evaluation=evaluation, evaluate_s=now_s() - started_s)
+            )
+        elif isinstance(command, CheckpointCommand):
+            assert self._save is not None
+            assert command.version == self._learner.version, (command.version, self._learner.version)
+            file, size_bytes = self._save(command, self._learner.state_dict())
+            self._post(
+                Saved(
+                    version=command.version,
+                    seq=command.seq,
+                    file=file,
+                    size_bytes=size_bytes,
+                    checkpoint_s=now_s() - started_s,
+                )
             )
         else:
             self._learner.forget(command.version)

@@ -5,32 +5,34 @@ or clock is in here: they are handed in, so that a network and a clock that are 
 """
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from functools import partial
 
 from unstale import translate
-from unstale.coordinator import actions, events, hopeless
+from unstale.coordinator import actions, events, hopeless, snapshot
 from unstale.coordinator.machine import LEASE, Coordinator
+from unstale.coordinator.phase import Phase
 from unstale.errors import UserError
-from unstale.learner.updates import StagedUpdate, Staging
+from unstale.journal.journal import Journal
+from unstale.journal.recorder import Arriving, Recorder
+from unstale.learner.updates import Staging
 from unstale.learner.versions import Version
-from unstale.metrics import observe
-from unstale.metrics.fairness import OwnEvaluations
-from unstale.metrics.observe import Observation
-from unstale.metrics.progress import Outcome, Progress, Tally
+from unstale.metrics.progress import Outcome
+from unstale.server.account import Account
 from unstale.server.commands import (
     Applied,
-    ApplyCommand,
+    CheckpointCommand,
     Command,
     Crashed,
-    EvaluateCommand,
     Evaluated,
-    ForgetCommand,
     Result,
+    Saved,
 )
+from unstale.server.guard import Guard
 from unstale.server.ingest import Ingest
 from unstale.server.outgoing import Outgoing
+from unstale.server.performer import Arrived, Performer
 from unstale.server.proof import Proof
 from unstale.server.sessions import Sessions
 from unstale.server.wire import Wire
@@ -48,16 +50,26 @@ class StopNow:
 
 Letter = Result | StopNow
 
+MaySpeak = Callable[[str | None, int], bool]
+"""Whether the owner of a public key may say that it is a client."""
+
+
+def _anyone(_key: str | None, _client_id: int) -> bool:
+    return True
+
 
 class Exchange:
-    """Whoever drives it calls `take_in` for each message and `open` for each letter, and `fire_timers` after them and
-    at `due_s`, until it is `over`: the coordinator has finished and the clients know it. Then `outcome` is set.
+    """Whoever drives it calls `take_in` for each message and `open` for each letter, and `settle` after them and at
+    `due_s`, until it is `over`: the coordinator has finished and the clients know it. Then `outcome` is set.
 
-    wire: sends. clock: seconds, never going back. compute: takes commands; each ApplyCommand and EvaluateCommand is
-    answered by a letter, in order. record: takes what is observed. welcome: for any client; id and version are filled
-    in. learning_rate: eta_l of its tasks, and sent and frames: of version 0. dimension: d. evaluate_clients_every:
-    rounds between evaluations by the clients. linger_s: how long clients have to say goodbye. on_progress: told of
-    every evaluation. observe: told of every event and what came of it.
+    What follows from a message or a letter is said by `settle`, when it is durable: a turn is one transaction.
+
+    wire: sends. clock: seconds of the run, never going back. compute: takes commands; each of them but ForgetCommand is
+    answered by a letter, in order. recorder: the coordinator, written down. account: counts. welcome: for any client;
+    id and version are filled in. learning_rate: eta_l of its tasks now. frames: of the versions that tasks may carry
+    now. sent: the newest of them. dimension: d. norm_max: of an update; None for any. linger_s: how long clients have
+    to say goodbye. guard: bounds what anyone may say. may_speak: whether the owner of a key may say that it is a
+    client; key None is that of a link in plain text. observe: told of every event and what came of it.
     """
 
     def __init__(
@@ -68,30 +80,31 @@ class Exchange:
         coordinator: Coordinator,
         staging: Staging,
         compute: Callable[[Command], None],
-        record: Callable[[Iterable[Observation]], None],
+        account: Account,
         welcome: Welcome,
         learning_rate: float,
-        rounds: int,
-        frames: Sequence[memoryview],
+        frames: Mapping[int, Sequence[memoryview]],
         sent: Version,
         dimension: int,
-        evaluate_clients_every: int | None,
         linger_s: float,
-        on_progress: Callable[[Progress], None],
+        norm_max: float | None = None,
+        guard: Guard | None = None,
+        journal: Journal | None = None,
+        may_speak: MaySpeak = _anyone,
         observe: actions.Observer | None = None,
     ) -> None:
         self._clock = clock
         self._observe = observe
         self._coordinator = coordinator
-        self._staging = staging
-        self._compute = compute
-        self._record = record
+        self._recorder = Recorder(coordinator, journal)
+        self._journal = journal
+        self._account = account
         self._welcome = welcome
         self._linger_s = linger_s
-        self._on_progress = on_progress
+        self._guard = Guard() if guard is None else guard
+        self._may_speak = may_speak
         self._sessions = Sessions(welcome.clients)
         self._proof = Proof()
-        self._own_evaluations = OwnEvaluations(evaluate_clients_every)
         self._outgoing = Outgoing(
             wire,
             self._sessions,
@@ -99,7 +112,7 @@ class Exchange:
             run_id=welcome.run_id,
             signature=welcome.signature,
             learning_rate=learning_rate,
-            wanted=self._own_evaluations.wanted,
+            wanted=account.own_evaluations.wanted,
             past_versions=max(coordinator.settings.stale_rounds.values(), default=0),
         )
         self._ingest = Ingest(
@@ -107,33 +120,26 @@ class Exchange:
             signature=welcome.signature,
             payload_bytes=self._outgoing.payload_bytes,
             dimension=dimension,
+            norm_max=norm_max,
         )
-        self._timers: dict[str, float] = {}
-        self._arriving: _Arriving
-        self._commands_open = 0
-        self._clients_at: dict[int, dict[str, int]] = {}
-        self._tally = Tally(rounds)
+        self._out = Performer(
+            clock,
+            coordinator=coordinator,
+            staging=staging,
+            compute=compute,
+            account=account,
+            guard=self._guard,
+            outgoing=self._outgoing,
+            proof=self._proof,
+            sessions=self._sessions,
+        )
         self._sent = sent
-        self._wait_s = 0.0
-        self._finish: actions.Finish | None = None
-        self._finished_s = 0.0
         self.outcome: Outcome | None = None
-        self._performers: dict[type, Callable[..., None]] = {
-            actions.SendTask: self._send_task,
-            actions.Acknowledge: self._acknowledge,
-            actions.DiscardUpdate: self._discard_update,
-            actions.ApplyRound: self._apply_round,
-            actions.ForgetVersion: self._forget_version,
-            actions.SetTimer: self._set_timer,
-            actions.CancelTimer: self._cancel_timer,
-            actions.Evaluate: self._evaluate,
-            actions.Finish: self._end,
-        }
 
     @property
     def is_finishing(self) -> bool:
         """Whether the run has ended and only goodbyes are left. Any thread."""
-        return self._finish is not None
+        return self._out.finish is not None
 
     @property
     def over(self) -> bool:
@@ -142,10 +148,10 @@ class Exchange:
 
     @property
     def due_s(self) -> float | None:
-        """When `fire_timers` has something to do next, if nothing happens before; None is never."""
-        due_s = min(self._timers.values(), default=None)
-        if self._finish is not None and not self._commands_open:
-            leave_s = self._finished_s + self._linger_s
+        """When `settle` has something to do next, if nothing happens before; None is never."""
+        due_s = min(self._out.timers.values(), default=None)
+        if self._out.finish is not None and not self._out.commands_open:
+            leave_s = self._out.finished_s + self._linger_s
             due_s = leave_s if due_s is None else min(due_s, leave_s)
         return due_s
 
@@ -153,116 +159,181 @@ class Exchange:
         """A connection that speaks for no client has nothing to send but a hello."""
         return 0 if self._sessions.client_of(route) is None else self._outgoing.payload_bytes
 
-    def fire_timers(self, *, more_waits: bool = False) -> None:
-        """Do what is due. more_waits: messages have come that are not taken in yet."""
+    def resume(self) -> None:
+        """Go on with a run whose state was read from its journal. Called once, before all else."""
+        self._handle(events.Resumed(at_s=self._clock()))
+
+    def settle(self, *, more_waits: bool = False) -> None:
+        """Do what is due, make what happened durable, and say what follows. more_waits: messages have come that are not
+        taken in yet. Raises UserError when it cannot be made durable: then nothing of it was said."""
+        self._fire_timers(more_waits=more_waits)
+        self._say_what_is_held()
+        if self._out.finish is not None:
+            self._maybe_leave(self._out.finish)
+
+    def _fire_timers(self, *, more_waits: bool) -> None:
         at_s = self._clock()
-        for timer in [name for name, due_s in self._timers.items() if due_s <= at_s]:
-            if timer == LEASE and more_waits and at_s < self._timers[timer] + self._welcome.lease_s:
+        for timer in [name for name, due_s in self._out.timers.items() if due_s <= at_s]:
+            if timer == LEASE and more_waits and at_s < self._out.timers[timer] + self._welcome.lease_s:
                 continue  # after a pause of ours, signs of life may be among what waits
-            if self._timers.get(timer, at_s + 1) <= at_s:
-                del self._timers[timer]
+            if self._out.timers.get(timer, at_s + 1) <= at_s:
+                del self._out.timers[timer]
                 self._handle(events.TimerFired(timer=timer, at_s=at_s))
-        if self._finish is not None:
-            self._maybe_leave(self._finish)
+
+    def _say_what_is_held(self) -> None:
+        self._recorder.commit()
+        while self._out.held:  # an answer to a heartbeat may prove that a task was lost, and so on
+            held, self._out.held = self._out.held, []
+            for say in held:
+                say()
+            self._recorder.commit()
 
     # --- what the compute thread and the operator say ---
 
     def open(self, letter: Letter) -> None:
         """Take in a letter. Raises what the compute thread died of."""
         if isinstance(letter, Applied):
-            self._commands_open -= 1
+            self._out.commands_open -= 1
             self._applied(letter)
         elif isinstance(letter, Evaluated):
-            self._commands_open -= 1
-            self._evaluated(letter)
+            self._out.commands_open -= 1
+            self._recorder.evaluated(
+                letter.version, self._clock(), letter.evaluation, evaluate_s=letter.evaluate_s
+            )
+            self._account.evaluated(letter, self._clock())
+        elif isinstance(letter, Saved):
+            self._out.commands_open -= 1
+            assert self._journal is not None
+            self._journal.saved(letter.version, letter.seq, letter.file, letter.size_bytes, self._clock())
+            self._account.saved(letter)
         elif isinstance(letter, StopNow):
-            self._handle(events.StopRequested(at_s=self._clock()))
+            self._stop()
         else:
             assert isinstance(letter, Crashed)
             raise letter.error
 
     def _applied(self, applied: Applied) -> None:
+        self._say_what_is_held()  # tasks that carry the version before
         result = applied.result
         self._sent = result.sent
         self._outgoing.publish(result.version, applied.frames, result.learning_rate)
-        self._tally.applied(result.staleness, overflowed=result.overflowed)
-        if result.overflowed:
-            log.warning("version %d: its step left the range of float32 and was not taken", result.version)
-        self._record(
-            observe.round_applied(
-                result.version,
-                result.staleness,
-                result.weights_K,
-                wait_s=self._wait_s,
-                aggregate_s=applied.aggregate_s,
-                device_memory_bytes=applied.device_memory_bytes,
-            )
+        self._account.applied(applied, self._out.wait_s)
+        event = events.RoundApplied(version=result.version, at_s=self._clock())
+        following = self._recorder.round_applied(
+            event, result, digest=applied.digest, wait_s=self._out.wait_s, aggregate_s=applied.aggregate_s
         )
-        self._handle(events.RoundApplied(version=result.version, at_s=self._clock()))
+        if self._journal is not None and self._journal.wants_checkpoint(
+            result.version, ends=self._coordinator.phase is Phase.FINISHED
+        ):
+            self._checkpoint(self._journal)
+        self._perform(event, following)
 
-    def _evaluated(self, evaluated: Evaluated) -> None:
-        evaluation = evaluated.evaluation
-        self._record(
-            observe.evaluated(
-                evaluation.accuracy,
-                evaluation.loss,
-                evaluation.class_accuracy,
-                evaluate_s=evaluated.evaluate_s,
-            )
-        )
-        clients = self._clients_at.pop(evaluated.version)
-        self._on_progress(
-            self._tally.evaluated(
-                evaluated.version, evaluation.accuracy, evaluation.loss, clients, self._clock()
+    def _stop(self) -> None:
+        """The operator ends the process. A run with a journal goes on when it is started again."""
+        idle = self._coordinator.making is None and self._out.finish is None
+        if self._journal is not None and idle:
+            self._checkpoint(self._journal)
+        self._handle(events.StopRequested(at_s=self._clock()))
+
+    def _checkpoint(self, journal: Journal) -> None:
+        """Have the state as it is now written: the coordinator's from here, the learner's when its turn comes, which is
+        before it is told to make another version."""
+        self._out.submit(
+            CheckpointCommand(
+                version=self._coordinator.version,
+                seq=journal.begin_checkpoint(),
+                coordinator=snapshot.taken(self._coordinator),
             )
         )
 
     # --- what clients send us ---
 
-    def take_in(self, route: bytes, header: bytes, frames: Sequence[memoryview] = ()) -> None:
-        """A message came in over a connection. frames: its payload, not needed after the call."""
+    def take_in(
+        self, route: bytes, header: bytes, frames: Sequence[memoryview] = (), *, key: str | None = None
+    ) -> None:
+        """A message came in over a connection. frames: its payload, not needed after the call. key: public key of the
+        other side, as its handshake proved it; None in plain text."""
+        speaker = self._sessions.client_of(route)
         try:
+            self._guard.let_in(route, speaker, self._clock())
             message = codec.decode(header)
-            speaker = self._sessions.client_of(route)
+            self._guard.understood(speaker)
             if speaker is not None:
                 self._outgoing.heard_of(speaker)
-            if isinstance(message, Hello):
-                self._admit(route, message)
+            if self._goes_on_later:
+                self._put_off(route, speaker, message)
+            elif isinstance(message, Hello):
+                self._admit(route, message, key)
             elif isinstance(message, Error):
                 self._take_error(route, message)
             else:
                 self._attend(route, message, frames)
             self._pay_what_is_owed(route)
         except RemoteContractError as error:
-            self._record([observe.refused(error.reason)])
+            self._guard.refused(speaker, error.reason, self._clock())
+            self._refuse(route, error)
+        if speaker is not None and self._guard.is_to_go(speaker):
+            self._out.say_later(partial(self._quarantine, route, speaker))
+
+    @property
+    def _goes_on_later(self) -> bool:
+        """Whether the run was interrupted, and is to be taken up by another server."""
+        return self._recorder.is_on and self._out.finish is not None and self._out.finish.reason == "shutdown"
+
+    def _put_off(self, route: bytes, client_id: int | None, message: Message) -> None:
+        """Nothing is taken in any more: what clients have made they keep for the server that takes up the run."""
+        if not isinstance(message, Bye):
+            self._outgoing.send(route, Stop(reason="shutdown", version=self._coordinator.version))
+        elif client_id is not None:
+            self._sessions.forget(client_id)
+
+    def _refuse(self, route: bytes, error: RemoteContractError) -> None:
+        self._account.refused(error.reason)
+        if self._guard.may_answer(route, error.reason, self._clock()):
             self._outgoing.send(route, Error(reason=error.reason, message=str(error)))
+
+    def _quarantine(self, route: bytes, client_id: int) -> None:
+        """Take a client out of the run that is refused again and again."""
+        if not self._guard.is_to_go(client_id):
+            return  # it is out
+        why = self._guard.quarantine(client_id, self._clock())
+        log.warning("%s", why)
+        self._account.quarantined()
+        self._refuse(route, why)
+        self._sessions.forget(client_id)
+        self._handle(events.ClientLeft(client_id=client_id, at_s=self._clock()))
 
     def _pay_what_is_owed(self, route: bytes) -> None:
         client_id = self._sessions.client_of(route)
         owed = None if client_id is None else self._outgoing.owed_to(client_id)
         if owed is not None and self._coordinator.awaits(owed.client_id, owed.task_id):
-            self._send_task(owed)
+            self._out.say_later(partial(self._out.give, owed))
 
     def _take_error(self, route: bytes, error: Error) -> None:
         """An error is never answered. One with a task gives that task back; one without is for people."""
         client_id = self._sessions.client_of(route)
         if client_id is None:
-            self._record([observe.refused(Reason.HELLO_FIRST)])
+            self._account.refused(Reason.HELLO_FIRST)
             return
         level = logging.DEBUG if error.reason is Reason.UNAVAILABLE else logging.WARNING
         log.log(level, "client %d: %r (%s)", client_id, error.message, error.reason)
         if error.task_id is not None:
             self._handle_message(error, client_id)
 
-    def _admit(self, route: bytes, hello: Hello) -> None:
+    def _admit(self, route: bytes, hello: Hello, key: str | None) -> None:
         if hello.client_id >= self._welcome.clients:
             raise RemoteContractError(
                 Reason.UNKNOWN_CLIENT,
                 f"client id {hello.client_id} is not below {self._welcome.clients}, the number of clients in this run",
             )
-        if self._finish is not None:
-            self._outgoing.send(route, translate.to_stop(self._finish))
+        if not self._may_speak(key, hello.client_id):
+            raise RemoteContractError(
+                Reason.NOT_THE_OWNER, f"the key of this connection does not own client id {hello.client_id}"
+            )
+        if self._out.finish is not None:
+            self._outgoing.send(route, translate.to_stop(self._out.finish))
             return
+        self._guard.greeted(route, self._sessions.client_of(route), hello.client_id, self._clock())
         if self._sessions.is_superseded(hello.client_id, hello.session):
             self._outgoing.send(route, Stop(reason="superseded", version=self._coordinator.version))
             return
@@ -284,7 +355,7 @@ class Exchange:
         client_id = self._sessions.client_of(route)
         if isinstance(message, Bye):
             if client_id is not None:
-                if self._finish is None:
+                if self._out.finish is None:
                     log.info("client %d leaves: %r", client_id, message.reason)
                 self._sessions.forget(client_id)
                 self._handle_message(message, client_id)
@@ -294,18 +365,18 @@ class Exchange:
                 Reason.HELLO_FIRST, f"a {message.type} came before a hello on this connection"
             )
         if isinstance(message, Update):
-            self._take_update(client_id, message, frames)
+            self._take_update(route, client_id, message, frames)
         elif isinstance(message, Heartbeat):
-            self._take_heartbeat(route, client_id, message)
+            self._handle_message(message, client_id)
+            self._out.say_later(partial(self._answer_heartbeat, route, client_id, message))
         else:
             self._handle_message(message, client_id)
-        if self._finish is not None:  # it was told to stop, and may not have heard it
-            self._outgoing.send(route, translate.to_stop(self._finish))
+        if self._out.finish is not None:  # it was told to stop, and may not have heard it
+            self._out.say_later(partial(self._outgoing.send, route, translate.to_stop(self._out.finish)))
 
-    def _take_heartbeat(self, route: bytes, client_id: int, beat: Heartbeat) -> None:
+    def _answer_heartbeat(self, route: bytes, client_id: int, beat: Heartbeat) -> None:
         self._outgoing.send(route, Heartbeat(number=beat.number, version=self._coordinator.version))
         lost = self._proof.heard(client_id, beat, self._coordinator.awaits)
-        self._handle_message(beat, client_id)
         if lost is not None:
             log.debug("task %d never reached client %d", lost, client_id)
             self._handle(events.TaskLost(client_id=client_id, task_id=lost, at_s=self._clock()))
@@ -318,21 +389,31 @@ class Exchange:
             )
         self._handle(event)
 
-    def _take_update(self, client_id: int, update: Update, frames: Sequence[memoryview]) -> None:
-        handle, defect = self._ingest.stage(update, frames)
-        self._arriving = _Arriving(
-            handle, update, translate.to_staged(update, client_id), sum(map(len, frames))
-        )
-        self._handle(translate.to_update_arrived(update, client_id, handle, defect, self._clock()))
+    def _take_update(
+        self, route: bytes, client_id: int, update: Update, frames: Sequence[memoryview]
+    ) -> None:
+        payload_bytes = sum(map(len, frames))
+        if not self._recorder.has_room(payload_bytes):
+            self._account.refused(Reason.NOT_STORED)
+            why = "there is no room on the server's disk; keep the update and send it again later"
+            self._outgoing.send(route, Error(reason=Reason.NOT_STORED, message=why, task_id=update.task_id))
+            return
+        handle, row, defect = self._ingest.stage(update, frames)
+        staged = translate.to_staged(update, client_id)
+        self._out.arrived = Arrived(handle, update, staged, payload_bytes)
+        event = translate.to_update_arrived(update, client_id, handle, defect, self._clock())
+        self._perform(event, self._recorder.update(event, Arriving(staged=staged, row=row)))
 
     # --- what the coordinator wants done ---
 
     def _handle(self, event: events.Event) -> None:
-        following = self._coordinator.handle(event)
+        self._perform(event, self._recorder.handle(event))
+
+    def _perform(self, event: events.Event, following: Sequence[actions.Action]) -> None:
         if self._observe is not None:
             self._observe(event, following)
         for action in following:
-            self._performers[type(action)](action)
+            self._out.perform(action)
         if self._coordinator.fruitless:
             self._give_up_if_hopeless()
 
@@ -344,86 +425,18 @@ class Exchange:
                 self._outgoing.send(route, Stop(reason="shutdown", version=self._coordinator.version))
             raise UserError(why)
 
-    def _send_task(self, action: actions.SendTask) -> None:
-        self._tally.started(self._clock())
-        if self._outgoing.give(action):
-            self._proof.sent(action.client_id, action.task_id)
-            self._record([observe.task_sent(self._outgoing.payload_bytes)])
-
-    def _acknowledge(self, action: actions.Acknowledge) -> None:
-        if action.outcome is actions.Outcome.ACCEPTED:
-            self._staging.keep(self._arriving.handle, self._arriving.staged)
-            self._tally.accepted()
-            self._note_own_evaluation(action.client_id)
-        self._record(observe.verdict(action.outcome, action.reason, self._arriving.payload_bytes))
-        self._outgoing.tell(action.client_id, translate.to_ack(action))
-
-    def _note_own_evaluation(self, client_id: int) -> None:
-        update = self._arriving.update
-        if update.evaluation is None:
-            return
-        self._own_evaluations.answered(client_id, update.base_version, update.evaluation.accuracy)
-        fairness = self._own_evaluations.fairness
-        if fairness is not None:
-            self._record(observe.own_evaluations(fairness))
-
-    def _discard_update(self, action: actions.DiscardUpdate) -> None:
-        self._staging.discard(action.handle)
-
-    def _apply_round(self, action: actions.ApplyRound) -> None:
-        assert self._coordinator.round_started_s is not None
-        self._wait_s = self._clock() - self._coordinator.round_started_s
-        taken = self._staging.take([contribution.handle for contribution in action.contributions])
-        self._submit(
-            ApplyCommand(round=taken, updates=translate.to_round(action.contributions, taken.updates))
-        )
-
-    def _forget_version(self, action: actions.ForgetVersion) -> None:
-        self._compute(ForgetCommand(version=action.version))
-
-    def _evaluate(self, action: actions.Evaluate) -> None:
-        self._clients_at[action.version] = self._coordinator.clients_by_state
-        self._submit(EvaluateCommand(version=action.version))
-
-    def _set_timer(self, action: actions.SetTimer) -> None:
-        self._timers[action.timer] = action.due_s
-
-    def _cancel_timer(self, action: actions.CancelTimer) -> None:
-        self._timers.pop(action.timer, None)
-
-    def _end(self, action: actions.Finish) -> None:
-        self._finish = action
-        self._finished_s = self._clock()
-        stop = translate.to_stop(action)
-        for route in self._sessions.routes():
-            self._outgoing.send(route, stop)
-
-    def _submit(self, command: ApplyCommand | EvaluateCommand) -> None:
-        self._commands_open += 1
-        self._compute(command)
-
     # --- the last things ---
 
     def _maybe_leave(self, finish: actions.Finish) -> None:
         """Over when nothing is being computed and every client has said goodbye, or has had its time to."""
-        if self._commands_open or (
-            self._sessions.routes() and self._clock() < self._finished_s + self._linger_s
+        if self._out.commands_open or (
+            self._sessions.routes() and self._clock() < self._out.finished_s + self._linger_s
         ):
             return
-        self.outcome = self._tally.ended(
-            finish.reason,
+        self.outcome = self._account.ended(
+            finish,
             self._coordinator.version,
             self._coordinator.updates_by_outcome,
             self._sent.digest,
-            self._finished_s,
-            self._own_evaluations.fairness,
+            self._out.finished_s,
         )
-
-
-class _Arriving(NamedTuple):
-    """The update that the coordinator is being asked about."""
-
-    handle: int
-    update: Update
-    staged: StagedUpdate
-    payload_bytes: int

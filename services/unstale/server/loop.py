@@ -4,14 +4,13 @@ It waits in one poll on the two until the next timer is due.
 """
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import zmq
 
 from unstale.net import sockets
-from unstale.net.clock import now_s
 from unstale.net.mailbox import Mailbox
 from unstale.server.exchange import Exchange
 from unstale.server.exchange import Letter as ForExchange
@@ -58,10 +57,17 @@ class RouterWire:
 
 
 class Loop:
-    """Turns until the run is over. socket: bound; its wire is the exchange's."""
+    """Turns until the run is over. socket: bound; its wire is the exchange's. clock: the exchange's, too."""
 
-    def __init__(self, socket: zmq.Socket[bytes], mailbox: Mailbox[Letter], exchange: Exchange) -> None:
+    def __init__(
+        self,
+        socket: zmq.Socket[bytes],
+        mailbox: Mailbox[Letter],
+        exchange: Exchange,
+        clock: Callable[[], float],
+    ) -> None:
         self._socket = socket
+        self._clock = clock
         self._mailbox = mailbox
         self._exchange = exchange
         self._poller = zmq.Poller()
@@ -84,7 +90,7 @@ class Loop:
                     self._exchange.open(letter)
         if self._socket in ready:
             self._take_in_some()
-        self._exchange.fire_timers(more_waits=self._more_waits)
+        self._exchange.settle(more_waits=self._more_waits)
 
     def _take_in_some(self) -> None:
         self._more_waits = True
@@ -101,4 +107,4 @@ class Loop:
     def _patience_ms(self) -> int | None:
         """How long to wait for something to happen; None is for ever."""
         due_s = self._exchange.due_s
-        return None if due_s is None else max(0, int((due_s - now_s()) * 1000) + 1)
+        return None if due_s is None else max(0, int((due_s - self._clock()) * 1000) + 1)

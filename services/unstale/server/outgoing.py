@@ -5,7 +5,7 @@ sent a model is sent no other until something was heard of it, so that one that 
 model in our memory and not one a round.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from unstale import translate
@@ -26,7 +26,7 @@ class Outgoing:
         wire: Wire,
         sessions: Sessions,
         *,
-        frames: Sequence[memoryview],
+        frames: Mapping[int, Sequence[memoryview]],
         run_id: str,
         signature: str,
         learning_rate: float,
@@ -40,8 +40,8 @@ class Outgoing:
         self._learning_rate = learning_rate
         self._wanted = wanted
         self._past_versions = past_versions
-        self._frames_of = {0: wire.wrap(frames)}
-        self.payload_bytes = sum(map(len, frames))
+        self._frames_of = {version: wire.wrap(its_frames) for version, its_frames in frames.items()}
+        self.payload_bytes = sum(map(len, frames[max(frames)]))
         self._unheard: set[int] = set()  # clients that were sent a model and have not been heard of since
         self._owed: dict[int, actions.SendTask] = {}
 

@@ -7,25 +7,25 @@ http: scrapes.
 import logging
 import threading
 from collections.abc import Callable
+from contextlib import ExitStack
 from functools import partial
 
 import zmq
 
-from unstale.config import parts
 from unstale.config.settings import Settings
 from unstale.coordinator.actions import Observer
 from unstale.coordinator.machine import Coordinator
 from unstale.metrics import catalogue
 from unstale.metrics.progress import Outcome, Progress
 from unstale.net import files, sockets
-from unstale.net.clock import now_s
 from unstale.net.mailbox import Mailbox
-from unstale.server.compute import Compute, frames_of
+from unstale.server.account import Account
+from unstale.server.compute import Compute
 from unstale.server.exchange import Exchange, StopNow
 from unstale.server.exposition import Instruments
 from unstale.server.http import HttpService
 from unstale.server.loop import Letter, Loop, Ping, RouterWire
-from unstale.server.welcome import welcome
+from unstale.server.run import prepare
 
 log = logging.getLogger("unstale.server")
 
@@ -49,55 +49,32 @@ class Server:
     ) -> None:
         sockets.require_libzmq()
         files.allow_connections(settings.clients, files_each=1)
-        device = parts.set_up_device(settings)
-        dataset = parts.dataset(settings)
-        parts.check_partition(settings, dataset)
-        model = parts.model(settings, dataset, device)
-        coordinator_settings = parts.coordinator_settings(settings)
-        self._save = parts.saver(settings, model)
-        self._learner = learner = parts.learner(settings, model, device)
-        self._mailbox: Mailbox[Letter] = Mailbox()
-        self._compute = Compute(
-            learner, evaluate=parts.evaluation(settings, model, dataset, device), post=self._mailbox.post
-        )
         self._instruments = Instruments()
-        coordinator = Coordinator(coordinator_settings)
-        for state in coordinator.clients_by_state:
-            self._instruments.follow(catalogue.CLIENTS, (state,), partial(_in_state, coordinator, state))
-        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        self._socket = sockets.router(
-            self._context, heartbeat_s=settings.server.heartbeat_s, linger_s=settings.server.linger_s
-        )
         self._http: HttpService | None = None
         self._error: BaseException | None = None
         self._done = threading.Event()
-        self._thread = threading.Thread(target=self._run_exchange, name="exchange", daemon=True)
-        try:
-            self.address = sockets.bind(self._socket, settings.server.address)
-            self._exchange = Exchange(
-                RouterWire(self._socket),
-                now_s,
-                coordinator=coordinator,
-                staging=parts.staging(coordinator_settings, learner.row_numbers, device),
-                compute=self._compute.submit,
-                record=self._instruments.record_all,
-                welcome=welcome(
-                    settings,
-                    model,
-                    extra=learner.sent.extra_d is not None,
-                    labels=dataset.labels_digest,
-                ),
-                learning_rate=learner.learning_rate,
-                rounds=settings.rounds,
-                frames=frames_of(learner.sent),
-                sent=learner.sent,
-                dimension=model.dimension,
-                evaluate_clients_every=settings.evaluate_clients_every,
-                linger_s=settings.server.linger_s,
-                on_progress=on_progress,
-                observe=observe,
+        with ExitStack() as stack:
+            self._run = run = prepare(settings)
+            stack.callback(run.close)
+            for state in run.coordinator.clients_by_state:
+                self._instruments.follow(
+                    catalogue.CLIENTS, (state,), partial(_in_state, run.coordinator, state)
+                )
+            self._mailbox: Mailbox[Letter] = Mailbox()
+            stack.callback(self._mailbox.close)
+            self._compute = Compute(
+                run.learner, evaluate=run.evaluate, post=self._mailbox.post, save=run.save
             )
-            self._loop = Loop(self._socket, self._mailbox, self._exchange)
+            self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+            stack.callback(self._context.term)
+            self._socket = sockets.router(
+                self._context, heartbeat_s=settings.server.heartbeat_s, linger_s=settings.server.linger_s
+            )
+            stack.callback(self._socket.close)
+            self.address = sockets.bind(self._socket, settings.server.address)
+            self._exchange = self._make_exchange(settings, on_progress, observe)
+            self._loop = Loop(self._socket, self._mailbox, self._exchange, run.clock)
+            self._thread = threading.Thread(target=self._run_exchange, name="exchange", daemon=True)
             if settings.server.http_address is not None:
                 self._http = HttpService(
                     settings.server.http_address,
@@ -105,10 +82,41 @@ class Server:
                     healthy=self._is_healthy,
                     ready=self._is_ready,
                 )
-        except BaseException:
-            self._close()
-            raise
+                stack.callback(self._http.close)
+            self._closing = stack.pop_all()
         self.http_address = None if self._http is None else self._http.address
+
+    def _make_exchange(
+        self, settings: Settings, on_progress: Callable[[Progress], None], observe: Observer | None
+    ) -> Exchange:
+        run = self._run
+        account = Account(
+            rounds=settings.rounds,
+            record=self._instruments.record_all,
+            on_progress=on_progress,
+            evaluate_clients_every=settings.evaluate_clients_every,
+        )
+        if run.journal is not None:
+            account.take_up(run.journal.database)
+        exchange = Exchange(
+            RouterWire(self._socket),
+            run.clock,
+            coordinator=run.coordinator,
+            staging=run.staging,
+            compute=self._compute.submit,
+            account=account,
+            welcome=run.welcome,
+            learning_rate=run.learner.learning_rate,
+            frames=run.frames,
+            sent=run.learner.sent,
+            dimension=run.dimension,
+            linger_s=settings.server.linger_s,
+            journal=run.journal,
+            observe=observe,
+        )
+        if run.recovered is not None:
+            exchange.resume()
+        return exchange
 
     def run(self) -> Outcome:
         """Serve until the run is over, then tell how it ended. Raises what a thread died of."""
@@ -117,7 +125,7 @@ class Server:
         self._done.wait()
         self._thread.join()
         self._compute.close()
-        self._close()
+        self._closing.close()
         if self._error is not None:
             raise self._error
         assert self._exchange.outcome is not None
@@ -125,7 +133,7 @@ class Server:
 
     def save(self) -> None:
         """After `run`: write the last version to save_model, if that names a file; UserError when that fails."""
-        self._save(self._learner.sent, self._learner.version)
+        self._run.save_model(self._run.learner.sent, self._run.learner.version)
 
     def stop(self) -> None:
         """End the run soon, telling the clients. Any thread, signal handlers included."""
@@ -151,13 +159,6 @@ class Server:
     def _is_ready(self) -> bool:
         """Whether clients may come."""
         return self._thread.is_alive() and not self._exchange.is_finishing
-
-    def _close(self) -> None:
-        if self._http is not None:
-            self._http.close()
-        self._socket.close()
-        self._context.term()
-        self._mailbox.close()
 
 
 def _in_state(coordinator: Coordinator, state: str) -> int:

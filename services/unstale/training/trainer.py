@@ -101,7 +101,7 @@ class Trainer:
     def compute(self, client_id: int, number: int, task: LocalTask) -> LocalUpdate:
         """The update of a task that `task` made for this client and number."""
         inputs_nX, labels_n = self.examples(client_id)
-        update = self._training.compute(self._model, inputs_nX, labels_n, task, self._kept.get(client_id, {}))
+        update = self._training.compute(self._model, inputs_nX, labels_n, task, self.kept(client_id))
         if update.state:
             pending = self._pending.setdefault(client_id, {})
             pending[number] = {key: tensor.to("cpu") for key, tensor in update.state.items()}
@@ -113,9 +113,9 @@ class Trainer:
         """Optimiser steps of each of a client's tasks."""
         return self._training.steps_of(len(self._shares[client_id]))
 
-    def keep(self, client_id: int, number: int) -> None:
+    def keep(self, client_id: int, number: int) -> bool:
         """The update of this task was accepted: the client keeps what it made, from now on. Once for a task: a second
-        time does nothing, and neither does a task of which nothing is kept.
+        time does nothing, and neither does a task of which nothing is kept. Whether anything changed.
         """
         made = self._pending.get(client_id, {}).get(number, {})
         self.drop(client_id, number)
@@ -123,6 +123,7 @@ class Trainer:
             kept = self._kept.setdefault(client_id, {})
             adds = self._training.state_adds and key in kept
             kept[key] = kept[key] + tensor if adds else tensor  # not in place: others may hold it
+        return bool(made)
 
     def drop(self, client_id: int, number: int) -> None:
         """The update of this task was not accepted: forget what the client would have kept."""
@@ -130,6 +131,20 @@ class Trainer:
         pending.pop(number, None)
         if not pending:
             self._pending.pop(client_id, None)
+
+    def kept(self, client_id: int) -> Mapping[str, Tensor]:
+        """What the client keeps, by name: no copies, and never written to. Empty for most trainings."""
+        return self._kept.get(client_id, {})
+
+    def restore(
+        self, client_id: int, kept: Mapping[str, Tensor], pending: Mapping[int, Mapping[str, Tensor]]
+    ) -> None:
+        """Take over what a client has from a process before this one. kept: as `kept` gave it. pending: by number of
+        the task, the `LocalUpdate.state` of updates whose fate is open, oldest first."""
+        self._kept[client_id] = dict(kept)
+        newest = list(pending.items())[-PENDING_MAX:]
+        if newest:
+            self._pending[client_id] = dict(newest)
 
     def state_dict(self) -> dict[str, Tensor]:
         """All that clients have kept, by `CLIENT.NAME`: no copies, and never written to. What is pending is left out:

@@ -3,7 +3,7 @@ and lost. A program, for the determinism test."""
 
 import hashlib
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
 from unstale.coordinator import actions, events
@@ -26,6 +26,9 @@ IN_TURN = SelectorSettings(name="round-robin", size=5)
 LEAST_AVAILABLE = SelectorSettings(name="availability", size=5, availability=(0.2, 0.5, 0.5, 0.9) * 3)
 
 
+Handle = Callable[[Coordinator, events.Event], list[actions.Action]]
+
+
 def trace(
     trigger: TriggerSettings,
     selector: SelectorSettings,
@@ -33,10 +36,13 @@ def trace(
     once_a_cycle: bool = False,
     stale_rounds: Mapping[int, int] = MappingProxyType({}),
     tasks_go_astray: bool = False,
+    handle: Handle = Coordinator.handle,
+    before: Callable[[Coordinator], Coordinator] = lambda coordinator: coordinator,
 ) -> list[actions.Action]:
     """All actions of a run in which the next thing to happen, and to whom, is drawn.
 
-    tasks_go_astray: whether clients decline tasks, too, and tasks are lost.
+    tasks_go_astray: whether clients decline tasks, too, and tasks are lost. handle: in place of the coordinator's own.
+    before: whose result takes the coordinator's place, before each event.
     """
     coordinator = Coordinator(
         CoordinatorSettings(
@@ -56,6 +62,7 @@ def trace(
     now_s = 0.0
     trace: list[actions.Action] = []
     for step in range(STEPS):
+        coordinator = before(coordinator)
         now_s += float(draws.exponential(0.2))
         client = coordinator.membership.clients[int(draws.integers(CLIENTS))]
         event: events.Event
@@ -83,7 +90,7 @@ def trace(
             )
         else:
             event = events.HeartbeatReceived(client_id=client.client_id, at_s=now_s)
-        trace += coordinator.handle(event)
+        trace += handle(coordinator, event)
     assert coordinator.version > 5, "a run in which nothing happens shows nothing"
     return trace
 

@@ -1,0 +1,310 @@
+"""What the clients of a process must not lose when it dies: updates that are not acknowledged, and what is kept of
+those that are. Nothing here is sent, trained or decided.
+
+    CLIENT-NUMBER.update    an update, from before it is first sent until its ack. NUMBER: of its task, as in `task`
+    CLIENT.state            what the client keeps from accepted updates, for trainings that keep something
+    lock                    which clients have a process here
+
+An accepted update may change what its client keeps (SCAFFOLD's c_i, MOON's last model), and that must happen exactly
+once, wherever the process is killed. So what an update would leave behind lies in the update's own file, and an `ack`
+that says `accepted` does, in this order:
+
+    1. writes CLIENT.state anew: what is kept now, and the numbers of the updates that went into it last;
+    2. deletes CLIENT-NUMBER.update.
+
+Killed before 1: the update is there, is sent again, and the server repeats its first verdict, `accepted`. Between 1 and
+2: the state names the update, which is then deleted when the process starts again. So it is neither lost nor counted
+twice. Where 1 fails, 2 is left out: the file stays until a state that holds it is stored. A rejected update is deleted,
+and should that be lost, is sent again and rejected again.
+
+What cannot be stored, because the disk is full perhaps, is kept in memory and sent all the same, with one warning.
+Waiting for room would stop a client that can learn; and no promise is broken: the update is not acknowledged yet, so
+that if the process dies, too, the server takes the task back and gives another.
+"""
+
+import logging
+import os
+import re
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from itertools import groupby
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from torch import Tensor
+
+from unstale import flat
+from unstale.client import record
+from unstale.client.session import Made
+from unstale.errors import UserError
+from unstale.journal.disk import DamagedError, trouble
+from unstale_proto import codec, limits, payload
+from unstale_proto.errors import RemoteContractError
+from unstale_proto.messages import Update
+
+log = logging.getLogger("unstale.client")
+
+State = Mapping[str, Tensor]
+"""What a client keeps, or would keep from one update, by name: vectors of float32 on the host."""
+
+_NAME = re.compile(r"(\d+)(?:-(\d+)\.update|\.state)(\.tmp)?", re.ASCII)
+_SETTLED_MAX = limits.HOLDING_MAX  # more than a client can have waiting
+
+
+class _Held(NamedTuple):
+    """An update in a file. keeps: whether its client is to keep something from it."""
+
+    run_id: str
+    keeps: bool
+
+
+class Outbox:
+    """The files of clients `first` to `first + count - 1` in a folder that others may share. One thread at a time.
+
+    durable: what is stored survives the machine's end, too, and not only the process's. Raises UserError when the
+    folder cannot be had, or another process has one of these clients there.
+    """
+
+    def __init__(self, folder: Path, first: int, count: int, *, durable: bool) -> None:
+        self.folder = folder
+        self._clients = range(first, first + count)
+        self._durable = durable
+        self._held: dict[tuple[int, int], _Held] = {}
+        self._states: set[int] = set()
+        self._settled: dict[int, list[int]] = {}
+        self._warned = False
+        try:
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+        except OSError as error:
+            raise trouble("use client.directory", folder, error) from None
+        self._take_clients()
+
+    def _take_clients(self) -> None:
+        """Lock the bytes of the lock file at these clients' ids; the system unlocks them when the process is gone."""
+        if sys.platform == "win32":
+            return  # has no such locks
+        import fcntl
+
+        try:
+            fcntl.lockf(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB, len(self._clients), self._clients.start)
+        except (BlockingIOError, PermissionError):
+            os.close(self._lock)
+            raise UserError(
+                f"client.directory {self.folder} is in use for one of the clients {self._clients.start} to "
+                f"{self._clients.stop - 1}; end the other process, give each one ids of its own with --first, or name "
+                "another folder"
+            ) from None
+        except OSError as error:
+            os.close(self._lock)
+            raise trouble("lock client.directory", self.folder, error) from None
+
+    def close(self) -> None:
+        """Leave these clients to others. What is stored stays."""
+        os.close(self._lock)
+
+    # --- when the process starts ---
+
+    def load(self) -> dict[int, list[Made]]:
+        """The updates that these clients have waiting, oldest first: for a client at most as many as it may hold.
+
+        What is damaged is deleted, with a warning. Raises UserError for a file that cannot be read.
+        """
+        return {
+            client_id: self._load_client(client_id, [number for _, number in of_client])
+            for client_id, of_client in groupby(sorted(self._list()), key=lambda update: update[0])
+        }
+
+    def _list(self) -> Iterator[tuple[int, int]]:
+        """Client and number of each update there. Notes whose state is there; deletes what was never whole."""
+        try:
+            names = os.listdir(self.folder)
+        except OSError as error:
+            raise trouble("read client.directory", self.folder, error) from None
+        for name in names:
+            found = _NAME.fullmatch(name)
+            if found is None or (client_id := int(found[1])) not in self._clients:
+                continue
+            if found[3]:
+                self._delete(self.folder / name)
+            elif found[2]:
+                yield client_id, int(found[2])
+            else:
+                self._states.add(client_id)
+
+    def _load_client(self, client_id: int, numbers: Sequence[int]) -> list[Made]:
+        state = self._read_state(client_id)
+        waiting = []
+        for number in numbers:
+            path = self._update_path(client_id, number)
+            try:
+                found = record.read(path)
+                made = _made(found)
+            except DamagedError as error:
+                self._delete_damaged(path, error)
+                continue
+            self._held[client_id, number] = _Held(made.run_id, bool(found.facts["keeps"]))
+            if state is not None and _is_settled(state, made):
+                self.let_go(client_id, made.run_id, number)
+            else:
+                waiting.append(made)
+        for made in waiting[: -limits.HOLDING_MAX + 1]:
+            self.let_go(client_id, made.run_id, made.number)
+        return waiting[-limits.HOLDING_MAX + 1 :]
+
+    def restore(self, run_id: str) -> Iterator[tuple[int, State, dict[int, State]]]:
+        """Begin with a run: each client that has something from before, what it keeps, and by number of its task what
+        it would keep from the updates that wait. What was kept in another run is deleted."""
+        pending: dict[int, dict[int, State]] = {}
+        for (client_id, number), held in sorted(self._held.items()):
+            if held.keeps and held.run_id == run_id:
+                found = record.read(self._update_path(client_id, number))
+                pending.setdefault(client_id, {})[number] = _tensors(found, behind=2)
+        self._settled.clear()
+        for client_id in sorted({*self._states, *pending}):
+            yield client_id, self._state_of(client_id, run_id), pending.get(client_id, {})
+
+    def _state_of(self, client_id: int, run_id: str) -> State:
+        found = self._read_state(client_id)
+        if found is None:
+            return {}
+        if found.facts["run_id"] != run_id:
+            self._delete_state(client_id)
+            return {}
+        self._settled[client_id] = list(found.facts["settled"])
+        return _tensors(found, behind=0)
+
+    # --- while it runs ---
+
+    def put(self, client_id: int, made: Made, state: State) -> Made:
+        """Store an update before it is sent. state: what the client is to keep from it, if it is accepted.
+
+        The same update, whose bytes now lie in the file if they are many: they are not held twice.
+        """
+        path = self._update_path(client_id, made.number)
+        facts = {"run_id": made.run_id, "number": made.number, "keeps": list(state)}
+        header = codec.encode(made.update)
+        if not self._write(path, facts, [[header], made.parcel, *_frames(state)]):
+            return made
+        self._held[client_id, made.number] = _Held(made.run_id, bool(state))
+        if made.update.payload_bytes < record.MAPPED_BYTES:
+            return made
+        try:
+            return replace(made, parcel=_made(record.read(path)).parcel)
+        except UserError as error:
+            log.warning("%s, though it was just written", error)
+            return made
+
+    def waits_for_state(self, client_id: int, run_id: str, number: int) -> bool:
+        """Whether there is an update whose client is to keep something from it, if it is accepted."""
+        return self._held.get((client_id, number)) == _Held(run_id, keeps=True)
+
+    def keep(self, client_id: int, run_id: str, number: int, state: State) -> None:
+        """An update was accepted, and with it its client keeps this now."""
+        settled = [*self._settled.get(client_id, ()), number][-_SETTLED_MAX:]
+        self._settled[client_id] = settled
+        facts = {"run_id": run_id, "settled": settled, "keeps": list(state)}
+        if self._write(self._state_path(client_id), facts, _frames(state)):
+            self._states.add(client_id)
+            for one in settled:
+                self.let_go(client_id, run_id, one)
+
+    def let_go(self, client_id: int, run_id: str, number: int) -> None:
+        """An update is settled: it will not be sent again. Of another run's nothing is touched."""
+        held = self._held.get((client_id, number))
+        if held is not None and held.run_id == run_id:
+            del self._held[client_id, number]
+            self._delete(self._update_path(client_id, number))
+
+    def clear(self, client_id: int, run_id: str) -> None:
+        """The run is over: nothing of it is needed any more."""
+        for one, number in list(self._held):
+            if one == client_id:
+                self.let_go(client_id, run_id, number)
+        if client_id in self._settled:  # else the state there may be another run's
+            self._delete_state(client_id)
+
+    # --- files ---
+
+    def _update_path(self, client_id: int, number: int) -> Path:
+        return self.folder / f"{client_id}-{number}.update"
+
+    def _state_path(self, client_id: int) -> Path:
+        return self.folder / f"{client_id}.state"
+
+    def _read_state(self, client_id: int) -> record.Record | None:
+        """None where there is none, or where it was damaged."""
+        if client_id not in self._states:
+            return None
+        path = self._state_path(client_id)
+        try:
+            return record.read(path)
+        except DamagedError as error:
+            self._states.discard(client_id)
+            self._delete_damaged(path, error)
+            return None
+
+    def _delete_damaged(self, path: Path, error: DamagedError) -> None:
+        log.warning("%s, and is deleted; its client goes on without it", error)
+        self._delete(path)
+
+    def _write(
+        self, path: Path, facts: Mapping[str, Any], parts: Sequence[Sequence[bytes | memoryview]]
+    ) -> bool:
+        """Whether it could be stored. The first time in a row that it cannot is worth a word."""
+        try:
+            record.write(path, facts, parts, durable=self._durable)
+        except OSError as error:
+            if not self._warned:
+                self._warned = True
+                log.warning(
+                    "%s; meanwhile what clients make is kept in memory, and lost if this process dies",
+                    trouble("write", path, error),
+                )
+            return False
+        self._warned = False
+        return True
+
+    def _delete_state(self, client_id: int) -> None:
+        self._states.discard(client_id)
+        self._settled.pop(client_id, None)
+        self._delete(self._state_path(client_id))
+
+    def _delete(self, path: Path) -> None:
+        with suppress(OSError):  # it is sent again after the next start, and told that it was counted before
+            path.unlink()
+
+
+def _made(found: record.Record) -> Made:
+    """The update in a file. Raises DamagedError for one that this version cannot read."""
+    header, body = found.parts[:2]
+    try:
+        update = codec.decode(header)
+    except RemoteContractError as error:
+        raise DamagedError(
+            f"a stored update of run {found.facts['run_id']} cannot be read by this version ({error})"
+        ) from None
+    assert isinstance(update, Update)
+    return Made(
+        run_id=found.facts["run_id"], number=found.facts["number"], update=update, parcel=payload.split(body)
+    )
+
+
+def _is_settled(state: record.Record, made: Made) -> bool:
+    return state.facts["run_id"] == made.run_id and made.number in state.facts["settled"]
+
+
+def _frames(state: State) -> list[list[memoryview]]:
+    return [[flat.to_bytes(tensor)] for tensor in state.values()]
+
+
+def _tensors(found: record.Record, *, behind: int) -> dict[str, Tensor]:
+    """The state in a file. behind: how many parts come first."""
+    parts = found.parts[behind:]
+    names = found.facts["keeps"]
+    return {
+        name: flat.from_bytes([part], len(part) // limits.FLOAT_BYTES)
+        for name, part in zip(names, parts, strict=True)
+    }

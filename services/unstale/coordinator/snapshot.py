@@ -1,0 +1,92 @@
+"""The coordinator's whole state as plain values, and back: for a journal that need not begin at the beginning.
+
+Everything in it is a JSON value. What follows from the settings (trigger, selector) is not state.
+"""
+
+from dataclasses import asdict
+from typing import Any
+
+from unstale.coordinator.actions import Contribution, Outcome
+from unstale.coordinator.admission import Verdict
+from unstale.coordinator.events import UpdateArrived
+from unstale.coordinator.machine import Coordinator
+from unstale.coordinator.membership import Client, State
+from unstale.coordinator.phase import Phase
+
+Plain = dict[str, Any]
+
+_COUNTS = ("accepted", "aggregated", "rejected", "duplicates", "failed", "declined", "fruitless")
+
+
+def taken(coordinator: Coordinator) -> Plain:
+    """The state now."""
+    references, pending, making = coordinator.references, coordinator.pending, coordinator.making
+    return {
+        "now_s": coordinator.now_s,
+        "phase": coordinator.phase.value,
+        "round_started_s": coordinator.round_started_s,
+        "timers": dict(coordinator.timers),
+        **{name: getattr(coordinator, name) for name in _COUNTS},
+        "tasks_given": coordinator.tasks.given,
+        "version": references.current,
+        "references": list(references.counts.items()),
+        "deadline_passed": coordinator.round.deadline_passed,
+        "in_vain": sorted(coordinator.round.in_vain),
+        "making": None if making is None else [asdict(contribution) for contribution in making],
+        "pending": [asdict(update) for update in pending],
+        "parked": pending.parked,
+        "contributed": sorted(pending.contributed),
+        "leases": list(coordinator.leases.last_seen_s.items()),
+        "clients": [_client(client) for client in coordinator.membership.clients if client.is_known],
+    }
+
+
+def restore(coordinator: Coordinator, state: Plain) -> None:
+    """Put a coordinator that has handled nothing into a state that was taken of one with the same settings."""
+    coordinator.now_s = state["now_s"]
+    coordinator.phase = Phase(state["phase"])
+    coordinator.round_started_s = state["round_started_s"]
+    coordinator.timers = dict(state["timers"])
+    for name in _COUNTS:
+        setattr(coordinator, name, state[name])
+    coordinator.tasks.given = state["tasks_given"]
+    coordinator.references.current = state["version"]
+    coordinator.references.counts = dict(state["references"])
+    coordinator.round.deadline_passed = state["deadline_passed"]
+    coordinator.round.in_vain = set(state["in_vain"])
+    making = state["making"]
+    coordinator.making = None if making is None else tuple(Contribution(**one) for one in making)
+    coordinator.pending.restore(
+        [UpdateArrived(**update) for update in state["pending"]], state["parked"], state["contributed"]
+    )
+    for client_id, seen_s in state["leases"]:
+        coordinator.leases.renew(client_id, seen_s)
+    for client in state["clients"]:
+        _restore_client(coordinator, client)
+
+
+def _client(client: Client) -> Plain:
+    return {
+        "client_id": client.client_id,
+        "state": client.state.name,
+        "base_version": client.base_version,
+        "unaggregated": client.unaggregated,
+        "fruitless": client.fruitless,
+        "given": client.tasks.given,
+        "open_id": client.tasks.open_id,
+        "verdicts": [
+            (number, verdict.outcome.value, verdict.reason) for number, verdict in client.tasks.verdicts
+        ],
+    }
+
+
+def _restore_client(coordinator: Coordinator, state: Plain) -> None:
+    client = coordinator.membership.client(state["client_id"])
+    coordinator.membership.move(client, State[state["state"]])
+    client.base_version = state["base_version"]
+    client.unaggregated = state["unaggregated"]
+    client.fruitless = state["fruitless"]
+    client.tasks.given = state["given"]
+    client.tasks.open_id = state["open_id"]
+    for number, outcome, reason in state["verdicts"]:
+        client.tasks.record(number, Verdict(Outcome(outcome), reason))

@@ -1,0 +1,336 @@
+"""`run.db`: everything that happened in a run but the bytes of updates, in SQLite."""
+
+import sqlite3
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from unstale.errors import UserError
+from unstale.journal import stored
+from unstale.journal.disk import DamagedError, NoRoomError, trouble
+from unstale.journal.newest import Newest
+from unstale.journal.rows import Batch, CheckpointRow, EvaluationRow, EventRow, RoundRow, TaskRow, UpdateRow
+from unstale.journal.schema import APPLICATION, FORMAT, SCHEMA
+from unstale.journal.stored import Table, Values
+
+WAL_PAGES = 1000  # of 4 KiB, after which SQLite moves them into the database: its own default
+WAL_BYTES_MAX = 16 * 1024**2  # what a long read may have let it grow to is given back
+READ_ROWS = 256  # fetched at a time: a run may have a million events
+_SQLITE_MIN = (3, 37)  # strict tables
+
+_JOIN = (
+    "UPDATE updates SET round = ?, position = ?, staleness = ?, weight = ? WHERE handle = ? AND round IS NULL"
+)
+_BEHIND = "SELECT DISTINCT segment FROM updates WHERE segment IS NOT NULL AND (round IS NULL OR round > ?)"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conservation:
+    """What became of the updates that had a verdict: received = aggregated + pending + rejected."""
+
+    received: int
+    aggregated: int
+    pending: int
+    rejected: int
+
+
+class Database:
+    """The database of a run. One thread at a time.
+
+    Raises UserError, one sentence that names the file, for all that the disk and SQLite can do; DamagedError when what
+    was stored is not there any more.
+    """
+
+    def __init__(self, path: Path, *, read_only: bool = False) -> None:
+        """Open it, or make it when there is none and not `read_only`. Looks through all of it for damage."""
+        self.path = path
+        self._sync: bool | None = None
+        with ExitStack() as stack, self._reported("open"):
+            self._connection = sqlite3.connect(
+                _uri(path, read_only), uri=True, isolation_level=None, check_same_thread=False
+            )
+            stack.callback(self._connection.close)
+            self._prepare(read_only)
+            self._newest = Newest(path.with_name(f"{path.name}-newest"), read_only=read_only)
+            stack.callback(self._newest.close)
+            self._check_end()
+            stack.pop_all()
+
+    @property
+    def size_bytes(self) -> int:
+        """On disk, with what waits to be moved into the database itself."""
+        try:
+            return sum(file.stat().st_size for file in self.path.parent.glob(f"{self.path.name}*"))
+        except OSError as error:
+            raise trouble("measure", self.path, error) from None
+
+    def close(self) -> None:
+        """Nothing more will be asked."""
+        self._newest.close()
+        with self._reported("close"):
+            self._connection.close()
+
+    # --- writing ---
+
+    def store(self, batch: Batch, *, sync: bool) -> None:
+        """Store all of it or, when that raises, nothing. sync: return when it and all before it is durable.
+
+        An empty batch stores nothing, and syncs nothing.
+        """
+        if not batch:
+            return
+        with self._transaction(sync):
+            self._insert(stored.EVENTS, map(stored.of_event, batch.events))
+            self._insert(stored.TASKS, map(stored.of_task, batch.tasks))
+            self._insert(stored.UPDATES, map(stored.of_update, batch.updates))
+            self._insert(stored.ROUNDS, map(stored.of_round, batch.rounds))
+            for row in batch.rounds:
+                self._join(row)
+            # A run that is taken up measures, and saves, a version again: what comes last stays.
+            self._insert(stored.EVALUATIONS, map(stored.of_evaluation, batch.evaluations), replace=True)
+            self._insert(stored.CHECKPOINTS, map(stored.of_checkpoint, batch.checkpoints), replace=True)
+        if batch.events:
+            self._newest.set(batch.events[-1].seq)
+
+    def set_meta(self, values: Mapping[str, str]) -> None:
+        """Facts about the run as a whole, each under a key; durable at once, as all that follows is."""
+        with self._transaction(sync=True):
+            self._insert(stored.META, values.items(), replace=True)
+
+    def forget_checkpoints(self, before_version: int) -> None:
+        """Of older versions. Before their files are deleted."""
+        with self._transaction(sync=True):
+            self._connection.execute("DELETE FROM checkpoints WHERE version < ?", (before_version,))
+
+    def forget_events(self, up_to_seq: int) -> None:
+        """Those that every checkpoint covers."""
+        with self._transaction(sync=True):
+            self._connection.execute("DELETE FROM events WHERE seq <= ?", (up_to_seq,))
+
+    def forget_segments(self, kept: Collection[int]) -> None:
+        """Rows in other segments than these have no place any more. Before the segments are deleted."""
+        with self._transaction(sync=True):
+            gone = [(segment,) for segment in self.segment_ends().keys() - set(kept)]
+            self._connection.executemany("UPDATE updates SET segment = NULL WHERE segment = ?", gone)
+
+    # --- reading ---
+
+    def meta(self, key: str) -> str | None:
+        """A fact about the run, None when it was never said."""
+        return next((value for (value,) in self._rows("SELECT value FROM meta WHERE key = ?", key)), None)
+
+    def started_s(self) -> float | None:
+        """When the first task was given, None before."""
+        ((at_s,),) = self._rows("SELECT min(at_s) FROM tasks")
+        return None if at_s is None else float(at_s)
+
+    def last_seq(self) -> int:
+        """Of the last event that was stored, 0 when there is none."""
+        query = "SELECT max(seq) FROM (SELECT max(seq) AS seq FROM events UNION ALL SELECT max(seq) FROM checkpoints)"
+        return self._number(query) or 0
+
+    def last_handle(self) -> int:
+        """The greatest of an accepted update, -1 when there is none."""
+        handle = self._number("SELECT max(handle) FROM updates")
+        return -1 if handle is None else handle
+
+    def events_after(self, seq: int) -> Iterator[EventRow]:
+        """Every event behind that one, in order. Raises DamagedError where one is missing or is not what it was."""
+        for values in self._rows(f"{stored.EVENTS.select} WHERE seq > ? ORDER BY seq", seq):
+            seq += 1
+            if values[0] != seq:
+                raise self._damaged(f"event {seq} is missing")
+            with self._checked():
+                row = stored.event(values)
+            yield row
+
+    def tasks(self) -> Iterator[TaskRow]:
+        """Every task, in order of their ids."""
+        return map(stored.task, self._rows(f"{stored.TASKS.select} ORDER BY task_id"))
+
+    def updates_after(self, seq: int) -> Iterator[UpdateRow]:
+        """Every update whose event is behind that one, rejected ones too, in order."""
+        return self._updates("WHERE seq > ? ORDER BY seq", seq)
+
+    def pending(self) -> Iterator[UpdateRow]:
+        """Accepted updates that are in no round, in order of arrival."""
+        return self._updates("WHERE handle IS NOT NULL AND round IS NULL ORDER BY seq")
+
+    def updates_of(self, version: int) -> Iterator[UpdateRow]:
+        """The updates of the round that made a version, in the order that it took them in."""
+        return self._updates("WHERE handle IS NOT NULL AND round = ? ORDER BY position", version)
+
+    def update(self, handle: int) -> UpdateRow | None:
+        """An accepted update, None when none has this handle."""
+        return next(self._updates("WHERE handle = ?", handle), None)
+
+    def rounds(self, after: int = 0) -> Iterator[RoundRow]:
+        """Every round that made a version greater than `after`, in order."""
+        members = f"{stored.MEMBERS.select} WHERE handle IS NOT NULL AND round = ? ORDER BY position"
+        query = f"{stored.ROUNDS.select} WHERE version > ? ORDER BY version"
+        for values in self._rows(query, after):
+            yield stored.round_(values, tuple(map(stored.member, self._rows(members, values[0]))))
+
+    def evaluations(self) -> Iterator[EvaluationRow]:
+        """Every measurement, in order of versions."""
+        query = f"{stored.EVALUATIONS.select} ORDER BY version"
+        return map(stored.evaluation, self._rows(query))
+
+    def checkpoints(self) -> list[CheckpointRow]:
+        """Every checkpoint that was not forgotten, the newest first."""
+        query = f"{stored.CHECKPOINTS.select} ORDER BY version DESC"
+        return list(map(stored.checkpoint, self._rows(query)))
+
+    def segment_ends(self) -> dict[int, int]:
+        """Where the last row of each segment ends, for `Segments.cut`."""
+        ends = (
+            "SELECT segment, max(offset + size_bytes) FROM updates WHERE segment IS NOT NULL GROUP BY segment"
+        )
+        return {segment: end for segment, end in self._rows(ends)}  # noqa: C416  (typed)
+
+    def segments_behind(self, version: int) -> set[int]:
+        """Segments with a row that the model of this version does not hold: pending, or of a later round."""
+        return {segment for (segment,) in self._rows(_BEHIND, version)}
+
+    def conservation(self) -> Conservation:
+        """What became of the updates, by one query."""
+        ((received, aggregated, pending, rejected),) = self._rows("SELECT * FROM conservation")
+        return Conservation(received=received, aggregated=aggregated, pending=pending, rejected=rejected)
+
+    # --- how ---
+
+    def _prepare(self, read_only: bool) -> None:
+        run = self._connection.execute
+        if sqlite3.sqlite_version_info < _SQLITE_MIN:
+            least = ".".join(map(str, _SQLITE_MIN))
+            raise UserError(
+                f"SQLite {sqlite3.sqlite_version} is too old, expected {least} or newer; use a newer Python"
+            )
+        (application,), (version,) = (
+            run(f"PRAGMA {fact}").fetchone() for fact in ("application_id", "user_version")
+        )
+        is_empty = run("SELECT count(*) FROM sqlite_master").fetchone() == (0,)
+        if is_empty and not read_only:
+            self._create()
+        elif application != APPLICATION:
+            raise UserError(f"{self.path} is not the database of a run; name another --run directory")
+        elif version != FORMAT:
+            raise UserError(
+                f"{self.path} has format {version}, expected {FORMAT}; go on with the version of unstale that made it, "
+                "or name another --run directory"
+            )
+        run(f"PRAGMA wal_autocheckpoint = {WAL_PAGES}")
+        run(f"PRAGMA journal_size_limit = {WAL_BYTES_MAX}")
+        first = run("PRAGMA quick_check(1)").fetchone()
+        if first != ("ok",):
+            raise self._damaged(" ".join(str(first[0]).split()))
+
+    def _check_end(self) -> None:
+        """SQLite stops reading its log where that is damaged, and takes a missing one for an empty one."""
+        newest, found = self._newest.get(), self.last_seq()
+        if newest > found:
+            raise DamagedError(
+                f"{self.path} ends with event {found}, but event {newest} was stored: {self.path.name}-wal is damaged "
+                "or missing, or the machine stopped before the disk had it; put both back from a copy, or delete "
+                f"{self._newest.path.name} to go on without what is lost"
+            )
+
+    def _create(self) -> None:
+        mode = self._connection.execute("PRAGMA journal_mode = WAL").fetchone()
+        if mode != ("wal",):
+            raise UserError(
+                f"cannot open {self.path}: its file system takes no write-ahead log; name a folder on a local disk"
+            )
+        self._connection.executescript(
+            f"BEGIN IMMEDIATE; PRAGMA application_id = {APPLICATION}; PRAGMA user_version = {FORMAT}; {SCHEMA} COMMIT;"
+        )
+        self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")  # without its log it is still a run's
+
+    @contextmanager
+    def _transaction(self, sync: bool) -> Iterator[None]:
+        with self._reported("write"):
+            if sync != self._sync:
+                self._connection.execute(f"PRAGMA synchronous = {'FULL' if sync else 'NORMAL'}")
+                self._sync = sync
+            self._connection.execute("BEGIN IMMEDIATE")
+            try:
+                yield
+                self._connection.execute("COMMIT")
+            except BaseException:
+                if self._connection.in_transaction:  # SQLite ends it itself on some errors
+                    self._connection.execute("ROLLBACK")
+                raise
+
+    def _insert(self, table: Table, values: Iterable[Values], *, replace: bool = False) -> None:
+        self._connection.executemany(table.insert(replace=replace), values)
+
+    def _join(self, row: RoundRow) -> None:
+        """Note which updates a round was made of."""
+        if row.members:
+            joined = self._connection.executemany(_JOIN, stored.of_members(row))
+            assert joined.rowcount == len(row.members), (
+                f"round {row.version} has members that are not pending"
+            )
+
+    def _number(self, query: str) -> int | None:
+        ((number,),) = self._rows(query)
+        return None if number is None else int(number)
+
+    def _rows(self, query: str, *values: int | str) -> Iterator[Values]:
+        with self._reported("read"):
+            cursor = self._connection.execute(query, values)
+            while rows := cursor.fetchmany(READ_ROWS):
+                yield from rows
+
+    def _updates(self, which: str, *values: int) -> Iterator[UpdateRow]:
+        for found in self._rows(f"{stored.UPDATES.select} {which}", *values):
+            with self._checked():
+                row = stored.update(found)
+            yield row
+
+    def _damaged(self, what: str) -> DamagedError:
+        return DamagedError(
+            f"{self.path} is damaged ({what}); put it back from a copy, or start anew in another --run directory"
+        )
+
+    @contextmanager
+    def _checked(self) -> Iterator[None]:
+        try:
+            yield
+        except stored.ChangedRowError as error:
+            raise self._damaged(str(error)) from None
+
+    @contextmanager
+    def _reported(self, doing: str) -> Iterator[None]:
+        """Turn SQLite's errors into a sentence, but those that are our own mistake."""
+        try:
+            yield
+        except (sqlite3.IntegrityError, sqlite3.ProgrammingError):
+            raise
+        except sqlite3.Error as error:
+            # Python's own, such as text that is no UTF-8, have no code.
+            code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT) & 0xFF
+            if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
+                raise self._damaged(str(error)) from None
+            if code == sqlite3.SQLITE_FULL:
+                raise NoRoomError(f"cannot {doing} {self.path}: the disk is full; make room") from None
+            raise UserError(f"cannot {doing} {self.path}: {error}{_WHAT_TO_DO.get(code, '')}") from None
+
+
+_WHAT_TO_DO = {
+    sqlite3.SQLITE_READONLY: "; name a folder where you may write",
+    sqlite3.SQLITE_CANTOPEN: "; name a folder where you may read and write",
+    sqlite3.SQLITE_IOERR: "; see whether its disk is full or fails",
+    sqlite3.SQLITE_BUSY: "; end the program that has it open for writing",
+    sqlite3.SQLITE_LOCKED: "; end the program that has it open for writing",
+}
+
+
+def _uri(path: Path, read_only: bool) -> str:
+    """For `sqlite3.connect`. At rest it is read without the files that SQLite would make beside it."""
+    uri = path.absolute().as_uri()
+    if not read_only:
+        return f"{uri}?mode=rwc"
+    is_open = path.with_name(f"{path.name}-wal").exists()
+    return f"{uri}?mode=ro" if is_open else f"{uri}?mode=ro&immutable=1"

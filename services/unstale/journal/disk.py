@@ -1,0 +1,80 @@
+"""What can go wrong with a disk, told in one sentence each."""
+
+import errno
+import os
+from pathlib import Path
+
+from unstale.errors import UserError
+
+PART = ".part"
+"""How the name ends of a file that is being written, and takes its own name when it is whole."""
+
+
+class DamagedError(UserError):
+    """What was stored is not what is there: a flipped bit, a cut or a missing file."""
+
+
+class NoRoomError(UserError):
+    """There is no room for what should be stored. Nothing of it was."""
+
+
+_NO_ROOM = {
+    errno.ENOSPC: "the disk is full; make room",
+    errno.EDQUOT: "the disk quota is used up; make room",
+    errno.EFBIG: "the file may not grow any further; raise the limit of file sizes (ulimit -f)",
+}
+_OTHER = {
+    errno.EROFS: "the file system is read-only; name a folder where you may write",
+    errno.EACCES: "permission denied; name a folder where you may write",
+    errno.EPERM: "permission denied; name a folder where you may write",
+    errno.EIO: "the disk reports an error; its file system needs a check",
+    errno.EMFILE: "too many open files; raise the limit (ulimit -n)",
+    errno.ENFILE: "too many open files; raise the limit (ulimit -n)",
+}
+
+
+def trouble(doing: str, path: Path, error: OSError) -> UserError:
+    """The sentence for an error of the operating system: `cannot write FILE: the disk is full; make room`.
+
+    doing: such as "write". `NoRoomError` for what room would mend.
+    """
+    if error.errno in _NO_ROOM:
+        return NoRoomError(f"cannot {doing} {path}: {_NO_ROOM[error.errno]}")
+    why = _OTHER.get(error.errno or 0, (error.strerror or str(error)).lower())
+    return UserError(f"cannot {doing} {path}: {why}")
+
+
+def free_bytes(path: Path) -> int:
+    """Room left for this user on the file system of a file or folder that exists."""
+    try:
+        found = os.statvfs(path)
+    except OSError as error:
+        raise trouble("measure", path, error) from None
+    return found.f_bavail * found.f_frsize
+
+
+def write_all(file: int, data: memoryview, offset: int) -> None:
+    """Write all of it there; one call may write a part only, such as 2 GiB. Raises OSError."""
+    while len(data):
+        written = os.pwrite(file, data, offset)
+        data, offset = data[written:], offset + written
+
+
+def read_all(file: int, into: memoryview, offset: int) -> int:
+    """Fill `into` from there; how many bytes there were, fewer at the end of the file. Raises OSError."""
+    filled = 0
+    while filled < len(into):
+        count = os.preadv(file, [into[filled:]], offset + filled)
+        if count == 0:
+            break
+        filled += count
+    return filled
+
+
+def sync_folder(folder: Path) -> None:
+    """Make durable which files a folder holds. Raises OSError."""
+    opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(opened)
+    finally:
+        os.close(opened)

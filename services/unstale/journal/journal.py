@@ -1,0 +1,136 @@
+"""The journal of one run while a server writes it: what happens in a turn is gathered, and stored together."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from unstale.config.settings import RunSettings
+from unstale.coordinator import events
+from unstale.journal import checkpoints, records
+from unstale.journal.database import Database
+from unstale.journal.disk import free_bytes
+from unstale.journal.rows import Batch, CheckpointRow, Place
+from unstale.journal.rundir import RunDirectory
+from unstale.journal.segments import Segments
+
+CHECKPOINTS_KEPT = 2  # so that one that turns out to be damaged is not the end of the run
+
+
+class Journal:
+    """One thread calls everything but `write_checkpoint`.
+
+    batch: what has happened since the last commit. seq: of the last event noted.
+    """
+
+    def __init__(self, directory: RunDirectory, settings: RunSettings) -> None:
+        """directory: open for writing. Raises UserError for what is damaged in it."""
+        self.directory = directory
+        self.settings = settings
+        self.database = Database(directory.database)
+        self.segments = Segments(directory.segments)
+        self.segments.cut(self.database.segment_ends())
+        self.seq = self.database.last_seq()
+        self.batch = Batch()
+        self._stored_bytes = 0  # of updates, since the last checkpoint began
+
+    def run_id(self, fresh: str) -> str:
+        """The id of the run, which is this one if it has none yet."""
+        known = self.database.meta("run_id")
+        if known is not None:
+            return known
+        self.database.set_meta({"run_id": fresh})
+        return fresh
+
+    # --- what happens ---
+
+    def note(self, event: events.Event, silent: Sequence[int] = ()) -> None:
+        """An event is about to be handled. silent: clients whose lease it ends."""
+        self.seq += 1
+        self.batch.events.append(records.to_row(self.seq, event, silent))
+
+    def append(self, row: memoryview) -> Place:
+        """Write the payload of an update. Raises UserError when it cannot be."""
+        self._stored_bytes += len(row)
+        return self.segments.append(row)
+
+    def has_room(self, size_bytes: int) -> bool:
+        """Whether the disk has room for an update of this size, and for all that may have to be written besides."""
+        return free_bytes(self.directory.path) >= size_bytes + self.settings.free_bytes_min
+
+    def commit(self) -> None:
+        """Make what happened durable, as the run wants it. Raises UserError when it cannot be: then none of it is."""
+        batch = self.batch
+        if not batch:
+            return
+        full = self.settings.durability == "full"
+        if full:
+            self.segments.sync()
+        self.database.store(batch, sync=full or bool(batch.rounds))
+        if batch.rounds and not full:
+            self.segments.sync_soon()
+        self.batch = Batch()
+        if batch.checkpoints:
+            self._let_go()
+
+    # --- checkpoints ---
+
+    def wants_checkpoint(self, version: int, *, ends: bool) -> bool:
+        """Whether this version, which was just made, is to be written. ends: it is the run's last."""
+        due = ends or version % self.settings.checkpoint_every == 0
+        return due or self._stored_bytes >= self.settings.payload_bytes_max
+
+    def begin_checkpoint(self) -> int:
+        """A checkpoint will be written of the state as it is now; the seq that it covers."""
+        self._stored_bytes = 0
+        return self.seq
+
+    def write_checkpoint(
+        self, version: int, seq: int, learner: Mapping[str, Any], coordinator: Mapping[str, Any]
+    ) -> tuple[str, int]:
+        """Write one; the name of the file and its bytes. Any thread."""
+        written = checkpoints.write(
+            self.directory.checkpoints,
+            version,
+            {"learner": learner, "coordinator": coordinator},
+            {"seq": seq},
+        )
+        return written.path.name, written.size_bytes
+
+    def saved(self, version: int, seq: int, file: str, size_bytes: int, at_s: float) -> None:
+        """A checkpoint is whole on disk: from the next commit on, what only older ones need may go."""
+        self.batch.checkpoints.append(
+            CheckpointRow(version=version, seq=seq, file=file, size_bytes=size_bytes, at_s=at_s)
+        )
+
+    def _let_go(self) -> None:
+        kept = self.database.checkpoints()[:CHECKPOINTS_KEPT]
+        oldest = kept[-1]
+        self.database.forget_checkpoints(oldest.version)
+        names = {row.file for row in kept}
+        for path in self._checkpoint_files():
+            if path.name not in names:
+                path.unlink()
+        if len(kept) == CHECKPOINTS_KEPT and not self.settings.keep_updates:
+            needed = self.database.segments_behind(oldest.version)
+            self.database.forget_events(oldest.seq)
+            self.database.forget_segments(needed)
+            self.segments.keep_only(needed)
+
+    def _checkpoint_files(self) -> list[Path]:
+        return [path for path in self.directory.checkpoints.iterdir() if path.is_file()]
+
+    @property
+    def size_bytes(self) -> int:
+        """What the run takes on disk."""
+        return (
+            self.segments.size_bytes
+            + self.database.size_bytes
+            + sum(path.stat().st_size for path in self._checkpoint_files())
+        )
+
+    def close(self) -> None:
+        """Nothing more will happen."""
+        self.segments.sync()
+        self.segments.close()
+        self.database.close()
+        self.directory.close()

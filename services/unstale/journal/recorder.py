@@ -1,0 +1,167 @@
+"""The coordinator, and everything that happens to it written down.
+
+What follows from an event may be said to others only after `commit`: then it is as durable as the run wants it, and a
+server that dies and comes back knows what it has said.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from unstale.coordinator import actions, events
+from unstale.coordinator.actions import Action, Contribution
+from unstale.coordinator.machine import LEASE, Coordinator
+from unstale.journal import records
+from unstale.journal.journal import Journal
+from unstale.journal.rows import EvaluationRow, MemberRow, RoundRow, TaskRow, UpdateRow
+from unstale.learner.learner import RoundResult
+from unstale.learner.updates import StagedUpdate
+from unstale.training.evaluate import Evaluation
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arriving:
+    """What an update brings beside its event. row: its bytes as they are staged, empty when it is not."""
+
+    staged: StagedUpdate
+    row: memoryview
+
+
+class Recorder:
+    """Handles events as the coordinator does, and notes them. The exchange's thread only.
+
+    journal: None for a run that leaves nothing behind.
+    """
+
+    def __init__(self, coordinator: Coordinator, journal: Journal | None) -> None:
+        self._coordinator = coordinator
+        self._journal = journal
+        self._closed_s = 0.0
+
+    @property
+    def is_on(self) -> bool:
+        """Whether the run can be taken up again."""
+        return self._journal is not None
+
+    def handle(self, event: events.Event) -> list[Action]:
+        """Any event but an update and a round."""
+        if self._journal is None:
+            return self._coordinator.handle(event)
+        ends_leases = isinstance(event, events.TimerFired) and event.timer == LEASE
+        silent = self._coordinator.leases.expired(event.at_s) if ends_leases else ()
+        return self._noted(self._journal, event, silent)
+
+    def update(self, event: events.UpdateArrived, arriving: Arriving) -> list[Action]:
+        """An update came."""
+        journal = self._journal
+        if journal is None:
+            return self._coordinator.handle(event)
+        following = self._noted(journal, event)
+        verdict = following[0]
+        assert isinstance(verdict, actions.Acknowledge)
+        if verdict.outcome is actions.Outcome.DUPLICATE or verdict.reason == actions.Reason.UNKNOWN_TASK:
+            return following
+        accepted = verdict.outcome is actions.Outcome.ACCEPTED
+        staged = arriving.staged
+        journal.batch.updates.append(
+            UpdateRow(
+                seq=journal.seq,
+                at_s=event.at_s,
+                client_id=event.client_id,
+                task_id=event.task_id,
+                base_version=event.base_version,
+                outcome=verdict.outcome.value,
+                reason=verdict.reason,
+                num_examples=staged.num_examples,
+                batch_examples=staged.batch_examples,
+                loss=staged.loss,
+                local_rate=staged.local_rate,
+                handle=event.handle if accepted else None,
+                place=journal.append(arriving.row) if accepted else None,
+            )
+        )
+        return following
+
+    def round_applied(
+        self,
+        event: events.RoundApplied,
+        result: RoundResult,
+        *,
+        digest: str,
+        wait_s: float,
+        aggregate_s: float,
+    ) -> list[Action]:
+        """A round was applied."""
+        journal = self._journal
+        if journal is None:
+            return self._coordinator.handle(event)
+        making = self._coordinator.making
+        assert making is not None
+        journal.batch.rounds.append(
+            RoundRow(
+                version=result.version,
+                closed_s=self._closed_s,
+                applied_s=event.at_s,
+                wait_s=wait_s,
+                aggregate_s=aggregate_s,
+                learning_rate=result.learning_rate,
+                rate_factor=result.rate_factor,
+                overflowed=result.overflowed,
+                digest=digest,
+                members=_members(making, result),
+            )
+        )
+        return self._noted(journal, event)
+
+    def evaluated(self, version: int, at_s: float, evaluation: Evaluation, *, evaluate_s: float) -> None:
+        """A version was measured."""
+        if self._journal is not None:
+            self._journal.batch.evaluations.append(evaluation_row(version, at_s, evaluation, evaluate_s))
+
+    def commit(self) -> None:
+        """Make what was noted durable. Raises UserError when it cannot be: then none of it was."""
+        if self._journal is not None:
+            self._journal.commit()
+
+    def has_room(self, size_bytes: int) -> bool:
+        """Whether an update of this size can be stored."""
+        return self._journal is None or self._journal.has_room(size_bytes)
+
+    def _noted(self, journal: Journal, event: events.Event, silent: Sequence[int] = ()) -> list[Action]:
+        if records.is_recorded(event):
+            journal.note(event, silent)
+        following = self._coordinator.handle(event)
+        for action in following:
+            if isinstance(action, actions.SendTask):
+                journal.batch.tasks.append(_task(action, event.at_s))
+            elif isinstance(action, actions.ApplyRound):
+                self._closed_s = event.at_s
+        return following
+
+
+def evaluation_row(version: int, at_s: float, evaluation: Evaluation, evaluate_s: float) -> EvaluationRow:
+    """The record of a measurement."""
+    return EvaluationRow(
+        version=version,
+        at_s=at_s,
+        accuracy=evaluation.accuracy,
+        loss=evaluation.loss,
+        class_accuracy=tuple(evaluation.class_accuracy),
+        evaluate_s=evaluate_s,
+    )
+
+
+def _task(action: actions.SendTask, at_s: float) -> TaskRow:
+    return TaskRow(
+        task_id=action.task_id,
+        client_id=action.client_id,
+        number=action.number,
+        version=action.version,
+        at_s=at_s,
+    )
+
+
+def _members(making: Sequence[Contribution], result: RoundResult) -> tuple[MemberRow, ...]:
+    return tuple(
+        MemberRow(handle=contribution.handle, staleness=contribution.staleness, weight=weight)
+        for contribution, weight in zip(making, result.weights_K, strict=True)
+    )

@@ -1,0 +1,134 @@
+"""Taking up a run: from the last checkpoint, and the records behind it, to where the server stood when it died."""
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from unstale.coordinator import actions, events, snapshot
+from unstale.coordinator.machine import Coordinator
+from unstale.errors import UserError
+from unstale.journal import checkpoints, records
+from unstale.journal.disk import DamagedError
+from unstale.journal.journal import Journal
+from unstale.journal.recorder import evaluation_row
+from unstale.journal.rounds import RecordedRounds, staged
+from unstale.journal.rows import EventRow, RoundRow
+from unstale.learner.learner import Learner
+from unstale.learner.updates import Staging
+from unstale.learner.versions import Version
+from unstale.training.evaluate import Evaluation
+
+log = logging.getLogger("unstale.journal")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recovered:
+    """Where the run stands. at_s: run time of the last record. events: how many were played again. rounds: how many were
+    computed again."""
+
+    at_s: float
+    events: int
+    rounds: int
+
+
+class Recovery:
+    """Brings a coordinator, a learner and a staging that have just been made to where the journal's were.
+
+    evaluate: measures a version; for evaluations that a crash has cost.
+    """
+
+    def __init__(
+        self,
+        journal: Journal,
+        *,
+        coordinator: Coordinator,
+        learner: Learner,
+        staging: Staging,
+        evaluate: Callable[[Version], Evaluation],
+    ) -> None:
+        self._journal = journal
+        self._coordinator = coordinator
+        self._learner = learner
+        self._staging = staging
+        self._evaluate = evaluate
+        self._recorded = RecordedRounds(journal.database, journal.segments, learner.row_numbers)
+        self._round_of = {row.version: row for row in journal.database.rounds()}
+        self._measured = {row.version for row in journal.database.evaluations()}
+        self._rounds = 0
+        self._at_s = 0.0
+
+    def run(self) -> Recovered:
+        """Do it. Raises UserError for what is damaged or missing, and when a version comes out otherwise than it was."""
+        played = 0
+        for row in self._journal.database.events_after(self._start()):
+            self._play(row)
+            played += 1
+        self._restage()
+        return Recovered(at_s=self._at_s, events=played, rounds=self._rounds)
+
+    def _start(self) -> int:
+        """Load the newest checkpoint that is whole; the seq that it covers, 0 without one."""
+        rows = self._journal.database.checkpoints()
+        damaged: DamagedError | None = None
+        for row in rows:
+            try:
+                state, about = checkpoints.read(self._journal.directory.checkpoints / row.file)
+            except DamagedError as error:
+                damaged = error
+                log.warning("%s; going on from an older checkpoint", error)
+                continue
+            self._load(state)
+            seq: int = about["seq"]
+            return seq
+        if damaged is not None and not self._journal.settings.keep_updates:
+            raise damaged
+        return 0
+
+    def _load(self, state: dict[str, Any]) -> None:
+        coordinator, learner = self._coordinator, self._learner
+        snapshot.restore(coordinator, state["coordinator"])
+        learner.load_state_dict(state["learner"])
+        learner.keep_only(coordinator.references.needed)
+        self._at_s = coordinator.now_s
+        settings, version = coordinator.settings, coordinator.version
+        if version and (version == settings.rounds or version % settings.evaluate_every == 0):
+            self._measure_unless_known(version)
+
+    def _play(self, row: EventRow) -> None:
+        self._at_s = row.at_s
+        if row.kind == events.RoundApplied.__name__:
+            self._apply(self._round_of[row.fields["version"]])
+        for action in records.play(row, self._coordinator):
+            if isinstance(action, actions.ForgetVersion):
+                self._learner.forget(action.version)
+            elif isinstance(action, actions.Evaluate):
+                self._measure_unless_known(action.version)
+
+    def _apply(self, row: RoundRow) -> None:
+        updates, told = self._recorded.members(row)
+        result = self._learner.apply_round(self._recorded.matrix(updates), told)
+        self._rounds += 1
+        if result.sent.digest != row.digest:
+            raise UserError(
+                f"version {row.version}, computed again from {self._journal.directory.path}, is not the one that was "
+                "made there: its bits depend on device, threads and the version of PyTorch; go on where the run was "
+                "begun, or begin another one with --run"
+            )
+
+    def _measure_unless_known(self, version: int) -> None:
+        if version in self._measured:
+            return
+        assert version == self._learner.version
+        row = evaluation_row(version, self._at_s, self._evaluate(self._learner.sent), 0.0)
+        self._journal.batch.evaluations.append(row)
+        self._measured.add(version)
+
+    def _restage(self) -> None:
+        """Put the rows back that no round was made of yet."""
+        rows = []
+        for update in self._journal.database.pending():
+            assert update.handle is not None
+            rows.append((update.handle, staged(update), partial(self._recorded.fill, update)))
+        self._staging.restore(rows, self._journal.database.last_handle() + 1)

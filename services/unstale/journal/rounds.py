@@ -1,0 +1,56 @@
+"""Rounds as they were, read from the journal.
+
+Legend: K updates of a round, in order of arrival; D numbers of a row.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from unstale import flat
+from unstale.journal.database import Database
+from unstale.journal.rows import RoundRow, UpdateRow
+from unstale.journal.segments import Segments
+from unstale.learner.updates import RoundUpdate, StagedUpdate
+
+
+class RecordedRounds:
+    """Reads rows and what is known about them. row_numbers: D."""
+
+    def __init__(self, database: Database, segments: Segments, row_numbers: int) -> None:
+        self._database = database
+        self._segments = segments
+        self._row_numbers = row_numbers
+
+    def fill(self, update: UpdateRow, row_D: Tensor) -> None:
+        """Write an accepted update's row. row_D: [D] float32 in host memory. Raises UserError where it is damaged."""
+        assert update.place is not None, f"{update} was not accepted"
+        self._segments.read(update.place, flat.to_bytes(row_D))
+
+    def matrix(self, updates: Sequence[UpdateRow]) -> Tensor:
+        """[K, D] float32."""
+        matrix_KD = torch.empty(len(updates), self._row_numbers)
+        for update, row_D in zip(updates, matrix_KD, strict=True):
+            self.fill(update, row_D)
+        return matrix_KD
+
+    def members(self, row: RoundRow) -> tuple[list[UpdateRow], tuple[RoundUpdate, ...]]:
+        """The updates of a round, and what the learner is told of them."""
+        updates = list(self._database.updates_of(row.version))
+        told = tuple(
+            staged(update).in_round(base_version=update.base_version, staleness=member.staleness)
+            for update, member in zip(updates, row.members, strict=True)
+        )
+        return updates, told
+
+
+def staged(update: UpdateRow) -> StagedUpdate:
+    """What was kept beside the row of an update."""
+    return StagedUpdate(
+        client_id=update.client_id,
+        num_examples=update.num_examples,
+        batch_examples=update.batch_examples,
+        loss=update.loss,
+        local_rate=update.local_rate,
+    )

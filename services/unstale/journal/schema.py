@@ -1,0 +1,100 @@
+"""Tables and views of `run.db`, which people read with `sqlite3`, too. docs/run-directory.md explains them."""
+
+FORMAT = 1
+APPLICATION = 0x756E7374  # "unst", which tells our databases from others
+
+SCHEMA = """
+CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT;
+
+CREATE TABLE events (
+  seq INTEGER PRIMARY KEY,
+  at_s REAL NOT NULL,
+  kind TEXT NOT NULL,
+  fields TEXT NOT NULL,  -- JSON
+  row_checksum INTEGER NOT NULL
+) STRICT;
+
+CREATE TABLE tasks (
+  task_id INTEGER PRIMARY KEY,
+  client_id INTEGER NOT NULL,
+  number INTEGER NOT NULL,
+  version INTEGER NOT NULL,
+  at_s REAL NOT NULL
+) STRICT;
+
+CREATE TABLE updates (
+  seq INTEGER PRIMARY KEY,
+  at_s REAL NOT NULL,
+  client_id INTEGER NOT NULL,
+  task_id INTEGER NOT NULL,
+  base_version INTEGER NOT NULL,
+  outcome TEXT NOT NULL,
+  reason TEXT,
+  num_examples INTEGER NOT NULL,
+  batch_examples INTEGER NOT NULL,
+  loss ANY NOT NULL,  -- a REAL column forgets the sign of zero
+  local_rate REAL NOT NULL,
+  handle INTEGER UNIQUE,
+  segment INTEGER,  -- null when the segment is deleted, because a checkpoint covers it
+  offset INTEGER,
+  size_bytes INTEGER,
+  checksum INTEGER,  -- xxh3_64 of the row, as a signed number
+  row_checksum INTEGER NOT NULL,  -- of the columns above from seq to local_rate, handle and checksum
+  round INTEGER REFERENCES rounds (version),
+  position INTEGER,  -- in the round, from 0
+  staleness INTEGER,
+  weight ANY,
+  CHECK ((reason IS NULL) = (handle IS NOT NULL)),
+  CHECK (round IS NULL OR handle IS NOT NULL)
+) STRICT;
+CREATE INDEX updates_by_round ON updates (round) WHERE handle IS NOT NULL;
+CREATE INDEX updates_by_segment ON updates (segment) WHERE segment IS NOT NULL;
+
+CREATE TABLE rounds (
+  version INTEGER PRIMARY KEY,
+  closed_s REAL NOT NULL,
+  applied_s REAL NOT NULL,
+  wait_s REAL NOT NULL,
+  aggregate_s REAL NOT NULL,
+  learning_rate REAL NOT NULL,
+  rate_factor ANY,
+  overflowed INTEGER NOT NULL,
+  digest TEXT NOT NULL
+) STRICT;
+
+CREATE TABLE evaluations (
+  version INTEGER PRIMARY KEY,
+  at_s REAL NOT NULL,
+  accuracy ANY,
+  loss ANY,  -- null for what is not a number
+  class_accuracy TEXT NOT NULL,  -- JSON, by class
+  evaluate_s REAL NOT NULL
+) STRICT;
+
+CREATE TABLE checkpoints (
+  version INTEGER PRIMARY KEY,
+  seq INTEGER NOT NULL,
+  file TEXT NOT NULL,
+  size_bytes INTEGER NOT NULL,
+  at_s REAL NOT NULL
+) STRICT;
+
+CREATE VIEW conservation AS
+SELECT
+  count(*) AS received,
+  count(round) AS aggregated,
+  count(*) FILTER (WHERE reason IS NULL AND round IS NULL) AS pending,
+  count(reason) AS rejected
+FROM updates;
+
+CREATE VIEW clients AS
+SELECT client_id, sum(task) AS tasks, sum(NOT task) AS received, sum(aggregated) AS aggregated,
+  sum(NOT task AND NOT aggregated AND NOT rejected) AS pending, sum(rejected) AS rejected,
+  avg(staleness) AS mean_staleness, max(update_s) AS last_update_s
+FROM (
+  SELECT client_id, 1 AS task, 0 AS aggregated, 0 AS rejected, NULL AS staleness, NULL AS update_s FROM tasks
+  UNION ALL
+  SELECT client_id, 0, round IS NOT NULL, reason IS NOT NULL, staleness, at_s FROM updates
+)
+GROUP BY client_id;
+"""

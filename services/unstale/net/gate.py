@@ -1,0 +1,137 @@
+"""The gate of a socket that listens: whose connections are let in, and for which clients each may speak.
+
+ZeroMQ asks for every handshake (ZAP, RFC 27): a thread of its own answers from the folder of admitted keys, and counts
+the handshakes that failed. Without that thread CURVE would admit anyone who knows our public key. What the handshake
+proved comes with every message, as its User-Id; that is ours, whatever else the other side says of itself, because
+libzmq takes what ZAP says before what the peer says.
+"""
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import zmq
+from zmq.utils import z85
+
+from unstale.net import keys
+from unstale.net.admitted import Admitted
+from unstale.net.clock import now_s
+from unstale.net.handshakes import CRYPTOGRAPHIC, FAILED, parsed
+from unstale.net.mailbox import Mailbox
+
+Context = zmq.Context[zmq.Socket[bytes]]
+Socket = zmq.Socket[bytes]
+
+REREAD_S = 1.0  # a key is revoked within a second, also for those that are connected
+ZAP_ADDRESS, ZAP_VERSION, ZAP_DOMAIN = "inproc://zeromq.zap.01", b"1.0", b"unstale"
+
+UNKNOWN_KEY, WRONG_SERVER_KEY, NO_KEY = "unknown-key", "wrong-server-key", "no-key"
+
+
+class Gate:
+    """Open to everybody until it has a folder. Made: files are read; UserError for what is wrong with them.
+
+    folder: of keys, None for plain text. name: whose key there is ours. setting: key of the configuration that names the
+    folder. refused: told of each handshake that failed: `unknown-key`, `wrong-server-key`, or `no-key` for any other, such
+    as plain text. on_crash: told what the thread died of. Both are called in the gate's thread.
+    """
+
+    def __init__(
+        self,
+        folder: str | None,
+        name: str,
+        setting: str,
+        *,
+        refused: Callable[[str], None],
+        on_crash: Callable[[BaseException], None],
+    ) -> None:
+        self.identity: keys.Identity | None = None
+        self._admitted: Admitted | None = None
+        if folder is not None:
+            self.identity = keys.identity(Path(folder) / f"{name}{keys.SECRET_SUFFIX}", setting)
+            self._admitted = Admitted(Path(folder) / keys.ADMITTED)
+        self._refused = refused
+        self._on_crash = on_crash
+        self._socket: Socket | None = None
+        self._mailbox: Mailbox[None]
+        self._thread: threading.Thread
+
+    def guard(self, context: Context, socket: Socket) -> None:
+        """Stand before a socket that is not yet bound."""
+        if self.identity is None or self._admitted is None:
+            return
+        socket.curve_server = True
+        socket.curve_secretkey = self.identity.secret.encode()
+        socket.zap_domain = ZAP_DOMAIN
+        socket.setsockopt(zmq.ZAP_ENFORCE_DOMAIN, 1)  # nobody comes in while nobody answers
+        asked = context.socket(zmq.REP)
+        asked.linger = 0
+        asked.bind(ZAP_ADDRESS)
+        self._socket = socket
+        self._mailbox = Mailbox()
+        arguments = (self._admitted, asked, socket.get_monitor_socket(FAILED))
+        self._thread = threading.Thread(target=self._run, args=arguments, name="gate", daemon=True)
+        self._thread.start()
+
+    def key_of(self, frame: zmq.Frame) -> str | None:
+        """The public key of whom a frame came from; None in plain text. frame: received uncopied."""
+        if self._admitted is None:
+            return None
+        key = frame.get("User-Id")
+        assert isinstance(key, str)
+        return key
+
+    def may_speak(self, key: str | None, client_id: int) -> bool:
+        """Whether the owner of a key may say now that it is this client. In plain text anybody may. Any thread."""
+        return self._admitted is None or self._admitted.may_speak(key, client_id)
+
+    def close(self) -> None:
+        """Let nobody in any more. Called where the socket is used, before that is closed; twice is once."""
+        socket, self._socket = self._socket, None
+        if socket is not None:
+            socket.disable_monitor()  # first: a monitor that nobody reads would block the socket
+            self._mailbox.post(None)
+            self._thread.join()
+            self._mailbox.close()
+
+    # --- the thread ---
+
+    def _run(self, admitted: Admitted, asked: Socket, monitor: Socket) -> None:
+        poller = zmq.Poller()
+        for source in (asked, monitor, self._mailbox.fileno()):
+            poller.register(source, zmq.POLLIN)
+        try:
+            due_s = now_s()
+            while self._mailbox.fileno() not in (ready := dict(poller.poll(REREAD_S * 1000))):
+                if now_s() >= due_s:
+                    admitted.refresh()
+                    due_s = now_s() + REREAD_S
+                if asked in ready:
+                    admitted.refresh(only_new=True)
+                    asked.send_multipart(_answer(asked.recv_multipart(), admitted))
+                if monitor in ready:
+                    self._refused(_reason(monitor.recv_multipart()))
+        except BaseException as error:  # noqa: BLE001  (raised in the main thread)
+            self._on_crash(error)
+        finally:
+            asked.close()
+            monitor.close()
+
+
+def _answer(request: list[bytes], admitted: Admitted) -> list[bytes]:
+    """To a question of ZAP: version, request id, domain, address, routing id, mechanism, credentials.
+
+    The answer: version, request id, status code, status text, User-Id, metadata.
+    """
+    request_id, mechanism, credentials = request[1], request[5], request[6:]
+    key = z85.encode(credentials[0]) if mechanism == b"CURVE" else b""
+    if key.decode() in admitted.owners:
+        return [ZAP_VERSION, request_id, b"200", b"OK", key, b""]
+    return [ZAP_VERSION, request_id, b"400", b"unknown key", b"", b""]
+
+
+def _reason(event: list[bytes]) -> str:
+    kind, value = parsed(event)
+    if kind == zmq.EVENT_HANDSHAKE_FAILED_AUTH:
+        return UNKNOWN_KEY
+    return WRONG_SERVER_KEY if value == CRYPTOGRAPHIC else NO_KEY

@@ -1,0 +1,232 @@
+"""Key files: who somebody is, whom it knows, and for which clients it may speak.
+
+    FOLDER/NAME.key_secret      the key pair of NAME, which its owner alone may read (mode 600)
+    FOLDER/NAME.key             the public key of NAME, for a `server` or an `injector`, which others connect to
+    FOLDER/admitted/NAME.key    a public key that may connect, and the clients that it owns
+
+A key is a CURVE key of 32 bytes, written as 40 characters of Z85. A file has the form of other ZeroMQ programs
+(`zmq.auth`), so that a client in another language can read it.
+"""
+
+import os
+import re
+import stat
+import struct
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import zmq
+from zmq.utils import z85
+
+from unstale.errors import UserError
+from unstale_proto.limits import CLIENTS_MAX
+
+SERVER, INJECTOR = "server", "injector"  # the names of those that others connect to
+ADMITTED = "admitted"
+PUBLIC_SUFFIX, SECRET_SUFFIX = ".key", ".key_secret"
+FILE_BYTES_MAX = 64 * 1024  # a key file has a few hundred; what is longer is something else
+EVERY_CLIENT = "all"
+
+_LINE = re.compile(r"\s*([a-z-]+)\s*=\s*[\"']?([^\"']*?)[\"']?\s*")
+_IDS = re.compile(r"([0-9]{1,7})(?:-([0-9]{1,7}))?")
+
+
+@dataclass(frozen=True, slots=True)
+class ClientIds:
+    """Ids of clients, as ranges. text: `0-9,12`, or `all`."""
+
+    text: str
+    ranges: tuple[range, ...]
+
+    @classmethod
+    def parse(cls, text: str, where: str) -> "ClientIds":
+        """where: begins the sentence of a UserError, such as `--clients`."""
+        if text == EVERY_CLIENT:
+            return cls(text, (range(CLIENTS_MAX),))
+        ranges = []
+        for part in text.split(","):
+            found = _IDS.fullmatch(part.strip())
+            ids = range(0) if found is None else range(int(found[1]), int(found[2] or found[1]) + 1)
+            if not ids or ids[-1] >= CLIENTS_MAX:
+                raise UserError(
+                    f"{where} is {text[:80]!r}, expected client ids below {CLIENTS_MAX:,} like 3, 0-9 or 0-4,7, or all"
+                )
+            ranges.append(ids)
+        return cls(text, tuple(ranges))
+
+    def __contains__(self, client_id: int) -> bool:
+        return any(client_id in ids for ids in self.ranges)
+
+    def shared_with(self, other: "ClientIds") -> int | None:
+        """The lowest id in both, or None."""
+        both = [max(a[0], b[0]) for a in self.ranges for b in other.ranges if a[0] <= b[-1] and b[0] <= a[-1]]
+        return min(both, default=None)
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Who a process is. public, secret: its own key pair. server: the public key of whom it connects to, None for a
+    process that others connect to. All in Z85."""
+
+    public: str
+    secret: str
+    server: str | None
+
+    def __repr__(self) -> str:
+        return f"Identity(public={self.public!r})"  # a secret is not for logs
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """Whose public key it is, and the clients that it may speak for."""
+
+    name: str
+    clients: ClientIds
+
+
+# --- reading ---
+
+
+def identity(file: Path, setting: str) -> Identity:
+    """A key pair from its file. setting: key of the configuration that names the file, for the sentences of UserError.
+
+    Raised when it is not there, can be read by others, or is no such file.
+    """
+    where = f"{setting} {str(file)!r}"
+    fields = _fields(file, where, f"a file NAME{SECRET_SUFFIX} of `unstale keys new`", secret=True)
+    if "secret-key" not in fields:
+        raise UserError(f"{where} holds no secret key, expected a file NAME{SECRET_SUFFIX} of `unstale keys new`")
+    public, secret = _key(fields, "public-key", where), _key(fields, "secret-key", where)
+    if zmq.curve_public(secret.encode()).decode() != public:
+        raise UserError(f"{where}: its secret key does not belong to its public key; make a new pair")
+    server = _key(fields, "server-key", where) if "server-key" in fields else None
+    return Identity(public, secret, server)
+
+
+def client_identity(file: str | None, server_file: str | None) -> Identity | None:
+    """Who a client is, from the files of client.key and client.server_key; None in plain text. Raises UserError."""
+    if file is None:
+        return None
+    own = identity(Path(file), "client.key")
+    if server_file is not None:
+        return replace(own, server=public_key(Path(server_file), "client.server_key"))
+    if own.server is None:
+        raise UserError(f"client.key {file!r} does not say which server it is for, expected client.server_key too")
+    return own
+
+
+def public_key(file: Path, setting: str) -> str:
+    """The key in a public key file. setting: as in `identity`. Raises UserError."""
+    return _key(_public_fields(file, f"{setting} {str(file)!r}"), "public-key", f"{setting} {str(file)!r}")
+
+
+def owner(file: Path) -> tuple[str, Owner]:
+    """The public key in a file of the admitted ones, and whose it is. Raises UserError."""
+    where = str(file)
+    fields = _public_fields(file, where)
+    if "clients" not in fields:
+        raise UserError(f'{where} does not say which clients its key owns, expected a line like clients = "0-9"')
+    clients = ClientIds.parse(fields["clients"], f"{where}: clients")
+    return _key(fields, "public-key", where), Owner(file.name.removesuffix(PUBLIC_SUFFIX), clients)
+
+
+def _public_fields(file: Path, where: str) -> dict[str, str]:
+    fields = _fields(file, where, f"a file NAME{PUBLIC_SUFFIX} of `unstale keys new`", secret=False)
+    if "secret-key" in fields:
+        raise UserError(
+            f"{where} holds a secret key, which belongs to its owner alone; expected a public one, NAME{PUBLIC_SUFFIX}"
+        )
+    return fields
+
+
+def _fields(file: Path, where: str, expected: str, *, secret: bool) -> dict[str, str]:
+    """What stands in a file, by name. secret: nobody else may read it."""
+    try:
+        with file.open("rb") as opened:
+            mode = stat.S_IMODE(os.fstat(opened.fileno()).st_mode)
+            if secret and mode & 0o077 and sys.platform != "win32":  # where modes say nothing of others
+                raise UserError(
+                    f"{where} has mode {mode:o}, so that others can use it, expected 600; run chmod 600 {file}"
+                )
+            content = opened.read(FILE_BYTES_MAX + 1)
+    except FileNotFoundError:
+        raise UserError(f"{where} is not there, expected {expected}") from None
+    except OSError as error:
+        raise UserError(f"{where} cannot be read ({(error.strerror or str(error)).lower()})") from None
+    lines = content.decode("ascii", "replace").splitlines()
+    fields = {found[1]: found[2] for line in lines if (found := _LINE.fullmatch(line))}
+    if len(content) > FILE_BYTES_MAX or "public-key" not in fields:
+        raise UserError(f"{where} is no key file, expected {expected}")
+    return fields
+
+
+def _key(fields: Mapping[str, str], name: str, where: str) -> str:
+    text = fields[name]
+    try:
+        if len(z85.decode(text.encode())) == 32 and len(text) == 40:
+            return text
+    except (ValueError, KeyError, struct.error):
+        pass  # told as a wrong length is
+    raise UserError(f"{where}: {name} is {text[:80]!r}, expected 40 characters of Z85")
+
+
+# --- writing ---
+
+
+def make(folder: Path, name: str, clients: ClientIds | None) -> None:
+    """A new key pair and its files. clients: that it owns; None for the server's own.
+
+    Raises UserError when there is such a key, when the server's is still to be made, or a file cannot be written.
+    """
+    about = {"name": name} if clients is None else {"name": name, "clients": clients.text}
+    public, secret = (key.decode() for key in zmq.curve_keypair())
+    files = {folder / f"{name}{SECRET_SUFFIX}": _text(about | _server(folder, name), public, secret)}
+    if name in (SERVER, INJECTOR):
+        files[folder / f"{name}{PUBLIC_SUFFIX}"] = _text({"name": name}, public)
+    if clients is not None:
+        files[folder / ADMITTED / f"{name}{PUBLIC_SUFFIX}"] = _text(about, public)
+    for file in files:
+        if file.exists():
+            raise UserError(f"{file} exists already; take another name, or first run unstale keys revoke {name}")
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        (folder / ADMITTED).mkdir(mode=0o700, exist_ok=True)
+        for file, text in files.items():
+            mode = 0o600 if file.suffix == SECRET_SUFFIX else 0o644
+            with open(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "w", encoding="ascii") as opened:
+                opened.write(text)
+    except OSError as error:
+        raise UserError(f"no key can be written to {folder}: {(error.strerror or str(error)).lower()}") from None
+
+
+def forget(folder: Path, name: str) -> None:
+    """Admit a key no longer, and delete its files. Raises UserError when there is none."""
+    admitted = folder / ADMITTED / f"{name}{PUBLIC_SUFFIX}"
+    try:
+        admitted.unlink()  # first: from here on nobody is let in with it
+        for suffix in (PUBLIC_SUFFIX, SECRET_SUFFIX):
+            (folder / f"{name}{suffix}").unlink(missing_ok=True)
+    except FileNotFoundError:
+        raise UserError(f"{admitted} is not there; unstale keys show lists the keys that are admitted") from None
+    except OSError as error:
+        raise UserError(f"cannot delete {error.filename}: {(error.strerror or str(error)).lower()}") from None
+
+
+def _server(folder: Path, name: str) -> dict[str, str]:
+    """What a secret file says of the server's key, so that its owner needs no other file."""
+    if name == SERVER:
+        return {}
+    file = folder / f"{SERVER}{PUBLIC_SUFFIX}"
+    if not file.exists():
+        raise UserError(f"{file} is not there; make the server's key first: unstale keys new {SERVER}")
+    return {"server-key": public_key(file, "the server's key")}
+
+
+def _text(about: Mapping[str, str], public: str, secret: str | None = None) -> str:
+    title = "a public key" if secret is None else "a SECRET key, for its owner alone"
+    lines = [f"# unstale: {title}", "metadata", *(f'    {name} = "{text}"' for name, text in about.items())]
+    lines += ["curve", f'    public-key = "{public}"']
+    lines += [] if secret is None else [f'    secret-key = "{secret}"']
+    return "\n".join(lines) + "\n"

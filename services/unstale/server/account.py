@@ -1,0 +1,122 @@
+"""What a run comes to: what is counted, shown while it goes on, and said at its end."""
+
+import logging
+from collections.abc import Callable, Iterable, Mapping
+
+from unstale.coordinator import actions
+from unstale.journal.database import Database
+from unstale.metrics import observe
+from unstale.metrics.fairness import OwnEvaluations
+from unstale.metrics.observe import Observation
+from unstale.metrics.progress import Outcome, Progress, Tally
+from unstale.server.commands import Applied, Evaluated, Saved
+from unstale_proto.errors import Reason
+from unstale_proto.messages import Update
+
+log = logging.getLogger("unstale.server")
+
+
+class Account:
+    """The exchange's thread only.
+
+    record: takes what is observed. on_progress: told of every evaluation. evaluate_clients_every: rounds between
+    evaluations by the clients; None for none.
+    """
+
+    def __init__(
+        self,
+        *,
+        rounds: int,
+        record: Callable[[Iterable[Observation]], None],
+        on_progress: Callable[[Progress], None],
+        evaluate_clients_every: int | None,
+    ) -> None:
+        self.own_evaluations = OwnEvaluations(evaluate_clients_every)
+        self.tally = Tally(rounds)
+        self._record = record
+        self._on_progress = on_progress
+        self._clients_at: dict[int, dict[str, int]] = {}
+
+    def take_up(self, database: Database) -> None:
+        """Count what servers of this run that died have done."""
+        started_s = database.started_s()
+        if started_s is not None:
+            self.tally.started(started_s)
+        for row in database.rounds():
+            self.tally.applied([member.staleness for member in row.members], overflowed=row.overflowed)
+        for measured in database.evaluations():
+            self.tally.evaluated(measured.version, measured.accuracy, measured.loss, {}, measured.at_s)
+
+    def refused(self, reason: Reason) -> None:
+        """A message was answered with an error, or not at all."""
+        self._record([observe.refused(reason)])
+
+    def quarantined(self) -> None:
+        """A client is kept out for a while."""
+        self._record([observe.quarantined()])
+
+    def task_sent(self, payload_bytes: int) -> None:
+        """A model went out."""
+        self._record([observe.task_sent(payload_bytes)])
+
+    def judged(self, verdict: actions.Acknowledge, update: Update, payload_bytes: int) -> None:
+        """An update was judged."""
+        if verdict.outcome is actions.Outcome.ACCEPTED:
+            self.tally.accepted()
+            self._note_own_evaluation(verdict.client_id, update)
+        self._record(observe.verdict(verdict.outcome, verdict.reason, payload_bytes))
+
+    def applied(self, applied: Applied, wait_s: float) -> None:
+        """A round is a version. wait_s: for how long it was open."""
+        result = applied.result
+        self.tally.applied(result.staleness, overflowed=result.overflowed)
+        if result.overflowed:
+            log.warning("version %d: its step left the range of float32 and was not taken", result.version)
+        self._record(
+            observe.round_applied(
+                result.version,
+                result.staleness,
+                result.weights_K,
+                wait_s=wait_s,
+                aggregate_s=applied.aggregate_s,
+                device_memory_bytes=applied.device_memory_bytes,
+            )
+        )
+
+    def measuring(self, version: int, clients: Mapping[str, int]) -> None:
+        """A version is to be measured. clients: number by state."""
+        self._clients_at[version] = dict(clients)
+
+    def evaluated(self, evaluated: Evaluated, at_s: float) -> None:
+        """A version was measured."""
+        evaluation = evaluated.evaluation
+        self._record(
+            observe.evaluated(
+                evaluation.accuracy,
+                evaluation.loss,
+                evaluation.class_accuracy,
+                evaluate_s=evaluated.evaluate_s,
+            )
+        )
+        clients = self._clients_at.pop(evaluated.version)
+        self._on_progress(
+            self.tally.evaluated(evaluated.version, evaluation.accuracy, evaluation.loss, clients, at_s)
+        )
+
+    def saved(self, saved: Saved) -> None:
+        """A checkpoint is on disk."""
+        self._record([observe.phase("checkpoint", saved.checkpoint_s)])
+
+    def ended(
+        self, finish: actions.Finish, version: int, updates: Mapping[str, int], digest: str, at_s: float
+    ) -> Outcome:
+        """How the run ended."""
+        return self.tally.ended(finish.reason, version, updates, digest, at_s, self.own_evaluations.fairness)
+
+    def _note_own_evaluation(self, client_id: int, update: Update) -> None:
+        if update.evaluation is None:
+            return
+        self.own_evaluations.answered(client_id, update.base_version, update.evaluation.accuracy)
+        fairness = self.own_evaluations.fairness
+        if fairness is not None:
+            self._record(observe.own_evaluations(fairness))

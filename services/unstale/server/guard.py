@@ -1,0 +1,209 @@
+"""How much anyone may say, and for how long one who says only what is wrong is heard. Pure.
+
+A client pays for each message out of a bucket of its own. Whoever speaks for no client pays out of the connection's,
+and every hello is paid from there, whoever says it: it costs the server most, a welcome and a record.
+"""
+
+from dataclasses import dataclass
+from math import ceil, inf
+
+from unstale.config.settings import ServerSettings
+from unstale.coordinator.actions import Acknowledge, Outcome
+from unstale_proto.errors import Reason, RemoteContractError
+
+STRANGER_MESSAGES_PER_S = 10  # a client that joins says one hello, and another every few seconds
+ANSWER_S = 1.0  # a connection that says too much is told so no more often
+ROUTES_KEPT = 16_384  # connections that are remembered: 5 MB; whose is forgotten has a full bucket again
+
+UNREADABLE = frozenset(
+    {Reason.MALFORMED_HEADER, Reason.HEADER_TOO_LARGE, Reason.UNKNOWN_TYPE, Reason.WRONG_PROTOCOL}
+)
+"""What may be a message that was damaged on its way, if the next one can be read."""
+
+BLAMED = UNREADABLE | {
+    Reason.WRONG_SIGNATURE,
+    Reason.WRONG_SIZE,
+    Reason.NON_FINITE,
+    Reason.ZERO_UPDATE,
+    Reason.NORM_TOO_LARGE,
+    Reason.UNKNOWN_TASK,
+    Reason.UNKNOWN_VERSION,
+    Reason.UNKNOWN_CLIENT,
+    Reason.UNEXPECTED_TYPE,
+    Reason.NOT_THE_OWNER,
+}
+"""What only a client with a defect, or a hostile one, is refused for. The network brings about the others."""
+
+
+@dataclass(slots=True)
+class _Bucket:
+    """Messages that may still be said at once, as of at_s."""
+
+    left: float
+    at_s: float
+
+    def take(self, per_s_max: float, at_s: float) -> bool:
+        """Take one out, if there is one. It fills up at this rate, to twice as many as that lets in in a second."""
+        self.left = min(2 * per_s_max, self.left + (at_s - self.at_s) * per_s_max)
+        self.at_s = at_s
+        if self.left < 1:
+            return False
+        self.left -= 1
+        return True
+
+
+@dataclass(slots=True)
+class _Client:
+    """wrong: times in a row that it was to blame for what it sent, since its last accepted update. unreadable: messages
+    in a row that could not be read. free_s: its quarantine lasts until then."""
+
+    bucket: _Bucket
+    wrong: int = 0
+    unreadable: int = 0
+    free_s: float = -inf
+
+
+@dataclass(slots=True)
+class _Route:
+    """A connection. told_s: when it was last told that it says too much."""
+
+    bucket: _Bucket
+    told_s: float = -inf
+
+
+class Guard:
+    """One thread. It remembers the clients that have spoken and the last ROUTES_KEPT connections.
+
+    client_messages_per_s_max: of a client. stranger_messages_per_s_max: of a connection that speaks for no client, and
+    hellos of any. quarantine_after: refusals in a row that the client is to blame for. quarantine_s: how long it is
+    kept out then. None is no bound.
+    """
+
+    def __init__(
+        self,
+        *,
+        client_messages_per_s_max: float | None = None,
+        stranger_messages_per_s_max: float | None = None,
+        quarantine_after: int | None = None,
+        quarantine_s: float = 60.0,
+    ) -> None:
+        self._client_max = client_messages_per_s_max
+        self._stranger_max = stranger_messages_per_s_max
+        self._quarantine_after = inf if quarantine_after is None else quarantine_after
+        self.quarantine_s = quarantine_s
+        self._clients: dict[int, _Client] = {}
+        self._routes: dict[bytes, _Route] = {}  # whose bucket was used last is last
+
+    def let_in(self, route: bytes, client_id: int | None, at_s: float) -> None:
+        """A message came over a connection that speaks for this client. Raises RemoteContractError if it is one too
+        many, to be dropped unread."""
+        if client_id is None:
+            self._pay_from_route(route, at_s)
+        elif self._client_max is not None and not self._client(client_id, at_s).bucket.take(
+            self._client_max, at_s
+        ):
+            raise RemoteContractError(
+                Reason.RATE_LIMITED,
+                f"more than {self._client_max:g} messages a second: those over are dropped",
+            )
+
+    def greeted(self, route: bytes, speaks_for: int | None, client_id: int, at_s: float) -> None:
+        """It is a hello for `client_id`. Raises RemoteContractError if it is one too many, or the client is kept
+        out."""
+        if speaks_for is not None:  # else it is paid
+            self._pay_from_route(route, at_s)
+        client = self._clients.get(client_id)
+        if client is not None and client.free_s > at_s:
+            raise RemoteContractError(Reason.QUARANTINED, _kept_out(client_id, client.free_s - at_s))
+
+    def understood(self, client_id: int | None) -> None:
+        """A message of a client could be read."""
+        client = None if client_id is None else self._clients.get(client_id)
+        if client is not None:
+            client.unreadable = 0
+
+    def judged(self, verdict: Acknowledge, at_s: float) -> None:
+        """An update got a verdict. A repeat gets the first one again, and that is counted already."""
+        if verdict.outcome is Outcome.REJECTED:
+            assert verdict.reason is not None
+            self.refused(verdict.client_id, Reason(verdict.reason), at_s)
+        elif verdict.outcome is Outcome.ACCEPTED:
+            client = self._clients.get(verdict.client_id)
+            if client is not None:
+                client.wrong = 0
+
+    def refused(self, client_id: int | None, reason: Reason, at_s: float) -> None:
+        """What came over a connection that speaks for this client was refused."""
+        if client_id is None or self._quarantine_after == inf or reason not in BLAMED:
+            return
+        client = self._client(client_id, at_s)
+        if reason in UNREADABLE:
+            client.unreadable += 1
+        else:
+            client.wrong += 1
+
+    def is_to_go(self, client_id: int) -> bool:
+        """Whether a client has been refused so often in a row that it is to be quarantined."""
+        client = self._clients.get(client_id)
+        return client is not None and max(client.wrong, client.unreadable) >= self._quarantine_after
+
+    def quarantine(self, client_id: int, at_s: float) -> RemoteContractError:
+        """Keep a client out from now on; what it is told."""
+        client = self._client(client_id, at_s)
+        client.wrong = client.unreadable = 0
+        client.free_s = at_s + self.quarantine_s
+        return RemoteContractError(Reason.QUARANTINED, _kept_out(client_id, self.quarantine_s))
+
+    def may_answer(self, route: bytes, reason: Reason, at_s: float) -> bool:
+        """Whether a refusal is answered: every one but that of a message too many, which is seldom."""
+        if reason is not Reason.RATE_LIMITED:
+            return True
+        known = self._route(route, at_s)
+        if at_s < known.told_s + ANSWER_S:
+            return False
+        known.told_s = at_s
+        return True
+
+    def _pay_from_route(self, route: bytes, at_s: float) -> None:
+        if self._stranger_max is not None and not self._route(route, at_s).bucket.take(
+            self._stranger_max, at_s
+        ):
+            raise RemoteContractError(
+                Reason.RATE_LIMITED,
+                f"more than {self._stranger_max:g} messages a second without a hello, or hellos: those over are "
+                "dropped",
+            )
+
+    def _client(self, client_id: int, at_s: float) -> _Client:
+        client = self._clients.get(client_id)
+        if client is None:
+            client = self._clients[client_id] = _Client(_full(self._client_max, at_s))
+        return client
+
+    def _route(self, route: bytes, at_s: float) -> _Route:
+        known = self._routes.pop(route, None) or _Route(_full(self._stranger_max, at_s))
+        self._routes[route] = known
+        if len(self._routes) > ROUTES_KEPT:
+            del self._routes[next(iter(self._routes))]
+        return known
+
+
+def configured(settings: ServerSettings) -> Guard:
+    """The guard of a run."""
+    return Guard(
+        client_messages_per_s_max=settings.client_messages_per_s_max,
+        stranger_messages_per_s_max=STRANGER_MESSAGES_PER_S,
+        quarantine_after=settings.quarantine_after,
+        quarantine_s=settings.quarantine_s,
+    )
+
+
+def _full(per_s_max: float | None, at_s: float) -> _Bucket:
+    return _Bucket(2 * (per_s_max or 0.0), at_s)
+
+
+def _kept_out(client_id: int, left_s: float) -> str:
+    return (
+        f"client {client_id} was refused too often in a row and is in quarantine for {ceil(left_s)} s; "
+        "mend what it sends, then say hello again"
+    )

@@ -1,0 +1,147 @@
+"""What the coordinator wants done, done: commands to the compute thread at once, words to clients when they may be."""
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import NamedTuple
+
+from unstale import translate
+from unstale.coordinator import actions
+from unstale.coordinator.machine import Coordinator
+from unstale.learner.updates import StagedUpdate, Staging
+from unstale.server.account import Account
+from unstale.server.commands import (
+    ApplyCommand,
+    CheckpointCommand,
+    Command,
+    EvaluateCommand,
+    ForgetCommand,
+)
+from unstale.server.guard import Guard
+from unstale.server.outgoing import Outgoing
+from unstale.server.proof import Proof
+from unstale.server.sessions import Sessions
+from unstale_proto.messages import Update
+
+
+class Arrived(NamedTuple):
+    """The update that the coordinator is being asked about. handle: of its row, -1 for none."""
+
+    handle: int
+    update: Update
+    staged: StagedUpdate
+    payload_bytes: int
+
+
+class Performer:
+    """The exchange's thread only.
+
+    arrived: set before the coordinator is asked about an update. held: what is to be said once all that happened is
+    durable, in this order. timers: set, and when they are due. commands_open: given to the compute thread and not
+    answered. finish, finished_s: the end of the run, None before. wait_s: for how long the last round was open.
+    """
+
+    def __init__(
+        self,
+        clock: Callable[[], float],
+        *,
+        coordinator: Coordinator,
+        staging: Staging,
+        compute: Callable[[Command], None],
+        account: Account,
+        guard: Guard,
+        outgoing: Outgoing,
+        proof: Proof,
+        sessions: Sessions,
+    ) -> None:
+        self._clock = clock
+        self._coordinator = coordinator
+        self._staging = staging
+        self._compute = compute
+        self._account = account
+        self._guard = guard
+        self._outgoing = outgoing
+        self._proof = proof
+        self._sessions = sessions
+        self.arrived: Arrived
+        self.held: list[Callable[[], object]] = []
+        self.timers: dict[str, float] = {}
+        self.commands_open = 0
+        self.finish: actions.Finish | None = None
+        self.finished_s = 0.0
+        self.wait_s = 0.0
+        self._performers: Mapping[type, Callable[..., None]] = {
+            actions.SendTask: self._send_task,
+            actions.Acknowledge: self._acknowledge,
+            actions.DiscardUpdate: self._discard_update,
+            actions.ApplyRound: self._apply_round,
+            actions.ForgetVersion: self._forget_version,
+            actions.SetTimer: self._set_timer,
+            actions.CancelTimer: self._cancel_timer,
+            actions.Evaluate: self._evaluate,
+            actions.Finish: self._end,
+        }
+
+    def perform(self, action: actions.Action) -> None:
+        """Do it, or hold it back until it may be said."""
+        self._performers[type(action)](action)
+
+    def say_later(self, say: Callable[[], object]) -> None:
+        """Hold something back behind what is held already."""
+        self.held.append(say)
+
+    def give(self, action: actions.SendTask) -> None:
+        """Send a task, unless it was taken back meanwhile."""
+        if self._coordinator.awaits(action.client_id, action.task_id) and self._outgoing.give(action):
+            self._proof.sent(action.client_id, action.task_id)
+            self._account.task_sent(self._outgoing.payload_bytes)
+
+    def submit(self, command: ApplyCommand | EvaluateCommand | CheckpointCommand) -> None:
+        """Have something computed that is answered by a letter."""
+        self.commands_open += 1
+        self._compute(command)
+
+    def _send_task(self, action: actions.SendTask) -> None:
+        self._account.tally.started(self._clock())
+        self.say_later(partial(self.give, action))
+
+    def _acknowledge(self, action: actions.Acknowledge) -> None:
+        arrived = self.arrived
+        if action.outcome is actions.Outcome.ACCEPTED:
+            self._staging.keep(arrived.handle, arrived.staged)
+        self._account.judged(action, arrived.update, arrived.payload_bytes)
+        self._guard.judged(action, self._clock())
+        self.say_later(partial(self._outgoing.tell, action.client_id, translate.to_ack(action)))
+
+    def _discard_update(self, action: actions.DiscardUpdate) -> None:
+        self._staging.discard(action.handle)
+
+    def _apply_round(self, action: actions.ApplyRound) -> None:
+        assert self._coordinator.round_started_s is not None
+        self.wait_s = self._clock() - self._coordinator.round_started_s
+        taken = self._staging.take([contribution.handle for contribution in action.contributions])
+        self.submit(
+            ApplyCommand(round=taken, updates=translate.to_round(action.contributions, taken.updates))
+        )
+
+    def _forget_version(self, action: actions.ForgetVersion) -> None:
+        self._compute(ForgetCommand(version=action.version))
+
+    def _evaluate(self, action: actions.Evaluate) -> None:
+        self._account.measuring(action.version, self._coordinator.clients_by_state)
+        self.submit(EvaluateCommand(version=action.version))
+
+    def _set_timer(self, action: actions.SetTimer) -> None:
+        self.timers[action.timer] = action.due_s
+
+    def _cancel_timer(self, action: actions.CancelTimer) -> None:
+        self.timers.pop(action.timer, None)
+
+    def _end(self, action: actions.Finish) -> None:
+        self.finish = action
+        self.finished_s = self._clock()
+        self.say_later(partial(self._tell_everyone_to_stop, action))
+
+    def _tell_everyone_to_stop(self, finish: actions.Finish) -> None:
+        stop = translate.to_stop(finish)
+        for route in self._sessions.routes():
+            self._outgoing.send(route, stop)

@@ -1,0 +1,146 @@
+"""One run, before anybody is served: its parts made, and brought to where its last server left them."""
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from unstale.config import parts
+from unstale.config.settings import Settings
+from unstale.coordinator.machine import Coordinator
+from unstale.coordinator.phase import Phase
+from unstale.journal.journal import Journal
+from unstale.journal.recovery import Recovered, Recovery
+from unstale.journal.rundir import RunDirectory
+from unstale.learner.learner import Learner
+from unstale.learner.updates import Staging
+from unstale.learner.versions import Version
+from unstale.net.clock import RunClock
+from unstale.server.commands import CheckpointCommand
+from unstale.server.compute import Save, frames_of
+from unstale.server.welcome import welcome
+from unstale.training.evaluate import Evaluation
+from unstale_proto.messages import Welcome
+
+log = logging.getLogger("unstale.server")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """The parts of a run.
+
+    journal: None for one that leaves nothing behind. recovered: where it was taken up, None for a new one. clock: of
+    the run. dimension: d. save_model: writes a version to the file that the settings name.
+    """
+
+    coordinator: Coordinator
+    learner: Learner
+    staging: Staging
+    evaluate: Callable[[Version], Evaluation]
+    journal: Journal | None
+    recovered: Recovered | None
+    clock: RunClock
+    welcome: Welcome
+    dimension: int
+    save_model: Callable[[Version, int], None]
+
+    @property
+    def frames(self) -> dict[int, Sequence[memoryview]]:
+        """What is sent of the versions that tasks may carry: the current one, and those before it that a stale client
+        may be given."""
+        now = self.learner.version
+        late = max(self.coordinator.settings.stale_rounds.values(), default=0)
+        past: dict[int, Sequence[memoryview]] = {
+            version: frames_of(self.learner.base(version)) for version in range(max(0, now - late), now)
+        }
+        return {**past, now: frames_of(self.learner.sent)}
+
+    @property
+    def save(self) -> Save | None:
+        """Writes a checkpoint; None without a journal."""
+        return None if self.journal is None else partial(_write_checkpoint, self.journal)
+
+    def close(self) -> None:
+        """Nothing of it is used any more."""
+        if self.journal is not None:
+            self.journal.close()
+
+
+def prepare(settings: Settings) -> Run:
+    """Make a new run, or take one up. Raises UserError for what the user can mend."""
+    device = parts.set_up_device(settings)
+    dataset = parts.dataset(settings)
+    parts.check_partition(settings, dataset)
+    model = parts.model(settings, dataset, device)
+    told = parts.coordinator_settings(settings)
+    save_model = parts.saver(settings, model)
+    learner = parts.learner(settings, model, device, keep_versions=bool(told.stale_rounds))
+    coordinator = Coordinator(told)
+    staging = parts.staging(told, learner.row_numbers, device)
+    evaluate = parts.evaluation(settings, model, dataset, device)
+    said = welcome(settings, model, extra=learner.sent.extra_d is not None, labels=dataset.labels_digest)
+    with ExitStack() as stack:
+        journal = open_journal(settings)
+        recovered = None
+        if journal is not None:
+            stack.callback(journal.close)
+            said = said.model_copy(update={"run_id": journal.run_id(said.run_id)})
+            if not journal.directory.is_new:
+                recovery = Recovery(
+                    journal, coordinator=coordinator, learner=learner, staging=staging, evaluate=evaluate
+                )
+                recovered = recovery.run()
+                _mention(recovered, journal, coordinator)
+        stack.pop_all()
+    return Run(
+        coordinator=coordinator,
+        learner=learner,
+        staging=staging,
+        evaluate=evaluate,
+        journal=journal,
+        recovered=recovered,
+        clock=RunClock(0.0 if recovered is None else recovered.at_s),
+        welcome=said,
+        dimension=model.dimension,
+        save_model=save_model,
+    )
+
+
+def open_journal(settings: Settings) -> Journal | None:
+    """The journal of a run that is to leave something behind, new or not."""
+    if settings.run.durability == "off":
+        return None
+    with ExitStack() as stack:
+        directory = RunDirectory.open(Path(settings.run.directory), settings)
+        stack.callback(directory.close)
+        journal = Journal(directory, settings.run)
+        stack.pop_all()
+    return journal
+
+
+def _write_checkpoint(
+    journal: Journal, command: CheckpointCommand, learner: Mapping[str, Any]
+) -> tuple[str, int]:
+    return journal.write_checkpoint(command.version, command.seq, learner, command.coordinator)
+
+
+def _mention(recovered: Recovered, journal: Journal, coordinator: Coordinator) -> None:
+    where = journal.directory.path
+    if coordinator.phase is Phase.FINISHED:
+        log.info(
+            "the run in %s is finished at version %d; begin another one with --run",
+            where,
+            coordinator.version,
+        )
+        return
+    log.info(
+        "going on with the run in %s: version %d, %d updates waiting (%d records read, %d rounds computed again)",
+        where,
+        coordinator.version,
+        len(coordinator.pending),
+        recovered.events,
+        recovered.rounds,
+    )

@@ -1,0 +1,331 @@
+"""Every reason for which something is refused, through a real socket: the answer, the metric, and nothing changed.
+
+Source: design.md 7, PROTOCOL.md 2, 4, 6 and 9.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgpack
+import numpy as np
+import pytest
+
+from support.running import RunningServer, small
+from support.scrape import sample
+from support.wire import RawClient, update_of
+from unstale_proto import codec
+from unstale_proto.errors import Reason
+from unstale_proto.limits import HEADER_BYTES_MAX
+from unstale_proto.messages import Ack, Bye, Error, Heartbeat, Hello, Message, Stop, Task
+
+pytestmark = pytest.mark.network
+
+REFUSED = "unstale_messages_refused_total"
+UPDATES = "unstale_updates_total"
+QUARANTINES = "unstale_quarantines_total"
+D = 650  # parameters of logreg on digits: 64 * 10 + 10
+ONES = np.ones(D, dtype="<f4")
+ALL = ONES.tobytes()
+BEAT = codec.encode(Heartbeat(number=1, version=0))
+TASK = Task(task_id=1, number=0, version=0, learning_rate=0.1, signature="0" * 64, payload_bytes=4)
+BEATS = 10_000  # far more than a second lets in
+
+
+@dataclass
+class Scene:
+    """A run of two clients that have a task each. client: does what is wrong. model_d: of the other's task."""
+
+    server: RunningServer
+    client: RawClient
+    other: RawClient
+    task: Task
+    their_task: Task
+    model_d: np.ndarray
+
+    def refuses(self, message: Message, frames: Sequence[bytes] = ()) -> Message:
+        """Say something wrong; the answer."""
+        self.client.say(message, frames)
+        return self.client.hear_any()[0]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """provoke: does what is wrong; the answer. before: what leads to it. settings: of the run. closes_task: whether the
+    answer is the last word on the client's task. goes_on: whether the other's update counts afterwards."""
+
+    reason: Reason
+    provoke: Callable[[Scene], Message]
+    before: Callable[[Scene], object] = lambda _: None
+    settings: dict[str, Any] = field(default_factory=dict)
+    closes_task: bool = False
+    goes_on: bool = True
+
+
+def packed(**fields: object) -> bytes:
+    header: bytes = msgpack.packb({"protocol": 1, **fields})
+    return header
+
+
+def header(reason: Reason, data: bytes) -> Case:
+    def provoke(scene: Scene) -> Message:
+        scene.client.say_bytes(data)
+        return scene.client.hear_any()[0]
+
+    return Case(reason=reason, provoke=provoke)
+
+
+def update(reason: Reason, *frames: bytes, settings: dict[str, Any] | None = None, **changes: Any) -> Case:
+    """changes: of the header."""
+    return Case(
+        reason=reason,
+        provoke=lambda scene: scene.refuses(update_of(scene.task, **changes), frames),
+        settings=settings or {},
+        closes_task=reason is not Reason.UNKNOWN_TASK,
+    )
+
+
+def not_a_number(name: str, number: float) -> Case:
+    """A number in a header that is none."""
+
+    def provoke(scene: Scene) -> Message:
+        fields = {**update_of(scene.task).model_dump(), name: number}
+        scene.client.say_bytes(packed(type="update", **fields), ALL)
+        return scene.client.hear_any()[0]
+
+    return Case(reason=Reason.MALFORMED_HEADER, provoke=provoke)
+
+
+def with_one(value: float) -> bytes:
+    vector = ONES.copy()
+    vector[321] = value
+    return vector.tobytes()
+
+
+def leave(scene: Scene) -> None:
+    scene.client.say(Bye())
+    scene.client.say(Heartbeat(number=0, version=0))  # only so that the goodbye is known to be there
+    assert scene.client.hear(Error).reason is Reason.HELLO_FIRST
+
+
+def be_too_late(scene: Scene) -> None:
+    """The other's update closes the round (k-sync, k = 1), and the client's task is taken back."""
+    assert scene.other.answer(scene.their_task, ONES).outcome == "accepted"
+    scene.their_task, scene.model_d = scene.other.task()
+    scene.client.hears_nothing_before(1)  # it is sent one model at a time: the next when it is heard of
+    assert scene.client.task()[0].version == 1
+
+
+def see_the_end(scene: Scene) -> None:
+    assert scene.other.answer(scene.their_task, ONES).outcome == "accepted"
+    assert scene.client.hear(Stop).reason == "finished"
+
+
+def be_quarantined(scene: Scene) -> None:
+    scene.client.say_bytes(b"\xc1")
+    assert scene.client.hear(Error).reason is Reason.MALFORMED_HEADER
+    error = scene.client.hear(Error)
+    assert error.reason is Reason.QUARANTINED and "3600 s" in error.message
+    assert sample(scene.server.http, QUARANTINES) == 1
+
+
+def say_too_much(scene: Scene) -> Message:
+    for number in range(BEATS):
+        answer = scene.refuses(Heartbeat(number=number, version=0))
+        if isinstance(answer, Error):
+            return answer
+    raise AssertionError("nothing was too much")
+
+
+def own_only_client_0(scene: Scene) -> None:
+    scene.server.server._exchange._may_speak = lambda _, client_id: client_id == 0
+
+
+DELTA = {"kind": "delta", "learning_rate": 1e-6}
+CASES: dict[str, Case] = {
+    "noise": header(Reason.MALFORMED_HEADER, b"\xc1\xc1\xc1"),
+    "nothing at all": header(Reason.MALFORMED_HEADER, b""),
+    "cut short": header(Reason.MALFORMED_HEADER, BEAT[:-1]),
+    "bytes after the map": header(Reason.MALFORMED_HEADER, BEAT + b"\x00"),
+    "no map": header(Reason.MALFORMED_HEADER, msgpack.packb([1, 2])),
+    "a field is missing": header(Reason.MALFORMED_HEADER, packed(type="heartbeat", number=1)),
+    "a field is out of range": header(
+        Reason.MALFORMED_HEADER, packed(type="heartbeat", number=-1, version=0)
+    ),
+    "a long text": header(Reason.MALFORMED_HEADER, packed(type="bye", reason="x" * 1001)),
+    "a loss that is NaN": not_a_number("loss", float("nan")),
+    "an infinite loss": not_a_number("loss", float("inf")),
+    "a rate that is NaN": not_a_number("learning_rate", float("nan")),
+    "an infinite rate": not_a_number("learning_rate", float("inf")),
+    "too large": header(Reason.HEADER_TOO_LARGE, b"\x00" * (HEADER_BYTES_MAX + 1)),
+    "an unknown type": header(Reason.UNKNOWN_TYPE, packed(type="gossip")),
+    "an unknown type with a long name": header(Reason.UNKNOWN_TYPE, packed(type="\U0010ffff" * 900)),
+    "another protocol": header(Reason.WRONG_PROTOCOL, msgpack.packb({"protocol": 2, "type": "heartbeat"})),
+    "the largest protocol": header(Reason.WRONG_PROTOCOL, msgpack.packb({"protocol": 2**64 - 1})),
+    "a task, which only a server sends": header(Reason.UNEXPECTED_TYPE, codec.encode(TASK)),
+    "an ack, which only a server sends": header(
+        Reason.UNEXPECTED_TYPE, codec.encode(Ack(task_id=1, outcome="accepted", first_outcome="accepted"))
+    ),
+    "a stop, which only a server sends": header(
+        Reason.UNEXPECTED_TYPE, codec.encode(Stop(reason="finished", version=0))
+    ),
+    "another model": update(Reason.WRONG_SIGNATURE, ALL, signature="f" * 64),
+    "a size that the model has not": update(Reason.WRONG_SIZE, ALL + bytes(4), payload_bytes=4 * D + 4),
+    "fewer bytes than announced": update(Reason.WRONG_SIZE, ALL[:-4]),
+    "more bytes than announced": update(Reason.WRONG_SIZE, ALL, bytes(4)),
+    "no payload": update(Reason.WRONG_SIZE),
+    "a number cut by the end of a frame": update(Reason.WRONG_SIZE, ALL[:6], ALL[6:]),
+    "an empty frame": update(Reason.WRONG_SIZE, ALL, b""),
+    "NaN": update(Reason.NON_FINITE, with_one(float("nan"))),
+    "infinity": update(Reason.NON_FINITE, with_one(float("inf"))),
+    "minus infinity": update(Reason.NON_FINITE, with_one(float("-inf"))),
+    # its square is 1e40
+    "a norm whose square float32 cannot hold": update(Reason.NON_FINITE, with_one(1e20)),
+    # 1e33 / 1e-6 = 1e39, and the largest float32 is 3.4e38
+    "infinity only after division": update(Reason.NON_FINITE, with_one(1e33), **DELTA),
+    "nothing but zeros": update(Reason.ZERO_UPDATE, bytes(4 * D)),
+    "nothing but minus zeros": update(Reason.ZERO_UPDATE, (-0.0 * ONES).tobytes()),
+    # sqrt(650) = 25.495, and sqrt(649 + 9) = 25.652
+    "longer than the run allows": update(
+        Reason.NORM_TOO_LARGE, with_one(3.0), settings={"server": {"norm_max": 25.5}}
+    ),
+    "longer only after division": update(
+        Reason.NORM_TOO_LARGE, ALL, kind="delta", learning_rate=0.5, settings={"server": {"norm_max": 25.5}}
+    ),
+    "a version never issued": update(Reason.UNKNOWN_VERSION, ALL, base_version=1),
+    "a version far ahead": update(Reason.UNKNOWN_VERSION, ALL, base_version=2**63 - 1),
+    "a task never given": update(Reason.UNKNOWN_TASK, ALL, task_id=2**63 - 1),
+    "a task of another client": update(Reason.UNKNOWN_TASK, ALL, task_id=2),
+    "two things wrong": update(Reason.UNKNOWN_TASK, with_one(float("nan")), task_id=9),
+    "a task that was taken back": Case(
+        reason=Reason.EXPIRED_TASK,
+        before=be_too_late,
+        provoke=lambda scene: scene.client.answer(scene.task, ONES),
+        settings={"trigger": {"name": "k-sync", "k": 1}},
+    ),
+    "after the end": Case(
+        reason=Reason.RUN_FINISHED,
+        before=see_the_end,
+        provoke=lambda scene: scene.client.answer(scene.task, ONES),
+        settings={"rounds": 1, "server": {"linger_s": 60.0}},
+        closes_task=True,
+        goes_on=False,
+    ),
+    "a disk without room": Case(
+        reason=Reason.NOT_STORED,
+        provoke=lambda scene: scene.refuses(update_of(scene.task), [ALL]),
+        settings={"run": {"durability": "normal", "free_bytes_min": 2**60}},
+        goes_on=False,
+    ),
+    "a client id that is not in the run": Case(
+        reason=Reason.UNKNOWN_CLIENT,
+        provoke=lambda scene: scene.refuses(Hello(client_id=2, session=scene.client.session)),
+    ),
+    "the largest client id": Case(
+        reason=Reason.UNKNOWN_CLIENT,
+        provoke=lambda scene: scene.refuses(Hello(client_id=999_999, session=scene.client.session)),
+    ),
+    "the client id of somebody else": Case(
+        reason=Reason.NOT_THE_OWNER,
+        before=own_only_client_0,
+        provoke=lambda scene: scene.refuses(Hello(client_id=1, session=scene.client.session)),
+    ),
+    "no hello": Case(
+        reason=Reason.HELLO_FIRST,
+        before=leave,
+        provoke=lambda scene: scene.refuses(Heartbeat(number=1, version=0)),
+    ),
+    "more messages than allowed": Case(
+        reason=Reason.RATE_LIMITED,
+        provoke=say_too_much,
+        settings={"server": {"client_messages_per_s_max": 1}},
+    ),
+    "a hello in quarantine": Case(
+        reason=Reason.QUARANTINED,
+        before=be_quarantined,
+        provoke=lambda scene: scene.refuses(Hello(client_id=0, session=scene.client.session)),
+        settings={"server": {"quarantine_after": 1, "quarantine_s": 3600.0}},
+    ),
+}
+ONLY_A_CLIENT_SAYS = {Reason.UNAVAILABLE}
+
+
+def test_every_reason_has_a_case() -> None:
+    assert {case.reason for case in CASES.values()} == set(Reason) - ONLY_A_CLIENT_SAYS
+
+
+@pytest.mark.parametrize("wrong", CASES)
+def test_what_is_wrong_is_answered_counted_and_changes_nothing(
+    wrong: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case = CASES[wrong]
+    monkeypatch.chdir(tmp_path)  # a run with a journal leaves it in the working directory
+    with (
+        RunningServer(small(**case.settings)) as server,
+        RawClient(server.address, 0) as client,
+        RawClient(server.address, 1) as other,
+    ):
+        client.join()
+        other.join()
+        task, _ = client.task()
+        scene = Scene(server, client, other, task, *other.task())
+        case.before(scene)
+        before, count = server.state(), counted(server, case.reason)
+        answer = case.provoke(scene)
+
+        check_answer(answer, case.reason)
+        assert counted(server, case.reason) == count + 1
+        if case.closes_task:  # and nothing else
+            states = before["clients"]
+            before["clients"] = {**states, "working": states["working"] - 1, "waiting": states["waiting"] + 1}
+            before["outstanding"] -= 1
+        assert server.state() == before
+        if case.goes_on:
+            check_that_the_run_goes_on(scene)
+        if server.server._exchange.is_finishing:
+            client.say(Bye())
+            other.leave_after_stop()
+            server.end()
+
+
+def check_answer(answer: Message, reason: Reason) -> None:
+    if isinstance(answer, Ack):
+        assert (answer.outcome, answer.first_outcome) == ("rejected", "rejected")
+    else:
+        assert isinstance(answer, Error), answer
+        assert (answer.task_id is None) == (reason is not Reason.NOT_STORED)
+        assert answer.message
+    assert answer.reason is reason
+
+
+def counted(server: RunningServer, reason: Reason) -> float:
+    """Updates and other messages that were refused for it."""
+    return sample(server.http, UPDATES, outcome="rejected", reason=reason) + sample(
+        server.http, REFUSED, reason=reason
+    )
+
+
+def check_that_the_run_goes_on(scene: Scene) -> None:
+    """The other was told nothing of all this, and only its good update counts: gradient 1, rate 0.5, weight 1."""
+    assert scene.other.answer(scene.their_task, ONES).outcome == "accepted"
+    next_task, next_d = scene.other.task()
+    assert next_task.version == scene.their_task.version + 1
+    assert np.array_equal(next_d, scene.model_d - np.float32(0.5))
+
+
+def test_a_client_that_is_unavailable_is_not_answered_and_gives_its_task_back() -> None:
+    with (
+        RunningServer(small()) as server,
+        RawClient(server.address, 0) as client,
+        RawClient(server.address, 1) as other,
+    ):
+        client.join()
+        other.join()
+        task, _ = client.task()
+        other.task()
+        client.say(Error(reason=Reason.UNAVAILABLE, task_id=task.task_id))
+        client.hears_nothing_before(1)
+        state = server.state()
+        assert (state["outstanding"], state["clients"]["unavailable"], state["version"]) == (1, 1, 0)
+        assert counted(server, Reason.UNAVAILABLE) == 0

@@ -1,0 +1,35 @@
+"""Bytes of a fuzzer, read as choices: the same bytes always make the same ones, and no bytes the simplest."""
+
+from collections.abc import Sequence
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+class Choices:
+    """Takes bytes from the front. After the last one every number is 0."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self._at = 0
+
+    @property
+    def are_over(self) -> bool:
+        return self._at >= len(self._data)
+
+    def bytes(self, count: int) -> bytes:
+        """At most so many, as many as there are."""
+        taken = self._data[self._at : self._at + count]
+        self._at += len(taken)
+        return taken
+
+    def rest(self) -> bytes:
+        return self.bytes(len(self._data))
+
+    def number(self, below: int) -> int:
+        """From 0 on."""
+        width = max(1, ((below - 1).bit_length() + 7) // 8)
+        return int.from_bytes(self.bytes(width), "little") % below
+
+    def of(self, options: Sequence[T]) -> T:
+        return options[self.number(len(options))]

@@ -1,0 +1,354 @@
+"""A server that takes in what the bytes choose: over any connection, in any order, with any clock and any network.
+
+The exchange is the real one, on a wire, a clock and a computing thread that are played; messages come in through the
+function that reads the socket. After each step its state is whole, nothing was counted that should not be, and a
+refused message has changed nothing.
+"""
+
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any
+
+import msgpack
+import numpy as np
+import torch
+import zmq
+
+from fuzz import headers
+from fuzz.choices import Choices
+from support.played import PlayedServer
+from unstale.coordinator import actions, events, hopeless, invariants
+from unstale.coordinator.settings import SelectorSettings, TriggerSettings
+from unstale.errors import UserError
+from unstale.metrics import catalogue
+from unstale.net import sockets
+from unstale.server.commands import ApplyCommand
+from unstale.server.exchange import StopNow
+from unstale_proto import limits
+from unstale_proto.messages import Error, Stop, Task
+
+Note = Callable[[Hashable], None]
+Frames = tuple[bytes, ...]
+
+STEPS_MAX = 48
+ROUTES = 6
+
+
+def setup(clients: int, trigger: TriggerSettings, selector: SelectorSettings | None = None, **told: Any) -> Any:
+    return {"clients": clients, "trigger": trigger, "selector": selector, "rounds": 3, **told}
+
+
+SETUPS: tuple[dict[str, Any], ...] = (
+    setup(1, TriggerSettings(name="async")),
+    setup(3, TriggerSettings(name="async")),
+    setup(3, TriggerSettings(name="buffered", k=2), min_clients=1),
+    setup(3, TriggerSettings(name="k-async", k=2), min_clients=2),
+    setup(3, TriggerSettings(name="async"), once_a_cycle=True),
+    setup(2, TriggerSettings(name="sync"), min_clients=1),
+    setup(3, TriggerSettings(name="sync"), SelectorSettings(name="random", size=2), stale_rounds={0: 1}),
+    setup(3, TriggerSettings(name="k-sync", k=1), SelectorSettings(name="round-robin", size=2), min_clients=1),
+    setup(3, TriggerSettings(name="deadline", wait_s=2.0), min_clients=1, stale_rounds={2: 2}),
+    setup(3, TriggerSettings(name="buffered", k=3), SelectorSettings(name="random", size=1)),
+)
+SESSIONS = tuple(f"{number:032x}" for number in range(6))
+PAUSES_S = (0.5, 2.0, 4.9, 5.0, 9.9, 10.0, 20.0, 1e6)
+
+
+def floats(*numbers: float) -> bytes:
+    return np.array(numbers, dtype="<f4").tobytes()
+
+
+ONES = floats(1, 1)
+PAYLOADS: tuple[Frames, ...] = (
+    (ONES,),
+    (ONES[:4], ONES[4:]),
+    (floats(0, -1e-30),),  # a square that vanishes
+    (floats(0, 0),),
+    (floats(1, float("nan")),),
+    (floats(float("-inf"), 1),),
+    (floats(3e38, 3e38),),  # finite, and its norm is not
+    (),
+    (b"",),
+    (ONES, b""),
+    (ONES[:3], ONES[3:]),
+    (ONES[:4],),
+    (ONES * 2,),
+    (ONES, ONES, ONES),
+    (ONES[:4],) * (limits.FRAMES_MAX + 2),
+    (bytes(limits.FRAME_BYTES_MAX), ONES),
+)
+
+
+class PlayedSocket:
+    """One message, frame by frame, as a ROUTER socket gives it."""
+
+    def __init__(self, *frames: bytes) -> None:
+        self._frames = list(frames[::-1])
+
+    def recv(self, flags: int = 0, copy: bool = True) -> Any:
+        frame = self._frames.pop()
+        return frame if copy else zmq.Frame(frame)
+
+    def getsockopt(self, option: int) -> int:
+        assert option == zmq.RCVMORE
+        return bool(self._frames)
+
+
+class Play:
+    """One run of a server, and what is known of it."""
+
+    def __init__(self, choices: Choices, note: Note) -> None:
+        self.choices = choices
+        self.note = note
+        first = choices.number(256)
+        self.starts_joined = first >= 64
+        self.clients = SETUPS[first % len(SETUPS)]["clients"]
+        self.server = PlayedServer(**SETUPS[first % len(SETUPS)])
+        self.coordinator = self.server.coordinator
+        self.given: dict[int, actions.SendTask] = {}
+        self.accepted: set[int] = set()
+        self.events = 0
+        self.before: Hashable = None
+        self.task_of: dict[bytes, Task] = {}  # that a connection has heard of last
+        self.beats = 0
+        self._handle = self.coordinator.handle
+        self.coordinator.handle = self.handle  # type: ignore[method-assign]
+        self.steps = (
+            self.say_update, self.say_hello, self.say_heartbeat, self.compute, self.pass_time, self.say_error,
+            self.say_changed, self.say_bytes, self.say_bye, self.trouble, self.stop,
+        )  # fmt: skip
+
+    @property
+    def is_over(self) -> bool:
+        return self.server.exchange.over
+
+    def play(self) -> None:
+        try:
+            self.play_steps()
+        except UserError as error:  # so ends a run in which nobody makes updates that count
+            assert str(error) == hopeless.sentence(self.coordinator)
+            self.note("hopeless")
+
+    def play_steps(self) -> None:
+        if self.starts_joined:
+            for client_id in range(self.clients):
+                self.say(b"%d" % client_id, "hello", client_id=client_id, session=SESSIONS[client_id])
+        for _ in range(STEPS_MAX):
+            if self.choices.are_over or self.is_over:
+                break
+            self.steps[self.choices.number(256) % len(self.steps)]()
+
+    # --- what the coordinator is told ---
+
+    def handle(self, event: events.Event) -> list[actions.Action]:
+        """As the coordinator does, looked at."""
+        phase = self.coordinator.phase
+        following = self._handle(event)
+        self.events += 1
+        self.note((phase, self.before, type(event).__name__))
+        self.before = type(event).__name__
+        for action in following:
+            if isinstance(action, actions.SendTask):
+                assert action.task_id not in self.given, f"{action} is given twice"
+                self.given[action.task_id] = action
+            elif isinstance(action, actions.Acknowledge):
+                self.note((phase, action.outcome, action.first_outcome, action.reason))
+                if action.outcome is actions.Outcome.ACCEPTED:
+                    assert isinstance(event, events.UpdateArrived)
+                    self.check_accepted(event)
+            else:
+                self.note((self.before, type(action).__name__))
+        return following
+
+    def check_accepted(self, update: events.UpdateArrived) -> None:
+        """It answers a task that was given to this client with this version, for the first time."""
+        task = self.given[update.task_id]
+        assert (task.client_id, task.version) == (update.client_id, update.base_version), (task, update)
+        assert update.task_id not in self.accepted, f"{update} counts twice"
+        self.accepted.add(update.task_id)
+
+    # --- what comes in ---
+
+    def take_in(self, route: bytes, *frames: bytes) -> None:
+        """A message of these frames, and all that follows from it but time."""
+        exchange = self.server.exchange
+        events_before, sessions_before = self.events, self.sessions()
+        observed_before = len(self.server.observed)
+        received = sockets.receive(
+            PlayedSocket(route, *frames), routed=True, payload_bytes_max=exchange.payload_bytes_max
+        )
+        assert received is not None
+        _, header, payload = received
+        kept_bytes = sum(len(frame) for frame in payload[:-1])
+        assert kept_bytes <= exchange.payload_bytes_max(route), "more is kept than the connection may send"
+        exchange.take_in(route, header, [frame.buffer for frame in payload])
+        observed = self.server.observed[observed_before:]
+        refused = [seen.labels[0] for seen in observed if seen.metric is catalogue.MESSAGES_REFUSED]
+        if refused:
+            assert self.events == events_before, f"refused for {refused}, and it changed something"
+        self.go_on()
+        heard = self.hear()
+        reachable = route not in self.server.wire.gone and route not in self.server.wire.full
+        if refused and reachable:
+            assert self.sessions() == sessions_before
+            answers = [message for message in heard.get(route, ()) if isinstance(message, Error)]
+            was_error = not answers and b"error" in header
+            assert was_error or [answer.reason for answer in answers] == refused
+        self.note(("refused", *refused))
+
+    def go_on(self, seconds: float = 0.0) -> None:
+        """Time passes. What is due happens, and the state is whole."""
+        if not self.is_over:
+            self.server.pass_time(seconds)
+        invariants.check(self.coordinator)
+        staging = self.server.exchange._staging
+        kept = sum(len(block.handles) for block in staging._waiting)
+        assert kept == len(self.coordinator.pending), f"{kept} rows, {len(self.coordinator.pending)} updates"
+        assert self.coordinator.accepted == len(self.accepted)
+
+    def hear(self) -> dict[bytes, list[Any]]:
+        """What was said to each connection since it last heard."""
+        heard = {route: [message for message, _ in sent] for route, sent in self.server.wire.sent.items()}
+        self.server.wire.sent.clear()
+        for route, messages in heard.items():
+            for message in messages:
+                self.note(("said", message.type))
+                if isinstance(message, Task):
+                    assert message.task_id in self.given
+                    self.task_of[route] = message
+                elif isinstance(message, Stop):
+                    self.note(("stop", message.reason))
+        return heard
+
+    def sessions(self) -> tuple[Any, ...]:
+        sessions = self.server.exchange._sessions
+        return dict(sessions._route_of), dict(sessions._client_of), dict(sessions._token_of)
+
+    def route(self) -> bytes:
+        return b"%d" % self.choices.number(ROUTES)
+
+    def say(self, route: bytes, type_: str, frames: Frames = (), **fields: Any) -> None:
+        self.take_in(route, msgpack.packb({"protocol": 1, "type": type_, **fields}), *frames)
+
+    # --- the steps ---
+
+    def say_update(self) -> None:
+        """Of the last task that the connection heard of, mostly as it should be."""
+        route = self.route()
+        task = self.task_of.get(route)
+        fields = update_fields(task)
+        wrong, payload = self.choices.number(64), self.choices.number(64)
+        if wrong & 1:
+            fields["kind"] = "delta"
+        if wrong & 2:
+            fields["learning_rate"] = self.choices.of((1e-30, 1e6, 5e-324))
+        if wrong & 4:
+            fields["evaluation"] = {"accuracy": 0.5, "loss": 1.0, "examples": 3}
+        frames = PAYLOADS[payload] if payload < len(PAYLOADS) else PAYLOADS[0]
+        if payload == len(PAYLOADS):
+            frames = (self.choices.bytes(8),)
+        if wrong >= 48:
+            self.take_in(route, headers.changed(fields, self.choices), *frames)
+            return
+        if wrong & 24 == 8:
+            fields["task_id"] = self.choices.number(40)
+        elif wrong & 24 == 16:
+            fields["base_version"] = self.choices.number(6)
+        elif wrong & 24 == 24:
+            fields["payload_bytes"] = 4 * self.choices.number(2**16)
+            fields["signature"] = "01"[self.choices.number(2)] * 64
+        self.take_in(route, headers.packed(fields), *frames)
+
+    def say_hello(self) -> None:
+        """client_id: also one that is none. holding: some of what the client may have been given."""
+        route, client_id = self.route(), self.choices.number(self.clients + 1)
+        session = self.choices.of(SESSIONS)
+        held = self.task_of.get(route)
+        holding = {
+            0: (), 1: () if held is None else (held.task_id,), 2: tuple(self.given)[-3:], 3: (2**63 - 1,),
+        }[self.choices.number(4)]  # fmt: skip
+        self.say(route, "hello", client_id=client_id, session=session, holding=holding)
+
+    def say_heartbeat(self) -> None:
+        """Numbers that count on, mostly."""
+        route, kind = self.route(), self.choices.number(8)
+        task = self.task_of.get(route)
+        number = self.choices.number(2**64) % 2**63 if kind == 7 else self.beats
+        self.beats += 1
+        said: dict[str, Any] = {}
+        if kind & 1:
+            said["newest_task"] = task.task_id if kind & 4 and task else 0
+        if kind & 2:
+            said["heard"] = self.choices.of((number, max(0, number - 1), 0, 2**63 - 1))
+        self.say(route, "heartbeat", number=number, version=self.choices.number(4), **said)
+
+    def say_error(self) -> None:
+        """A task is given back, or one that nobody has."""
+        route, kind = self.route(), self.choices.number(8)
+        task = self.task_of.get(route)
+        reason = "unavailable" if kind & 1 else "non-finite"
+        said = {} if kind & 6 == 6 else {"task_id": self.choices.number(40) + 1}
+        if task is not None and not kind & 2:
+            said = {"task_id": task.task_id}
+        self.say(route, "error", reason=reason, message="\u2028" * kind, **said)
+
+    def say_changed(self) -> None:
+        """A golden header with changes, of any type."""
+        route, header = self.route(), headers.changed(headers.golden(self.choices), self.choices)
+        self.take_in(route, header, *self.choices.of(PAYLOADS))
+
+    def say_bytes(self) -> None:
+        """No frame at all behind the route, or a few of any bytes."""
+        route = self.route()
+        self.take_in(route, *(self.choices.bytes(self.choices.number(24)) for _ in range(self.choices.number(4))))
+
+    def say_bye(self) -> None:
+        self.say(self.route(), "bye", reason="x" * self.choices.number(4))
+
+    def compute(self) -> None:
+        """Everything that was commanded is done. What a round is made of can be aggregated."""
+        for command in self.server.commands:
+            if isinstance(command, ApplyCommand):
+                rows_KD = command.round.matrix_KD
+                assert torch.isfinite(rows_KD).all() and rows_KD.any(dim=1).all(), rows_KD
+                assert len(rows_KD) == len(command.updates)
+                assert all(update.staleness >= 0 for update in command.updates)
+        self.server.compute()
+        self.go_on()
+        self.hear()
+
+    def pass_time(self) -> None:
+        self.go_on(self.choices.of(PAUSES_S))
+        self.hear()
+
+    def trouble(self) -> None:
+        """Nothing can be sent to a connection any more, or now it can."""
+        route, wire = self.route(), self.server.wire
+        wire.gone.discard(route)
+        wire.full.discard(route)
+        kind = self.choices.number(3)
+        if kind:
+            (wire.gone if kind == 1 else wire.full).add(route)
+
+    def stop(self) -> None:
+        """The operator has had enough: once in a while, or runs would be short."""
+        if self.choices.number(8) == 7:
+            self.server.exchange.open(StopNow())
+            self.go_on()
+            self.hear()
+
+
+def update_fields(task: Task | None) -> dict[str, Any]:
+    """A well-made update of a task, or of one that nobody was given."""
+    return {
+        "protocol": 1,
+        "type": "update",
+        "task_id": 1 if task is None else task.task_id,
+        "base_version": 0 if task is None else task.version,
+        "kind": "gradient",
+        "num_examples": 8,
+        "steps": 1,
+        "loss": 1.0,
+        "learning_rate": 0.5,
+        "signature": "0" * 64,
+        "payload_bytes": 8,
+    }

@@ -1,0 +1,89 @@
+"""The server's receive path, for long: crowds of messages, and after whatever happened the run can be finished."""
+
+from typing_extensions import override
+
+from fuzz import headers
+from fuzz.choices import Choices
+from fuzz.extents import extents
+from fuzz.play import ONES, Note, Play, update_fields
+
+CROWD = 80  # messages of one kind, each a little different: a table that keeps them shows
+EXTENT_MAX = 48  # entries of anything that the exchange keeps: over every constant one, well under a crowd
+TURNS_MAX = 60  # to the end of a run in which everybody does as he should; it has three rounds at most
+
+
+def run(data: bytes, note: Note) -> None:
+    LongPlay(Choices(data), note).play()
+
+
+class LongPlay(Play):
+    """With crowds among the steps, and an end."""
+
+    def __init__(self, choices: Choices, note: Note) -> None:
+        super().__init__(choices, note)
+        self.steps = (*self.steps, self.crowd)
+
+    @override
+    def play_steps(self) -> None:
+        super().play_steps()
+        self.finish()
+
+    @override
+    def play(self) -> None:
+        super().play()
+        for path, extent in extents(self.server.exchange):
+            assert extent <= EXTENT_MAX, f"{path} has {extent} entries, with {self.clients} clients"
+
+    def crowd(self) -> None:
+        """Many messages of one type, on many connections or one, of many processes, about many tasks."""
+        kind, own_route, first = self.choices.number(4), self.choices.number(2), self.choices.number(64)
+        for number in range(first, first + CROWD):
+            route = b"crowd %d" % number if own_route else b"0"
+            client_id = number % self.clients
+            if kind != 1 and own_route:
+                self.say(route, "hello", client_id=client_id, session=f"{number:032x}", holding=[number + 1])
+            if self.is_over:
+                return
+            if kind == 0:
+                self.say(route, "hello", client_id=client_id, session=f"{number:032x}")
+            elif kind == 1:
+                self.say(route, "heartbeat", number=number, version=0, newest_task=number, heard=number)
+            elif kind == 2:
+                self.take_in(route, headers.packed({**update_fields(None), "task_id": number + 1}), ONES)
+            else:
+                self.say(route, "error", reason="unavailable", task_id=number + 1)
+            if self.is_over:
+                return
+
+    def finish(self) -> None:
+        """Every client does as it should, over a network that works: the run comes to its end."""
+        self.server.wire.gone.clear()
+        self.server.wire.full.clear()
+        for client_id in range(self.clients):
+            if not self.is_over:
+                self.say(b"good %d" % client_id, "hello", client_id=client_id, session=f"f{client_id:031x}")
+        for _ in range(TURNS_MAX):
+            for client_id in range(self.clients):
+                if self.is_over:
+                    self.note("finished")
+                    return
+                self.take_turn(b"good %d" % client_id)
+            self.compute()
+            self.pass_a_while()
+        raise AssertionError(f"the run does not end, at version {self.coordinator.version}")
+
+    def take_turn(self, route: bytes) -> None:
+        task = self.task_of.pop(route, None)
+        if task is None:
+            self.say_heartbeat_on(route)
+        else:
+            self.take_in(route, headers.packed(update_fields(task)), ONES)
+
+    def say_heartbeat_on(self, route: bytes) -> None:
+        self.beats += 1
+        self.say(route, "heartbeat", number=self.beats, version=0)
+
+    def pass_a_while(self) -> None:
+        self.go_on(2.0)
+        self.hear()
+

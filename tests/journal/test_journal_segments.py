@@ -1,0 +1,269 @@
+"""Segments: what is appended is read back to the bit or found to be damaged, whatever happens to the files."""
+
+import errno
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from unstale.errors import UserError
+from unstale.journal import segments as module
+from unstale.journal.disk import DamagedError, NoRoomError
+from unstale.journal.rows import Place
+from unstale.journal.segments import HEADER, Segments
+
+START = len(HEADER)
+
+
+def append(segments: Segments, data: bytes) -> Place:
+    return segments.append(memoryview(data))
+
+
+def read(segments: Segments, place: Place) -> bytes:
+    into = bytearray(place.size_bytes)
+    segments.read(place, memoryview(into))
+    return bytes(into)
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_rows_lie_behind_the_header_one_after_the_other(tmp_path: Path) -> None:
+    segments = Segments(tmp_path)
+    places = [append(segments, b"abcd"), append(segments, b"efg")]
+    assert [(place.segment, place.offset, place.size_bytes) for place in places] == [
+        (1, START, 4),
+        (1, START + 4, 3),
+    ]
+    segments.close()
+    assert (tmp_path / "00000001.rows").read_bytes() == HEADER + b"abcdefg"
+    assert segments.size_bytes == START + 7
+
+
+def test_rows_of_floats_are_written_as_they_lie(tmp_path: Path) -> None:
+    segments = Segments(tmp_path)
+    place = segments.append(memoryview(bytearray(8)).cast("f"))
+    into = memoryview(bytearray(b"x" * 8)).cast("f")
+    segments.read(place, into)
+    assert into.tolist() == [0.0, 0.0]
+    segments.close()
+
+
+def test_a_segment_ends_before_it_grows_past_its_size_and_a_larger_row_has_its_own(tmp_path: Path) -> None:
+    segments = Segments(tmp_path, segment_bytes=START + 10)
+    sizes = [6, 4, 1, 50, 2]  # 6 + 4 fill the first; 50 fits nowhere; 2 fits behind nothing of 50
+    rows = [bytes([size]) * size for size in sizes]
+    places = [append(segments, row) for row in rows]
+    assert [place.segment for place in places] == [1, 1, 2, 3, 4]
+    assert [read(segments, place) for place in places] == rows
+    segments.close()
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    rows=st.lists(st.binary(min_size=1, max_size=40), min_size=1, max_size=20),
+    segment_bytes=st.integers(1, 90),
+    committed=st.integers(0, 20),
+)
+def test_after_a_cut_what_was_committed_is_there_and_appending_goes_on(
+    tmp_path_factory: pytest.TempPathFactory, rows: list[bytes], segment_bytes: int, committed: int
+) -> None:
+    folder = tmp_path_factory.mktemp("segments")
+    segments = Segments(folder, segment_bytes=segment_bytes)
+    places = [append(segments, row) for row in rows]
+    segments.close()
+    places, rows = places[:committed], rows[:committed]
+    end = {place.segment: place.offset + place.size_bytes for place in places}
+    segments = Segments(folder, segment_bytes=segment_bytes)
+    segments.cut(end)
+    assert segments.size_bytes == sum(end.values()) == sum(path.stat().st_size for path in folder.iterdir())
+    places.append(append(segments, b"new"))
+    assert [read(segments, place) for place in places] == [*rows, b"new"]
+    segments.close()
+
+
+def test_without_a_cut_nothing_is_appended_to_what_was_there(tmp_path: Path) -> None:
+    first = Segments(tmp_path)
+    append(first, b"old")
+    first.close()
+    second = Segments(tmp_path)
+    assert append(second, b"new").segment == 2
+    second.close()
+
+
+@pytest.mark.parametrize("size", range(START + 8))
+def test_a_segment_that_was_cut_anywhere_is_found(tmp_path: Path, size: int) -> None:
+    segments = Segments(tmp_path)
+    place = append(segments, b"12345678")
+    segments.close()
+    path = tmp_path / "00000001.rows"
+    os.truncate(path, size)
+    with pytest.raises(DamagedError, match=r"00000001\.rows"):
+        read(segments, place)
+    with pytest.raises(DamagedError, match=f"ends at byte {size}, expected at least {START + 8} bytes"):
+        Segments(tmp_path).cut({1: START + 8})
+
+
+@pytest.mark.parametrize("place_of_bit", range(8 * (START + 5)))
+def test_a_flipped_bit_anywhere_is_found(tmp_path: Path, place_of_bit: int) -> None:
+    segments = Segments(tmp_path)
+    place = append(segments, b"12345")
+    segments.close()
+    path = tmp_path / "00000001.rows"
+    data = bytearray(path.read_bytes())
+    data[place_of_bit // 8] ^= 1 << place_of_bit % 8
+    path.write_bytes(data)
+    with pytest.raises(DamagedError, match=r"00000001\.rows.*expected.*put the file back"):
+        read(segments, place)
+
+
+def test_a_missing_segment_is_named(tmp_path: Path) -> None:
+    segments = Segments(tmp_path)
+    place = append(segments, b"1")
+    segments.close()
+    (tmp_path / "00000001.rows").unlink()
+    with pytest.raises(DamagedError, match=r"00000001\.rows is missing"):
+        read(segments, place)
+    with pytest.raises(DamagedError, match=r"00000001\.rows is missing"):
+        Segments(tmp_path).cut({1: START + 1})
+
+
+def test_a_file_that_is_no_segment_is_not_appended_to(tmp_path: Path) -> None:
+    (tmp_path / "00000001.rows").write_bytes(b"something else, and longer")
+    with pytest.raises(DamagedError, match="begins with"):
+        Segments(tmp_path).cut({1: 20})
+
+
+def test_deleting_spares_the_segment_that_is_written(tmp_path: Path) -> None:
+    segments = Segments(tmp_path, segment_bytes=1)
+    places = [append(segments, bytes(10)) for _ in range(4)]
+    assert segments.keep_only({2}) == 2 * (START + 10)
+    assert names(tmp_path) == ["00000002.rows", "00000004.rows"]
+    assert segments.size_bytes == 2 * (START + 10)
+    assert read(segments, places[3]) == bytes(10)
+    assert append(segments, b"x").segment == 5
+    segments.close()
+
+
+def short_writes(most: int, room: int) -> Callable[..., int]:
+    """`os.pwrite` that writes a few bytes at a time, until there is no room."""
+    real, left = os.pwrite, [room]
+
+    def pwrite(file: int, data: memoryview, offset: int) -> int:
+        if left[0] == 0:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        written = real(file, data[: min(most, left[0])], offset)
+        left[0] -= written
+        return written
+
+    return pwrite
+
+
+def test_short_writes_are_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "pwrite", short_writes(3, 1000))
+    segments = Segments(tmp_path)
+    place = append(segments, b"0123456789")
+    assert read(segments, place) == b"0123456789"
+    segments.close()
+
+
+@pytest.mark.parametrize("room", range(START, START + 10))
+def test_a_row_without_room_leaves_the_segment_as_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, room: int
+) -> None:
+    segments = Segments(tmp_path)
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "pwrite", short_writes(4, room))
+        with pytest.raises(NoRoomError, match=r"cannot write .*00000001\.rows: the disk is full; make room"):
+            append(segments, b"0123456789")
+    assert (tmp_path / "00000001.rows").read_bytes() == HEADER
+    place = append(segments, b"0123456789")
+    assert (place.segment, place.offset, read(segments, place)) == (1, START, b"0123456789")
+    segments.close()
+
+
+@pytest.mark.parametrize("room", range(START))
+def test_a_segment_without_room_for_its_header_is_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, room: int
+) -> None:
+    segments = Segments(tmp_path)
+    monkeypatch.setattr(os, "pwrite", short_writes(4, room))
+    with pytest.raises(NoRoomError):
+        append(segments, b"1")
+    assert names(tmp_path) == []
+    assert segments.size_bytes == 0
+    segments.close()
+
+
+def watched_sync(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Sizes of the files that are synced, in order."""
+    synced: list[int] = []
+    monkeypatch.setattr(module.os, "fdatasync", lambda file: synced.append(os.fstat(file).st_size))
+    return synced
+
+
+def test_every_file_that_was_written_since_is_synced_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced = watched_sync(monkeypatch)
+    segments = Segments(tmp_path, segment_bytes=START + 4)
+    for row in (b"1234", b"12", b"123"):
+        append(segments, row)
+    segments.sync()
+    assert synced == [START + 4, START + 2, START + 3]
+    segments.sync()
+    assert len(synced) == 3
+    segments.close()
+
+
+def test_a_sync_in_the_background_is_waited_for_by_the_next_in_the_foreground(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced = watched_sync(monkeypatch)
+    segments = Segments(tmp_path)
+    append(segments, b"1234")
+    segments.sync_soon()
+    segments.sync()
+    assert synced == [START + 4]
+    append(segments, b"5")
+    segments.close()
+    assert synced == [START + 4, START + 5]
+
+
+def failing(error: int) -> Callable[..., Any]:
+    def fail(*_: Any) -> None:
+        raise OSError(error, os.strerror(error))
+
+    return fail
+
+
+def test_an_error_in_the_background_is_raised_by_the_next_call(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    segments = Segments(tmp_path)
+    append(segments, b"1")
+    with monkeypatch.context() as patched:
+        patched.setattr(module.os, "fdatasync", failing(errno.EIO))
+        segments.sync_soon()
+        with pytest.raises(UserError, match=r"cannot sync .*00000001\.rows: the disk reports an error"):
+            segments.sync()
+    append(segments, b"2")
+    segments.close()
+
+
+def test_files_are_not_left_open(tmp_path: Path) -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    segments = Segments(tmp_path, segment_bytes=1)
+    for _ in range(20):
+        append(segments, b"1")
+    segments.sync_soon()
+    append(segments, b"2")
+    segments.sync()
+    assert len(os.listdir("/proc/self/fd")) == before + 1
+    segments.close()
+    assert len(os.listdir("/proc/self/fd")) == before
