@@ -230,6 +230,7 @@ CASES: dict[str, Case] = {
         reason=Reason.NOT_THE_OWNER,
         before=own_only_client_0,
         provoke=lambda scene: scene.refuses(Hello(client_id=1, session=scene.client.session)),
+        goes_on=False,  # the other's messages are refused now, too
     ),
     "no hello": Case(
         reason=Reason.HELLO_FIRST,

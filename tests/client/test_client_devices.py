@@ -4,28 +4,18 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
-import torch
 
-from support.wire import RUN, welcome
+from support.wire import RUN, update_of, welcome
 from unstale.client import service
 from unstale.client.service import ClientProcess
-from unstale.client.worker import Failed, Trained
-from unstale.training.local import LocalUpdate
+from unstale.client.session import Made
+from unstale.client.worker import Failed, Ready, Settlement
 from unstale_proto.errors import Reason
 from unstale_proto.messages import Error, Message, Task, Update
 
 pytestmark = pytest.mark.network
 
 MODEL = [memoryview(bytes(8))]
-LOCAL = LocalUpdate(
-    vector_d=torch.ones(2),
-    kind="delta",
-    num_examples=3,
-    batch_examples=3,
-    steps=1,
-    loss=0.5,
-    learning_rate=0.1,
-)
 
 
 def task(task_id: int) -> Task:
@@ -63,8 +53,9 @@ class Hosted:
 
     def trained(self, duration_s: float) -> None:
         """The worker is done with the job that it was given last."""
-        made = Trained(job=self.jobs[-1], local=LOCAL, evaluation=None, duration_s=duration_s)
-        self.process._open(made)
+        job = self.jobs[-1]
+        made = Made(run_id=RUN, number=job.task.number, update=update_of(job.task), parcel=MODEL)
+        self.process._open(Ready(job=job, made=made, duration_s=duration_s))
 
     def at(self, now_s: float) -> list[Message]:
         """What it sends by then, but heartbeats."""
@@ -109,6 +100,7 @@ def test_a_newer_task_takes_the_place_of_one_that_its_device_is_not_done_with(ho
     hosted.trained(duration_s=5.0)
     hosted.now_s = 102.0
     hosted.receive(task(2), MODEL)
+    assert hosted.jobs[1] == Settlement(client_id=0, run_id=RUN, number=1, accepted=False)
     assert hosted.at(105.0) == []
     hosted.trained(duration_s=5.0)
     (update,) = hosted.at(107.0)

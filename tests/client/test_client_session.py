@@ -349,7 +349,9 @@ def test_another_run_knows_nothing_of_the_old_tasks() -> None:
     session = session_with_an_update_sent()
     session.unreachable()
     session.reachable(3.0)
-    assert session.received(welcome(run_id="2" * 32), [], 3.1) == []
+    assert session.received(welcome(run_id="2" * 32), [], 3.1) == [
+        Settle(run_id=RUN, number=0, accepted=False)
+    ]
     assert session.unacknowledged == 0
     assert len(session.received(task(1), MODEL, 3.2)) == 1  # task 1 of the new run is new
 

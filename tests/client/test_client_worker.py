@@ -18,10 +18,10 @@ from unstale.client.worker import (
     Durations,
     Failed,
     Job,
+    Ready,
     ReceivedModel,
     Result,
     Settlement,
-    Trained,
     Worker,
 )
 from unstale.config.workplace import Workplace
@@ -196,9 +196,9 @@ def test_the_payload_is_model_buffers_and_second_vector() -> None:
 def test_a_client_measures_the_model_when_its_task_asks_and_only_then() -> None:
     trainer = FakeTrainer()
     ((asked, not_asked), _) = done(trainer, job(1.0, 2.0, evaluate=True), job(3.0, 4.0, number=1))
-    assert isinstance(asked, Trained) and isinstance(not_asked, Trained)
-    assert asked.evaluation is not None
-    assert not_asked.evaluation is None
+    assert isinstance(asked, Ready) and isinstance(not_asked, Ready)
+    assert asked.made.update.evaluation is not None
+    assert not_asked.made.update.evaluation is None
     assert [told for told in trainer.told if told[0] == "evaluate"] == [("evaluate", 1, [1.0, 2.0], None)]
 
 
@@ -222,7 +222,7 @@ def test_a_result_says_how_long_its_task_takes_on_the_device_of_its_client(loss:
 
     ((plain,), _) = done(FakeTrainer(loss), job(1.0, 2.0, number=3))
     ((slow,), _) = done(FakeTrainer(loss), job(1.0, 2.0, number=3), durations=durations)
-    assert isinstance(plain, Trained | Failed) and isinstance(slow, Trained | Failed)
+    assert isinstance(plain, Ready | Failed) and isinstance(slow, Ready | Failed)
     assert (plain.duration_s, slow.duration_s) == (0.0, 100.0 + 30.0 + 11.0)
 
 

@@ -17,7 +17,13 @@ CORPUS = Path(__file__).parent / "corpus"
 TARGETS = tuple(sorted(path.stem for path in (Path(__file__).parent / "targets").glob("[a-z]*.py")))
 FOUND = Path(".fuzz")  # below the working directory: new inputs, and those that broke something
 NOT_INSTRUMENTED = ("unstale.coordinator.invariants",)
-INSTRUMENTED = ("unstale_proto", "unstale.server", "unstale.coordinator", "unstale.translate", "unstale.learner")
+INSTRUMENTED = (
+    "unstale_proto",
+    "unstale.server",
+    "unstale.coordinator",
+    "unstale.translate",
+    "unstale.learner",
+)
 MEMORY_MB_MAX = 2048  # of the process, most of which is PyTorch
 SECONDS_MAX = 10  # of one input, which takes less than a hundredth
 FACTS_MAX = 4096  # that are told apart, give or take a few that meet
@@ -25,7 +31,9 @@ FACTS_MAX = 4096  # that are told apart, give or take a few that meet
 
 def main(arguments: list[str]) -> int:
     if find_spec("atheris") is None:
-        say("atheris is not installed (it is made for Linux on x86-64): nothing is fuzzed, install the extra 'fuzz'")
+        say(
+            "atheris is not installed (it is made for Linux on x86-64): nothing is fuzzed, install the extra 'fuzz'"
+        )
         return 0
     if arguments and arguments[0] in TARGETS:
         fuzz(arguments[0], arguments[1:])
@@ -33,7 +41,11 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--seconds", type=int, default=60, help="for all targets together")
     parser.add_argument("--runs", type=int, help="inputs for each target, however long they take")
     told = parser.parse_args(arguments)
-    bound = f"-max_total_time={max(1, told.seconds // len(TARGETS))}" if told.runs is None else f"-runs={told.runs}"
+    bound = (
+        f"-max_total_time={max(1, told.seconds // len(TARGETS))}"
+        if told.runs is None
+        else f"-runs={told.runs}"
+    )
     return max(start(target, bound) for target in TARGETS)
 
 

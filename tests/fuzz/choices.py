@@ -17,19 +17,18 @@ class Choices:
     def are_over(self) -> bool:
         return self._at >= len(self._data)
 
-    def bytes(self, count: int) -> bytes:
+    def taken(self, count: int) -> bytes:
         """At most so many, as many as there are."""
-        taken = self._data[self._at : self._at + count]
-        self._at += len(taken)
-        return taken
+        start, self._at = self._at, min(self._at + count, len(self._data))
+        return self._data[start : self._at]
 
     def rest(self) -> bytes:
-        return self.bytes(len(self._data))
+        return self.taken(len(self._data))
 
     def number(self, below: int) -> int:
         """From 0 on."""
         width = max(1, ((below - 1).bit_length() + 7) // 8)
-        return int.from_bytes(self.bytes(width), "little") % below
+        return int.from_bytes(self.taken(width), "little") % below
 
     def of(self, options: Sequence[T]) -> T:
         return options[self.number(len(options))]

@@ -22,7 +22,11 @@ def extents(root: object) -> Iterator[tuple[str, int]]:
         if isinstance(value, CONTAINERS):
             yield path, len(value)
             inner = value.items() if isinstance(value, dict) else enumerate(value)
-            waiting.extend((f"{path}[{key!r}]", entry) for key, entry in inner if not isinstance(entry, str | bytes | int))
+            waiting.extend(
+                (f"{path}[{key!r}]", entry)
+                for key, entry in inner
+                if not isinstance(entry, str | bytes | int)
+            )
         elif type(value).__module__.startswith("unstale."):
             waiting.extend((f"{path}.{name}", attribute) for name, attribute in attributes(value))
 

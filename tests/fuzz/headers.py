@@ -91,7 +91,7 @@ def change(container: Any, choices: Choices) -> None:
         case 1 if isinstance(container, dict):
             container[choices.of(VALUES[len(ODD) :])] = inner
         case 2:
-            container[key] = choices.bytes(choices.number(12)).decode(errors="surrogateescape")
+            container[key] = choices.taken(choices.number(12)).decode(errors="surrogateescape")
         case 3:
             container[key] = choices.number(2**64)
         case 4:

@@ -15,25 +15,32 @@ import zmq
 
 from fuzz import headers
 from fuzz.choices import Choices
+from fuzz.journal import PlayedJournal
 from support.played import PlayedServer
 from unstale.coordinator import actions, events, hopeless, invariants
+from unstale.coordinator.machine import Coordinator
 from unstale.coordinator.settings import SelectorSettings, TriggerSettings
 from unstale.errors import UserError
 from unstale.metrics import catalogue
 from unstale.net import sockets
-from unstale.server.commands import ApplyCommand
+from unstale.server.commands import ApplyCommand, CheckpointCommand, Saved
 from unstale.server.exchange import StopNow
+from unstale.server.wire import Delivery
 from unstale_proto import limits
-from unstale_proto.messages import Error, Stop, Task
+from unstale_proto.errors import Reason
+from unstale_proto.messages import Ack, Error, Stop, Task, Welcome
 
 Note = Callable[[Hashable], None]
 Frames = tuple[bytes, ...]
 
 STEPS_MAX = 48
 ROUTES = 6
+TURN_GOES_ON = 208  # of 256 steps, those behind which nothing is said yet
 
 
-def setup(clients: int, trigger: TriggerSettings, selector: SelectorSettings | None = None, **told: Any) -> Any:
+def setup(
+    clients: int, trigger: TriggerSettings, selector: SelectorSettings | None = None, **told: Any
+) -> Any:
     return {"clients": clients, "trigger": trigger, "selector": selector, "rounds": 3, **told}
 
 
@@ -45,7 +52,9 @@ SETUPS: tuple[dict[str, Any], ...] = (
     setup(3, TriggerSettings(name="async"), once_a_cycle=True),
     setup(2, TriggerSettings(name="sync"), min_clients=1),
     setup(3, TriggerSettings(name="sync"), SelectorSettings(name="random", size=2), stale_rounds={0: 1}),
-    setup(3, TriggerSettings(name="k-sync", k=1), SelectorSettings(name="round-robin", size=2), min_clients=1),
+    setup(
+        3, TriggerSettings(name="k-sync", k=1), SelectorSettings(name="round-robin", size=2), min_clients=1
+    ),
     setup(3, TriggerSettings(name="deadline", wait_s=2.0), min_clients=1, stale_rounds={2: 2}),
     setup(3, TriggerSettings(name="buffered", k=3), SelectorSettings(name="random", size=1)),
 )
@@ -78,6 +87,18 @@ PAYLOADS: tuple[Frames, ...] = (
 )
 
 
+class PlayedFrame:
+    """A frame as it comes from a socket."""
+
+    def __init__(self, content: bytes, more: bool) -> None:
+        self.bytes = content
+        self.buffer = memoryview(content)
+        self.more = more
+
+    def __len__(self) -> int:
+        return len(self.bytes)
+
+
 class PlayedSocket:
     """One message, frame by frame, as a ROUTER socket gives it."""
 
@@ -86,7 +107,7 @@ class PlayedSocket:
 
     def recv(self, flags: int = 0, copy: bool = True) -> Any:
         frame = self._frames.pop()
-        return frame if copy else zmq.Frame(frame)
+        return frame if copy else PlayedFrame(frame, more=bool(self._frames))
 
     def getsockopt(self, option: int) -> int:
         assert option == zmq.RCVMORE
@@ -99,43 +120,69 @@ class Play:
     def __init__(self, choices: Choices, note: Note) -> None:
         self.choices = choices
         self.note = note
-        first = choices.number(256)
+        first, kind = choices.number(256), choices.number(256)
         self.starts_joined = first >= 64
-        self.clients = SETUPS[first % len(SETUPS)]["clients"]
         self.server = PlayedServer(**SETUPS[first % len(SETUPS)])
+        self.exchange = self.server.exchange
         self.coordinator = self.server.coordinator
+        self.clients = self.coordinator.settings.clients
+        self.journal = PlayedJournal() if kind & 1 else None
+        self.exchange._journal = self.exchange._recorder._journal = self.journal
+        if kind & 2:
+            self.guard_closely()
+        if kind & 4:
+            self.exchange._may_speak = lambda key, client_id: key == str(client_id)
         self.given: dict[int, actions.SendTask] = {}
         self.accepted: set[int] = set()
-        self.events = 0
+        self.events = self.events_checked = 0
         self.before: Hashable = None
         self.task_of: dict[bytes, Task] = {}  # that a connection has heard of last
+        self.shut_out: set[bytes] = set()  # connections whose last word from the server was an error
         self.beats = 0
-        self._handle = self.coordinator.handle
+        self.turn_goes_on = self.was_stopped = False
+        self._handle, self._send = self.coordinator.handle, self.server.wire.send
         self.coordinator.handle = self.handle  # type: ignore[method-assign]
+        self.server.wire.send = self.send  # type: ignore[method-assign]
         self.steps = (
             self.say_update, self.say_hello, self.say_heartbeat, self.compute, self.pass_time, self.say_error,
             self.say_changed, self.say_bytes, self.say_bye, self.trouble, self.stop,
         )  # fmt: skip
 
+    def guard_closely(self) -> None:
+        """So that a few messages are too many, and a few mistakes."""
+        guard = self.exchange._guard
+        guard._client_max, guard._stranger_max, guard._quarantine_after = 3.0, 2.0, 3
+
     @property
     def is_over(self) -> bool:
-        return self.server.exchange.over
+        return self.exchange.over
 
     def play(self) -> None:
         try:
             self.play_steps()
-        except UserError as error:  # so ends a run in which nobody makes updates that count
-            assert str(error) == hopeless.sentence(self.coordinator)
+            self.settle()
+        except UserError:
+            why = hopeless.sentence(self.coordinator)
+            assert why is not None, "a run is given up, and there is hope"
             self.note("hopeless")
+        else:
+            self.check_at_the_end()
 
     def play_steps(self) -> None:
         if self.starts_joined:
             for client_id in range(self.clients):
-                self.say(b"%d" % client_id, "hello", client_id=client_id, session=SESSIONS[client_id])
+                self.say_hello_on(b"%d" % client_id, client_id)
         for _ in range(STEPS_MAX):
             if self.choices.are_over or self.is_over:
                 break
-            self.steps[self.choices.number(256) % len(self.steps)]()
+            step = self.choices.number(256)
+            self.turn_goes_on = step >= TURN_GOES_ON
+            self.steps[step % len(self.steps)]()
+        self.turn_goes_on = False
+
+    def check_at_the_end(self) -> None:
+        if self.journal is not None and not self.was_stopped:
+            self.journal.check(self.coordinator, lambda: Coordinator(self.coordinator.settings))
 
     # --- what the coordinator is told ---
 
@@ -166,42 +213,63 @@ class Play:
         assert update.task_id not in self.accepted, f"{update} counts twice"
         self.accepted.add(update.task_id)
 
+    def send(self, route: bytes, header: bytes, frames: Sequence[Any] = ()) -> Delivery:
+        """As the wire does, looked at: a task and the news that an update counts were stored before."""
+        delivery = self._send(route, header, frames)
+        if delivery is Delivery.SENT:
+            message = self.server.wire.sent[route][-1][0]
+            self.note(("said", message.type))
+            if isinstance(message, Task | Ack) and self.journal is not None:
+                self.journal.check_said(message)
+        return delivery
+
     # --- what comes in ---
 
     def take_in(self, route: bytes, *frames: bytes) -> None:
-        """A message of these frames, and all that follows from it but time."""
-        exchange = self.server.exchange
-        events_before, sessions_before = self.events, self.sessions()
-        observed_before = len(self.server.observed)
+        """A message of these frames, and unless the turn goes on all that follows from it but time."""
+        observed_before, events_before = len(self.server.observed), self.events
+        sessions_before = self.sessions()
         received = sockets.receive(
-            PlayedSocket(route, *frames), routed=True, payload_bytes_max=exchange.payload_bytes_max
+            PlayedSocket(route, *frames), routed=True, payload_bytes_max=self.exchange.payload_bytes_max
         )
         assert received is not None
         _, header, payload = received
         kept_bytes = sum(len(frame) for frame in payload[:-1])
-        assert kept_bytes <= exchange.payload_bytes_max(route), "more is kept than the connection may send"
-        exchange.take_in(route, header, [frame.buffer for frame in payload])
-        observed = self.server.observed[observed_before:]
-        refused = [seen.labels[0] for seen in observed if seen.metric is catalogue.MESSAGES_REFUSED]
-        if refused:
-            assert self.events == events_before, f"refused for {refused}, and it changed something"
-        self.go_on()
+        assert kept_bytes <= self.exchange.payload_bytes_max(route), "more is kept than may be sent"
+        self.exchange.take_in(route, header, [frame.buffer for frame in payload], key=key_of(route))
+        refused = [
+            seen.labels[0]
+            for seen in self.server.observed[observed_before:]
+            if seen.metric is catalogue.MESSAGES_REFUSED
+        ]
         heard = self.hear()
-        reachable = route not in self.server.wire.gone and route not in self.server.wire.full
-        if refused and reachable:
-            assert self.sessions() == sessions_before
-            answers = [message for message in heard.get(route, ()) if isinstance(message, Error)]
-            was_error = not answers and b"error" in header
-            assert was_error or [answer.reason for answer in answers] == refused
-        self.note(("refused", *refused))
+        if refused:
+            self.note(("refused", *refused))
+            assert self.events == events_before, f"refused for {refused}, and it changed something"
+            if route not in self.server.wire.gone and route not in self.server.wire.full:
+                assert self.sessions() == sessions_before
+                self.check_answered(header, refused, heard.get(route, []))
+        self.settle()
 
-    def go_on(self, seconds: float = 0.0) -> None:
-        """Time passes. What is due happens, and the state is whole."""
+    def check_answered(self, header: bytes, refused: list[str], heard: list[Any]) -> None:
+        """A refusal is answered with its reason, but for errors and for what comes too fast."""
+        answers = [message.reason for message in heard if isinstance(message, Error)]
+        unanswered = refused == [Reason.RATE_LIMITED] or b"error" in header
+        assert answers == refused or (unanswered and not answers), (refused, heard)
+
+    def settle(self, seconds: float = 0.0) -> None:
+        """The turn ends, unless it goes on: what is due happens, and the state is whole."""
+        if self.turn_goes_on:
+            self.server.now_s += seconds
+            return
         if not self.is_over:
             self.server.pass_time(seconds)
-        invariants.check(self.coordinator)
-        staging = self.server.exchange._staging
-        kept = sum(len(block.handles) for block in staging._waiting)
+        self.hear()
+        assert not self.exchange._out.held
+        if self.events != self.events_checked:
+            invariants.check(self.coordinator)
+            self.events_checked = self.events
+        kept = sum(len(block.handles) for block in self.exchange._out._staging._waiting)
         assert kept == len(self.coordinator.pending), f"{kept} rows, {len(self.coordinator.pending)} updates"
         assert self.coordinator.accepted == len(self.accepted)
 
@@ -211,16 +279,19 @@ class Play:
         self.server.wire.sent.clear()
         for route, messages in heard.items():
             for message in messages:
-                self.note(("said", message.type))
                 if isinstance(message, Task):
                     assert message.task_id in self.given
                     self.task_of[route] = message
+                elif isinstance(message, Error):
+                    self.shut_out.add(route)
+                elif isinstance(message, Welcome):
+                    self.shut_out.discard(route)
                 elif isinstance(message, Stop):
                     self.note(("stop", message.reason))
         return heard
 
     def sessions(self) -> tuple[Any, ...]:
-        sessions = self.server.exchange._sessions
+        sessions = self.exchange._sessions
         return dict(sessions._route_of), dict(sessions._client_of), dict(sessions._token_of)
 
     def route(self) -> bytes:
@@ -228,6 +299,9 @@ class Play:
 
     def say(self, route: bytes, type_: str, frames: Frames = (), **fields: Any) -> None:
         self.take_in(route, msgpack.packb({"protocol": 1, "type": type_, **fields}), *frames)
+
+    def say_hello_on(self, route: bytes, client_id: int) -> None:
+        self.say(route, "hello", client_id=client_id, session=f"{client_id:032x}")
 
     # --- the steps ---
 
@@ -245,7 +319,7 @@ class Play:
             fields["evaluation"] = {"accuracy": 0.5, "loss": 1.0, "examples": 3}
         frames = PAYLOADS[payload] if payload < len(PAYLOADS) else PAYLOADS[0]
         if payload == len(PAYLOADS):
-            frames = (self.choices.bytes(8),)
+            frames = (self.choices.taken(8),)
         if wrong >= 48:
             self.take_in(route, headers.changed(fields, self.choices), *frames)
             return
@@ -299,29 +373,40 @@ class Play:
     def say_bytes(self) -> None:
         """No frame at all behind the route, or a few of any bytes."""
         route = self.route()
-        self.take_in(route, *(self.choices.bytes(self.choices.number(24)) for _ in range(self.choices.number(4))))
+        self.take_in(
+            route, *(self.choices.taken(self.choices.number(24)) for _ in range(self.choices.number(4)))
+        )
 
     def say_bye(self) -> None:
         self.say(self.route(), "bye", reason="x" * self.choices.number(4))
 
     def compute(self) -> None:
         """Everything that was commanded is done. What a round is made of can be aggregated."""
-        for command in self.server.commands:
+        while self.server.commands:
+            command = self.server.commands.pop(0)
             if isinstance(command, ApplyCommand):
                 rows_KD = command.round.matrix_KD
                 assert torch.isfinite(rows_KD).all() and rows_KD.any(dim=1).all(), rows_KD
                 assert len(rows_KD) == len(command.updates)
                 assert all(update.staleness >= 0 for update in command.updates)
-        self.server.compute()
-        self.go_on()
-        self.hear()
+            if isinstance(command, CheckpointCommand):
+                self.exchange.open(
+                    Saved(version=command.version, seq=command.seq, file="", size_bytes=0, checkpoint_s=0.0)
+                )
+            else:
+                result = self.server._result(command)
+                if result is not None:
+                    self.exchange.open(result)
+            self.settle()
 
     def pass_time(self) -> None:
-        self.go_on(self.choices.of(PAUSES_S))
-        self.hear()
+        self.settle(self.choices.of(PAUSES_S))
 
     def trouble(self) -> None:
-        """Nothing can be sent to a connection any more, or now it can."""
+        """Nothing can be sent to a connection any more, or now it can; the disk is full, or no longer."""
+        if self.journal is not None and self.choices.number(2):
+            self.journal.is_full = not self.journal.is_full
+            return
         route, wire = self.route(), self.server.wire
         wire.gone.discard(route)
         wire.full.discard(route)
@@ -332,9 +417,14 @@ class Play:
     def stop(self) -> None:
         """The operator has had enough: once in a while, or runs would be short."""
         if self.choices.number(8) == 7:
-            self.server.exchange.open(StopNow())
-            self.go_on()
-            self.hear()
+            self.was_stopped = True
+            self.exchange.open(StopNow())
+            self.settle()
+
+
+def key_of(route: bytes) -> str:
+    """The key that a connection proved to have: of the client whose number it ends with."""
+    return route[-1:].decode()
 
 
 def update_fields(task: Task | None) -> dict[str, Any]:

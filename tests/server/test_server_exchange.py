@@ -199,6 +199,7 @@ def test_an_operator_who_stops_the_run_stops_the_clients() -> None:
     client = server.client(0)
     client.task()
     server.exchange.open(StopNow())
+    server.exchange.settle()
     assert client.hear(Stop).reason == "shutdown"
 
 

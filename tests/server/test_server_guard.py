@@ -329,3 +329,15 @@ def test_a_hello_for_another_client_is_blamed_on_who_says_it() -> None:
     thief.say(Hello(client_id=1, session="a" * 32))
     assert reasons(thief.hears()) == [Reason.NOT_THE_OWNER, Reason.QUARANTINED]
     assert greets(server.exchange._guard, server.now_s, 1) is None  # the victim may come
+
+
+def test_a_connection_whose_key_was_revoked_does_not_discredit_the_client() -> None:
+    server = guarded(Guard(quarantine_after=1))
+    client = server.client(0)
+    client.task()
+    server.exchange._may_speak = lambda *_: False
+    client.beat()
+    server.exchange._may_speak = lambda *_: True
+    server.client(0, b"with the new key").join(session="b" * 32)
+    assert counted(server, catalogue.QUARANTINES) == 0
+    assert server.coordinator.is_active(0)

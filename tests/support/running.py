@@ -96,7 +96,7 @@ class RunningServer:
             "outstanding": coordinator.membership.outstanding,
             "clients": coordinator.clients_by_state,
             "tasks_given": coordinator.tasks_given,
-            "staged": sum(len(block.handles) for block in self.server._exchange._staging._waiting),
+            "staged": sum(len(block.handles) for block in self.server._run.staging._waiting),
         }
 
     def _run(self) -> None:

@@ -13,7 +13,7 @@ from typer.core import TyperGroup
 from typer.main import get_command
 
 from unstale import __version__
-from unstale.cli import config, data, partition, scenario
+from unstale.cli import config, data, keys, partition, scenario
 from unstale.cli.client import client
 from unstale.cli.conformance import conformance
 from unstale.cli.demo import demo
@@ -67,6 +67,7 @@ app.command()(policies)
 app.command()(conformance)
 app.add_typer(config.app, name="config", cls=_Commands)
 app.add_typer(data.app, name="data", cls=_Commands)
+app.add_typer(keys.app, name="keys", cls=_Commands)
 app.add_typer(partition.app, name="partition", cls=_Commands)
 app.add_typer(scenario.app, name="scenario", cls=_Commands)
 

@@ -2,9 +2,11 @@
 
 import queue
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import isfinite
+
+from torch import Tensor
 
 from unstale import flat, translate
 from unstale.client.outbox import Outbox
@@ -191,28 +193,25 @@ class Worker:
         return Ready(job=job, made=made, duration_s=trained.duration_s)
 
     def _settle(self, settlement: Settlement) -> None:
-        client_id, run_id, number = settlement.client_id, settlement.run_id, settlement.number
-        workplace = self._workplace if run_id == self._run_id else None
-        trainer = None if workplace is None else workplace.trainer
-        changed = False
-        if trainer is not None and settlement.accepted:
-            changed = trainer.keep(client_id, number)
-        elif trainer is not None:
-            trainer.drop(client_id, number)
-        if self._outbox is None:
-            return
-        if trainer is not None and changed:
-            self._outbox.keep(client_id, run_id, number, trainer.kept(client_id))
-        elif (
-            trainer is None
-            and settlement.accepted
-            and self._outbox.waits_for_state(client_id, run_id, number)
-        ):
+        client_id, number = settlement.client_id, settlement.number
+        of = (client_id, settlement.run_id, number)
+        outbox = self._outbox
+        kept: Mapping[str, Tensor] | None = None
+        if self._workplace is not None and settlement.run_id == self._run_id:
+            trainer = self._workplace.trainer
+            if not settlement.accepted:
+                trainer.drop(client_id, number)
+            elif trainer.keep(client_id, number):
+                kept = trainer.kept(client_id)
+        elif outbox is not None and settlement.accepted and outbox.waits_for_state(*of):
             self._early.append(
                 settlement
-            )  # there is nobody yet who could keep it; until then it waits on disk
-        else:
-            self._outbox.let_go(client_id, run_id, number)
+            )  # nobody is there yet who could keep it; until then it waits on disk
+            return
+        if outbox is not None and kept is not None:
+            outbox.keep(*of, kept)
+        elif outbox is not None:
+            outbox.let_go(*of)
 
     def _workplace_for(self, welcome: Welcome) -> Workplace:
         if self._workplace is None or welcome.run_id != self._run_id:

@@ -1,6 +1,6 @@
 """What the injector decides, without a socket or a clock: which message goes on, when, and as what. Pure.
 
-    take_in(connection, direction, header, cargo, at_s)   a message came
+    take_in(connection, direction, header, cargo, at_s)   a message came, perhaps with the key of who sent it
     closed(connection)                                    a connection is gone
     change(toxics), let_go(at_s)                          what the operator wants
     release(at_s) -> [Forward | Cut | Close, ...]         what is to be done by now, in order
@@ -11,7 +11,7 @@ its order.
 """
 
 from collections import Counter, OrderedDict
-from collections.abc import Hashable, Sequence, Sized
+from collections.abc import Callable, Hashable, Sequence, Sized
 from dataclasses import dataclass, field, replace
 from heapq import heapify, heappop, heappush
 from typing import Any, cast
@@ -116,11 +116,22 @@ class _Client:
 
 class Core:
     """passage: what messages pass through. clients: of the run; ids run below it. started_s: when the scenario began,
-    by the clock of every at_s. bytes_max: in flight, for `is_full`.
+    by the clock of every at_s. bytes_max: in flight, for `is_full`. may_speak: whether the owner of a public key may
+    say that it is a client; None for a link without keys. refused: messages that were not for their senders to say.
     """
 
-    def __init__(self, passage: Passage, *, clients: int, started_s: float, bytes_max: int) -> None:
+    def __init__(
+        self,
+        passage: Passage,
+        *,
+        clients: int,
+        started_s: float,
+        bytes_max: int,
+        may_speak: Callable[[str | None, int], bool] | None = None,
+    ) -> None:
         self.passage = passage
+        self.refused = 0
+        self._may_speak = may_speak
         self.in_flight_messages = 0
         self.in_flight_bytes = 0
         self._clients_max = clients
@@ -131,7 +142,7 @@ class Core:
         self._clients: dict[int, _Client] = {}
         self._queue: list[tuple[float, int, _Held]] = []
         self._sequence = 0
-        self._at_once: list[Cut | Close] = []
+        self._at_once: list[Output] = []
 
     # ------------------------------------------------------------------------------------------------ what can be asked
 
@@ -170,9 +181,18 @@ class Core:
     # -------------------------------------------------------------------------------------------------- what happened
 
     def take_in(
-        self, connection: Connection, direction: Direction, header: bytes, cargo: Cargo, at_s: float
+        self,
+        connection: Connection,
+        direction: Direction,
+        header: bytes,
+        cargo: Cargo,
+        at_s: float,
+        key: str | None = None,
     ) -> None:
-        """A message came: from the client where direction is up, from the server where it is down."""
+        """A message came: from the client where direction is up, from the server where it is down.
+
+        key: public key of the client, as its handshake proved it; None in plain text.
+        """
         line = self._lines.get(connection)
         if line is None:
             line = self._lines[connection] = _Line(connection, at_s)
@@ -181,6 +201,9 @@ class Core:
         if line.is_cut:
             return
         glance = codec.peek(header)
+        if direction is Direction.UP and not self._is_owner(line, glance, key):
+            self._refuse(line, at_s)
+            return
         if glance is not None:
             if glance.type == "hello" and direction is Direction.UP:
                 self._admit(line, glance, at_s)
@@ -242,6 +265,25 @@ class Core:
         return outputs
 
     # --------------------------------------------------------------------------------------------- clients and numbers
+
+    def _is_owner(self, line: _Line, glance: codec.Glance | None, key: str | None) -> bool:
+        """Whether a message is for its sender to say. The server can no longer tell: it sees the injector's key."""
+        if self._may_speak is None:
+            return True
+        if glance is not None and glance.type == "hello":
+            return glance.client_id is not None and self._may_speak(key, glance.client_id)
+        return line.client_id is None or self._may_speak(key, line.client_id)
+
+    def _refuse(self, line: _Line, at_s: float) -> None:
+        """Nothing goes on of it or after it on this connection, and the server finds that the client is gone."""
+        self.refused += 1
+        reason = Reason.NOT_THE_OWNER
+        error = codec.encode(
+            Error(reason=reason, message="the key of this connection does not own that client")
+        )
+        self._at_once.append(Forward(line.connection, Direction.DOWN, error, (), at_s, at_s))
+        self.closed(line.connection)
+        self._at_once.append(Close(line.connection))
 
     def _admit(self, line: _Line, hello: codec.Glance, at_s: float) -> None:
         """From here on a connection speaks for the client that said hello, or is cut when that comes too early."""

@@ -18,8 +18,8 @@ Family = CounterMetricFamily | GaugeMetricFamily | HistogramMetricFamily
 class Numbers:
     """How the injector stands. touched: by toxic that applies now, faults: by type of toxic, since the start; pieces of
     the stream where the toxic is on the tcp layer. up, down: messages that went on. overflowed: lost because the server
-    took none for too long. refused: for want of the right key, by reason. delays: by bucket of the catalogue, the last one
-    for more. delay_s: all of them together.
+    took none for too long. refused: for want of the right key, by reason. delays: by bucket of the catalogue, the last
+    one for more. delay_s: all of them together.
     """
 
     scenario_s: float
@@ -85,22 +85,14 @@ class Scrape(Collector):
         yield HistogramMetricFamily(
             delay.name, delay.help, buckets=list(zip(bounds, counts, strict=True)), sum_value=numbers.delay_s
         )
-        faults = CounterMetricFamily(
-            catalogue.INJECTED_FAULTS.name,
-            catalogue.INJECTED_FAULTS.help,
-            labels=catalogue.INJECTED_FAULTS.labels,
-        )
-        for type_, count in sorted(numbers.faults.items()):
-            faults.add_metric([type_], count)
-        yield faults
-        refused = CounterMetricFamily(
-            catalogue.INJECTOR_REFUSED.name,
-            catalogue.INJECTOR_REFUSED.help,
-            labels=catalogue.INJECTOR_REFUSED.labels,
-        )
-        for reason, count in sorted(numbers.refused.items()):
-            refused.add_metric([reason], count)
-        yield refused
+        for counter, by_label in (
+            (catalogue.INJECTED_FAULTS, numbers.faults),
+            (catalogue.INJECTOR_REFUSED, numbers.refused),
+        ):
+            family = CounterMetricFamily(counter.name, counter.help, labels=counter.labels)
+            for label, count in sorted(by_label.items()):
+                family.add_metric([label], count)
+            yield family
         for metric, value in (
             (catalogue.INJECTOR_MESSAGES_IN_FLIGHT, numbers.in_flight_messages),
             (catalogue.INJECTOR_BYTES_IN_FLIGHT, numbers.in_flight_bytes),

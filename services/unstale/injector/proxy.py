@@ -9,7 +9,7 @@ import os
 import selectors
 import socket as plain
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,8 +22,11 @@ from unstale.injector.inventory import Inventory
 from unstale.injector.numbers import Numbers, Tally
 from unstale.injector.relay import WAIT_S_MAX, Relay
 from unstale.net.clock import now_s
+from unstale.net.gate import Gate
+from unstale.net.handshakes import Handshakes
 from unstale.net.mailbox import Mailbox
 from unstale.toxics.flight import Direction
+from unstale_proto.errors import Reason
 
 log = logging.getLogger("unstale.injector")
 
@@ -55,14 +58,18 @@ class _Back:
 class Proxy:
     """Turns until it is told to stop.
 
-    front: bound. connections_max: beyond so many, what comes on further ones is dropped. patience_s: give up when the
-    server cannot be reached for so long at the start.
+    front: bound. gate: before it. refused: handshakes that it refused, by reason, counted elsewhere. probe: connects to
+    the server, to find out whether it is there. connections_max: beyond so many, what comes on further ones is dropped.
+    patience_s: give up when the server cannot be reached for so long at the start.
     """
 
     def __init__(
         self,
         front: zmq.Socket[bytes],
         *,
+        gate: Gate,
+        refused: Mapping[str, int],
+        probe: Handshakes,
         core: Core,
         inventory: Inventory,
         mailbox: Mailbox[Letter],
@@ -75,6 +82,8 @@ class Proxy:
         patience_s: float | None,
     ) -> None:
         self._front = front
+        self._gate = gate
+        self._refused = refused
         self._core = core
         self.inventory = inventory
         self._mailbox = mailbox
@@ -99,8 +108,9 @@ class Proxy:
         # A ZeroMQ socket tells only of changes. Whatever was used since it was last looked at is looked at again.
         self._eager: dict[Callable[[], None], None] = {}
         self._stalled: dict[Callable[[], None], None] = {}
-        self._probe: zmq.Socket[bytes] | None = connect()
-        self._selector.register(self._probe.FD, selectors.EVENT_READ, self._look_for_the_server)
+        self._probe: Handshakes | None = probe
+        for one in (probe.socket, probe.monitor):
+            self._selector.register(one.FD, selectors.EVENT_READ, self._look_for_the_server)
         self._eager[self._look_for_the_server] = None
 
     def run(self) -> Numbers:
@@ -113,8 +123,7 @@ class Proxy:
         """Let go of every connection to the server."""
         for route in list(self._backs):
             self._close(route)
-        if self._probe is not None:
-            self._probe.close(linger=0)
+        self._close_probe()
         self._selector.close()
         for letter in self._mailbox.drain():
             if isinstance(letter, Errand):
@@ -138,6 +147,7 @@ class Proxy:
             overflowed=self._tally.overflowed,
             touched={one.toxic.name: self._touched(one.toxic.name) for one in applied},
             faults=dict(self._tally.faults),
+            refused={**self._refused, Reason.NOT_THE_OWNER.value: self._core.refused},
             delays=tuple(self._tally.delays),
             delay_s=self._tally.delay_s,
         )
@@ -217,10 +227,20 @@ class Proxy:
     # --- the server, before the first message ---
 
     def _look_for_the_server(self) -> None:
-        if self._probe is not None and _events(self._probe) & POLLOUT:
-            self._selector.unregister(self._probe.FD)
-            self._probe.close(linger=0)
-            self._probe = None
+        """Raises UserError when it is there and lets nobody in."""
+        if self._probe is None:
+            return
+        self._probe.check()
+        if _events(self._probe.socket) & POLLOUT:
+            self._close_probe()
+
+    def _close_probe(self) -> None:
+        probe, self._probe = self._probe, None
+        if probe is not None:
+            self._selector.unregister(probe.socket.FD)
+            self._selector.unregister(probe.monitor.FD)
+            probe.close()
+            probe.socket.close(linger=0)
 
     def _mention_silence(self, at_s: float) -> None:
         silence_s = at_s - self._started_s
@@ -251,7 +271,8 @@ class Proxy:
 
     def _take_in(self, route_frame: zmq.Frame, header: zmq.Frame, cargo: list[zmq.Frame]) -> None:
         route = route_frame.bytes
-        self._core.take_in(route, Direction.UP, header.bytes, cargo, now_s())
+        key = self._gate.key_of(route_frame)
+        self._core.take_in(route, Direction.UP, header.bytes, cargo, now_s(), key)
         if self._relay is not None and route not in self._ports:
             client_id, port = self._core.client_of(route), _port_behind(route_frame)
             if client_id is not None and port is not None:

@@ -5,6 +5,7 @@ http: control and scrapes.
 """
 
 import threading
+from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -21,8 +22,10 @@ from unstale.injector.inventory import Inventory
 from unstale.injector.numbers import Numbers
 from unstale.injector.proxy import Proxy
 from unstale.injector.relay import Relay
-from unstale.net import files, sockets
+from unstale.net import files, keys, sockets
 from unstale.net.clock import now_s
+from unstale.net.gate import Gate
+from unstale.net.handshakes import Handshakes
 from unstale.net.mailbox import Mailbox
 from unstale.toxics.disconnect import Disconnect
 from unstale.toxics.passage import Applied, Passage
@@ -43,6 +46,15 @@ class Injector:
     def __init__(self, settings: Settings) -> None:
         sockets.require_libzmq()
         own = settings.injector
+        own.check_link()
+        refused: Counter[str] = Counter()
+        self._gate = gate = Gate(
+            own.keys,
+            keys.INJECTOR,
+            "injector.keys",
+            refused=lambda reason: refused.update((reason,)),
+            on_crash=lambda error: self._mailbox.post(error),
+        )
         clients = population(settings)
         toxics = conditions(settings, of=clients).toxics
         relays = own.tcp or any(map(_needs_relay, toxics))
@@ -62,7 +74,9 @@ class Injector:
         self._context.set(zmq.MAX_SOCKETS, max(1023, connections_max + 16))
         times = {"heartbeat_s": settings.server.heartbeat_s, "linger_s": settings.server.linger_s}
         self._front = sockets.router(self._context, **times)
+        dealer = partial(sockets.dealer, self._context, **times, identity=gate.identity)
         try:
+            gate.guard(self._context, self._front)
             self.address = sockets.bind(
                 self._front, INNER_ADDRESS if relays else own.address, key="injector.address"
             )
@@ -79,16 +93,20 @@ class Injector:
                 self.address = self._relay.address
             self._proxy = proxy = Proxy(
                 self._front,
+                gate=gate,
+                refused=refused,
+                probe=_probe(dealer, own.upstream, gate.identity),
                 core=Core(
                     Passage(inventory.of_messages, settings.seed),
                     clients=settings.clients,
                     started_s=started_s,
                     bytes_max=own.in_flight_bytes_max,
+                    may_speak=None if gate.identity is None else gate.may_speak,
                 ),
                 inventory=inventory,
                 mailbox=self._mailbox,
                 relay=self._relay,
-                connect=partial(_connected, self._context, own.upstream, times),
+                connect=partial(_connected, dealer, own.upstream),
                 upstream=own.upstream,
                 started_s=started_s,
                 connections_max=connections_max,
@@ -143,6 +161,7 @@ class Injector:
             self._relay.close()
         if self._proxy is not None:
             self._proxy.close()
+        self._gate.close()
         self._front.close()
         self._context.term()
         self._mailbox.close()
@@ -152,14 +171,27 @@ def _needs_relay(applied: Applied) -> bool:
     return applied.toxic.below_messages or isinstance(applied.toxic, Disconnect)
 
 
-def _connected(
-    context: zmq.Context[zmq.Socket[bytes]], upstream: str, times: dict[str, float]
-) -> zmq.Socket[bytes]:
+def _connected(dealer: Callable[[], zmq.Socket[bytes]], upstream: str) -> zmq.Socket[bytes]:
     """A new connection to the server, which need not be there yet."""
-    socket = sockets.dealer(context, heartbeat_s=times["heartbeat_s"], linger_s=times["linger_s"])
+    socket = dealer()
     try:
         sockets.connect(socket, upstream, key="injector.upstream")
     except UserError:
         socket.close()
         raise
     return socket
+
+
+def _probe(
+    dealer: Callable[[], zmq.Socket[bytes]], upstream: str, identity: keys.Identity | None
+) -> Handshakes:
+    """A connection that finds out whether the server is there, and lets us in."""
+    public = None if identity is None else identity.public
+    probe = Handshakes(dealer(), upstream, public, ("injector.keys", "injector.keys"))
+    try:
+        sockets.connect(probe.socket, upstream, key="injector.upstream")
+    except UserError:
+        probe.close()
+        probe.socket.close()
+        raise
+    return probe

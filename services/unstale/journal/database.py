@@ -118,7 +118,7 @@ class Database:
 
     def meta(self, key: str) -> str | None:
         """A fact about the run, None when it was never said."""
-        return next((value for (value,) in self._rows("SELECT value FROM meta WHERE key = ?", key)), None)
+        return next((value for _, value in self._select(stored.META, "WHERE key = ?", key)), None)
 
     def started_s(self) -> float | None:
         """When the first task was given, None before."""
@@ -137,17 +137,15 @@ class Database:
 
     def events_after(self, seq: int) -> Iterator[EventRow]:
         """Every event behind that one, in order. Raises DamagedError where one is missing or is not what it was."""
-        for values in self._rows(f"{stored.EVENTS.select} WHERE seq > ? ORDER BY seq", seq):
+        for row in map(stored.event, self._select(stored.EVENTS, "WHERE seq > ? ORDER BY seq", seq)):
             seq += 1
-            if values[0] != seq:
+            if row.seq != seq:
                 raise self._damaged(f"event {seq} is missing")
-            with self._checked():
-                row = stored.event(values)
             yield row
 
     def tasks(self) -> Iterator[TaskRow]:
         """Every task, in order of their ids."""
-        return map(stored.task, self._rows(f"{stored.TASKS.select} ORDER BY task_id"))
+        return map(stored.task, self._select(stored.TASKS, "ORDER BY task_id"))
 
     def updates_after(self, seq: int) -> Iterator[UpdateRow]:
         """Every update whose event is behind that one, rejected ones too, in order."""
@@ -167,20 +165,16 @@ class Database:
 
     def rounds(self, after: int = 0) -> Iterator[RoundRow]:
         """Every round that made a version greater than `after`, in order."""
-        members = f"{stored.MEMBERS.select} WHERE handle IS NOT NULL AND round = ? ORDER BY position"
-        query = f"{stored.ROUNDS.select} WHERE version > ? ORDER BY version"
-        for values in self._rows(query, after):
-            yield stored.round_(values, tuple(map(stored.member, self._rows(members, values[0]))))
+        for values in self._select(stored.ROUNDS, "WHERE version > ? ORDER BY version", after):
+            yield stored.round_(values, tuple(map(stored.member, self._rows(stored.MEMBERS, values[0]))))
 
     def evaluations(self) -> Iterator[EvaluationRow]:
         """Every measurement, in order of versions."""
-        query = f"{stored.EVALUATIONS.select} ORDER BY version"
-        return map(stored.evaluation, self._rows(query))
+        return map(stored.evaluation, self._select(stored.EVALUATIONS, "ORDER BY version"))
 
     def checkpoints(self) -> list[CheckpointRow]:
         """Every checkpoint that was not forgotten, the newest first."""
-        query = f"{stored.CHECKPOINTS.select} ORDER BY version DESC"
-        return list(map(stored.checkpoint, self._rows(query)))
+        return list(map(stored.checkpoint, self._select(stored.CHECKPOINTS, "ORDER BY version DESC")))
 
     def segment_ends(self) -> dict[int, int]:
         """Where the last row of each segment ends, for `Segments.cut`."""
@@ -263,7 +257,7 @@ class Database:
                 raise
 
     def _insert(self, table: Table, values: Iterable[Values], *, replace: bool = False) -> None:
-        self._connection.executemany(table.insert(replace=replace), values)
+        self._connection.executemany(table.insert(replace=replace), map(table.sealed, values))
 
     def _join(self, row: RoundRow) -> None:
         """Note which updates a round was made of."""
@@ -283,23 +277,21 @@ class Database:
             while rows := cursor.fetchmany(READ_ROWS):
                 yield from rows
 
+    def _select(self, table: Table, which: str, *values: int | str) -> Iterator[Values]:
+        """Rows of a table, each found to be what was stored."""
+        for found in self._rows(f"{table.select} {which}", *values):
+            try:
+                yield table.opened(found)
+            except stored.ChangedRowError as error:
+                raise self._damaged(str(error)) from None
+
     def _updates(self, which: str, *values: int) -> Iterator[UpdateRow]:
-        for found in self._rows(f"{stored.UPDATES.select} {which}", *values):
-            with self._checked():
-                row = stored.update(found)
-            yield row
+        return map(stored.update, self._select(stored.UPDATES, which, *values))
 
     def _damaged(self, what: str) -> DamagedError:
         return DamagedError(
             f"{self.path} is damaged ({what}); put it back from a copy, or start anew in another --run directory"
         )
-
-    @contextmanager
-    def _checked(self) -> Iterator[None]:
-        try:
-            yield
-        except stored.ChangedRowError as error:
-            raise self._damaged(str(error)) from None
 
     @contextmanager
     def _reported(self, doing: str) -> Iterator[None]:

@@ -29,6 +29,8 @@ class Newest:
         except OSError as error:
             if not (read_only and isinstance(error, FileNotFoundError)):
                 raise trouble("open", path, error) from None
+        if not read_only and os.fstat(self._file).st_size == 0:
+            self.set(0)  # takes its room on the disk now
 
     def get(self) -> int:
         """The number, 0 when none was ever set. Raises DamagedError."""

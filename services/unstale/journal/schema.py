@@ -4,7 +4,11 @@ FORMAT = 1
 APPLICATION = 0x756E7374  # "unst", which tells our databases from others
 
 SCHEMA = """
-CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT;
+CREATE TABLE meta (
+  key TEXT PRIMARY KEY,
+  value TEXT NOT NULL,
+  row_checksum INTEGER NOT NULL  -- here and below: xxh3_64 of the row, as a signed number
+) STRICT;
 
 CREATE TABLE events (
   seq INTEGER PRIMARY KEY,
@@ -19,7 +23,8 @@ CREATE TABLE tasks (
   client_id INTEGER NOT NULL,
   number INTEGER NOT NULL,
   version INTEGER NOT NULL,
-  at_s REAL NOT NULL
+  at_s REAL NOT NULL,
+  row_checksum INTEGER NOT NULL
 ) STRICT;
 
 CREATE TABLE updates (
@@ -35,11 +40,11 @@ CREATE TABLE updates (
   loss ANY NOT NULL,  -- a REAL column forgets the sign of zero
   local_rate REAL NOT NULL,
   handle INTEGER UNIQUE,
-  segment INTEGER,  -- null when the segment is deleted, because a checkpoint covers it
-  offset INTEGER,
   size_bytes INTEGER,
-  checksum INTEGER,  -- xxh3_64 of the row, as a signed number
-  row_checksum INTEGER NOT NULL,  -- of the columns above from seq to local_rate, handle and checksum
+  checksum INTEGER,  -- xxh3_64 of the bytes of the update, as a signed number
+  row_checksum INTEGER NOT NULL,  -- of the columns above
+  segment INTEGER,  -- null when it is deleted, because checkpoints cover it
+  offset INTEGER,  -- in the segment, bytes
   round INTEGER REFERENCES rounds (version),
   position INTEGER,  -- in the round, from 0
   staleness INTEGER,
@@ -59,7 +64,8 @@ CREATE TABLE rounds (
   learning_rate REAL NOT NULL,
   rate_factor ANY,
   overflowed INTEGER NOT NULL,
-  digest TEXT NOT NULL
+  digest TEXT NOT NULL,
+  row_checksum INTEGER NOT NULL
 ) STRICT;
 
 CREATE TABLE evaluations (
@@ -68,7 +74,8 @@ CREATE TABLE evaluations (
   accuracy ANY,
   loss ANY,  -- null for what is not a number
   class_accuracy TEXT NOT NULL,  -- JSON, by class
-  evaluate_s REAL NOT NULL
+  evaluate_s REAL NOT NULL,
+  row_checksum INTEGER NOT NULL
 ) STRICT;
 
 CREATE TABLE checkpoints (
@@ -76,7 +83,8 @@ CREATE TABLE checkpoints (
   seq INTEGER NOT NULL,
   file TEXT NOT NULL,
   size_bytes INTEGER NOT NULL,
-  at_s REAL NOT NULL
+  at_s REAL NOT NULL,
+  row_checksum INTEGER NOT NULL
 ) STRICT;
 
 CREATE VIEW conservation AS

@@ -1,7 +1,7 @@
 """Records as rows of SQLite's tables, and back. Pure.
 
-What a crash must not change without a sign carries a checksum: SQLite has none of its own. Rounds do without, because
-their digest is compared when they are computed again.
+Every row carries a checksum, because SQLite has none of its own. It is taken of the values as SQLite gives them
+back: no NaN, which it keeps as null, and in columns of type REAL no integers and no negative zero.
 """
 
 import json
@@ -26,76 +26,100 @@ from unstale.journal.rows import (
 Values = tuple[Any, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Table:
-    """A table, and columns of it in the order that the values have here."""
-
-    name: str
-    columns: str
-
-    @property
-    def select(self) -> str:
-        return " ".join(("SELECT", self.columns, "FROM", self.name))
-
-    def insert(self, *, replace: bool) -> str:
-        """replace: a row with the same key gives way."""
-        insert = "INSERT OR REPLACE INTO" if replace else "INSERT INTO"
-        places = ", ".join("?" * (self.columns.count(",") + 1))
-        return f"{insert} {self.name} ({self.columns}) VALUES ({places})"
-
-
-META = Table("meta", "key, value")
-EVENTS = Table("events", "seq, at_s, kind, fields, row_checksum")
-TASKS = Table("tasks", "task_id, client_id, number, version, at_s")
-UPDATES = Table(
-    "updates",
-    "seq, at_s, client_id, task_id, base_version, outcome, reason, num_examples, batch_examples, loss, local_rate, "
-    "handle, checksum, row_checksum, segment, offset, size_bytes",
-)
-ROUNDS = Table(
-    "rounds",
-    "version, closed_s, applied_s, wait_s, aggregate_s, learning_rate, rate_factor, overflowed, digest",
-)
-MEMBERS = Table("updates", "handle, staleness, weight")
-EVALUATIONS = Table("evaluations", "version, at_s, accuracy, loss, class_accuracy, evaluate_s")
-CHECKPOINTS = Table("checkpoints", "version, seq, file, size_bytes, at_s")
-
-
 class ChangedRowError(Exception):
     """A row is not what was stored."""
 
 
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A table and its columns, in the order that values have here.
+
+    facts: under the checksum; the first is the key. others: what changes later, or is checked otherwise.
+    """
+
+    name: str
+    facts: tuple[str, ...]
+    others: tuple[str, ...] = ()
+
+    @property
+    def select(self) -> str:
+        return " ".join(("SELECT", ", ".join(self._columns), "FROM", self.name))
+
+    def insert(self, *, replace: bool) -> str:
+        """replace: a row with the same key gives way."""
+        insert = "INSERT OR REPLACE INTO" if replace else "INSERT INTO"
+        places = ", ".join("?" * len(self._columns))
+        return f"{insert} {self.name} ({', '.join(self._columns)}) VALUES ({places})"
+
+    def sealed(self, values: Values) -> Values:
+        """With their checksum, as they are inserted."""
+        facts = values[: len(self.facts)]
+        return (*values, _checksum(facts))
+
+    def opened(self, values: Values) -> Values:
+        """Without it, as they were selected. Raises ChangedRowError."""
+        *values_then, row_checksum = values
+        if _checksum(values_then[: len(self.facts)]) != row_checksum:
+            raise ChangedRowError(f"{self.name} {self.facts[0]} {values[0]} is not what was stored")
+        return tuple(values_then)
+
+    @property
+    def _columns(self) -> tuple[str, ...]:
+        return (*self.facts, *self.others, "row_checksum")
+
+
+META = Table("meta", ("key", "value"))
+EVENTS = Table("events", ("seq", "at_s", "kind", "fields"))
+TASKS = Table("tasks", ("task_id", "client_id", "number", "version", "at_s"))
+_UPDATE = (
+    *(
+        "seq",
+        "at_s",
+        "client_id",
+        "task_id",
+        "base_version",
+        "outcome",
+        "reason",
+        "num_examples",
+        "batch_examples",
+    ),
+    *("loss", "local_rate", "handle", "size_bytes", "checksum"),
+)
+UPDATES = Table("updates", _UPDATE, ("segment", "offset"))
+_ROUND = ("version", "closed_s", "applied_s", "wait_s", "aggregate_s", "learning_rate", "rate_factor")
+ROUNDS = Table("rounds", (*_ROUND, "overflowed", "digest"))
+EVALUATIONS = Table("evaluations", ("version", "at_s", "accuracy", "loss", "class_accuracy", "evaluate_s"))
+CHECKPOINTS = Table("checkpoints", ("version", "seq", "file", "size_bytes", "at_s"))
+
+MEMBERS = (
+    "SELECT handle, staleness, weight FROM updates WHERE handle IS NOT NULL AND round = ? ORDER BY position"
+)
+"""Without a checksum: what staleness does to a round stands in its digest."""
+
+
 def of_event(row: EventRow) -> Values:
-    """The values of EVENTS."""
-    facts = (row.seq, row.at_s, row.kind, json.dumps(dict(row.fields), separators=(",", ":")))
-    return (*facts, _checksum(facts))
+    return (row.seq, _real(row.at_s), row.kind, json.dumps(dict(row.fields), separators=(",", ":")))
 
 
 def event(values: Values) -> EventRow:
-    """From EVENTS. Raises ChangedRowError."""
-    *facts, row_checksum = values
-    seq, at_s, kind, fields = facts
-    _check(f"event {seq}", facts, row_checksum)
+    seq, at_s, kind, fields = values
     return EventRow(seq=seq, at_s=at_s, kind=kind, fields=json.loads(fields))
 
 
 def of_task(row: TaskRow) -> Values:
-    """The values of TASKS."""
-    return (row.task_id, row.client_id, row.number, row.version, row.at_s)
+    return (row.task_id, row.client_id, row.number, row.version, _real(row.at_s))
 
 
 def task(values: Values) -> TaskRow:
-    """From TASKS."""
     task_id, client_id, number, version, at_s = values
     return TaskRow(task_id=task_id, client_id=client_id, number=number, version=version, at_s=at_s)
 
 
 def of_update(row: UpdateRow) -> Values:
-    """The values of UPDATES."""
     place = row.place
-    facts = (
+    return (
         row.seq,
-        row.at_s,
+        _real(row.at_s),
         row.client_id,
         row.task_id,
         row.base_version,
@@ -103,21 +127,20 @@ def of_update(row: UpdateRow) -> Values:
         row.reason,
         row.num_examples,
         row.batch_examples,
-        row.loss,
-        row.local_rate,
+        _any(row.loss),
+        _real(row.local_rate),
         row.handle,
+        None if place is None else place.size_bytes,
         None if place is None else _signed(place.checksum),
+        None if place is None else place.segment,
+        None if place is None else place.offset,
     )
-    where = (None, None, None) if place is None else (place.segment, place.offset, place.size_bytes)
-    return (*facts, _checksum(facts), *where)
 
 
 def update(values: Values) -> UpdateRow:
-    """From UPDATES. Raises ChangedRowError."""
-    *facts, row_checksum, segment, offset, size_bytes = values
-    _check(f"the update of event {facts[0]}", facts, row_checksum)
-    seq, at_s, client_id, task_id, base_version, outcome, reason, *others = facts
-    num_examples, batch_examples, loss, local_rate, handle, checksum = others
+    """With no place where its segment is deleted."""
+    seq, at_s, client_id, task_id, base_version, outcome, reason, *others = values
+    num_examples, batch_examples, loss, local_rate, handle, size_bytes, checksum, segment, offset = others
     place = None
     if segment is not None:
         place = Place(segment=segment, offset=offset, size_bytes=size_bytes, checksum=checksum % 2**64)
@@ -139,13 +162,11 @@ def update(values: Values) -> UpdateRow:
 
 
 def of_round(row: RoundRow) -> Values:
-    """The values of ROUNDS."""
-    times = (row.closed_s, row.applied_s, row.wait_s, row.aggregate_s)
-    return (row.version, *times, row.learning_rate, row.rate_factor, row.overflowed, row.digest)
+    times = (row.closed_s, row.applied_s, row.wait_s, row.aggregate_s, row.learning_rate)
+    return (row.version, *map(_real, times), _any(row.rate_factor), int(row.overflowed), row.digest)
 
 
 def round_(values: Values, members: tuple[MemberRow, ...]) -> RoundRow:
-    """From ROUNDS."""
     version, closed_s, applied_s, wait_s, aggregate_s, learning_rate, rate_factor, overflowed, digest = values
     return RoundRow(
         version=version,
@@ -164,7 +185,7 @@ def round_(values: Values, members: tuple[MemberRow, ...]) -> RoundRow:
 def of_members(row: RoundRow) -> list[Values]:
     """For each update of a round: version, position, staleness, weight, handle."""
     return [
-        (row.version, position, member.staleness, member.weight, member.handle)
+        (row.version, position, member.staleness, _any(member.weight), member.handle)
         for position, member in enumerate(row.members)
     ]
 
@@ -176,13 +197,11 @@ def member(values: Values) -> MemberRow:
 
 
 def of_evaluation(row: EvaluationRow) -> Values:
-    """The values of EVALUATIONS."""
     classes = json.dumps(row.class_accuracy)
-    return (row.version, row.at_s, row.accuracy, row.loss, classes, row.evaluate_s)
+    return (row.version, _real(row.at_s), _any(row.accuracy), _any(row.loss), classes, _real(row.evaluate_s))
 
 
 def evaluation(values: Values) -> EvaluationRow:
-    """From EVALUATIONS."""
     version, at_s, accuracy, loss, class_accuracy, evaluate_s = values
     return EvaluationRow(
         version=version,
@@ -195,19 +214,12 @@ def evaluation(values: Values) -> EvaluationRow:
 
 
 def of_checkpoint(row: CheckpointRow) -> Values:
-    """The values of CHECKPOINTS."""
-    return (row.version, row.seq, row.file, row.size_bytes, row.at_s)
+    return (row.version, row.seq, row.file, row.size_bytes, _real(row.at_s))
 
 
 def checkpoint(values: Values) -> CheckpointRow:
-    """From CHECKPOINTS."""
     version, seq, file, size_bytes, at_s = values
     return CheckpointRow(version=version, seq=seq, file=file, size_bytes=size_bytes, at_s=at_s)
-
-
-def _check(what: str, facts: Sequence[Any], row_checksum: int) -> None:
-    if _checksum(facts) != row_checksum:
-        raise ChangedRowError(f"{what} is not what was stored")
 
 
 def _checksum(facts: Sequence[Any]) -> int:
@@ -219,6 +231,16 @@ def _signed(checksum: int) -> int:
     return checksum - 2**64 if checksum >= 2**63 else checksum
 
 
+def _real(value: float) -> float:
+    """For a REAL column."""
+    return float(value) + 0.0
+
+
+def _any(value: float) -> float | None:
+    """For a column of type ANY."""
+    return None if math.isnan(value) else float(value)
+
+
 def _float(value: float | None) -> float:
-    """SQLite keeps what is not a number as null."""
+    """From a column of type ANY."""
     return math.nan if value is None else value

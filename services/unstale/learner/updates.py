@@ -131,7 +131,9 @@ class Staging:
         self._handles = 0
         self._being_written: int | None = None
 
-    def restore(self, rows: Iterable[tuple[int, StagedUpdate, Callable[[Tensor], None]]], handles: int) -> None:
+    def restore(
+        self, rows: Iterable[tuple[int, StagedUpdate, Callable[[Tensor], None]]], handles: int
+    ) -> None:
         """Hold what another one held. rows: handle, what was kept beside it, and what fills the row, in the order of the
         handles. handles: how many it had given; the next is this."""
         for handle, update, fill in rows:

@@ -39,6 +39,12 @@ def handshake_refused(reason: str) -> Observation:
     return Observation(catalogue.HANDSHAKES_REFUSED, 1, (reason,))
 
 
+def none_yet(metric: Metric, values: Sequence[str]) -> Iterable[Observation]:
+    """Nothing was counted yet: a counter that is not there cannot be told from one that nobody asks for. values: of its
+    label."""
+    return [Observation(metric, 0, (value,)) for value in values]
+
+
 def task_sent(payload_bytes: int) -> Observation:
     """A model went out."""
     return Observation(catalogue.UPDATE_BYTES, payload_bytes, ("sent",))

@@ -26,7 +26,9 @@ class Admitted:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         if not folder.is_dir():
-            raise UserError(f"{folder} is not there, expected the keys that are admitted; see unstale keys new --help")
+            raise UserError(
+                f"{folder} is not there, expected the keys that are admitted; see unstale keys new --help"
+            )
         self._listed_ns = self._changed_ns()
         self._look = self._seen()
         self._owners, mistakes = self._read()
@@ -100,23 +102,25 @@ class Admitted:
         for file in self._files():
             try:
                 key, owner = keys.owner(file)
-                _check_alone(file, key, owner, owners)
+                if key in owners:
+                    raise UserError(f"{file} holds the key of {owners[key].name!r}, expected one of its own")
+                check_free(str(file), owner, owners)
                 owners[key] = owner
             except UserError as mistake:
                 mistakes.append(mistake)
         return owners, mistakes
 
 
-def _check_alone(file: Path, key: str, owner: Owner, owners: Mapping[str, Owner]) -> None:
-    """Raise UserError when the key is admitted already, or one of its clients has an owner."""
-    if key in owners:
-        raise UserError(f"{file} holds the key of {owners[key].name!r}, expected one of its own")
+def check_free(where: str, owner: Owner, owners: Mapping[str, Owner]) -> None:
+    """Raise UserError when one of its clients belongs to another key. where: begins the sentence."""
     for other in owners.values():
         if keys.INJECTOR in (owner.name, other.name):
             continue  # it passes on what the clients say, and checks their keys itself
         shared = owner.clients.shared_with(other.clients)
         if shared is not None:
-            raise UserError(f"{file}: client {shared} belongs to {other.name!r} already; revoke that, or take other ids")
+            raise UserError(
+                f"{where}: client {shared} belongs to {other.name!r} already; revoke that, or take other ids"
+            )
 
 
 def _tell(what: str, changed: Mapping[str, Owner]) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 import zmq
 from zmq.utils import z85
 
+from unstale.errors import UserError
 from unstale.net import keys
 from unstale.net.admitted import Admitted
 from unstale.net.clock import now_s
@@ -26,14 +27,15 @@ REREAD_S = 1.0  # a key is revoked within a second, also for those that are conn
 ZAP_ADDRESS, ZAP_VERSION, ZAP_DOMAIN = "inproc://zeromq.zap.01", b"1.0", b"unstale"
 
 UNKNOWN_KEY, WRONG_SERVER_KEY, NO_KEY = "unknown-key", "wrong-server-key", "no-key"
+REASONS = (UNKNOWN_KEY, WRONG_SERVER_KEY, NO_KEY)
 
 
 class Gate:
     """Open to everybody until it has a folder. Made: files are read; UserError for what is wrong with them.
 
-    folder: of keys, None for plain text. name: whose key there is ours. setting: key of the configuration that names the
-    folder. refused: told of each handshake that failed: `unknown-key`, `wrong-server-key`, or `no-key` for any other, such
-    as plain text. on_crash: told what the thread died of. Both are called in the gate's thread.
+    folder: of keys, None for plain text. name: whose key there is ours. setting: key of the configuration that names
+    the folder. refused: told of each handshake that failed: `unknown-key`, `wrong-server-key`, or `no-key` for any
+    other, such as plain text. on_crash: told what the thread died of. Both are called in the gate's thread.
     """
 
     def __init__(
@@ -48,7 +50,12 @@ class Gate:
         self.identity: keys.Identity | None = None
         self._admitted: Admitted | None = None
         if folder is not None:
-            self.identity = keys.identity(Path(folder) / f"{name}{keys.SECRET_SUFFIX}", setting)
+            file = Path(folder) / f"{name}{keys.SECRET_SUFFIX}"
+            self.identity = keys.identity(file, setting)
+            if name == keys.INJECTOR and self.identity.server is None:
+                raise UserError(
+                    f"{setting} {str(file)!r} does not say for which server it is; make it by unstale keys new {name}"
+                )
             self._admitted = Admitted(Path(folder) / keys.ADMITTED)
         self._refused = refused
         self._on_crash = on_crash
@@ -102,7 +109,7 @@ class Gate:
             poller.register(source, zmq.POLLIN)
         try:
             due_s = now_s()
-            while self._mailbox.fileno() not in (ready := dict(poller.poll(REREAD_S * 1000))):
+            while self._mailbox.fileno() not in (ready := dict(poller.poll(int(REREAD_S * 1000)))):
                 if now_s() >= due_s:
                     admitted.refresh()
                     due_s = now_s() + REREAD_S

@@ -73,5 +73,5 @@ class Handshakes:
 
     def _mismatch(self) -> str:
         if self._public is None:
-            return f"the server at {self._address} takes nothing without a key; give {self._own}, a file of unstale keys new"
-        return f"the server at {self._address} speaks in plain text; start it with keys, or connect without {self._own}"
+            return f"the server at {self._address} takes nothing without a key; give {self._own}, see unstale keys"
+        return f"the server at {self._address} speaks in plain text; start it with keys, or leave out {self._own}"

@@ -86,9 +86,6 @@ class Owner:
     clients: ClientIds
 
 
-# --- reading ---
-
-
 def identity(file: Path, setting: str) -> Identity:
     """A key pair from its file. setting: key of the configuration that names the file, for the sentences of UserError.
 
@@ -97,7 +94,9 @@ def identity(file: Path, setting: str) -> Identity:
     where = f"{setting} {str(file)!r}"
     fields = _fields(file, where, f"a file NAME{SECRET_SUFFIX} of `unstale keys new`", secret=True)
     if "secret-key" not in fields:
-        raise UserError(f"{where} holds no secret key, expected a file NAME{SECRET_SUFFIX} of `unstale keys new`")
+        raise UserError(
+            f"{where} holds no secret key, expected a file NAME{SECRET_SUFFIX} of `unstale keys new`"
+        )
     public, secret = _key(fields, "public-key", where), _key(fields, "secret-key", where)
     if zmq.curve_public(secret.encode()).decode() != public:
         raise UserError(f"{where}: its secret key does not belong to its public key; make a new pair")
@@ -113,7 +112,9 @@ def client_identity(file: str | None, server_file: str | None) -> Identity | Non
     if server_file is not None:
         return replace(own, server=public_key(Path(server_file), "client.server_key"))
     if own.server is None:
-        raise UserError(f"client.key {file!r} does not say which server it is for, expected client.server_key too")
+        raise UserError(
+            f"client.key {file!r} does not say which server it is for, expected client.server_key too"
+        )
     return own
 
 
@@ -127,7 +128,9 @@ def owner(file: Path) -> tuple[str, Owner]:
     where = str(file)
     fields = _public_fields(file, where)
     if "clients" not in fields:
-        raise UserError(f'{where} does not say which clients its key owns, expected a line like clients = "0-9"')
+        raise UserError(
+            f'{where} does not say which clients its key owns, expected a line like clients = "0-9"'
+        )
     clients = ClientIds.parse(fields["clients"], f"{where}: clients")
     return _key(fields, "public-key", where), Owner(file.name.removesuffix(PUBLIC_SUFFIX), clients)
 
@@ -170,63 +173,3 @@ def _key(fields: Mapping[str, str], name: str, where: str) -> str:
     except (ValueError, KeyError, struct.error):
         pass  # told as a wrong length is
     raise UserError(f"{where}: {name} is {text[:80]!r}, expected 40 characters of Z85")
-
-
-# --- writing ---
-
-
-def make(folder: Path, name: str, clients: ClientIds | None) -> None:
-    """A new key pair and its files. clients: that it owns; None for the server's own.
-
-    Raises UserError when there is such a key, when the server's is still to be made, or a file cannot be written.
-    """
-    about = {"name": name} if clients is None else {"name": name, "clients": clients.text}
-    public, secret = (key.decode() for key in zmq.curve_keypair())
-    files = {folder / f"{name}{SECRET_SUFFIX}": _text(about | _server(folder, name), public, secret)}
-    if name in (SERVER, INJECTOR):
-        files[folder / f"{name}{PUBLIC_SUFFIX}"] = _text({"name": name}, public)
-    if clients is not None:
-        files[folder / ADMITTED / f"{name}{PUBLIC_SUFFIX}"] = _text(about, public)
-    for file in files:
-        if file.exists():
-            raise UserError(f"{file} exists already; take another name, or first run unstale keys revoke {name}")
-    try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        (folder / ADMITTED).mkdir(mode=0o700, exist_ok=True)
-        for file, text in files.items():
-            mode = 0o600 if file.suffix == SECRET_SUFFIX else 0o644
-            with open(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "w", encoding="ascii") as opened:
-                opened.write(text)
-    except OSError as error:
-        raise UserError(f"no key can be written to {folder}: {(error.strerror or str(error)).lower()}") from None
-
-
-def forget(folder: Path, name: str) -> None:
-    """Admit a key no longer, and delete its files. Raises UserError when there is none."""
-    admitted = folder / ADMITTED / f"{name}{PUBLIC_SUFFIX}"
-    try:
-        admitted.unlink()  # first: from here on nobody is let in with it
-        for suffix in (PUBLIC_SUFFIX, SECRET_SUFFIX):
-            (folder / f"{name}{suffix}").unlink(missing_ok=True)
-    except FileNotFoundError:
-        raise UserError(f"{admitted} is not there; unstale keys show lists the keys that are admitted") from None
-    except OSError as error:
-        raise UserError(f"cannot delete {error.filename}: {(error.strerror or str(error)).lower()}") from None
-
-
-def _server(folder: Path, name: str) -> dict[str, str]:
-    """What a secret file says of the server's key, so that its owner needs no other file."""
-    if name == SERVER:
-        return {}
-    file = folder / f"{SERVER}{PUBLIC_SUFFIX}"
-    if not file.exists():
-        raise UserError(f"{file} is not there; make the server's key first: unstale keys new {SERVER}")
-    return {"server-key": public_key(file, "the server's key")}
-
-
-def _text(about: Mapping[str, str], public: str, secret: str | None = None) -> str:
-    title = "a public key" if secret is None else "a SECRET key, for its owner alone"
-    lines = [f"# unstale: {title}", "metadata", *(f'    {name} = "{text}"' for name, text in about.items())]
-    lines += ["curve", f'    public-key = "{public}"']
-    lines += [] if secret is None else [f'    secret-key = "{secret}"']
-    return "\n".join(lines) + "\n"

@@ -258,6 +258,11 @@ class Exchange:
             self._guard.let_in(route, speaker, self._clock())
             message = codec.decode(header)
             self._guard.understood(speaker)
+            if speaker is not None and not self._may_speak(key, speaker):
+                self._sessions.forget(
+                    speaker
+                )  # its key was revoked: nothing more is sent there
+                raise _not_the_owner(speaker)
             if speaker is not None:
                 self._outgoing.heard_of(speaker)
             if self._goes_on_later:
@@ -270,7 +275,7 @@ class Exchange:
                 self._attend(route, message, frames)
             self._pay_what_is_owed(route)
         except RemoteContractError as error:
-            self._guard.refused(speaker, error.reason, self._clock())
+            self._guard.refused(self._sessions.client_of(route), error.reason, self._clock())
             self._refuse(route, error)
         if speaker is not None and self._guard.is_to_go(speaker):
             self._out.say_later(partial(self._quarantine, route, speaker))
@@ -327,9 +332,7 @@ class Exchange:
                 f"client id {hello.client_id} is not below {self._welcome.clients}, the number of clients in this run",
             )
         if not self._may_speak(key, hello.client_id):
-            raise RemoteContractError(
-                Reason.NOT_THE_OWNER, f"the key of this connection does not own client id {hello.client_id}"
-            )
+            raise _not_the_owner(hello.client_id)
         if self._out.finish is not None:
             self._outgoing.send(route, translate.to_stop(self._out.finish))
             return
@@ -421,6 +424,7 @@ class Exchange:
         """Raise UserError, having told the clients, when nobody makes updates that count."""
         why = hopeless.sentence(self._coordinator)
         if why is not None:
+            self._say_what_is_held()
             for route in self._sessions.routes():
                 self._outgoing.send(route, Stop(reason="shutdown", version=self._coordinator.version))
             raise UserError(why)
@@ -440,3 +444,9 @@ class Exchange:
             self._sent.digest,
             self._out.finished_s,
         )
+
+
+def _not_the_owner(client_id: int) -> RemoteContractError:
+    return RemoteContractError(
+        Reason.NOT_THE_OWNER, f"the key of this connection does not own client {client_id}"
+    )

@@ -57,17 +57,21 @@ class RouterWire:
 
 
 class Loop:
-    """Turns until the run is over. socket: bound; its wire is the exchange's. clock: the exchange's, too."""
+    """Turns until the run is over. socket: bound; its wire is the exchange's. clock: the exchange's, too. key_of: the
+    public key of whoever sent a frame, None in plain text."""
 
     def __init__(
         self,
         socket: zmq.Socket[bytes],
         mailbox: Mailbox[Letter],
         exchange: Exchange,
+        *,
         clock: Callable[[], float],
+        key_of: Callable[[zmq.Frame], str | None],
     ) -> None:
         self._socket = socket
         self._clock = clock
+        self._key_of = key_of
         self._mailbox = mailbox
         self._exchange = exchange
         self._poller = zmq.Poller()
@@ -95,14 +99,15 @@ class Loop:
     def _take_in_some(self) -> None:
         self._more_waits = True
         for _ in range(TURN_MESSAGES):
-            received = sockets.receive(
-                self._socket, routed=True, payload_bytes_max=self._exchange.payload_bytes_max
+            received = sockets.receive_routed(
+                self._socket, payload_bytes_max=self._exchange.payload_bytes_max
             )
             if received is None:
                 self._more_waits = False
                 break
-            route, header, frames = received
-            self._exchange.take_in(route, header, [frame.buffer for frame in frames])
+            frames = [frame.buffer for frame in received.frames]
+            key = self._key_of(received.route)
+            self._exchange.take_in(received.route.bytes, received.header, frames, key=key)
 
     def _patience_ms(self) -> int | None:
         """How long to wait for something to happen; None is for ever."""

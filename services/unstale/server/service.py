@@ -16,10 +16,13 @@ from unstale.config.settings import Settings
 from unstale.coordinator.actions import Observer
 from unstale.coordinator.machine import Coordinator
 from unstale.metrics import catalogue
+from unstale.metrics import observe as observations
 from unstale.metrics.progress import Outcome, Progress
-from unstale.net import files, sockets
+from unstale.net import files, gate, keys, sockets
+from unstale.net.gate import Gate
 from unstale.net.mailbox import Mailbox
 from unstale.server.account import Account
+from unstale.server.commands import Crashed
 from unstale.server.compute import Compute
 from unstale.server.exchange import Exchange, StopNow
 from unstale.server.exposition import Instruments
@@ -50,6 +53,7 @@ class Server:
         sockets.require_libzmq()
         files.allow_connections(settings.clients, files_each=1)
         self._instruments = Instruments()
+        self._instruments.record_all(observations.none_yet(catalogue.HANDSHAKES_REFUSED, gate.REASONS))
         self._http: HttpService | None = None
         self._error: BaseException | None = None
         self._done = threading.Event()
@@ -62,6 +66,14 @@ class Server:
                 )
             self._mailbox: Mailbox[Letter] = Mailbox()
             stack.callback(self._mailbox.close)
+            self._gate = Gate(
+                settings.server.keys,
+                keys.SERVER,
+                "server.keys",
+                refused=lambda reason: self._instruments.record(observations.handshake_refused(reason)),
+                on_crash=lambda error: self._mailbox.post(Crashed(error=error)),
+            )
+            stack.callback(self._gate.close)
             self._compute = Compute(
                 run.learner, evaluate=run.evaluate, post=self._mailbox.post, save=run.save
             )
@@ -71,9 +83,12 @@ class Server:
                 self._context, heartbeat_s=settings.server.heartbeat_s, linger_s=settings.server.linger_s
             )
             stack.callback(self._socket.close)
+            self._gate.guard(self._context, self._socket)
             self.address = sockets.bind(self._socket, settings.server.address)
             self._exchange = self._make_exchange(settings, on_progress, observe)
-            self._loop = Loop(self._socket, self._mailbox, self._exchange, run.clock)
+            self._loop = Loop(
+                self._socket, self._mailbox, self._exchange, clock=run.clock, key_of=self._gate.key_of
+            )
             self._thread = threading.Thread(target=self._run_exchange, name="exchange", daemon=True)
             if settings.server.http_address is not None:
                 self._http = HttpService(
@@ -112,6 +127,7 @@ class Server:
             dimension=run.dimension,
             linger_s=settings.server.linger_s,
             journal=run.journal,
+            may_speak=self._gate.may_speak,
             observe=observe,
         )
         if run.recovered is not None:
@@ -145,6 +161,7 @@ class Server:
         except BaseException as error:  # noqa: BLE001  (raised by `run` in the main thread)
             self._error = error
         finally:
+            self._gate.close()  # before the socket that it guards
             self._socket.close()
             self._done.set()
 

@@ -19,7 +19,19 @@ DECODING_REASONS = {
 }
 DIGITS = re.compile(r"\d+")  # a mistake elsewhere in an array is no other mistake
 PAYLOAD = memoryview(bytes(2 * limits.FRAME_BYTES_MAX + 8))  # three frames, were it all sent
-SIZES = (0, 1, 3, 4, 8, 4096, limits.FRAME_BYTES_MAX - 4, limits.FRAME_BYTES_MAX, limits.FRAME_BYTES_MAX + 4, -4, 2**63)
+SIZES = (
+    0,
+    1,
+    3,
+    4,
+    8,
+    4096,
+    limits.FRAME_BYTES_MAX - 4,
+    limits.FRAME_BYTES_MAX,
+    limits.FRAME_BYTES_MAX + 4,
+    -4,
+    2**63,
+)
 
 
 def run(data: bytes, note: Note) -> None:
@@ -39,7 +51,7 @@ def damaged(header: bytes, choices: Choices) -> bytes:
     """With a part taken out, or something put in, or a part said many times over."""
     start, length = choices.number(len(header) + 1), choices.number(64)
     part = header[start : start + length] * choices.of((0, 0, 1, 2, 100, 2000))
-    return header[:start] + choices.bytes(choices.number(8)) + part + header[start + length :]
+    return header[:start] + choices.taken(choices.number(8)) + part + header[start + length :]
 
 
 def check(header: bytes, note: Note) -> None:
@@ -48,11 +60,7 @@ def check(header: bytes, note: Note) -> None:
     try:
         message = codec.decode(memoryview(header))
     except RemoteContractError as error:
-        assert error.reason in DECODING_REASONS, error.reason
-        answer = Error(reason=error.reason, message=str(error))  # whatever is wrong can be answered
-        assert codec.decode(codec.encode(answer)) == answer
-        malformed = error.reason is Reason.MALFORMED_HEADER
-        note(("refused", error.reason, DIGITS.sub("", str(error)) if malformed else ""))
+        check_refused(error, note)
         return
     assert glance is not None and glance.type == message.type
     for field in glance._fields[1:]:
@@ -62,6 +70,15 @@ def check(header: bytes, note: Note) -> None:
     check_said_again(message)
     if isinstance(message, Welcome):
         check_model(message)
+
+
+def check_refused(error: RemoteContractError, note: Note) -> None:
+    """Whatever is wrong can be answered."""
+    assert error.reason in DECODING_REASONS, error.reason
+    answer = Error(reason=error.reason, message=str(error))
+    assert codec.decode(codec.encode(answer)) == answer
+    malformed = error.reason is Reason.MALFORMED_HEADER
+    note(("refused", error.reason, DIGITS.sub("", str(error)) if malformed else ""))
 
 
 def check_said_again(message: Message) -> None:
@@ -94,8 +111,7 @@ def check_frames(choices: Choices, note: Note) -> None:
     try:
         payload.check(sizes, named)
     except RemoteContractError as error:
-        assert error.reason is Reason.WRONG_SIZE
-        note(("frames refused", DIGITS.sub("", str(error))))
+        note(("frames", error.reason, DIGITS.sub("", str(error))))
     else:
         assert sum(sizes) == named <= limits.PAYLOAD_BYTES_MAX
         assert all(0 < size <= limits.FRAME_BYTES_MAX and size % limits.FLOAT_BYTES == 0 for size in sizes)

@@ -1,0 +1,258 @@
+"""A run computed again from what its journal holds, under the policy that it had or under another one.
+
+Legend: K updates of a round, in order of arrival; D numbers of a row.
+"""
+
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+from typing_extensions import override
+
+from unstale.config import parts
+from unstale.config.load import Given, load
+from unstale.config.settings import Settings
+from unstale.errors import UserError
+from unstale.flat import FlatModel
+from unstale.journal import checkpoints
+from unstale.journal.database import Database
+from unstale.journal.disk import DamagedError
+from unstale.journal.rounds import RecordedRounds
+from unstale.journal.rows import EvaluationRow, RoundRow
+from unstale.journal.rundir import RunDirectory
+from unstale.journal.segments import Segments
+from unstale.learner.learner import Learner
+from unstale.learner.updates import RoundUpdate
+from unstale.learner.versions import Version
+from unstale.policies.registry import find
+
+OF_THIS_MACHINE = frozenset(
+    ("device", "threads", "data.path", "data.cache", "data.download", "policy.memory", "policy.memory_folder")
+)
+"""Keys that say where and with what a run is computed again. They do not change what is computed, but for its bits."""
+
+
+class RecordedRun:
+    """The directory of a run, open for reading; a server may write to it meanwhile. Left as a context, it is closed.
+
+    Raises UserError when it is none, or is damaged.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.directory = RunDirectory.look(path)
+        self.settings = self.directory.settings
+        self.database = Database(self.directory.database, read_only=True)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.database.close()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parted:
+    """The version that did not come out as it was. recorded, computed: digests, hex."""
+
+    version: int
+    recorded: str
+    computed: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Point:
+    """A version that was measured. accuracy in [0, 1] and loss, nats: as recorded, and of the other policy's model."""
+
+    version: int
+    accuracy: float
+    loss: float
+    other_accuracy: float
+    other_loss: float
+
+
+def is_of_the_policy(key: str) -> bool:
+    """Whether a key says what a policy makes of updates."""
+    return key.startswith("policy.") and key not in OF_THIS_MACHINE
+
+
+def changed(recorded: Settings, options: Mapping[str, Given]) -> Settings:
+    """A run's settings with those of this machine, or of another policy, in their place.
+
+    The settings of a policy by name go with it; its other keys stay. options: by key, as for `config.load`. Raises
+    UserError for a key that belongs to what was recorded.
+    """
+    given = load(None, None, options).model_dump(exclude_unset=True)
+    for key, item in options.items():
+        if not (is_of_the_policy(key) or key in OF_THIS_MACHINE):
+            raise UserError(
+                f"{item.origin}: {key} is as it was when the run was recorded, expected a key of policy, or one of "
+                f"{', '.join(sorted(OF_THIS_MACHINE))}"
+            )
+    kept = recorded.model_dump(exclude_defaults=True)
+    if given.get("policy", {}).get("name", recorded.policy.name) != recorded.policy.name:
+        kept.get("policy", {}).pop("settings", None)
+    return Settings(**_merged(kept, given))
+
+
+class Replay:
+    """Makes every version of a run again.
+
+    first: the version that it begins with: 0, or the oldest of a checkpoint where updates were let go since. version:
+    the last that came out as it was. updates: in the rounds so far. parted: the version that came out otherwise.
+    settings: of the run, and of this machine. keep_versions: for another learner, which asks for the models that
+    updates were computed from. Raises UserError for what is damaged or missing.
+    """
+
+    def __init__(self, run: RecordedRun, settings: Settings, *, keep_versions: bool = False) -> None:
+        database = run.database
+        self._last_use, self.last = _last_uses(database)
+        if self.last == 0:
+            raise UserError(
+                f"the run in {run.directory.path} has no rounds yet; replay it when a version was made"
+            )
+        self.device = parts.set_up_device(settings)
+        self.dataset = parts.dataset(settings)
+        self.model = parts.model(settings, self.dataset, self.device)
+        self.learner = parts.learner(settings, self.model, self.device, keep_versions=keep_versions)
+        self._recorded = RecordedRounds(database, Segments(run.directory.segments), self.learner.row_numbers)
+        self._run = run
+        self._known = {0}
+        self.first = self.version = self._start()
+        self.updates = 0
+        self.parted: Parted | None = None
+
+    def rounds(self) -> Iterator[tuple[Tensor, tuple[RoundUpdate, ...]]]:
+        """Apply each round, and give its matrix [K, D] float32 and what the learner was told, to be read only, until the
+        next is asked for. Ends behind the last, or when `parted`."""
+        for row in self._run.database.rounds(self.first):
+            if row.version > self.last:
+                return  # made since
+            updates, told = self._recorded.members(row)
+            matrix_KD = self._recorded.matrix(updates)
+            digest = self.learner.apply_round(matrix_KD, told).sent.digest
+            if digest != row.digest:
+                self.parted = Parted(version=row.version, recorded=row.digest, computed=digest)
+                return
+            self.version, self.updates = row.version, self.updates + len(updates)
+            yield matrix_KD, told
+            self._forget(row.version)
+
+    def check_bases(self) -> None:
+        """Raise UserError unless there is every model that an update was computed from."""
+        missing = {
+            version
+            for version, until in self._last_use.items()
+            if until > self.first > version and version not in self._known
+        }
+        if missing:
+            raise UserError(
+                f"version {min(missing)}, which updates were computed from, is no longer kept, and this policy asks "
+                "for it; record a run with --run.keep-updates, or name another policy"
+            )
+
+    def _start(self) -> int:
+        """Load the oldest checkpoint if rounds before it cannot be made any more; its version, else 0."""
+        rows = self._run.database.checkpoints()
+        if not rows or self._has_all_updates(rows[-1].version):
+            return 0
+        damaged: DamagedError | None = None
+        for row in reversed(rows):
+            try:
+                state, _ = checkpoints.read(self._run.directory.checkpoints / row.file)
+            except DamagedError as error:
+                damaged = error
+                continue
+            self.learner.load_state_dict(state["learner"])
+            self._known = {row.version, *state["learner"]["versions"]}
+            self._forget(row.version)
+            return row.version
+        assert damaged is not None
+        raise damaged
+
+    def _has_all_updates(self, until: int) -> bool:
+        """Whether the rounds up to this version can be made again."""
+        updates_of = self._run.database.updates_of
+        return all(
+            update.place is not None for version in range(1, until + 1) for update in updates_of(version)
+        )
+
+    def _forget(self, now: int) -> None:
+        """Let go of versions that no later round asks for."""
+        needed = {version for version, until in self._last_use.items() if until > now}
+        self.learner.keep_only(needed | {now})
+
+
+class Comparison:
+    """Folds the updates of a run under another policy, beside the policy that they were made for.
+
+    The same rounds of the same updates: what the clients trained on stays as it was, so this is not the run that there
+    would have been. Where a policy asks for the model that an update was computed from, that is the recorded one: the
+    client did start there, and ended where the update says.
+    other: the settings of the run with another policy. replay: of the run itself, round by round. Raises UserError where
+    this policy cannot fold these updates.
+    """
+
+    def __init__(self, run: RecordedRun, settings: Settings, other: Settings) -> None:
+        _check_can_fold(run.settings, other)
+        self.replay = Replay(run, settings, keep_versions=True)
+        replay = self.replay
+        self._learner = _Folding(replay, other, run.directory.path)
+        self.asks_for_bases = self._learner.policy.needs_base_models
+        if self.asks_for_bases:
+            replay.check_bases()
+        self._measured = {row.version: row for row in run.database.evaluations()}
+        self._evaluate = parts.evaluation(settings, replay.model, replay.dataset, replay.device)
+
+    def points(self) -> Iterator[Point]:
+        """Both policies at every version that was measured when it was made. Ends early when the replay parts."""
+        yield from self._point(self.replay.first)
+        for matrix_KD, told in self.replay.rounds():
+            self._learner.apply_round(matrix_KD, told)
+            self._learner.keep_only(())  # its own; those that it is asked for are the other's
+            yield from self._point(self.replay.version)
+
+    def _point(self, version: int) -> Iterator[Point]:
+        row: EvaluationRow | None = self._measured.get(version)
+        if row is not None:
+            other = self._evaluate(self._learner.sent)
+            yield Point(
+                version=version,
+                accuracy=row.accuracy,
+                loss=row.loss,
+                other_accuracy=other.accuracy,
+                other_loss=other.loss,
+            )
+
+
+class _Folding(Learner):
+    """A learner of its own policy, whose updates were computed from the versions of another learner."""
+
+    def __init__(self, replay: Replay, settings: Settings, path: Path) -> None:
+        """Start where the replay does, with a policy in its first state. path: of the run."""
+        model = replay.model
+        super().__init__(
+            model.parameters_d,
+            parts.policy(settings, model.dimension, replay.device),
+            learning_rate=parts.schedule(settings).rate,
+            server_multiplier=settings.policy.server_multiplier,
+            buffers_b=model.buffers_b,
+        )
+        self._recorded = replay.learner
+        if replay.first > 0:
+            self._begin_at(replay.learner)
+
+    @override
+    def base(self, version: int) -> Version:
+        return self._recorded.base(version)
+
+    def _begin_at(self, recorded: Learner) -> None:
+        was = recorded.state_dict()
+        mine = self.state_dict()
+        sent = {**was["sent"], "extra_d": mine["sent"]["extra_d"]}
+        self.load_state_dict(
+            {**mine, "version": was["version"], "counted": was["counted"], "sent": sent, "versions": {}}
+        )

@@ -1,0 +1,377 @@
+"""What lies in an outbox is what was put there, or it is found not to be. Source: design.md 4 and 5."""
+
+import errno
+import logging
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from support.wire import RUN
+from unstale.client import record
+from unstale.client.outbox import Outbox
+from unstale.client.session import Made
+from unstale.errors import UserError
+from unstale.journal.disk import DamagedError
+from unstale_proto import limits, payload
+from unstale_proto.messages import Update
+
+OTHER_RUN = "2" * 32
+
+
+def made(number: int, *, run_id: str = RUN, numbers: int = 2) -> Made:
+    """An update of so many numbers, which are `number`, `number` + 1, ..."""
+    update = Update(
+        task_id=number + 1,
+        base_version=3,
+        kind="delta",
+        num_examples=5,
+        steps=2,
+        loss=0.25,
+        learning_rate=0.5,
+        signature="0" * 64,
+        payload_bytes=4 * numbers,
+    )
+    vector = np.arange(number, number + numbers, dtype="<f4")
+    return Made(run_id=run_id, number=number, update=update, parcel=payload.split(vector.data.cast("B")))
+
+
+def said(one: Made) -> tuple[Any, ...]:
+    """All that can be told of an update, with its bytes."""
+    return one.run_id, one.number, one.update, b"".join(one.parcel)
+
+
+def opened(folder: Path, first: int = 0, count: int = 1, *, durable: bool = False) -> Outbox:
+    return Outbox(folder, first, count, durable=durable)
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir() if path.name != "lock")
+
+
+def state(*values: float) -> dict[str, torch.Tensor]:
+    return {"control_d": torch.tensor(values)}
+
+
+def kept_in(folder: Path, run_id: str = RUN, client_id: int = 0) -> dict[str, list[float]]:
+    """What a process that starts now finds that a client keeps."""
+    outbox = opened(folder, client_id)
+    outbox.load()
+    found = {client: kept for client, kept, _ in outbox.restore(run_id)}
+    outbox.close()
+    return {name: tensor.tolist() for name, tensor in found.get(client_id, {}).items()}
+
+
+# ------------------------------------------------------------------------------------------------------------ updates
+
+
+@pytest.mark.parametrize("durable", [False, True])
+@pytest.mark.parametrize("numbers", [2, record.MAPPED_BYTES // 4, limits.FRAME_BYTES_MAX // 4 + 1])
+def test_the_next_process_finds_an_update_to_the_byte(tmp_path: Path, numbers: int, durable: bool) -> None:
+    update = made(7, numbers=numbers)
+    stored = opened(tmp_path, durable=durable).put(0, update, {})
+    assert said(stored) == said(update)
+    assert names(tmp_path) == ["0-7.update"]
+    (found,) = opened(tmp_path).load()[0]
+    assert said(found) == said(update)
+    assert [len(frame) for frame in found.parcel] == [len(frame) for frame in update.parcel]
+
+
+def test_a_large_update_is_read_from_its_file_also_when_that_has_been_deleted(tmp_path: Path) -> None:
+    update = made(1, numbers=record.MAPPED_BYTES)
+    outbox = opened(tmp_path)
+    stored = outbox.put(0, update, {})
+    assert stored.parcel is not update.parcel
+    outbox.let_go(0, RUN, 1)
+    assert said(stored) == said(update)
+
+
+def test_no_file_is_held_open_for_an_update(tmp_path: Path) -> None:
+    outbox = opened(tmp_path)
+    before = len(os.listdir("/dev/fd"))
+    stored = [outbox.put(0, made(number, numbers=record.MAPPED_BYTES // 4), {}) for number in range(8)]
+    assert len(os.listdir("/dev/fd")) == before
+    assert len(stored) == 8
+
+
+def test_updates_are_found_oldest_first_and_each_client_has_its_own(tmp_path: Path) -> None:
+    outbox = opened(tmp_path, 3, 2)
+    for client_id, number in [(4, 10), (3, 11), (4, 9)]:
+        outbox.put(client_id, made(number), {})
+    outbox.close()
+    opened(tmp_path, 5).put(5, made(1), {})
+    found = opened(tmp_path, 3, 2).load()
+    assert {client: [one.number for one in updates] for client, updates in found.items()} == {
+        3: [11],
+        4: [9, 10],
+    }
+
+
+def test_an_update_that_is_settled_is_gone(tmp_path: Path) -> None:
+    outbox = opened(tmp_path)
+    outbox.put(0, made(7), {})
+    outbox.let_go(0, RUN, 7)
+    outbox.let_go(0, RUN, 7)
+    assert names(tmp_path) == []
+
+
+def test_a_verdict_of_another_run_touches_no_update_of_this_one(tmp_path: Path) -> None:
+    outbox = opened(tmp_path)
+    outbox.put(0, made(7), {})
+    outbox.let_go(0, OTHER_RUN, 7)
+    assert names(tmp_path) == ["0-7.update"]
+
+
+def test_of_more_updates_than_a_client_may_hold_the_oldest_go(tmp_path: Path) -> None:
+    outbox = opened(tmp_path)
+    for number in range(limits.HOLDING_MAX + 2):
+        outbox.put(0, made(number), {})
+    outbox.close()
+    found = opened(tmp_path).load()[0]
+    assert [one.number for one in found] == list(range(3, limits.HOLDING_MAX + 2))
+    assert len(names(tmp_path)) == len(found) == limits.HOLDING_MAX - 1  # and one task to work on
+
+
+def test_a_file_that_was_being_written_is_no_update(tmp_path: Path) -> None:
+    opened(tmp_path).put(0, made(7), {})
+    (tmp_path / "0-7.update").rename(tmp_path / "0-7.update.tmp")
+    assert opened(tmp_path).load() == {}
+    assert names(tmp_path) == []
+
+
+def test_what_else_lies_in_the_folder_is_left_alone(tmp_path: Path) -> None:
+    for name in ("notes.txt", "1-1.update", "1.state.tmp", "0-x.update"):
+        (tmp_path / name).write_text("mine")
+    assert opened(tmp_path).load() == {}
+    assert len(names(tmp_path)) == 4
+
+
+# ------------------------------------------------------------------------------------------------------------- damage
+
+
+def test_a_flipped_bit_anywhere_is_found(tmp_path: Path) -> None:
+    path = tmp_path / "x"
+    record.write(path, {"run_id": RUN}, [[b"abc", b"de"], []], durable=False)
+    whole = path.read_bytes()
+    found = record.read(path)
+    assert (found.facts["run_id"], [bytes(part) for part in found.parts]) == (RUN, [b"abcde", b""])
+    for place in range(len(whole)):
+        damaged = bytearray(whole)
+        damaged[place] ^= 1 << place % 8
+        path.write_bytes(damaged)
+        with pytest.raises(DamagedError, match="x is damaged"):
+            record.read(path)
+
+
+def test_a_file_that_ends_too_soon_is_found_wherever_that_is(tmp_path: Path) -> None:
+    path = tmp_path / "x"
+    record.write(path, {"run_id": RUN}, [[b"abcde"]], durable=False)
+    whole = path.read_bytes()
+    for size in range(len(whole)):
+        path.write_bytes(whole[:size])
+        with pytest.raises(DamagedError):
+            record.read(path)
+
+
+def test_a_damaged_update_is_never_sent_and_said_in_one_sentence(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    outbox = opened(tmp_path)
+    outbox.put(0, made(7), {})
+    outbox.put(0, made(8), {})
+    outbox.close()
+    os.truncate(tmp_path / "0-7.update", 50)
+    with caplog.at_level(logging.WARNING):
+        assert [one.number for one in opened(tmp_path).load()[0]] == [8]
+    assert caplog.messages == [
+        f"{tmp_path}/0-7.update is damaged, and is deleted; its client goes on without it"
+    ]
+    assert names(tmp_path) == ["0-8.update"]
+
+
+def test_a_damaged_state_is_said_in_one_sentence_and_not_used(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    outbox = opened(tmp_path)
+    outbox.keep(0, RUN, 1, state(1.0, 2.0))
+    outbox.close()
+    os.truncate(tmp_path / "0.state", 20)
+    with caplog.at_level(logging.WARNING):
+        assert kept_in(tmp_path) == {}
+    assert caplog.messages == [
+        f"{tmp_path}/0.state is damaged, and is deleted; its client goes on without it"
+    ]
+
+
+def test_a_file_that_cannot_be_read_is_the_persons_to_mend(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened(tmp_path).put(0, made(7), {})
+
+    def refuse(path: Path) -> bytes:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(Path, "read_bytes", refuse)
+    with pytest.raises(UserError, match=r"cannot read .*/0-7\.update: permission denied"):
+        opened(tmp_path).load()
+
+
+# ------------------------------------------------------------------------------------------------- no room, no folder
+
+
+class Disk:
+    """A disk that can be full: then no file can be put into place."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.is_full = True
+        self._replace = os.replace
+        monkeypatch.setattr(record.os, "replace", self._put)
+
+    def _put(self, source: Any, target: Any) -> None:
+        if self.is_full:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        self._replace(source, target)
+
+
+def test_on_a_full_disk_an_update_is_kept_in_memory_with_one_warning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    outbox, disk = opened(tmp_path), Disk(monkeypatch)
+    with caplog.at_level(logging.WARNING):
+        for number in (1, 2):
+            update = made(number, numbers=record.MAPPED_BYTES)
+            assert outbox.put(0, update, {}) is update
+    assert caplog.messages == [
+        f"cannot write {tmp_path}/0-1.update: the disk is full; make room; meanwhile what clients make is kept in "
+        "memory, and lost if this process dies"
+    ]
+    assert names(tmp_path) == []
+    outbox.let_go(0, RUN, 1)
+    disk.is_full = False
+    outbox.put(0, made(3), {})
+    assert names(tmp_path) == ["0-3.update"]
+    disk.is_full = True
+    with caplog.at_level(logging.WARNING):
+        outbox.put(0, made(4), {})
+    assert len(caplog.messages) == 2  # it is full again
+
+
+def test_an_update_stays_until_the_state_that_it_made_is_stored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    outbox = opened(tmp_path)
+    outbox.put(0, made(1), state(1.0))
+    outbox.put(0, made(2), state(2.0))
+    disk = Disk(monkeypatch)
+    outbox.keep(0, RUN, 1, state(1.0))
+    assert names(tmp_path) == ["0-1.update", "0-2.update"]
+    disk.is_full = False
+    outbox.keep(0, RUN, 2, state(3.0))
+    assert names(tmp_path) == ["0.state"]
+    assert kept_in(tmp_path) == {"control_d": [3.0]}
+
+
+def test_a_folder_that_cannot_be_had_is_one_sentence_before_anything_starts(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match=r"^cannot use client\.directory .*/file: file exists$"):
+        opened(tmp_path / "file")
+
+
+# --------------------------------------------------------------------------------------------------------------- state
+
+
+def test_what_a_client_keeps_and_would_keep_is_there_for_the_next_process(tmp_path: Path) -> None:
+    outbox = opened(tmp_path, count=3)
+    outbox.put(1, made(1), state(1.0, 2.0))
+    outbox.keep(1, RUN, 1, state(1.0, 2.0))
+    outbox.put(1, made(2), state(3.0, 4.0))
+    outbox.put(2, made(1), {"trained_d": torch.tensor([5.0]), "trained_buffers_b": torch.tensor([6.0, 7.0])})
+    outbox.put(0, made(1), {})
+    outbox.close()
+    after = opened(tmp_path, count=3)
+    after.load()
+    found = [
+        (client_id, lists(kept), {number: lists(one) for number, one in pending.items()})
+        for client_id, kept, pending in after.restore(RUN)
+    ]
+    assert found == [
+        (1, {"control_d": [1.0, 2.0]}, {2: {"control_d": [3.0, 4.0]}}),
+        (2, {}, {1: {"trained_d": [5.0], "trained_buffers_b": [6.0, 7.0]}}),
+    ]
+
+
+def lists(kept: Any) -> dict[str, list[float]]:
+    return {name: tensor.tolist() for name, tensor in kept.items()}
+
+
+def test_an_update_that_is_in_the_state_already_is_not_sent_again(tmp_path: Path) -> None:
+    outbox = opened(tmp_path)
+    outbox.put(0, made(1), state(1.0))
+    aside = (tmp_path / "0-1.update").read_bytes()
+    outbox.keep(0, RUN, 1, state(1.0))
+    outbox.close()
+    (tmp_path / "0-1.update").write_bytes(aside)  # as if it had died before it could delete it
+    after = opened(tmp_path)
+    assert after.load() == {0: []}
+    assert names(tmp_path) == ["0.state"]
+    assert [pending for _, _, pending in after.restore(RUN)] == [{}]
+
+
+def test_what_was_kept_in_another_run_is_gone_and_its_updates_count_for_nothing(tmp_path: Path) -> None:
+    outbox = opened(tmp_path)
+    outbox.keep(0, RUN, 1, state(1.0))
+    outbox.put(0, made(2), state(2.0))
+    outbox.close()
+    after = opened(tmp_path)
+    after.load()
+    assert [(lists(kept), pending) for _, kept, pending in after.restore(OTHER_RUN)] == [({}, {})]
+    assert names(tmp_path) == ["0-2.update"]  # the session says what becomes of it
+    after.close()
+
+
+def test_of_a_run_that_is_over_nothing_stays(tmp_path: Path) -> None:
+    outbox = opened(tmp_path, count=2)
+    for client_id in (0, 1):
+        outbox.put(client_id, made(1), state(1.0))
+        outbox.keep(client_id, RUN, 1, state(1.0))
+        outbox.put(client_id, made(2), state(2.0))
+    outbox.put(1, made(3, run_id=OTHER_RUN), {})
+    outbox.clear(0, RUN)
+    assert names(tmp_path) == ["1-2.update", "1-3.update", "1.state"]
+    outbox.clear(1, RUN)
+    assert names(tmp_path) == ["1-3.update"]
+
+
+# ------------------------------------------------------------------------------------------------------ two processes
+
+TAKES = """
+import sys
+from pathlib import Path
+from unstale.client.outbox import Outbox
+from unstale.errors import UserError
+for first in (0, 5, 4):
+    try:
+        Outbox(Path(sys.argv[1]), first, 2, durable=False)
+    except UserError as error:
+        print(error)
+    else:
+        print(first, "to", first + 1)
+"""
+
+
+def test_a_client_has_one_process_in_a_folder_and_others_beside_it(tmp_path: Path) -> None:
+    outbox = opened(tmp_path, 2, 3)
+    command = [sys.executable, "-c", TAKES, str(tmp_path)]
+    another = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    assert another.stdout.splitlines() == [
+        "0 to 1",
+        "5 to 6",
+        f"client.directory {tmp_path} is in use for one of the clients 4 to 5; end the other process, give each one "
+        "ids of its own with --first, or name another folder",
+    ]
+    outbox.close()

@@ -1,0 +1,209 @@
+"""A client's side of the wire contract when its process has died before, and when the server is in trouble."""
+
+import pytest
+
+from support.wire import RUN, welcome
+from unstale.client.session import (
+    GREETING_S,
+    QUARANTINE_S,
+    ClientSession,
+    Made,
+    Retire,
+    Send,
+    Settle,
+    State,
+    Train,
+    Warn,
+)
+from unstale_proto import limits
+from unstale_proto.errors import Reason
+from unstale_proto.messages import Ack, Error, Heartbeat, Hello, Task, Update
+
+TOKEN = "ab" * 16
+OTHER_RUN = "2" * 32
+MODEL = [memoryview(b"model...")]
+
+
+def made(task_id: int, run_id: str = RUN) -> Made:
+    update = Update(
+        task_id=task_id,
+        base_version=0,
+        kind="delta",
+        num_examples=3,
+        steps=1,
+        loss=0.5,
+        learning_rate=0.1,
+        signature="0" * 64,
+        payload_bytes=8,
+    )
+    return Made(run_id=run_id, number=task_id + 100, update=update, parcel=[memoryview(b"%08d" % task_id)])
+
+
+def sent(*updates: Made) -> list[Send]:
+    return [Send(message=one.update, parcel=one.parcel) for one in updates]
+
+
+def task(task_id: int) -> Task:
+    return Task(task_id=task_id, number=0, version=0, learning_rate=0.1, signature="0" * 64, payload_bytes=8)
+
+
+def accepted(task_id: int) -> Ack:
+    return Ack(task_id=task_id, outcome="duplicate", first_outcome="accepted")
+
+
+def after_a_kill(*kept: Made) -> ClientSession:
+    """A session that begins with what was found, and has said hello."""
+    session = ClientSession(7, TOKEN, kept)
+    holding = tuple(one.update.task_id for one in kept)
+    assert session.reachable(0.0) == [Send(message=Hello(client_id=7, session=TOKEN, holding=holding))]
+    return session
+
+
+def session_that_is_in() -> ClientSession:
+    session = after_a_kill()
+    session.received(welcome(), [], 0.0)
+    return session
+
+
+# ------------------------------------------------------------------------------------------------- after its own death
+
+
+def test_what_was_kept_is_named_in_the_hello_and_sent_after_the_welcome() -> None:
+    session = after_a_kill(made(3), made(5))
+    assert session.unacknowledged == 2
+    assert session.received(welcome(), [], 0.1) == sent(made(3), made(5))
+
+
+def test_what_was_kept_is_settled_by_the_verdict_that_was_given_before_the_kill() -> None:
+    session = after_a_kill(made(3))
+    session.received(welcome(), [], 0.1)
+    assert session.received(accepted(3), [], 0.2) == [Settle(run_id=RUN, number=103, accepted=True)]
+    assert session.unacknowledged == 0
+
+
+def test_what_was_kept_is_sent_again_when_a_heartbeat_proves_that_it_was_lost() -> None:
+    session = after_a_kill(made(3))
+    session.received(welcome(), [], 0.0)
+    assert session.tick(2.0) == [Send(message=Heartbeat(number=0, version=0, newest_task=3))]
+    assert session.received(Heartbeat(number=0, version=0), [], 2.1) == sent(made(3))
+
+
+def test_the_newest_task_is_that_of_the_newest_update_that_was_kept() -> None:
+    session = after_a_kill(made(3), made(5))
+    session.received(welcome(), [], 0.0)
+    assert session.received(task(5), MODEL, 1.0) == []
+    assert session.received(task(6), MODEL, 1.1) == [Train(welcome=welcome(), task=task(6), parcel=MODEL)]
+
+
+def test_in_another_run_what_was_kept_is_dropped_unsent() -> None:
+    session = after_a_kill(made(3, OTHER_RUN), made(4), made(5, OTHER_RUN))
+    assert session.received(welcome(), [], 0.1) == [
+        Settle(run_id=OTHER_RUN, number=103, accepted=False),
+        Settle(run_id=OTHER_RUN, number=105, accepted=False),
+        *sent(made(4)),
+    ]
+    assert session.unacknowledged == 1
+    assert session.tick(2.1) == [Send(message=Heartbeat(number=0, version=0, newest_task=4))]
+
+
+def test_with_nothing_left_any_task_is_new() -> None:
+    session = after_a_kill(made(9, OTHER_RUN))
+    session.received(welcome(), [], 0.1)
+    assert session.tick(2.1) == [Send(message=Heartbeat(number=0, version=0, newest_task=0))]
+    assert len(session.received(task(1), MODEL, 3.0)) == 1
+
+
+def test_a_verdict_before_the_welcome_is_of_nobody_knows_which_run() -> None:
+    session = after_a_kill(made(3))
+    assert session.received(accepted(3), [], 0.1) == []
+    assert session.unacknowledged == 1
+
+
+def test_of_more_updates_than_a_client_may_hold_the_oldest_is_given_up() -> None:
+    kept = [made(task_id) for task_id in range(1, limits.HOLDING_MAX)]
+    session = after_a_kill(*kept)
+    session.received(welcome(), [], 0.0)
+    session.received(task(64), MODEL, 1.0)
+    newest = made(64)
+    assert session.trained(RUN, newest.update, newest.parcel) == [
+        Settle(run_id=RUN, number=101, accepted=False),
+        *sent(newest),
+    ]
+    assert session.unacknowledged == limits.HOLDING_MAX - 1
+
+
+# ------------------------------------------------------------------------------------------ a server that is in trouble
+
+
+def error(reason: Reason, task_id: int | None = None) -> Error:
+    return Error(reason=reason, message="why", task_id=task_id)
+
+
+def test_an_update_that_could_not_be_stored_is_kept_and_sent_again_on_the_usual_proof() -> None:
+    session = session_that_is_in()
+    session.received(task(1), MODEL, 1.0)
+    one = made(1)
+    session.trained(RUN, one.update, one.parcel)
+    (warning,) = session.received(error(Reason.NOT_STORED, task_id=1), [], 1.5)
+    assert isinstance(warning, Warn) and warning.message.endswith("(why)")
+    assert session.unacknowledged == 1
+    session.tick(2.0)
+    assert session.received(Heartbeat(number=0, version=0), [], 2.1) == sent(one)
+    assert session.received(error(Reason.NOT_STORED, task_id=1), [], 2.2) == []  # one word is enough
+    session.tick(4.0)
+    assert session.received(Heartbeat(number=1, version=0), [], 4.1) == sent(one)
+    first = Ack(task_id=1, outcome="accepted", first_outcome="accepted")
+    assert session.received(first, [], 4.2) == [Settle(run_id=RUN, number=0, accepted=True)]
+
+
+def test_a_disk_that_is_full_a_second_time_is_worth_a_second_word() -> None:
+    session = after_a_kill(made(3), made(4))
+    session.received(welcome(), [], 0.1)
+    assert len(session.received(error(Reason.NOT_STORED, task_id=3), [], 0.2)) == 1
+    session.received(accepted(4), [], 0.3)
+    assert [type(one) for one in session.received(error(Reason.NOT_STORED, task_id=3), [], 0.4)] == [Warn]
+
+
+def test_a_message_that_was_one_too_many_changes_nothing() -> None:
+    session = session_that_is_in()
+    session.received(task(1), MODEL, 1.0)
+    (warning,) = session.received(error(Reason.RATE_LIMITED), [], 1.1)
+    assert isinstance(warning, Warn)
+    assert session.received(error(Reason.RATE_LIMITED), [], 1.2) == []
+    assert session.state is State.IN
+    assert session.wants(RUN, 1)
+
+
+def test_a_client_in_quarantine_waits_keeps_its_work_and_knocks_again() -> None:
+    session = session_that_is_in()
+    session.received(task(1), MODEL, 1.0)
+    (warning,) = session.received(error(Reason.QUARANTINED), [], 1.5)
+    assert isinstance(warning, Warn)
+    assert session.tick(1.5 + GREETING_S) == []
+    one = made(1)
+    assert session.trained(RUN, one.update, one.parcel) == []
+    at_s = 1.5 + QUARANTINE_S
+    assert session.due_s == at_s
+    hello = Send(message=Hello(client_id=7, session=TOKEN, holding=(1,)))
+    assert session.tick(at_s) == [hello]
+    assert session.received(error(Reason.QUARANTINED), [], at_s) == []  # still; nothing new
+    assert session.tick(at_s + QUARANTINE_S) == [hello]
+    assert session.received(welcome(), [], at_s + QUARANTINE_S) == sent(one)
+    assert [type(one) for one in session.received(error(Reason.QUARANTINED), [], 99.0)] == [Warn]
+
+
+def test_a_quarantine_that_is_heard_of_without_a_connection_does_not_end_the_wait_for_one() -> None:
+    session = session_that_is_in()
+    session.unreachable()
+    session.received(error(Reason.QUARANTINED), [], 1.0)
+    assert (session.state, session.due_s) == (State.AWAY, None)
+    assert len(session.reachable(2.0)) == 1
+
+
+@pytest.mark.parametrize("reason", [Reason.UNKNOWN_CLIENT, Reason.WRONG_PROTOCOL, Reason.NOT_THE_OWNER])
+def test_a_client_that_may_never_take_part_ends_and_its_updates_are_not_given_up(reason: Reason) -> None:
+    session = after_a_kill(made(3))
+    assert session.received(error(reason), [], 0.1) == [
+        Retire(reason="refused", message="the server refuses client 7: why")
+    ]
+    assert session.unacknowledged == 1

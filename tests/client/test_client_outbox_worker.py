@@ -1,0 +1,197 @@
+"""What a client keeps between tasks survives its process, wherever that is killed: neither lost nor counted twice."""
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from support.wire import RUN, welcome
+from unstale.client import outbox as outbox_module
+from unstale.client import record
+from unstale.client.outbox import Outbox
+from unstale.client.session import Made
+from unstale.client.worker import Job, ReceivedModel, Settlement, Trained, Worker
+from unstale.config.workplace import Workplace
+from unstale.flat import FlatModel
+from unstale.training import models
+from unstale.training.datasets import load
+from unstale.training.local import LocalTraining
+from unstale.training.moon import Moon
+from unstale.training.scaffold import Scaffold
+from unstale.training.sgd import Sgd
+from unstale.training.trainer import Trainer
+from unstale_proto.messages import Task, Welcome
+
+TASKS = 4
+REJECTED = 2  # the update of this task; the others are accepted
+
+DATASET = load("digits")
+MODEL = FlatModel(models.build("logreg", DATASET.input_shape, DATASET.classes, seed=0))
+DIMENSION = MODEL.dimension
+
+
+class Killed(BaseException):
+    """The process is gone."""
+
+
+@dataclass
+class FakeServer:
+    """Remembers its first verdict on each update, and what came."""
+
+    verdicts: dict[int, bool] = field(default_factory=dict)
+    came: dict[int, list[bytes]] = field(default_factory=dict)
+
+    def take(self, made: Made) -> bool:
+        """Whether the update was accepted when it first came."""
+        self.came.setdefault(made.number, []).append(b"".join(made.parcel))
+        return self.verdicts.setdefault(made.number, made.number != REJECTED)
+
+
+def a_worker(folder: Path, training: LocalTraining) -> tuple[Worker, list[Made]]:
+    """One that has just started, and what was found for client 0."""
+    trainer = Trainer(DATASET, [np.arange(40)], MODEL, training, seed=0)
+
+    def prepare(_: Welcome) -> Workplace:
+        return Workplace(dataset=DATASET, model=MODEL, trainer=trainer, device=torch.device("cpu"))
+
+    outbox = Outbox(folder, 0, 1, durable=False)
+    found = outbox.load().get(0, [])
+    return Worker(prepare, lambda result: None, outbox=outbox), found
+
+
+def job(number: int, training: LocalTraining) -> Job:
+    """The task of this number: its model is `number` / 100 everywhere, and so is c."""
+    numbers = DIMENSION * (2 if training.needs_extra else 1)
+    task = Task(
+        task_id=number + 1,
+        number=number,
+        version=number,
+        learning_rate=0.1,
+        signature="0" * 64,
+        payload_bytes=4 * numbers,
+    )
+    frames = [memoryview(np.full(numbers, number / 100, dtype="<f4").tobytes())]
+    return Job(
+        client_id=0,
+        welcome=welcome(extra=training.needs_extra or None),
+        task=task,
+        model=ReceivedModel(frames),
+        wanted=lambda: True,
+    )
+
+
+def settle(worker: Worker, server: FakeServer, made: Made) -> None:
+    """Send an update, and hear the verdict."""
+    accepted = server.take(made)
+    worker._settle(Settlement(client_id=0, run_id=RUN, number=made.number, accepted=accepted))
+
+
+def live(folder: Path, training: LocalTraining, server: FakeServer) -> dict[str, list[float]]:
+    """One life of the client, to the end of its tasks. What it keeps then."""
+    worker, found = a_worker(folder, training)
+    for made in found:
+        settle(worker, server, made)
+    for number in range(len(server.verdicts), TASKS):
+        trained = worker._work(job(number, training))
+        assert isinstance(trained, Trained)
+        settle(worker, server, worker._stored(trained).made)
+    kept = worker._workplace_for(welcome()).trainer.kept(0)
+    return {name: tensor.tolist() for name, tensor in kept.items()}
+
+
+@pytest.fixture
+def deaths(monkeypatch: pytest.MonkeyPatch) -> "Deaths":
+    return Deaths(monkeypatch)
+
+
+class Deaths:
+    """Kills at the n-th change of a file, before or after it; those that come are counted."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.changes = 0
+        self.dies_at: tuple[int, str] | None = None
+        replace, unlink = os.replace, Path.unlink
+        monkeypatch.setattr(record.os, "replace", lambda *names: self._change(lambda: replace(*names)))
+        monkeypatch.setattr(
+            outbox_module.Path, "unlink", lambda path, **how: self._change(lambda: unlink(path, **how))
+        )
+
+    def _change(self, change: Any) -> None:
+        self._die("before")
+        change()
+        self._die("after")
+        self.changes += 1
+
+    def _die(self, when: str) -> None:
+        if self.dies_at == (self.changes, when):
+            self.dies_at = None
+            raise Killed
+
+
+def lives(
+    folder: Path, training: LocalTraining, deaths: Deaths, places: Iterator[tuple[int, str]]
+) -> tuple[dict[str, list[float]], FakeServer]:
+    """What a client keeps that is killed there, as often as that, and then not."""
+    server = FakeServer()
+    for place in places:
+        deaths.changes, deaths.dies_at = 0, place
+        try:
+            return live(folder, training, server), server
+        except Killed:
+            pass
+    deaths.dies_at = None
+    return live(folder, training, server), server
+
+
+# Of each task's update: put into place; of an accepted one a state put into place; the update deleted.
+CHANGES = {"scaffold": 3 * TASKS - 1, "moon": 3 * TASKS - 1, "sgd": 2 * TASKS}
+TRAININGS = [Scaffold(steps=2, batch_size=8), Moon(steps=2, batch_size=8), Sgd(steps=2, batch_size=8)]
+
+
+@pytest.mark.parametrize("training", TRAININGS, ids=lambda one: one.name)
+def test_a_client_that_is_killed_at_any_change_of_a_file_keeps_what_it_would_have_kept(
+    tmp_path: Path, deaths: Deaths, training: LocalTraining
+) -> None:
+    undisturbed, server = lives(tmp_path / "undisturbed", training, deaths, iter([(-1, "never")]))
+    assert deaths.changes == CHANGES[training.name]
+    assert bool(undisturbed) == training.keeps_state
+    for change in range(deaths.changes):
+        for when in ("before", "after"):
+            folder = tmp_path / f"{change}-{when}"
+            kept, same = lives(folder, training, deaths, iter([(change, when)]))
+            assert kept == undisturbed, f"killed {when} change {change}"
+            assert same.verdicts == server.verdicts
+            for number, copies in same.came.items():
+                assert set(copies) == set(server.came[number]), "an update that is sent again is the same"
+            left = {path.name for path in folder.iterdir()}
+            assert left - {"lock", "0.state"} == set()
+
+
+@pytest.mark.parametrize("training", TRAININGS[:2], ids=lambda one: one.name)
+def test_a_client_that_is_killed_over_and_over_keeps_what_it_would_have_kept(
+    tmp_path: Path, deaths: Deaths, training: LocalTraining
+) -> None:
+    undisturbed, _ = lives(tmp_path / "undisturbed", training, deaths, iter([(-1, "never")]))
+    again = iter([(change, when) for change in (0, 1, 2) for when in ("after", "before")] * TASKS)
+    kept, server = lives(tmp_path / "killed", training, deaths, again)
+    assert kept == undisturbed
+    assert server.verdicts == {number: number != REJECTED for number in range(TASKS)}
+
+
+def test_a_process_that_finds_a_verdict_before_it_has_a_trainer_keeps_it_when_it_has(tmp_path: Path) -> None:
+    training = Scaffold(steps=2, batch_size=8)
+    worker, _ = a_worker(tmp_path, training)
+    trained = worker._work(job(0, training))
+    assert isinstance(trained, Trained)
+    worker._stored(trained)
+    after, (made,) = a_worker(tmp_path, training)
+    settle(after, FakeServer(), made)
+    assert (tmp_path / "0-0.update").exists()  # its last copy, until somebody can keep what it made
+    kept = after._workplace_for(welcome()).trainer.kept(0)
+    assert torch.equal(kept["control_d"], trained.local.state["control_d"])
+    assert not (tmp_path / "0-0.update").exists()

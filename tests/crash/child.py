@@ -1,0 +1,84 @@
+"""One process of a run: `unstale` as a user starts it, in a process that has imported everything already."""
+
+import os
+import sqlite3
+import sys
+from pathlib import Path
+from typing import Any
+
+from crash.places import Place, arm
+from unstale.cli.main import run
+from unstale.journal.journal import Journal
+from unstale.journal.segments import Segments
+
+PRELOADED = [
+    "unstale.server.service",
+    "unstale.injector.service",
+    "unstale.client.service",
+    "unstale.client.prepare",
+    "sklearn.datasets",
+    "crash.child",
+]
+"""What the process imports from which the others are forked."""
+
+SEGMENT_BYTES = 64 * 1024  # so that a run of some hundred small updates has several segments
+
+
+def main(arguments: list[str], log: Path, kept: Path, dies_at: tuple[Place, int] | None) -> None:
+    """Be a process until it ends or dies. log: takes what it writes. kept: where `put_aside` puts things."""
+    output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    for standard in (1, 2):
+        os.dup2(output, standard)
+    for name in [name for name in os.environ if name.startswith("UNSTALE_")]:
+        del os.environ[name]
+    _prepare(kept)
+    if dies_at is not None:
+        arm(*dies_at)
+    sys.exit(run(arguments))
+
+
+def _prepare(kept: Path) -> None:
+    defaults: Any = Segments.__init__.__kwdefaults__
+    defaults["segment_bytes"] = SEGMENT_BYTES
+    let_go: Any = Journal._let_go
+
+    def put_aside_and_let_go(journal: Journal) -> None:
+        put_aside(journal, kept)
+        let_go(journal)
+
+    Journal._let_go = put_aside_and_let_go  # type: ignore[method-assign]
+
+
+def put_aside(journal: Journal, kept: Path) -> None:
+    """Keep, for the books, what a checkpoint makes unnecessary: events, and where rows lie. Files are linked under the
+    number that their file system knows them by, so that what is deleted here is still there."""
+    kept.mkdir(exist_ok=True)
+    file_of = {}
+    for path in journal.directory.segments.iterdir():
+        linked = kept / f"{path.stat().st_ino}.rows"
+        file_of[int(path.stem)] = linked.name
+        if not linked.exists():
+            os.link(path, linked)
+    run_db = journal.database._connection
+    aside = sqlite3.connect(kept / "kept.db", isolation_level=None)
+    aside.executescript(KEPT)
+    with aside:
+        aside.execute("BEGIN")
+        aside.executemany(
+            "INSERT OR IGNORE INTO events VALUES (?, ?, ?, ?)",
+            run_db.execute("SELECT seq, at_s, kind, fields FROM events"),
+        )
+        places = run_db.execute(
+            "SELECT handle, segment, offset, size_bytes FROM updates WHERE segment IS NOT NULL"
+        )
+        aside.executemany(
+            "INSERT OR IGNORE INTO places VALUES (?, ?, ?, ?)",
+            [(handle, file_of[segment], offset, size) for handle, segment, offset, size in places],
+        )
+    aside.close()
+
+
+KEPT = """
+CREATE TABLE IF NOT EXISTS events (seq INTEGER PRIMARY KEY, at_s REAL, kind TEXT, fields TEXT);
+CREATE TABLE IF NOT EXISTS places (handle INTEGER PRIMARY KEY, file TEXT, offset INTEGER, size_bytes INTEGER);
+"""

@@ -1,0 +1,145 @@
+"""Where in the code a process can be made to die, and how: real code, a real SIGKILL, at an exact place."""
+
+import os
+import signal
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import wraps
+from importlib import import_module
+from itertools import count
+from typing import Any
+
+BEFORE, AFTER, TORN = "before", "after", "in the middle of"
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A call. target: `module:attribute`. when: before it, after it, or half-way through what it writes. calls_max: it
+    is one of so many first calls of a process."""
+
+    target: str
+    when: str
+    calls_max: int
+
+    def __str__(self) -> str:
+        return f"{self.when} {self.target.partition(':')[2]}"
+
+
+def _around(target: str, calls_max: int) -> list[Place]:
+    return [Place(target, BEFORE, calls_max), Place(target, AFTER, calls_max)]
+
+
+_JOURNAL = "unstale.journal"
+
+FIRST: dict[str, list[Place]] = {
+    "server": [
+        *_around(f"{_JOURNAL}.rundir:_write_settings", 1),
+        *_around(f"{_JOURNAL}.database:Database._create", 1),
+        *_around(f"{_JOURNAL}.database:Database.set_meta", 1),
+        Place(f"{_JOURNAL}.segments:Segments.append", AFTER, 1),
+    ],
+    "inject": [],
+    "client": [Place("unstale.client.record:write", AFTER, 1)],
+}
+"""While a run begins."""
+
+AGAIN: dict[str, list[Place]] = {
+    "server": [
+        *_around(f"{_JOURNAL}.segments:Segments.cut", 1),
+        *_around(f"{_JOURNAL}.recovery:Recovery._start", 1),
+        *_around(f"{_JOURNAL}.recovery:Recovery._apply", 3),
+        *_around(f"{_JOURNAL}.recovery:Recovery._restage", 1),
+        *_around("unstale.server.exchange:Exchange.resume", 1),
+        Place(f"{_JOURNAL}.journal:Journal.commit", AFTER, 1),
+    ],
+    "inject": [],
+    "client": [
+        Place("unstale.client.outbox:Outbox.load", AFTER, 1),
+        Place("unstale.client.outbox:Outbox.let_go", BEFORE, 2),
+        Place("unstale.client.worker:Worker._take_up", AFTER, 1),
+    ],
+}
+"""While a process goes on where one died."""
+
+DURING: dict[str, list[Place]] = {
+    "server": [
+        *_around(f"{_JOURNAL}.segments:Segments.append", 30),
+        Place(f"{_JOURNAL}.segments:write_all", TORN, 30),
+        *_around(f"{_JOURNAL}.journal:Journal.commit", 60),
+        Place(f"{_JOURNAL}.database:Database._insert", BEFORE, 200),
+        Place(f"{_JOURNAL}.database:Database._join", AFTER, 10),
+        *_around(f"{_JOURNAL}.newest:Newest.set", 60),
+        Place(f"{_JOURNAL}.checkpoints:write_all", TORN, 4),
+        *_around(f"{_JOURNAL}.checkpoints:sync_folder", 2),
+        *_around(f"{_JOURNAL}.journal:Journal.saved", 2),
+        *_around(f"{_JOURNAL}.journal:Journal._let_go", 2),
+        *_around(f"{_JOURNAL}.database:Database.forget_checkpoints", 2),
+        *_around(f"{_JOURNAL}.database:Database.forget_events", 2),
+        *_around(f"{_JOURNAL}.database:Database.forget_segments", 2),
+        *_around(f"{_JOURNAL}.segments:Segments.keep_only", 2),
+        *_around("unstale.learner.learner:Learner.apply_round", 10),
+        *_around("unstale.server.exchange:Exchange._applied", 10),
+        *_around("unstale.server.outgoing:Outgoing.tell", 30),
+        *_around("unstale.server.outgoing:Outgoing.give", 30),
+        *_around("unstale.server.performer:Performer._tell_everyone_to_stop", 1),
+    ],
+    "inject": [
+        *_around("unstale.injector.core:Core.take_in", 100),
+        *_around("unstale.injector.proxy:Proxy._send_up", 50),
+        *_around("unstale.injector.proxy:Proxy._send_down", 50),
+    ],
+    "client": [
+        *_around("unstale.client.record:write", 10),
+        Place("unstale.client.record:os.replace", BEFORE, 10),
+        *_around("unstale.client.outbox:Outbox.put", 10),
+        *_around("unstale.client.outbox:Outbox.keep", 10),
+        *_around("unstale.client.outbox:Outbox.let_go", 10),
+        *_around("unstale.client.service:ClientProcess._send", 40),
+        *_around("unstale.client.worker:Worker._settle", 10),
+    ],
+}
+"""While a run goes on."""
+
+
+def arm(place: Place, call: int) -> None:
+    """Have this process die at a place. call: at which call of it, the first being 1."""
+    holder, name = found(place)
+    setattr(holder, name, _deadly(getattr(holder, name), place, call))
+
+
+def found(place: Place) -> tuple[Any, str]:
+    """What holds the place, and its name there. Raises AttributeError when it is not there."""
+    module, _, path = place.target.partition(":")
+    *above, name = path.split(".")
+    holder: Any = import_module(module)
+    for part in above:
+        holder = getattr(holder, part)
+    getattr(holder, name)
+    return holder, name
+
+
+def _deadly(original: Callable[..., Any], place: Place, call: int) -> Callable[..., Any]:
+    calls = count(1)
+
+    @wraps(original)
+    def deadly(*arguments: Any, **options: Any) -> Any:
+        is_due = next(calls) == call
+        if is_due and place.when == BEFORE:
+            die(place)
+        if is_due and place.when == TORN:
+            file, data, offset = arguments
+            original(file, data[: len(data) // 2], offset)
+            die(place)
+        result = original(*arguments, **options)
+        if is_due:
+            die(place)
+        return result
+
+    return deadly
+
+
+def die(place: Place) -> None:
+    """End this process at once, without a word to anybody else."""
+    os.write(sys.stderr.fileno(), f"dies {place}\n".encode())
+    os.kill(os.getpid(), signal.SIGKILL)

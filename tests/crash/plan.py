@@ -1,0 +1,152 @@
+"""What a seed makes of a run: how it learns, how durable it is, and when its processes die."""
+
+from dataclasses import dataclass
+from typing import Any, TypeVar
+from zlib import crc32
+
+from crash.places import AGAIN, DURING, FIRST, Place
+from unstale.seeds import Generator, Stream, stream
+
+T = TypeVar("T")
+
+ROUNDS = 60
+CLIENTS = 4
+
+SCENARIO: dict[str, Any] = {
+    "groups": [
+        {
+            "name": "everyone",
+            "toxics": [
+                {"type": "drop", "toxicity": 0.1},
+                {"type": "duplicate", "toxicity": 0.1},
+                {
+                    "type": "reorder",
+                    "toxicity": 0.05,
+                    "delay": {"distribution": "exponential", "mean_s": 0.01},
+                },
+            ],
+        }
+    ]
+}
+
+LOOPS: list[dict[str, Any]] = [
+    {"trigger": {"name": "k-async", "k": 3}, "policy": {"name": "fedbuff"}},
+    {"trigger": {"name": "k-async", "k": 3}, "policy": {"name": "fedhist"}},
+    {"trigger": {"name": "k-async", "k": 3}, "policy": {"name": "wkafl"}},
+    {"trigger": {"name": "buffered", "k": 2}, "policy": {"name": "fedbuff", "optimiser": {"name": "adam"}}},
+    {"trigger": {"name": "async"}, "policy": {"name": "fedasync"}},
+    {"trigger": {"name": "sync"}, "policy": {"name": "fedavg", "optimiser": {"name": "momentum"}}},
+    {"trigger": {"name": "sync"}, "policy": {"name": "scaffold"}, "training": {"name": "scaffold"}},
+    {"trigger": {"name": "k-async", "k": 3}, "policy": {"name": "moon"}, "training": {"name": "moon"}},
+]
+"""What keeps something in the server, in the clients, in both or in neither."""
+
+_AIMED = 0.6  # share of deaths that are to be at a place
+_AT_START = 0.2  # share of the others that are soon after the start, where little else would hit
+_START_S = 0.5  # how soon
+_ROUNDS_MEAN = 8.0  # that a process lives, if no place is hit before
+_BETWEEN_S = 0.1  # within how much time after a version an instant lies; a round takes about as long
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fate:
+    """How one process dies: `wait_s` after it has started or, with `rounds`, after the run has made so many more, unless
+    it comes to a place before: at that call of it."""
+
+    wait_s: float
+    rounds: int | None = None
+    place: Place | None = None
+    call: int = 0
+
+    def __str__(self) -> str:
+        since = "its start" if self.rounds is None else f"{self.rounds} more rounds"
+        return f"{self.wait_s:.2f} s after {since}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """One run. settings: beside addresses and folders. client_processes: which share the clients. kills: deaths, in
+    all."""
+
+    seed: int
+    number: int
+    settings: dict[str, Any]
+    client_processes: int
+    kills: int
+
+    @property
+    def name(self) -> str:
+        chosen = self.settings
+        kept = "all kept" if chosen["run"]["keep_updates"] else "little kept"
+        return (
+            f"run {self.number}: {chosen['trigger']['name']}, {chosen['policy']['name']}, durability "
+            f"{chosen['run']['durability']}, checkpoint every {chosen['run']['checkpoint_every']}, {kept}, "
+            f"{self.client_processes} client processes"
+        )
+
+    @property
+    def command(self) -> str:
+        """What plays it again."""
+        return f"make crash SEED={self.seed} RUN={self.number}"
+
+
+def drawn(seed: int, number: int, kills: int) -> Plan:
+    """The plan of a run."""
+    rng = _draws(seed, f"run {number}")
+    durability = _one_of(rng, ["normal", "normal", "full"])
+    loop = LOOPS[number % len(LOOPS)]
+    settings = {
+        "seed": int(rng.integers(1000)),
+        "clients": CLIENTS,
+        "rounds": ROUNDS,
+        "evaluate_every": 10,
+        "device": "cpu",
+        "model": {"name": "logreg"},
+        "partition": {"name": "iid"},
+        **loop,
+        "training": {**loop.get("training", {}), "learning_rate": 0.1, "steps": 2, "batch_size": 8},
+        "run": {
+            "durability": durability,
+            "checkpoint_every": _one_of(rng, [3, 7, 15, 25]),
+            "keep_updates": bool(rng.random() < 0.5),
+        },
+        "client": {"durability": durability},
+    }
+    return Plan(
+        seed=seed, number=number, settings=settings, client_processes=int(rng.integers(1, 3)), kills=kills
+    )
+
+
+def fate(plan: Plan, kind: str, name: str, life: int) -> Fate:
+    """How a process dies. kind: `server`, `inject` or `client`. life: how many of its name were there before."""
+    rng = _draws(plan.seed, f"run {plan.number} {name} {life}")
+    if rng.random() < _AIMED:
+        rare = (AGAIN if life else FIRST)[kind]
+        places = rare if rare and rng.random() < 0.4 else DURING[kind]
+        place = _one_of(rng, places)
+        return Fate(
+            rounds=_rounds(rng),
+            wait_s=_between(rng, _BETWEEN_S),
+            place=place,
+            call=int(rng.integers(1, place.calls_max + 1)),
+        )
+    if rng.random() < _AT_START:
+        return Fate(wait_s=_between(rng, _START_S))
+    return Fate(rounds=_rounds(rng), wait_s=_between(rng, _BETWEEN_S))
+
+
+def _rounds(rng: Generator) -> int:
+    return int(rng.geometric(1 / _ROUNDS_MEAN))
+
+
+def _between(rng: Generator, most: float) -> float:
+    return float(rng.uniform(0.0, most))
+
+
+def _one_of(rng: Generator, choices: list[T]) -> T:
+    return choices[int(rng.integers(len(choices)))]
+
+
+def _draws(seed: int, purpose: str) -> Generator:
+    # The draws of a toxic have 0 or 1 in the second place.
+    return stream(seed, Stream.TOXICS, crc32(purpose.encode()), 3)

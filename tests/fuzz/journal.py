@@ -1,0 +1,77 @@
+"""A journal in memory, which knows what was stored and what was only noted."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from unstale.coordinator import events, snapshot
+from unstale.coordinator.machine import LEASE, Coordinator
+from unstale.journal import records
+from unstale.journal.rows import Batch, EventRow, Place, UpdateRow
+from unstale_proto.messages import Ack, Task
+
+
+class PlayedJournal:
+    """Stands in for `unstale.journal.journal.Journal`, as the exchange uses it.
+
+    is_full: whether there is no room for an update. events, updates, tasks: what was stored.
+    """
+
+    def __init__(self) -> None:
+        self.is_full = False
+        self.events: list[EventRow] = []
+        self.updates: list[UpdateRow] = []
+        self.tasks: set[int] = set()
+        self.seq = 0
+        self.batch = Batch()
+
+    def note(self, event: events.Event, silent: Sequence[int] = ()) -> None:
+        self.seq += 1
+        self.batch.events.append(records.to_row(self.seq, event, silent))
+
+    def append(self, row: memoryview) -> Place:
+        return Place(segment=1, offset=0, size_bytes=len(row), checksum=0)
+
+    def has_room(self, size_bytes: int) -> bool:
+        return not self.is_full
+
+    def commit(self) -> None:
+        self.events += self.batch.events
+        self.updates += self.batch.updates
+        self.tasks.update(task.task_id for task in self.batch.tasks)
+        self.batch = Batch()
+
+    def wants_checkpoint(self, version: int, *, ends: bool) -> bool:
+        return ends or version == 2
+
+    def begin_checkpoint(self) -> int:
+        return self.seq
+
+    def saved(self, version: int, seq: int, file: str, size_bytes: int, at_s: float) -> None:
+        assert seq <= self.seq
+
+    def check_said(self, message: Task | Ack) -> None:
+        """It is about to be said to a client."""
+        if isinstance(message, Task):
+            assert message.task_id in self.tasks, f"{message} is said before it is stored"
+        elif message.first_outcome == "accepted":
+            stored = any(update.task_id == message.task_id and update.place for update in self.updates)
+            assert stored, f"{message} is said before it is stored"
+
+    def check(self, coordinator: Coordinator, make: Callable[[], Coordinator]) -> None:
+        """What was stored makes the same state again, and its updates are those that were accepted."""
+        assert not self.batch, f"{self.batch} was noted, and never stored"
+        again = make()
+        for row in self.events:
+            records.play(row, again)
+        assert lasting(again) == lasting(coordinator)
+        accepted = [update for update in self.updates if update.outcome == "accepted"]
+        assert len(accepted) == coordinator.accepted
+        assert all((update.place is None) == (update.outcome != "accepted") for update in self.updates)
+
+
+def lasting(coordinator: Coordinator) -> dict[str, Any]:
+    """Its state but for signs of life, which are not stored."""
+    state = snapshot.taken(coordinator)
+    timers = {timer: due_s for timer, due_s in state["timers"].items() if timer != LEASE}
+    leases = {client_id for client_id, _ in state["leases"]}
+    return {**state, "timers": timers, "leases": leases, "now_s": None}

@@ -1,0 +1,257 @@
+"""Who gets a connection to a socket that a gate stands before, through real sockets, and what both sides learn."""
+
+import logging
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Self
+
+import pytest
+import zmq
+
+from keys.conftest import KeyedClient
+from support.running import PATIENCE_S
+from unstale.errors import UserError
+from unstale.net import keyring, sockets
+from unstale.net.gate import Gate
+from unstale.net.handshakes import Handshakes
+from unstale.net.keys import ClientIds, Identity
+
+pytestmark = pytest.mark.network
+
+IdentityOf = Callable[[str], Identity]
+
+
+class Guarded:
+    """A ROUTER with a gate, in a context of its own. folder: None for plain text."""
+
+    def __init__(self, folder: Path | None) -> None:
+        self.refused: Counter[str] = Counter()
+        self.crashes: list[BaseException] = []
+        self.gate = Gate(
+            None if folder is None else str(folder),
+            "server",
+            "server.keys",
+            refused=lambda reason: self.refused.update((reason,)),
+            on_crash=self.crashes.append,
+        )
+        self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self.socket = sockets.router(self.context, heartbeat_s=60, linger_s=0)
+        self.gate.guard(self.context, self.socket)
+        self.address = sockets.bind(self.socket, "tcp://127.0.0.1:*")
+        self._clients = ExitStack()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._clients.close()
+        self.gate.close()
+        self.gate.close()  # twice is once
+        self.socket.close()
+        self.context.term()
+        assert not self.crashes
+
+    def client(self, identity: Identity | None, client_id: int = 0) -> KeyedClient:
+        return self._clients.enter_context(KeyedClient(self.address, client_id, identity))
+
+    def key_behind(self, client: KeyedClient) -> str | None:
+        """The key that the gate finds behind a message of a client."""
+        assert client.is_let_in()
+        client.say_bytes(b"header")
+        assert self.socket.poll(PATIENCE_S * 1000)
+        received = sockets.receive_routed(self.socket)
+        assert received is not None
+        return self.gate.key_of(received.route)
+
+    def until_refused(self, reason: str) -> None:
+        pause = threading.Event()
+        for _ in range(int(PATIENCE_S / 0.005)):
+            if self.refused[reason]:
+                return
+            pause.wait(0.005)
+        raise AssertionError(f"not refused for {reason}, but {self.refused}")
+
+
+@pytest.fixture
+def guarded(folder: Path) -> Iterator[Guarded]:
+    with Guarded(folder) as made:
+        yield made
+
+
+def test_whoever_is_admitted_comes_in_and_is_known_by_its_key(guarded: Guarded, identity_of: IdentityOf) -> None:
+    for name in ("phone", "laptop"):
+        assert guarded.key_behind(guarded.client(identity_of(name))) == identity_of(name).public
+    assert not guarded.refused
+
+
+def test_every_context_has_a_gate_of_its_own(folder: Path, identity_of: IdentityOf) -> None:
+    with Guarded(folder) as one, Guarded(folder) as other:
+        for guarded in (one, other):
+            assert guarded.key_behind(guarded.client(identity_of("phone"))) == identity_of("phone").public
+
+
+def test_who_comes_back_is_asked_again(folder: Path, guarded: Guarded, identity_of: IdentityOf) -> None:
+    with KeyedClient(guarded.address, 0, identity_of("phone")) as before:
+        assert guarded.key_behind(before) is not None
+    keyring.forget(folder, "laptop")
+    assert guarded.key_behind(guarded.client(identity_of("phone"))) == identity_of("phone").public
+
+
+def test_a_key_that_is_not_admitted_is_kept_out_although_it_is_a_good_one(
+    guarded: Guarded, stranger: Identity
+) -> None:
+    # Without an allow-list CURVE would let it in.
+    client = guarded.client(stranger)
+    guarded.until_refused("unknown-key")
+    assert client.is_kept_out()
+    assert not guarded.socket.poll(0)
+
+
+def test_a_client_without_a_key_is_kept_out(guarded: Guarded) -> None:
+    client = guarded.client(None)
+    guarded.until_refused("no-key")
+    assert client.is_kept_out()
+
+
+def test_a_client_of_another_server_is_kept_out(guarded: Guarded, identity_of: IdentityOf) -> None:
+    own = identity_of("phone")
+    client = guarded.client(Identity(own.public, own.secret, identity_of("laptop").public))
+    guarded.until_refused("wrong-server-key")
+    assert client.is_kept_out()
+
+
+def test_another_program_is_kept_out(guarded: Guarded) -> None:
+    host, port = guarded.address.removeprefix("tcp://").split(":")
+    import socket
+
+    with socket.create_connection((host, int(port)), timeout=PATIENCE_S) as plain:
+        plain.sendall(b"GET / HTTP/1.1\r\nHost: here\r\n\r\n" * 10)
+        guarded.until_refused("no-key")
+
+
+def test_a_key_is_admitted_and_revoked_without_a_restart(folder: Path, guarded: Guarded) -> None:
+    keyring.make(folder, "tablet", ClientIds.parse("3", "--clients"))
+    from unstale.net import keys
+
+    tablet = keys.identity(folder / "tablet.key_secret", "client.key")
+    assert guarded.key_behind(guarded.client(tablet)) == tablet.public
+    assert guarded.gate.may_speak(tablet.public, 3)
+    keyring.forget(folder, "tablet")
+    client = guarded.client(tablet)
+    guarded.until_refused("unknown-key")
+    assert client.is_kept_out()
+
+
+def test_a_key_that_is_connected_may_speak_no_more_once_it_is_revoked(
+    folder: Path, guarded: Guarded, identity_of: IdentityOf
+) -> None:
+    client = guarded.client(identity_of("phone"))
+    key = guarded.key_behind(client)
+    assert guarded.gate.may_speak(key, 1)
+    keyring.forget(folder, "phone")
+    pause = threading.Event()
+    for _ in range(int(PATIENCE_S / 0.005)):
+        if not guarded.gate.may_speak(guarded.key_behind(client), 1):
+            return
+        pause.wait(0.005)
+    raise AssertionError("a revoked key may go on for ever")
+
+
+def test_while_nobody_answers_for_the_gate_nobody_comes_in(folder: Path, identity_of: IdentityOf) -> None:
+    with Guarded(folder) as guarded:
+        guarded.gate.close()
+        with KeyedClient(guarded.address, 0, identity_of("phone")) as client:
+            assert not client.socket.poll(200, zmq.POLLOUT)
+
+
+def test_without_keys_everybody_comes_in_and_may_say_that_it_is_anybody() -> None:
+    with Guarded(None) as guarded:
+        assert guarded.key_behind(guarded.client(None)) is None
+        assert guarded.gate.may_speak(None, 7)
+
+
+def test_a_folder_that_is_not_right_is_told_before_anything_starts(folder: Path) -> None:
+    (folder / "server.key_secret").chmod(0o640)
+    with pytest.raises(UserError, match=r"^server\.keys '.*/server\.key_secret' has mode 640"):
+        Guarded(folder)
+    with pytest.raises(UserError, match=r"^server\.keys '.*/nowhere/server\.key_secret' is not there"):
+        Guarded(folder / "nowhere")
+
+
+# --- what a socket that connects learns ---
+
+
+class Knocking:
+    """A DEALER whose handshakes are watched."""
+
+    def __init__(self, address: str, identity: Identity | None) -> None:
+        self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        socket = sockets.dealer(self.context, heartbeat_s=60, linger_s=0, identity=identity)
+        public = None if identity is None else identity.public
+        self.handshakes = Handshakes(socket, address, public, ("client.key", "client.server_key"))
+        sockets.connect(socket, address)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.handshakes.close()
+        self.handshakes.close()  # twice is once
+        self.handshakes.socket.close()
+        self.context.term()
+
+    def hears(self) -> None:
+        assert self.handshakes.monitor.poll(PATIENCE_S * 1000)
+        self.handshakes.check()
+
+    def hears_an_end(self) -> str:
+        """The sentence that it ends with."""
+        with pytest.raises(UserError) as told:  # noqa: PT012  (it may try more than once)
+            for _ in range(100):
+                self.hears()
+        return str(told.value)
+
+
+def test_who_is_let_in_hears_of_nothing(guarded: Guarded, identity_of: IdentityOf) -> None:
+    with Knocking(guarded.address, identity_of("phone")) as knocking:
+        knocking.hears()
+        assert knocking.handshakes.socket.poll(PATIENCE_S * 1000, zmq.POLLOUT)
+
+
+def test_a_refused_key_is_told_in_one_sentence(guarded: Guarded, stranger: Identity) -> None:
+    with Knocking(guarded.address, stranger) as knocking:
+        assert knocking.hears_an_end() == (
+            f"the server at {guarded.address} refuses the key {stranger.public} of client.key: it is not, or no longer, "
+            "among those that the server admits"
+        )
+
+
+def test_plain_text_to_a_server_with_keys_is_told_in_one_sentence(guarded: Guarded) -> None:
+    with Knocking(guarded.address, None) as knocking:
+        assert knocking.hears_an_end() == (
+            f"the server at {guarded.address} takes nothing without a key; give client.key, see unstale keys"
+        )
+
+
+def test_a_key_for_a_server_in_plain_text_is_told_in_one_sentence(identity_of: IdentityOf) -> None:
+    with Guarded(None) as plain, Knocking(plain.address, identity_of("phone")) as knocking:
+        assert knocking.hears_an_end() == (
+            f"the server at {plain.address} speaks in plain text; start it with keys, or leave out client.key"
+        )
+
+
+def test_a_wrong_server_key_is_warned_of_once_and_tried_on(
+    guarded: Guarded, identity_of: IdentityOf, caplog: pytest.LogCaptureFixture
+) -> None:
+    own = identity_of("phone")
+    wrong = Identity(own.public, own.secret, identity_of("laptop").public)
+    with caplog.at_level(logging.WARNING), Knocking(guarded.address, wrong) as knocking:
+        for _ in range(5):
+            knocking.hears()
+    assert [record.message for record in caplog.records] == [
+        f"connections to {guarded.address} break off before anything is said; is the key in client.server_key that "
+        "server's?"
+    ]
