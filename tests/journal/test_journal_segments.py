@@ -4,6 +4,7 @@ import errno
 import os
 from collections.abc import Callable
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import pytest
@@ -225,14 +226,49 @@ def test_a_sync_in_the_background_is_waited_for_by_the_next_in_the_foreground(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     synced = watched_sync(monkeypatch)
+    log = tmp_path / "log"
+    log.write_bytes(b"12")
     segments = Segments(tmp_path)
     append(segments, b"1234")
-    segments.sync_soon()
+    segments.sync_soon(log)
     segments.sync()
-    assert synced == [START + 4]
+    assert synced == [START + 4, 2]
     append(segments, b"5")
     segments.close()
-    assert synced == [START + 4, START + 5]
+    assert synced == [START + 4, 2, START + 5]
+
+
+def test_while_a_sync_is_under_way_another_is_left_to_the_next_call(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, may_end = Event(), Event()
+
+    def fdatasync(file: int) -> None:
+        begun.set()
+        assert may_end.wait(60)
+
+    monkeypatch.setattr(module.os, "fdatasync", fdatasync)
+    log = tmp_path / "log"
+    log.touch()
+    segments = Segments(tmp_path)
+    append(segments, b"1")
+    segments.sync_soon(log)
+    assert begun.wait(60)
+    append(segments, b"2")
+    segments.sync_soon(log)  # does not wait
+    may_end.set()
+    synced = watched_sync(monkeypatch)
+    segments.close()
+    assert synced[-1] == START + 2
+
+
+def test_a_log_that_is_missing_is_an_error_of_the_sync(tmp_path: Path) -> None:
+    segments = Segments(tmp_path)
+    append(segments, b"1")
+    segments.sync_soon(tmp_path / "log")
+    with pytest.raises(UserError, match=r"cannot sync .*log: no such file"):
+        segments.sync()
+    segments.close()
 
 
 def failing(error: int) -> Callable[..., Any]:
@@ -249,7 +285,7 @@ def test_an_error_in_the_background_is_raised_by_the_next_call(
     append(segments, b"1")
     with monkeypatch.context() as patched:
         patched.setattr(module.os, "fdatasync", failing(errno.EIO))
-        segments.sync_soon()
+        segments.sync_soon(tmp_path)
         with pytest.raises(UserError, match=r"cannot sync .*00000001\.rows: the disk reports an error"):
             segments.sync()
     append(segments, b"2")
@@ -262,7 +298,7 @@ def test_files_are_not_left_open(tmp_path: Path) -> None:
     segments = Segments(tmp_path, segment_bytes=1)
     for _ in range(20):
         append(segments, b"1")
-    segments.sync_soon()
+    segments.sync_soon(tmp_path / "00000001.rows")
     append(segments, b"2")
     segments.sync()
     assert len(os.listdir("/proc/self/fd")) == before + 1

@@ -1,4 +1,4 @@
-"""Folders of keys as a person makes them, and clients that show a key."""
+"""Folders of keys as a person makes them."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -6,37 +6,7 @@ from pathlib import Path
 import pytest
 import zmq
 
-from support.running import PATIENCE_S
-from support.wire import RawClient
 from unstale.net import gate, keyring, keys
-
-EVENTS_POLLED_MS = 20
-
-
-class KeyedClient(RawClient):
-    """A client with a key, or without one."""
-
-    def __init__(self, address: str, client_id: int, identity: keys.Identity | None) -> None:
-        self.client_id = client_id
-        self.session = f"{client_id:032x}"
-        self.address = address
-        self.socket = zmq.Context.instance().socket(zmq.DEALER)
-        self.socket.setsockopt(zmq.LINGER, 0)
-        self.socket.setsockopt(zmq.IMMEDIATE, 1)
-        if identity is not None:
-            assert identity.server is not None
-            self.socket.curve_publickey = identity.public.encode()
-            self.socket.curve_secretkey = identity.secret.encode()
-            self.socket.curve_serverkey = identity.server.encode()
-        self.socket.connect(address)
-
-    def is_let_in(self) -> bool:
-        """Whether there is a connection; waits for one."""
-        return bool(self.socket.poll(PATIENCE_S * 1000, zmq.POLLOUT))
-
-    def is_kept_out(self) -> bool:
-        """Whether there is no connection now. To be asked when the other side has counted a refusal."""
-        return not self.socket.poll(0, zmq.POLLOUT)
 
 
 @pytest.fixture(autouse=True)

@@ -11,12 +11,12 @@ from typing import Self
 import pytest
 import zmq
 
-from keys.conftest import KeyedClient
+from support.keyed import KeyedClient
 from support.running import PATIENCE_S
 from unstale.errors import UserError
-from unstale.net import keyring, sockets
+from unstale.net import keyring, keys, sockets
 from unstale.net.gate import Gate
-from unstale.net.handshakes import Handshakes
+from unstale.net.handshakes import FAILED, Handshakes, parsed
 from unstale.net.keys import ClientIds, Identity
 
 pytestmark = pytest.mark.network
@@ -81,7 +81,9 @@ def guarded(folder: Path) -> Iterator[Guarded]:
         yield made
 
 
-def test_whoever_is_admitted_comes_in_and_is_known_by_its_key(guarded: Guarded, identity_of: IdentityOf) -> None:
+def test_whoever_is_admitted_comes_in_and_is_known_by_its_key(
+    guarded: Guarded, identity_of: IdentityOf
+) -> None:
     for name in ("phone", "laptop"):
         assert guarded.key_behind(guarded.client(identity_of(name))) == identity_of(name).public
     assert not guarded.refused
@@ -123,19 +125,8 @@ def test_a_client_of_another_server_is_kept_out(guarded: Guarded, identity_of: I
     assert client.is_kept_out()
 
 
-def test_another_program_is_kept_out(guarded: Guarded) -> None:
-    host, port = guarded.address.removeprefix("tcp://").split(":")
-    import socket
-
-    with socket.create_connection((host, int(port)), timeout=PATIENCE_S) as plain:
-        plain.sendall(b"GET / HTTP/1.1\r\nHost: here\r\n\r\n" * 10)
-        guarded.until_refused("no-key")
-
-
 def test_a_key_is_admitted_and_revoked_without_a_restart(folder: Path, guarded: Guarded) -> None:
     keyring.make(folder, "tablet", ClientIds.parse("3", "--clients"))
-    from unstale.net import keys
-
     tablet = keys.identity(folder / "tablet.key_secret", "client.key")
     assert guarded.key_behind(guarded.client(tablet)) == tablet.public
     assert guarded.gate.may_speak(tablet.public, 3)
@@ -163,8 +154,13 @@ def test_a_key_that_is_connected_may_speak_no_more_once_it_is_revoked(
 def test_while_nobody_answers_for_the_gate_nobody_comes_in(folder: Path, identity_of: IdentityOf) -> None:
     with Guarded(folder) as guarded:
         guarded.gate.close()
-        with KeyedClient(guarded.address, 0, identity_of("phone")) as client:
-            assert not client.socket.poll(200, zmq.POLLOUT)
+        monitor = guarded.socket.get_monitor_socket(FAILED)
+        client = guarded.client(identity_of("phone"))
+        assert monitor.poll(PATIENCE_S * 1000)
+        assert parsed(monitor.recv_multipart())[0] == zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
+        assert client.is_kept_out()
+        guarded.socket.disable_monitor()
+        monitor.close()
 
 
 def test_without_keys_everybody_comes_in_and_may_say_that_it_is_anybody() -> None:

@@ -11,6 +11,7 @@ from support.scrape import Page, families, get, sample
 from support.wire import RawClient, update_of
 from unstale.coordinator.membership import State
 from unstale.metrics import catalogue
+from unstale.net.gate import REASONS
 from unstale.server.service import Server
 from unstale_proto.errors import Reason
 from unstale_proto.messages import Ack, Bye, Error, Heartbeat, OwnEvaluation, Stop
@@ -23,7 +24,7 @@ MODEL_BYTES = 4 * 650
 LABELS: dict[str, set[str]] = {
     "phase": {"wait", "aggregate", "evaluate"},
     "outcome": {"accepted", "duplicate", "rejected"},
-    "reason": {"", *(reason.value for reason in Reason)},
+    "reason": {"", *(reason.value for reason in Reason), *REASONS},
     "direction": {"received", "sent"},
     "class": {str(label) for label in range(10)},
     "statistic": {"mean", "std", "worst_tenth", "best_tenth"},

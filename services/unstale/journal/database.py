@@ -38,6 +38,8 @@ class Conservation:
 class Database:
     """The database of a run. One thread at a time.
 
+    log: the file that what is stored goes to first; once it is synced, all that was stored is durable.
+
     Raises UserError, one sentence that names the file, for all that the disk and SQLite can do; DamagedError when what
     was stored is not there any more.
     """
@@ -45,6 +47,7 @@ class Database:
     def __init__(self, path: Path, *, read_only: bool = False) -> None:
         """Open it, or make it when there is none and not `read_only`. Looks through all of it for damage."""
         self.path = path
+        self.log = path.with_name(f"{path.name}-wal")
         self._sync: bool | None = None
         with ExitStack() as stack, self._reported("open"):
             self._connection = sqlite3.connect(
@@ -225,7 +228,7 @@ class Database:
         newest, found = self._newest.get(), self.last_seq()
         if newest > found:
             raise DamagedError(
-                f"{self.path} ends with event {found}, but event {newest} was stored: {self.path.name}-wal is damaged "
+                f"{self.path} ends with event {found}, but event {newest} was stored: {self.log.name} is damaged "
                 "or missing, or the machine stopped before the disk had it; put both back from a copy, or delete "
                 f"{self._newest.path.name} to go on without what is lost"
             )

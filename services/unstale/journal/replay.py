@@ -4,7 +4,6 @@ Legend: K updates of a round, in order of arrival; D numbers of a row.
 """
 
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -17,17 +16,16 @@ from unstale.config import parts
 from unstale.config.load import Given, load
 from unstale.config.settings import Settings
 from unstale.errors import UserError
-from unstale.flat import FlatModel
 from unstale.journal import checkpoints
 from unstale.journal.database import Database
 from unstale.journal.disk import DamagedError
 from unstale.journal.rounds import RecordedRounds
-from unstale.journal.rows import EvaluationRow, RoundRow
 from unstale.journal.rundir import RunDirectory
 from unstale.journal.segments import Segments
 from unstale.learner.learner import Learner
 from unstale.learner.updates import RoundUpdate
 from unstale.learner.versions import Version
+from unstale.policies import Policy
 from unstale.policies.registry import find
 
 OF_THIS_MACHINE = frozenset(
@@ -131,6 +129,10 @@ class Replay:
         for row in self._run.database.rounds(self.first):
             if row.version > self.last:
                 return  # made since
+            if row.version != self.version + 1:
+                raise DamagedError(
+                    f"{self._run.database.path} does not say how version {self.version + 1} was made"
+                )
             updates, told = self._recorded.members(row)
             matrix_KD = self._recorded.matrix(updates)
             digest = self.learner.apply_round(matrix_KD, told).sent.digest
@@ -198,10 +200,10 @@ class Comparison:
 
     def __init__(self, run: RecordedRun, settings: Settings, other: Settings) -> None:
         _check_can_fold(run.settings, other)
-        self.replay = Replay(run, settings, keep_versions=True)
+        self.asks_for_bases = _in_small(other).needs_base_models
+        self.replay = Replay(run, settings, keep_versions=self.asks_for_bases)
         replay = self.replay
-        self._learner = _Folding(replay, other, run.directory.path)
-        self.asks_for_bases = self._learner.policy.needs_base_models
+        self._learner = _Folding(replay, other)
         if self.asks_for_bases:
             replay.check_bases()
         self._measured = {row.version: row for row in run.database.evaluations()}
@@ -216,7 +218,7 @@ class Comparison:
             yield from self._point(self.replay.version)
 
     def _point(self, version: int) -> Iterator[Point]:
-        row: EvaluationRow | None = self._measured.get(version)
+        row = self._measured.get(version)
         if row is not None:
             other = self._evaluate(self._learner.sent)
             yield Point(
@@ -231,8 +233,8 @@ class Comparison:
 class _Folding(Learner):
     """A learner of its own policy, whose updates were computed from the versions of another learner."""
 
-    def __init__(self, replay: Replay, settings: Settings, path: Path) -> None:
-        """Start where the replay does, with a policy in its first state. path: of the run."""
+    def __init__(self, replay: Replay, settings: Settings) -> None:
+        """Start where the replay does, with a policy in its first state."""
         model = replay.model
         super().__init__(
             model.parameters_d,
@@ -256,3 +258,48 @@ class _Folding(Learner):
         self.load_state_dict(
             {**mine, "version": was["version"], "counted": was["counted"], "sent": sent, "versions": {}}
         )
+
+
+def _last_uses(database: Database) -> tuple[dict[int, int], int]:
+    """By version, the last round with an update that was computed from it; and the last round that there is."""
+    last_use: dict[int, int] = {}
+    last = 0
+    for row in database.rounds():
+        last = row.version
+        for member in row.members:
+            last_use[row.version - 1 - member.staleness] = row.version
+    return last_use, last
+
+
+def _in_small(settings: Settings) -> Policy[Any]:
+    """The policy for a model of one parameter, to ask it what it needs. Raises UserError for settings that it does not
+    take."""
+    in_ordinary_memory = settings.policy.model_copy(update={"memory": "host"})
+    settings = settings.model_copy(update={"policy": in_ordinary_memory})
+    return parts.policy(settings, dimension=1, where=torch.device("cpu"))
+
+
+def _check_can_fold(recorded: Settings, other: Settings) -> None:
+    """Raise UserError where updates hold something else than a policy takes."""
+    was, now = recorded.policy.name, other.policy.name
+    trained = recorded.training.name
+    needed = find(now).training
+    if needed not in (None, trained):
+        raise UserError(
+            f"policy {now!r} is for clients that train with {needed!r}, and those of this run trained with {trained!r}; "
+            "name another policy"
+        )
+    if find(was).sends_extra and now != was:
+        raise UserError(
+            f"the clients of this run trained with {trained!r}, from a second vector that policy {was!r} sent them, "
+            f"which policy {now!r} cannot fold; replay a run of other training"
+        )
+
+
+def _merged(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
+    """Mappings in one another, of which `above` wins key by key."""
+    both = dict(below)
+    for key, value in above.items():
+        under = both.get(key)
+        both[key] = _merged(under, value) if isinstance(under, dict) and isinstance(value, dict) else value
+    return both

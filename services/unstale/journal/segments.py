@@ -95,16 +95,17 @@ class Segments:
         self._wait_for_sync()
         _sync(self._unsynced(), self._new_in())
 
-    def sync_soon(self) -> None:
-        """The same in the background. An error there is raised by the next `append`, `sync` or `sync_soon`.
+    def sync_soon(self, then: Path) -> None:
+        """The same in the background, and a file of another after it, which names what the segments hold.
 
-        While one is under way nothing new begins: what was written since is left to the next call.
+        An error there is raised by the next `append`, `sync` or `sync_soon`. While one is under way nothing new begins:
+        what was written since is left to the next call.
         """
         self._raise_if_sync_failed()
         if self._syncing is None:
             if self._background is None:
                 self._background = ThreadPoolExecutor(1, thread_name_prefix="segments")
-            self._syncing = self._background.submit(_sync, self._unsynced(), self._new_in())
+            self._syncing = self._background.submit(_sync, self._unsynced(), self._new_in(), then)
 
     def cut(self, end: Mapping[int, int]) -> None:
         """Forget what was never committed. end: by segment, where its last committed row ends; others are deleted.
@@ -239,8 +240,8 @@ def _damaged(path: Path, what: str, expected: str) -> DamagedError:
     )
 
 
-def _sync(files: Mapping[int, Path], new_in: Path | None) -> None:
-    """Sync and close files, and sync the folder `new_in`. Raises UserError for the first that cannot be."""
+def _sync(files: Mapping[int, Path], new_in: Path | None, then: Path | None = None) -> None:
+    """Sync and close files; sync the folder `new_in`, and then another file. Raises UserError for the first that fails."""
     failed: UserError | None = None
     for file, path in files.items():
         try:
@@ -249,10 +250,19 @@ def _sync(files: Mapping[int, Path], new_in: Path | None) -> None:
             failed = failed or trouble("sync", path, error)
         finally:
             os.close(file)
+    if failed is not None:
+        raise failed
     if new_in is not None:
         try:
             sync_folder(new_in)
         except OSError as error:
-            failed = failed or trouble("sync", new_in, error)
-    if failed is not None:
-        raise failed
+            raise trouble("sync", new_in, error) from None
+    if then is not None:
+        _sync({_opened(then): then}, None)
+
+
+def _opened(path: Path) -> int:
+    try:
+        return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError as error:
+        raise trouble("sync", path, error) from None

@@ -71,7 +71,7 @@ HANDSHAKES_REFUSED = Metric(
     name="unstale_handshakes_refused_total",
     kind="counter",
     help="Connections that were not let in, by reason: unknown-key (not admitted, or revoked), wrong-server-key (meant "
-    "for another server), no-key (plain text, another program, or broken off).",
+    "for another server), no-key (plain text, or broken off).",
     labels=("reason",),
 )
 MODEL_VERSION = Metric(
