@@ -17,7 +17,6 @@ from unstale.learner.learner import RoundResult
 from unstale.learner.updates import StagedUpdate
 from unstale.training.evaluate import Evaluation
 
-
 _OF_A_TASK = (events.TaskFailed, events.TaskDeclined, events.TaskLost)
 
 
