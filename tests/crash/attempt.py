@@ -16,6 +16,9 @@ from crash.play import FailureError, Kill, Play
 
 KILLS_EACH = 10  # of a run
 
+TOLD: list[str] = []
+"""What the tests of this process have to tell at their end."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attempt:
@@ -61,7 +64,11 @@ def attempts(seed: int, kills: int, *, processes: int) -> Iterator[Attempt]:
 def table(made: Attempt) -> Iterator[str]:
     """The lines of a run."""
     found = made.found
-    said = "FAILED" if found is None else f"{found.accepted} updates counted, {found.acks} acks heard, same digests"
+    said = (
+        "FAILED"
+        if found is None
+        else f"{found.accepted} updates counted, {found.acks} acks heard, same digests"
+    )
     yield f"{made.plan.name}: {said}"
     yield f"  {'killed':<12} {'life':>4} {'second':>7} {'version':>7} {'next round':>10}  how"
     for kill in made.kills:

@@ -3,6 +3,7 @@
 import os
 import sqlite3
 import sys
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -30,14 +31,22 @@ def nothing() -> None:
     """Be a process that does nothing: when it has ended, the next ones start at once."""
 
 
-def main(arguments: list[str], log: Path, kept: Path, dies_at: tuple[Place, int] | None) -> None:
-    """Be a process until it ends or dies. log: takes what it writes. kept: where `put_aside` puts things."""
+def main(
+    arguments: list[str], log: Path, kept: Path, dies_at: tuple[Place, int] | None, *, forgetful: bool = False
+) -> None:
+    """Be a process until it ends or dies.
+
+    log: takes what it writes. kept: where `put_aside` puts things. dies_at: a place, and at which call of it.
+    forgetful: with a mistake made on purpose, which must be found.
+    """
     output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     for standard in (1, 2):
         os.dup2(output, standard)
     for name in [name for name in os.environ if name.startswith("UNSTALE_")]:
         del os.environ[name]
     _prepare(kept)
+    if forgetful:
+        _store_late()
     if dies_at is not None:
         arm(*dies_at)
     sys.exit(run(arguments))
@@ -50,10 +59,22 @@ def _prepare(kept: Path) -> None:
     let_go: Any = Journal._let_go
 
     def put_aside_and_let_go(journal: Journal) -> None:
-        put_aside(journal, kept)
+        if not journal.settings.keep_updates:
+            put_aside(journal, kept)
         let_go(journal)
 
     Journal._let_go = put_aside_and_let_go  # type: ignore[method-assign]
+
+
+def _store_late() -> None:
+    """Say what follows from events before it is stored, which is every thirtieth time that there is something."""
+    commit, turns = Journal.commit, count(1)
+
+    def commit_sometimes(journal: Journal) -> None:
+        if journal.batch and next(turns) % 30 == 0:
+            commit(journal)
+
+    Journal.commit = commit_sometimes  # type: ignore[method-assign]
 
 
 def put_aside(journal: Journal, kept: Path) -> None:

@@ -148,3 +148,23 @@ def test_a_disk_that_fills_up_while_it_is_written_ends_the_server_and_nothing_wa
         assert conserved(disk)[0] == acknowledged
         with RunningServer(settings) as second, client(second, 0, (task.task_id,)) as a:
             assert a.answer(task, ONES).outcome == "accepted"
+
+
+def test_rows_that_wait_on_disk_make_the_same_model_as_rows_in_memory(tmp_path: Path) -> None:
+    models = []
+    for name, most in (("memory", 2**30), ("disk", 0)):
+        settings = kept_in(tmp_path / name, rounds=2, run={"rows_memory_bytes_max": most})
+        with RunningServer(settings) as first, client(first, 0) as a, client(first, 1) as b:
+            task, _ = a.task()
+            assert a.answer(task, ONES).outcome == "accepted"
+            other, _ = b.task()
+        with (
+            RunningServer(settings) as second,
+            client(second, 0) as a,
+            client(second, 1, (other.task_id,)) as b,
+        ):
+            assert b.answer(other, 3 * ONES).outcome == "accepted"
+            task, model_d = a.task()
+        assert task.version == 1
+        models.append(model_d)
+    assert np.array_equal(*models)

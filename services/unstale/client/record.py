@@ -58,7 +58,7 @@ def write(
     checksum = xxhash.xxh3_64(head)
     temporary = path.with_name(path.name + TEMPORARY)
     try:
-        with open(temporary, "wb") as file:
+        with open(temporary, "wb", opener=_for_the_owner) as file:
             file.write(head)
             for frames in parts:
                 for frame in frames:
@@ -96,6 +96,10 @@ def read(path: Path) -> Record:
         parts.append(contents[end : end + size])
         end += size
     return Record(facts, parts)
+
+
+def _for_the_owner(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
 
 
 def _contents(path: Path) -> memoryview:

@@ -13,6 +13,7 @@ from unstale.journal.disk import free_bytes
 from unstale.journal.rows import Batch, CheckpointRow, Place
 from unstale.journal.rundir import RunDirectory
 from unstale.journal.segments import Segments
+from unstale.journal.spill import Spill
 
 CHECKPOINTS_KEPT = 2  # so that one that turns out to be damaged is not the end of the run
 
@@ -33,6 +34,7 @@ class Journal:
         self.seq = self.database.last_seq()
         self.batch = Batch()
         self._stored_bytes = 0  # of updates, since the last checkpoint began
+        self._places: dict[int, Place] | None = None
 
     def run_id(self, fresh: str) -> str:
         """The id of the run, which is this one if it has none yet."""
@@ -49,10 +51,22 @@ class Journal:
         self.seq += 1
         self.batch.events.append(records.to_row(self.seq, event, silent))
 
-    def append(self, row: memoryview) -> Place:
-        """Write the payload of an update. Raises UserError when it cannot be."""
+    def append(self, row: memoryview, handle: int) -> Place:
+        """Write the row of an update. Raises UserError when it cannot be."""
         self._stored_bytes += len(row)
-        return self.segments.append(row)
+        place = self.segments.append(row)
+        self.placed(handle, place)
+        return place
+
+    def placed(self, handle: int, place: Place) -> None:
+        """A row that waits lies there."""
+        if self._places is not None:
+            self._places[handle] = place
+
+    def spill(self, row_numbers: int) -> Spill:
+        """Staging for rows that are read from here when their round closes. row_numbers: D."""
+        self._places = {}
+        return Spill(row_numbers, places=self._places, path_of=self.segments.path)
 
     def has_room(self, size_bytes: int) -> bool:
         """Whether the disk has room for an update of this size, and for all that may have to be written besides."""

@@ -259,9 +259,7 @@ class Exchange:
             message = codec.decode(header)
             self._guard.understood(speaker)
             if speaker is not None and not self._may_speak(key, speaker):
-                self._sessions.forget(
-                    speaker
-                )  # its key was revoked: nothing more is sent there
+                self._sessions.forget(speaker)  # its key was revoked: nothing more is sent there
                 raise _not_the_owner(speaker)
             if speaker is not None:
                 self._outgoing.heard_of(speaker)
