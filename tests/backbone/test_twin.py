@@ -45,6 +45,7 @@ def settings_of(loop: str, **changes: Any) -> Settings:
         "seed": 3,
         "model": {"name": "logreg"},
         "server": {"address": "tcp://127.0.0.1:0", "http_address": None, "linger_s": 5.0},
+        "run": {"durability": "off"},
     }
     return Settings(**{**given, **changes})
 

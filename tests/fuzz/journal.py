@@ -28,7 +28,7 @@ class PlayedJournal:
         self.seq += 1
         self.batch.events.append(records.to_row(self.seq, event, silent))
 
-    def append(self, row: memoryview) -> Place:
+    def append(self, row: memoryview, handle: int) -> Place:
         return Place(segment=1, offset=0, size_bytes=len(row), checksum=0)
 
     def has_room(self, size_bytes: int) -> bool:

@@ -26,7 +26,8 @@ TEMPORARY = ".tmp"
 
 MAPPED_BYTES = 1024 * 1024
 """Files from here on are mapped and not read: measured at 45 MB, 21 GB/s in place of 3, and no memory but the page
-cache, which the system takes back when it is short. Below it, a mapping costs more than it saves.
+cache, which the system takes back when it is short. Below it, a mapping costs more than it saves. Whoever maps a file
+must be sure that nobody cuts it short: here files are only replaced and deleted, which a mapping outlives.
 """
 
 _CHECKSUM_BYTES = 8
