@@ -24,7 +24,8 @@ from benchmarks import report
 ROUNDS = 500
 CLIENTS = 20
 K = 4
-LIMIT_S = 600.0  # of one process, which has failed then
+LIMIT_S = 600  # of one process, which has failed then
+ERRORS = "errors.txt"
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +45,7 @@ CASES = (
 
 
 def run(rounds: int) -> list[dict[str, str]]:
-    """One row a policy. Raises CalledProcessError when a process ends otherwise than it should."""
+    """One row a policy. Raises RuntimeError or CalledProcessError when a process fails."""
     rows = []
     for case in CASES:
         with tempfile.TemporaryDirectory() as folder:
@@ -84,18 +85,32 @@ def record(case: Case, rounds: int, folder: Path) -> dict[str, Any]:
         assert server.stdout is not None
         address = json.loads(server.stdout.readline())["address"]
         half = CLIENTS // 2
-        for first in (0, half):
+        clients = [
             _start(
                 stack,
                 folder,
                 *("client", "--server", address, "--first", str(first), "--count", str(half)),
                 *("--set", f"client.directory=clients-{first}"),
             )
-        said, _ = server.communicate(timeout=LIMIT_S)
-    if server.returncode != 0:
-        raise subprocess.CalledProcessError(server.returncode, server.args)
+            for first in (0, half)
+        ]
+        said = _end_of(server, clients, folder)
     last: dict[str, Any] = json.loads(said.splitlines()[-1])
     return last
+
+
+def _end_of(server: "subprocess.Popen[str]", clients: Sequence["subprocess.Popen[str]"], folder: Path) -> str:
+    """What the server printed until it ended. Raises RuntimeError when a process fails."""
+    for _ in range(LIMIT_S):
+        try:
+            said, _ = server.communicate(timeout=1)
+        except subprocess.TimeoutExpired:
+            said = None
+        if any(process.poll() not in (None, 0) for process in (server, *clients)):
+            break
+        if said is not None:
+            return said
+    raise RuntimeError(f"the run did not come to its end: {(folder / ERRORS).read_text()[-2000:]}")
 
 
 def replay(folder: Path) -> dict[str, Any]:
@@ -114,10 +129,11 @@ UNSTALE = (sys.executable, "-m", "unstale")
 
 
 def _start(stack: ExitStack, folder: Path, *arguments: str) -> "subprocess.Popen[str]":
-    process = subprocess.Popen(
-        [*UNSTALE, *arguments],
-        cwd=folder, env=_environment(), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
-    )  # fmt: skip
+    with (folder / ERRORS).open("a") as errors:
+        process = subprocess.Popen(
+            [*UNSTALE, *arguments],
+            cwd=folder, env=_environment(), stdout=subprocess.PIPE, stderr=errors, text=True,
+        )  # fmt: skip
     stack.callback(_end, process)
     return process
 

@@ -114,9 +114,9 @@ class ScriptedClient:
     def hear_until(self, done: Any) -> None:
         while not done():
             assert self.socket.poll(PATIENCE_MS), f"client {self.session.client_id} hears nothing"
-            received = sockets.receive(self.socket, routed=False)
+            received = sockets.receive(self.socket)
             assert received is not None
-            _, header, frames = received
+            header, frames = received
             message = codec.decode(header)
             if isinstance(message, Heartbeat):
                 self.answers += 1

@@ -3,15 +3,17 @@
 import os
 import sqlite3
 import sys
-from itertools import count
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 from crash.places import Place, arm
 from unstale.cli.main import run
 from unstale.client import session
+from unstale.coordinator.actions import Acknowledge, Outcome
 from unstale.journal.journal import Journal
 from unstale.journal.segments import Segments
+from unstale.server.performer import Performer
 
 PRELOADED = [
     "unstale.server.service",
@@ -24,6 +26,7 @@ PRELOADED = [
 """What the process imports from which the others are forked."""
 
 GREETING_S = 0.5  # so that nobody waits for a hello that was dropped
+LEAVES_S = 0.01  # an ack that was said is gone after that
 SEGMENT_BYTES = 64 * 1024  # so that a run of some hundred small updates has several segments
 
 
@@ -32,12 +35,12 @@ def nothing() -> None:
 
 
 def main(
-    arguments: list[str], log: Path, kept: Path, dies_at: tuple[Place, int] | None, *, forgetful: bool = False
+    arguments: list[str], log: Path, kept: Path, dies_at: tuple[Place, int] | None, *, hasty: bool = False
 ) -> None:
     """Be a process until it ends or dies.
 
     log: takes what it writes. kept: where `put_aside` puts things. dies_at: a place, and at which call of it.
-    forgetful: with a mistake made on purpose, which must be found.
+    hasty: with a mistake made on purpose, which must be found.
     """
     output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     for standard in (1, 2):
@@ -45,8 +48,8 @@ def main(
     for name in [name for name in os.environ if name.startswith("UNSTALE_")]:
         del os.environ[name]
     _prepare(kept)
-    if forgetful:
-        _store_late()
+    if hasty:
+        _speak_early()
     if dies_at is not None:
         arm(*dies_at)
     sys.exit(run(arguments))
@@ -66,15 +69,22 @@ def _prepare(kept: Path) -> None:
     Journal._let_go = put_aside_and_let_go  # type: ignore[method-assign]
 
 
-def _store_late() -> None:
-    """Say what follows from events before it is stored, which is every thirtieth time that there is something."""
-    commit, turns = Journal.commit, count(1)
+def _speak_early() -> None:
+    """Say at once that an update counts, and store it afterwards."""
+    acknowledge = Performer._acknowledge
 
-    def commit_sometimes(journal: Journal) -> None:
-        if journal.batch and next(turns) % 30 == 0:
-            commit(journal)
+    def at_once(performer: Performer, verdict: Acknowledge) -> None:
+        acknowledge(performer, verdict)
+        performer.held.pop()()
+        if verdict.outcome is Outcome.ACCEPTED:
+            Event().wait(LEAVES_S)
+            told()
 
-    Journal.commit = commit_sometimes  # type: ignore[method-assign]
+    Performer._acknowledge = at_once  # type: ignore[method-assign]
+
+
+def told() -> None:
+    """Nothing: a place to die at."""
 
 
 def put_aside(journal: Journal, kept: Path) -> None:

@@ -85,13 +85,13 @@ class Play:
     """One run in a folder of its own. Use `run`, once.
 
     fates: how a process dies, given the plan, its kind, its name and how many of it were there before; None for not at
-    all. forgetful: the server makes a mistake that must be found.
+    all. hasty: the server makes a mistake that must be found.
     """
 
-    def __init__(self, plan: Plan, folder: Path, *, fates: Fates = fate, forgetful: bool = False) -> None:
+    def __init__(self, plan: Plan, folder: Path, *, fates: Fates = fate, hasty: bool = False) -> None:
         self._plan = plan
         self._fates = fates
-        self._forgetful = forgetful
+        self._hasty = hasty
         self._folder = folder
         self._table = _Table()
         self._version = 0
@@ -199,7 +199,7 @@ class Play:
         actor.process = self._context.Process(
             target=child.main,
             args=(actor.arguments, actor.log, self._folder / "kept", dies_at),
-            kwargs={"forgetful": self._forgetful},
+            kwargs={"hasty": self._hasty},
             name=actor.name,
         )
         actor.process.start()

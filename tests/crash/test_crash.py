@@ -150,9 +150,9 @@ def test_the_books_of_a_run_that_nobody_disturbed_are_right(undisturbed: Played)
 @pytest.mark.slow
 def test_a_server_that_speaks_before_it_stores_is_found(tmp_path: Path) -> None:
     def fates(plan: Plan, kind: str, name: str, life: int) -> Fate | None:
-        told = places.Place("unstale.server.outgoing:Outgoing.tell", places.AFTER, 25)
-        return Fate(rounds=ROUNDS, wait_s=0.0, place=told, call=25) if kind == "server" else None
+        told = places.Place("crash.child:told", places.AFTER, 20)
+        return Fate(rounds=ROUNDS, wait_s=0.0, place=told, call=20) if kind == "server" else None
 
-    plan = drawn(SEED, 5, kills=4)
-    with pytest.raises(FailureError):
-        Books(Play(plan, tmp_path, fates=fates, forgetful=True).run()).check()
+    plan = drawn(SEED, 5, kills=1)
+    with pytest.raises(FailureError, match="was said, and stored is"):
+        Books(Play(plan, tmp_path, fates=fates, hasty=True).run()).check()

@@ -144,8 +144,8 @@ class Play:
         self.hear()
         observed_before, events_before = len(self.server.observed), self.events
         sessions_before = self.sessions()
-        received = sockets.receive(
-            PlayedSocket(route, *frames), routed=True, payload_bytes_max=self.exchange.payload_bytes_max
+        received = sockets.receive_routed(
+            PlayedSocket(route, *frames), payload_bytes_max=self.exchange.payload_bytes_max
         )
         assert received is not None
         _, header, payload = received

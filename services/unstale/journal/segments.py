@@ -95,8 +95,9 @@ class Segments:
         self._wait_for_sync()
         _sync(self._unsynced(), self._new_in())
 
-    def sync_soon(self, then: Path | None = None) -> None:
-        """The same in the background, and after it another file, which names what the segments hold.
+    def sync_soon(self, then: Path | None = None) -> bool:
+        """The same in the background, and after it another file, which names what the segments hold. Whether it begins:
+        then the one before has ended.
 
         An error there is raised by the next `append`, `sync` or `sync_soon`. While one is under way nothing new begins:
         what was written since is left to the next call.
@@ -106,6 +107,8 @@ class Segments:
             if self._background is None:
                 self._background = ThreadPoolExecutor(1, thread_name_prefix="segments")
             self._syncing = self._background.submit(_sync, self._unsynced(), self._new_in(), then)
+            return True
+        return False
 
     def cut(self, end: Mapping[int, int]) -> None:
         """Forget what was never committed. end: by segment, where its last committed row ends; others are deleted.

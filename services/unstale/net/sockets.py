@@ -129,21 +129,13 @@ def _as_the_contract_allows(_: bytes) -> int:
     return limits.PAYLOAD_BYTES_MAX
 
 
-def receive(
-    socket: zmq.Socket[bytes],
-    *,
-    routed: bool,
-    payload_bytes_max: Callable[[bytes], int] = _as_the_contract_allows,
-) -> tuple[bytes, bytes, list[zmq.Frame]] | None:
-    """One message, or None when there is none: routing id (empty unless `routed`), header, payload frames uncopied."""
-    if routed:
-        received = receive_routed(socket, payload_bytes_max=payload_bytes_max)
-        return None if received is None else (received.route.bytes, received.header, received.frames)
+def receive(socket: zmq.Socket[bytes]) -> tuple[bytes, list[zmq.Frame]] | None:
+    """One message, or None when there is none: header, payload frames uncopied."""
     try:
         header = socket.recv(zmq.NOBLOCK)
     except zmq.Again:
         return None
-    return b"", header, _payload(socket, limits.PAYLOAD_BYTES_MAX)
+    return header, _payload(socket, limits.PAYLOAD_BYTES_MAX)
 
 
 class Received(NamedTuple):
