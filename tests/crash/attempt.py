@@ -48,7 +48,7 @@ def attempt(plan: Plan) -> Attempt:
 
 
 def attempts(seed: int, kills: int, *, processes: int) -> Iterator[Attempt]:
-    """Runs, in any order, until so many processes were killed."""
+    """Runs until so many processes were killed, or until some have failed."""
     done = number = 0
     with ProcessPoolExecutor(processes, mp_context=multiprocessing.get_context("spawn")) as pool:
         while done < kills:
@@ -56,9 +56,13 @@ def attempts(seed: int, kills: int, *, processes: int) -> Iterator[Attempt]:
             shares = [min(KILLS_EACH, left - at) for at in range(0, left, KILLS_EACH)]
             plans = [drawn(seed, number + place, share) for place, share in enumerate(shares)]
             number += len(plans)
+            failed = False
             for made in pool.map(attempt, plans):
                 done += len(made.kills)
+                failed = failed or made.failure is not None
                 yield made
+            if failed:
+                return
 
 
 def table(made: Attempt) -> Iterator[str]:

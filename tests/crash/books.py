@@ -191,7 +191,11 @@ class Books:
             tuple(row[name] for name in ("handle", "task_id", "base_version", "staleness")) for row in members
         ]
         _must(closed == stored, f"round {version} has {stored}, without crashes it has {closed}")
-        matrix_KD = torch.stack([self._row(row) for row in members])
+        matrix_KD = torch.empty(
+            len(members), learner.row_numbers
+        )  # of none, when nobody was left to wait for
+        for row_D, row in zip(matrix_KD, members, strict=True):
+            row_D.copy_(self._row(row))
         result = learner.apply_round(matrix_KD, [_told(row) for row in members])
         digest = self._digests[version]
         _must(

@@ -38,6 +38,14 @@ LOOPS: list[dict[str, Any]] = [
     {"trigger": {"name": "sync"}, "policy": {"name": "fedavg", "optimiser": {"name": "momentum"}}},
     {"trigger": {"name": "sync"}, "policy": {"name": "scaffold"}, "training": {"name": "scaffold"}},
     {"trigger": {"name": "k-async", "k": 3}, "policy": {"name": "moon"}, "training": {"name": "moon"}},
+    {"trigger": {"name": "deadline", "wait_s": 0.05}, "policy": {"name": "mifa"}},
+    {"trigger": {"name": "k-sync", "k": 2}, "policy": {"name": "fedvarp"}},
+    {
+        "trigger": {"name": "k-sync", "k": 2},
+        "policy": {"name": "fedar"},
+        "selector": {"name": "random", "size": 3},
+    },
+    {"trigger": {"name": "k-async", "k": 2}, "policy": {"name": "gsgm"}},
 ]
 """What keeps something in the server, in the clients, in both or in neither."""
 
@@ -97,7 +105,7 @@ def drawn(seed: int, number: int, kills: int) -> Plan:
     """The plan of a run."""
     rng = _draws(seed, f"run {number}")
     durability = _one_of(rng, ["normal", "normal", "full"])
-    loop = LOOPS[number % len(LOOPS)]
+    loop = LOOPS[(number + seed) % len(LOOPS)]
     settings = {
         "seed": int(rng.integers(1000)),
         "clients": CLIENTS,

@@ -20,7 +20,7 @@ from crash.play import FailureError, Play, Played
 from crash.tap import Frames
 from unstale_proto.messages import Ack, Task
 
-SEED = 0
+SEED = 4
 KILLS = 30
 PROCESSES = 2  # runs at a time
 
@@ -62,7 +62,7 @@ def test_a_connection_is_cut_into_messages_however_its_bytes_come() -> None:
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Played:
     """A run of which nothing was killed, with all of it kept."""
-    plan = drawn(SEED, 0, kills=0)
+    plan = drawn(0, 0, kills=0)
     plan.settings["run"] |= {"keep_updates": True, "checkpoint_every": 15}
     return Play(plan, tmp_path_factory.mktemp("undisturbed")).run()
 
@@ -153,6 +153,6 @@ def test_a_server_that_speaks_before_it_stores_is_found(tmp_path: Path) -> None:
         told = places.Place("crash.child:told", places.AFTER, 20)
         return Fate(rounds=ROUNDS, wait_s=0.0, place=told, call=20) if kind == "server" else None
 
-    plan = drawn(SEED, 5, kills=1)
+    plan = drawn(0, 5, kills=1)
     with pytest.raises(FailureError, match="was said, and stored is"):
         Books(Play(plan, tmp_path, fates=fates, hasty=True).run()).check()
