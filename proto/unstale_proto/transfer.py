@@ -1,0 +1,190 @@
+"""A payload in chunks, as its receiver and its sender see it: PROTOCOL.md 4.7. Pure; the bytes lie in a `Part`.
+
+The receiver says what it has and how far the sender may go; the sender does as the last credit says. So whatever is
+lost, repeated or overtaken, and whichever side begins anew, one more credit puts things right.
+"""
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from itertools import accumulate
+from typing import Protocol
+
+import xxhash
+
+from unstale_proto import limits
+from unstale_proto.errors import Reason, RemoteContractError
+from unstale_proto.messages import Chunk, Credit
+
+WINDOW_BYTES = 4 * limits.CHUNK_BYTES  # 16 MiB on their way: a link of 1 Gbit/s and 120 ms is never idle
+WRONG_MAX = 3  # so many wrong checksums, one after the other, are no accident of a link
+
+
+class Part(Protocol):
+    """As much of a payload as has come: a file, or what is played for one."""
+
+    @property
+    def have(self) -> int:
+        """Bytes, from the first on."""
+        ...
+
+    def append(self, chunk: memoryview) -> None:
+        """Behind what there is. Raises OSError, and then holds what it held."""
+        ...
+
+    def mapped(self) -> memoryview:
+        """All that there is, which stays readable after `delete`."""
+        ...
+
+    def clear(self) -> None:
+        """Begin anew."""
+        ...
+
+    def delete(self) -> None:
+        """It is not needed any more. Nothing else may be called after it."""
+        ...
+
+
+class Receiving:
+    """One payload on its way in.
+
+    task_id: whose messages carry it now. part: what is there of it already. has_place: whether it may come now; else it
+    waits. window_bytes: on their way at once.
+    """
+
+    def __init__(
+        self, task_id: int, payload_bytes: int, checksum: str, part: Part, *, window_bytes: int
+    ) -> None:
+        self.task_id = task_id
+        self.payload_bytes = payload_bytes
+        self.checksum = checksum
+        self.part = part
+        self.has_place = False
+        self._window_bytes = window_bytes
+        if part.have > payload_bytes:
+            part.clear()
+        self._until = part.have
+        self._granted = part.have  # the most that ever was
+        self._missed_at: int | None = None
+        self._wrong = 0
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all of it is there."""
+        return self.part.have == self.payload_bytes
+
+    @property
+    def is_hopeless(self) -> bool:
+        """Whether it came so often with a wrong checksum that it is not asked for again."""
+        return self._wrong >= WRONG_MAX
+
+    def ask(self) -> Credit:
+        """What the sender is to be told whenever it may not know how things stand."""
+        have = self.part.have
+        self._missed_at = None
+        self._until = min(have + self._window_bytes, self.payload_bytes) if self.has_place else have
+        self._granted = max(self._granted, self._until)
+        return Credit(task_id=self.task_id, have=have, until=self._until, again=True)
+
+    def take(self, offset: int, frames: Sequence[memoryview]) -> Credit | None:
+        """A chunk came; what to answer, if anything. Raises RemoteContractError for one that may not be, OSError when it
+        cannot be kept."""
+        if len(frames) != 1 or not 0 < len(frames[0]) <= limits.FRAME_BYTES_MAX:
+            raise RemoteContractError(Reason.WRONG_SIZE, "a chunk is one frame, and not an empty one")
+        end = offset + len(frames[0])
+        if end > self.payload_bytes:
+            raise RemoteContractError(
+                Reason.WRONG_SIZE, f"a chunk ends at {end}, the payload at {self.payload_bytes}"
+            )
+        if end > self._granted:
+            raise RemoteContractError(
+                Reason.NO_CREDIT, f"a chunk ends at {end}, credit at {self._granted}: wait for more"
+            )
+        have = self.part.have
+        if offset < have or not self.has_place:
+            return None  # a copy, or one that was under way when the place was lost
+        if offset > have:
+            if self._missed_at == have:
+                return None  # it is asked for already
+            credit = self.ask()
+            self._missed_at = have
+            return credit
+        self.part.append(frames[0])
+        return self._more()
+
+    def _more(self) -> Credit | None:
+        """More credit, said when half of it is used up."""
+        have = self.part.have
+        until = min(have + self._window_bytes, self.payload_bytes)
+        if until == self._until or (
+            self._until - have > self._window_bytes // 2 and until < self.payload_bytes
+        ):
+            return None
+        self._until = until
+        self._granted = max(self._granted, until)
+        return Credit(task_id=self.task_id, have=have, until=until)
+
+    def is_right(self) -> bool:
+        """Whether what has come is what was announced; asked once it is whole. If not, it begins anew."""
+        assert self.is_whole
+        if checksum([self.part.mapped()]) == self.checksum:
+            return True
+        self._wrong += 1
+        self.part.clear()
+        self._until = 0
+        return False
+
+
+class Sending:
+    """One payload on its way out. frames: of which it is made, in any cut. chunk_bytes: of a chunk, at most.
+
+    is_whole: the receiver has all of it.
+    """
+
+    def __init__(self, task_id: int, frames: Sequence[memoryview], *, chunk_bytes: int) -> None:
+        self.task_id = task_id
+        self.is_whole = False
+        self._frames = frames
+        self._chunk_bytes = chunk_bytes
+        self._starts = [0, *accumulate(map(len, frames))]
+        self._next = 0
+        self._known = 0  # what the receiver was heard to have
+
+    @property
+    def payload_bytes(self) -> int:
+        return self._starts[-1]
+
+    @property
+    def known(self) -> int:
+        """Bytes that the receiver was last heard to have."""
+        return self._known
+
+    def credited(self, credit: Credit) -> list[tuple[Chunk, memoryview]]:
+        """The receiver says how far to go; what to send."""
+        until = min(credit.until, self.payload_bytes)
+        if credit.again:
+            self._next = min(credit.have, self.payload_bytes)
+        elif credit.have < self._known:
+            return []  # it was overtaken
+        self._known = credit.have
+        self.is_whole = credit.have >= self.payload_bytes
+        chunks = []
+        while self._next < until:
+            piece = self._piece(until)
+            chunks.append((Chunk(task_id=self.task_id, offset=self._next), piece))
+            self._next += len(piece)
+        return chunks
+
+    def _piece(self, until: int) -> memoryview:
+        """From where we are, at most to the end of a frame, so that nothing is copied."""
+        place = bisect_right(self._starts, self._next) - 1
+        start = self._starts[place]
+        end = min(self._starts[place + 1], self._next + self._chunk_bytes, until)
+        return self._frames[place][self._next - start : end - start]
+
+
+def checksum(frames: Sequence[memoryview]) -> str:
+    """Of a payload, as messages carry it: xxh3_64, seed 0, in 16 lower-case hex digits."""
+    state = xxhash.xxh3_64()
+    for frame in frames:
+        state.update(frame)
+    return state.hexdigest()
