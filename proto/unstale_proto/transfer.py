@@ -143,7 +143,7 @@ class Sending:
     def __init__(self, task_id: int, frames: Sequence[memoryview], *, chunk_bytes: int) -> None:
         self.task_id = task_id
         self.is_whole = False
-        self._frames = frames
+        self.frames = frames
         self._chunk_bytes = chunk_bytes
         self._starts = [0, *accumulate(map(len, frames))]
         self._next = 0
@@ -179,7 +179,7 @@ class Sending:
         place = bisect_right(self._starts, self._next) - 1
         start = self._starts[place]
         end = min(self._starts[place + 1], self._next + self._chunk_bytes, until)
-        return self._frames[place][self._next - start : end - start]
+        return self.frames[place][self._next - start : end - start]
 
 
 def checksum(frames: Sequence[memoryview]) -> str:

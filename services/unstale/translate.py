@@ -13,6 +13,8 @@ from unstale_proto.errors import Reason
 from unstale_proto.messages import (
     Ack,
     Bye,
+    Chunk,
+    Credit,
     Error,
     Heartbeat,
     Hello,
@@ -29,7 +31,7 @@ from unstale_proto.messages import (
 def to_event(message: Message, client_id: int, at_s: float) -> events.Event | None:
     """The event that a message without a payload is, or None for one that says nothing to the coordinator."""
     match message:
-        case Heartbeat():
+        case Heartbeat() | Chunk() | Credit():
             return events.HeartbeatReceived(client_id=client_id, at_s=at_s)
         case Bye():
             return events.ClientLeft(client_id=client_id, at_s=at_s)
@@ -94,6 +96,7 @@ def to_task(
     payload_bytes: int,
     evaluate: bool,
     run_id: str | None = None,
+    checksum: str | None = None,
 ) -> Task:
     return Task(
         task_id=action.task_id,
@@ -104,6 +107,7 @@ def to_task(
         payload_bytes=payload_bytes,
         evaluate=evaluate or None,
         run_id=run_id,
+        checksum=checksum,
     )
 
 

@@ -386,7 +386,18 @@ def test_a_fault_inside_a_nested_map_is_named_by_its_path() -> None:
 def wrong_numbers() -> list[tuple[str, str, Any]]:
     """(vector, field, value) for every number in the golden headers, `protocol` aside."""
     found = []
-    for name in ("hello", "welcome", "task", "update", "ack_accepted", "heartbeat", "stop", "error_task", "chunk", "credit"):
+    for name in (
+        "hello",
+        "welcome",
+        "task",
+        "update",
+        "ack_accepted",
+        "heartbeat",
+        "stop",
+        "error_task",
+        "chunk",
+        "credit",
+    ):
         header = msgpack.unpackb((VECTORS / f"{name}.bin").read_bytes())
         for field, value in header.items():
             if isinstance(value, int | float) and field != "protocol":

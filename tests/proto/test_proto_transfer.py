@@ -276,12 +276,12 @@ def test_where_nothing_is_lost_every_byte_is_sent_once_and_no_heartbeat_is_neede
 ) -> None:
     payload = bytes(range(size))
     receiver, sender = receiving(payload=payload), sending(payload, *sizes)
-    credits, sent = [receiver.ask()], 0
-    while credits:
-        for chunk, piece in sender.credited(credits.pop(0)):
+    said, sent = [receiver.ask()], 0
+    while said:
+        for chunk, piece in sender.credited(said.pop(0)):
             sent += len(piece)
             answer = receiver.take(chunk.offset, [piece])
-            credits += [] if answer is None else [answer]
+            said += [] if answer is None else [answer]
     assert receiver.is_whole and sent == size
 
 
@@ -290,13 +290,13 @@ def test_a_flipped_bit_is_found_and_the_payload_comes_again(data: st.DataObject)
     receiver, sender = receiving(), sending()
     damaged = data.draw(st.integers(0, len(PAYLOAD) - 1))
     for attempt in range(2):
-        credits = [receiver.ask()]
-        while credits:
-            for chunk, piece in sender.credited(credits.pop(0)):
+        said = [receiver.ask()]
+        while said:
+            for chunk, piece in sender.credited(said.pop(0)):
                 came = bytearray(piece)
                 if attempt == 0 and chunk.offset <= damaged < chunk.offset + len(piece):
                     came[damaged - chunk.offset] ^= 1
                 answer = receiver.take(chunk.offset, [memoryview(came)])
-                credits += [] if answer is None else [answer]
+                said += [] if answer is None else [answer]
         assert receiver.is_right() == (attempt == 1)
     assert receiver.part.mapped() == PAYLOAD

@@ -122,6 +122,11 @@ class Guard:
         if client is not None:
             client.unreadable = 0
 
+    def paid_back(self, client_id: int, at_s: float) -> None:
+        """A message came that the server had asked for: it costs nothing."""
+        if self._client_max is not None:
+            self._client(client_id, at_s).bucket.left += 1
+
     def judged(self, verdict: Acknowledge, at_s: float) -> None:
         """An update got a verdict. A repeat gets the first one again, and that is counted already."""
         if verdict.outcome is Outcome.REJECTED:
