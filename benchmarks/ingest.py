@@ -5,7 +5,9 @@ at once turn from one to the other: one pair of windows after the other, so that
 both. The ratio is taken pair by pair. The real server decodes, validates, deduplicates, stages, screens for NaN,
 acknowledges and applies real rounds: fedavg, `buffered` with K = 4, so that receiving goes on while a round is made.
 
-    python -m benchmarks.ingest [--quick] [--trigger k-async]
+With --durability an update is stored before it is acknowledged; budget with normal: 0.35.
+
+    python -m benchmarks.ingest [--quick] [--trigger k-async] [--durability normal]
 """
 
 import argparse
@@ -13,6 +15,7 @@ import json
 import statistics
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -27,7 +30,7 @@ CLIENTS = 4
 K = 4
 TRIGGER = "buffered"
 WARM_S = 0.2
-BUDGET_RATIO = 0.7
+BUDGET_RATIO = {"off": 0.7, "normal": 0.35, "full": None}
 BUDGET_ACK_S = 0.005
 
 
@@ -50,19 +53,26 @@ SIZES = (
 PAIRS = 7
 
 
-def run(quick: bool = False, trigger: str = TRIGGER) -> list[dict[str, Any]]:
-    """Figures of each size. quick: two sizes, short."""
+def run(quick: bool = False, trigger: str = TRIGGER, durability: str = "off") -> list[dict[str, Any]]:
+    """Figures of each size. quick: two sizes, short. durability: of what is acknowledged, as in `run.durability`."""
     if quick:
         sizes = [size._replace(window_s=0.4, acks=40) for size in SIZES[1:3]]
-        return [_measure(size, trigger, pairs=3) for size in sizes]
-    return [_measure(size, trigger, pairs=PAIRS) for size in SIZES]
+        return [_measure(size, trigger, durability, pairs=3) for size in sizes]
+    return [_measure(size, trigger, durability, pairs=PAIRS) for size in SIZES]
 
 
-def _measure(size: Size, trigger: str, pairs: int) -> dict[str, Any]:
+def _measure(size: Size, trigger: str, durability: str, pairs: int) -> dict[str, Any]:
     model = ("--dimension", str(size.dimension), "--clients", str(CLIENTS))
+    rounds = ("--trigger", trigger, "--k", str(K))
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     with (
-        process("benchmarks.ingest_server", *model, "--trigger", trigger, "--k", str(K)) as real,
+        tempfile.TemporaryDirectory() as above,
+        process(
+            "benchmarks.ingest_server",
+            *model,
+            *rounds,
+            *("--durability", durability, "--folder", f"{above}/run"),
+        ) as real,
         process("benchmarks.ingest_bare", *model) as bare,
     ):
         ours, theirs = (
@@ -132,8 +142,9 @@ def process(module: str, *arguments: str) -> Iterator[dict[str, Any]]:
                 process.terminate()
 
 
-def markdown(figures: list[dict[str, Any]], trigger: str) -> str:
+def markdown(figures: list[dict[str, Any]], trigger: str, durability: str) -> str:
     """The figures as tables."""
+    budget = BUDGET_RATIO[durability]
     throughput = report.table(
         (
             "update",
@@ -148,7 +159,7 @@ def markdown(figures: list[dict[str, Any]], trigger: str) -> str:
             (
                 size["size"],
                 report.median_and_spread(size["ratios"]),
-                f"{BUDGET_RATIO}" if size["payload_bytes"] >= 250_000 else "-",
+                f"{budget}" if budget and size["payload_bytes"] >= 250_000 else "-",
                 report.median_and_spread(size["updates_per_s"], ",.0f"),
                 report.median_and_spread(size["bare_updates_per_s"], ",.0f"),
                 f"{size['processor_s'] * 1e3:.3f} ms",
@@ -175,7 +186,7 @@ def markdown(figures: list[dict[str, Any]], trigger: str) -> str:
     )
     return (
         f"Updates accepted a second from {CLIENTS} clients that answer at once, policy fedavg, trigger {trigger} with "
-        f"K = {K}; median and spread of {len(figures[0]['ratios'])} alternating pairs. "
+        f"K = {K}, durability {durability}; median and spread of {len(figures[0]['ratios'])} alternating pairs. "
         f"Processor time is the server's, for each update, on all cores.\n\n{throughput}\n\n"
         "One update to an idle server until its ack, its transfer included; resident memory of the server's process, "
         f"above what it had after its imports.\n\n{latency}"
@@ -192,8 +203,10 @@ def main() -> None:
     parser.add_argument(
         "--trigger", choices=("buffered", "k-async"), default=TRIGGER, help=f"default: {TRIGGER}"
     )
+    parser.add_argument("--durability", choices=tuple(BUDGET_RATIO), default="off", help="default: off")
     arguments = parser.parse_args()
-    print(markdown(run(arguments.quick, arguments.trigger), arguments.trigger))
+    figures = run(arguments.quick, arguments.trigger, arguments.durability)
+    print(markdown(figures, arguments.trigger, arguments.durability))
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from benchmarks.machine import memory_bytes, peak_memory_bytes
 from unstale.config.learning import ModelSettings, PolicySettings, TrainingSettings
-from unstale.config.settings import ServerSettings, Settings, TriggerSettings
+from unstale.config.settings import RunSettings, ServerSettings, Settings, TriggerSettings
 from unstale.server.service import Server
 from unstale.training.models import MODELS, Shape
 
@@ -35,6 +35,8 @@ def main() -> None:
     parser.add_argument("--clients", type=int, required=True)
     parser.add_argument("--trigger", required=True)
     parser.add_argument("--k", type=int, required=True)
+    parser.add_argument("--durability", required=True)
+    parser.add_argument("--folder", required=True)
     arguments = parser.parse_args()
 
     def vector(_: Shape, classes: int) -> nn.Module:
@@ -53,7 +55,14 @@ def main() -> None:
             policy=PolicySettings(name="fedavg"),
             trigger=TriggerSettings(name=arguments.trigger, k=arguments.k),
             # Clients rest while the other server is measured, and send no heartbeats.
-            server=ServerSettings(address="tcp://127.0.0.1:0", http_address=None, lease_s=3600, linger_s=0),
+            server=ServerSettings(
+                address="tcp://127.0.0.1:0",
+                http_address=None,
+                lease_s=3600,
+                linger_s=0,
+                client_messages_per_s_max=None,
+            ),
+            run=RunSettings(directory=arguments.folder, durability=arguments.durability),
         ),
         on_progress=lambda _: None,
     )

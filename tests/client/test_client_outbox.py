@@ -178,6 +178,22 @@ def test_a_file_that_ends_too_soon_is_found_wherever_that_is(tmp_path: Path) -> 
             record.read(path)
 
 
+def test_a_file_is_the_old_one_until_the_new_one_is_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "x"
+    record.write(path, {}, [[b"old"]], durable=False)
+
+    def die(*_: Any) -> None:
+        assert bytes(record.read(path).parts[0]) == b"old"
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(record.os, "replace", die)
+    with pytest.raises(KeyboardInterrupt):
+        record.write(path, {}, [[b"new"]], durable=False)
+    assert bytes(record.read(path).parts[0]) == b"old"
+
+
 def test_a_damaged_update_is_never_sent_and_said_in_one_sentence(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

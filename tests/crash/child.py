@@ -8,6 +8,7 @@ from typing import Any
 
 from crash.places import Place, arm
 from unstale.cli.main import run
+from unstale.client import session
 from unstale.journal.journal import Journal
 from unstale.journal.segments import Segments
 
@@ -21,7 +22,12 @@ PRELOADED = [
 ]
 """What the process imports from which the others are forked."""
 
+GREETING_S = 0.5  # so that nobody waits for a hello that was dropped
 SEGMENT_BYTES = 64 * 1024  # so that a run of some hundred small updates has several segments
+
+
+def nothing() -> None:
+    """Be a process that does nothing: when it has ended, the next ones start at once."""
 
 
 def main(arguments: list[str], log: Path, kept: Path, dies_at: tuple[Place, int] | None) -> None:
@@ -38,6 +44,7 @@ def main(arguments: list[str], log: Path, kept: Path, dies_at: tuple[Place, int]
 
 
 def _prepare(kept: Path) -> None:
+    session.GREETING_S = GREETING_S
     defaults: Any = Segments.__init__.__kwdefaults__
     defaults["segment_bytes"] = SEGMENT_BYTES
     let_go: Any = Journal._let_go

@@ -44,7 +44,7 @@ LOOPS: list[dict[str, Any]] = [
 _AIMED = 0.6  # share of deaths that are to be at a place
 _AT_START = 0.2  # share of the others that are soon after the start, where little else would hit
 _START_S = 0.5  # how soon
-_ROUNDS_MEAN = 8.0  # that a process lives, if no place is hit before
+_ROUNDS_MEAN = 16.0  # that a process lives, if no place is hit before
 _BETWEEN_S = 0.1  # within how much time after a version an instant lies; a round takes about as long
 
 

@@ -100,6 +100,7 @@ class Play:
             tap = stack.enter_context(Tap(server_port, self._versions.post))
             self._cast(self._configure(server_port, tap.port, injector_port))
             stack.callback(self._end_all)
+            self._warm_up()
             self._started_s = self._moved_s = now_s()
             for actor in self._actors:
                 self._start(actor)
@@ -126,6 +127,11 @@ class Play:
 
     # --- before ---
 
+    def _warm_up(self) -> None:
+        first = self._context.Process(target=child.nothing)
+        first.start()
+        first.join()
+
     def _configure(self, server_port: int, tap_port: int, injector_port: int) -> Path:
         scenario, config = self._folder / "scenario.yaml", self._folder / "config.yaml"
         scenario.write_text(yaml.safe_dump(SCENARIO))
@@ -135,7 +141,7 @@ class Play:
             "address": address(server_port),
             "http_address": None,
             "heartbeat_s": 0.05,
-            "lease_s": 3.0,
+            "lease_s": 2.0,
             "retry_s": 0.1,
             "linger_s": 1.0,
         }
@@ -156,7 +162,7 @@ class Play:
     def _cast(self, config: Path) -> None:
         common = ["--config", str(config)]
         self._add("server", "server", ["server", *common, "--json"])
-        self._add("injector", "inject", ["inject", *common, "--json"])
+        self._add("injector", "inject", ["inject", *common])
         each = CLIENTS // self._plan.client_processes
         for first in range(0, CLIENTS, each):
             share = ["--first", str(first), "--count", str(each)]
@@ -274,4 +280,3 @@ class Play:
         return outcome
 
 
-Report = Callable[[str], None]

@@ -4,18 +4,16 @@ whatever options libFuzzer takes. README.md says more.
 
 import argparse
 import logging
+import signal
 import subprocess
 import sys
 import zlib
 from collections.abc import Callable, Hashable
 from functools import lru_cache
-from importlib import import_module
 from importlib.util import find_spec
-from pathlib import Path
 
-CORPUS = Path(__file__).parent / "corpus"
-TARGETS = tuple(sorted(path.stem for path in (Path(__file__).parent / "targets").glob("[a-z]*.py")))
-FOUND = Path(".fuzz")  # below the working directory: new inputs, and those that broke something
+from fuzz.keep import CORPUS, FOUND, TARGETS, keep, target_named
+
 NOT_INSTRUMENTED = ("unstale.coordinator.invariants",)
 INSTRUMENTED = (
     "unstale_proto",
@@ -23,34 +21,40 @@ INSTRUMENTED = (
     "unstale.coordinator",
     "unstale.translate",
     "unstale.learner",
+    "unstale.journal",
 )
-MEMORY_MB_MAX = 2048  # of the process, most of which is PyTorch
-SECONDS_MAX = 10  # of one input, which takes less than a hundredth
+LENGTHS_MAX = {"header": 1024, "receive": 64, "endure": 64}  # bytes: a step of a run takes about four
+MEMORY_MB_MAX = 2048  # of the process, of which PyTorch takes 600
+SECONDS_MAX = 10  # of one input, which takes less than a tenth
 FACTS_MAX = 4096  # that are told apart, give or take a few that meet
+MISSING = "atheris is not installed, so nothing is fuzzed; it is made for Linux on x86-64: pip install 'unstale[fuzz]'"
 
 
 def main(arguments: list[str]) -> int:
-    if find_spec("atheris") is None:
-        say(
-            "atheris is not installed (it is made for Linux on x86-64): nothing is fuzzed, install the extra 'fuzz'"
-        )
-        return 0
     if arguments and arguments[0] in TARGETS:
-        fuzz(arguments[0], arguments[1:])
+        return fuzz(arguments[0], arguments[1:])
     parser = argparse.ArgumentParser(prog="python -m fuzz", description=__doc__)
     parser.add_argument("--seconds", type=int, default=60, help="for all targets together")
     parser.add_argument("--runs", type=int, help="inputs for each target, however long they take")
-    told = parser.parse_args(arguments)
-    bound = (
-        f"-max_total_time={max(1, told.seconds // len(TARGETS))}"
-        if told.runs is None
-        else f"-runs={told.runs}"
+    parser.add_argument(
+        "--keep", action="store_true", help="choose what the repository holds out of what was found"
     )
+    told = parser.parse_args(arguments)
+    if told.keep:
+        logging.disable()
+        for target in TARGETS:
+            say(f"{target}: {keep(target)} files kept")
+        return 0
+    seconds = max(1, told.seconds // len(TARGETS))
+    bound = f"-max_total_time={seconds}" if told.runs is None else f"-runs={told.runs}"
     return max(start(target, bound) for target in TARGETS)
 
 
 def start(target: str, *options: str) -> int:
     """Fuzz in a process of its own, which ends with the fuzzing. Its exit status."""
+    if find_spec("atheris") is None:
+        say(MISSING)
+        return 0
     found = FOUND / target
     found.mkdir(parents=True, exist_ok=True)
     say(f"fuzzing {target}")
@@ -58,17 +62,35 @@ def start(target: str, *options: str) -> int:
     return subprocess.run([*command, str(found), str(CORPUS / target)], check=False).returncode
 
 
-def fuzz(target: str, options: list[str]) -> None:
-    """Does not return."""
-    import atheris  # not installed everywhere
-
+def fuzz(target: str, options: list[str]) -> int:
+    """Returns only when there is nothing to fuzz with."""
+    try:
+        import atheris  # not installed everywhere
+    except ImportError:
+        say(MISSING)
+        return 2
     with atheris.instrument_imports(include=list(INSTRUMENTED), exclude=list(NOT_INSTRUMENTED)):
-        run = import_module(f"fuzz.targets.{target}").run
+        run = target_named(target)
     logging.disable()
     note = marker([atheris.instrument_func(eval("lambda: None")) for _ in range(FACTS_MAX)])
-    limits = [f"-rss_limit_mb={MEMORY_MB_MAX}", f"-timeout={SECONDS_MAX}"]
-    atheris.Setup([sys.argv[0], *limits, *options], lambda data: run(data, note), internal_libfuzzer=True)
+
+    def run_one(data: bytes) -> None:
+        try:
+            run(data, note)
+        except BaseException:
+            signal.setitimer(
+                signal.ITIMER_REAL, 0
+            )  # libFuzzer's clock could end it before the input is written
+            raise
+
+    bounds = [
+        f"-max_len={LENGTHS_MAX[target]}",
+        f"-rss_limit_mb={MEMORY_MB_MAX}",
+        f"-timeout={SECONDS_MAX}",
+    ]
+    atheris.Setup([sys.argv[0], *bounds, *options], run_one)
     atheris.Fuzz()
+    return 0
 
 
 def marker(places: list[Callable[[], None]]) -> Callable[[Hashable], None]:

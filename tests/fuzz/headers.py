@@ -63,6 +63,13 @@ def changed(fields: dict[str, Any], choices: Choices) -> bytes:
     return packed(fields)
 
 
+def damaged(header: bytes, choices: Choices) -> bytes:
+    """With a part taken out, or something put in, or a part said many times over."""
+    start, length = choices.number(len(header) + 1), choices.number(64)
+    part = header[start : start + length] * choices.of((0, 0, 1, 2, 100, 2000))
+    return header[:start] + choices.taken(choices.number(8)) + part + header[start + length :]
+
+
 def packed(fields: dict[str, Any]) -> bytes:
     """Also of text that is no Unicode, for which Python has lone surrogates."""
     header: bytes = msgpack.packb(fields, unicode_errors="surrogateescape")

@@ -10,108 +10,28 @@ from typing import Any
 
 import msgpack
 import numpy as np
-import torch
-import zmq
 
 from fuzz import headers
 from fuzz.choices import Choices
 from fuzz.journal import PlayedJournal
+from fuzz.material import PAUSES_S, PAYLOADS, SESSIONS, SETUPS, Frames, PlayedSocket, configure, key_of
 from support.played import PlayedServer
 from unstale.coordinator import actions, events, hopeless, invariants
 from unstale.coordinator.machine import Coordinator
-from unstale.coordinator.settings import SelectorSettings, TriggerSettings
 from unstale.errors import UserError
 from unstale.metrics import catalogue
 from unstale.net import sockets
 from unstale.server.commands import ApplyCommand, CheckpointCommand, Saved
 from unstale.server.exchange import StopNow
 from unstale.server.wire import Delivery
-from unstale_proto import limits
 from unstale_proto.errors import Reason
 from unstale_proto.messages import Ack, Error, Stop, Task, Welcome
 
 Note = Callable[[Hashable], None]
-Frames = tuple[bytes, ...]
 
 STEPS_MAX = 48
 ROUTES = 6
 TURN_GOES_ON = 208  # of 256 steps, those behind which nothing is said yet
-
-
-def setup(
-    clients: int, trigger: TriggerSettings, selector: SelectorSettings | None = None, **told: Any
-) -> Any:
-    return {"clients": clients, "trigger": trigger, "selector": selector, "rounds": 3, **told}
-
-
-SETUPS: tuple[dict[str, Any], ...] = (
-    setup(1, TriggerSettings(name="async")),
-    setup(3, TriggerSettings(name="async")),
-    setup(3, TriggerSettings(name="buffered", k=2), min_clients=1),
-    setup(3, TriggerSettings(name="k-async", k=2), min_clients=2),
-    setup(3, TriggerSettings(name="async"), once_a_cycle=True),
-    setup(2, TriggerSettings(name="sync"), min_clients=1),
-    setup(3, TriggerSettings(name="sync"), SelectorSettings(name="random", size=2), stale_rounds={0: 1}),
-    setup(
-        3, TriggerSettings(name="k-sync", k=1), SelectorSettings(name="round-robin", size=2), min_clients=1
-    ),
-    setup(3, TriggerSettings(name="deadline", wait_s=2.0), min_clients=1, stale_rounds={2: 2}),
-    setup(3, TriggerSettings(name="buffered", k=3), SelectorSettings(name="random", size=1)),
-)
-SESSIONS = tuple(f"{number:032x}" for number in range(6))
-PAUSES_S = (0.5, 2.0, 4.9, 5.0, 9.9, 10.0, 20.0, 1e6)
-
-
-def floats(*numbers: float) -> bytes:
-    return np.array(numbers, dtype="<f4").tobytes()
-
-
-ONES = floats(1, 1)
-PAYLOADS: tuple[Frames, ...] = (
-    (ONES,),
-    (ONES[:4], ONES[4:]),
-    (floats(0, -1e-30),),  # a square that vanishes
-    (floats(0, 0),),
-    (floats(1, float("nan")),),
-    (floats(float("-inf"), 1),),
-    (floats(3e38, 3e38),),  # finite, and its norm is not
-    (),
-    (b"",),
-    (ONES, b""),
-    (ONES[:3], ONES[3:]),
-    (ONES[:4],),
-    (ONES * 2,),
-    (ONES, ONES, ONES),
-    (ONES[:4],) * (limits.FRAMES_MAX + 2),
-    (bytes(limits.FRAME_BYTES_MAX), ONES),
-)
-
-
-class PlayedFrame:
-    """A frame as it comes from a socket."""
-
-    def __init__(self, content: bytes, more: bool) -> None:
-        self.bytes = content
-        self.buffer = memoryview(content)
-        self.more = more
-
-    def __len__(self) -> int:
-        return len(self.bytes)
-
-
-class PlayedSocket:
-    """One message, frame by frame, as a ROUTER socket gives it."""
-
-    def __init__(self, *frames: bytes) -> None:
-        self._frames = list(frames[::-1])
-
-    def recv(self, flags: int = 0, copy: bool = True) -> Any:
-        frame = self._frames.pop()
-        return frame if copy else PlayedFrame(frame, more=bool(self._frames))
-
-    def getsockopt(self, option: int) -> int:
-        assert option == zmq.RCVMORE
-        return bool(self._frames)
 
 
 class Play:
@@ -126,12 +46,9 @@ class Play:
         self.exchange = self.server.exchange
         self.coordinator = self.server.coordinator
         self.clients = self.coordinator.settings.clients
-        self.journal = PlayedJournal() if kind & 1 else None
+        self.journal = PlayedJournal() if kind % 2 else None
         self.exchange._journal = self.exchange._recorder._journal = self.journal
-        if kind & 2:
-            self.guard_closely()
-        if kind & 4:
-            self.exchange._may_speak = lambda key, client_id: key == str(client_id)
+        configure(self.server, kind // 2)
         self.given: dict[int, actions.SendTask] = {}
         self.accepted: set[int] = set()
         self.events = self.events_checked = 0
@@ -147,11 +64,6 @@ class Play:
             self.say_update, self.say_hello, self.say_heartbeat, self.compute, self.pass_time, self.say_error,
             self.say_changed, self.say_bytes, self.say_bye, self.trouble, self.stop,
         )  # fmt: skip
-
-    def guard_closely(self) -> None:
-        """So that a few messages are too many, and a few mistakes."""
-        guard = self.exchange._guard
-        guard._client_max, guard._stranger_max, guard._quarantine_after = 3.0, 2.0, 3
 
     @property
     def is_over(self) -> bool:
@@ -193,11 +105,13 @@ class Play:
         self.events += 1
         self.note((phase, self.before, type(event).__name__))
         self.before = type(event).__name__
+        self.note(self.before)
         for action in following:
             if isinstance(action, actions.SendTask):
                 assert action.task_id not in self.given, f"{action} is given twice"
                 self.given[action.task_id] = action
             elif isinstance(action, actions.Acknowledge):
+                self.note(action.reason)
                 self.note((phase, action.outcome, action.first_outcome, action.reason))
                 if action.outcome is actions.Outcome.ACCEPTED:
                     assert isinstance(event, events.UpdateArrived)
@@ -245,6 +159,7 @@ class Play:
         heard = self.hear()
         if refused:
             self.note(("refused", *refused))
+            self.note(refused[0])
             assert self.events == events_before, f"refused for {refused}, and it changed something"
             if route not in self.server.wire.gone and route not in self.server.wire.full:
                 assert self.sessions() == sessions_before
@@ -267,11 +182,22 @@ class Play:
         self.hear()
         assert not self.exchange._out.held
         if self.events != self.events_checked:
-            invariants.check(self.coordinator)
             self.events_checked = self.events
-        kept = sum(len(block.handles) for block in self.exchange._out._staging._waiting)
-        assert kept == len(self.coordinator.pending), f"{kept} rows, {len(self.coordinator.pending)} updates"
+            invariants.check(self.coordinator)
+            self.check_rows()
+
+    def check_rows(self) -> None:
+        """There is a row for each update that was accepted, and each can be aggregated."""
+        waiting = [block.matrix_RD[: len(block.handles)] for block in self.exchange._out._staging._waiting]
+        assert sum(map(len, waiting)) == len(self.coordinator.pending)
         assert self.coordinator.accepted == len(self.accepted)
+        rounds = [command for command in self.server.commands if isinstance(command, ApplyCommand)]
+        for rows_KD in [*waiting, *(command.round.matrix_KD for command in rounds)]:
+            rows = rows_KD.numpy()
+            assert np.isfinite(rows).all() and rows.any(axis=1).all(), rows
+        for command in rounds:
+            assert len(command.updates) == len(command.round.matrix_KD)
+            assert all(update.staleness >= 0 for update in command.updates)
 
     def hear(self) -> dict[bytes, list[Any]]:
         """What was said to each connection since it last heard."""
@@ -366,8 +292,10 @@ class Play:
         self.say(route, "error", reason=reason, message="\u2028" * kind, **said)
 
     def say_changed(self) -> None:
-        """A golden header with changes, of any type."""
+        """A golden header with changes, of any type; now and then with damage too."""
         route, header = self.route(), headers.changed(headers.golden(self.choices), self.choices)
+        if self.choices.number(4) == 3:
+            header = headers.damaged(header, self.choices)
         self.take_in(route, header, *self.choices.of(PAYLOADS))
 
     def say_bytes(self) -> None:
@@ -381,14 +309,9 @@ class Play:
         self.say(self.route(), "bye", reason="x" * self.choices.number(4))
 
     def compute(self) -> None:
-        """Everything that was commanded is done. What a round is made of can be aggregated."""
+        """Everything that was commanded is done."""
         while self.server.commands:
             command = self.server.commands.pop(0)
-            if isinstance(command, ApplyCommand):
-                rows_KD = command.round.matrix_KD
-                assert torch.isfinite(rows_KD).all() and rows_KD.any(dim=1).all(), rows_KD
-                assert len(rows_KD) == len(command.updates)
-                assert all(update.staleness >= 0 for update in command.updates)
             if isinstance(command, CheckpointCommand):
                 self.exchange.open(
                     Saved(version=command.version, seq=command.seq, file="", size_bytes=0, checkpoint_s=0.0)
@@ -420,11 +343,6 @@ class Play:
             self.was_stopped = True
             self.exchange.open(StopNow())
             self.settle()
-
-
-def key_of(route: bytes) -> str:
-    """The key that a connection proved to have: of the client whose number it ends with."""
-    return route[-1:].decode()
 
 
 def update_fields(task: Task | None) -> dict[str, Any]:

@@ -3,14 +3,13 @@
 import errno
 import os
 import shutil
-import subprocess
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
 import torch
 
+from support.disks import fill, make_read_only, small_disk
 from support.journal import accepted, event, turn
 from unstale.config.settings import Settings
 from unstale.errors import UserError
@@ -51,30 +50,10 @@ def test_room_is_that_of_the_file_system(tmp_path: Path) -> None:
         free_bytes(tmp_path / "absent")
 
 
-def _system(*command: str) -> bool:
-    return subprocess.run(command, capture_output=True, check=False).returncode == 0
-
-
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Path]:
-    """A disk of 1 MiB."""
-    path = tmp_path / "disk"
-    path.mkdir()
-    if shutil.which("mount") is None or not _system(
-        "mount", "-t", "tmpfs", "-o", f"size={SIZE}", "disk", str(path)
-    ):
-        pytest.skip("this user may not mount a small disk")
-    yield path
-    assert _system("umount", "--lazy", str(path))
-
-
-def fill(disk: Path) -> Path:
-    """Take all the room that is left."""
-    path = disk / "other"
-    with path.open("wb", buffering=0) as opened, suppress(OSError):
-        while True:
-            opened.write(bytes(4096))
-    return path
+    with small_disk(tmp_path / "disk") as disk:
+        yield disk
 
 
 def test_a_full_disk_refuses_a_row_and_takes_it_when_there_is_room(disk: Path) -> None:
@@ -135,7 +114,7 @@ def test_a_disk_that_is_read_only_is_looked_at_and_not_written(disk: Path) -> No
     database.close()
     checkpoint = checkpoints.write(directory.checkpoints, 1, {}, {})
     directory.close()
-    assert _system("mount", "-o", "remount,ro", str(disk))
+    make_read_only(disk)
 
     looked = RunDirectory.look(disk / "run")
     database = Database(looked.database, read_only=True)

@@ -154,7 +154,7 @@ def test_a_key_that_is_connected_may_speak_no_more_once_it_is_revoked(
 def test_while_nobody_answers_for_the_gate_nobody_comes_in(folder: Path, identity_of: IdentityOf) -> None:
     with Guarded(folder) as guarded:
         guarded.gate.close()
-        monitor = guarded.socket.get_monitor_socket(FAILED)
+        monitor = guarded.socket.get_monitor_socket(FAILED, "inproc://looking-on")
         client = guarded.client(identity_of("phone"))
         assert monitor.poll(PATIENCE_S * 1000)
         assert parsed(monitor.recv_multipart())[0] == zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
@@ -220,8 +220,8 @@ def test_who_is_let_in_hears_of_nothing(guarded: Guarded, identity_of: IdentityO
 def test_a_refused_key_is_told_in_one_sentence(guarded: Guarded, stranger: Identity) -> None:
     with Knocking(guarded.address, stranger) as knocking:
         assert knocking.hears_an_end() == (
-            f"the server at {guarded.address} refuses the key {stranger.public} of client.key: it is not, or no longer, "
-            "among those that the server admits"
+            f"the server at {guarded.address} refuses the key {stranger.public} of client.key: "
+            "it is not, or no longer, among those that the server admits"
         )
 
 

@@ -80,6 +80,14 @@ class RunningServer:
         assert self._outcome is not None
         return self._outcome
 
+    def forgive(self) -> None:
+        """What it died of was expected."""
+        self._error = None
+
+    @property
+    def is_alive(self) -> bool:
+        return self._thread.is_alive()
+
     @property
     def http(self) -> str:
         """URL without a path."""

@@ -10,6 +10,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from itertools import pairwise
+from pathlib import Path
 from typing import Annotated, Any, Self, TypeAlias
 
 import typer
@@ -31,6 +32,7 @@ ROWS = 24  # of the live table, where there is room; older rows scroll out
 LOSSY_HEARTBEAT_S = 0.5  # with a scenario; what was lost is found after one or two
 GOODBYE_S = 30.0  # when no process ends for so long after the result, those that are left are ended
 AFTER_SERVER_S = 5.0  # as long when the server has ended: a client that has not heard of the end never will
+KEYS = "keys"  # of the demo, in its folder
 KILL_S = 10.0  # a process that was told to end and is there so long after it is killed
 
 AsJson = Annotated[
@@ -47,8 +49,10 @@ def demo(settings: Settings, as_json: AsJson = False) -> None:
     events: Events = queue.SimpleQueue()
     report.stop_on_signals(events.put)
     console = Console(stderr=as_json)
-    environment = _environment(_for_here(settings))
     with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="unstale-demo-")))
+        owners = _make_keys(folder / KEYS, settings)
+        environment = _environment(_for_here(settings, folder))
 
         def start(*arguments: str) -> Process:
             command = [sys.executable, "-m", "unstale", *arguments, "--ends-with-input"]
@@ -62,8 +66,8 @@ def demo(settings: Settings, as_json: AsJson = False) -> None:
             start("inject", "--upstream", address, "--json")
             address = _next_fact(events)["address"]
         clients = [
-            start("client", "--server", address, "--first", str(first), "--count", str(count))
-            for first, count in _shares(settings.clients)
+            start("client", "--server", address, "--first", str(first), "--count", str(count), *key)
+            for (first, count), key in zip(_shares(settings.clients), owners, strict=True)
         ]
         finished = _watch(events, console)
         if as_json:
@@ -176,14 +180,39 @@ def _environment(settings: Settings) -> dict[str, str]:
     return others | as_variables(settings)
 
 
-def _for_here(settings: Settings) -> Settings:
-    """On ports that are free. With a scenario, heartbeats come often, because they find what was lost."""
+def _make_keys(folder: Path, settings: Settings) -> list[list[str]]:
+    """Keys that are thrown away with their folder; the options with which each client process shows its own."""
+    from unstale.net import keyring
+    from unstale.net.keys import INJECTOR, SERVER, ClientIds
+
+    keyring.make(folder, SERVER, None)
+    through: list[str] = []
+    if settings.scenario.name is not None:
+        keyring.make(folder, INJECTOR, ClientIds.parse("all", INJECTOR))
+        through = ["--server-key", str(folder / f"{INJECTOR}.key")]
+    owners = []
+    for number, (first, count) in enumerate(_shares(settings.clients)):
+        name = f"clients-{number}"
+        keyring.make(folder, name, ClientIds.parse(f"{first}-{first + count - 1}", name))
+        owners.append(["--key", str(folder / f"{name}.key_secret"), *through])
+    return owners
+
+
+def _for_here(settings: Settings, folder: Path) -> Settings:
+    """On ports that are free; with the keys of a folder, where is kept, too, whatever is kept. With a scenario,
+    heartbeats come often, because they find what was lost."""
     ports = {"address": "tcp://127.0.0.1:0", "http_address": "127.0.0.1:0"}
     often = settings.scenario.name is not None and "heartbeat_s" not in settings.server.model_fields_set
     beat = {"heartbeat_s": LOSSY_HEARTBEAT_S} if often else {}
-    server = settings.server.model_copy(update={**ports, **beat})
-    injector = settings.injector.model_copy(update=ports)
-    return settings.model_copy(update={"server": server, "injector": injector})
+    keys = {"keys": str(folder / KEYS)}
+    kept_at = {} if "directory" in settings.run.model_fields_set else {"directory": str(folder / "run")}
+    changed = {
+        "run": settings.run.model_copy(update=kept_at),
+        "server": settings.server.model_copy(update={**ports, **keys, **beat}),
+        "client": settings.client.model_copy(update={"directory": str(folder / "clients")}),
+        "injector": settings.injector.model_copy(update={**ports, **keys}),
+    }
+    return settings.model_copy(update=changed)
 
 
 def _shares(clients: int) -> list[tuple[int, int]]:

@@ -13,8 +13,20 @@ app = typer.Typer(help="Make, list and revoke keys, so that only those connect w
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
+
+def _checked(name: str) -> str:
+    if not NAME.fullmatch(name):
+        raise UserError(
+            f"NAME is {name!r}, expected letters, digits, dots, dashes and underscores, at most 64"
+        )
+    return name
+
+
 Name = Annotated[
-    str, typer.Argument(help="Whose key: server, injector, or any other name, for a process of clients.")
+    str,
+    typer.Argument(
+        help="Whose key: server, injector, or any other name, for a process of clients.", callback=_checked
+    ),
 ]
 Folder = Annotated[Path, typer.Option(help="Where the keys are.")]
 Clients = Annotated[
@@ -29,10 +41,6 @@ def new(name: Name, clients: Clients = None, folder: Folder = Path("keys")) -> N
     """Make a key pair, and admit it for some clients. The server's own comes first."""
     from unstale.net import keyring, keys
 
-    if not NAME.fullmatch(name):
-        raise UserError(
-            f"NAME is {name!r}, expected letters, digits, dots, dashes and underscores, at most 64"
-        )
     secret = folder / f"{name}{keys.SECRET_SUFFIX}"
     if name == keys.SERVER:
         if clients is not None:

@@ -17,8 +17,10 @@ from unstale.cli import config, data, keys, partition, scenario
 from unstale.cli.client import client
 from unstale.cli.conformance import conformance
 from unstale.cli.demo import demo
+from unstale.cli.explain import explain
 from unstale.cli.inject import inject
 from unstale.cli.policies import policies
+from unstale.cli.replay import replay
 from unstale.cli.server import server
 from unstale.cli.simulate import simulate
 from unstale.errors import UserError, unknown_name
@@ -63,6 +65,8 @@ app.command()(server)
 app.command()(client)
 app.command()(inject)
 app.command()(simulate)
+app.command()(replay)
+app.command()(explain)
 app.command()(policies)
 app.command()(conformance)
 app.add_typer(config.app, name="config", cls=_Commands)

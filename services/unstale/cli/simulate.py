@@ -1,6 +1,7 @@
 """`unstale simulate`: a run in virtual time, in this process."""
 
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -15,12 +16,25 @@ if TYPE_CHECKING:
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON lines, for programs.")]
 
 
+Record = Annotated[
+    Path | None,
+    typer.Option(
+        "--run",
+        metavar="DIRECTORY",
+        help="Record the run in this new directory, for `unstale replay` and `unstale explain`.",
+        show_default=False,
+    ),
+]
+
+
 @takes_settings(*RUN, "simulation")
-def simulate(settings: Settings, as_json: AsJson = False) -> None:
+def simulate(settings: Settings, as_json: AsJson = False, record_in: Record = None) -> None:
     """Play a run in virtual time: the same coordinator and learner, without sockets or waiting."""
     from unstale.simulator.assemble import simulation  # imports torch
 
-    run = simulation(settings, on_progress=lambda now: report.progress(now, as_json=as_json))
+    run = simulation(
+        settings, on_progress=lambda now: report.progress(now, as_json=as_json), record_in=record_in
+    )
     outcome = run.run()
     if run.traffic.sent:
         _tell(run.traffic, as_json=as_json)

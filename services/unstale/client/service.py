@@ -222,9 +222,9 @@ class ClientProcess:
         self._found.clear()
         kept = runs.count(run_id)
         if kept:
-            log.info("%d updates were kept when this process last ended, and are sent again", kept)
+            log.info("updates that a process before this one kept, and that are sent again: %d", kept)
         if len(runs) > kept:
-            log.warning("%d updates of another run were kept, and are dropped", len(runs) - kept)
+            log.warning("updates of another run that were kept, and are dropped: %d", len(runs) - kept)
 
     def _take_in(self, line: _Line) -> None:
         while (received := sockets.receive(line.socket, routed=False)) is not None:

@@ -125,8 +125,8 @@ class ClientSession:
         self._welcome: Welcome | None = None
         self._task: Task | None = None
         self._kept = {made.update.task_id: _Kept(made, beat=0) for made in kept}
-        self._newest_task_id = max(self._kept, default=0)
-        self._has_newest = bool(kept)  # it came, and was not given back
+        self._newest_task_id = 0
+        self._has_newest = False  # it came, and was not given back
         self._troubles: set[Reason] = set()
         self._sendings = 0  # of updates
         self._beats = 0

@@ -12,6 +12,7 @@ from unstale import flat, translate
 from unstale.client.outbox import Outbox
 from unstale.client.session import Made
 from unstale.config.workplace import Workplace
+from unstale.learner.device import compute_here
 from unstale.training.evaluate import Evaluation
 from unstale.training.local import LocalUpdate
 from unstale.training.trainer import Trainer
@@ -139,6 +140,7 @@ class Worker:
 
     def _run(self) -> None:
         try:
+            compute_here()
             while (job := self._jobs.get()) is not None:
                 if isinstance(job, Settlement):
                     self._settle(job)
@@ -204,9 +206,8 @@ class Worker:
             elif trainer.keep(client_id, number):
                 kept = trainer.kept(client_id)
         elif outbox is not None and settlement.accepted and outbox.waits_for_state(*of):
-            self._early.append(
-                settlement
-            )  # nobody is there yet who could keep it; until then it waits on disk
+            # Nobody is there yet who could keep it. Until then it waits on disk.
+            self._early.append(settlement)
             return
         if outbox is not None and kept is not None:
             outbox.keep(*of, kept)

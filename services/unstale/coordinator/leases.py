@@ -27,8 +27,8 @@ class Leases:
         del self.last_seen_s[client_id]
 
     def settle(self, silent: Container[int], at_s: float) -> None:
-        """Let the leases of these clients, and of no others, have run out by now: what was heard of the others, and when,
-        is not known any more."""
+        """Let the leases of these clients, and of no others, have run out by now: when the others were heard of is not
+        known any more."""
         seen = [(one, -math.inf if one in silent else at_s) for one in self.last_seen_s]
         self.last_seen_s = OrderedDict(sorted(seen, key=lambda one: one[1]))
 

@@ -75,7 +75,8 @@ def _client(client: Client) -> Plain:
         "given": client.tasks.given,
         "open_id": client.tasks.open_id,
         "verdicts": [
-            (number, verdict.outcome.value, verdict.reason) for number, verdict in client.tasks.verdicts
+            (number, verdict.outcome.value, None if verdict.reason is None else str(verdict.reason))
+            for number, verdict in client.tasks.verdicts
         ],
     }
 

@@ -22,7 +22,8 @@ _SQLITE_MIN = (3, 37)  # strict tables
 _JOIN = (
     "UPDATE updates SET round = ?, position = ?, staleness = ?, weight = ? WHERE handle = ? AND round IS NULL"
 )
-_BEHIND = "SELECT DISTINCT segment FROM updates WHERE segment IS NOT NULL AND (round IS NULL OR round > ?)"
+_SEGMENTS = "SELECT DISTINCT segment FROM updates WHERE segment IS NOT NULL"
+_BEHIND = f"{_SEGMENTS} AND (round IS NULL OR round > ?)"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,7 +115,8 @@ class Database:
     def forget_segments(self, kept: Collection[int]) -> None:
         """Rows in other segments than these have no place any more. Before the segments are deleted."""
         with self._transaction(sync=True):
-            gone = [(segment,) for segment in self.segment_ends().keys() - set(kept)]
+            stored_in = {segment for (segment,) in self._rows(_SEGMENTS)}
+            gone = [(segment,) for segment in stored_in - set(kept)]
             self._connection.executemany("UPDATE updates SET segment = NULL WHERE segment = ?", gone)
 
     # --- reading ---
@@ -181,10 +183,12 @@ class Database:
 
     def segment_ends(self) -> dict[int, int]:
         """Where the last row of each segment ends, for `Segments.cut`."""
-        ends = (
-            "SELECT segment, max(offset + size_bytes) FROM updates WHERE segment IS NOT NULL GROUP BY segment"
-        )
-        return {segment: end for segment, end in self._rows(ends)}  # noqa: C416  (typed)
+        ends: dict[int, int] = {}
+        for row in self._updates("WHERE segment IS NOT NULL"):
+            assert row.place is not None
+            end = row.place.offset + row.place.size_bytes
+            ends[row.place.segment] = max(end, ends.get(row.place.segment, 0))
+        return ends
 
     def segments_behind(self, version: int) -> set[int]:
         """Segments with a row that the model of this version does not hold: pending, or of a later round."""
@@ -260,7 +264,8 @@ class Database:
                 raise
 
     def _insert(self, table: Table, values: Iterable[Values], *, replace: bool = False) -> None:
-        self._connection.executemany(table.insert(replace=replace), map(table.sealed, values))
+        statement = table.replace if replace else table.insert
+        self._connection.executemany(statement, map(table.sealed, values))
 
     def _join(self, row: RoundRow) -> None:
         """Note which updates a round was made of."""
@@ -303,6 +308,8 @@ class Database:
             yield
         except (sqlite3.IntegrityError, sqlite3.ProgrammingError):
             raise
+        except UnicodeDecodeError:  # Python's, from the schema
+            raise self._damaged("text that is not UTF-8") from None
         except sqlite3.Error as error:
             # Python's own, such as text that is no UTF-8, have no code.
             code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT) & 0xFF

@@ -1,6 +1,7 @@
 """The journal of one run while a server writes it: what happens in a turn is gathered, and stored together."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -65,9 +66,9 @@ class Journal:
         full = self.settings.durability == "full"
         if full:
             self.segments.sync()
-        self.database.store(batch, sync=full or bool(batch.rounds))
+        self.database.store(batch, sync=full)
         if batch.rounds and not full:
-            self.segments.sync_soon()
+            self.segments.sync_soon(self.database.log)
         self.batch = Batch()
         if batch.checkpoints:
             self._let_go()
@@ -117,7 +118,7 @@ class Journal:
             self.segments.keep_only(needed)
 
     def _checkpoint_files(self) -> list[Path]:
-        return [path for path in self.directory.checkpoints.iterdir() if path.is_file()]
+        return list(self.directory.checkpoints.glob(f"*{checkpoints.SUFFIX}"))
 
     @property
     def size_bytes(self) -> int:
@@ -130,7 +131,7 @@ class Journal:
 
     def close(self) -> None:
         """Nothing more will happen."""
-        self.segments.sync()
-        self.segments.close()
-        self.database.close()
-        self.directory.close()
+        with ExitStack() as stack:
+            stack.callback(self.directory.close)
+            stack.callback(self.database.close)
+            self.segments.close()

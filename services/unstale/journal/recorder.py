@@ -17,6 +17,8 @@ from unstale.learner.learner import RoundResult
 from unstale.learner.updates import StagedUpdate
 from unstale.training.evaluate import Evaluation
 
+_OF_A_TASK = (events.TaskFailed, events.TaskDeclined, events.TaskLost)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arriving:
@@ -44,8 +46,10 @@ class Recorder:
 
     def handle(self, event: events.Event) -> list[Action]:
         """Any event but an update and a round."""
-        if self._journal is None:
+        if self._journal is None or not records.is_recorded(event):
             return self._coordinator.handle(event)
+        if isinstance(event, _OF_A_TASK) and not self._coordinator.awaits(event.client_id, event.task_id):
+            return self._coordinator.handle(event)  # says nothing new, and may be said again and again
         ends_leases = isinstance(event, events.TimerFired) and event.timer == LEASE
         silent = self._coordinator.leases.expired(event.at_s) if ends_leases else ()
         return self._noted(self._journal, event, silent)
@@ -55,11 +59,13 @@ class Recorder:
         journal = self._journal
         if journal is None:
             return self._coordinator.handle(event)
-        following = self._noted(journal, event)
+        following = self._coordinator.handle(event)
         verdict = following[0]
         assert isinstance(verdict, actions.Acknowledge)
         if verdict.outcome is actions.Outcome.DUPLICATE or verdict.reason == actions.Reason.UNKNOWN_TASK:
-            return following
+            return following  # changes nothing, and may come again and again
+        journal.note(event)
+        self._note_actions(journal, following, event.at_s)
         accepted = verdict.outcome is actions.Outcome.ACCEPTED
         staged = arriving.staged
         journal.batch.updates.append(
@@ -127,15 +133,17 @@ class Recorder:
         return self._journal is None or self._journal.has_room(size_bytes)
 
     def _noted(self, journal: Journal, event: events.Event, silent: Sequence[int] = ()) -> list[Action]:
-        if records.is_recorded(event):
-            journal.note(event, silent)
+        journal.note(event, silent)
         following = self._coordinator.handle(event)
+        self._note_actions(journal, following, event.at_s)
+        return following
+
+    def _note_actions(self, journal: Journal, following: Sequence[Action], at_s: float) -> None:
         for action in following:
             if isinstance(action, actions.SendTask):
-                journal.batch.tasks.append(_task(action, event.at_s))
+                journal.batch.tasks.append(_task(action, at_s))
             elif isinstance(action, actions.ApplyRound):
-                self._closed_s = event.at_s
-        return following
+                self._closed_s = at_s
 
 
 def evaluation_row(version: int, at_s: float, evaluation: Evaluation, evaluate_s: float) -> EvaluationRow:

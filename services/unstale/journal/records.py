@@ -60,7 +60,7 @@ def to_event(row: EventRow) -> events.Event:
 
 
 def play(row: EventRow, coordinator: Coordinator) -> list[Action]:
-    """Have a coordinator handle what another one did. It ends up in the same state, but for when leases were renewed."""
+    """Have a coordinator handle what another one did. Its state ends up the same, but for when leases were renewed."""
     event = to_event(row)
     if isinstance(event, events.TimerFired) and event.timer == LEASE:
         coordinator.leases.settle(frozenset(row.fields.get(SILENT, ())), event.at_s)

@@ -25,8 +25,10 @@ log = logging.getLogger("unstale.journal")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recovered:
-    """Where the run stands. at_s: run time of the last record. events: how many were played again. rounds: how many were
-    computed again."""
+    """Where the run stands.
+
+    at_s: run time of the last record. events: how many were played again. rounds: how many were computed again.
+    """
 
     at_s: float
     events: int
@@ -60,7 +62,7 @@ class Recovery:
         self._at_s = 0.0
 
     def run(self) -> Recovered:
-        """Do it. Raises UserError for what is damaged or missing, and when a version comes out otherwise than it was."""
+        """Do it. Raises UserError for what is damaged or missing, and when a version comes out otherwise."""
         played = 0
         for row in self._journal.database.events_after(self._start()):
             self._play(row)

@@ -124,8 +124,9 @@ class Replay:
         self.parted: Parted | None = None
 
     def rounds(self) -> Iterator[tuple[Tensor, tuple[RoundUpdate, ...]]]:
-        """Apply each round, and give its matrix [K, D] float32 and what the learner was told, to be read only, until the
-        next is asked for. Ends behind the last, or when `parted`."""
+        """Apply each round, and give its matrix [K, D] float32, to be read only, and what the learner was told.
+
+        Ends behind the last, or when `parted`."""
         for row in self._run.database.rounds(self.first):
             if row.version > self.last:
                 return  # made since
@@ -194,8 +195,9 @@ class Comparison:
     The same rounds of the same updates: what the clients trained on stays as it was, so this is not the run that there
     would have been. Where a policy asks for the model that an update was computed from, that is the recorded one: the
     client did start there, and ended where the update says.
-    other: the settings of the run with another policy. replay: of the run itself, round by round. Raises UserError where
-    this policy cannot fold these updates.
+
+    other: the settings of the run with another policy. replay: of the run itself, round by round. asks_for_bases:
+    whether the other policy is one that asks for those models. Raises UserError where it cannot fold these updates.
     """
 
     def __init__(self, run: RecordedRun, settings: Settings, other: Settings) -> None:
@@ -286,8 +288,8 @@ def _check_can_fold(recorded: Settings, other: Settings) -> None:
     needed = find(now).training
     if needed not in (None, trained):
         raise UserError(
-            f"policy {now!r} is for clients that train with {needed!r}, and those of this run trained with {trained!r}; "
-            "name another policy"
+            f"policy {now!r} is for clients that train with {needed!r}, and those of this run trained with "
+            f"{trained!r}; name another policy"
         )
     if find(was).sends_extra and now != was:
         raise UserError(

@@ -40,11 +40,11 @@ CREATE TABLE updates (
   loss ANY NOT NULL,  -- a REAL column forgets the sign of zero
   local_rate REAL NOT NULL,
   handle INTEGER UNIQUE,
+  offset INTEGER,  -- in the segment, bytes
   size_bytes INTEGER,
   checksum INTEGER,  -- xxh3_64 of the bytes of the update, as a signed number
   row_checksum INTEGER NOT NULL,  -- of the columns above
   segment INTEGER,  -- null when it is deleted, because checkpoints cover it
-  offset INTEGER,  -- in the segment, bytes
   round INTEGER REFERENCES rounds (version),
   position INTEGER,  -- in the round, from 0
   staleness INTEGER,

@@ -95,8 +95,8 @@ class Segments:
         self._wait_for_sync()
         _sync(self._unsynced(), self._new_in())
 
-    def sync_soon(self, then: Path) -> None:
-        """The same in the background, and a file of another after it, which names what the segments hold.
+    def sync_soon(self, then: Path | None = None) -> None:
+        """The same in the background, and after it another file, which names what the segments hold.
 
         An error there is raised by the next `append`, `sync` or `sync_soon`. While one is under way nothing new begins:
         what was written since is left to the next call.
@@ -241,7 +241,7 @@ def _damaged(path: Path, what: str, expected: str) -> DamagedError:
 
 
 def _sync(files: Mapping[int, Path], new_in: Path | None, then: Path | None = None) -> None:
-    """Sync and close files; sync the folder `new_in`, and then another file. Raises UserError for the first that fails."""
+    """Sync and close files, then sync the folder `new_in`, then another file. Raises UserError where it fails."""
     failed: UserError | None = None
     for file, path in files.items():
         try:

@@ -7,7 +7,6 @@ back: no NaN, which it keeps as null, and in columns of type REAL no integers an
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from xxhash import xxh3_64_intdigest
@@ -30,42 +29,32 @@ class ChangedRowError(Exception):
     """A row is not what was stored."""
 
 
-@dataclass(frozen=True, slots=True)
 class Table:
-    """A table and its columns, in the order that values have here.
+    """A table and its columns, in the order that values have here. select, insert, replace: SQL for whole rows."""
 
-    facts: under the checksum; the first is the key. others: what changes later, or is checked otherwise.
-    """
-
-    name: str
-    facts: tuple[str, ...]
-    others: tuple[str, ...] = ()
-
-    @property
-    def select(self) -> str:
-        return " ".join(("SELECT", ", ".join(self._columns), "FROM", self.name))
-
-    def insert(self, *, replace: bool) -> str:
-        """replace: a row with the same key gives way."""
-        insert = "INSERT OR REPLACE INTO" if replace else "INSERT INTO"
-        places = ", ".join("?" * len(self._columns))
-        return f"{insert} {self.name} ({', '.join(self._columns)}) VALUES ({places})"
+    def __init__(self, name: str, facts: Sequence[str], others: Sequence[str] = ()) -> None:
+        """facts: under the checksum; the first is the key. others: what changes later."""
+        self._name, self._facts = name, facts
+        columns = [*facts, *others, "row_checksum"]
+        names, places = ", ".join(columns), ", ".join("?" * len(columns))
+        self.select = " ".join(("SELECT", names, "FROM", name))
+        self.insert = " ".join(("INSERT INTO", name, f"({names}) VALUES ({places})"))
+        self.replace = self.insert.replace("INSERT", "INSERT OR REPLACE", 1)
 
     def sealed(self, values: Values) -> Values:
         """With their checksum, as they are inserted."""
-        facts = values[: len(self.facts)]
-        return (*values, _checksum(facts))
+        return (*values, _checksum(values[: len(self._facts)]))
 
     def opened(self, values: Values) -> Values:
         """Without it, as they were selected. Raises ChangedRowError."""
         *values_then, row_checksum = values
-        if _checksum(values_then[: len(self.facts)]) != row_checksum:
-            raise ChangedRowError(f"{self.name} {self.facts[0]} {values[0]} is not what was stored")
+        try:
+            is_same = _checksum(values_then[: len(self._facts)]) == row_checksum
+        except TypeError:  # bytes, where never any were
+            is_same = False
+        if not is_same:
+            raise ChangedRowError(f"{self._name} {self._facts[0]} {values[0]} is not what was stored")
         return tuple(values_then)
-
-    @property
-    def _columns(self) -> tuple[str, ...]:
-        return (*self.facts, *self.others, "row_checksum")
 
 
 META = Table("meta", ("key", "value"))
@@ -83,9 +72,9 @@ _UPDATE = (
         "num_examples",
         "batch_examples",
     ),
-    *("loss", "local_rate", "handle", "size_bytes", "checksum"),
+    *("loss", "local_rate", "handle", "offset", "size_bytes", "checksum"),
 )
-UPDATES = Table("updates", _UPDATE, ("segment", "offset"))
+UPDATES = Table("updates", _UPDATE, ("segment",))
 _ROUND = ("version", "closed_s", "applied_s", "wait_s", "aggregate_s", "learning_rate", "rate_factor")
 ROUNDS = Table("rounds", (*_ROUND, "overflowed", "digest"))
 EVALUATIONS = Table("evaluations", ("version", "at_s", "accuracy", "loss", "class_accuracy", "evaluate_s"))
@@ -130,17 +119,18 @@ def of_update(row: UpdateRow) -> Values:
         _any(row.loss),
         _real(row.local_rate),
         row.handle,
-        None if place is None else place.size_bytes,
-        None if place is None else _signed(place.checksum),
-        None if place is None else place.segment,
-        None if place is None else place.offset,
+        *(
+            (None, None, None, None)
+            if place is None
+            else (place.offset, place.size_bytes, _signed(place.checksum), place.segment)
+        ),
     )
 
 
 def update(values: Values) -> UpdateRow:
     """With no place where its segment is deleted."""
     seq, at_s, client_id, task_id, base_version, outcome, reason, *others = values
-    num_examples, batch_examples, loss, local_rate, handle, size_bytes, checksum, segment, offset = others
+    num_examples, batch_examples, loss, local_rate, handle, offset, size_bytes, checksum, segment = others
     place = None
     if segment is not None:
         place = Place(segment=segment, offset=offset, size_bytes=size_bytes, checksum=checksum % 2**64)

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from unstale import flat
+from unstale.learner.device import compute_here
 from unstale.learner.learner import Learner
 from unstale.learner.versions import Version
 from unstale.net.clock import now_s
@@ -72,6 +73,7 @@ class Compute:
 
     def _run(self) -> None:
         try:
+            compute_here()
             while (command := self._commands.get()) is not None:
                 self._perform(command)
         except BaseException as error:  # noqa: BLE001  (handed to the main thread, which raises it)

@@ -15,12 +15,14 @@ import zmq
 from unstale.config.settings import Settings
 from unstale.coordinator.actions import Observer
 from unstale.coordinator.machine import Coordinator
+from unstale.learner.device import compute_here
 from unstale.metrics import catalogue
 from unstale.metrics import observe as observations
 from unstale.metrics.progress import Outcome, Progress
 from unstale.net import files, gate, keys, sockets
 from unstale.net.gate import Gate
 from unstale.net.mailbox import Mailbox
+from unstale.server import guard
 from unstale.server.account import Account
 from unstale.server.commands import Crashed
 from unstale.server.compute import Compute
@@ -126,6 +128,8 @@ class Server:
             sent=run.learner.sent,
             dimension=run.dimension,
             linger_s=settings.server.linger_s,
+            norm_max=settings.server.norm_max,
+            guard=guard.configured(settings.server),
             journal=run.journal,
             may_speak=self._gate.may_speak,
             observe=observe,
@@ -157,6 +161,7 @@ class Server:
 
     def _run_exchange(self) -> None:
         try:
+            compute_here()
             self._loop.run()
         except BaseException as error:  # noqa: BLE001  (raised by `run` in the main thread)
             self._error = error

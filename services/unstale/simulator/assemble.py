@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import replace
 from math import inf
+from pathlib import Path
 
 from unstale.config import parts
 from unstale.config.scenario import conditions, population, read
@@ -12,6 +13,7 @@ from unstale.coordinator.actions import Observer
 from unstale.coordinator.machine import Coordinator
 from unstale.metrics.progress import Progress
 from unstale.simulator.backends.choose import choose
+from unstale.simulator.recording import Recording
 from unstale.simulator.remote import Relay, as_it_is, may_lose
 from unstale.simulator.simulation import Parts, Simulation
 from unstale.toxics.scenario import Conditions
@@ -26,10 +28,12 @@ def simulation(
     on_progress: Callable[[Progress], None],
     observe: Observer | None = None,
     relay: Relay = as_it_is,
+    record_in: Path | None = None,
 ) -> Simulation:
     """Build everything that a run needs. Raises UserError for what the user can mend.
 
-    on_progress, observe, relay: as in `Simulation`.
+    on_progress, observe, relay: as in `Simulation`. record_in: a new directory for what happens, None to leave nothing
+    behind.
     """
     place = workplace(settings)
     parts.check_partition(settings, place.dataset)
@@ -39,9 +43,11 @@ def simulation(
     if not any(may_lose(applied.toxic) for applied in under.toxics):
         told = replace(told, lease_s=inf)  # nobody falls silent, so nobody need look
     learner = parts.learner(settings, model, place.device, keep_versions=True)
+    coordinator = Coordinator(told)
+    recording = None if record_in is None else Recording.begin(record_in, settings, coordinator)
     return Simulation(
         Parts(
-            coordinator=Coordinator(told),
+            coordinator=coordinator,
             learner=learner,
             staging=parts.staging(told, learner.row_numbers, place.device),
             backend=choose(settings, place),
@@ -59,6 +65,7 @@ def simulation(
         on_progress=on_progress,
         observe=observe,
         relay=relay,
+        recording=recording,
     )
 
 

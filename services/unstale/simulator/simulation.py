@@ -17,7 +17,7 @@ from unstale.coordinator import actions, events, hopeless
 from unstale.coordinator.machine import LEASE, Coordinator
 from unstale.errors import UserError
 from unstale.learner import screen
-from unstale.learner.learner import Learner
+from unstale.learner.learner import Learner, RoundResult
 from unstale.learner.updates import Staging, write
 from unstale.learner.versions import Version
 from unstale.metrics.fairness import OwnEvaluations
@@ -26,6 +26,7 @@ from unstale.simulator import damage
 from unstale.simulator.agenda import AFTER_CLIENTS, Agenda
 from unstale.simulator.backends.backend import Backend
 from unstale.simulator.network import NO_SIGNATURE, Network
+from unstale.simulator.recording import Recording
 from unstale.simulator.remote import Relay, Traffic, as_it_is
 from unstale.simulator.work import Work
 from unstale.toxics.flight import Flight
@@ -36,6 +37,7 @@ from unstale_proto.limits import FLOAT_BYTES
 from unstale_proto.messages import Task, Update
 
 NOT_STAGED = -1
+NO_ROW = memoryview(b"")
 _OBJECTS_BEFORE_COLLECTION = 50_000
 
 
@@ -67,19 +69,21 @@ class Parts:
 
 
 class _Arriving(NamedTuple):
-    """The update that the coordinator is being asked about. update: None when it was not looked at."""
+    """The update that the coordinator is being asked about. update: None when it was not looked at. row: its bytes as
+    they are staged, empty when it is not."""
 
     client_id: int
     task: Task
     handle: int = NOT_STAGED
     update: Update | None = None
+    row: memoryview = NO_ROW
 
 
 class Simulation:
     """Runs until the coordinator finishes.
 
     on_progress: told of every evaluation. observe: told of every event and what came of it. relay: what a message goes
-    through on its way; the tests put the codec there.
+    through on its way; the tests put the codec there. recording: writes the run down, and is closed at its end.
     """
 
     def __init__(
@@ -89,6 +93,7 @@ class Simulation:
         on_progress: Callable[[Progress], None],
         observe: actions.Observer | None = None,
         relay: Relay = as_it_is,
+        recording: Recording | None = None,
     ) -> None:
         self._parts = parts
         self._coordinator = parts.coordinator
@@ -100,6 +105,7 @@ class Simulation:
         self._on_progress = on_progress
         self._observe = observe
         self._relay = relay
+        self._recording = recording
         self._tally = Tally(parts.rounds)
         self._agenda = Agenda()
         self._work = Work(parts.backend, parts.learner, parts.coordinator, self._agenda, parts.rounds)
@@ -117,6 +123,7 @@ class Simulation:
         self._newest: dict[int, Task] = {}  # by client, of those who are not behind a network
         self._arriving: _Arriving
         self._made: events.RoundApplied | None = None
+        self._result: RoundResult
         self._finish: actions.Finish | None = None
         self._performers: dict[type, Callable[..., None]] = {
             actions.SendTask: self._send_task,
@@ -141,6 +148,8 @@ class Simulation:
                     self._agenda.advance()
         finally:
             self._backend.close()
+            if self._recording is not None:
+                self._recording.close()
         return self._tally.ended(
             self._finish.reason,
             self._coordinator.version,
@@ -165,7 +174,7 @@ class Simulation:
         """Tell the coordinator, and do what it wants done."""
         following: events.Event | None = event
         while following is not None:
-            what_to_do = self._coordinator.handle(following)
+            what_to_do = self._told(following)
             if self._observe is not None:
                 self._observe(following, what_to_do)
             for action in what_to_do:
@@ -175,6 +184,17 @@ class Simulation:
             given_up = hopeless.sentence(self._coordinator)
             if given_up is not None:
                 raise UserError(given_up)
+
+    def _told(self, event: events.Event) -> list[actions.Action]:
+        """What the coordinator wants done about an event, which is written down if the run is."""
+        if self._recording is None:
+            return self._coordinator.handle(event)
+        if isinstance(event, events.RoundApplied):
+            return self._recording.round_applied(event, self._result)
+        if isinstance(event, events.UpdateArrived):
+            _, task, _, update, row = self._arriving
+            return self._recording.update(event, update, row, learning_rate=task.learning_rate)
+        return self._recording.handle(event)
 
     def _done(self, client_id: int, task: Task) -> None:
         """A client whose messages take no time has finished a task."""
@@ -213,26 +233,28 @@ class Simulation:
             if found is None:
                 return False
             update, frames = found
-        handle, defect = self._staged(update, frames)
-        self._arriving = _Arriving(client_id, task, handle, update)
+        handle, row, defect = self._staged(update, frames)
+        self._arriving = _Arriving(client_id, task, handle, update, row)
         self.handle(translate.to_update_arrived(update, client_id, handle, defect, self._agenda.now_s))
         self._work.forget(client_id, task.task_id)
         return True
 
-    def _staged(self, update: Update, frames: Sequence[memoryview | bytes]) -> tuple[int, Reason | None]:
+    def _staged(
+        self, update: Update, frames: Sequence[memoryview | bytes]
+    ) -> tuple[int, memoryview, Reason | None]:
         """As `server.ingest.Ingest.stage`."""
         if update.signature != NO_SIGNATURE:
-            return NOT_STAGED, Reason.WRONG_SIGNATURE
+            return NOT_STAGED, NO_ROW, Reason.WRONG_SIGNATURE
         if update.payload_bytes != self._payload_bytes:
-            return NOT_STAGED, Reason.WRONG_SIZE
+            return NOT_STAGED, NO_ROW, Reason.WRONG_SIZE
         handle, row_D = self._staging.row()
         dimension = self._learner.policy.dimension
         write(row_D, frames, update.kind, update.learning_rate, dimension)
         found = screen.row_defect(row_D, dimension)
         if found is None:
-            return handle, None
+            return handle, flat.to_bytes(row_D), None
         self._staging.discard(handle)
-        return NOT_STAGED, Reason(found)
+        return NOT_STAGED, NO_ROW, Reason(found)
 
     def _fail(self, client_id: int, task: Task) -> None:
         """Training diverged, and the client gives the task back."""
@@ -305,7 +327,7 @@ class Simulation:
         self._agenda.plan(due_s, client_id, partial(self._done, client_id, task), task)
 
     def _acknowledge(self, action: actions.Acknowledge) -> None:
-        _, task, handle, update = self._arriving
+        _, task, handle, update, _ = self._arriving
         if action.outcome is actions.Outcome.ACCEPTED:
             assert update is not None
             self._staging.keep(handle, translate.to_staged(update, action.client_id))
@@ -330,6 +352,7 @@ class Simulation:
             taken.matrix_KD, translate.to_round(action.contributions, taken.updates)
         )
         taken.release()
+        self._result = result
         self._tally.applied(result.staleness, overflowed=result.overflowed)
         self._made = events.RoundApplied(version=result.version, at_s=self._agenda.now_s)
 
@@ -347,6 +370,8 @@ class Simulation:
     def _evaluate(self, action: actions.Evaluate) -> None:
         assert action.version == self._learner.version
         evaluation = self._parts.evaluate(self._learner.sent)
+        if self._recording is not None:
+            self._recording.evaluated(action.version, self._agenda.now_s, evaluation)
         clients = self._coordinator.clients_by_state
         self._on_progress(
             self._tally.evaluated(

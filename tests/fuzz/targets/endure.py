@@ -5,13 +5,15 @@ from typing_extensions import override
 from fuzz import headers
 from fuzz.choices import Choices
 from fuzz.extents import extents
-from fuzz.play import ONES, Note, Play, update_fields
+from fuzz.material import ONES
+from fuzz.play import Note, Play, update_fields
 from unstale.server.guard import ROUTES_KEPT
 
 CROWD = 80  # messages of one kind, each a little different: a table that keeps them shows
 EXTENT_MAX = 48  # entries of anything that the exchange keeps: over every constant one, well under a crowd
 TURNS_MAX = 90  # to the end of a run of three rounds in which everybody does as he should, after a quarantine
 TURN_S = 2.0
+RETRY_S = 5.0  # of the played server
 
 
 def run(data: bytes, note: Note) -> None:
@@ -38,25 +40,33 @@ class LongPlay(Play):
             assert extent <= bound, f"{path} has {extent} entries, with {self.clients} clients"
 
     def crowd(self) -> None:
-        """Many messages of one type, on many connections or one, of many processes, about many tasks."""
-        kind, own_route, first = self.choices.number(4), self.choices.number(2), self.choices.number(64)
+        """Many messages of one type: on many connections or one, of many processes, about many tasks."""
+        kind, own_route, first = self.choices.number(5), self.choices.number(2), self.choices.number(64)
         for number in range(first, first + CROWD):
+            if self.is_over:
+                return
             route = b"crowd %d" % number if own_route else b"0"
             client_id = number % self.clients
-            if kind != 1 and own_route:
-                self.say(route, "hello", client_id=client_id, session=f"{number:032x}", holding=[number + 1])
-            if self.is_over:
-                return
-            if kind == 0:
-                self.say(route, "hello", client_id=client_id, session=f"{number:032x}")
-            elif kind == 1:
-                self.say(route, "heartbeat", number=number, version=0, newest_task=number, heard=number)
-            elif kind == 2:
-                self.take_in(route, headers.packed({**update_fields(None), "task_id": number + 1}), ONES)
-            else:
-                self.say(route, "error", reason="unavailable", task_id=number + 1)
-            if self.is_over:
-                return
+            match kind:
+                case 0:
+                    self.say(
+                        route, "hello", client_id=client_id, session=f"{number:032x}", holding=[number + 1]
+                    )
+                case 1:
+                    self.say(route, "heartbeat", number=number, version=0, newest_task=number, heard=number)
+                case 2:
+                    self.take_in(route, headers.packed({**update_fields(None), "task_id": number + 1}), ONES)
+                case 3:
+                    self.say(route, "error", reason="unavailable", task_id=number + 1)
+                case _:
+                    self.give_back(b"%d" % client_id)
+
+    def give_back(self, route: bytes) -> None:
+        """The task that a connection has, and with it the hope that training comes to something."""
+        task = self.task_of.pop(route, None)
+        if task is not None:
+            self.say(route, "error", reason="non-finite", task_id=task.task_id)
+        self.settle(RETRY_S)
 
     def finish(self) -> None:
         """Every client does as it should, over a network that works: the run comes to its end."""

@@ -42,16 +42,9 @@ def run(data: bytes, note: Note) -> None:
         case 3:
             check_frames(choices, note)
         case 4:
-            check(damaged(headers.changed(headers.golden(choices), choices), choices), note)
+            check(headers.damaged(headers.changed(headers.golden(choices), choices), choices), note)
         case _:
             check(headers.changed(headers.golden(choices), choices), note)
-
-
-def damaged(header: bytes, choices: Choices) -> bytes:
-    """With a part taken out, or something put in, or a part said many times over."""
-    start, length = choices.number(len(header) + 1), choices.number(64)
-    part = header[start : start + length] * choices.of((0, 0, 1, 2, 100, 2000))
-    return header[:start] + choices.taken(choices.number(8)) + part + header[start + length :]
 
 
 def check(header: bytes, note: Note) -> None:
@@ -66,6 +59,7 @@ def check(header: bytes, note: Note) -> None:
     for field in glance._fields[1:]:
         if field in type(message).model_fields:
             assert getattr(glance, field) == getattr(message, field), field
+    note(message.type)
     note(("read", message.type, tuple(sorted(message.model_fields_set))))
     check_said_again(message)
     if isinstance(message, Welcome):
@@ -77,6 +71,7 @@ def check_refused(error: RemoteContractError, note: Note) -> None:
     assert error.reason in DECODING_REASONS, error.reason
     answer = Error(reason=error.reason, message=str(error))
     assert codec.decode(codec.encode(answer)) == answer
+    note(error.reason)
     malformed = error.reason is Reason.MALFORMED_HEADER
     note(("refused", error.reason, DIGITS.sub("", str(error)) if malformed else ""))
 
@@ -106,6 +101,7 @@ def check_model(welcome: Welcome) -> None:
 
 def check_frames(choices: Choices, note: Note) -> None:
     """Frames that are taken hold whole numbers, as many as the header says; what was cut by us is taken."""
+    note("frames")
     sizes = [choices.of(SIZES) for _ in range(choices.number(8))] * choices.of((1, 1, 1, 5000))
     named = choices.of((sum(sizes), *SIZES))
     try:

@@ -1,0 +1,68 @@
+"""`unstale explain`: which updates made a version, and why its round closed then."""
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from unstale.cli import report
+
+if TYPE_CHECKING:
+    from unstale.journal.explain import RoundExplained
+
+Run = Annotated[Path, typer.Argument(metavar="RUN", help="Directory of the run.", show_default=False)]
+Round = Annotated[
+    int | None,
+    typer.Argument(metavar="[ROUND]", help="The version that it made; the last, when none is named."),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print a JSON line, for programs.")]
+
+HEADING = (
+    " client      task   base  staleness    weight   share      loss  examples     came at  after opening"
+)
+
+
+def explain(run: Run, version: Round = None, as_json: AsJson = False) -> None:
+    """Say which updates made a version of a recorded run, with what weight, and why its round closed when it did."""
+    from unstale.journal.explain import explain as explained  # imports torch
+    from unstale.journal.replay import RecordedRun
+
+    with RecordedRun(run) as recorded:
+        found = explained(recorded, version)
+    if as_json:
+        report.json_line("explained", asdict(found))
+    else:
+        _tell(found, run)
+
+
+def _tell(found: "RoundExplained", run: Path) -> None:
+    report.line(f"version {found.version} of {found.last_version} in {run}")
+    report.line(found.why)
+    report.line(
+        f"open from {found.opened_s:.3f} s to {found.closed_s:.3f} s, applied at {found.applied_s:.3f} s "
+        f"(the step took {found.aggregate_s:.4f} s), in seconds of the run"
+    )
+    if found.members:
+        report.line(HEADING)
+    for member in found.members:
+        share = "-" if member.share is None else f"{member.share:.1%}"
+        report.line(
+            f"{member.client_id:>7}{member.task_id:>10}{member.base_version:>7}{member.staleness:>11}"
+            f"{report.figure(member.weight, '.4f'):>10}{share:>8}{report.figure(member.loss, '.4f'):>10}"
+            f"{member.num_examples:>10}{member.arrived_s:>10.3f} s{member.into_round_s:>+13.3f} s"
+        )
+    rejected = ", ".join(f"{count} {reason}" for reason, count in sorted(found.rejected.items()))
+    report.line(f"rejected since the round before was closed: {rejected or 'nothing'}")
+    if found.overflowed:
+        report.line(
+            "the step left the range of float32 and was not taken: the model is that of the version before"
+        )
+    report.line(
+        f"next learning rate {found.learning_rate:g}, rate factor {report.figure(found.rate_factor, 'g')}"
+    )
+    if found.accuracy is not None:
+        report.line(
+            f"test accuracy {report.figure(found.accuracy, '.4f')}, loss {report.figure(found.loss, '.4f')}"
+        )
+    report.line(f"digest {found.digest}")

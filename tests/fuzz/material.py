@@ -1,0 +1,107 @@
+"""What plays are made of: runs, payloads, and a socket that gives one message."""
+
+from typing import Any
+
+import numpy as np
+import zmq
+
+from support.played import PlayedServer
+from unstale.coordinator.settings import SelectorSettings, TriggerSettings
+from unstale_proto import limits
+
+Frames = tuple[bytes, ...]
+
+
+def setup(
+    clients: int, trigger: TriggerSettings, selector: SelectorSettings | None = None, **told: Any
+) -> Any:
+    return {"clients": clients, "trigger": trigger, "selector": selector, "rounds": 3, **told}
+
+
+SETUPS: tuple[dict[str, Any], ...] = (
+    setup(1, TriggerSettings(name="async")),
+    setup(3, TriggerSettings(name="async")),
+    setup(3, TriggerSettings(name="buffered", k=2), min_clients=1),
+    setup(3, TriggerSettings(name="k-async", k=2), min_clients=2),
+    setup(3, TriggerSettings(name="async"), once_a_cycle=True),
+    setup(2, TriggerSettings(name="sync"), min_clients=1),
+    setup(3, TriggerSettings(name="sync"), SelectorSettings(name="random", size=2), stale_rounds={0: 1}),
+    setup(
+        3, TriggerSettings(name="k-sync", k=1), SelectorSettings(name="round-robin", size=2), min_clients=1
+    ),
+    setup(3, TriggerSettings(name="deadline", wait_s=2.0), min_clients=1, stale_rounds={2: 2}),
+    setup(3, TriggerSettings(name="buffered", k=3), SelectorSettings(name="random", size=1)),
+)
+SESSIONS = tuple(f"{number:032x}" for number in range(6))
+NORM_MAX = 100.0
+PAUSES_S = (0.5, 2.0, 4.9, 5.0, 9.9, 10.0, 20.0, 1e6)
+
+
+def floats(*numbers: float) -> bytes:
+    return np.array(numbers, dtype="<f4").tobytes()
+
+
+ONES = floats(1, 1)
+PAYLOADS: tuple[Frames, ...] = (
+    (ONES,),
+    (ONES[:4], ONES[4:]),
+    (floats(0, -1e-30),),  # a square that vanishes
+    (floats(0, 0),),
+    (floats(1, float("nan")),),
+    (floats(float("-inf"), 1),),
+    (floats(3e38, 3e38),),  # finite, and its norm is not
+    (floats(1e3, 1),),
+    (),
+    (b"",),
+    (ONES, b""),
+    (ONES[:3], ONES[3:]),
+    (ONES[:4],),
+    (ONES * 2,),
+    (ONES, ONES, ONES),
+    (ONES[:4],) * (limits.FRAMES_MAX + 2),
+    (bytes(limits.FRAME_BYTES_MAX), ONES),
+)
+
+
+def configure(server: PlayedServer, kind: int) -> None:
+    """By the bits of a number: a guard for whom a few messages are too many and a few mistakes, keys that own clients,
+    a bound on the norm of updates."""
+    exchange, guard = server.exchange, server.exchange._guard
+    if kind & 1:
+        guard._client_max, guard._stranger_max, guard._quarantine_after = 3.0, 2.0, 3
+    if kind & 2:
+        exchange._may_speak = lambda key, client_id: key == str(client_id)
+    if kind & 4:
+        exchange._ingest._norm_max = NORM_MAX
+
+
+def key_of(route: bytes) -> str:
+    """The key that a connection proved to have: of the client whose number it ends with."""
+    return route[-1:].decode()
+
+
+class PlayedFrame:
+    """A frame as it comes from a socket."""
+
+    def __init__(self, content: bytes, more: bool) -> None:
+        self.bytes = content
+        self.buffer = memoryview(content)
+        self.more = more
+
+    def __len__(self) -> int:
+        return len(self.bytes)
+
+
+class PlayedSocket:
+    """One message, frame by frame, as a ROUTER socket gives it."""
+
+    def __init__(self, *frames: bytes) -> None:
+        self._frames = list(frames[::-1])
+
+    def recv(self, flags: int = 0, copy: bool = True) -> Any:
+        frame = self._frames.pop()
+        return frame if copy else PlayedFrame(frame, more=bool(self._frames))
+
+    def getsockopt(self, option: int) -> int:
+        assert option == zmq.RCVMORE
+        return bool(self._frames)

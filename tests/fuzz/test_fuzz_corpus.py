@@ -1,0 +1,133 @@
+"""Every input in the repository, through its target, without a fuzzer; and that they would find what they should."""
+
+import logging
+from collections.abc import Hashable, Iterator
+from pathlib import Path
+
+import pytest
+
+from fuzz.choices import Choices
+from fuzz.keep import BYTES_MAX, CORPUS, FILES_MAX, TARGETS, choose, facts_of, files, target_named
+from unstale.coordinator import events
+from unstale.coordinator.machine import Coordinator
+from unstale.journal.recorder import Recorder
+from unstale.server import guard
+from unstale.server.sessions import Sessions
+from unstale_proto import codec
+from unstale_proto.errors import Reason
+
+NOT_OF_THE_SERVER = {Reason.UNAVAILABLE}
+
+
+@pytest.fixture(autouse=True)
+def _quiet() -> Iterator[None]:
+    logging.disable()
+    yield
+    logging.disable(logging.NOTSET)
+
+
+def reached(name: str) -> set[Hashable]:
+    run = target_named(name)
+    return {fact for path in files(name) for fact in facts_of(run, path.read_bytes())}
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_the_corpus_of_a_target_passes(name: str) -> None:
+    run = target_named(name)
+    inputs = files(name)
+    assert 0 < len(inputs) <= FILES_MAX
+    for path in inputs:
+        data = path.read_bytes()
+        assert len(data) <= BYTES_MAX
+        try:
+            run(data, lambda _: None)
+        except Exception as error:
+            raise AssertionError(f"{path.relative_to(CORPUS)}: {type(error).__name__}: {error}") from error
+
+
+def test_every_folder_of_the_corpus_has_its_target() -> None:
+    assert {path.name for path in CORPUS.iterdir()} == set(TARGETS)
+
+
+def test_the_corpus_decodes_every_type_and_refuses_headers_for_every_reason() -> None:
+    assert set(codec.TYPES) | guard.UNREADABLE | {"frames"} <= reached("header")
+
+
+def test_the_corpus_brings_every_event_and_every_reason_about() -> None:
+    kinds = {kind.__name__ for kind in events.Event.__args__} - {events.Resumed.__name__}
+    reasons = set(Reason) - NOT_OF_THE_SERVER
+    assert kinds | reasons <= reached("receive") | reached("endure")
+
+
+def test_in_the_end_runs_come_to_their_end() -> None:
+    assert {"finished", "hopeless"} <= reached("endure")
+
+
+# ----------------------------------------------------------------------------------------------------- planted mistakes
+
+
+def broken_by(name: str) -> list[Path]:
+    """The inputs of a target that do not pass."""
+    run = target_named(name)
+    broken = []
+    for path in files(name):
+        try:
+            run(path.read_bytes(), lambda _: None)
+        except Exception:  # noqa: BLE001  (whatever it is, it is found)
+            broken.append(path)
+    return broken
+
+
+def test_a_screen_that_lets_everything_through_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("unstale.learner.screen.row_defect", lambda *_: None)
+    assert broken_by("receive")
+
+
+def test_a_codec_that_lets_an_error_of_its_own_out_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("unstale_proto.codec.ValidationError", ZeroDivisionError)
+    assert broken_by("header") and broken_by("receive")
+
+
+def test_answers_that_are_not_stored_first_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Recorder, "commit", lambda _: None)
+    assert broken_by("receive")
+
+
+def test_a_table_that_keeps_every_connection_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    admit = Sessions.admit
+
+    def keep_all(sessions: Sessions, client_id: int, token: str, route: bytes) -> bytes | None:
+        before = admit(sessions, client_id, token, route)
+        if before is not None:
+            sessions._client_of[before] = client_id
+        return before
+
+    monkeypatch.setattr(Sessions, "admit", keep_all)
+    assert broken_by("endure")
+
+
+def test_a_run_that_stands_still_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Coordinator, "_task_lost", lambda *_: None)
+    monkeypatch.setattr(Coordinator, "_replace_task", lambda *_: None)
+    assert broken_by("endure")
+
+
+# ---------------------------------------------------------------------------------------------------------------- parts
+
+
+def test_choices_are_made_of_the_bytes_from_the_front() -> None:
+    choices = Choices(bytes([7, 1, 2, 3, 255]))
+    assert choices.number(4) == 3
+    assert choices.number(300) == 0x0201 % 300
+    assert (choices.taken(1), choices.are_over) == (b"\x03", False)
+    assert choices.of("abc") == "a"
+    assert choices.are_over
+    assert (choices.number(300), choices.rest()) == (0, b"")
+
+
+def test_of_inputs_those_that_add_most_are_chosen_first() -> None:
+    facts = {b"a": {1}, b"bb": {1, 2}, b"cc": {1, 2}, b"d": {3}, b"eeee": {1, 2, 3, 4}, b"f": {5}}
+    frozen = {data: frozenset[Hashable](found) for data, found in facts.items()}
+    assert choose(frozen, most=9) == [b"eeee", b"f"]
+    assert choose(frozen, most=1) == [b"eeee"]
+    assert choose({data: frozen[data] for data in (b"a", b"bb", b"cc")}, most=9) == [b"bb"]

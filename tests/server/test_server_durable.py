@@ -1,0 +1,150 @@
+"""A server that was interrupted goes on with its run; and what a disk without room means to clients.
+
+Real kills are in tests/crash. Here a server is told to end, and another one takes up its directory.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from support.disks import fill, small_disk
+from support.running import RunningServer, small
+from support.wire import RawClient, update_of
+from unstale.config import Settings
+from unstale.errors import UserError
+from unstale.journal.database import Database
+from unstale.journal.journal import Journal
+from unstale_proto.errors import Reason
+from unstale_proto.messages import Ack, Error, Stop
+
+pytestmark = pytest.mark.network
+
+D = 650
+ONES = np.ones(D, dtype="<f4")
+
+
+def kept_in(folder: Path, **changes: Any) -> Settings:
+    """A run of one client that makes a version of every two updates; room is not looked at unless a test asks."""
+    run = {"directory": str(folder / "run"), "free_bytes_min": 0, **changes.pop("run", {})}
+    told = {"clients": 2, "rounds": 3, "trigger": {"name": "k-async", "k": 2}, **changes}
+    return small(**told, run=run)
+
+
+def conserved(folder: Path) -> tuple[int, int, int, int]:
+    found = Database(folder / "run" / "run.db", read_only=True)
+    try:
+        now = found.conservation()
+        return now.received, now.aggregated, now.pending, now.rejected
+    finally:
+        found.close()
+
+
+@contextmanager
+def client(server: RunningServer, client_id: int, holding: tuple[int, ...] = ()) -> Iterator[RawClient]:
+    with RawClient(server.address, client_id) as made:
+        made.join(holding)
+        yield made
+
+
+@pytest.mark.parametrize("durability", ["normal", "full"])
+def test_half_a_round_waits_for_the_next_server(tmp_path: Path, durability: str) -> None:
+    settings = kept_in(tmp_path, run={"durability": durability})
+    with RunningServer(settings) as first, client(first, 0) as a, client(first, 1) as b:
+        task, begun_d = a.task()
+        other, _ = b.task()
+        assert a.answer(task, ONES).outcome == "accepted"
+        before = first.state()
+    assert conserved(tmp_path) == (1, 0, 1, 0)
+
+    with RunningServer(settings) as second, client(second, 0) as a, client(second, 1, (other.task_id,)) as b:
+        assert second.state() == {**before, "clients": second.state()["clients"]}
+        assert a.answer(task, ONES).outcome == "duplicate"  # its ack may have been lost: the verdict is known
+        assert b.answer(other, ONES).outcome == "accepted"
+        following, model_d = a.task()
+        assert following.version == 1
+        assert np.array_equal(model_d, begun_d - np.float32(0.5))  # one step of 0.5 along the mean of ones
+        following, _ = b.task()
+        assert following.version == 1
+    assert conserved(tmp_path) == (2, 2, 0, 0)
+
+
+def test_a_task_that_died_with_its_client_is_given_again_under_another_id(tmp_path: Path) -> None:
+    settings = kept_in(tmp_path)
+    with RunningServer(settings) as first, client(first, 0) as a, client(first, 1):
+        lost, _ = a.task()
+    with RunningServer(settings) as second, client(second, 0) as a:
+        again, _ = a.task()
+        assert again.task_id > lost.task_id
+        assert a.answer(lost, ONES).reason is Reason.EXPIRED_TASK
+
+
+def test_a_finished_run_is_told_again_and_does_not_go_on(tmp_path: Path) -> None:
+    settings = kept_in(tmp_path, rounds=1, trigger={"name": "async"})
+    with RunningServer(settings) as first, client(first, 0) as a, client(first, 1):
+        task, _ = a.task()
+        assert a.answer(task, ONES).outcome == "accepted"
+        assert a.hear(Stop).reason == "finished"
+        outcome = first.end()
+    with RunningServer(settings) as second:
+        again = second.end()
+    assert (again.versions, again.model_digest) == (outcome.versions, outcome.model_digest)
+    assert (again.test_accuracy, again.test_loss) == (outcome.test_accuracy, outcome.test_loss)
+    assert again.updates["accepted"] == 1
+
+
+def test_a_directory_is_one_servers_and_one_configurations(tmp_path: Path) -> None:
+    settings = kept_in(tmp_path)
+    with (
+        RunningServer(settings),
+        pytest.raises(UserError, match=r"run is in use by another process"),
+    ):
+        RunningServer(settings)
+    with pytest.raises(UserError, match=r"training\.steps"):
+        RunningServer(kept_in(tmp_path, training={"learning_rate": 0.5, "steps": 2, "batch_size": 8}))
+
+
+def test_without_room_an_update_is_refused_and_stays_the_clients(tmp_path: Path) -> None:
+    with small_disk(tmp_path / "disk") as disk:
+        settings = kept_in(disk, run={"free_bytes_min": 128 * 1024})
+        with RunningServer(settings) as server, client(server, 0) as a, client(server, 1) as b:
+            task, _ = a.task()
+            b.task()
+            other = fill(disk)
+            before = server.state()
+            a.say(update_of(task), [ONES.tobytes()])
+            refused = a.hear(Error)
+            assert (refused.reason, refused.task_id) == (Reason.NOT_STORED, task.task_id)
+            assert server.state() == before
+            other.unlink()
+            assert a.answer(task, ONES).outcome == "accepted"
+
+
+def test_a_disk_that_fills_up_while_it_is_written_ends_the_server_and_nothing_was_promised(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Journal, "has_room", lambda *_: True)  # as where a quota is not seen
+    with small_disk(tmp_path / "disk") as disk:
+        settings = kept_in(disk, rounds=10**6, trigger={"name": "async"})
+        acknowledged = 0
+        running = RunningServer(settings)
+        with running, client(running, 0) as a, client(running, 1):
+            task, _ = a.task()
+            other = fill(disk)
+            while running.is_alive:
+                a.say(update_of(task), [ONES.tobytes()])
+                if not a.socket.poll(1000):
+                    continue  # it has died, or is about to
+                assert a.hear(Ack).outcome == "accepted"
+                acknowledged += 1
+                task, _ = a.task()
+            with pytest.raises(UserError, match=r"cannot write .*: the disk is full; make room"):
+                running.end()
+            running.forgive()
+        other.unlink()
+        assert conserved(disk)[0] == acknowledged
+        with RunningServer(settings) as second, client(second, 0, (task.task_id,)) as a:
+            assert a.answer(task, ONES).outcome == "accepted"
