@@ -211,8 +211,8 @@ class Chunk(Message):
 class Credit(Message):
     """Both ways: what the receiver of a payload has of it, and how much may be sent.
 
-    have: bytes from the first on, without a gap. until: bytes before this one may be sent; equal to `have`: wait. again:
-    send from `have` on, whatever was sent before.
+    have: bytes from the first on, without a gap. until: bytes before this one may be sent; equal to `have`: wait.
+    again: send from `have` on, whatever was sent before.
     """
 
     type: ClassVar[str] = "credit"

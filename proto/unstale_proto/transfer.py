@@ -86,8 +86,8 @@ class Receiving:
         return Credit(task_id=self.task_id, have=have, until=self._until, again=True)
 
     def take(self, offset: int, frames: Sequence[memoryview]) -> Credit | None:
-        """A chunk came; what to answer, if anything. Raises RemoteContractError for one that may not be, OSError when it
-        cannot be kept."""
+        """A chunk came; what to answer, if anything. Raises RemoteContractError for one that may not be, OSError when
+        it cannot be kept."""
         if len(frames) != 1 or not 0 < len(frames[0]) <= limits.FRAME_BYTES_MAX:
             raise RemoteContractError(Reason.WRONG_SIZE, "a chunk is one frame, and not an empty one")
         end = offset + len(frames[0])

@@ -1,4 +1,4 @@
-"""Updates and models in chunks, sentence by sentence, on a network and a clock that are played. Source: PROTOCOL.md 4.7.
+"""Updates and models in chunks, sentence by sentence, with a played network and clock. Source: PROTOCOL.md 4.7.
 
 The model has two parameters, 8 bytes; chunks have 2 bytes and a window 4.
 """
@@ -198,7 +198,9 @@ def test_chunks_are_signs_of_life() -> None:
 # ------------------------------------------------------------------------------------------------------------- places
 
 
-def two_at_work(bounds: TransferBounds = BOUNDS) -> tuple[PlayedServer, PlayedClient, Task, PlayedClient, Task]:
+def two_at_work(
+    bounds: TransferBounds = BOUNDS,
+) -> tuple[PlayedServer, PlayedClient, Task, PlayedClient, Task]:
     """The first has the only place, and the second waits."""
     server = server_of(2, bounds)
     first, second = server.client(0), server.client(1)

@@ -58,8 +58,8 @@ UPDATE_BYTES = Metric(
 TRANSFERS = Metric(
     name="unstale_transfers",
     kind="gauge",
-    help="Payloads too large for one message, which go in chunks: received are updates, sent are models; by state: active "
-    "(bytes may go), waiting (for their turn).",
+    help="Payloads too large for one message, which go in chunks: received are updates, sent are models; by state: "
+    "active (bytes may go), waiting (for their turn).",
     labels=("direction", "state"),
 )
 TRANSFER_RESUMES = Metric(

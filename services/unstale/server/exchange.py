@@ -16,7 +16,7 @@ from unstale.coordinator.phase import Phase
 from unstale.errors import UserError
 from unstale.journal.journal import Journal
 from unstale.journal.parts import Parts
-from unstale.journal.recorder import Arriving, Recorder
+from unstale.journal.recorder import Recorder
 from unstale.learner.updates import Staging
 from unstale.learner.versions import Version
 from unstale.metrics.progress import Outcome
@@ -30,10 +30,11 @@ from unstale.server.commands import (
     Result,
     Saved,
 )
-from unstale.server.guard import Guard
+from unstale.server.guard import Guard, MaySpeak, anyone, not_the_owner
 from unstale.server.ingest import Ingest
+from unstale.server.intake import Intake
 from unstale.server.outgoing import Outgoing
-from unstale.server.performer import Arrived, Performer
+from unstale.server.performer import Performer
 from unstale.server.proof import Proof
 from unstale.server.sessions import Sessions
 from unstale.server.transfers import TransferBounds, Transfers
@@ -52,13 +53,6 @@ class StopNow:
 
 Letter = Result | StopNow
 
-MaySpeak = Callable[[str | None, int], bool]
-"""Whether the owner of a public key may say that it is a client."""
-
-
-def _anyone(_key: str | None, _client_id: int) -> bool:
-    return True
-
 
 class Exchange:
     """Whoever drives it calls `take_in` for each message and `open` for each letter, and `settle` after them and at
@@ -71,8 +65,8 @@ class Exchange:
     id and version are filled in. learning_rate: eta_l of its tasks now. frames: of the versions that tasks may carry
     now. sent: the newest of them. dimension: d. norm_max: of an update; None for any. linger_s: how long clients have
     to say goodbye. guard: bounds what anyone may say. may_speak: whether the owner of a key may say that it is a
-    client; key None is that of a link in plain text. transfers: what goes in chunks, and how. parts: where such updates lie
-    until they are whole. observe: told of every event and what came of it.
+    client; key None is that of a link in plain text. transfers: what goes in chunks, and how. parts: where such updates
+    lie until they are whole. observe: told of every event and what came of it.
     """
 
     def __init__(
@@ -93,7 +87,7 @@ class Exchange:
         norm_max: float | None = None,
         guard: Guard | None = None,
         journal: Journal | None = None,
-        may_speak: MaySpeak = _anyone,
+        may_speak: MaySpeak = anyone,
         transfers: TransferBounds | None = None,
         parts: Parts | None = None,
         observe: actions.Observer | None = None,
@@ -122,13 +116,6 @@ class Exchange:
             past_versions=max(coordinator.settings.stale_rounds.values(), default=0),
             chunk_bytes=bounds.chunk_bytes,
         )
-        self._ingest = Ingest(
-            staging,
-            signature=welcome.signature,
-            payload_bytes=self._outgoing.payload_bytes,
-            dimension=dimension,
-            norm_max=norm_max,
-        )
         self._out = Performer(
             clock,
             coordinator=coordinator,
@@ -140,15 +127,28 @@ class Exchange:
             proof=self._proof,
             sessions=self._sessions,
         )
+        self._intake = Intake(
+            clock,
+            ingest=Ingest(
+                staging,
+                signature=welcome.signature,
+                payload_bytes=self._outgoing.payload_bytes,
+                dimension=dimension,
+                norm_max=norm_max,
+            ),
+            recorder=self._recorder,
+            out=self._out,
+            outgoing=self._outgoing,
+            account=account,
+            perform=self._perform,
+        )
         self._transfers = Transfers(
             bounds,
             parts or Parts(),
             coordinator=coordinator,
             outgoing=self._outgoing,
             account=account,
-            has_room=self._recorder.has_room,
-            fits=self._ingest.fits,
-            judge=self._take_update,
+            intake=self._intake,
         )
         self._sent = sent
         self.outcome: Outcome | None = None
@@ -280,7 +280,7 @@ class Exchange:
             self._guard.understood(speaker)
             if speaker is not None and not self._may_speak(key, speaker):
                 self._sessions.forget(speaker)  # its key was revoked: nothing more is sent there
-                raise _not_the_owner(speaker)
+                raise not_the_owner(speaker)
             if speaker is not None:
                 self._outgoing.heard_of(speaker)
             if self._goes_on_later:
@@ -350,7 +350,7 @@ class Exchange:
                 f"client id {hello.client_id} is not below {self._welcome.clients}, the number of clients in this run",
             )
         if not self._may_speak(key, hello.client_id):
-            raise _not_the_owner(hello.client_id)
+            raise not_the_owner(hello.client_id)
         if self._out.finish is not None:
             self._outgoing.send(route, translate.to_stop(self._out.finish))
             return
@@ -392,7 +392,7 @@ class Exchange:
             if isinstance(message, Chunk):
                 self._guard.paid_back(client_id, self._clock())
         elif isinstance(message, Update):
-            self._take_update(client_id, message, frames)
+            self._intake.take(client_id, message, frames)
         elif isinstance(message, Heartbeat):
             self._handle_message(message, client_id)
             self._out.say_later(partial(self._answer_heartbeat, route, client_id, message))
@@ -418,29 +418,6 @@ class Exchange:
                 Reason.UNEXPECTED_TYPE, f"a server takes no {message.type} of this kind"
             )
         self._handle(event)
-
-    def _take_update(
-        self,
-        client_id: int,
-        update: Update,
-        frames: Sequence[memoryview],
-        found: Reason | None = None,
-    ) -> bool:
-        """Have an update judged, unless it cannot be stored now. found: what is known to be wrong with it."""
-        payload_bytes = sum(map(len, frames))
-        if not self._recorder.has_room(payload_bytes):
-            self._account.refused(Reason.NOT_STORED)
-            why = "there is no room on the server's disk; keep the update and send it again later"
-            self._outgoing.tell(
-                client_id, Error(reason=Reason.NOT_STORED, message=why, task_id=update.task_id)
-            )
-            return False
-        handle, row, defect = self._ingest.stage(update, frames, found)
-        staged = translate.to_staged(update, client_id)
-        self._out.arrived = Arrived(handle, update, staged, payload_bytes)
-        event = translate.to_update_arrived(update, client_id, handle, defect, self._clock())
-        self._perform(event, self._recorder.update(event, Arriving(staged=staged, row=row)))
-        return True
 
     # --- what the coordinator wants done ---
 
@@ -479,9 +456,3 @@ class Exchange:
             self._sent.digest,
             self._out.finished_s,
         )
-
-
-def _not_the_owner(client_id: int) -> RemoteContractError:
-    return RemoteContractError(
-        Reason.NOT_THE_OWNER, f"the key of this connection does not own client {client_id}"
-    )

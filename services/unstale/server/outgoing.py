@@ -1,9 +1,9 @@
 """What goes out: messages to connections and clients, and a model to those who are given a task.
 
-The model is wrapped into frames once per version, and every message that carries it refers to them; one that is too large
-for that is announced with the task, and goes in chunks (`Downloads`). A client that was sent a model is sent no other
-until something was heard of it, so that one that reads slowly, or not at all, holds one model in our memory and not one a
-round.
+The model is wrapped into frames once per version, and every message that carries it refers to them; one that is too
+large for that is announced with the task, and goes in chunks (`Downloads`). A client that was sent a model is sent no
+other until something was heard of it, so that one that reads slowly, or not at all, holds one model in our memory and
+not one a round.
 """
 
 from collections.abc import Callable, Mapping, Sequence

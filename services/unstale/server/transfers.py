@@ -4,7 +4,7 @@ Nothing of it is written down: a transfer changes nothing in the run before it i
 """
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from unstale.coordinator.machine import Coordinator
@@ -12,6 +12,7 @@ from unstale.coordinator.phase import Phase
 from unstale.journal.parts import Parts
 from unstale.server.account import Account
 from unstale.server.downloads import Chunks, Downloads
+from unstale.server.intake import Intake
 from unstale.server.outgoing import Outgoing
 from unstale.server.uploads import Uploads, owner_of
 from unstale_proto import limits, payload
@@ -21,15 +22,12 @@ from unstale_proto.transfer import WINDOW_BYTES
 
 log = logging.getLogger("unstale.server")
 
-Judge = Callable[[int, Update, Sequence[memoryview], Reason | None], bool]
-"""Takes an update of a client: its payload and what is wrong with that. Whether there is a verdict now."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransferBounds:
-    """chunk_bytes: payloads over it come in chunks. window_bytes: of one transfer, on their way at once. places: updates
-    that may come at once; each is a model's size of files. parts_max: of updates without a place. versions: that may
-    be sent at once; each is a model's size of memory."""
+    """chunk_bytes: payloads over it come in chunks. window_bytes: of one transfer, on their way at once. places:
+    updates that may come at once; each is a model's size of files. parts_max: of updates without a place. versions:
+    that may be sent at once; each is a model's size of memory."""
 
     chunk_bytes: int = limits.CHUNK_BYTES
     window_bytes: int = WINDOW_BYTES
@@ -39,11 +37,7 @@ class TransferBounds:
 
 
 class Transfers:
-    """The exchange's thread only.
-
-    parts: of updates. has_room: whether so many bytes can be stored. fits: what is wrong with an update, going by its
-    header. judge: takes those that are whole.
-    """
+    """The exchange's thread only. parts: of updates. intake: takes those that are whole."""
 
     def __init__(
         self,
@@ -53,16 +47,12 @@ class Transfers:
         coordinator: Coordinator,
         outgoing: Outgoing,
         account: Account,
-        has_room: Callable[[int], bool],
-        fits: Callable[[Update], Reason | None],
-        judge: Judge,
+        intake: Intake,
     ) -> None:
         self._coordinator = coordinator
         self._outgoing = outgoing
         self._account = account
-        self._has_room = has_room
-        self._fits = fits
-        self._judge = judge
+        self._intake = intake
         patience_s = coordinator.settings.lease_s
         found = []
         for name in parts.found:
@@ -138,12 +128,12 @@ class Transfers:
             or update.checksum is None
             or not self._awaits(client_id, update.task_id)
             or self._version_of(client_id) != update.base_version
-            or self._fits(update) is not None
+            or self._intake.fits(update) is not None
         ):
             return False
-        if not self._has_room(2 * update.payload_bytes):  # as it comes, and as it is kept
+        as_it_comes_and_is_kept = 2 * update.payload_bytes
+        if not self._intake.has_room(client_id, update, as_it_comes_and_is_kept):
             self._uploads.pause(client_id)
-            self._not_stored(client_id, update.task_id)
             return True
         try:
             self._uploads.announce(client_id, update, at_s)
@@ -197,9 +187,9 @@ class Transfers:
         update = self._uploads.update_of(client_id, receiving.task_id) if receiving is not None else None
         assert receiving is not None and update is not None
         if receiving.is_right():
-            judged = self._judge(client_id, update, payload.split(receiving.part.mapped()), None)
+            judged = self._intake.take(client_id, update, payload.split(receiving.part.mapped()), None)
         elif receiving.is_hopeless:
-            judged = self._judge(client_id, update, (), Reason.WRONG_CHECKSUM)
+            judged = self._intake.take(client_id, update, (), Reason.WRONG_CHECKSUM)
         else:
             log.warning("client %d: the update of task %d was damaged on its way", client_id, update.task_id)
             self._account.refused(Reason.WRONG_CHECKSUM)
@@ -213,12 +203,7 @@ class Transfers:
     def _cannot_keep(self, client_id: int, task_id: int | None, error: OSError) -> None:
         log.warning("client %d: what comes of its update cannot be kept (%s)", client_id, error.strerror)
         self._uploads.drop(client_id)
-        self._not_stored(client_id, task_id)
-
-    def _not_stored(self, client_id: int, task_id: int | None) -> None:
-        self._account.refused(Reason.NOT_STORED)
-        why = "there is no room on the server's disk; keep the update and send it again later"
-        self._outgoing.tell(client_id, Error(reason=Reason.NOT_STORED, message=why, task_id=task_id))
+        self._intake.not_stored(client_id, task_id)
 
     @property
     def _may_come(self) -> bool:

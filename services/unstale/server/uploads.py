@@ -30,8 +30,8 @@ class Uploads:
     """One for each client. One thread.
 
     open_part: by name; raises OSError. found: names of parts that a server before this one left. places: that there
-    are. parts_max: parts without one that are kept. patience_s: how long one may stand still in a place that others wait
-    for.
+    are. parts_max: parts without one that are kept. patience_s: how long one may stand still in a place that others
+    wait for.
     """
 
     def __init__(
