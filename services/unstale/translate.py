@@ -127,8 +127,11 @@ def to_stop(action: actions.Finish) -> Stop:
 # --- what a client made, to the wire ---
 
 
-def to_update(task: Task, local: LocalUpdate, evaluation: Evaluation | None = None) -> Update:
-    """The header of an update, whose payload is `payload_parts`. evaluation: of the task's model, if it asked."""
+def to_update(
+    task: Task, local: LocalUpdate, evaluation: Evaluation | None = None, *, checksum: str | None = None
+) -> Update:
+    """The header of an update, whose payload is `payload_parts`. evaluation: of the task's model, if it asked.
+    checksum: of a payload that goes in chunks."""
     return Update(
         task_id=task.task_id,
         base_version=task.version,
@@ -141,6 +144,7 @@ def to_update(task: Task, local: LocalUpdate, evaluation: Evaluation | None = No
         payload_bytes=sum(part.nbytes for part in payload_parts(local)),
         batch_examples=None if local.batch_examples == local.num_examples else local.batch_examples,
         evaluation=None if evaluation is None else _own(evaluation),
+        checksum=checksum,
     )
 
 

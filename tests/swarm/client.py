@@ -8,7 +8,8 @@ import numpy as np
 
 from swarm.network import NEAR, Dial, Frames, Link, Network
 from swarm.world import World
-from unstale.client.session import ClientSession, Instruction, Retire, Send, Settle, State, Train
+from unstale.client.instructions import Instruction, Retire, Send, Settle, Train
+from unstale.client.session import ClientSession, State
 from unstale.server.wire import Delivery
 from unstale_proto import codec
 from unstale_proto.errors import Reason, RemoteContractError
