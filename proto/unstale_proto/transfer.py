@@ -16,6 +16,12 @@ from unstale_proto.errors import Reason, RemoteContractError
 from unstale_proto.messages import Chunk, Credit
 
 WINDOW_BYTES = 4 * limits.CHUNK_BYTES  # 16 MiB on their way: a link of 1 Gbit/s and 120 ms is never idle
+CREDIT_CHUNKS = 2  # after so many, credit is said again: two of full size are half a window
+AHEAD_CHUNKS = (
+    16  # under way at once, however small: a socket's queue takes no more of them than it is good for
+)
+LEAST_CHUNK_BYTES = 64 * 1024  # a link that breaks more often than once in so many moves nothing
+GROWTH_CHUNKS = 16  # that arrive one after the other, before larger ones are tried
 WRONG_MAX = 3  # so many wrong checksums, one after the other, are no accident of a link
 
 
@@ -65,6 +71,7 @@ class Receiving:
         self._until = part.have
         self._granted = part.have  # the most that ever was
         self._missed_at: int | None = None
+        self._unsaid = 0  # chunks, since credit was last said
         self._wrong = 0
 
     @property
@@ -81,6 +88,7 @@ class Receiving:
         """What the sender is to be told whenever it may not know how things stand."""
         have = self.part.have
         self._missed_at = None
+        self._unsaid = 0
         self._until = min(have + self._window_bytes, self.payload_bytes) if self.has_place else have
         self._granted = max(self._granted, self._until)
         return Credit(task_id=self.task_id, have=have, until=self._until, again=True)
@@ -109,19 +117,10 @@ class Receiving:
             self._missed_at = have
             return credit
         self.part.append(frames[0])
-        return self._more()
-
-    def _more(self) -> Credit | None:
-        """More credit, said when half of it is used up."""
-        have = self.part.have
-        until = min(have + self._window_bytes, self.payload_bytes)
-        if until == self._until or (
-            self._until - have > self._window_bytes // 2 and until < self.payload_bytes
-        ):
+        self._unsaid += 1
+        if (self._unsaid < CREDIT_CHUNKS and self.part.have < self._until) or self.is_whole:
             return None
-        self._until = until
-        self._granted = max(self._granted, until)
-        return Credit(task_id=self.task_id, have=have, until=until)
+        return self.ask().model_copy(update={"again": None})
 
     def is_right(self) -> bool:
         """Whether what has come is what was announced; asked once it is whole. If not, it begins anew."""
@@ -137,14 +136,20 @@ class Receiving:
 class Sending:
     """One payload on its way out. frames: of which it is made, in any cut. chunk_bytes: of a chunk, at most.
 
-    is_whole: the receiver has all of it.
+    A chunk that does not get through whole is lost, so where something was lost they are made smaller. is_whole: the
+    receiver has all of it.
     """
 
-    def __init__(self, task_id: int, frames: Sequence[memoryview], *, chunk_bytes: int) -> None:
+    def __init__(
+        self, task_id: int, frames: Sequence[memoryview], *, chunk_bytes: int, begin_bytes: int | None = None
+    ) -> None:
+        """begin_bytes: of the first chunks; None for as long as they may be."""
         self.task_id = task_id
         self.is_whole = False
         self.frames = frames
-        self._chunk_bytes = chunk_bytes
+        self._chunk_bytes_max = chunk_bytes
+        self._chunk_bytes = begin_bytes or chunk_bytes
+        self._sized_at = 0  # what the receiver had when that was last changed
         self._starts = [0, *accumulate(map(len, frames))]
         self._next = 0
         self._known = 0  # what the receiver was heard to have
@@ -154,18 +159,23 @@ class Sending:
         return self._starts[-1]
 
     @property
-    def known(self) -> int:
-        """Bytes that the receiver was last heard to have."""
-        return self._known
+    def next_chunk_bytes(self) -> int:
+        """How long chunks should be on another connection, when this one has ended."""
+        cut_off = self._next > self._known
+        return max(1, self._chunk_bytes // 2 if cut_off else self._chunk_bytes)
 
     def credited(self, credit: Credit) -> list[tuple[Chunk, memoryview]]:
         """The receiver says how far to go; what to send."""
-        until = min(credit.until, self.payload_bytes)
-        if credit.again:
-            self._next = min(credit.have, self.payload_bytes)
-        elif credit.have < self._known:
+        if credit.have < self._known and not credit.again:
             return []  # it was overtaken
         self._known = credit.have
+        if credit.again:
+            if credit.have < self._next:
+                self._resize(self._chunk_bytes // 2)
+            self._next = min(credit.have, self.payload_bytes)
+        if self._known >= self._sized_at + GROWTH_CHUNKS * self._chunk_bytes:
+            self._resize(2 * self._chunk_bytes)
+        until = min(credit.until, self.payload_bytes, credit.have + AHEAD_CHUNKS * self._chunk_bytes)
         self.is_whole = credit.have >= self.payload_bytes
         chunks = []
         while self._next < until:
@@ -173,6 +183,11 @@ class Sending:
             chunks.append((Chunk(task_id=self.task_id, offset=self._next), piece))
             self._next += len(piece)
         return chunks
+
+    def _resize(self, chunk_bytes: int) -> None:
+        least = min(LEAST_CHUNK_BYTES, self._chunk_bytes_max)
+        self._chunk_bytes = max(least, min(chunk_bytes, self._chunk_bytes_max))
+        self._sized_at = self._known
 
     def _piece(self, until: int) -> memoryview:
         """From where we are, at most to the end of a frame, so that nothing is copied."""

@@ -9,7 +9,15 @@ from hypothesis import strategies as st
 from support.parts import PlayedPart
 from unstale_proto.errors import Reason, RemoteContractError
 from unstale_proto.messages import Chunk, Credit
-from unstale_proto.transfer import WRONG_MAX, Receiving, Sending, checksum
+from unstale_proto.transfer import (
+    AHEAD_CHUNKS,
+    GROWTH_CHUNKS,
+    LEAST_CHUNK_BYTES,
+    WRONG_MAX,
+    Receiving,
+    Sending,
+    checksum,
+)
 
 TASK = 7
 WINDOW, CHUNK = 8, 2
@@ -77,20 +85,17 @@ def test_a_part_that_is_longer_than_the_payload_is_not_its_part() -> None:
     assert receiving(part).ask() == credit(0, 8, again=True)
 
 
-def test_credit_moves_on_when_half_of_it_is_used_up() -> None:
+def test_credit_is_said_after_every_second_chunk_however_short() -> None:
     one = receiving()
     one.ask()
-    assert one.take(0, frame(0, 2)) is None
-    assert one.take(2, frame(2, 4)) == credit(4, 12)
-    assert one.take(4, frame(4, 6)) is None
+    said = [one.take(start, frame(start, start + 1)) for start in range(21)]
+    assert [each for each in said if each] == [credit(have, min(have + 8, 21)) for have in range(2, 21, 2)]
 
 
-def test_the_last_credit_ends_with_the_payload() -> None:
+def test_credit_that_is_used_up_is_said_at_once() -> None:
     one = receiving()
     one.ask()
-    said = [one.take(start, frame(start, start + 1)) for start in range(8)]
-    assert [each for each in said if each] == [credit(4, 12), credit(8, 16)]
-    assert [one.take(start, frame(start, start + 1)) for start in range(8, 13)][-1] == credit(13, 21)
+    assert one.take(0, frame(0, 8)) == credit(8, 16)
 
 
 def test_what_comes_twice_is_ignored() -> None:
@@ -171,6 +176,29 @@ def test_a_sender_goes_back_when_it_is_told_to() -> None:
     one = sending()
     one.credited(credit(0, 8, again=True))
     assert pieces(one.credited(credit(6, 8, again=True))) == [(6, b"\6\7")]
+
+
+def test_chunks_are_shorter_where_something_was_lost_and_longer_where_all_arrives() -> None:
+    long, short = 4 * LEAST_CHUNK_BYTES, LEAST_CHUNK_BYTES
+    payload = bytes(100 * long)
+    one = Sending(TASK, cut(payload), chunk_bytes=long)
+
+    def lengths(said: Credit) -> set[int]:
+        return {len(piece) for _, piece in one.credited(said)}
+
+    assert lengths(credit(0, 4 * long, again=True)) == {4 * short}
+    assert lengths(credit(0, 4 * long, again=True)) == {2 * short}
+    assert lengths(credit(0, 4 * long, again=True)) == {short}
+    assert lengths(credit(0, 4 * long, again=True)) == {short}
+    have = GROWTH_CHUNKS * short
+    assert lengths(credit(have, have + 8 * short)) == {2 * short}
+    assert lengths(credit(have + GROWTH_CHUNKS * 2 * short, have + 60 * short)) == {4 * short}
+
+
+def test_no_more_than_so_many_chunks_are_under_way() -> None:
+    one = sending(bytes(100))
+    assert len(one.credited(credit(0, 100, again=True))) == AHEAD_CHUNKS
+    assert len(one.credited(credit(4, 100))) == 2
 
 
 def test_a_credit_that_was_overtaken_says_nothing() -> None:

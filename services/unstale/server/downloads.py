@@ -45,6 +45,7 @@ class Downloads:
         self._versions_max = versions_max
         self._patience_s = patience_s
         self._of: dict[int, _Download] = {}  # by client, that which was asked for first is first
+        self._chunk_bytes_of: dict[int, int] = {}  # of clients whose connection was cut
         self.resumed = 0  # went on from what the client had
 
     @property
@@ -82,11 +83,14 @@ class Downloads:
         if one is None or one.task_id != task_id:
             return False
         del self._of[client_id]
+        self._chunk_bytes_of.pop(client_id, None)
         return one.sending is not None
 
     def drop(self, client_id: int) -> None:
-        """A client has all of it, has lost its connection, or has another task."""
-        self._of.pop(client_id, None)
+        """A client has lost its connection."""
+        one = self._of.pop(client_id, None)
+        if one is not None and one.sending is not None:
+            self._chunk_bytes_of[client_id] = one.sending.next_chunk_bytes
 
     def sweep(self, awaits: Callable[[int, int], bool]) -> None:
         """Drop what nobody waits for any more."""
@@ -113,7 +117,12 @@ class Downloads:
                 del self._of[client_id]
                 lost.append((client_id, one.task_id))
                 continue
-            one.sending = Sending(one.task_id, frames, chunk_bytes=self._chunk_bytes)
+            one.sending = Sending(
+                one.task_id,
+                frames,
+                chunk_bytes=self._chunk_bytes,
+                begin_bytes=self._chunk_bytes_of.get(client_id),
+            )
             one.moved_s = at_s
             self.resumed += one.credit.have > 0
             again = one.credit.model_copy(update={"again": True})  # whatever it says, nothing was sent yet

@@ -15,8 +15,8 @@ import zmq
 from unstale.config.settings import Settings
 from unstale.coordinator.actions import Observer
 from unstale.coordinator.machine import Coordinator
-from unstale.learner.device import compute_here
 from unstale.journal.parts import Parts
+from unstale.learner.device import compute_here
 from unstale.metrics import catalogue
 from unstale.metrics import observe as observations
 from unstale.metrics.progress import Outcome, Progress
