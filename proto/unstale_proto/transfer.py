@@ -21,7 +21,7 @@ AHEAD_CHUNKS = (
     16  # under way at once, however small: a socket's queue takes no more of them than it is good for
 )
 LEAST_CHUNK_BYTES = 64 * 1024  # a link that breaks more often than once in so many moves nothing
-GROWTH_CHUNKS = 16  # that arrive one after the other, before larger ones are tried
+STEADY_CHUNKS = 16  # that should get through between two losses, so that little is sent twice
 WRONG_MAX = 3  # so many wrong checksums, one after the other, are no accident of a link
 
 
@@ -136,8 +136,8 @@ class Receiving:
 class Sending:
     """One payload on its way out. frames: of which it is made, in any cut. chunk_bytes: of a chunk, at most.
 
-    A chunk that does not get through whole is lost, so where something was lost they are made smaller. is_whole: the
-    receiver has all of it.
+    A chunk that does not get through whole is lost. So they become shorter where little gets through between two losses,
+    and longer again where much does. is_whole: the receiver has all of it.
     """
 
     def __init__(
@@ -149,7 +149,7 @@ class Sending:
         self.frames = frames
         self._chunk_bytes_max = chunk_bytes
         self._chunk_bytes = begin_bytes or chunk_bytes
-        self._sized_at = 0  # what the receiver had when that was last changed
+        self._sized_at = 0  # what the receiver had when that was last changed, or something was lost
         self._starts = [0, *accumulate(map(len, frames))]
         self._next = 0
         self._known = 0  # what the receiver was heard to have
@@ -161,8 +161,7 @@ class Sending:
     @property
     def next_chunk_bytes(self) -> int:
         """How long chunks should be on another connection, when this one has ended."""
-        cut_off = self._next > self._known
-        return max(1, self._chunk_bytes // 2 if cut_off else self._chunk_bytes)
+        return self._steady if self._next > self._known else self._chunk_bytes
 
     def credited(self, credit: Credit) -> list[tuple[Chunk, memoryview]]:
         """The receiver says how far to go; what to send."""
@@ -171,10 +170,11 @@ class Sending:
         self._known = credit.have
         if credit.again:
             if credit.have < self._next:
-                self._resize(self._chunk_bytes // 2)
+                self._chunk_bytes, self._sized_at = self._steady, self._known
             self._next = min(credit.have, self.payload_bytes)
-        if self._known >= self._sized_at + GROWTH_CHUNKS * self._chunk_bytes:
-            self._resize(2 * self._chunk_bytes)
+        if self._known >= self._sized_at + STEADY_CHUNKS * self._chunk_bytes:
+            self._chunk_bytes = min(2 * self._chunk_bytes, self._chunk_bytes_max)
+            self._sized_at = self._known
         until = min(credit.until, self.payload_bytes, credit.have + AHEAD_CHUNKS * self._chunk_bytes)
         self.is_whole = credit.have >= self.payload_bytes
         chunks = []
@@ -184,10 +184,12 @@ class Sending:
             self._next += len(piece)
         return chunks
 
-    def _resize(self, chunk_bytes: int) -> None:
+    @property
+    def _steady(self) -> int:
+        """How long chunks should be, given what got through since something was lost."""
+        through_bytes = (self._known - self._sized_at) // STEADY_CHUNKS
         least = min(LEAST_CHUNK_BYTES, self._chunk_bytes_max)
-        self._chunk_bytes = max(least, min(chunk_bytes, self._chunk_bytes_max))
-        self._sized_at = self._known
+        return max(least, min(through_bytes, self._chunk_bytes))
 
     def _piece(self, until: int) -> memoryview:
         """From where we are, at most to the end of a frame, so that nothing is copied."""

@@ -11,8 +11,8 @@ from unstale_proto.errors import Reason, RemoteContractError
 from unstale_proto.messages import Chunk, Credit
 from unstale_proto.transfer import (
     AHEAD_CHUNKS,
-    GROWTH_CHUNKS,
     LEAST_CHUNK_BYTES,
+    STEADY_CHUNKS,
     WRONG_MAX,
     Receiving,
     Sending,
@@ -180,19 +180,19 @@ def test_a_sender_goes_back_when_it_is_told_to() -> None:
 
 def test_chunks_are_shorter_where_something_was_lost_and_longer_where_all_arrives() -> None:
     long, short = 4 * LEAST_CHUNK_BYTES, LEAST_CHUNK_BYTES
-    payload = bytes(100 * long)
-    one = Sending(TASK, cut(payload), chunk_bytes=long)
+    one = Sending(TASK, cut(bytes(200 * long)), chunk_bytes=long)
 
     def lengths(said: Credit) -> set[int]:
         return {len(piece) for _, piece in one.credited(said)}
 
-    assert lengths(credit(0, 4 * long, again=True)) == {4 * short}
-    assert lengths(credit(0, 4 * long, again=True)) == {2 * short}
-    assert lengths(credit(0, 4 * long, again=True)) == {short}
-    assert lengths(credit(0, 4 * long, again=True)) == {short}
-    have = GROWTH_CHUNKS * short
-    assert lengths(credit(have, have + 8 * short)) == {2 * short}
-    assert lengths(credit(have + GROWTH_CHUNKS * 2 * short, have + 60 * short)) == {4 * short}
+    assert lengths(credit(0, 4 * long, again=True)) == {long}
+    assert lengths(credit(0, 4 * long, again=True)) == {short}  # nothing got through
+    have = STEADY_CHUNKS * short
+    assert lengths(credit(have, have + 4 * long)) == {2 * short}
+    have += STEADY_CHUNKS * 2 * short
+    assert lengths(credit(have, have + 16 * long)) == {4 * short}
+    have += STEADY_CHUNKS * 3 * short
+    assert lengths(credit(have, have + 8 * long, again=True)) == {3 * short}
 
 
 def test_no_more_than_so_many_chunks_are_under_way() -> None:

@@ -72,11 +72,12 @@ class Models:
         self._woken: dict[int, None] = {}
 
     def want(self, client_id: int, task_id: int, key: ModelKey) -> None:
-        """A client was given a task with this model."""
+        """A client was given a task with this model. It is to ask at once, and is not woken for that."""
         self.leave(client_id)
         self._key_of[client_id] = key
         self._models.setdefault(key, _Model()).wanted_by[client_id] = task_id
         self._give_places()
+        self._woken.pop(client_id, None)
 
     def leave(self, client_id: int) -> None:
         """A client needs no model now."""
