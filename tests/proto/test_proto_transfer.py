@@ -192,7 +192,7 @@ def test_chunks_are_shorter_where_something_was_lost_and_longer_where_all_arrive
     have += STEADY_CHUNKS * 2 * short
     assert lengths(credit(have, have + 16 * long)) == {4 * short}
     have += STEADY_CHUNKS * 3 * short
-    assert lengths(credit(have, have + 8 * long, again=True)) == {3 * short}
+    assert lengths(credit(have, have + 9 * short, again=True)) == {3 * short}
 
 
 def test_no_more_than_so_many_chunks_are_under_way() -> None:

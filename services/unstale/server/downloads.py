@@ -1,7 +1,8 @@
 """Models that go out in chunks: which versions may be sent now, and how far each client has got. Pure.
 
-A version is held in memory as long as a client is being sent it. Few are, so that a slow client does not make us hold
-all those that come meanwhile: who wants another waits until one of them is done, and may be given a newer one then.
+A version is held in memory from when it is announced to a client until that has it. Few are, so that a slow client does
+not make us hold all those that come meanwhile: who was given another waits until one of them is done, and may be given a
+newer one then.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,20 +16,20 @@ Chunks = list[tuple[Chunk, memoryview]]
 
 @dataclass(slots=True)
 class _Download:
-    """What a client is given. credit: what it said last. sending: None while it waits. moved_s: when it was last heard
-    to have more."""
+    """What a client is given. credit: what it said last, None before it has asked. sending: None while it waits.
+    moved_s: when it was last heard to have more."""
 
     task_id: int
     version: int
-    credit: Credit
     moved_s: float
+    credit: Credit | None = None
     sending: Sending | None = None
 
 
 class Downloads:
     """One for each client. One thread.
 
-    frames_of: of a version that may be given now; None for others. versions_max: being sent at once. patience_s: how
+    frames_of: of a version that may be given now; None for others. versions_max: held at once. patience_s: how
     long one may stand still while others wait.
     """
 
@@ -66,14 +67,23 @@ class Downloads:
             self._patience_s
         )
 
+    def announced(self, client_id: int, task_id: int, version: int, at_s: float) -> None:
+        """A client was given a task with a model that it may ask for."""
+        self._of.pop(client_id, None)
+        one = self._of[client_id] = _Download(task_id, version, at_s)
+        self._stop_the_stuck(at_s)
+        self._begin(client_id, one, at_s)
+
     def credited(self, client_id: int, credit: Credit, version: int, at_s: float) -> Chunks:
         """A client wants the model of its open task, which is this version. What to send it; nothing while it waits."""
         one = self._of.get(client_id)
         if one is None or one.task_id != credit.task_id:
             self._of.pop(client_id, None)
-            one = self._of[client_id] = _Download(credit.task_id, version, credit, at_s)
-        elif credit.have > one.credit.have:
+            one = self._of[client_id] = _Download(credit.task_id, version, at_s)
+        elif one.credit is None or credit.have > one.credit.have:
             one.moved_s = at_s
+        if one.credit is None and credit.have:
+            self.resumed += 1
         one.credit = credit
         return [] if one.sending is None else one.sending.credited(credit)
 
@@ -109,32 +119,35 @@ class Downloads:
         for client_id, one in list(self._of.items()):
             if one.sending is not None:
                 continue
-            frames = self._being_sent().get(one.version)
-            if frames is None and len(self._being_sent()) >= self._versions_max:
-                continue
-            frames = frames or self._frames_of(one.version)
-            if frames is None:
+            sending = self._begin(client_id, one, at_s)
+            if sending is not None:
+                if one.credit is not None:  # whatever it says, nothing was sent yet
+                    again = one.credit.model_copy(update={"again": True})
+                    started.append((client_id, sending.credited(again)))
+            elif len(self._held()) < self._versions_max:
                 del self._of[client_id]
                 lost.append((client_id, one.task_id))
-                continue
-            one.sending = Sending(
-                one.task_id,
-                frames,
-                chunk_bytes=self._chunk_bytes,
-                begin_bytes=self._chunk_bytes_of.get(client_id),
-            )
-            one.moved_s = at_s
-            self.resumed += one.credit.have > 0
-            again = one.credit.model_copy(update={"again": True})  # whatever it says, nothing was sent yet
-            started.append((client_id, one.sending.credited(again)))
         return started, lost
 
-    def _being_sent(self) -> dict[int, Sequence[memoryview]]:
+    def _begin(self, client_id: int, one: _Download, at_s: float) -> Sending | None:
+        """Hold its version, if that can be."""
+        held = self._held()
+        frames = held.get(one.version)
+        if frames is None and len(held) < self._versions_max:
+            frames = self._frames_of(one.version)
+        if frames is None:
+            return None
+        begin_bytes = self._chunk_bytes_of.get(client_id)
+        one.sending = Sending(one.task_id, frames, chunk_bytes=self._chunk_bytes, begin_bytes=begin_bytes)
+        one.moved_s = at_s
+        return one.sending
+
+    def _held(self) -> dict[int, Sequence[memoryview]]:
         return {one.version: one.sending.frames for one in self._of.values() if one.sending is not None}
 
     def _stop_the_stuck(self, at_s: float) -> None:
-        """Who stands still is last in the queue, if another version is waited for."""
-        if len(self._being_sent()) < self._versions_max:
+        """Who stands still is last in the queue, where there is no room for another version."""
+        if len(self._held()) < self._versions_max:
             return
         for client_id, one in list(self._of.items()):
             if one.sending is not None and one.moved_s + self._patience_s <= at_s:

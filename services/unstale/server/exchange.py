@@ -143,6 +143,7 @@ class Exchange:
             perform=self._perform,
         )
         self._transfers = Transfers(
+            clock,
             bounds,
             parts or Parts(),
             coordinator=coordinator,

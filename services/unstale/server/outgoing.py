@@ -57,6 +57,7 @@ class Outgoing:
         self.payload_bytes = sum(map(len, frames[max(frames)]))
         self._in_chunks = self.payload_bytes > chunk_bytes
         self._models = {version: self._model(its_frames) for version, its_frames in frames.items()}
+        self.announced: Callable[[int, int, int], None] = lambda *_: None  # told of client, task and version
         self._unheard: set[int] = set()  # clients that were sent a model and have not been heard of since
         self._owed: dict[int, actions.SendTask] = {}
 
@@ -97,7 +98,11 @@ class Outgoing:
             run_id=self._run_id,
             checksum=model.checksum,
         )
-        return self.send(route, task, model.wrapped)
+        if not self.send(route, task, model.wrapped):
+            return False
+        if self._in_chunks:
+            self.announced(action.client_id, action.task_id, action.version)
+        return True
 
     def heard_of(self, client_id: int) -> None:
         """Something came from a client: it may be sent a model again."""

@@ -4,7 +4,7 @@ Nothing of it is written down: a transfer changes nothing in the run before it i
 """
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from unstale.coordinator.machine import Coordinator
@@ -41,6 +41,7 @@ class Transfers:
 
     def __init__(
         self,
+        clock: Callable[[], float],
         bounds: TransferBounds,
         parts: Parts,
         *,
@@ -74,6 +75,9 @@ class Transfers:
             chunk_bytes=bounds.chunk_bytes,
             versions_max=bounds.versions,
             patience_s=patience_s,
+        )
+        outgoing.announced = lambda client_id, task_id, version: self._downloads.announced(
+            client_id, task_id, version, clock()
         )
 
     @property
