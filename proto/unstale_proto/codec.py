@@ -10,6 +10,8 @@ from unstale_proto.errors import Reason, RemoteContractError
 from unstale_proto.messages import (
     Ack,
     Bye,
+    Chunk,
+    Credit,
     Error,
     Heartbeat,
     Hello,
@@ -22,7 +24,8 @@ from unstale_proto.messages import (
 
 # The one table of types, for both directions.
 TYPES: dict[str, type[Message]] = {
-    message.type: message for message in (Hello, Welcome, Task, Update, Ack, Heartbeat, Bye, Stop, Error)
+    message.type: message
+    for message in (Hello, Welcome, Task, Update, Ack, Heartbeat, Bye, Stop, Error, Chunk, Credit)
 }
 
 # How much of what the other side wrote an error repeats.

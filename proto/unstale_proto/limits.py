@@ -5,6 +5,9 @@ PROTOCOL_VERSION = 1
 HEADER_BYTES_MAX = 64 * 1024  # a signature of 500 parameters is about 30 KiB; everything else is under 5 KiB
 FRAME_BYTES_MAX = 4 * 1024 * 1024  # payloads in 4 MiB frames move 1.8 times as fast as in one frame of 45 MB
 FRAMES_MAX = 4096  # with full frames 16 GiB of payload: 4 billion float32 parameters
+CHUNK_BYTES = (
+    FRAME_BYTES_MAX  # longest payload that goes with its message; a longer one goes in chunks, under credit
+)
 PAYLOAD_BYTES_MAX = FRAMES_MAX * FRAME_BYTES_MAX
 FLOAT_BYTES = 4  # payloads are float32, and no number is cut by the end of a frame
 CLIENTS_MAX = 1_000_000

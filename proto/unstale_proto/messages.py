@@ -1,7 +1,7 @@
 """The messages, as frozen types that are valid because they exist. PROTOCOL.md says what each is for.
 
 Header fields of every message are `protocol` and `type`; unknown fields are ignored, so that a later minor
-change can add one. Payload frames follow the header of `task` and `update` only.
+change can add one. Payload frames follow the header of `task`, `update` and `chunk` only.
 """
 
 from typing import Annotated, ClassVar, Literal, Self
@@ -25,6 +25,8 @@ Loss = Annotated[float, Field(ge=-limits.LOSS_MAX, le=limits.LOSS_MAX)]
 PayloadBytes = Annotated[
     int, Field(ge=limits.FLOAT_BYTES, le=limits.PAYLOAD_BYTES_MAX, multiple_of=limits.FLOAT_BYTES)
 ]
+Checksum = Annotated[str, Field(pattern=r"^[0-9a-f]{16}$")]
+Offset = Annotated[int, Field(ge=0, le=limits.PAYLOAD_BYTES_MAX)]
 # On the wire a reason is its text; strict validation would take only a member of the enumeration.
 WireReason = Annotated[Reason, Field(strict=False)]
 
@@ -156,7 +158,7 @@ class Task(Message):
 
     number: how many tasks this client was given before; with the client id it keys the task's random draws.
     learning_rate: eta_l, per step. evaluate: whether to measure the model on the client's own test examples too.
-    run_id: of its run, whose welcome may have been lost.
+    run_id: of its run, whose welcome may have been lost. checksum: of the payload, which comes in chunks.
     """
 
     type: ClassVar[str] = "task"
@@ -168,6 +170,7 @@ class Task(Message):
     payload_bytes: PayloadBytes
     evaluate: bool | None = None
     run_id: Token | None = None
+    checksum: Checksum | None = None
 
 
 class Update(Message):
@@ -175,6 +178,7 @@ class Update(Message):
 
     num_examples: n_i, what the client holds. learning_rate: eta_l used; the server divides a delta by it. loss: mean
     mini-batch loss, nats. batch_examples: m_i, of the mini-batch of a gradient; not there: num_examples.
+    checksum: of the payload, which comes in chunks.
     """
 
     type: ClassVar[str] = "update"
@@ -189,6 +193,39 @@ class Update(Message):
     payload_bytes: PayloadBytes
     batch_examples: Positive | None = None
     evaluation: OwnEvaluation | None = None
+    checksum: Checksum | None = None
+
+
+class Chunk(Message):
+    """Both ways: a piece of a payload that was announced, its one payload frame. offset: of its first byte.
+
+    From a client it belongs to the update of the task, from the server to its model; and so does a `credit` the other
+    way round.
+    """
+
+    type: ClassVar[str] = "chunk"
+    task_id: Positive
+    offset: Offset
+
+
+class Credit(Message):
+    """Both ways: what the receiver of a payload has of it, and how much may be sent.
+
+    have: bytes from the first on, without a gap. until: bytes before this one may be sent; equal to `have`: wait.
+    again: send from `have` on, whatever was sent before.
+    """
+
+    type: ClassVar[str] = "credit"
+    task_id: Positive
+    have: Offset
+    until: Offset
+    again: bool | None = None
+
+    @model_validator(mode="after")
+    def _is_not_behind(self) -> Self:
+        if self.until < self.have:
+            raise PydanticCustomError("until", "until should not be less than have")
+        return self
 
 
 class Ack(Message):

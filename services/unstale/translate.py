@@ -13,6 +13,8 @@ from unstale_proto.errors import Reason
 from unstale_proto.messages import (
     Ack,
     Bye,
+    Chunk,
+    Credit,
     Error,
     Heartbeat,
     Hello,
@@ -29,7 +31,7 @@ from unstale_proto.messages import (
 def to_event(message: Message, client_id: int, at_s: float) -> events.Event | None:
     """The event that a message without a payload is, or None for one that says nothing to the coordinator."""
     match message:
-        case Heartbeat():
+        case Heartbeat() | Chunk() | Credit():
             return events.HeartbeatReceived(client_id=client_id, at_s=at_s)
         case Bye():
             return events.ClientLeft(client_id=client_id, at_s=at_s)
@@ -94,6 +96,7 @@ def to_task(
     payload_bytes: int,
     evaluate: bool,
     run_id: str | None = None,
+    checksum: str | None = None,
 ) -> Task:
     return Task(
         task_id=action.task_id,
@@ -104,6 +107,7 @@ def to_task(
         payload_bytes=payload_bytes,
         evaluate=evaluate or None,
         run_id=run_id,
+        checksum=checksum,
     )
 
 
@@ -123,8 +127,11 @@ def to_stop(action: actions.Finish) -> Stop:
 # --- what a client made, to the wire ---
 
 
-def to_update(task: Task, local: LocalUpdate, evaluation: Evaluation | None = None) -> Update:
-    """The header of an update, whose payload is `payload_parts`. evaluation: of the task's model, if it asked."""
+def to_update(
+    task: Task, local: LocalUpdate, evaluation: Evaluation | None = None, *, checksum: str | None = None
+) -> Update:
+    """The header of an update, whose payload is `payload_parts`. evaluation: of the task's model, if it asked.
+    checksum: of a payload that goes in chunks."""
     return Update(
         task_id=task.task_id,
         base_version=task.version,
@@ -137,6 +144,7 @@ def to_update(task: Task, local: LocalUpdate, evaluation: Evaluation | None = No
         payload_bytes=sum(part.nbytes for part in payload_parts(local)),
         batch_examples=None if local.batch_examples == local.num_examples else local.batch_examples,
         evaluation=None if evaluation is None else _own(evaluation),
+        checksum=checksum,
     )
 
 

@@ -20,12 +20,14 @@ from unstale.client.session import ClientSession
 from unstale.coordinator.admission import TaskHistory
 from unstale.injector.core import Core
 from unstale.learner.updates import Round, Staging
-from unstale.server.exchange import Exchange
+from unstale.server.intake import Intake
 from unstale.server.outgoing import Outgoing
 from unstale.server.proof import Proof
 from unstale.server.sessions import Sessions
+from unstale.server.uploads import Uploads
 from unstale.toxics.passage import Passage
 from unstale_proto.messages import Ack
+from unstale_proto.transfer import Receiving
 
 TESTS = Path(__file__).parents[1]
 SEEDS = range(200)
@@ -48,6 +50,7 @@ def test_the_seeds_have_something_of_everything() -> None:
         seen.update(outcome.seen)
     wanted = ["crashes", "take-overs", "connections broken", "server restarts", "server sleeps", "strangers"]
     wanted += ["TaskLost", "TaskDeclined", "TaskFailed", "clients left", "rounds"]
+    wanted += ["updates announced", "models announced"]
     wanted += [
         f"toxic {name}" for name in ("drop", "duplicate", "reorder", "latency", "bandwidth", "corrupt")
     ]
@@ -97,14 +100,14 @@ def _no_order_on_a_line(patch: pytest.MonkeyPatch) -> None:
 
 
 def _acknowledged_before_it_is_judged(patch: pytest.MonkeyPatch) -> None:
-    judged = Exchange._take_update
+    judged = Intake.take
 
-    def take(self: Exchange, client_id: int, update: Any, frames: Any) -> None:
+    def take(self: Intake, client_id: int, update: Any, frames: Any, found: Any = None) -> bool:
         ack = Ack(task_id=update.task_id, outcome="accepted", first_outcome="accepted")
         self._outgoing.tell(client_id, ack)
-        judged(self, client_id, update, frames)
+        return judged(self, client_id, update, frames, found)
 
-    patch.setattr(Exchange, "_take_update", take)
+    patch.setattr(Intake, "take", take)
 
 
 def _nobody_is_superseded(patch: pytest.MonkeyPatch) -> None:
@@ -128,6 +131,24 @@ def _rows_of_a_round_change_places(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Staging, "take", take)
 
 
+def _chunks_are_put_anywhere(patch: pytest.MonkeyPatch) -> None:
+    def take(self: Receiving, _: int, frames: Any) -> Any:
+        self.part.append(frames[0])
+        return self.ask()
+
+    patch.setattr(Receiving, "take", take)
+    patch.setattr(Receiving, "is_right", lambda _: True)
+
+
+def _places_are_never_given_up(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Uploads, "pause", lambda *_: None)
+    patch.setattr(Uploads, "sweep", lambda *_: None)
+
+
+def _models_are_asked_for_once(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(ClientSession, "_ask_again", lambda *_: [])
+
+
 def _an_owed_task_is_forgotten(patch: pytest.MonkeyPatch) -> None:
     owed_to = Outgoing.owed_to
     patch.setattr(Outgoing, "owed_to", lambda self, client_id: (owed_to(self, client_id), None)[1])
@@ -148,6 +169,9 @@ def _the_injector_loses_count(patch: pytest.MonkeyPatch) -> None:
         _acknowledged_before_it_is_judged,
         _nobody_is_superseded,
         _rows_of_a_round_change_places,
+        _chunks_are_put_anywhere,
+        _places_are_never_given_up,
+        _models_are_asked_for_once,
         _an_owed_task_is_forgotten,
         _the_injector_loses_count,
     ],

@@ -14,8 +14,9 @@ import pytest
 import zmq
 
 from unstale import flat, translate
+from unstale.client.instructions import Send, Settle, Train
 from unstale.client.prepare import workplace_of
-from unstale.client.session import ClientSession, Send, Settle, State, Train
+from unstale.client.session import ClientSession, State
 from unstale.client.worker import Job, ReceivedModel, Settlement, Trained, Worker
 from unstale.config import Settings
 from unstale.coordinator import events

@@ -7,8 +7,8 @@ import pytest
 
 from support.wire import RUN, update_of, welcome
 from unstale.client import service
+from unstale.client.instructions import Made
 from unstale.client.service import ClientProcess
-from unstale.client.session import Made
 from unstale.client.worker import Failed, Ready, Settlement
 from unstale_proto.errors import Reason
 from unstale_proto.messages import Error, Message, Task, Update

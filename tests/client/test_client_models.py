@@ -6,8 +6,8 @@ import weakref
 import pytest
 
 from support.wire import welcome
+from unstale.client.instructions import Train
 from unstale.client.service import ClientProcess
-from unstale.client.session import Train
 from unstale_proto.messages import Task
 
 

@@ -14,8 +14,8 @@ import torch
 
 from support.wire import RUN
 from unstale.client import record
+from unstale.client.instructions import Made
 from unstale.client.outbox import Outbox
-from unstale.client.session import Made
 from unstale.errors import UserError
 from unstale.journal.disk import DamagedError
 from unstale_proto import limits, payload

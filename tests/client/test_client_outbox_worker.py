@@ -13,8 +13,8 @@ import torch
 from support.wire import RUN, welcome
 from unstale.client import outbox as outbox_module
 from unstale.client import record
+from unstale.client.instructions import Made
 from unstale.client.outbox import Outbox
-from unstale.client.session import Made
 from unstale.client.worker import Job, ReceivedModel, Settlement, Trained, Worker
 from unstale.config.workplace import Workplace
 from unstale.flat import FlatModel

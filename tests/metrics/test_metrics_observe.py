@@ -23,7 +23,7 @@ def test_a_rejected_update_is_counted_by_its_reason() -> None:
 
 def test_a_refused_message_and_a_sent_task_are_one_observation_each() -> None:
     assert observe.refused("unknown-type") == Observation(catalogue.MESSAGES_REFUSED, 1, ("unknown-type",))
-    assert observe.task_sent(2600) == Observation(catalogue.UPDATE_BYTES, 2600, ("sent",))
+    assert observe.model_sent(2600) == Observation(catalogue.UPDATE_BYTES, 2600, ("sent",))
 
 
 def test_a_round_lasts_as_long_as_its_waiting_and_its_aggregation() -> None:

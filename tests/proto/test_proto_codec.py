@@ -15,6 +15,8 @@ from unstale_proto.errors import Reason, RemoteContractError
 from unstale_proto.messages import (
     Ack,
     Bye,
+    Chunk,
+    Credit,
     DataPlan,
     Error,
     Heartbeat,
@@ -52,6 +54,8 @@ names = st.text(st.characters(codec="utf-8"), min_size=1, max_size=limits.NAME_M
 texts = st.text(st.characters(codec="utf-8"), max_size=limits.TEXT_MAX)
 tokens = st.text("0123456789abcdef", min_size=32, max_size=32)
 digests = st.text("0123456789abcdef", min_size=64, max_size=64)
+offsets = st.integers(0, limits.PAYLOAD_BYTES_MAX)
+checksums = st.text("0123456789abcdef", min_size=16, max_size=16)
 sizes = st.integers(1, limits.PAYLOAD_BYTES_MAX // limits.FLOAT_BYTES).map(limits.FLOAT_BYTES.__mul__)
 reasons = st.sampled_from(Reason)
 tensors = st.builds(
@@ -137,6 +141,7 @@ MESSAGES: dict[str, st.SearchStrategy[Any]] = {
         signature=digests,
         payload_bytes=sizes,
         evaluate=st.none() | st.booleans(),
+        checksum=st.none() | checksums,
     ),
     "update": st.builds(
         Update,
@@ -151,6 +156,7 @@ MESSAGES: dict[str, st.SearchStrategy[Any]] = {
         payload_bytes=sizes,
         batch_examples=st.none() | positives,
         evaluation=st.none() | evaluations,
+        checksum=st.none() | checksums,
     ),
     "ack": acks(),
     "heartbeat": st.builds(
@@ -159,6 +165,13 @@ MESSAGES: dict[str, st.SearchStrategy[Any]] = {
         version=counts,
         newest_task=st.none() | counts,
         heard=st.none() | counts,
+    ),
+    "chunk": st.builds(Chunk, task_id=positives, offset=offsets),
+    "credit": st.builds(
+        lambda task_id, ends, again: Credit(task_id=task_id, have=min(ends), until=max(ends), again=again),
+        positives,
+        st.tuples(offsets, offsets),
+        st.none() | st.booleans(),
     ),
     "bye": st.builds(Bye, reason=texts),
     "stop": st.builds(Stop, reason=st.sampled_from(["finished", "shutdown", "superseded"]), version=counts),
@@ -340,7 +353,8 @@ def test_the_version_is_checked_before_the_type_and_the_type_before_the_fields()
     )
     assert refusal(msgpack.packb({"protocol": 1, "type": "salute", "number": -1})) == (
         Reason.UNKNOWN_TYPE,
-        "type 'salute', expected one of hello, welcome, task, update, ack, heartbeat, bye, stop, error",
+        "type 'salute', expected one of hello, welcome, task, update, ack, heartbeat, bye, stop, error, chunk, "
+        "credit",
     )
 
 
@@ -372,7 +386,18 @@ def test_a_fault_inside_a_nested_map_is_named_by_its_path() -> None:
 def wrong_numbers() -> list[tuple[str, str, Any]]:
     """(vector, field, value) for every number in the golden headers, `protocol` aside."""
     found = []
-    for name in ("hello", "welcome", "task", "update", "ack_accepted", "heartbeat", "stop", "error_task"):
+    for name in (
+        "hello",
+        "welcome",
+        "task",
+        "update",
+        "ack_accepted",
+        "heartbeat",
+        "stop",
+        "error_task",
+        "chunk",
+        "credit",
+    ):
         header = msgpack.unpackb((VECTORS / f"{name}.bin").read_bytes())
         for field, value in header.items():
             if isinstance(value, int | float) and field != "protocol":

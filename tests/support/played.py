@@ -10,6 +10,7 @@ import torch
 from support.wire import update_of, welcome
 from unstale.coordinator.machine import Coordinator
 from unstale.coordinator.settings import CoordinatorSettings, SelectorSettings, TriggerSettings
+from unstale.journal.parts import Parts
 from unstale.learner.learner import RoundResult
 from unstale.learner.updates import Staging
 from unstale.learner.versions import Version
@@ -18,6 +19,7 @@ from unstale.server.account import Account
 from unstale.server.commands import Applied, ApplyCommand, Command, EvaluateCommand, Evaluated, Result
 from unstale.server.compute import frames_of
 from unstale.server.exchange import Exchange
+from unstale.server.transfers import TransferBounds
 from unstale.server.wire import Delivery
 from unstale.training.evaluate import Evaluation
 from unstale_proto import codec
@@ -64,6 +66,8 @@ class PlayedServer:
         *,
         trigger: TriggerSettings | None = None,
         selector: SelectorSettings | None = None,
+        transfers: TransferBounds | None = None,
+        parts: Parts | None = None,
         **told: Any,
     ) -> None:
         self.now_s = 0.0
@@ -101,6 +105,8 @@ class PlayedServer:
             sent=version_of(0),
             dimension=2,
             linger_s=3.0,
+            transfers=transfers,
+            parts=parts,
         )
 
     def compute(self) -> None:

@@ -17,10 +17,15 @@ START_S = 120.0  # importing torch on a machine that is busy with something else
 class Process:
     """One `unstale` command. Left as a context, it is killed if it still runs.
 
-    folder: where it runs, and leaves what it keeps; None for one of its own that goes with it.
+    folder: where it runs, and leaves what it keeps; None for one of its own that goes with it. python_path: where it
+    finds code that it is told to use.
     """
 
-    def __init__(self, *arguments: str, folder: Path | None = None) -> None:
+    def __init__(self, *arguments: str, folder: Path | None = None, python_path: Path | None = None) -> None:
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("UNSTALE_")}
+        if python_path is not None:
+            before = environment.get("PYTHONPATH")
+            environment["PYTHONPATH"] = f"{python_path}{os.pathsep + before if before else ''}"
         self._own_folder = tempfile.TemporaryDirectory()
         self.process = subprocess.Popen(
             [sys.executable, "-m", "unstale", *arguments],
@@ -28,7 +33,7 @@ class Process:
             stderr=subprocess.PIPE,
             text=True,
             cwd=folder or self._own_folder.name,
-            env={name: value for name, value in os.environ.items() if not name.startswith("UNSTALE_")},
+            env=environment,
         )
         assert self.process.stdout is not None
         assert self.process.stderr is not None

@@ -6,13 +6,18 @@ from typing import Protocol
 
 import numpy as np
 
+from support.parts import PlayedPart
 from swarm.network import NEAR, Dial, Frames, Link, Network
 from swarm.world import World
-from unstale.client.session import ClientSession, Instruction, Retire, Send, Settle, State, Train
+from unstale.client.instructions import Instruction, Retire, Send, Settle, Train
+from unstale.client.models import Models
+from unstale.client.session import ClientSession, State
+from unstale.server.transfers import TransferBounds
 from unstale.server.wire import Delivery
 from unstale_proto import codec
 from unstale_proto.errors import Reason, RemoteContractError
 from unstale_proto.messages import Ack, Error, Message, Task, Update, Welcome
+from unstale_proto.transfer import checksum
 
 NUMBERS = 3  # of a payload: whose update it is, of which task, from which version
 
@@ -46,6 +51,8 @@ class Watcher(Protocol):
 
     def client_heard(self, process: "Process", message: Message, frames: Frames) -> None: ...
 
+    def client_trains(self, process: "Process", train: Train) -> None: ...
+
     def client_made(self, process: "Process", update: Update) -> None: ...
 
     def client_failed(self, process: "Process", task_id: int) -> None: ...
@@ -63,11 +70,17 @@ class Process:
         network: Network,
         dial: Dial,
         manners: Manners,
+        transfers: TransferBounds | None,
         watcher: Watcher,
     ) -> None:
         self.client_id = client_id
         self.name = f"client {client_id}.{number}"
-        self.session = ClientSession(client_id, f"{number:032x}")
+        self._announces = transfers is not None
+        bounds = transfers or TransferBounds()
+        self._models = Models(lambda _: PlayedPart(), PlayedPart, window_bytes=bounds.window_bytes)
+        self.session = ClientSession(
+            client_id, f"{number:032x}", models=self._models, chunk_bytes=bounds.chunk_bytes
+        )
         self.alive = True
         self.link: Link | None = None
         self._world = world
@@ -155,6 +168,8 @@ class Process:
                     self._world.note(self.name, f"retires: {instruction.message}")
                 case Settle():
                     pass
+        if self._models.woken() and self.alive:
+            self._follow(self.session.go_on())
         if self.session.state is State.OVER and self.alive:
             self._end("ends")
         self._plan_tick()
@@ -187,6 +202,7 @@ class Process:
     # --- training ---
 
     def _train(self, train: Train) -> None:
+        self._watcher.client_trains(self, train)
         seconds = self._up_to(self._manners.training_s)
         fails, is_finite = (
             self._rng.random() >= self._manners.failing,
@@ -203,12 +219,15 @@ class Process:
             self._watcher.client_failed(self, task.task_id)
             self._follow(self.session.failed(run_id, task.task_id, "the training diverged"))
             return
-        update = update_of(task)
-        self._watcher.client_made(self, update)
-        self._world.note(self.name, f"made the update of task {task.task_id}")
         parcel = vector(self.client_id, task.task_id, task.version)
         if not is_finite:
             parcel = _payload([np.nan] * NUMBERS)
+        update = update_of(task)
+        if self._announces:
+            self._world.seen["updates announced"] += 1
+            update = update.model_copy(update={"checksum": checksum(parcel)})
+        self._watcher.client_made(self, update)
+        self._world.note(self.name, f"made the update of task {task.task_id}")
         self._follow(self.session.trained(run_id, update, parcel))
 
 

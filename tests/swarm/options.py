@@ -9,6 +9,7 @@ from swarm.world import World
 from unstale.coordinator.settings import CoordinatorSettings, SelectorSettings, TriggerSettings
 from unstale.errors import UserError
 from unstale.seeds import Generator
+from unstale.server.transfers import TransferBounds
 from unstale.toxics.flight import MESSAGE_TYPES
 from unstale.toxics.scenario import Conditions, Scenario
 
@@ -38,7 +39,8 @@ class Options:
     """All of a seed. Seconds: the most that each takes, unless it is said otherwise.
 
     fault_s: how long things go wrong. first_s: within it the clients start. injector: whether there is one, with these
-    conditions. bytes_max: what it holds. queue_max: messages that a connection holds.
+    conditions. bytes_max: what it holds. queue_max: messages that a connection holds. transfers: how payloads go in
+    chunks, if they do.
     """
 
     coordinator: CoordinatorSettings
@@ -56,6 +58,7 @@ class Options:
     bytes_max: int
     scenario: Mapping[str, Any]
     conditions: Conditions
+    transfers: TransferBounds | None
 
     @property
     def words(self) -> str:
@@ -134,6 +137,20 @@ def draw(world: World) -> Options:
         bytes_max=_one_of(rng, [2_000, 20_000, 10**9]),
         scenario=scenario,
         conditions=conditions,
+        transfers=_transfers(world.draws("transfers")),
+    )
+
+
+def _transfers(rng: Generator) -> TransferBounds | None:
+    """Payloads of 12 bytes in chunks of 4, for half of the seeds; few chunks, so that no queue is full of them."""
+    if rng.random() < 0.5:
+        return None
+    return TransferBounds(
+        chunk_bytes=4,
+        window_bytes=_one_of(rng, [4, 4, 8]),
+        places=int(rng.integers(1, 3)),
+        parts_max=int(rng.integers(1, 4)),
+        versions=int(rng.integers(1, 3)),
     )
 
 

@@ -12,6 +12,7 @@ from swarm.network import NEAR, End, Frames, Link, Network
 from swarm.options import ENDLESS, OUT_OF_ORDER, Options, draw
 from swarm.server import Server
 from swarm.world import World
+from unstale.client.instructions import Train
 from unstale.client.session import GREETING_S, State
 from unstale.injector.core import Core
 from unstale.seeds import Generator
@@ -227,6 +228,7 @@ class Swarm:
             network=self.network,
             dial=self._dial,
             manners=self.options.manners,
+            transfers=self.options.transfers,
             watcher=self,
         )
         self._processes.append(process)
@@ -257,6 +259,7 @@ class Swarm:
             may_damage=self._may_damage,
             in_order=in_order,
             down_in_order=options.keeps_order_down,
+            announces=options.transfers is not None,
         )
         self._ledgers[run_id] = self.ledger = ledger
         return Server(
@@ -265,6 +268,7 @@ class Swarm:
             heartbeat_s=options.heartbeat_s,
             apply_s=options.apply_s,
             linger_s=options.linger_s,
+            transfers=options.transfers,
             world=self.world,
             network=self.network,
             heard=ledger.server_heard,
@@ -280,6 +284,11 @@ class Swarm:
             self._served.add(process)
         if isinstance(message, Stop):
             self._told.add(process)
+
+    def client_trains(self, process: Process, train: Train) -> None:
+        ledger = self._ledgers.get(process.run_id or "")
+        if ledger is not None:
+            ledger.trains(train)
 
     def client_failed(self, process: Process, task_id: int) -> None:
         ledger = self._ledgers.get(process.run_id or "")

@@ -37,7 +37,7 @@ from torch import Tensor
 
 from unstale import flat
 from unstale.client import record
-from unstale.client.session import Made
+from unstale.client.instructions import Made
 from unstale.errors import UserError
 from unstale.journal.disk import DamagedError, trouble
 from unstale_proto import codec, limits, payload

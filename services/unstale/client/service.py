@@ -9,8 +9,10 @@ from weakref import WeakValueDictionary
 
 import zmq
 
+from unstale.client.instructions import Instruction, Retire, Send, Settle, Train, Warn
+from unstale.client.models import Models
 from unstale.client.outbox import Outbox
-from unstale.client.session import ClientSession, Instruction, Retire, Send, Settle, State, Train, Warn
+from unstale.client.session import ClientSession, State
 from unstale.client.worker import (
     Crashed,
     Durations,
@@ -24,6 +26,7 @@ from unstale.client.worker import (
 )
 from unstale.config.workplace import Workplace
 from unstale.errors import UserError
+from unstale.journal.parts import Parts
 from unstale.net import files, sockets
 from unstale.net.clock import now_s
 from unstale.net.handshakes import Handshakes
@@ -105,7 +108,8 @@ class ClientProcess:
         self._poller.register(self._mailbox.fileno(), zmq.POLLIN)
         self._lines: dict[int, _Line] = {}
         self._line_of: dict[zmq.Socket[bytes], _Line] = {}
-        self._models: WeakValueDictionary[tuple[str, int], ReceivedModel] = WeakValueDictionary()
+        self._received: WeakValueDictionary[tuple[str, int], ReceivedModel] = WeakValueDictionary()
+        self._coming = _models_of(first, outbox)
         self._met = False
         self._heard_s = 0.0
         self._warned = False
@@ -120,7 +124,9 @@ class ClientProcess:
                 self._handshakes = Handshakes(socket, server, public, ("client.key", "client.server_key"))
                 self._poller.register(self._handshakes.monitor, zmq.POLLIN)
             sockets.connect(socket, server)
-            session = ClientSession(client_id, secrets.token_hex(16), self._found.get(client_id, ()))
+            session = ClientSession(
+                client_id, secrets.token_hex(16), self._found.get(client_id, ()), models=self._coming
+            )
             line = _Line(session, socket)
             self._lines[client_id] = line
             self._line_of[socket] = line
@@ -157,6 +163,8 @@ class ClientProcess:
             raise UserError(next(iter(reasons.values())))
 
     def _close_outbox(self) -> None:
+        if all(line.run_is_over for line in self._lines.values()):
+            self._coming.close()
         if self._outbox is None:
             return
         for client_id, line in self._lines.items():
@@ -180,6 +188,8 @@ class ClientProcess:
                 self._follow(line, line.session.reachable(now_s()))
             if readiness & zmq.POLLIN:
                 self._take_in(line)
+        for client_id in self._coming.woken():
+            self._follow(self._lines[client_id], self._lines[client_id].session.go_on())
         at_s = now_s()
         for line in self._lines.values():
             if line.due_s <= at_s:
@@ -317,7 +327,7 @@ class ClientProcess:
     def _job(self, session: ClientSession, train: Train) -> Job:
         run_id, task = train.welcome.run_id, train.task
         # Each client is sent the model for itself. Of equal ones only the first is kept while jobs wait for it.
-        model = self._models.setdefault((run_id, task.version), ReceivedModel(train.parcel))
+        model = self._received.setdefault((run_id, task.version), ReceivedModel(train.parcel))
         return Job(
             client_id=session.client_id,
             welcome=train.welcome,
@@ -336,3 +346,15 @@ class ClientProcess:
         for position, frame in enumerate(frames, start=1):
             line.socket.send(frame, zmq.SNDMORE if position < len(frames) else 0, copy=False)
         return True
+
+
+def _models_of(first: int, outbox: Outbox | None) -> Models:
+    """Where models come that go in chunks: beside the outbox, if there is one."""
+    parts = Parts(None if outbox is None else outbox.folder, suffix=".model")
+    ours = f"{first}-"  # others may have clients of their own in that folder
+    return Models(
+        lambda name: parts.open(ours + name),
+        lambda: Parts().open("spare"),
+        found=[name.removeprefix(ours) for name in parts.found if name.startswith(ours)],
+        delete=lambda name: parts.delete(ours + name),
+    )

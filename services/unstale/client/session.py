@@ -10,18 +10,34 @@ An update is kept from the moment it is made until it is acknowledged, also over
 stores it; what was found there is where a session begins), and is sent again when there is proof that it, or
 its ack, was lost: after a reconnect, or when the server answers a heartbeat that left after it. That a task was lost is
 for the server to find: each heartbeat says which is the newest that came.
+
+A large update is announced, and goes in chunks as the server gives credit; a large model comes so. What is lost of
+either is found in the same way.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
+from unstale.client.instructions import Instruction, Made, Parcel, Retire, Send, Settle, Train, Warn
+from unstale.client.models import ModelKey, Models
 from unstale_proto import limits, payload, signature
 from unstale_proto.errors import Reason, RemoteContractError
-from unstale_proto.messages import Ack, Bye, Error, Heartbeat, Hello, Message, Stop, Task, Update, Welcome
-
-Parcel = Sequence[memoryview]
-"""Payload frames, which the session keeps and hands on without a look."""
+from unstale_proto.messages import (
+    Ack,
+    Bye,
+    Chunk,
+    Credit,
+    Error,
+    Heartbeat,
+    Hello,
+    Message,
+    Stop,
+    Task,
+    Update,
+    Welcome,
+)
+from unstale_proto.transfer import Sending
 
 GREETING_S = 5.0  # a hello that is lost, or refused for now, is said again after this long
 
@@ -35,59 +51,6 @@ class State(Enum):
     OVER = "over"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Made:
-    """An update, which is the same to the byte however often it is sent. number: of its task, in this run."""
-
-    run_id: str
-    number: int
-    update: Update
-    parcel: Parcel
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Send:
-    """Send a message. parcel: the update's payload belongs to it, when it is one that is kept."""
-
-    message: Message
-    parcel: Parcel = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Train:
-    """Work on a task; answered by `trained` or `failed`. parcel: the model as it came."""
-
-    welcome: Welcome
-    task: Task
-    parcel: Parcel
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Settle:
-    """What becomes of the update of a task is known: it was accepted, or it never will be. number: of the task."""
-
-    run_id: str
-    number: int
-    accepted: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Warn:
-    """Something that a person may have to look at. The client goes on."""
-
-    message: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Retire:
-    """This client is done. reason: `finished`, `superseded` or `refused`. message: for people."""
-
-    reason: str
-    message: str
-
-
-Instruction = Send | Train | Settle | Warn | Retire
-
 _TROUBLES = {
     Reason.NOT_STORED: "the server cannot store updates; they are kept here, and sent again until it can",
     Reason.RATE_LIMITED: "the server lets this client say no more in so short a time; what is lost is said again",
@@ -97,11 +60,13 @@ _TROUBLES = {
 
 @dataclass(slots=True)
 class _Kept:
-    """An update that is not acknowledged. beat: number of the first heartbeat that left after it did. first_sent,
-    last_sent: places of its sendings among all, None before the first."""
+    """An update that is not acknowledged. beat: number of the first heartbeat that left after it did, or after the last
+    that was said or heard of it. sending: of its payload, if that goes in chunks. first_sent, last_sent: places of its
+    sendings among all, None before the first."""
 
     made: Made
     beat: int
+    sending: Sending | None
     first_sent: int | None = None
     last_sent: int | None = None
 
@@ -110,10 +75,19 @@ class ClientSession:
     """Pure. Every call takes the time and returns instructions, to be carried out in order.
 
     token: 16 random bytes in hex, of this process. kept: updates that a process before this one made for the client and
-    nobody has acknowledged, fewer than it may hold. `due_s`: when `tick` wants to be called next; None is never.
+    nobody has acknowledged, fewer than it may hold. models: where those come that go in chunks; None takes none.
+    chunk_bytes: of an update's, at most. `due_s`: when `tick` wants to be called next; None is never.
     """
 
-    def __init__(self, client_id: int, token: str, kept: Sequence[Made] = ()) -> None:
+    def __init__(
+        self,
+        client_id: int,
+        token: str,
+        kept: Sequence[Made] = (),
+        *,
+        models: Models | None = None,
+        chunk_bytes: int = limits.CHUNK_BYTES,
+    ) -> None:
         assert len(kept) < limits.HOLDING_MAX
         self.client_id = client_id
         self.state = State.AWAY
@@ -121,12 +95,16 @@ class ClientSession:
         self._token = token
         self._welcome: Welcome | None = None
         self._task: Task | None = None
-        self._kept = {made.update.task_id: _Kept(made, beat=0) for made in kept}
+        self._beats = 0
+        self._model_comes = False  # of the task; it is not worked on before
+        self._model_beat = 0  # as `_Kept.beat`
+        self._models = models
+        self._chunk_bytes = chunk_bytes
+        self._kept = {made.update.task_id: self._kept_of(made) for made in kept}
         self._newest_task_id = 0
         self._has_newest = False  # it came, and was not given back
         self._troubles: set[Reason] = set()
         self._sendings = 0  # of updates
-        self._beats = 0
         self._heard_beat: int | None = None
         self._version = 0
         self._heard_s = 0.0
@@ -156,10 +134,14 @@ class ClientSession:
                 return self._given(message, parcel)
             case Ack() if self._welcome is not None:
                 return self._acknowledged(message)
+            case Credit() if self.state is State.IN:
+                return self._credited(message)
+            case Chunk() if self._waits_for_model_of(message.task_id):
+                return self._took(message, parcel)
             case Heartbeat() if self.state is State.IN and message.number < self._beats:
                 self._version = max(self._version, message.version)
                 self._heard_beat = max(message.number, self._heard_beat or 0)
-                return self._send_lost(message.number)
+                return [*self._send_lost(message.number), *self._ask_again(message.number)]
             case Stop():
                 return self._stopped(message, at_s)
             case Hello() | Update() | Bye():
@@ -176,6 +158,9 @@ class ClientSession:
                 return self._retire(
                     "refused", f"the server refuses client {self.client_id}: {_said(message)}"
                 )
+            case Error(reason=Reason.EXPIRED_TASK, task_id=task_id) if self._waits_for_model_of(task_id):
+                self._drop_task()
+                return []
             case Error(reason=reason) if reason in _TROUBLES:
                 return self._troubled(message, at_s)
             case _:
@@ -187,8 +172,8 @@ class ClientSession:
             return []
         assert self._task is not None
         made = Made(run_id=run_id, number=self._task.number, update=update, parcel=parcel)
-        kept = self._kept[update.task_id] = _Kept(made, self._beats)
-        self._task = None
+        kept = self._kept[update.task_id] = self._kept_of(made)
+        self._drop_task()
         given_up: list[_Kept] = []
         if len(self._kept) == limits.HOLDING_MAX:
             # A server that gave so many tasks since has long taken this one back.
@@ -201,10 +186,24 @@ class ClientSession:
         name it. A hello that is under way did name it, so then it is said behind that."""
         if not self.wants(run_id, task_id):
             return []
-        self._task = None
+        self._drop_task()
         self._has_newest = False  # should the error be lost, the server finds that the task is
         error = Error(reason=Reason.NON_FINITE, message=message, task_id=task_id)
         return [Send(message=error)] if self.state is not State.AWAY else []
+
+    def go_on(self) -> list[Instruction]:
+        """The model of its task may have come, or it may be this client's turn to fetch it."""
+        if self._task is None or not self._model_comes:
+            return []
+        assert self._models is not None and self._welcome is not None
+        self._model_beat = self._beats
+        credit = self._models.ask(self.client_id) if self.state is State.IN else None
+        said: list[Instruction] = [] if credit is None else [Send(message=credit)]
+        frames = self._models.frames(self.client_id)
+        if frames is None:
+            return said
+        self._model_comes = False
+        return [*said, Train(welcome=self._welcome, task=self._task, parcel=frames)]
 
     def tick(self, at_s: float) -> list[Instruction]:
         """Time has come to `due_s`: beat, or greet again."""
@@ -229,6 +228,7 @@ class ClientSession:
         """The person or the system that runs this client ends it."""
         was_in = self.state is State.IN
         self.state, self.due_s = State.OVER, None
+        self._drop_task()
         return [Send(message=Bye(reason=reason))] if was_in else []
 
     def wants(self, run_id: str, task_id: int) -> bool:
@@ -265,14 +265,14 @@ class ClientSession:
             return void
         self.state = State.IN
         self.due_s = at_s + welcome.heartbeat_s
-        return [*void, *self._send_kept(list(self._kept.values()))]
+        return [*void, *self._send_kept(list(self._kept.values())), *self.go_on()]
 
     def _begin(self, run_id: str) -> list[Instruction]:
         """Forget what belongs to other runs than this: it knows none of those tasks."""
         void = [kept for kept in self._kept.values() if kept.made.run_id != run_id]
         for kept in void:
             del self._kept[kept.made.update.task_id]
-        self._task = None
+        self._drop_task()
         self._newest_task_id = max(self._kept, default=0)
         self._has_newest = bool(self._kept)
         self._heard_beat = None
@@ -284,13 +284,66 @@ class ClientSession:
             return []  # of a run whose welcome was lost: its server finds that this was, too
         if task.task_id <= self._newest_task_id:
             return []  # a copy of one that was given before
+        in_chunks = task.checksum is not None and not parcel and self._models is not None
         try:
-            _check_fit(task, parcel, self._welcome)
+            _check_fit(task, None if in_chunks else parcel, self._welcome)
         except RemoteContractError as error:
             return [Send(message=Error(reason=error.reason, message=str(error), task_id=task.task_id))]
+        self._drop_task()
         self._task, self._newest_task_id, self._has_newest = task, task.task_id, True
         self._version = max(self._version, task.version)
-        return [Train(welcome=self._welcome, task=task, parcel=parcel)]
+        if not in_chunks:
+            return [Train(welcome=self._welcome, task=task, parcel=parcel)]
+        assert self._models is not None and task.checksum is not None
+        self._model_comes = True
+        key = ModelKey(
+            run_id=self._welcome.run_id,
+            version=task.version,
+            checksum=task.checksum,
+            payload_bytes=task.payload_bytes,
+        )
+        self._models.want(self.client_id, task.task_id, key)
+        return self.go_on()
+
+    def _drop_task(self) -> None:
+        self._task, self._model_comes = None, False
+        if self._models is not None:
+            self._models.leave(self.client_id)
+
+    def _waits_for_model_of(self, task_id: int | None) -> bool:
+        return self._model_comes and self._task is not None and self._task.task_id == task_id
+
+    def _took(self, chunk: Chunk, frames: Parcel) -> list[Instruction]:
+        assert self._models is not None
+        self._model_beat = self._beats
+        try:
+            credit = self._models.take(self.client_id, chunk, frames)
+        except RemoteContractError as error:
+            if error.reason is not Reason.WRONG_CHECKSUM:
+                return [Send(message=Error(reason=error.reason, message=str(error)))]
+            self._drop_task()
+            self._has_newest = False
+            return [Send(message=Error(reason=error.reason, message=str(error), task_id=chunk.task_id))]
+        if credit is not None:
+            return [Send(message=credit)]
+        return self.go_on() if self._models.frames(self.client_id) is not None else []
+
+    def _ask_again(self, beat: int) -> list[Instruction]:
+        """Nothing has come of the model since that heartbeat left, and what was under way has come or is lost."""
+        return self.go_on() if self._model_beat <= beat else []
+
+    def _credited(self, credit: Credit) -> list[Instruction]:
+        kept = self._kept.get(credit.task_id)
+        if kept is None or kept.sending is None:
+            return []
+        kept.beat = self._beats
+        return [Send(message=chunk, parcel=[piece]) for chunk, piece in kept.sending.credited(credit)]
+
+    def _kept_of(self, made: Made) -> _Kept:
+        update, sending = made.update, None
+        if update.checksum is not None:
+            sending = Sending(update.task_id, made.parcel, chunk_bytes=self._chunk_bytes)
+        return _Kept(made, self._beats, sending)
 
     def _acknowledged(self, ack: Ack) -> list[Instruction]:
         if ack.reason is Reason.UNKNOWN_TASK and ack.task_id == self._newest_task_id:
@@ -317,12 +370,16 @@ class ClientSession:
 
     def _send_passed_over(self, acknowledged: _Kept) -> list[Instruction]:
         """Send again what left before an update that is acknowledged now: verdicts come in order, so it was lost, or
-        its verdict was."""
+        its verdict was. Not so of those in chunks, which take their time."""
         if self.state is not State.IN or acknowledged.first_sent is None:
             return []
         before = acknowledged.first_sent
         return self._send_kept(
-            [kept for kept in self._kept.values() if kept.last_sent is not None and kept.last_sent < before]
+            [
+                kept
+                for kept in self._kept.values()
+                if kept.sending is None and kept.last_sent is not None and kept.last_sent < before
+            ]
         )
 
     def _send_lost(self, beat: int) -> list[Instruction]:
@@ -334,7 +391,10 @@ class ClientSession:
             kept.last_sent = self._sendings
             kept.first_sent = self._sendings if kept.first_sent is None else kept.first_sent
             self._sendings += 1
-        return [Send(message=kept.made.update, parcel=kept.made.parcel) for kept in updates]
+        return [
+            Send(message=kept.made.update, parcel=kept.made.parcel if kept.sending is None else ())
+            for kept in updates
+        ]
 
     def _stopped(self, stop: Stop, at_s: float) -> list[Instruction]:
         if stop.reason == "finished":
@@ -351,6 +411,7 @@ class ClientSession:
 
     def _retire(self, reason: str, message: str) -> list[Instruction]:
         self.state, self.due_s = State.OVER, None
+        self._drop_task()
         return [Retire(reason=reason, message=message)]
 
 
@@ -363,11 +424,16 @@ def _said(error: Error) -> str:
     return error.message if error.message.isprintable() else repr(error.message)
 
 
-def _check_fit(task: Task, parcel: Parcel, welcome: Welcome) -> None:
-    """Raise RemoteContractError when the model that came is not one of this run."""
+def _check_fit(task: Task, parcel: Parcel | None, welcome: Welcome) -> None:
+    """Raise RemoteContractError when the model that came, or None that is to come, is not one of this run."""
     if task.signature != welcome.signature:
         raise RemoteContractError(Reason.WRONG_SIGNATURE, "the task's model is not the one of the welcome")
-    payload.check([len(frame) for frame in parcel], _payload_bytes(welcome))
+    if parcel is not None:
+        payload.check([len(frame) for frame in parcel], _payload_bytes(welcome))
+    elif task.payload_bytes != _payload_bytes(welcome):
+        raise RemoteContractError(
+            Reason.WRONG_SIZE, f"the model is {task.payload_bytes} bytes, not {_payload_bytes(welcome)}"
+        )
 
 
 def _payload_bytes(welcome: Welcome) -> int:

@@ -9,14 +9,14 @@ from math import isfinite
 from torch import Tensor
 
 from unstale import flat, translate
+from unstale.client.instructions import Made
 from unstale.client.outbox import Outbox
-from unstale.client.session import Made
 from unstale.config.workplace import Workplace
 from unstale.learner.device import compute_here
 from unstale.training.evaluate import Evaluation
 from unstale.training.local import LocalUpdate
 from unstale.training.trainer import Trainer
-from unstale_proto import payload
+from unstale_proto import limits, payload, transfer
 from unstale_proto.messages import Task, Welcome
 
 
@@ -180,15 +180,14 @@ class Worker:
 
     def _stored(self, trained: Trained) -> Ready:
         job, local = trained.job, trained.local
+        parcel = [
+            frame for part in translate.payload_parts(local) for frame in payload.split(flat.to_bytes(part))
+        ]
         made = Made(
             run_id=job.welcome.run_id,
             number=job.task.number,
-            update=translate.to_update(job.task, local, trained.evaluation),
-            parcel=[
-                frame
-                for part in translate.payload_parts(local)
-                for frame in payload.split(flat.to_bytes(part))
-            ],
+            update=translate.to_update(job.task, local, trained.evaluation, checksum=_checksum(parcel)),
+            parcel=parcel,
         )
         if self._outbox is not None:
             made = self._outbox.put(job.client_id, made, local.state)
@@ -231,3 +230,8 @@ class Worker:
         for settlement in early:
             if settlement.run_id == self._run_id:
                 self._settle(settlement)
+
+
+def _checksum(parcel: Sequence[memoryview]) -> str | None:
+    """Of a payload that goes in chunks."""
+    return transfer.checksum(parcel) if sum(map(len, parcel)) > limits.CHUNK_BYTES else None

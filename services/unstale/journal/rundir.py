@@ -16,6 +16,7 @@ CONFIG = "config.yaml"
 DATABASE = "run.db"
 SEGMENTS = "segments"
 CHECKPOINTS = "checkpoints"
+TRANSFERS = "transfers"
 LOCK = "lock"
 
 _FREE_SECTIONS = frozenset({"server", "client", "injector", "simulation", "run"})
@@ -106,6 +107,11 @@ class RunDirectory:
     @property
     def segments(self) -> Path:
         return self.path / SEGMENTS
+
+    @property
+    def transfers(self) -> Path:
+        """Of updates that come in chunks, what has come."""
+        return self.path / TRANSFERS
 
     @property
     def checkpoints(self) -> Path:

@@ -55,6 +55,19 @@ UPDATE_BYTES = Metric(
     help="Payload bytes: received are updates, sent are models.",
     labels=("direction",),
 )
+TRANSFERS = Metric(
+    name="unstale_transfers",
+    kind="gauge",
+    help="Payloads too large for one message, which go in chunks: received are updates, sent are models; by state: "
+    "active (bytes may go), waiting (for their turn).",
+    labels=("direction", "state"),
+)
+TRANSFER_RESUMES = Metric(
+    name="unstale_transfer_resumes_total",
+    kind="counter",
+    help="Transfers that went on from what had come before a connection or a process ended.",
+    labels=("direction",),
+)
 MESSAGES_REFUSED = Metric(
     name="unstale_messages_refused_total",
     kind="counter",
@@ -124,6 +137,8 @@ CATALOGUE: tuple[Metric, ...] = (
     UPDATE_STALENESS,
     UPDATES,
     UPDATE_BYTES,
+    TRANSFERS,
+    TRANSFER_RESUMES,
     MESSAGES_REFUSED,
     QUARANTINES,
     HANDSHAKES_REFUSED,

@@ -45,9 +45,18 @@ def none_yet(metric: Metric, values: Sequence[str]) -> Iterable[Observation]:
     return [Observation(metric, 0, (value,)) for value in values]
 
 
-def task_sent(payload_bytes: int) -> Observation:
+def model_sent(payload_bytes: int) -> Observation:
     """A model went out."""
     return Observation(catalogue.UPDATE_BYTES, payload_bytes, ("sent",))
+
+
+def transfers(direction: str, active: int, waiting: int, resumed: int) -> tuple[Observation, ...]:
+    """Transfers of a direction. resumed: since the last time."""
+    return (
+        Observation(catalogue.TRANSFERS, active, (direction, "active")),
+        Observation(catalogue.TRANSFERS, waiting, (direction, "waiting")),
+        Observation(catalogue.TRANSFER_RESUMES, resumed, (direction,)),
+    )
 
 
 def round_applied(

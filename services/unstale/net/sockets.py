@@ -20,7 +20,9 @@ SLOWEST_BYTES_PER_S = (
     128 * 1024
 )  # 1 Mbit/s; on a link slower than that, connections would be cut in mid-frame
 HEARTBEAT_TTL_S_MAX = 6553.0  # the protocol counts it in tenths of a second, in 16 bits
-RECEIVE_QUEUE = 16  # messages from one client; it has one update and a few heartbeats under way
+RECEIVE_QUEUE = (
+    8  # messages from one peer that are read ahead: 32 MiB from one that sends chunks without credit
+)
 
 
 def require_libzmq(version: tuple[int, int, int] | None = None) -> None:

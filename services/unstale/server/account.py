@@ -13,6 +13,9 @@ from unstale.server.commands import Applied, Evaluated, Saved
 from unstale_proto.errors import Reason
 from unstale_proto.messages import Update
 
+Transferred = tuple[int, int, int]
+"""Active, waiting, resumed since."""
+
 log = logging.getLogger("unstale.server")
 
 
@@ -35,6 +38,7 @@ class Account:
         self.tally = Tally(rounds)
         self._record = record
         self._on_progress = on_progress
+        self._transfers: tuple[Transferred, Transferred] | None = None
         self._clients_at: dict[int, dict[str, int]] = {}
 
     def take_up(self, database: Database) -> None:
@@ -55,9 +59,15 @@ class Account:
         """A client is kept out for a while."""
         self._record([observe.quarantined()])
 
-    def task_sent(self, payload_bytes: int) -> None:
+    def model_sent(self, payload_bytes: int) -> None:
         """A model went out."""
-        self._record([observe.task_sent(payload_bytes)])
+        self._record([observe.model_sent(payload_bytes)])
+
+    def transfers(self, *, uploads: Transferred, downloads: Transferred) -> None:
+        """How many transfers come and wait now, and how many have gone on from what was there since the last time."""
+        if (uploads, downloads) != self._transfers:
+            self._record([*observe.transfers("received", *uploads), *observe.transfers("sent", *downloads)])
+            self._transfers = uploads, downloads
 
     def judged(self, verdict: actions.Acknowledge, update: Update, payload_bytes: int) -> None:
         """An update was judged."""

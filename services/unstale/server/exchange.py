@@ -15,7 +15,8 @@ from unstale.coordinator.machine import LEASE, Coordinator
 from unstale.coordinator.phase import Phase
 from unstale.errors import UserError
 from unstale.journal.journal import Journal
-from unstale.journal.recorder import Arriving, Recorder
+from unstale.journal.parts import Parts
+from unstale.journal.recorder import Recorder
 from unstale.learner.updates import Staging
 from unstale.learner.versions import Version
 from unstale.metrics.progress import Outcome
@@ -29,16 +30,18 @@ from unstale.server.commands import (
     Result,
     Saved,
 )
-from unstale.server.guard import Guard
+from unstale.server.guard import Guard, MaySpeak, anyone, not_the_owner
 from unstale.server.ingest import Ingest
+from unstale.server.intake import Intake
 from unstale.server.outgoing import Outgoing
-from unstale.server.performer import Arrived, Performer
+from unstale.server.performer import Performer
 from unstale.server.proof import Proof
 from unstale.server.sessions import Sessions
+from unstale.server.transfers import TransferBounds, Transfers
 from unstale.server.wire import Wire
 from unstale_proto import codec
 from unstale_proto.errors import Reason, RemoteContractError
-from unstale_proto.messages import Bye, Error, Heartbeat, Hello, Message, Stop, Update, Welcome
+from unstale_proto.messages import Bye, Chunk, Error, Heartbeat, Hello, Message, Stop, Update, Welcome
 
 log = logging.getLogger("unstale.server")
 
@@ -49,13 +52,6 @@ class StopNow:
 
 
 Letter = Result | StopNow
-
-MaySpeak = Callable[[str | None, int], bool]
-"""Whether the owner of a public key may say that it is a client."""
-
-
-def _anyone(_key: str | None, _client_id: int) -> bool:
-    return True
 
 
 class Exchange:
@@ -69,7 +65,8 @@ class Exchange:
     id and version are filled in. learning_rate: eta_l of its tasks now. frames: of the versions that tasks may carry
     now. sent: the newest of them. dimension: d. norm_max: of an update; None for any. linger_s: how long clients have
     to say goodbye. guard: bounds what anyone may say. may_speak: whether the owner of a key may say that it is a
-    client; key None is that of a link in plain text. observe: told of every event and what came of it.
+    client; key None is that of a link in plain text. transfers: what goes in chunks, and how. parts: where such updates
+    lie until they are whole. observe: told of every event and what came of it.
     """
 
     def __init__(
@@ -90,7 +87,9 @@ class Exchange:
         norm_max: float | None = None,
         guard: Guard | None = None,
         journal: Journal | None = None,
-        may_speak: MaySpeak = _anyone,
+        may_speak: MaySpeak = anyone,
+        transfers: TransferBounds | None = None,
+        parts: Parts | None = None,
         observe: actions.Observer | None = None,
     ) -> None:
         self._clock = clock
@@ -105,6 +104,7 @@ class Exchange:
         self._may_speak = may_speak
         self._sessions = Sessions(welcome.clients)
         self._proof = Proof()
+        bounds = transfers or TransferBounds()
         self._outgoing = Outgoing(
             wire,
             self._sessions,
@@ -114,13 +114,7 @@ class Exchange:
             learning_rate=learning_rate,
             wanted=account.own_evaluations.wanted,
             past_versions=max(coordinator.settings.stale_rounds.values(), default=0),
-        )
-        self._ingest = Ingest(
-            staging,
-            signature=welcome.signature,
-            payload_bytes=self._outgoing.payload_bytes,
-            dimension=dimension,
-            norm_max=norm_max,
+            chunk_bytes=bounds.chunk_bytes,
         )
         self._out = Performer(
             clock,
@@ -132,6 +126,30 @@ class Exchange:
             outgoing=self._outgoing,
             proof=self._proof,
             sessions=self._sessions,
+        )
+        self._intake = Intake(
+            clock,
+            ingest=Ingest(
+                staging,
+                signature=welcome.signature,
+                payload_bytes=self._outgoing.payload_bytes,
+                dimension=dimension,
+                norm_max=norm_max,
+            ),
+            recorder=self._recorder,
+            out=self._out,
+            outgoing=self._outgoing,
+            account=account,
+            perform=self._perform,
+        )
+        self._transfers = Transfers(
+            clock,
+            bounds,
+            parts or Parts(),
+            coordinator=coordinator,
+            outgoing=self._outgoing,
+            account=account,
+            intake=self._intake,
         )
         self._sent = sent
         self.outcome: Outcome | None = None
@@ -149,7 +167,8 @@ class Exchange:
     @property
     def due_s(self) -> float | None:
         """When `settle` has something to do next, if nothing happens before; None is never."""
-        due_s = min(self._out.timers.values(), default=None)
+        dues_s = [*self._out.timers.values(), self._transfers.due_s]
+        due_s = min((each_s for each_s in dues_s if each_s is not None), default=None)
         if self._out.finish is not None and not self._out.commands_open:
             leave_s = self._out.finished_s + self._linger_s
             due_s = leave_s if due_s is None else min(due_s, leave_s)
@@ -167,6 +186,8 @@ class Exchange:
         """Do what is due, make what happened durable, and say what follows. more_waits: messages have come that are not
         taken in yet. Raises UserError when it cannot be made durable: then nothing of it was said."""
         self._fire_timers(more_waits=more_waits)
+        for client_id, task_id in self._transfers.settle(self._clock()):
+            self._task_is_lost(client_id, task_id)
         self._say_what_is_held()
         if self._out.finish is not None:
             self._maybe_leave(self._out.finish)
@@ -260,7 +281,7 @@ class Exchange:
             self._guard.understood(speaker)
             if speaker is not None and not self._may_speak(key, speaker):
                 self._sessions.forget(speaker)  # its key was revoked: nothing more is sent there
-                raise _not_the_owner(speaker)
+                raise not_the_owner(speaker)
             if speaker is not None:
                 self._outgoing.heard_of(speaker)
             if self._goes_on_later:
@@ -330,7 +351,7 @@ class Exchange:
                 f"client id {hello.client_id} is not below {self._welcome.clients}, the number of clients in this run",
             )
         if not self._may_speak(key, hello.client_id):
-            raise _not_the_owner(hello.client_id)
+            raise not_the_owner(hello.client_id)
         if self._out.finish is not None:
             self._outgoing.send(route, translate.to_stop(self._out.finish))
             return
@@ -345,6 +366,7 @@ class Exchange:
         superseded = self._sessions.admit(hello.client_id, hello.session, route)
         if not same_connection:
             self._proof.forget(hello.client_id)
+            self._transfers.moved_on(hello.client_id)
         if superseded is not None:
             self._outgoing.send(superseded, Stop(reason="superseded", version=self._coordinator.version))
         self._outgoing.heard_of(hello.client_id)
@@ -359,14 +381,19 @@ class Exchange:
                 if self._out.finish is None:
                     log.info("client %d leaves: %r", client_id, message.reason)
                 self._sessions.forget(client_id)
+                self._transfers.moved_on(client_id)
                 self._handle_message(message, client_id)
             return
         if client_id is None or not self._coordinator.is_active(client_id):
             raise RemoteContractError(
                 Reason.HELLO_FIRST, f"a {message.type} came before a hello on this connection"
             )
-        if isinstance(message, Update):
-            self._take_update(route, client_id, message, frames)
+        if self._transfers.take_in(client_id, message, frames, self._clock()):
+            self._handle(events.HeartbeatReceived(client_id=client_id, at_s=self._clock()))
+            if isinstance(message, Chunk):
+                self._guard.paid_back(client_id, self._clock())
+        elif isinstance(message, Update):
+            self._intake.take(client_id, message, frames)
         elif isinstance(message, Heartbeat):
             self._handle_message(message, client_id)
             self._out.say_later(partial(self._answer_heartbeat, route, client_id, message))
@@ -379,8 +406,11 @@ class Exchange:
         self._outgoing.send(route, Heartbeat(number=beat.number, version=self._coordinator.version))
         lost = self._proof.heard(client_id, beat, self._coordinator.awaits)
         if lost is not None:
-            log.debug("task %d never reached client %d", lost, client_id)
-            self._handle(events.TaskLost(client_id=client_id, task_id=lost, at_s=self._clock()))
+            self._task_is_lost(client_id, lost)
+
+    def _task_is_lost(self, client_id: int, task_id: int) -> None:
+        log.debug("task %d never reaches client %d", task_id, client_id)
+        self._handle(events.TaskLost(client_id=client_id, task_id=task_id, at_s=self._clock()))
 
     def _handle_message(self, message: Message, client_id: int) -> None:
         event = translate.to_event(message, client_id, self._clock())
@@ -389,21 +419,6 @@ class Exchange:
                 Reason.UNEXPECTED_TYPE, f"a server takes no {message.type} of this kind"
             )
         self._handle(event)
-
-    def _take_update(
-        self, route: bytes, client_id: int, update: Update, frames: Sequence[memoryview]
-    ) -> None:
-        payload_bytes = sum(map(len, frames))
-        if not self._recorder.has_room(payload_bytes):
-            self._account.refused(Reason.NOT_STORED)
-            why = "there is no room on the server's disk; keep the update and send it again later"
-            self._outgoing.send(route, Error(reason=Reason.NOT_STORED, message=why, task_id=update.task_id))
-            return
-        handle, row, defect = self._ingest.stage(update, frames)
-        staged = translate.to_staged(update, client_id)
-        self._out.arrived = Arrived(handle, update, staged, payload_bytes)
-        event = translate.to_update_arrived(update, client_id, handle, defect, self._clock())
-        self._perform(event, self._recorder.update(event, Arriving(staged=staged, row=row)))
 
     # --- what the coordinator wants done ---
 
@@ -442,9 +457,3 @@ class Exchange:
             self._sent.digest,
             self._out.finished_s,
         )
-
-
-def _not_the_owner(client_id: int) -> RemoteContractError:
-    return RemoteContractError(
-        Reason.NOT_THE_OWNER, f"the key of this connection does not own client {client_id}"
-    )

@@ -4,6 +4,7 @@ A client pays for each message out of a bucket of its own. Whoever speaks for no
 and every hello is paid from there, whoever says it: it costs the server most, a welcome and a record.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from math import ceil, inf
 
@@ -33,6 +34,22 @@ BLAMED = UNREADABLE | {
     Reason.NOT_THE_OWNER,
 }
 """What only a client with a defect, or a hostile one, is refused for. The network brings about the others."""
+
+
+MaySpeak = Callable[[str | None, int], bool]
+"""Whether the owner of a public key may say that it is a client."""
+
+
+def anyone(_key: str | None, _client_id: int) -> bool:
+    """A `MaySpeak` for links in plain text."""
+    return True
+
+
+def not_the_owner(client_id: int) -> RemoteContractError:
+    """Why somebody may not say that it is a client."""
+    return RemoteContractError(
+        Reason.NOT_THE_OWNER, f"the key of this connection does not own client {client_id}"
+    )
 
 
 @dataclass(slots=True)
@@ -121,6 +138,11 @@ class Guard:
         client = None if client_id is None else self._clients.get(client_id)
         if client is not None:
             client.unreadable = 0
+
+    def paid_back(self, client_id: int, at_s: float) -> None:
+        """A message came that the server had asked for: it costs nothing."""
+        if self._client_max is not None:
+            self._client(client_id, at_s).bucket.left += 1
 
     def judged(self, verdict: Acknowledge, at_s: float) -> None:
         """An update got a verdict. A repeat gets the first one again, and that is counted already."""

@@ -49,20 +49,25 @@ class Ingest:
         self._dimension = dimension
         self._norm_max = norm_max
 
-    def stage(self, update: Update, frames: Sequence[memoryview]) -> Staged:
-        """Copy the payload into the next free row, or say what is wrong with it."""
+    def fits(self, update: Update) -> Reason | None:
+        """What is wrong with an update, going by its header alone."""
         if update.signature != self._signature:
-            return _refused(Reason.WRONG_SIGNATURE)
-        if update.payload_bytes != self._payload_bytes:
-            return _refused(Reason.WRONG_SIZE)
+            return Reason.WRONG_SIGNATURE
+        return None if update.payload_bytes == self._payload_bytes else Reason.WRONG_SIZE
+
+    def stage(self, update: Update, frames: Sequence[memoryview], defect: Reason | None = None) -> Staged:
+        """Copy the payload into the next free row, or say what is wrong with it. defect: what is known to be."""
+        unfit = defect or self.fits(update)
+        if unfit is not None:
+            return _refused(unfit)
         try:
             payload.check([len(frame) for frame in frames], self._payload_bytes)
         except RemoteContractError as error:
             return _refused(error.reason)
         handle, row_D = self._staging.row()
         write(row_D, frames, update.kind, update.learning_rate, self._dimension)
-        defect = screen.row_defect(row_D, self._dimension, self._norm_max)
-        if defect is not None:
+        found = screen.row_defect(row_D, self._dimension, self._norm_max)
+        if found is not None:
             self._staging.discard(handle)
-            return _refused(Reason(defect))
+            return _refused(Reason(found))
         return Staged(handle, flat.to_bytes(row_D), None)

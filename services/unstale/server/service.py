@@ -15,6 +15,7 @@ import zmq
 from unstale.config.settings import Settings
 from unstale.coordinator.actions import Observer
 from unstale.coordinator.machine import Coordinator
+from unstale.journal.parts import Parts
 from unstale.learner.device import compute_here
 from unstale.metrics import catalogue
 from unstale.metrics import observe as observations
@@ -131,6 +132,7 @@ class Server:
             norm_max=settings.server.norm_max,
             guard=guard.configured(settings.server),
             journal=run.journal,
+            parts=Parts(None if run.journal is None else run.journal.directory.transfers),
             may_speak=self._gate.may_speak,
             observe=observe,
         )

@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from functools import partial
 
 from unstale import translate
-from unstale.client.session import ClientSession, Instruction, Send, Settle, State, Train
+from unstale.client.instructions import Instruction, Send, Settle, Train
+from unstale.client.session import ClientSession, State
 from unstale.coordinator import events
 from unstale.errors import UserError
 from unstale.server.proof import Proof

@@ -4,7 +4,9 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Literal, Self, get_args
 
-MessageType = Literal["hello", "welcome", "task", "update", "ack", "heartbeat", "bye", "stop", "error"]
+MessageType = Literal[
+    "hello", "welcome", "task", "update", "ack", "heartbeat", "bye", "stop", "error", "chunk", "credit"
+]
 
 MESSAGE_TYPES: tuple[MessageType, ...] = get_args(MessageType)
 """Of the wire contract. A message's place here keys its draws: new types are added at the end."""

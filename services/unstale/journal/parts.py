@@ -1,0 +1,97 @@
+"""Payloads that come in chunks, in files: they grow as the bytes come, and outlive the process where there is a folder.
+
+A part is not made durable: what a power failure leaves of it is found by the payload's checksum.
+"""
+
+import mmap
+import os
+import tempfile
+from pathlib import Path
+
+from unstale.journal.disk import trouble, write_all
+
+
+class Part:
+    """One file. path: None for one without a name, which is gone with the process. Implements
+    `unstale_proto.transfer.Part`."""
+
+    def __init__(self, file: int, path: Path | None) -> None:
+        """Use `Parts.open`."""
+        self._file = file
+        self._path = path
+        self._have = os.fstat(file).st_size
+
+    @property
+    def have(self) -> int:
+        return self._have
+
+    def append(self, chunk: memoryview) -> None:
+        try:
+            write_all(self._file, chunk, self._have)
+        except OSError:
+            os.ftruncate(self._file, self._have)
+            raise
+        self._have += len(chunk)
+
+    def mapped(self) -> memoryview:
+        if not self._have:
+            return memoryview(b"")
+        return memoryview(mmap.mmap(self._file, self._have, access=mmap.ACCESS_READ))
+
+    def clear(self) -> None:
+        os.ftruncate(self._file, 0)
+        self._have = 0
+
+    def close(self) -> None:
+        """Leave it for another time."""
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
+
+    def delete(self) -> None:
+        self.close()
+        if self._path is not None:
+            self._path.unlink(missing_ok=True)
+
+    def __del__(self) -> None:
+        self.close()
+
+
+class Parts:
+    """The parts in a folder, or without one in memory. found: names of those that were there before.
+
+    Raises UserError when the folder cannot be had.
+    """
+
+    def __init__(self, folder: Path | None = None, *, suffix: str = ".part") -> None:
+        self._folder = folder
+        self._suffix = suffix
+        self.found: list[str] = []
+        if folder is None:
+            return
+        try:
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self.found = sorted(path.stem for path in folder.iterdir() if path.suffix == suffix)
+        except OSError as error:
+            raise trouble("use", folder, error) from None
+
+    def open(self, name: str) -> Part:
+        """Go on with the part of this name, or begin it. Raises OSError."""
+        if self._folder is None:
+            return Part(_unnamed(), None)
+        path = self._folder / f"{name}{self._suffix}"
+        return Part(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600), path)
+
+    def delete(self, name: str) -> None:
+        """One that nobody has opened is not needed any more."""
+        if self._folder is not None:
+            (self._folder / f"{name}{self._suffix}").unlink(missing_ok=True)
+
+
+def _unnamed() -> int:
+    """A file in memory where the system has such, else one that is deleted already."""
+    if hasattr(os, "memfd_create"):
+        return os.memfd_create("part", os.MFD_CLOEXEC)
+    file, path = tempfile.mkstemp()
+    os.unlink(path)
+    return file

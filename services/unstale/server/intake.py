@@ -1,0 +1,70 @@
+"""Updates that are whole: stored if there is room, staged, and judged."""
+
+from collections.abc import Callable, Sequence
+
+from unstale import translate
+from unstale.coordinator import actions, events
+from unstale.journal.recorder import Arriving, Recorder
+from unstale.server.account import Account
+from unstale.server.ingest import Ingest
+from unstale.server.outgoing import Outgoing
+from unstale.server.performer import Arrived, Performer
+from unstale_proto.errors import Reason
+from unstale_proto.messages import Error, Update
+
+Perform = Callable[[events.Event, Sequence[actions.Action]], None]
+
+
+class Intake:
+    """The exchange's thread only. perform: does what follows from an event."""
+
+    def __init__(
+        self,
+        clock: Callable[[], float],
+        *,
+        ingest: Ingest,
+        recorder: Recorder,
+        out: Performer,
+        outgoing: Outgoing,
+        account: Account,
+        perform: Perform,
+    ) -> None:
+        self._clock = clock
+        self._recorder = recorder
+        self._out = out
+        self._outgoing = outgoing
+        self._account = account
+        self._perform = perform
+        self.fits = ingest.fits
+        self._stage = ingest.stage
+
+    def take(
+        self,
+        client_id: int,
+        update: Update,
+        frames: Sequence[memoryview],
+        found: Reason | None = None,
+    ) -> bool:
+        """Have an update judged; False if it cannot be stored now. found: what is wrong with its payload."""
+        payload_bytes = sum(map(len, frames))
+        if not self.has_room(client_id, update, payload_bytes):
+            return False
+        handle, row, defect = self._stage(update, frames, found)
+        staged = translate.to_staged(update, client_id)
+        self._out.arrived = Arrived(handle, update, staged, payload_bytes)
+        event = translate.to_update_arrived(update, client_id, handle, defect, self._clock())
+        self._perform(event, self._recorder.update(event, Arriving(staged=staged, row=row)))
+        return True
+
+    def has_room(self, client_id: int, update: Update, size_bytes: int) -> bool:
+        """Whether so much can be stored for an update; if not, its client is told."""
+        if self._recorder.has_room(size_bytes):
+            return True
+        self.not_stored(client_id, update.task_id)
+        return False
+
+    def not_stored(self, client_id: int, task_id: int | None) -> None:
+        """Tell a client that its update cannot be stored now."""
+        self._account.refused(Reason.NOT_STORED)
+        why = "there is no room on the server's disk; keep the update and send it again later"
+        self._outgoing.tell(client_id, Error(reason=Reason.NOT_STORED, message=why, task_id=task_id))

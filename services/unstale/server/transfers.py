@@ -1,0 +1,249 @@
+"""Payloads too large to go with their message: what clients announce, ask for and send of them, and what is answered.
+
+Nothing of it is written down: a transfer changes nothing in the run before it is whole.
+"""
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from unstale.coordinator.machine import Coordinator
+from unstale.coordinator.phase import Phase
+from unstale.journal.parts import Parts
+from unstale.server.account import Account
+from unstale.server.downloads import Chunks, Downloads
+from unstale.server.intake import Intake
+from unstale.server.outgoing import Outgoing
+from unstale.server.uploads import Uploads, owner_of
+from unstale_proto import limits, payload
+from unstale_proto.errors import Reason, RemoteContractError
+from unstale_proto.messages import Chunk, Credit, Error, Message, Update
+from unstale_proto.transfer import WINDOW_BYTES
+
+log = logging.getLogger("unstale.server")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransferBounds:
+    """chunk_bytes: payloads over it come in chunks. window_bytes: of one transfer, on their way at once. places:
+    updates that may come at once; each is a model's size of files. parts_max: of updates without a place. versions:
+    that may be sent at once; each is a model's size of memory."""
+
+    chunk_bytes: int = limits.CHUNK_BYTES
+    window_bytes: int = WINDOW_BYTES
+    places: int = 2
+    parts_max: int = 8
+    versions: int = 2
+
+
+class Transfers:
+    """The exchange's thread only. parts: of updates. intake: takes those that are whole."""
+
+    def __init__(
+        self,
+        clock: Callable[[], float],
+        bounds: TransferBounds,
+        parts: Parts,
+        *,
+        coordinator: Coordinator,
+        outgoing: Outgoing,
+        account: Account,
+        intake: Intake,
+    ) -> None:
+        self._coordinator = coordinator
+        self._outgoing = outgoing
+        self._account = account
+        self._intake = intake
+        patience_s = coordinator.settings.lease_s
+        found = []
+        for name in parts.found:
+            owner = owner_of(name)
+            if owner is not None and owner[0] < coordinator.settings.clients and coordinator.awaits(*owner):
+                found.append(name)
+            else:
+                parts.delete(name)
+        self._uploads = Uploads(
+            parts.open,
+            found,
+            window_bytes=bounds.window_bytes,
+            places=bounds.places,
+            parts_max=bounds.parts_max,
+            patience_s=patience_s,
+        )
+        self._downloads = Downloads(
+            outgoing.frames_in_chunks,
+            chunk_bytes=bounds.chunk_bytes,
+            versions_max=bounds.versions,
+            patience_s=patience_s,
+        )
+        outgoing.announced = lambda client_id, task_id, version: self._downloads.announced(
+            client_id, task_id, version, clock()
+        )
+
+    @property
+    def due_s(self) -> float | None:
+        """When `settle` has something to do, if nothing happens before; None is never."""
+        dues_s = (self._uploads.due_s() if self._may_come else None, self._downloads.due_s())
+        return min((due_s for due_s in dues_s if due_s is not None), default=None)
+
+    # --- what a client says ---
+
+    def take_in(self, client_id: int, message: Message, frames: Sequence[memoryview], at_s: float) -> bool:
+        """Whether it is about a transfer, and dealt with. Raises RemoteContractError for what is refused."""
+        match message:
+            case Update():
+                return self._announced(client_id, message, frames, at_s)
+            case Chunk():
+                self._take(client_id, message, frames, at_s)
+                return True
+            case Credit():
+                self._credited(client_id, message, at_s)
+                return True
+            case _:
+                return False
+
+    def moved_on(self, client_id: int) -> None:
+        """A client has left, or is on another connection: it says anew what it has and wants."""
+        self._uploads.pause(client_id)
+        self._downloads.drop(client_id)
+
+    def settle(self, at_s: float) -> list[tuple[int, int]]:
+        """Go on with those whose turn it is. Clients with tasks whose model they cannot be sent any more."""
+        self._uploads.sweep(self._awaits)
+        self._downloads.sweep(self._awaits)
+        if self._may_come:
+            self._give_places(at_s)
+        started, lost = self._downloads.start(at_s)
+        for client_id, chunks in started:
+            self._send(client_id, chunks)
+        self._account.transfers(
+            uploads=(self._uploads.active, self._uploads.waiting, self._uploads.resumed),
+            downloads=(self._downloads.active, self._downloads.waiting, self._downloads.resumed),
+        )
+        self._uploads.resumed = self._downloads.resumed = 0
+        return lost
+
+    # --- updates ---
+
+    def _announced(self, client_id: int, update: Update, frames: Sequence[memoryview], at_s: float) -> bool:
+        """Whether an update comes in chunks. One whose verdict needs no payload does not."""
+        if (
+            frames
+            or update.checksum is None
+            or not self._awaits(client_id, update.task_id)
+            or self._version_of(client_id) != update.base_version
+            or self._intake.fits(update) is not None
+        ):
+            return False
+        as_it_comes_and_is_kept = 2 * update.payload_bytes
+        if not self._intake.has_room(client_id, update, as_it_comes_and_is_kept):
+            self._uploads.pause(client_id)
+            return True
+        try:
+            self._uploads.announce(client_id, update, at_s)
+        except OSError as error:
+            self._cannot_keep(client_id, update.task_id, error)
+            return True
+        if self._uploads.whole(client_id) is not None:
+            self._is_whole(client_id)
+            return True
+        if self._may_come and client_id in self._give_places(at_s):
+            return True
+        if self._uploads.update_of(client_id, update.task_id) is not None:
+            self._outgoing.tell(client_id, self._uploads.ask(client_id))
+        return True
+
+    def _give_places(self, at_s: float) -> list[int]:
+        """Who was told something new."""
+        told: list[int] = []
+        while True:
+            try:
+                told += self._uploads.give_places(at_s)
+            except OSError as error:
+                client_id = self._uploads.first
+                self._cannot_keep(client_id, self._uploads.task_of(client_id), error)
+                told.append(client_id)
+                continue
+            break
+        for client_id in told:
+            if self._uploads.task_of(client_id) is not None:
+                self._outgoing.tell(client_id, self._uploads.ask(client_id))
+        return told
+
+    def _take(self, client_id: int, chunk: Chunk, frames: Sequence[memoryview], at_s: float) -> None:
+        update = self._uploads.update_of(client_id, chunk.task_id)
+        if update is None:
+            raise RemoteContractError(
+                Reason.NO_CREDIT, f"a chunk of task {chunk.task_id}, whose update was not announced"
+            )
+        try:
+            credit = self._uploads.take(client_id, chunk, frames, at_s)
+        except OSError as error:
+            self._cannot_keep(client_id, chunk.task_id, error)
+            return
+        if credit is not None:
+            self._outgoing.tell(client_id, credit)
+        if self._uploads.whole(client_id) is not None:
+            self._is_whole(client_id)
+
+    def _is_whole(self, client_id: int) -> None:
+        receiving = self._uploads.whole(client_id)
+        update = self._uploads.update_of(client_id, receiving.task_id) if receiving is not None else None
+        assert receiving is not None and update is not None
+        if receiving.is_right():
+            judged = self._intake.take(client_id, update, payload.split(receiving.part.mapped()), None)
+        elif receiving.is_hopeless:
+            judged = self._intake.take(client_id, update, (), Reason.WRONG_CHECKSUM)
+        else:
+            log.warning("client %d: the update of task %d was damaged on its way", client_id, update.task_id)
+            self._account.refused(Reason.WRONG_CHECKSUM)
+            self._outgoing.tell(client_id, self._uploads.ask(client_id))
+            return
+        if judged:
+            self._uploads.drop(client_id)
+        else:
+            self._uploads.pause(client_id)  # it is announced again
+
+    def _cannot_keep(self, client_id: int, task_id: int | None, error: OSError) -> None:
+        log.warning("client %d: what comes of its update cannot be kept (%s)", client_id, error.strerror)
+        self._uploads.drop(client_id)
+        self._intake.not_stored(client_id, task_id)
+
+    @property
+    def _may_come(self) -> bool:
+        """Whether rows are free for what comes: a round is being made, and the next waits whole, and they are not. This
+        ends by itself, with the round."""
+        coordinator = self._coordinator
+        return coordinator.making is None or len(coordinator.pending) < coordinator.settings.round_size_max
+
+    # --- models ---
+
+    def _credited(self, client_id: int, credit: Credit, at_s: float) -> None:
+        if credit.have >= self._outgoing.payload_bytes:
+            if self._downloads.finished(client_id, credit.task_id):
+                self._account.model_sent(self._outgoing.payload_bytes)
+            return
+        if self._outgoing.bytes_with_task:
+            raise RemoteContractError(Reason.UNEXPECTED_TYPE, "models of this run come with their task")
+        if not self._awaits(client_id, credit.task_id):
+            why = f"task {credit.task_id} is not open any more"
+            self._outgoing.tell(
+                client_id, Error(reason=Reason.EXPIRED_TASK, message=why, task_id=credit.task_id)
+            )
+            return
+        self._send(client_id, self._downloads.credited(client_id, credit, self._version_of(client_id), at_s))
+
+    def _send(self, client_id: int, chunks: Chunks) -> None:
+        for chunk, piece in chunks:
+            if not self._outgoing.tell(client_id, chunk, [piece]):
+                self._downloads.drop(client_id)  # it is gone, and will say hello
+                return
+
+    # --- the coordinator ---
+
+    def _awaits(self, client_id: int, task_id: int) -> bool:
+        return self._coordinator.phase is not Phase.FINISHED and self._coordinator.awaits(client_id, task_id)
+
+    def _version_of(self, client_id: int) -> int:
+        """Of a client's open task."""
+        return self._coordinator.membership.client(client_id).base_version

@@ -1,0 +1,201 @@
+"""Models and updates of 8 MiB over real sockets that break, and processes that are killed. Source: PROTOCOL.md 4.7."""
+
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import pytest
+
+from support.cuts import Link
+from support.processes import START_S, Process, free_port
+from support.running import PATIENCE_S, RunningServer, small
+from support.scrape import sample
+from support.wire import RawClient, update_of
+from unstale.client.outbox import Outbox
+from unstale.client.prepare import workplace_of
+from unstale.client.service import ClientProcess
+from unstale.config import Settings
+from unstale_proto.messages import Ack, Chunk, Credit, Heartbeat, Task
+from unstale_proto.transfer import checksum
+
+pytestmark = [pytest.mark.network, pytest.mark.slow]
+
+MODEL_BYTES = 4 * (2 * 1024 * 1024 + 650)
+WIDE = {"name": "support.factories:wide"}
+
+
+def wide(rounds: int = 1, clients: int = 1, **changes: Any) -> Settings:
+    return small(
+        clients=clients,
+        rounds=rounds,
+        model=WIDE,
+        server={"heartbeat_s": 0.2, "lease_s": 5.0, "linger_s": 5.0},
+        **changes,
+    )
+
+
+class RunningClient:
+    """A client process in a thread of the test, which must end by itself."""
+
+    def __init__(self, settings: Settings, server: str, folder: Path | None = None) -> None:
+        outbox = None if folder is None else Outbox(folder, 0, settings.clients, durable=False)
+        self._process = ClientProcess(
+            server=server,
+            first=0,
+            count=settings.clients,
+            prepare=lambda welcome: workplace_of(welcome, settings),
+            heartbeat_s=0.2,
+            linger_s=0.2,
+            outbox=outbox,
+        )
+        self._thread = threading.Thread(target=self._process.run, daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.stop()
+        self._thread.join(PATIENCE_S)
+        assert not self._thread.is_alive(), "the client does not end"
+
+
+def test_a_large_model_and_its_update_go_to_and_fro(tmp_path: Path) -> None:
+    settings = wide(rounds=3)
+    with RunningServer(settings) as server, RunningClient(settings, server.address, tmp_path):
+        assert server.end().versions == 3
+    assert not list(tmp_path.glob("*.model"))
+
+
+def test_clients_of_one_process_fetch_a_model_once(tmp_path: Path) -> None:
+    settings = wide(clients=4, trigger={"name": "sync"})
+    with (
+        RunningServer(settings) as server,
+        Link(server.address) as link,
+        RunningClient(settings, link.address, tmp_path),
+    ):
+        assert server.end().versions == 1
+    assert link.passed < 5.1 * MODEL_BYTES  # four updates and one model
+
+
+def test_over_a_link_that_is_cut_ten_times_little_is_sent_twice(tmp_path: Path) -> None:
+    settings = wide()
+    with (
+        RunningServer(settings) as server,
+        Link(server.address, every_bytes=MODEL_BYTES // 6, cuts=10) as link,
+        RunningClient(settings, link.address, tmp_path),
+    ):
+        assert server.end().versions == 1
+    assert link.cuts_left == 0
+    assert link.passed < 1.6 * 2 * MODEL_BYTES  # a model down, an update up
+
+
+def announced(task: Task, payload: bytes) -> Any:
+    return update_of(task, checksum=checksum([memoryview(payload)]))
+
+
+def upload(client: RawClient, task: Task, payload: bytes, alive: Sequence[RawClient] = ()) -> Ack:
+    """Send an update as credit comes, and hear the verdict. alive: who has a heartbeat meanwhile."""
+    client.say(announced(task, payload))
+    position, beats = 0, 0
+    while True:
+        while not client.socket.poll(500):
+            beats += 1
+            assert 0.5 * beats < PATIENCE_S, "no credit comes"
+            for each in (client, *alive):
+                each.say(Heartbeat(number=beats, version=0))
+        message, _ = client.hear_any()
+        if isinstance(message, Ack):
+            return message
+        if not isinstance(message, Credit):
+            continue  # a task or a heartbeat
+        position = message.have if message.again else position
+        while position < message.until:
+            end = min(position + 4 * 1024 * 1024, message.until)
+            client.say(Chunk(task_id=task.task_id, offset=position), [memoryview(payload)[position:end]])
+            position = end
+
+
+def test_a_slow_and_a_dead_client_do_not_hold_up_the_others() -> None:
+    settings = wide(clients=4, rounds=1000)
+    payload = np.ones(MODEL_BYTES // 4, dtype="<f4").tobytes()
+    with RunningServer(settings) as server, ExitStack() as stack:
+        clients = [stack.enter_context(RawClient(server.address, client_id)) for client_id in range(4)]
+        for client in clients:
+            client.join()
+        tasks = [client.hear(Task) for client in clients]
+        stuck, others = zip(clients[:2], tasks[:2], strict=True), zip(clients[2:], tasks[2:], strict=True)
+        for client, task in stuck:
+            client.say(announced(task, payload))  # they have both places, and send little or nothing
+            assert client.hear(Credit).until > 0
+        clients[0].say(Chunk(task_id=tasks[0].task_id, offset=0), [memoryview(payload)[:4]])
+        for client, task in others:
+            assert upload(client, task, payload, clients).outcome == "accepted"
+        assert sample(server.http, "unstale_transfers", direction="received", state="waiting") == 0
+
+
+# ------------------------------------------------------------------------------------------------------------- killed
+
+
+def server_command(port: int, folder: Path) -> list[str]:
+    return [
+        *("server", "--json", "--address", f"tcp://127.0.0.1:{port}", "--run", str(folder)),
+        *("--clients", "1", "--rounds", "1", "--trigger", "async", "--policy", "fedbuff"),
+        *("--model", "support.factories:wide", "--partition", "iid"),
+        *("--server.heartbeat-s", "0.3", "--server.lease-s", "20"),
+    ]
+
+
+def client_command(server: str, folder: Path) -> list[str]:
+    return [
+        *("client", "--server", server, "--client.directory", str(folder)),
+        *("--model", "support.factories:wide"),
+    ]
+
+
+def start(arguments: list[str]) -> Process:
+    return Process(*arguments, python_path=Path(__file__).parents[1])
+
+
+def until(holds: Callable[[], bool]) -> None:
+    """Look again and again."""
+    pause = threading.Event()
+    for _ in range(int(20 * PATIENCE_S)):
+        if holds():
+            return
+        pause.wait(0.05)
+    raise AssertionError("it does not happen")
+
+
+def sizes(folder: Path, pattern: str) -> list[int]:
+    return [path.stat().st_size for path in folder.glob(pattern)]
+
+
+@pytest.mark.parametrize("killed", ["server", "client"])
+def test_an_upload_goes_on_where_it_was_when_a_side_was_killed(killed: str, tmp_path: Path) -> None:
+    run, kept, port = tmp_path / "run", tmp_path / "kept", free_port()
+    with ExitStack() as stack:
+        server = stack.enter_context(start(server_command(port, run)))
+        hold_bytes = MODEL_BYTES + 5 * 1024 * 1024  # all of the model, and a part of the update
+        link = stack.enter_context(Link(f"tcp://127.0.0.1:{port}", hold_bytes=hold_bytes))
+        client = stack.enter_context(start(client_command(link.address, kept)))
+        assert link.held.wait(START_S)
+        until(lambda: sizes(run, "transfers/0-1.part") > [0])
+        before = sizes(run, "transfers/0-1.part")
+        if killed == "server":
+            server.process.kill()
+            server.end()
+            server = stack.enter_context(start(server_command(port, run)))
+        else:
+            client.process.kill()
+            client.end()
+            client = stack.enter_context(start(client_command(link.address, kept)))
+        passed = link.passed
+        link.go_on()
+        assert server.end() == 0, server.errors()
+        assert client.end() == 0, client.errors()
+        assert link.passed - passed < MODEL_BYTES - before[0] + 1024 * 1024
+        assert sizes(run, "transfers/*") == []

@@ -1,0 +1,34 @@
+"""Parts of payloads that lie in memory, for those who play with no disk."""
+
+
+class PlayedPart:
+    """Holds what it is given. full: nothing more can be kept. log: how much it had, after each change."""
+
+    def __init__(self) -> None:
+        self.bytes = b""
+        self.full = False
+        self.deleted = False
+        self.log = [0]
+
+    @property
+    def have(self) -> int:
+        return len(self.bytes)
+
+    def append(self, chunk: memoryview) -> None:
+        assert not self.deleted
+        if self.full:
+            raise OSError("no room")
+        self.bytes += bytes(chunk)
+        self.log.append(self.have)
+
+    def mapped(self) -> memoryview:
+        assert not self.deleted
+        return memoryview(self.bytes)
+
+    def clear(self) -> None:
+        assert not self.deleted
+        self.bytes = b""
+        self.log.append(0)
+
+    def delete(self) -> None:
+        self.deleted = True
