@@ -32,7 +32,7 @@ def main() -> int:
         runs = attempts(told.seed, told.kills, processes=told.processes)
     kills = failures = 0
     for made in runs:
-        kills += len(made.kills)
+        kills += made.kills
         for line in table(made):
             say(line)
         if made.failure is not None:

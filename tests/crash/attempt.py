@@ -12,7 +12,7 @@ from pathlib import Path
 
 from crash.books import Books, Found
 from crash.plan import Plan, drawn
-from crash.play import FailureError, Kill, Play
+from crash.play import Death, FailureError, Play
 
 KILLS_EACH = 10  # of a run
 
@@ -25,9 +25,13 @@ class Attempt:
     """A run and what came of it. found: None for one that failed, and then `failure` says how."""
 
     plan: Plan
-    kills: list[Kill]
+    deaths: list[Death]
     found: Found | None
     failure: str | None = None
+
+    @property
+    def kills(self) -> int:
+        return sum(not death.polite for death in self.deaths)
 
 
 def attempt(plan: Plan) -> Attempt:
@@ -40,11 +44,11 @@ def attempt(plan: Plan) -> Attempt:
     except Exception as error:  # noqa: BLE001  (told with all that is known)
         why = str(error) if isinstance(error, FailureError) else traceback.format_exc()
         failure = f"{play.logs()}\n\n{plan.name}\n{why}\n\nIts folder is {folder}\n{plan.command}\n"
-        return Attempt(plan=plan, kills=play.kills, found=None, failure=failure)
+        return Attempt(plan=plan, deaths=play.deaths, found=None, failure=failure)
     finally:
         logging.disable(logging.NOTSET)
     shutil.rmtree(folder)
-    return Attempt(plan=plan, kills=play.kills, found=found)
+    return Attempt(plan=plan, deaths=play.deaths, found=found)
 
 
 def attempts(seed: int, kills: int, *, processes: int = 1) -> Iterator[Attempt]:
@@ -66,7 +70,7 @@ def _attempts(
         plans = [drawn(seed, number + place, share) for place, share in enumerate(shares)]
         number += len(plans)
         for made in played(attempt, plans):
-            done += len(made.kills)
+            done += made.kills
             failures += made.failure is not None
             yield made
 
@@ -81,6 +85,7 @@ def table(made: Attempt) -> Iterator[str]:
     )
     yield f"{made.plan.name}: {said}"
     yield f"  {'killed':<12} {'life':>4} {'second':>7} {'version':>7} {'next round':>10}  how"
-    for kill in made.kills:
-        following = "over" if kill.next_s is None else f"{kill.next_s:.2f} s"
-        yield f"  {kill.process:<12} {kill.life:>4} {kill.at_s:>7.2f} {kill.version:>7} {following:>10}  {kill.how}"
+    for death in made.deaths:
+        following = "over" if death.next_s is None else f"{death.next_s:.2f} s"
+        when = f"{death.life:>4} {death.at_s:>7.2f} {death.version:>7}"
+        yield f"  {death.process:<12} {when} {following:>10}  {death.how}"

@@ -52,7 +52,8 @@ LOOPS: list[dict[str, Any]] = [
 _AIMED = 0.6  # share of deaths that are to be at a place
 _RARE = 0.4  # share of those at a place where a process begins, or goes on, if there is one
 _LAST = 0.1  # at one where the run ends
-_AT_START = 0.2  # share of the other deaths that are soon after the start, where little else would hit
+_POLITE = 0.25  # of the other deaths: SIGTERM, which does not count as a kill
+_AT_START = 0.2  # of the same: soon after the start, where little else would hit
 _START_S = 0.5  # how soon
 _ROUNDS_MEAN = 16.0  # that a process lives
 _PATIENCE_ROUNDS = 20  # that it lives longer for a place to come
@@ -62,22 +63,23 @@ _BETWEEN_S = 0.1  # within how much time after a version an instant lies; a roun
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fate:
     """How one process dies: `wait_s` after it has started or, with `rounds`, after the run has made so many more.
-    Unless it comes to a place before: then at that call of it."""
+    Unless it comes to a place before: then at that call of it. polite: it is asked to end, as a person would."""
 
     wait_s: float
     rounds: int | None = None
     place: Place | None = None
     call: int = 0
+    polite: bool = False
 
     def __str__(self) -> str:
+        asked = "asked to end " if self.polite else ""
         since = "its start" if self.rounds is None else f"{self.rounds} more rounds"
-        return f"{self.wait_s:.2f} s after {since}"
+        return f"{asked}{self.wait_s:.2f} s after {since}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """One run. settings: beside addresses and folders. client_processes: which share the clients. kills: deaths, in
-    all."""
+    """One run. settings: beside addresses and folders. client_processes: which share the clients. kills: in all."""
 
     seed: int
     number: int
@@ -138,9 +140,10 @@ def fate(plan: Plan, kind: str, name: str, life: int) -> Fate:
             return _at(rng, LAST[kind], ROUNDS)
         rare = begins and kind_of < _LAST + _RARE
         return _at(rng, begins if rare else DURING[kind], _PATIENCE_ROUNDS + _rounds(rng))
+    polite = bool(rng.random() < _POLITE)
     if rng.random() < _AT_START:
-        return Fate(wait_s=_between(rng, _START_S))
-    return Fate(rounds=_rounds(rng), wait_s=_between(rng, _BETWEEN_S))
+        return Fate(wait_s=_between(rng, _START_S), polite=polite)
+    return Fate(rounds=_rounds(rng), wait_s=_between(rng, _BETWEEN_S), polite=polite)
 
 
 def _at(rng: Generator, places: list[Place], rounds: int) -> Fate:

@@ -33,9 +33,9 @@ class FailureError(Exception):
 
 
 @dataclass(slots=True, kw_only=True)
-class Kill:
+class Death:
     """A process that died. version, at_s: when, since the run began. next_s: how long until the next version, None for
-    a run that was over."""
+    a run that was over. polite: it was only asked to end."""
 
     process: str
     life: int
@@ -43,6 +43,7 @@ class Kill:
     version: int
     at_s: float
     next_s: float | None = None
+    polite: bool = False
 
 
 @dataclass(slots=True, kw_only=True)
@@ -52,7 +53,7 @@ class Played:
     folder: Path
     said: Said
     outcome: dict[str, Any]
-    kills: list[Kill]
+    deaths: list[Death]
 
 
 @dataclass(slots=True)
@@ -73,12 +74,16 @@ class _Actor:
 
 @dataclass(slots=True)
 class _Table:
-    kills: list[Kill] = field(default_factory=list)
+    deaths: list[Death] = field(default_factory=list)
+
+    @property
+    def kills(self) -> int:
+        return sum(not death.polite for death in self.deaths)
 
     def made(self, version: int, at_s: float) -> None:
-        for kill in self.kills:
-            if kill.next_s is None and kill.version < version:
-                kill.next_s = at_s - kill.at_s
+        for death in self.deaths:
+            if death.next_s is None and death.version < version:
+                death.next_s = at_s - death.at_s
 
 
 class Play:
@@ -118,13 +123,13 @@ class Play:
                 self._turn()
             self._see_off()
         return Played(
-            folder=self._folder, said=tap.said, outcome=self._outcome(server), kills=self._table.kills
+            folder=self._folder, said=tap.said, outcome=self._outcome(server), deaths=self._table.deaths
         )
 
     @property
-    def kills(self) -> list[Kill]:
+    def deaths(self) -> list[Death]:
         """Those that have happened."""
-        return self._table.kills
+        return self._table.deaths
 
     def logs(self) -> str:
         """The ends of what the processes wrote."""
@@ -191,7 +196,7 @@ class Play:
         actor.from_version = self._version
         doomed = sum(one.fate is not None for one in self._actors)
         actor.fate = None
-        if len(self._table.kills) + doomed < self._plan.kills:
+        if self._table.kills + doomed < self._plan.kills:
             actor.fate = self._fates(self._plan, actor.kind, actor.name, actor.life)
         due = actor.fate
         actor.due_s = now_s() + due.wait_s if due is not None and due.rounds is None else None
@@ -218,7 +223,9 @@ class Play:
                 self._ended(actor)
             elif actor.due_s is not None and at_s >= actor.due_s and not actor.killed:
                 assert actor.process is not None
-                actor.process.kill()
+                assert actor.fate is not None
+                end = actor.process.terminate if actor.fate.polite else actor.process.kill
+                end()
                 actor.killed, actor.due_s = True, None
         if at_s - self._moved_s >= STUCK_S:
             raise FailureError(f"nothing has moved for {STUCK_S:g} s at version {self._version}")
@@ -240,16 +247,17 @@ class Play:
         code = actor.process.exitcode
         actor.process.close()
         actor.process = None
-        if code == -signal.SIGKILL:
+        if code == -signal.SIGKILL or self._was_asked_to(actor, code):
             assert actor.fate is not None
             how = str(actor.fate) if actor.killed else f"{actor.fate.place}, call {actor.fate.call}"
-            self._table.kills.append(
-                Kill(
+            self._table.deaths.append(
+                Death(
                     process=actor.name,
                     life=actor.life,
                     how=how,
                     version=self._version,
                     at_s=now_s() - self._started_s,
+                    polite=code != -signal.SIGKILL,
                 )
             )
             actor.fate = None
@@ -258,6 +266,14 @@ class Play:
             raise FailureError(f"{actor.name} ended by itself with code {code}")
         else:
             actor.fate = None
+
+    def _was_asked_to(self, actor: _Actor, code: int | None) -> bool:
+        """Whether a process has ended because it was asked to. A run may have ended meanwhile."""
+        if not (actor.killed and actor.fate is not None and actor.fate.polite):
+            return False
+        if code == -signal.SIGTERM:  # it had not begun yet
+            return True
+        return code == 0 and (actor.kind != "server" or self._outcome(actor)["reason"] == "shutdown")
 
     # --- after ---
 

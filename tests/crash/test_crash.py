@@ -35,7 +35,7 @@ def test_nothing_acknowledged_is_lost_or_counted_twice_and_every_version_is_that
         TOLD.extend(table(one))
     failures = [one.failure for one in made if one.failure is not None]
     assert not failures, "\n".join(failures)
-    assert sum(len(one.kills) for one in made) == KILLS
+    assert sum(one.kills for one in made) == KILLS
 
 
 def test_every_place_where_a_process_may_die_is_there() -> None:
@@ -142,7 +142,7 @@ def test_what_is_lost_doubled_or_changed_is_found(
 def test_the_books_of_a_run_that_nobody_disturbed_are_right(undisturbed: Played) -> None:
     found = Books(undisturbed).check()
     assert found.recomputed == found.accepted >= 3 * ROUNDS
-    assert undisturbed.kills == []
+    assert undisturbed.deaths == []
 
 
 @pytest.mark.network

@@ -12,6 +12,7 @@ VECTORS = Path(__file__).parents[2] / "proto" / "vectors"
 NAMES = (
     "hello_holding", "welcome_plans", "task_run", "update_evaluation", "ack_duplicate_rejected", "heartbeat_task",
     "bye_reason", "stop", "error_task", "welcome_labels", "update_gradient", "ack_accepted",
+    "chunk", "credit_again", "task_announced", "update_announced",
 )  # fmt: skip
 """A list of its own, so that a new vector does not change what the files of the corpus mean."""
 

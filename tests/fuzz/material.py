@@ -8,6 +8,7 @@ import zmq
 from support.played import PlayedServer
 from unstale.coordinator.settings import SelectorSettings, TriggerSettings
 from unstale_proto import limits
+from unstale_proto.messages import Task
 
 Frames = tuple[bytes, ...]
 
@@ -61,6 +62,7 @@ PAYLOADS: tuple[Frames, ...] = (
     (ONES[:4],) * (limits.FRAMES_MAX + 2),
     (bytes(limits.FRAME_BYTES_MAX), ONES),
 )
+UPDATES = tuple(payload[0] for payload in PAYLOADS if [len(frame) for frame in payload] == [len(ONES)])
 
 
 def configure(server: PlayedServer, kind: int) -> None:
@@ -72,12 +74,29 @@ def configure(server: PlayedServer, kind: int) -> None:
     if kind & 2:
         exchange._may_speak = lambda key, client_id: key == str(client_id)
     if kind & 4:
-        exchange._ingest._norm_max = NORM_MAX
+        exchange._intake._stage.__self__._norm_max = NORM_MAX
 
 
 def key_of(route: bytes) -> str:
     """The key that a connection proved to have: of the client whose number it ends with."""
     return route[-1:].decode()
+
+
+def update_fields(task: Task | None) -> dict[str, Any]:
+    """A well-made update of a task, or of one that nobody was given."""
+    return {
+        "protocol": 1,
+        "type": "update",
+        "task_id": 1 if task is None else task.task_id,
+        "base_version": 0 if task is None else task.version,
+        "kind": "gradient",
+        "num_examples": 8,
+        "steps": 1,
+        "loss": 1.0,
+        "learning_rate": 0.5,
+        "signature": "0" * 64,
+        "payload_bytes": 8,
+    }
 
 
 class PlayedFrame:

@@ -13,8 +13,18 @@ import numpy as np
 
 from fuzz import headers
 from fuzz.choices import Choices
+from fuzz.chunks import BOUNDS, Transfers
 from fuzz.journal import PlayedJournal
-from fuzz.material import PAUSES_S, PAYLOADS, SESSIONS, SETUPS, Frames, PlayedSocket, configure, key_of
+from fuzz.material import (
+    PAUSES_S,
+    PAYLOADS,
+    SESSIONS,
+    SETUPS,
+    PlayedSocket,
+    configure,
+    key_of,
+    update_fields,
+)
 from support.played import PlayedServer
 from unstale.coordinator import actions, events, hopeless, invariants
 from unstale.coordinator.machine import Coordinator
@@ -25,7 +35,7 @@ from unstale.server.commands import ApplyCommand, CheckpointCommand, Saved
 from unstale.server.exchange import StopNow
 from unstale.server.wire import Delivery
 from unstale_proto.errors import Reason
-from unstale_proto.messages import Ack, Error, Stop, Task, Welcome
+from unstale_proto.messages import Ack, Chunk, Credit, Error, Stop, Task, Welcome
 
 Note = Callable[[Hashable], None]
 
@@ -42,7 +52,13 @@ class Play:
         self.note = note
         first, kind = choices.number(256), choices.number(256)
         self.starts_joined = first >= 64
-        self.server = PlayedServer(**SETUPS[first % len(SETUPS)])
+        self.transfers = Transfers(self)
+        self.in_chunks = bool(kind & 16)
+        self.server = PlayedServer(
+            **SETUPS[first % len(SETUPS)],
+            transfers=BOUNDS if self.in_chunks else None,
+            parts=self.transfers.parts,  # type: ignore[arg-type]  (they keep to the interface)
+        )
         self.exchange = self.server.exchange
         self.coordinator = self.server.coordinator
         self.clients = self.coordinator.settings.clients
@@ -51,7 +67,10 @@ class Play:
         configure(self.server, kind // 2)
         self.given: dict[int, actions.SendTask] = {}
         self.accepted: set[int] = set()
+        self.answered: set[int] = set()  # tasks whose update has a verdict
+        self.disk_is_full = False
         self.events = self.events_checked = 0
+        self.signs_of_life = 0
         self.before: Hashable = None
         self.task_of: dict[bytes, Task] = {}  # that a connection has heard of last
         self.shut_out: set[bytes] = set()  # connections whose last word from the server was an error
@@ -63,6 +82,7 @@ class Play:
         self.steps = (
             self.say_update, self.say_hello, self.say_heartbeat, self.compute, self.pass_time, self.say_error,
             self.say_changed, self.say_bytes, self.say_bye, self.trouble, self.stop,
+            self.transfers.say_announcement, self.transfers.say_chunk, self.transfers.say_credit,
         )  # fmt: skip
 
     @property
@@ -103,6 +123,7 @@ class Play:
         phase = self.coordinator.phase
         following = self._handle(event)
         self.events += 1
+        self.signs_of_life += isinstance(event, events.HeartbeatReceived)
         self.note((phase, self.before, type(event).__name__))
         self.before = type(event).__name__
         self.note(self.before)
@@ -133,6 +154,8 @@ class Play:
         if delivery is Delivery.SENT:
             message = self.server.wire.sent[route][-1][0]
             self.note(("said", message.type))
+            if isinstance(message, Chunk):
+                self.transfers.sent(message, frames, self.given[message.task_id].version)
             if isinstance(message, Task | Ack) and self.journal is not None:
                 self.journal.check_said(message)
         return delivery
@@ -142,11 +165,10 @@ class Play:
     def take_in(self, route: bytes, *frames: bytes) -> None:
         """A message of these frames, and unless the turn goes on all that follows from it but time."""
         self.hear()
-        observed_before, events_before = len(self.server.observed), self.events
+        observed_before, changes_before = len(self.server.observed), self.events - self.signs_of_life
         sessions_before = self.sessions()
-        received = sockets.receive_routed(
-            PlayedSocket(route, *frames), payload_bytes_max=self.exchange.payload_bytes_max
-        )
+        socket: Any = PlayedSocket(route, *frames)
+        received = sockets.receive_routed(socket, payload_bytes_max=self.exchange.payload_bytes_max)
         assert received is not None
         _, header, payload = received
         kept_bytes = sum(len(frame) for frame in payload[:-1])
@@ -161,16 +183,19 @@ class Play:
         if refused:
             self.note(("refused", *refused))
             self.note(refused[0])
-            assert self.events == events_before, f"refused for {refused}, and it changed something"
+            assert self.events - self.signs_of_life == changes_before, (
+                f"refused for {refused}, and it changed something"
+            )
             if route not in self.server.wire.gone and route not in self.server.wire.full:
                 assert self.sessions() == sessions_before
                 self.check_answered(header, refused, heard.get(route, []))
         self.settle()
 
     def check_answered(self, header: bytes, refused: list[str], heard: list[Any]) -> None:
-        """A refusal is answered with its reason, but for errors and for what comes too fast."""
+        """A refusal is answered with its reason, but for errors, for what comes too fast, and for what was damaged on
+        its way and is asked for again."""
         answers = [message.reason for message in heard if isinstance(message, Error)]
-        unanswered = refused == [Reason.RATE_LIMITED] or b"error" in header
+        unanswered = refused[0] in (Reason.RATE_LIMITED, Reason.WRONG_CHECKSUM) or b"error" in header
         assert answers == refused or (unanswered and not answers), (refused, heard)
 
     def settle(self, seconds: float = 0.0) -> None:
@@ -182,6 +207,7 @@ class Play:
             self.server.pass_time(seconds)
         self.hear()
         assert not self.exchange._out.held
+        self.transfers.check()
         if self.events != self.events_checked:
             self.events_checked = self.events
             invariants.check(self.coordinator)
@@ -209,6 +235,11 @@ class Play:
                 if isinstance(message, Task):
                     assert message.task_id in self.given
                     self.task_of[route] = message
+                    self.answered.discard(message.task_id)  # of an update that came before its task
+                elif isinstance(message, Ack):
+                    self.answered.add(message.task_id)
+                elif isinstance(message, Credit):
+                    self.transfers.credit_of[route] = message
                 elif isinstance(message, Error):
                     self.shut_out.add(route)
                 elif isinstance(message, Welcome):
@@ -224,7 +255,7 @@ class Play:
     def route(self) -> bytes:
         return b"%d" % self.choices.number(ROUTES)
 
-    def say(self, route: bytes, type_: str, frames: Frames = (), **fields: Any) -> None:
+    def say(self, route: bytes, type_: str, frames: Sequence[bytes] = (), **fields: Any) -> None:
         self.take_in(route, msgpack.packb({"protocol": 1, "type": type_, **fields}), *frames)
 
     def say_hello_on(self, route: bytes, client_id: int) -> None:
@@ -328,8 +359,8 @@ class Play:
 
     def trouble(self) -> None:
         """Nothing can be sent to a connection any more, or now it can; the disk is full, or no longer."""
-        if self.journal is not None and self.choices.number(2):
-            self.journal.is_full = not self.journal.is_full
+        if self.choices.number(4) == 3:
+            self.fill_disk(not self.disk_is_full)
             return
         route, wire = self.route(), self.server.wire
         wire.gone.discard(route)
@@ -338,26 +369,15 @@ class Play:
         if kind:
             (wire.gone if kind == 1 else wire.full).add(route)
 
+    def fill_disk(self, is_full: bool) -> None:
+        self.disk_is_full = is_full
+        self.transfers.parts.be_full(is_full)
+        if self.journal is not None:
+            self.journal.is_full = is_full
+
     def stop(self) -> None:
         """The operator has had enough: once in a while, or runs would be short."""
         if self.choices.number(8) == 7:
             self.was_stopped = True
             self.exchange.open(StopNow())
             self.settle()
-
-
-def update_fields(task: Task | None) -> dict[str, Any]:
-    """A well-made update of a task, or of one that nobody was given."""
-    return {
-        "protocol": 1,
-        "type": "update",
-        "task_id": 1 if task is None else task.task_id,
-        "base_version": 0 if task is None else task.version,
-        "kind": "gradient",
-        "num_examples": 8,
-        "steps": 1,
-        "loss": 1.0,
-        "learning_rate": 0.5,
-        "signature": "0" * 64,
-        "payload_bytes": 8,
-    }

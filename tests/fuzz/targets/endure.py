@@ -5,13 +5,17 @@ from typing_extensions import override
 from fuzz import headers
 from fuzz.choices import Choices
 from fuzz.extents import extents
-from fuzz.material import ONES
-from fuzz.play import Note, Play, update_fields
+from fuzz.material import ONES, update_fields
+from fuzz.play import Note, Play
 from unstale.server.guard import ROUTES_KEPT
+from unstale_proto.messages import Task
+from unstale_proto.transfer import checksum
 
 CROWD = 80  # messages of one kind, each a little different: a table that keeps them shows
 EXTENT_MAX = 48  # entries of anything that the exchange keeps: over every constant one, well under a crowd
-TURNS_MAX = 90  # to the end of a run of three rounds in which everybody does as he should, after a quarantine
+TURNS_MAX = (
+    200  # to the end of a run of three rounds in which everybody does as he should, after a quarantine
+)
 TURN_S = 2.0
 RETRY_S = 5.0  # of the played server
 
@@ -26,6 +30,7 @@ class LongPlay(Play):
     def __init__(self, choices: Choices, note: Note) -> None:
         super().__init__(choices, note)
         self.steps = (*self.steps, self.crowd)
+        self.has_model_of: set[int] = set()
 
     @override
     def play_steps(self) -> None:
@@ -72,8 +77,7 @@ class LongPlay(Play):
         """Every client does as it should, over a network that works: the run comes to its end."""
         self.server.wire.gone.clear()
         self.server.wire.full.clear()
-        if self.journal is not None:
-            self.journal.is_full = False
+        self.fill_disk(False)
         self.shut_out.update(b"good %d" % client_id for client_id in range(self.clients))
         for _ in range(TURNS_MAX):
             for client_id in range(self.clients):
@@ -86,13 +90,34 @@ class LongPlay(Play):
         raise AssertionError(f"the run does not end, at version {self.coordinator.version}")
 
     def take_turn(self, route: bytes, client_id: int) -> None:
-        """Say hello where that is asked for, else answer the task, else show a sign of life."""
-        task = self.task_of.pop(route, None)
+        """Say what is next: hello where that is asked for, what the task needs, else a sign of life."""
+        task = self.task_of.get(route)
         if route in self.shut_out:
             self.shut_out.discard(route)
             self.say(route, "hello", client_id=client_id, session=f"f{client_id:031x}")
-        elif task is not None:
-            self.take_in(route, headers.packed(update_fields(task)), ONES)
-        else:
+        elif task is None or task.task_id in self.answered:
             self.beats += 1
             self.say(route, "heartbeat", number=self.beats, version=0)
+        elif task.checksum is not None and task.task_id not in self.has_model_of:
+            self.ask_for_model(route, task)
+        elif self.in_chunks:
+            self.go_on_with_update(route, task)
+        else:
+            self.take_in(route, headers.packed(update_fields(task)), ONES)
+
+    def ask_for_model(self, route: bytes, task: Task) -> None:
+        """Until it is there; and say that it is."""
+        have = self.transfers.model_bytes_of.get(task.task_id, 0)
+        if have == len(ONES):
+            self.has_model_of.add(task.task_id)
+        self.transfers.ask(route, task.task_id, have, len(ONES), again=have < len(ONES))
+
+    def go_on_with_update(self, route: bytes, task: Task) -> None:
+        """As far as there is credit; without any it is announced, perhaps again."""
+        credit = self.transfers.credit_of.pop(route, None)
+        if credit is None or credit.task_id != task.task_id or credit.have == credit.until:
+            fields = {**update_fields(task), "checksum": checksum([memoryview(ONES)])}
+            self.take_in(route, headers.packed(fields))
+        else:
+            piece = ONES[credit.have : credit.until]
+            self.say(route, "chunk", [piece], task_id=task.task_id, offset=credit.have)
