@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test swarm check bench clean
+.PHONY: help demo test swarm crash fuzz replay check bench clean
 
 help:  ## List the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 12
@@ -19,11 +19,20 @@ test: $(VENV)/.installed-test  ## Run the tests
 swarm: $(VENV)/.installed-test  ## Play seeded runs: SEEDS=10000, or SEED=17 with its transcript
 	PYTHONPATH=tests $(BIN)/python -m swarm $(if $(SEED),--seed $(SEED) --verbose,--seeds $(or $(SEEDS),1000))
 
+crash: $(VENV)/.installed-test  ## Kill processes of real runs: KILLS=200 SEED=5, or one run of a seed, SEED=5 RUN=3
+	PYTHONPATH=tests $(BIN)/python -m crash --seed $(or $(SEED),0) $(if $(RUN),--run $(RUN),--kills $(or $(KILLS),200))
+
+fuzz: $(VENV)/.installed-fuzz  ## Look for input that breaks codec or server: SECONDS=60, or RUNS=100000 a target
+	PYTHONPATH=tests $(BIN)/python -m fuzz $(if $(RUNS),--runs $(RUNS),--seconds $(or $(SECONDS),60))
+
 check: $(VENV)/.installed-dev  ## Everything that must hold: ruff, import-linter, mypy --strict, tests
 	PATH="$(abspath $(BIN)):$$PATH" scripts/check
 
 bench: $(VENV)/.installed-bench  ## Run the benchmarks; figures go to benchmarks/results/
 	$(BIN)/python -m benchmarks
+
+replay: $(VENV)/.installed-bench  ## Record runs of 500 rounds and compute them again
+	$(BIN)/python -m benchmarks.replay
 
 clean:  ## Remove the virtual environment
 	rm -rf $(VENV)

@@ -20,6 +20,7 @@ MARKDOWN = {
     "simulation": "Simulator against a bare loop",
     "simulation_scale": "A hundred thousand simulated clients",
     "aggregation": "Aggregation against one read of the matrix",
+    "replay": "Recorded runs, computed again",
 }
 TEXT = {"coordinator_events": "Coordinator events a second"}
 TITLES = MARKDOWN | TEXT

@@ -46,6 +46,7 @@ def settings_of(loop: str, **changes: Any) -> Settings:
         "seed": 3,
         "model": {"name": "logreg"},
         "server": {"address": "tcp://127.0.0.1:0", "http_address": None, "linger_s": 5.0},
+        "run": {"durability": "off"},
     }
     return Settings(**{**given, **changes})
 
@@ -114,9 +115,9 @@ class ScriptedClient:
     def hear_until(self, done: Any) -> None:
         while not done():
             assert self.socket.poll(PATIENCE_MS), f"client {self.session.client_id} hears nothing"
-            received = sockets.receive(self.socket, routed=False)
+            received = sockets.receive(self.socket)
             assert received is not None
-            _, header, frames = received
+            header, frames = received
             message = codec.decode(header)
             if isinstance(message, Heartbeat):
                 self.answers += 1

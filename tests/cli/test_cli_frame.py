@@ -55,7 +55,7 @@ def other_value(name: str) -> tuple[str, Any]:
         return "{alpha: 0.5}", {"alpha": 0.5}
     if key.kind is str:
         return "other", "other"
-    if name == "injector.in_flight_bytes_max":
+    if name in ("run.payload_bytes_max", "injector.in_flight_bytes_max"):
         return "1048577", 1048577
     if key.kind is int:
         return "13", 13
@@ -75,7 +75,7 @@ def test_every_key_can_be_set_by_its_option_and_by_set(name: str, capsys: pytest
 
 def test_a_key_that_is_true_or_false_is_a_flag(capsys: pytest.CaptureFixture[str]) -> None:
     assert [name for name, key in KEYS.items() if key.kind is bool] == [
-        "data.download", "server.insecure", "injector.tcp", "injector.insecure",
+        "data.download", "run.keep_updates", "server.insecure", "client.insecure", "injector.tcp", "injector.insecure",
     ]  # fmt: skip
     for flag in ("--insecure", "--server.insecure"):
         assert shown(capsys, flag)["server.insecure"] is True
@@ -116,7 +116,7 @@ def test_the_help_names_key_variable_default_and_range_of_every_option(
 @pytest.mark.parametrize(
     ("command", "sections"),
     [
-        ("server", {"server"}),
+        ("server", {"server", "run"}),
         ("client", {"client"}),
         ("simulate", {"simulation"}),
         ("demo", set[str]()),
@@ -131,7 +131,7 @@ def test_a_command_shows_the_options_that_concern_it(
     monkeypatch.setenv("COLUMNS", "1000")
     assert main.run([command, "--help"]) == 0
     text = capsys.readouterr().out
-    processes = {"server", "client", "simulation"}
+    processes = {"run", "server", "client", "simulation"}
     for key in KEYS.values():
         if key.section in processes:
             assert (key.variable in text) == (key.section in sections)

@@ -77,6 +77,7 @@ def test_the_next_process_finds_an_update_to_the_byte(tmp_path: Path, numbers: i
     stored = opened(tmp_path, durable=durable).put(0, update, {})
     assert said(stored) == said(update)
     assert names(tmp_path) == ["0-7.update"]
+    assert (tmp_path / "0-7.update").stat().st_mode & 0o777 == 0o600
     (found,) = opened(tmp_path).load()[0]
     assert said(found) == said(update)
     assert [len(frame) for frame in found.parcel] == [len(frame) for frame in update.parcel]
@@ -359,8 +360,13 @@ def test_of_a_run_that_is_over_nothing_stays(tmp_path: Path) -> None:
     outbox.put(1, made(3, run_id=OTHER_RUN), {})
     outbox.clear(0, RUN)
     assert names(tmp_path) == ["1-2.update", "1-3.update", "1.state"]
-    outbox.clear(1, RUN)
-    assert names(tmp_path) == ["1-3.update"]
+    outbox.clear(1, OTHER_RUN)
+    assert names(tmp_path) == ["1-2.update", "1.state"]
+    outbox.close()
+    after = opened(tmp_path, 1)  # which hears that the run is over before it has begun anything
+    after.load()
+    after.clear(1, RUN)
+    assert names(tmp_path) == []
 
 
 # ------------------------------------------------------------------------------------------------------ two processes

@@ -4,7 +4,7 @@ import pytest
 
 from support.wire import RUN, welcome
 from unstale.client.instructions import Made, Retire, Send, Settle, Train, Warn
-from unstale.client.session import GREETING_S, QUARANTINE_S, ClientSession, State
+from unstale.client.session import GREETING_S, ClientSession, State
 from unstale_proto import limits
 from unstale_proto.errors import Reason
 from unstale_proto.messages import Ack, Error, Heartbeat, Hello, Task, Update
@@ -169,16 +169,15 @@ def test_a_client_in_quarantine_waits_keeps_its_work_and_knocks_again() -> None:
     session.received(task(1), MODEL, 1.0)
     (warning,) = session.received(error(Reason.QUARANTINED), [], 1.5)
     assert isinstance(warning, Warn)
-    assert session.tick(1.5 + GREETING_S) == []
     one = made(1)
     assert session.trained(RUN, one.update, one.parcel) == []
-    at_s = 1.5 + QUARANTINE_S
+    at_s = 1.5 + GREETING_S
     assert session.due_s == at_s
     hello = Send(message=Hello(client_id=7, session=TOKEN, holding=(1,)))
     assert session.tick(at_s) == [hello]
     assert session.received(error(Reason.QUARANTINED), [], at_s) == []  # still; nothing new
-    assert session.tick(at_s + QUARANTINE_S) == [hello]
-    assert session.received(welcome(), [], at_s + QUARANTINE_S) == sent(one)
+    assert session.tick(at_s + GREETING_S) == [hello]
+    assert session.received(welcome(), [], at_s + GREETING_S) == sent(one)
     assert [type(one) for one in session.received(error(Reason.QUARANTINED), [], 99.0)] == [Warn]
 
 

@@ -76,6 +76,13 @@ OTHER = {
     "trigger.wait_s": 2.5,
     "selector.name": "random",
     "selector.size": 4,
+    "run.directory": "/data/run",
+    "run.durability": "full",
+    "run.checkpoint_every": 7,
+    "run.payload_bytes_max": 1_000_000,
+    "run.rows_memory_bytes_max": 0,
+    "run.keep_updates": True,
+    "run.free_bytes_min": 0,
     "scenario.name": "lte",
     "scenario.time_scale": 0.1,
     "server.address": "tcp://127.0.0.1:6000",
@@ -88,18 +95,25 @@ OTHER = {
     "server.quarantine_after": None,
     "server.quarantine_s": 5.0,
     "server.norm_max": 12.5,
+    "server.keys": "/data/keys",
     "server.insecure": True,
     "client.server": "tcp://10.0.0.1:6000",
     "client.first": 10,
     "client.count": 5,
     "client.patience_s": 30.0,
     "client.data_path": "/data/digits.npz",
+    "client.directory": "/data/client",
+    "client.durability": "off",
+    "client.key": "/data/phone.key_secret",
+    "client.server_key": "/data/injector.key",
+    "client.insecure": True,
     "injector.address": "tcp://127.0.0.1:6002",
     "injector.upstream": "tcp://10.0.0.1:6000",
     "injector.http_address": "127.0.0.1:6003",
     "injector.in_flight_bytes_max": 10_000_000,
     "injector.patience_s": 3.0,
     "injector.tcp": True,
+    "injector.keys": "/data/keys",
     "injector.insecure": True,
     "simulation.backend": "loop",
     "simulation.processes": 2,
@@ -226,11 +240,11 @@ WRONG_FILES = {
     ),
     "injector: {address: 'tcp://0.0.0.0:5556'}": (
         "injector.address is 'tcp://0.0.0.0:5556', where other machines could connect in plain text, "
-        "expected a loopback address like 127.0.0.1, or injector.insecure true"
+        "expected injector.keys, a loopback address like tcp://127.0.0.1:5556, or injector.insecure true"
     ),
     "zzz: 1": (
         "FILE, line 1: unknown key 'zzz'; expected one of client, clients, data, device, evaluate_clients_every, "
-        "evaluate_every, injector, min_clients, model, partition, policy, rounds, save_model, scenario, seed, "
+        "evaluate_every, injector, min_clients, model, partition, policy, rounds, run, save_model, scenario, seed, "
         "selector, server, simulation, threads, training, trigger"
     ),
     "rounds: many": "FILE, line 1: rounds is 'many', expected a whole number from 1 to 1,000,000,000",
@@ -303,7 +317,7 @@ WRONG_FILES = {
     ),
     "server: {address: 'tcp://0.0.0.0:5555'}": (
         "server.address is 'tcp://0.0.0.0:5555', where other machines could connect in plain text, "
-        "expected a loopback address like tcp://127.0.0.1:5555, or server.insecure true"
+        "expected server.keys, a loopback address like tcp://127.0.0.1:5555, or server.insecure true"
     ),
     "training: {name: gradient, momentum: 0.9}": (
         "training.momentum is 0.9, expected none with training.name gradient, only with sgd"

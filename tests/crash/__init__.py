@@ -7,7 +7,7 @@ same arrivals computed once more without any crash.
 
 A process dies at a random instant, or exactly at a place in the code (`places`): between the row and the commit,
 between the commit and the ack, half-way through a checkpoint. It is a process of its own, forked from one that has
-imported PyTorch and done nothing else (`multiprocessing`'s fork server), because a test cannot wait 3 s for every start.
+imported PyTorch and done nothing else (`multiprocessing`'s fork server): a test cannot wait 3 s for every start.
 
-The seed decides the plan and not the timing, so playing it again need not fail again; a run that failed keeps its folder.
+The seed decides the plan and not the timing: a failure need not come again, so the folder of a run that failed stays.
 """

@@ -16,6 +16,9 @@ from crash.play import FailureError, Kill, Play
 
 KILLS_EACH = 10  # of a run
 
+TOLD: list[str] = []
+"""What the tests of this process have to tell at their end."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attempt:
@@ -45,7 +48,7 @@ def attempt(plan: Plan) -> Attempt:
 
 
 def attempts(seed: int, kills: int, *, processes: int) -> Iterator[Attempt]:
-    """Runs, in any order, until so many processes were killed."""
+    """Runs until so many processes were killed, or until some have failed."""
     done = number = 0
     with ProcessPoolExecutor(processes, mp_context=multiprocessing.get_context("spawn")) as pool:
         while done < kills:
@@ -53,15 +56,23 @@ def attempts(seed: int, kills: int, *, processes: int) -> Iterator[Attempt]:
             shares = [min(KILLS_EACH, left - at) for at in range(0, left, KILLS_EACH)]
             plans = [drawn(seed, number + place, share) for place, share in enumerate(shares)]
             number += len(plans)
+            failed = False
             for made in pool.map(attempt, plans):
                 done += len(made.kills)
+                failed = failed or made.failure is not None
                 yield made
+            if failed:
+                return
 
 
 def table(made: Attempt) -> Iterator[str]:
     """The lines of a run."""
     found = made.found
-    said = "FAILED" if found is None else f"{found.accepted} updates counted, {found.acks} acks heard, same digests"
+    said = (
+        "FAILED"
+        if found is None
+        else f"{found.accepted} updates counted, {found.acks} acks heard, same digests"
+    )
     yield f"{made.plan.name}: {said}"
     yield f"  {'killed':<12} {'life':>4} {'second':>7} {'version':>7} {'next round':>10}  how"
     for kill in made.kills:

@@ -1,8 +1,8 @@
 """What a run left behind, compared: what the server said, what it stored, and the same arrivals without any crash.
 
-The undisturbed run is computed here: a fresh coordinator handles the recorded events in their order, but for those that
-a restart made (`Resumed`), and a fresh learner applies the rounds that it closes. What is stored is read with SQLite and
-plain reads of files, not through the journal.
+The undisturbed run is computed here: a fresh coordinator handles the recorded events in their order, but for those
+that a restart made (`Resumed`), and a fresh learner applies the rounds that it closes. What is stored is read with
+SQLite and plain reads of files, not through the journal.
 
 Legend: K updates of a round; d parameters; D numbers of a row.
 """
@@ -20,12 +20,11 @@ from torch import Tensor
 
 from crash.plan import ROUNDS
 from crash.play import FailureError, Played
-from crash.tap import Said
 from unstale import flat, translate
 from unstale.config import load, parts
-from unstale.config.settings import Settings
 from unstale.config.workplace import Workplace, workplace
 from unstale.coordinator import actions, events
+from unstale.coordinator.admission import REMEMBERED_VERDICTS
 from unstale.coordinator.machine import Coordinator
 from unstale.journal import records
 from unstale.journal.rows import EventRow
@@ -33,7 +32,7 @@ from unstale.learner.learner import Learner
 from unstale.learner.updates import RoundUpdate, write
 
 _UPDATES = """
-SELECT client_id, task_id, base_version, outcome, reason, num_examples, batch_examples, loss, local_rate, handle,
+SELECT seq, client_id, task_id, base_version, outcome, reason, num_examples, batch_examples, loss, local_rate, handle,
   segment, offset, size_bytes, round, position, staleness FROM updates ORDER BY seq
 """
 
@@ -71,9 +70,7 @@ class Books:
         if (self._kept / "kept.db").exists():
             with _opened(self._kept / "kept.db") as aside:
                 self._events = {**{row[0]: row for row in aside.execute(_EVENTS)}, **self._events}
-                self._aside = {
-                    handle: tuple(rest) for handle, *rest in aside.execute("SELECT * FROM places")
-                }
+                self._aside = {handle: tuple(rest) for handle, *rest in aside.execute("SELECT * FROM places")}
         self._accepted = {row["handle"]: row for row in self._updates if row["handle"] is not None}
 
     def check(self) -> Found:
@@ -96,21 +93,37 @@ class Books:
         said = self._played.said
         _must(said.run_ids == {self._run_id}, f"it was said to be the runs {said.run_ids}")
         of_task = Counter(row["task_id"] for row in self._accepted.values())
-        first: dict[int, tuple[str, str | None]] = {
-            row["task_id"]: ("accepted" if row["reason"] is None else "rejected", row["reason"])
-            for row in self._updates
-        }
-        for ack in said.acks:
-            verdict = (ack.first_outcome, ack.reason)
-            _must(first.get(ack.task_id) == verdict, f"{ack} was said, and stored is {first.get(ack.task_id)}")
-            counted = of_task[ack.task_id]
-            _must(counted == (ack.first_outcome == "accepted"), f"{ack} was said, and counted {counted} times")
         _must(max(of_task.values(), default=0) <= 1, "an update was accepted twice")
+        verdicts = self._verdicts()
+        for ack in said.acks:
+            stored = verdicts.get(ack.task_id, [])
+            _must((ack.first_outcome, ack.reason) in stored, f"{ack} was said, and stored is {stored}")
+            if ack.first_outcome == "accepted":
+                _must(of_task[ack.task_id] == 1, f"{ack} was said, and the update does not count")
+        counted = Counter(ack.task_id for ack in said.acks if ack.outcome == "accepted")
+        _must(max(counted.values(), default=0) <= 1, "an update was told twice that it counts now")
+        given_to = Counter(task.task_id for task in said.tasks)
+        _must(max(given_to.values(), default=0) <= 1, "a task was given twice")
         for task in said.tasks:
             given = self._tasks.get(task.task_id)
             _must(given is not None, f"task {task.task_id} was given, and is not stored")
             assert given is not None
             _must(given[1:] == (task.number, task.version), f"task {task.task_id} was given as another")
+
+    def _verdicts(self) -> dict[int, list[tuple[str, str | None]]]:
+        """What each task's update was told. More than one thing only where the first was forgotten (`admission`)."""
+        told: dict[int, list[tuple[str, str | None]]] = {}
+        judged: dict[int, set[int]] = {}
+        for row in self._updates:
+            task_id, of_client = row["task_id"], judged.setdefault(row["client_id"], set())
+            if task_id in of_client:
+                newer = sum(other > task_id for other in of_client)
+                forgotten = newer >= REMEMBERED_VERDICTS and row["reason"] in _FORGOTTEN
+                _must(forgotten, f"the update of task {task_id} was judged a second time: {row}")
+            of_client.add(task_id)
+            outcome = "accepted" if row["reason"] is None else "rejected"
+            told.setdefault(task_id, []).append((outcome, row["reason"]))
+        return told
 
     def _is_conserved(self) -> None:
         aggregated = sum(row["round"] is not None for row in self._updates)
@@ -121,7 +134,9 @@ class Books:
         told = self._played.outcome
         _must(told["versions"] == ROUNDS, f"the run ended at version {told['versions']}")
         counted = told["updates"]["accepted"]
-        _must(counted == len(self._accepted), f"{counted} were accepted, and stored are {len(self._accepted)}")
+        _must(
+            counted == len(self._accepted), f"{counted} were accepted, and stored are {len(self._accepted)}"
+        )
 
     # --- the undisturbed run ---
 
@@ -137,7 +152,10 @@ class Books:
         making: tuple[actions.Contribution, ...] | None = None
         for event in self._arrivals():
             if event.kind == events.RoundApplied.__name__:
-                _must(making is not None, f"version {learner.version + 1} was made of a round that nobody closed")
+                _must(
+                    making is not None,
+                    f"version {learner.version + 1} was made of a round that nobody closed",
+                )
                 assert making is not None
                 self._apply(learner, making)
                 base_of[learner.version], rates[learner.version] = learner.model_d, learner.learning_rate
@@ -165,12 +183,19 @@ class Books:
     def _apply(self, learner: Learner, making: tuple[actions.Contribution, ...]) -> None:
         version = learner.version + 1
         members = sorted(
-            (row for row in self._accepted.values() if row["round"] == version), key=lambda row: row["position"]
+            (row for row in self._accepted.values() if row["round"] == version),
+            key=lambda row: row["position"],
         )
         closed = [(one.handle, one.task_id, one.base_version, one.staleness) for one in making]
-        stored = [tuple(row[name] for name in ("handle", "task_id", "base_version", "staleness")) for row in members]
+        stored = [
+            tuple(row[name] for name in ("handle", "task_id", "base_version", "staleness")) for row in members
+        ]
         _must(closed == stored, f"round {version} has {stored}, without crashes it has {closed}")
-        matrix_KD = torch.stack([self._row(row) for row in members])
+        matrix_KD = torch.empty(
+            len(members), learner.row_numbers
+        )  # of none, when nobody was left to wait for
+        for row_D, row in zip(matrix_KD, members, strict=True):
+            row_D.copy_(self._row(row))
         result = learner.apply_round(matrix_KD, [_told(row) for row in members])
         digest = self._digests[version]
         _must(
@@ -180,12 +205,16 @@ class Books:
 
     def _ends_the_same(self, coordinator: Coordinator, learner: Learner) -> None:
         told = self._played.outcome
-        _must(learner.version == coordinator.version == ROUNDS, f"without crashes it ends at {learner.version}")
-        _must(learner.sent.digest == told["model_digest"], "the last version is not the one without crashes")
         _must(
-            coordinator.updates_by_outcome == told["updates"],
-            f"the server counted {told['updates']}, without crashes {coordinator.updates_by_outcome}",
+            learner.version == coordinator.version == ROUNDS, f"without crashes it ends at {learner.version}"
         )
+        _must(learner.sent.digest == told["model_digest"], "the last version is not the one without crashes")
+        counted = coordinator.updates_by_outcome  # repeats change nothing, and are not stored
+        for outcome in ("accepted", "rejected"):
+            _must(
+                counted[outcome] == told["updates"][outcome],
+                f"the server counted {told['updates']}, without crashes {counted}",
+            )
         pending = [update.handle for update in coordinator.pending]
         stored = [handle for handle, row in self._accepted.items() if row["round"] is None]
         _must(pending == stored, f"{stored} wait at the end, without crashes {pending}")
@@ -198,7 +227,9 @@ class Books:
         place = workplace(self._settings)
         for row in self._accepted.values():
             version, rate = row["base_version"], row["local_rate"]
-            _must(rate == rates[version], f"{row} was computed at another learning rate than {rates[version]}")
+            _must(
+                rate == rates[version], f"{row} was computed at another learning rate than {rates[version]}"
+            )
             made_D = _made(place, row, self._tasks[row["task_id"]][1], base_of[version])
             _must(torch.equal(made_D, self._row(row)), f"{row} is not what its client makes of its task")
         return len(self._accepted)
@@ -209,12 +240,17 @@ class Books:
             name, offset, size_bytes = self._aside[row["handle"]]
             path = self._kept / name
         else:
-            path, offset, size_bytes = self._run / f"segments/{row['segment']:08d}.rows", row["offset"], row["size_bytes"]
+            path, offset, size_bytes = (
+                self._run / f"segments/{row['segment']:08d}.rows",
+                row["offset"],
+                row["size_bytes"],
+            )
         with path.open("rb") as opened:
             opened.seek(offset)
             return torch.frombuffer(bytearray(opened.read(size_bytes)), dtype=torch.float32)
 
 
+_FORGOTTEN = (actions.Reason.EXPIRED_TASK, actions.Reason.RUN_FINISHED)
 _EVENTS = "SELECT seq, at_s, kind, fields FROM events"
 
 

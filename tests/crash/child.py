@@ -4,13 +4,16 @@ import os
 import sqlite3
 import sys
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 from crash.places import Place, arm
 from unstale.cli.main import run
 from unstale.client import session
+from unstale.coordinator.actions import Acknowledge, Outcome
 from unstale.journal.journal import Journal
 from unstale.journal.segments import Segments
+from unstale.server.performer import Performer
 
 PRELOADED = [
     "unstale.server.service",
@@ -23,6 +26,7 @@ PRELOADED = [
 """What the process imports from which the others are forked."""
 
 GREETING_S = 0.5  # so that nobody waits for a hello that was dropped
+LEAVES_S = 0.01  # an ack that was said is gone after that
 SEGMENT_BYTES = 64 * 1024  # so that a run of some hundred small updates has several segments
 
 
@@ -30,14 +34,22 @@ def nothing() -> None:
     """Be a process that does nothing: when it has ended, the next ones start at once."""
 
 
-def main(arguments: list[str], log: Path, kept: Path, dies_at: tuple[Place, int] | None) -> None:
-    """Be a process until it ends or dies. log: takes what it writes. kept: where `put_aside` puts things."""
+def main(
+    arguments: list[str], log: Path, kept: Path, dies_at: tuple[Place, int] | None, *, hasty: bool = False
+) -> None:
+    """Be a process until it ends or dies.
+
+    log: takes what it writes. kept: where `put_aside` puts things. dies_at: a place, and at which call of it.
+    hasty: with a mistake made on purpose, which must be found.
+    """
     output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     for standard in (1, 2):
         os.dup2(output, standard)
     for name in [name for name in os.environ if name.startswith("UNSTALE_")]:
         del os.environ[name]
     _prepare(kept)
+    if hasty:
+        _speak_early()
     if dies_at is not None:
         arm(*dies_at)
     sys.exit(run(arguments))
@@ -50,10 +62,29 @@ def _prepare(kept: Path) -> None:
     let_go: Any = Journal._let_go
 
     def put_aside_and_let_go(journal: Journal) -> None:
-        put_aside(journal, kept)
+        if not journal.settings.keep_updates:
+            put_aside(journal, kept)
         let_go(journal)
 
     Journal._let_go = put_aside_and_let_go  # type: ignore[method-assign]
+
+
+def _speak_early() -> None:
+    """Say at once that an update counts, and store it afterwards."""
+    acknowledge = Performer._acknowledge
+
+    def at_once(performer: Performer, verdict: Acknowledge) -> None:
+        acknowledge(performer, verdict)
+        performer.held.pop()()
+        if verdict.outcome is Outcome.ACCEPTED:
+            Event().wait(LEAVES_S)
+            told()
+
+    Performer._acknowledge = at_once  # type: ignore[method-assign]
+
+
+def told() -> None:
+    """Nothing: a place to die at."""
 
 
 def put_aside(journal: Journal, kept: Path) -> None:

@@ -82,7 +82,6 @@ DURING: dict[str, list[Place]] = {
         *_around("unstale.server.exchange:Exchange._applied", 30),
         *_around("unstale.server.outgoing:Outgoing.tell", 90),
         *_around("unstale.server.outgoing:Outgoing.give", 90),
-        *_around("unstale.server.performer:Performer._tell_everyone_to_stop", 1),
     ],
     "inject": [
         *_around("unstale.injector.core:Core.take_in", 500),
@@ -100,6 +99,16 @@ DURING: dict[str, list[Place]] = {
     ],
 }
 """While a run goes on."""
+
+LAST: dict[str, list[Place]] = {
+    "server": [
+        *_around("unstale.server.performer:Performer._end", 1),
+        *_around("unstale.server.performer:Performer._tell_everyone_to_stop", 1),
+    ],
+    "inject": [],
+    "client": [*_around("unstale.client.outbox:Outbox.clear", 2)],
+}
+"""When a run ends."""
 
 
 def arm(place: Place, call: int) -> None:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 from zlib import crc32
 
-from crash.places import AGAIN, DURING, FIRST, Place
+from crash.places import AGAIN, DURING, FIRST, LAST, Place
 from unstale.seeds import Generator, Stream, stream
 
 T = TypeVar("T")
@@ -38,20 +38,31 @@ LOOPS: list[dict[str, Any]] = [
     {"trigger": {"name": "sync"}, "policy": {"name": "fedavg", "optimiser": {"name": "momentum"}}},
     {"trigger": {"name": "sync"}, "policy": {"name": "scaffold"}, "training": {"name": "scaffold"}},
     {"trigger": {"name": "k-async", "k": 3}, "policy": {"name": "moon"}, "training": {"name": "moon"}},
+    {"trigger": {"name": "deadline", "wait_s": 0.05}, "policy": {"name": "mifa"}},
+    {"trigger": {"name": "k-sync", "k": 2}, "policy": {"name": "fedvarp"}},
+    {
+        "trigger": {"name": "k-sync", "k": 2},
+        "policy": {"name": "fedar"},
+        "selector": {"name": "random", "size": 3},
+    },
+    {"trigger": {"name": "k-async", "k": 2}, "policy": {"name": "gsgm"}},
 ]
 """What keeps something in the server, in the clients, in both or in neither."""
 
 _AIMED = 0.6  # share of deaths that are to be at a place
-_AT_START = 0.2  # share of the others that are soon after the start, where little else would hit
+_RARE = 0.4  # share of those at a place where a process begins, or goes on, if there is one
+_LAST = 0.1  # at one where the run ends
+_AT_START = 0.2  # share of the other deaths that are soon after the start, where little else would hit
 _START_S = 0.5  # how soon
-_ROUNDS_MEAN = 16.0  # that a process lives, if no place is hit before
+_ROUNDS_MEAN = 16.0  # that a process lives
+_PATIENCE_ROUNDS = 20  # that it lives longer for a place to come
 _BETWEEN_S = 0.1  # within how much time after a version an instant lies; a round takes about as long
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fate:
-    """How one process dies: `wait_s` after it has started or, with `rounds`, after the run has made so many more, unless
-    it comes to a place before: at that call of it."""
+    """How one process dies: `wait_s` after it has started or, with `rounds`, after the run has made so many more.
+    Unless it comes to a place before: then at that call of it."""
 
     wait_s: float
     rounds: int | None = None
@@ -94,7 +105,7 @@ def drawn(seed: int, number: int, kills: int) -> Plan:
     """The plan of a run."""
     rng = _draws(seed, f"run {number}")
     durability = _one_of(rng, ["normal", "normal", "full"])
-    loop = LOOPS[number % len(LOOPS)]
+    loop = LOOPS[(number + seed) % len(LOOPS)]
     settings = {
         "seed": int(rng.integers(1000)),
         "clients": CLIENTS,
@@ -121,18 +132,21 @@ def fate(plan: Plan, kind: str, name: str, life: int) -> Fate:
     """How a process dies. kind: `server`, `inject` or `client`. life: how many of its name were there before."""
     rng = _draws(plan.seed, f"run {plan.number} {name} {life}")
     if rng.random() < _AIMED:
-        rare = (AGAIN if life else FIRST)[kind]
-        places = rare if rare and rng.random() < 0.4 else DURING[kind]
-        place = _one_of(rng, places)
-        return Fate(
-            rounds=_rounds(rng),
-            wait_s=_between(rng, _BETWEEN_S),
-            place=place,
-            call=int(rng.integers(1, place.calls_max + 1)),
-        )
+        kind_of = float(rng.random())
+        begins = (AGAIN if life else FIRST)[kind]
+        if kind_of < _LAST and LAST[kind]:
+            return _at(rng, LAST[kind], ROUNDS)
+        rare = begins and kind_of < _LAST + _RARE
+        return _at(rng, begins if rare else DURING[kind], _PATIENCE_ROUNDS + _rounds(rng))
     if rng.random() < _AT_START:
         return Fate(wait_s=_between(rng, _START_S))
     return Fate(rounds=_rounds(rng), wait_s=_between(rng, _BETWEEN_S))
+
+
+def _at(rng: Generator, places: list[Place], rounds: int) -> Fate:
+    place = _one_of(rng, places)
+    call = int(rng.integers(1, place.calls_max + 1))
+    return Fate(rounds=rounds, wait_s=_between(rng, _BETWEEN_S), place=place, call=call)
 
 
 def _rounds(rng: Generator) -> int:

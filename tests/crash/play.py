@@ -1,4 +1,4 @@
-"""One run, played: processes started, killed as planned and started again, until the server says that it is finished."""
+"""One run, played: processes started, killed as planned and started again, until the server says that it is over."""
 
 import json
 import multiprocessing
@@ -23,6 +23,9 @@ from unstale.net.mailbox import Mailbox
 STUCK_S = 60.0  # without a new version, though everybody is there: the run has failed
 GOODBYE_S = 10.0  # clients that have not heard of the end are told to go
 LINES_SHOWN = 12  # of each log, of a run that failed
+
+
+Fates = Callable[[Plan, str, str, int], Fate | None]
 
 
 class FailureError(Exception):
@@ -79,10 +82,16 @@ class _Table:
 
 
 class Play:
-    """One run in a folder of its own. Use `run`, once."""
+    """One run in a folder of its own. Use `run`, once.
 
-    def __init__(self, plan: Plan, folder: Path) -> None:
+    fates: how a process dies, given the plan, its kind, its name and how many of it were there before; None for not at
+    all. hasty: the server makes a mistake that must be found.
+    """
+
+    def __init__(self, plan: Plan, folder: Path, *, fates: Fates = fate, hasty: bool = False) -> None:
         self._plan = plan
+        self._fates = fates
+        self._hasty = hasty
         self._folder = folder
         self._table = _Table()
         self._version = 0
@@ -135,7 +144,10 @@ class Play:
     def _configure(self, server_port: int, tap_port: int, injector_port: int) -> Path:
         scenario, config = self._folder / "scenario.yaml", self._folder / "config.yaml"
         scenario.write_text(yaml.safe_dump(SCENARIO))
-        settings = {key: dict(value) if isinstance(value, dict) else value for key, value in self._plan.settings.items()}
+        settings = {
+            key: dict(value) if isinstance(value, dict) else value
+            for key, value in self._plan.settings.items()
+        }
         address = "tcp://127.0.0.1:{}".format
         settings["server"] = {
             "address": address(server_port),
@@ -180,13 +192,14 @@ class Play:
         doomed = sum(one.fate is not None for one in self._actors)
         actor.fate = None
         if len(self._table.kills) + doomed < self._plan.kills:
-            actor.fate = fate(self._plan, actor.kind, actor.name, actor.life)
+            actor.fate = self._fates(self._plan, actor.kind, actor.name, actor.life)
         due = actor.fate
         actor.due_s = now_s() + due.wait_s if due is not None and due.rounds is None else None
         dies_at = None if due is None or due.place is None else (due.place, due.call)
         actor.process = self._context.Process(
             target=child.main,
             args=(actor.arguments, actor.log, self._folder / "kept", dies_at),
+            kwargs={"hasty": self._hasty},
             name=actor.name,
         )
         actor.process.start()
@@ -278,5 +291,3 @@ class Play:
         if outcome["event"] != "finished":
             raise FailureError(f"the server has ended, and the last it said is {outcome}")
         return outcome
-
-

@@ -9,20 +9,18 @@ import subprocess
 import sys
 import zlib
 from collections.abc import Callable, Hashable
+from contextlib import redirect_stderr
 from functools import lru_cache
 from importlib.util import find_spec
+from io import StringIO
 
 from fuzz.keep import CORPUS, FOUND, TARGETS, keep, target_named
 
-NOT_INSTRUMENTED = ("unstale.coordinator.invariants",)
-INSTRUMENTED = (
-    "unstale_proto",
-    "unstale.server",
-    "unstale.coordinator",
-    "unstale.translate",
-    "unstale.learner",
-    "unstale.journal",
-)
+INSTRUMENTED = ("unstale", "unstale_proto")
+NOT_INSTRUMENTED = (
+    "unstale.coordinator.invariants", "unstale.cli", "unstale.client", "unstale.config", "unstale.injector",
+    "unstale.policies", "unstale.simulator", "unstale.toxics", "unstale.training",
+)  # fmt: skip
 LENGTHS_MAX = {"header": 1024, "receive": 64, "endure": 64}  # bytes: a step of a run takes about four
 MEMORY_MB_MAX = 2048  # of the process, of which PyTorch takes 600
 SECONDS_MAX = 10  # of one input, which takes less than a tenth
@@ -45,6 +43,9 @@ def main(arguments: list[str]) -> int:
         for target in TARGETS:
             say(f"{target}: {keep(target)} files kept")
         return 0
+    if find_spec("atheris") is None:
+        say(MISSING)
+        return 0
     seconds = max(1, told.seconds // len(TARGETS))
     bound = f"-max_total_time={seconds}" if told.runs is None else f"-runs={told.runs}"
     return max(start(target, bound) for target in TARGETS)
@@ -52,14 +53,12 @@ def main(arguments: list[str]) -> int:
 
 def start(target: str, *options: str) -> int:
     """Fuzz in a process of its own, which ends with the fuzzing. Its exit status."""
-    if find_spec("atheris") is None:
-        say(MISSING)
-        return 0
     found = FOUND / target
     found.mkdir(parents=True, exist_ok=True)
     say(f"fuzzing {target}")
-    command = [sys.executable, "-m", "fuzz", target, *options, f"-artifact_prefix={FOUND}/{target}-"]
-    return subprocess.run([*command, str(found), str(CORPUS / target)], check=False).returncode
+    quietly = ["-verbosity=0", "-print_final_stats=1", f"-artifact_prefix={FOUND}/{target}-"]
+    command = [sys.executable, "-m", "fuzz", target, *options, *quietly, str(found), str(CORPUS / target)]
+    return subprocess.run(command, check=False).returncode
 
 
 def fuzz(target: str, options: list[str]) -> int:
@@ -69,7 +68,10 @@ def fuzz(target: str, options: list[str]) -> int:
     except ImportError:
         say(MISSING)
         return 2
-    with atheris.instrument_imports(include=list(INSTRUMENTED), exclude=list(NOT_INSTRUMENTED)):
+    with (
+        redirect_stderr(StringIO()),  # a line for each module
+        atheris.instrument_imports(include=list(INSTRUMENTED), exclude=list(NOT_INSTRUMENTED)),
+    ):
         run = target_named(target)
     logging.disable()
     note = marker([atheris.instrument_func(eval("lambda: None")) for _ in range(FACTS_MAX)])

@@ -28,7 +28,7 @@ class PlayedJournal:
         self.seq += 1
         self.batch.events.append(records.to_row(self.seq, event, silent))
 
-    def append(self, row: memoryview) -> Place:
+    def append(self, row: memoryview, handle: int) -> Place:
         return Place(segment=1, offset=0, size_bytes=len(row), checksum=0)
 
     def has_room(self, size_bytes: int) -> bool:
@@ -69,9 +69,16 @@ class PlayedJournal:
         assert all((update.place is None) == (update.outcome != "accepted") for update in self.updates)
 
 
+PASSING = {
+    "now_s",
+    "duplicates",
+    "rejected",
+}  # what says nothing new to the coordinator is counted, and not stored
+
+
 def lasting(coordinator: Coordinator) -> dict[str, Any]:
-    """Its state but for signs of life, which are not stored."""
+    """Its state but for signs of life and repeats, which are not stored."""
     state = snapshot.taken(coordinator)
+    kept = {name: value for name, value in state.items() if name not in PASSING}
     timers = {timer: due_s for timer, due_s in state["timers"].items() if timer != LEASE}
-    leases = {client_id for client_id, _ in state["leases"]}
-    return {**state, "timers": timers, "leases": leases, "now_s": None}
+    return {**kept, "timers": timers, "leases": {client_id for client_id, _ in state["leases"]}}

@@ -141,10 +141,11 @@ class Play:
 
     def take_in(self, route: bytes, *frames: bytes) -> None:
         """A message of these frames, and unless the turn goes on all that follows from it but time."""
+        self.hear()
         observed_before, events_before = len(self.server.observed), self.events
         sessions_before = self.sessions()
-        received = sockets.receive(
-            PlayedSocket(route, *frames), routed=True, payload_bytes_max=self.exchange.payload_bytes_max
+        received = sockets.receive_routed(
+            PlayedSocket(route, *frames), payload_bytes_max=self.exchange.payload_bytes_max
         )
         assert received is not None
         _, header, payload = received
@@ -192,11 +193,11 @@ class Play:
         assert sum(map(len, waiting)) == len(self.coordinator.pending)
         assert self.coordinator.accepted == len(self.accepted)
         rounds = [command for command in self.server.commands if isinstance(command, ApplyCommand)]
-        for rows_KD in [*waiting, *(command.round.matrix_KD for command in rounds)]:
+        for rows_KD in [*waiting, *(command.round.rows for command in rounds)]:
             rows = rows_KD.numpy()
             assert np.isfinite(rows).all() and rows.any(axis=1).all(), rows
         for command in rounds:
-            assert len(command.updates) == len(command.round.matrix_KD)
+            assert len(command.updates) == len(command.round.rows)
             assert all(update.staleness >= 0 for update in command.updates)
 
     def hear(self) -> dict[bytes, list[Any]]:

@@ -84,8 +84,10 @@ def test_a_folder_that_cannot_be_read_for_a_while_changes_nothing(
 
     monkeypatch.setattr(os, "listdir", fails)
     admitted.refresh()
+    admitted.refresh()
     assert names(admitted) == ["laptop", "phone"]
-    assert "cannot be read now (permission denied)" in caplog.text
+    (told,) = caplog.records  # once
+    assert told.message == f"{folder}/admitted cannot be read now (permission denied); trying on"
 
 
 Wrong = tuple[str, Callable[[str, str], str], str]
@@ -133,6 +135,17 @@ def test_other_files_are_passed_over(folder: Path) -> None:
     (folder / "admitted/.phone.key").write_text("of an editor")
     (folder / "admitted/phone.key~").write_text("of an editor")
     assert names(Admitted(folder / "admitted")) == ["laptop", "phone"]
+
+
+def test_a_folder_that_cannot_be_read_at_the_start_is_told(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(_: Path) -> list[str]:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(os, "listdir", fails)
+    with pytest.raises(UserError, match=r"keys/admitted cannot be read \(permission denied\)$"):
+        Admitted(folder / "admitted")
 
 
 def test_a_folder_that_is_not_there_at_the_start_is_told(tmp_path: Path) -> None:

@@ -2,14 +2,19 @@
 
 import json
 import os
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 from pydantic import ValidationError
 
 from unstale.cli import main
+from unstale.cli.demo import _make_keys
+from unstale.config import Settings
 from unstale.config.settings import ClientSettings, InjectorSettings, ServerSettings
 from unstale.errors import UserError
+from unstale.net.admitted import Admitted
+from unstale.net.keys import client_identity, public_key
 
 
 @pytest.fixture(autouse=True)
@@ -121,6 +126,19 @@ def test_on_loopback_everything_goes_without_keys(address: str) -> None:
 
 def test_whom_a_client_connects_to_is_not_said_without_saying_who_it_is() -> None:
     with pytest.raises(
-        ValidationError, match=r"client\.server_key is 'x\.key' and client\.key null, expected"
+        UserError, match=r"^client\.server_key is 'x\.key', expected client\.key too: who this"
     ):
-        ClientSettings(server_key="x.key")
+        client_identity(None, "x.key")
+    assert client_identity(None, None) is None
+
+
+@pytest.mark.parametrize("scenario", [None, "lte"])
+def test_the_demo_makes_a_key_for_each_of_its_processes(scenario: str | None, tmp_path: Path) -> None:
+    settings = Settings(clients=5, scenario={"name": scenario})
+    given = [dict(pairwise(options)) for options in _make_keys(tmp_path, settings)]
+    of_those = [client_identity(one["--key"], one.get("--server-key")) for one in given]
+    admitted = Admitted(tmp_path / "admitted")
+    owned = [[who for who in range(5) if admitted.may_speak(one.public, who)] for one in of_those if one]
+    assert owned == [[0, 1], [2, 3, 4]]
+    connects_to = "server" if scenario is None else "injector"
+    assert {one.server for one in of_those if one} == {public_key(tmp_path / f"{connects_to}.key", "the key")}

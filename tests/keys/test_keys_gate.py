@@ -1,6 +1,7 @@
 """Who gets a connection to a socket that a gate stands before, through real sockets, and what both sides learn."""
 
 import logging
+import queue
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -15,6 +16,7 @@ from support.keyed import KeyedClient
 from support.running import PATIENCE_S
 from unstale.errors import UserError
 from unstale.net import keyring, keys, sockets
+from unstale.net.admitted import Admitted
 from unstale.net.gate import Gate
 from unstale.net.handshakes import FAILED, Handshakes, parsed
 from unstale.net.keys import ClientIds, Identity
@@ -25,9 +27,9 @@ IdentityOf = Callable[[str], Identity]
 
 
 class Guarded:
-    """A ROUTER with a gate, in a context of its own. folder: None for plain text."""
+    """A ROUTER with a gate, in a context of its own. folder: None for plain text. on_crash: as of the gate."""
 
-    def __init__(self, folder: Path | None) -> None:
+    def __init__(self, folder: Path | None, on_crash: Callable[[BaseException], None] | None = None) -> None:
         self.refused: Counter[str] = Counter()
         self.crashes: list[BaseException] = []
         self.gate = Gate(
@@ -35,7 +37,7 @@ class Guarded:
             "server",
             "server.keys",
             refused=lambda reason: self.refused.update((reason,)),
-            on_crash=self.crashes.append,
+            on_crash=on_crash or self.crashes.append,
         )
         self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self.socket = sockets.router(self.context, heartbeat_s=60, linger_s=0)
@@ -66,10 +68,10 @@ class Guarded:
         assert received is not None
         return self.gate.key_of(received.route)
 
-    def until_refused(self, reason: str) -> None:
+    def until_refused(self, reason: str, times: int = 1) -> None:
         pause = threading.Event()
         for _ in range(int(PATIENCE_S / 0.005)):
-            if self.refused[reason]:
+            if self.refused[reason] == times:
                 return
             pause.wait(0.005)
         raise AssertionError(f"not refused for {reason}, but {self.refused}")
@@ -103,13 +105,16 @@ def test_who_comes_back_is_asked_again(folder: Path, guarded: Guarded, identity_
 
 
 def test_a_key_that_is_not_admitted_is_kept_out_although_it_is_a_good_one(
-    guarded: Guarded, stranger: Identity
+    guarded: Guarded, stranger: Identity, caplog: pytest.LogCaptureFixture
 ) -> None:
     # Without an allow-list CURVE would let it in.
-    client = guarded.client(stranger)
-    guarded.until_refused("unknown-key")
-    assert client.is_kept_out()
+    for times in (1, 2):
+        client = guarded.client(stranger)
+        guarded.until_refused("unknown-key", times)
+        assert client.is_kept_out()
     assert not guarded.socket.poll(0)
+    (told,) = caplog.records  # once, however often it comes
+    assert told.message == f"a connection from 127.0.0.1 with the key {stranger.public} is not let in"
 
 
 def test_a_client_without_a_key_is_kept_out(guarded: Guarded) -> None:
@@ -161,6 +166,21 @@ def test_while_nobody_answers_for_the_gate_nobody_comes_in(folder: Path, identit
         assert client.is_kept_out()
         guarded.socket.disable_monitor()
         monitor.close()
+
+
+def test_what_the_gate_dies_of_is_told_and_nobody_comes_in_then(
+    folder: Path, identity_of: IdentityOf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: queue.SimpleQueue[BaseException] = queue.SimpleQueue()
+    with Guarded(folder, told.put) as guarded:
+
+        def fails(*_: object, **__: object) -> None:
+            raise MemoryError
+
+        monkeypatch.setattr(Admitted, "refresh", fails)
+        client = guarded.client(identity_of("phone"))
+        assert isinstance(told.get(timeout=PATIENCE_S), MemoryError)
+        assert client.is_kept_out()
 
 
 def test_without_keys_everybody_comes_in_and_may_say_that_it_is_anybody() -> None:

@@ -30,7 +30,7 @@ def floats(*values: float) -> bytes:
 def test_a_round_is_the_rows_kept_in_order_of_arrival() -> None:
     staging = Staging(2, 3, blocks_max=2)
     taken = staging.take([stage(staging, value) for value in (5, 4, 6)])
-    assert taken.matrix_KD.tolist() == [[5.0, 5.0], [4.0, 4.0], [6.0, 6.0]]
+    assert taken.rows.tolist() == [[5.0, 5.0], [4.0, 4.0], [6.0, 6.0]]
     assert [staged.client_id for staged in taken.updates] == [5, 4, 6]
 
 
@@ -38,7 +38,7 @@ def test_what_a_round_takes_is_not_copied() -> None:
     staging = Staging(2, 2, blocks_max=2)
     handle, row_D = staging.row()
     staging.keep(handle, update(0))
-    assert staging.take([handle]).matrix_KD.data_ptr() == row_D.data_ptr()
+    assert staging.take([handle]).rows.data_ptr() == row_D.data_ptr()
 
 
 def test_a_discarded_row_is_written_again_under_another_handle() -> None:
@@ -54,21 +54,21 @@ def test_what_arrives_after_a_round_was_taken_starts_the_next_block() -> None:
     staging = Staging(1, 3, blocks_max=2)
     early = staging.take([stage(staging, 1), stage(staging, 2)])
     late = stage(staging, 9)
-    assert early.matrix_KD.tolist() == [[1.0], [2.0]]
-    assert staging.take([late]).matrix_KD.tolist() == [[9.0]]
+    assert early.rows.tolist() == [[1.0], [2.0]]
+    assert staging.take([late]).rows.tolist() == [[9.0]]
 
 
 def test_rows_beyond_a_full_block_wait_for_the_round_after() -> None:
     staging = Staging(1, 2, blocks_max=2)
     handles = [stage(staging, value) for value in (1, 2, 3)]
-    assert staging.take(handles[:2]).matrix_KD.tolist() == [[1.0], [2.0]]
-    assert staging.take(handles[2:]).matrix_KD.tolist() == [[3.0]]
+    assert staging.take(handles[:2]).rows.tolist() == [[1.0], [2.0]]
+    assert staging.take(handles[2:]).rows.tolist() == [[3.0]]
 
 
 def test_a_released_block_is_used_again() -> None:
     staging = Staging(1, 1, blocks_max=2)
     first = staging.take([stage(staging, 1)])
-    address = first.matrix_KD.data_ptr()
+    address = first.rows.data_ptr()
     first.release()
     _, row_D = staging.row()
     assert row_D.data_ptr() == address
@@ -80,17 +80,17 @@ def test_releasing_twice_does_not_lend_the_block_twice() -> None:
     taken.release()
     taken.release()
     handles = [stage(staging, 2), stage(staging, 3)]
-    assert [staging.take([handle]).matrix_KD.item() for handle in handles] == [2.0, 3.0]
+    assert [staging.take([handle]).rows.item() for handle in handles] == [2.0, 3.0]
 
 
 def test_a_round_of_no_rows_takes_nothing() -> None:
     staging = Staging(4, 2, blocks_max=2)
     waiting = stage(staging, 1)
     empty = staging.take([])
-    assert empty.matrix_KD.shape == (0, 4)
+    assert empty.rows.shape == (0, 4)
     assert empty.updates == ()
     empty.release()
-    assert staging.take([waiting]).matrix_KD.shape == (1, 4)
+    assert staging.take([waiting]).rows.shape == (1, 4)
 
 
 def test_there_is_no_row_beyond_the_last_block_until_a_round_is_released() -> None:
@@ -108,10 +108,10 @@ def test_single_rows_are_taken_in_any_order_and_the_others_stay(chosen: list[int
     staging = Staging(2, 1, blocks_max=4)
     handles = [stage(staging, value) for value in (5, 6, 7)]
     taken = staging.take([handles[place] for place in chosen])
-    assert taken.matrix_KD.tolist() == [[5.0 + place] * 2 for place in chosen]
+    assert taken.rows.tolist() == [[5.0 + place] * 2 for place in chosen]
     assert [staged.client_id for staged in taken.updates] == [5 + place for place in chosen]
     left = [handle for place, handle in enumerate(handles) if place not in chosen]
-    assert [staging.take([handle]).matrix_KD[0, 0].item() for handle in left] == [
+    assert [staging.take([handle]).rows[0, 0].item() for handle in left] == [
         5.0 + place for place in range(3) if place not in chosen
     ]
 
@@ -121,7 +121,7 @@ def test_a_discarded_row_does_not_hinder_a_round_of_single_rows() -> None:
     handles = [stage(staging, 1), stage(staging, 2)]
     discarded, _ = staging.row()
     staging.discard(discarded)
-    assert staging.take(handles).matrix_KD.tolist() == [[1.0], [2.0]]
+    assert staging.take(handles).rows.tolist() == [[1.0], [2.0]]
 
 
 def test_several_single_rows_are_copied_so_that_their_memory_is_free_before_the_round_is_released() -> None:
@@ -129,7 +129,7 @@ def test_several_single_rows_are_copied_so_that_their_memory_is_free_before_the_
     taken = staging.take([stage(staging, 1), stage(staging, 2)])
     stage(staging, 3)
     stage(staging, 4)
-    assert taken.matrix_KD.tolist() == [[1.0], [2.0]]
+    assert taken.rows.tolist() == [[1.0], [2.0]]
     taken.release()
     with pytest.raises(AssertionError, match="all 2 blocks are in use"):
         staging.row()  # there are no more than before, although a round was released
@@ -262,7 +262,7 @@ class StagingMachine(RuleBasedStateMachine):
     @invariant()
     def rounds_keep_their_rows_until_they_are_released(self) -> None:
         for taken, values in self.taken:
-            assert taken.matrix_KD.flatten().tolist() == values
+            assert taken.rows.flatten().tolist() == values
 
 
 TestStagingMachine = StagingMachine.TestCase
@@ -307,7 +307,7 @@ class SingleRowsMachine(RuleBasedStateMachine):
     @invariant()
     def rounds_keep_their_rows(self) -> None:
         for taken, values in self.taken:
-            assert taken.matrix_KD.flatten().tolist() == values
+            assert taken.rows.flatten().tolist() == values
 
 
 TestSingleRowsMachine = SingleRowsMachine.TestCase

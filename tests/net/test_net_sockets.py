@@ -143,25 +143,28 @@ def test_what_is_no_address_is_told_in_a_sentence(context: Context) -> None:
 def test_a_message_is_received_whole(context: Context) -> None:
     router = sockets.router(context, heartbeat_s=60, linger_s=0)
     dealer = sockets.dealer(context, heartbeat_s=60, linger_s=0)
-    assert sockets.receive(router, routed=True) is None
+    assert sockets.receive_routed(router) is None
+    assert sockets.receive(dealer) is None
     sockets.connect(dealer, sockets.bind(router, "tcp://127.0.0.1:*"))
     assert dealer.poll(20_000, zmq.POLLOUT)
     dealer.send_multipart([b"header", b"one", b"", b"three"])
     dealer.send(b"")
     assert router.poll(20_000)
-    received = sockets.receive(router, routed=True)
+    received = sockets.receive_routed(router)
     assert received is not None
-    route, header, frames = received
-    assert header == b"header"
-    assert [bytes(frame.buffer) for frame in frames] == [b"one", b"", b"three"]
-    router.send_multipart([route, b"answer", b"payload"])
+    assert received.header == b"header"
+    assert [bytes(frame.buffer) for frame in received.frames] == [b"one", b"", b"three"]
+    router.send_multipart([received.route.bytes, b"answer", b"payload"])
     assert dealer.poll(20_000)
-    answer = sockets.receive(dealer, routed=False)
+    answer = sockets.receive(dealer)
     assert answer is not None
-    assert answer[:2] == (b"", b"answer")
-    assert [bytes(frame.buffer) for frame in answer[2]] == [b"payload"]
+    header, frames = answer
+    assert header == b"answer"
+    assert [bytes(frame.buffer) for frame in frames] == [b"payload"]
     assert router.poll(20_000)
-    assert sockets.receive(router, routed=True) == (route, b"", [])
+    empty = sockets.receive_routed(router)
+    assert empty is not None
+    assert (empty.route.bytes, empty.header, empty.frames) == (received.route.bytes, b"", [])
 
 
 def test_of_too_many_frames_one_too_many_is_kept(context: Context) -> None:
@@ -171,10 +174,10 @@ def test_of_too_many_frames_one_too_many_is_kept(context: Context) -> None:
     dealer.send_multipart([b"header"] + [b"four"] * (limits.FRAMES_MAX + 100))
     dealer.send(b"next")
     assert router.poll(20_000)
-    received = sockets.receive(router, routed=True)
+    received = sockets.receive_routed(router)
     assert received is not None
-    assert len(received[2]) == limits.FRAMES_MAX + 1
+    assert len(received.frames) == limits.FRAMES_MAX + 1
     assert router.poll(20_000)
-    following = sockets.receive(router, routed=True)
+    following = sockets.receive_routed(router)
     assert following is not None
-    assert following[1:] == (b"next", [])
+    assert (following.header, following.frames) == (b"next", [])

@@ -3,6 +3,7 @@
 Real kills are in tests/crash. Here a server is told to end, and another one takes up its directory.
 """
 
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,6 +17,7 @@ from support.running import RunningServer, small
 from support.wire import RawClient, update_of
 from unstale.config import Settings
 from unstale.errors import UserError
+from unstale.journal import database
 from unstale.journal.database import Database
 from unstale.journal.journal import Journal
 from unstale_proto.errors import Reason
@@ -32,6 +34,15 @@ def kept_in(folder: Path, **changes: Any) -> Settings:
     run = {"directory": str(folder / "run"), "free_bytes_min": 0, **changes.pop("run", {})}
     told = {"clients": 2, "rounds": 3, "trigger": {"name": "k-async", "k": 2}, **changes}
     return small(**told, run=run)
+
+
+def checkpoints_of(folder: Path) -> list[int]:
+    """Versions of the checkpoints that are stored."""
+    found = Database(folder / "run" / "run.db", read_only=True)
+    try:
+        return [row.version for row in found.checkpoints()]
+    finally:
+        found.close()
 
 
 def conserved(folder: Path) -> tuple[int, int, int, int]:
@@ -148,3 +159,87 @@ def test_a_disk_that_fills_up_while_it_is_written_ends_the_server_and_nothing_wa
         assert conserved(disk)[0] == acknowledged
         with RunningServer(settings) as second, client(second, 0, (task.task_id,)) as a:
             assert a.answer(task, ONES).outcome == "accepted"
+
+
+def test_rows_that_wait_on_disk_make_the_same_model_as_rows_in_memory(tmp_path: Path) -> None:
+    models = []
+    for name, most in (("memory", 2**30), ("disk", 0)):
+        settings = kept_in(tmp_path / name, rounds=2, run={"rows_memory_bytes_max": most})
+        with RunningServer(settings) as first, client(first, 0) as a, client(first, 1) as b:
+            task, _ = a.task()
+            assert a.answer(task, ONES).outcome == "accepted"
+            other, _ = b.task()
+        with (
+            RunningServer(settings) as second,
+            client(second, 0) as a,
+            client(second, 1, (other.task_id,)) as b,
+        ):
+            assert b.answer(other, 3 * ONES).outcome == "accepted"
+            task, model_d = a.task()
+        assert task.version == 1
+        models.append(model_d)
+    assert np.array_equal(*models)
+
+
+def as_it_is(folder: Path, copy: Path) -> None:
+    """A copy of the run of a server that is alive."""
+    shutil.copytree(folder / "run", copy / "run", ignore=shutil.ignore_patterns("lock", "*.part"))
+
+
+def cut_last_row(copy: Path) -> None:
+    """What the disk did not have yet."""
+    (path,) = (copy / "run" / "segments").iterdir()
+    with path.open("r+b") as opened:
+        opened.truncate(path.stat().st_size - 10)
+
+
+def after_three_versions(folder: Path, copy: Path, *, checkpoint_every: int) -> tuple[Settings, str]:
+    """Settings of a run that stopped behind its third version, and its id. Checkpoints: all that are due are there."""
+    run = {"checkpoint_every": checkpoint_every}
+    told = {"rounds": 100, "trigger": {"name": "async"}}
+    with (
+        RunningServer(kept_in(folder, run=run, **told)) as server,
+        client(server, 1),
+        RawClient(server.address, 0) as a,
+    ):
+        run_id = a.join().run_id
+        for _ in range(3):
+            task, _ = a.task()
+            assert a.answer(task, ONES).outcome == "accepted"
+        a.task()
+        while checkpoint_every == 3 and checkpoints_of(folder) != [3]:
+            pass
+        as_it_is(folder, copy)
+    return kept_in(copy, run=run, **told), run_id
+
+
+def test_what_the_machine_took_with_it_is_forgotten_and_the_run_goes_on(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings, run_id = after_three_versions(tmp_path / "life", tmp_path / "after", checkpoint_every=1000)
+    cut_last_row(tmp_path / "after")
+    monkeypatch.setattr(database, "boot", lambda: "the next start of the machine")
+    with RunningServer(settings) as server, RawClient(server.address, 0) as a:
+        assert a.join().run_id != run_id
+        task, _ = a.task()
+        assert task.version == 2
+        assert a.answer(task, ONES).outcome == "accepted"
+    assert "the machine stopped before all was on its disk" in caplog.text
+    assert conserved(tmp_path / "after") == (3, 3, 0, 0)
+
+
+def test_what_had_reached_the_disk_is_damaged_when_it_is_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings, _ = after_three_versions(tmp_path / "life", tmp_path / "after", checkpoint_every=3)
+    cut_last_row(tmp_path / "after")
+    monkeypatch.setattr(database, "boot", lambda: "the next start of the machine")
+    with pytest.raises(UserError, match=r"00000001\.rows ends at byte .*, expected at least"):
+        RunningServer(settings)
+
+
+def test_on_a_machine_that_did_not_stop_a_row_that_is_gone_is_damage(tmp_path: Path) -> None:
+    settings, _ = after_three_versions(tmp_path / "life", tmp_path / "after", checkpoint_every=1000)
+    cut_last_row(tmp_path / "after")
+    with pytest.raises(UserError, match=r"00000001\.rows ends at byte"):
+        RunningServer(settings)

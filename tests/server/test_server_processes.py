@@ -7,6 +7,7 @@ import queue
 import signal
 import socket
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -118,8 +119,10 @@ def test_a_client_that_is_told_to_end_says_goodbye_to_the_server(number: signal.
 
 
 @pytest.fixture
-def _signals_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A command that gets so far would listen for signals, and go on to do so after the test."""
+def _signals_as_they_are(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A command that gets so far would listen for signals, and go on to do so after the test. What it keeps lies in a
+    folder of the test."""
+    monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(report, "stop_on_signals", lambda stop: None)
 
 

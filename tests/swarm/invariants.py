@@ -160,8 +160,8 @@ class Ledger:
     def check_rows(self, command: ApplyCommand) -> None:
         """The staged rows are those of the round's updates, in order."""
         assert [update.client_id for update in command.updates] == [one.client_id for one in self._round]
-        assert command.round.matrix_KD.shape == (len(self._round), NUMBERS)
-        for row_D, one in zip(command.round.matrix_KD, self._round, strict=True):
+        assert command.round.rows.shape == (len(self._round), NUMBERS)
+        for row_D, one in zip(command.round.rows, self._round, strict=True):
             expected = np.frombuffer(vector(one.client_id, one.task_id, one.base_version)[0], dtype="<f4")
             same = np.array_equal(row_D.numpy(), expected)
             assert same or self._may_damage, f"the row of task {one.task_id} holds {row_D.tolist()}"

@@ -65,7 +65,7 @@ def takes_settings(*sections: str) -> Callable[[Callable[..., None]], Callable[.
         def with_options(**arguments: Any) -> None:
             config_file: Path | None = arguments.pop("config_file")
             assignments: list[str] = arguments.pop("assignments")
-            options = dict(_assigned(text) for text in assignments)
+            options = dict(assigned(text) for text in assignments)
             for parameter, key in keys.items():
                 text = arguments.pop(parameter)
                 if text is not None:
@@ -85,7 +85,7 @@ def takes_settings(*sections: str) -> Callable[[Callable[..., None]], Callable[.
     return decorate
 
 
-def _assigned(text: str) -> tuple[str, Given]:
+def assigned(text: str) -> tuple[str, Given]:
     name, sign, value = text.partition("=")
     if not sign:
         raise UserError(f"--set is {text!r}, expected KEY=VALUE, for example --set trigger.k=10")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from unstale.cli import report
-from unstale.cli.options import _assigned
+from unstale.cli.options import assigned
 from unstale.config import Given, Settings
 from unstale.errors import UserError
 
@@ -52,7 +52,7 @@ def replay(
         is_of_the_policy,
     )
 
-    options = dict(_assigned(text) for text in assignments or ())
+    options = dict(assigned(text) for text in assignments or ())
     if policy is not None:
         options["policy.name"] = Given(value=policy, origin="--policy")
     of_this_machine = {key: given for key, given in options.items() if not is_of_the_policy(key)}

@@ -53,6 +53,6 @@ def _draw(
         axes.plot(versions, shown, color=colour, linestyle=line, marker=marker, markersize=4, label=label)
     axes.set_xlabel("version")
     axes.set_ylabel(what)
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 5, 10]))
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(alpha=0.3)

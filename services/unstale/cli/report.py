@@ -43,6 +43,8 @@ def json_line(event: str, facts: Mapping[str, Any]) -> None:
 def _plain(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {name: _plain(below) for name, below in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(one) for one in value]
     return None if isinstance(value, float) and not isfinite(value) else value
 
 

@@ -223,7 +223,8 @@ class Outbox:
         for one, number in list(self._held):
             if one == client_id:
                 self.let_go(client_id, run_id, number)
-        if client_id in self._settled:  # else the state there may be another run's
+        state = self._read_state(client_id)
+        if state is not None and state.facts["run_id"] == run_id:
             self._delete_state(client_id)
 
     # --- files ---

@@ -26,7 +26,8 @@ TEMPORARY = ".tmp"
 
 MAPPED_BYTES = 1024 * 1024
 """Files from here on are mapped and not read: measured at 45 MB, 21 GB/s in place of 3, and no memory but the page
-cache, which the system takes back when it is short. Below it, a mapping costs more than it saves.
+cache, which the system takes back when it is short. Below it, a mapping costs more than it saves. Whoever maps a file
+must be sure that nobody cuts it short: here files are only replaced and deleted, which a mapping outlives.
 """
 
 _CHECKSUM_BYTES = 8
@@ -58,7 +59,7 @@ def write(
     checksum = xxhash.xxh3_64(head)
     temporary = path.with_name(path.name + TEMPORARY)
     try:
-        with open(temporary, "wb") as file:
+        with open(temporary, "wb", opener=_for_the_owner) as file:
             file.write(head)
             for frames in parts:
                 for frame in frames:
@@ -96,6 +97,10 @@ def read(path: Path) -> Record:
         parts.append(contents[end : end + size])
         end += size
     return Record(facts, parts)
+
+
+def _for_the_owner(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
 
 
 def _contents(path: Path) -> memoryview:

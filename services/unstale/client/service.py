@@ -237,8 +237,8 @@ class ClientProcess:
             log.warning("updates of another run that were kept, and are dropped: %d", len(runs) - kept)
 
     def _take_in(self, line: _Line) -> None:
-        while (received := sockets.receive(line.socket, routed=False)) is not None:
-            _, header, frames = received
+        while (received := sockets.receive(line.socket)) is not None:
+            header, frames = received
             self._heard_s, self._warned = now_s(), False
             try:
                 message = codec.decode(header)

@@ -39,10 +39,7 @@ from unstale_proto.messages import (
 )
 from unstale_proto.transfer import Sending
 
-GREETING_S = 5.0  # a hello without an answer is said again after this long; only a lossy path makes it needed
-QUARANTINE_S = (
-    15.0  # a client that is kept out knocks so often; how long it will be, a server says to people only
-)
+GREETING_S = 5.0  # a hello that is lost, or refused for now, is said again after this long
 
 
 class State(Enum):
@@ -364,7 +361,7 @@ class ClientSession:
         """The server cannot take something now. Nothing is lost by it: what is not acknowledged is kept, and said again
         on the usual proof. One word for people each time that it begins."""
         if error.reason is Reason.QUARANTINED and self.state in (State.GREETING, State.IN):
-            self.state, self.due_s = State.GREETING, at_s + QUARANTINE_S
+            self.state, self.due_s = State.GREETING, at_s + GREETING_S
         if error.reason in self._troubles:
             return []
         self._troubles.add(error.reason)

@@ -168,6 +168,13 @@ class RunSettings(Section):
         json_schema_extra={"unit": "bytes"},
         description="A checkpoint comes early when so much of updates has been stored since the last.",
     )
+    rows_memory_bytes_max: int = Field(
+        1024**3,
+        ge=0,
+        le=2**60,
+        json_schema_extra={"unit": "bytes"},
+        description="Where more could wait for their rounds, updates wait on disk, if the policy only weighs them.",
+    )
     keep_updates: bool = Field(
         False,
         description="Keep every update, for `unstale replay`, instead of those since the last checkpoints.",
@@ -225,16 +232,6 @@ class ClientSettings(Section):
     insecure: bool = Field(
         False, description="Connect in plain text to other machines, not only on loopback."
     )
-
-    @model_validator(mode="after")
-    def _fits_together(self) -> Self:
-        if self.server_key is not None and self.key is None:
-            raise PydanticCustomError(
-                "sentence",
-                "client.server_key is '{server_key}' and client.key null, expected client.key too: who this process is",
-                {"server_key": self.server_key},
-            )
-        return self
 
     def check_link(self) -> None:
         """Raise UserError when it would be in plain text to another machine. For who connects: the server may read the

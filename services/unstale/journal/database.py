@@ -8,7 +8,7 @@ from pathlib import Path
 
 from unstale.errors import UserError
 from unstale.journal import stored
-from unstale.journal.disk import DamagedError, NoRoomError, trouble
+from unstale.journal.disk import DamagedError, NoRoomError, boot, trouble
 from unstale.journal.newest import Newest
 from unstale.journal.rows import Batch, CheckpointRow, EvaluationRow, EventRow, RoundRow, TaskRow, UpdateRow
 from unstale.journal.schema import APPLICATION, FORMAT, SCHEMA
@@ -26,6 +26,10 @@ _SEGMENTS = "SELECT DISTINCT segment FROM updates WHERE segment IS NOT NULL"
 _BEHIND = f"{_SEGMENTS} AND (round IS NULL OR round > ?)"
 
 
+BOOT = "boot"  # of the machine on which the database was last written to
+SYNCED = "synced"  # seq up to which all was known to be on the disk itself
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conservation:
     """What became of the updates that had a verdict: received = aggregated + pending + rejected."""
@@ -40,6 +44,7 @@ class Database:
     """The database of a run. One thread at a time.
 
     log: the file that what is stored goes to first; once it is synced, all that was stored is durable.
+    machine_restarted: since it was last written to, or possibly. Then what was not synced may be gone.
 
     Raises UserError, one sentence that names the file, for all that the disk and SQLite can do; DamagedError when what
     was stored is not there any more.
@@ -58,7 +63,9 @@ class Database:
             self._prepare(read_only)
             self._newest = Newest(path.with_name(f"{path.name}-newest"), read_only=read_only)
             stack.callback(self._newest.close)
-            self._check_end()
+            before = self.meta(BOOT)
+            self.machine_restarted = before is not None and (before == "" or before != boot())
+            self._check_end(read_only)
             stack.pop_all()
 
     @property
@@ -94,6 +101,8 @@ class Database:
             # A run that is taken up measures, and saves, a version again: what comes last stays.
             self._insert(stored.EVALUATIONS, map(stored.of_evaluation, batch.evaluations), replace=True)
             self._insert(stored.CHECKPOINTS, map(stored.of_checkpoint, batch.checkpoints), replace=True)
+            if batch.synced is not None:
+                self._insert(stored.META, [(SYNCED, str(batch.synced))], replace=True)
         if batch.events:
             self._newest.set(batch.events[-1].seq)
 
@@ -101,6 +110,28 @@ class Database:
         """Facts about the run as a whole, each under a key; durable at once, as all that follows is."""
         with self._transaction(sync=True):
             self._insert(stored.META, values.items(), replace=True)
+
+    def cut_back(self, seq: int) -> None:
+        """Forget that this event, and any behind it, ever happened. None of them is covered by a checkpoint."""
+        with self._transaction(sync=True):
+            run = self._connection.execute
+            ((at_s,),) = run("SELECT min(at_s) FROM events WHERE seq >= ?", (seq,)).fetchall()
+            ((version,),) = run(
+                "SELECT min(json_extract(fields, '$.version')) FROM events WHERE seq >= ? AND kind = 'RoundApplied'",
+                (seq,),
+            ).fetchall()
+            if version is not None:
+                run(
+                    "UPDATE updates SET round = NULL, position = NULL, staleness = NULL, weight = NULL "
+                    "WHERE round >= ?",
+                    (version,),
+                )
+                run("DELETE FROM evaluations WHERE version >= ?", (version,))
+                run("DELETE FROM rounds WHERE version >= ?", (version,))
+            run("DELETE FROM tasks WHERE at_s >= ?", (at_s,))
+            run("DELETE FROM updates WHERE seq >= ?", (seq,))
+            run("DELETE FROM events WHERE seq >= ?", (seq,))
+        self._newest.set(self.last_seq())
 
     def forget_checkpoints(self, before_version: int) -> None:
         """Of older versions. Before their files are deleted."""
@@ -227,14 +258,21 @@ class Database:
         if first != ("ok",):
             raise self._damaged(" ".join(str(first[0]).split()))
 
-    def _check_end(self) -> None:
-        """SQLite stops reading its log where that is damaged, and takes a missing one for an empty one."""
+    def _check_end(self, read_only: bool) -> None:
+        """SQLite stops reading its log where that is damaged, and takes a missing one for an empty one.
+
+        What the disk had of the two files when the machine stopped says nothing.
+        """
+        if self.machine_restarted:
+            if not read_only:
+                self._newest.set(self.last_seq())
+            return
         newest, found = self._newest.get(), self.last_seq()
         if newest > found:
             raise DamagedError(
                 f"{self.path} ends with event {found}, but event {newest} was stored: {self.log.name} is damaged "
-                "or missing, or the machine stopped before the disk had it; put both back from a copy, or delete "
-                f"{self._newest.path.name} to go on without what is lost"
+                f"or missing; put both back from a copy, or delete {self._newest.path.name} to go on without what is "
+                "lost"
             )
 
     def _create(self) -> None:

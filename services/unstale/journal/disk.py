@@ -44,6 +44,14 @@ def trouble(doing: str, path: Path, error: OSError) -> UserError:
     return UserError(f"cannot {doing} {path}: {why}")
 
 
+def boot() -> str:
+    """What tells one start of this machine from the next; "" where that is not known."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    except OSError:
+        return ""
+
+
 def free_bytes(path: Path) -> int:
     """Room left for this user on the file system of a file or folder that exists."""
     try:

@@ -8,11 +8,13 @@ from typing import Any
 from unstale.config.settings import RunSettings
 from unstale.coordinator import events
 from unstale.journal import checkpoints, records
-from unstale.journal.database import Database
-from unstale.journal.disk import free_bytes
+from unstale.journal.database import BOOT, Database
+from unstale.journal.disk import boot, free_bytes
+from unstale.journal.lost import DURABILITY, ENDED, RUN_ID, forget_what_was_lost
 from unstale.journal.rows import Batch, CheckpointRow, Place
 from unstale.journal.rundir import RunDirectory
 from unstale.journal.segments import Segments
+from unstale.journal.spill import Spill
 
 CHECKPOINTS_KEPT = 2  # so that one that turns out to be damaged is not the end of the run
 
@@ -29,17 +31,22 @@ class Journal:
         self.settings = settings
         self.database = Database(directory.database)
         self.segments = Segments(directory.segments)
+        if self.database.machine_restarted:
+            forget_what_was_lost(self.database, self.segments)
+        self.database.set_meta({BOOT: boot(), DURABILITY: settings.durability, ENDED: ""})
         self.segments.cut(self.database.segment_ends())
         self.seq = self.database.last_seq()
         self.batch = Batch()
+        self._synced_next = self.seq  # seq that the sync that is under way covers
         self._stored_bytes = 0  # of updates, since the last checkpoint began
+        self._places: dict[int, Place] | None = None
 
     def run_id(self, fresh: str) -> str:
         """The id of the run, which is this one if it has none yet."""
-        known = self.database.meta("run_id")
-        if known is not None:
+        known = self.database.meta(RUN_ID)
+        if known:
             return known
-        self.database.set_meta({"run_id": fresh})
+        self.database.set_meta({RUN_ID: fresh})
         return fresh
 
     # --- what happens ---
@@ -49,10 +56,22 @@ class Journal:
         self.seq += 1
         self.batch.events.append(records.to_row(self.seq, event, silent))
 
-    def append(self, row: memoryview) -> Place:
-        """Write the payload of an update. Raises UserError when it cannot be."""
+    def append(self, row: memoryview, handle: int) -> Place:
+        """Write the row of an update. Raises UserError when it cannot be."""
         self._stored_bytes += len(row)
-        return self.segments.append(row)
+        place = self.segments.append(row)
+        self.placed(handle, place)
+        return place
+
+    def placed(self, handle: int, place: Place) -> None:
+        """A row that waits lies there."""
+        if self._places is not None:
+            self._places[handle] = place
+
+    def spill(self, row_numbers: int) -> Spill:
+        """Staging for rows that are read from here when their round closes. row_numbers: D."""
+        self._places = {}
+        return Spill(row_numbers, places=self._places, path_of=self.segments.path)
 
     def has_room(self, size_bytes: int) -> bool:
         """Whether the disk has room for an update of this size, and for all that may have to be written besides."""
@@ -64,12 +83,17 @@ class Journal:
         if not batch:
             return
         full = self.settings.durability == "full"
-        if full:
+        at_once = full or bool(batch.checkpoints)
+        if at_once:
             self.segments.sync()
-        self.database.store(batch, sync=full)
-        if batch.rounds and not full:
-            self.segments.sync_soon(self.database.log)
-        self.batch = Batch()
+            batch.synced = self.seq
+        self.database.store(batch, sync=at_once)
+        if batch.rounds and not at_once and self.segments.sync_soon(self.database.log):
+            # The one before has ended, so what it covers is on the disk; the next commit says so.
+            self.batch = Batch(synced=self._synced_next)
+            self._synced_next = self.seq
+        else:
+            self.batch = Batch()
         if batch.checkpoints:
             self._let_go()
 
@@ -135,3 +159,4 @@ class Journal:
             stack.callback(self.directory.close)
             stack.callback(self.database.close)
             self.segments.close()
+            self.database.set_meta({ENDED: str(self.database.last_seq())})

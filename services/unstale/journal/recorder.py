@@ -82,7 +82,7 @@ class Recorder:
                 loss=staged.loss,
                 local_rate=staged.local_rate,
                 handle=event.handle if accepted else None,
-                place=journal.append(arriving.row) if accepted else None,
+                place=journal.append(arriving.row, event.handle) if accepted else None,
             )
         )
         return following

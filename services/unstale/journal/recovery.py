@@ -132,5 +132,7 @@ class Recovery:
         rows = []
         for update in self._journal.database.pending():
             assert update.handle is not None
+            assert update.place is not None
+            self._journal.placed(update.handle, update.place)
             rows.append((update.handle, staged(update), partial(self._recorded.fill, update)))
         self._staging.restore(rows, self._journal.database.last_handle() + 1)

@@ -113,7 +113,8 @@ class CheckpointRow:
 
 @dataclass(slots=True)
 class Batch:
-    """What happened in one turn, stored in one transaction or not at all."""
+    """What happened in one turn, stored in one transaction or not at all. synced: seq up to which all is known to be on
+    the disk itself, by now; None when that is nothing new."""
 
     events: list[EventRow] = field(default_factory=list)
     tasks: list[TaskRow] = field(default_factory=list)
@@ -121,6 +122,7 @@ class Batch:
     rounds: list[RoundRow] = field(default_factory=list)
     evaluations: list[EvaluationRow] = field(default_factory=list)
     checkpoints: list[CheckpointRow] = field(default_factory=list)
+    synced: int | None = None
 
     def __bool__(self) -> bool:
         return any((self.events, self.tasks, self.updates, self.rounds, self.evaluations, self.checkpoints))

@@ -60,7 +60,7 @@ class Segments:
         except OSError as error:
             with suppress(OSError):  # gives room back; what stays counts for nothing and is written over
                 os.ftruncate(self._file, offset)
-            raise trouble("write", self._path(number), error) from None
+            raise trouble("write", self.path(number), error) from None
         self._sizes[number] = offset + len(data)
         return Place(segment=number, offset=offset, size_bytes=len(data), checksum=xxh3_64_intdigest(data))
 
@@ -68,7 +68,7 @@ class Segments:
         """Fill `into`, of the row's size, with a row. Raises DamagedError when it is not what was appended."""
         into = into.cast("B")
         assert len(into) == place.size_bytes, (len(into), place.size_bytes)
-        path = self._path(place.segment)
+        path = self.path(place.segment)
         header = bytearray(len(HEADER))
         try:
             file = os.open(path, os.O_RDONLY)
@@ -95,8 +95,9 @@ class Segments:
         self._wait_for_sync()
         _sync(self._unsynced(), self._new_in())
 
-    def sync_soon(self, then: Path | None = None) -> None:
-        """The same in the background, and after it another file, which names what the segments hold.
+    def sync_soon(self, then: Path | None = None) -> bool:
+        """The same in the background, and after it another file, which names what the segments hold. Whether it begins:
+        then the one before has ended.
 
         An error there is raised by the next `append`, `sync` or `sync_soon`. While one is under way nothing new begins:
         what was written since is left to the next call.
@@ -106,6 +107,8 @@ class Segments:
             if self._background is None:
                 self._background = ThreadPoolExecutor(1, thread_name_prefix="segments")
             self._syncing = self._background.submit(_sync, self._unsynced(), self._new_in(), then)
+            return True
+        return False
 
     def cut(self, end: Mapping[int, int]) -> None:
         """Forget what was never committed. end: by segment, where its last committed row ends; others are deleted.
@@ -115,13 +118,13 @@ class Segments:
         assert self._current is None, "rows were appended already"
         for number, end_bytes in end.items():
             if number not in self._sizes:
-                raise _damaged(self._path(number), "is missing", "that it is there")
+                raise _damaged(self.path(number), "is missing", "that it is there")
             if self._sizes[number] < end_bytes:
                 found = self._sizes[number]
-                raise _damaged(self._path(number), f"ends at byte {found}", f"at least {end_bytes} bytes")
+                raise _damaged(self.path(number), f"ends at byte {found}", f"at least {end_bytes} bytes")
         self.keep_only(end)
         for number, end_bytes in end.items():
-            path = self._path(number)
+            path = self.path(number)
             try:
                 if self._sizes[number] > end_bytes:
                     os.truncate(path, end_bytes)
@@ -135,7 +138,7 @@ class Segments:
         """Delete the other segments, but not the one that is written; how many bytes that gave back."""
         freed = 0
         for number in sorted(self._sizes.keys() - set(numbers) - {self._current}):
-            path = self._path(number)
+            path = self.path(number)
             try:
                 path.unlink(missing_ok=True)
             except OSError as error:
@@ -154,7 +157,8 @@ class Segments:
                 os.close(self._file)
             self._file, self._current = -1, None
 
-    def _path(self, number: int) -> Path:
+    def path(self, number: int) -> Path:
+        """The file of a segment."""
         return self._folder / f"{number:08d}{_SUFFIX}"
 
     def _has_no_room_for(self, size_bytes: int) -> bool:
@@ -165,7 +169,7 @@ class Segments:
     def _begin(self) -> None:
         """Start the next segment."""
         number = max(self._sizes, default=0) + 1
-        path = self._path(number)
+        path = self.path(number)
         file = -1
         try:
             file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
@@ -182,7 +186,7 @@ class Segments:
 
     def _go_on(self, number: int) -> None:
         """Append to a segment that is there."""
-        path = self._path(number)
+        path = self.path(number)
         header = bytearray(len(HEADER))
         try:
             self._file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
@@ -198,7 +202,7 @@ class Segments:
         self._full = []
         if not self._is_synced:
             assert self._current is not None
-            files[os.dup(self._file)] = self._path(self._current)
+            files[os.dup(self._file)] = self.path(self._current)
             self._is_synced = True
         return files
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from unstale.flat import is_finite
-from unstale.learner.updates import RoundUpdate
+from unstale.learner.updates import RoundUpdate, Rows
 from unstale.learner.versions import Version, VersionStore
 from unstale.policies import Policy, Step, UpdateBatch
 
@@ -103,25 +103,26 @@ class Learner:
         return sum(part.numel() for part in self.sent.parts)
 
     @torch.no_grad()
-    def apply_round(self, matrix_KD: Tensor, updates: Sequence[RoundUpdate]) -> RoundResult:
+    def apply_round(self, rows: Tensor | Rows, updates: Sequence[RoundUpdate]) -> RoundResult:
         """Make the next version: w <- w - rate * rate_factor * direction.
 
-        matrix_KD: [K, D] float32, any device, not written to; row i is of updates[i]: its pseudo-gradient, its buffers,
-        its second vector. K = 0 is a round that nobody contributed to. When finite updates add up to more than float32
-        holds, the model stays as it is and the result says so: what peers sent must neither stop the server nor turn
-        the model into NaN.
+        rows: [K, D] float32, any device, not written to; row i is of updates[i]: its pseudo-gradient, its buffers, its
+        second vector. `Rows` that are not in memory only for a policy that streams. K = 0 is a round that nobody
+        contributed to. When finite updates add up to more than float32 holds, the model stays as it is and the result
+        says so: what peers sent must neither stop the server nor turn the model into NaN.
         """
-        assert matrix_KD.shape == (len(updates), self.row_numbers), tuple(matrix_KD.shape)
+        assert tuple(rows.shape) == (len(updates), self.row_numbers), tuple(rows.shape)
         for update in updates:
             assert update.staleness == self.version - update.base_version, (
                 f"{update} at version {self.version}"
             )
         # The copy need not be waited for: screening the new model waits for the device, before the caller may
         # give the matrix to somebody else.
-        matrix_KD = matrix_KD.to(self.policy.device, non_blocking=True)
-        step = self.policy.step(self._batch(matrix_KD, updates))
+        if isinstance(rows, Tensor):
+            rows = rows.to(self.policy.device, non_blocking=True)
+        step = self.policy.step(self._batch(rows, updates))
         model_d = torch.sub(self.model_d, step.direction_d, alpha=self.rate * step.rate_factor)
-        buffers_b = self._next_buffers(matrix_KD, step)
+        buffers_b = self._next_buffers(rows, step)
         overflowed = not (is_finite(model_d) and is_finite(buffers_b))
         self.sent = Version(
             model_d=self.model_d if overflowed else model_d,
@@ -184,34 +185,41 @@ class Learner:
             self._versions.load({**older, self.version: self.sent})
         self.policy.load_state_dict(state["policy"])
 
-    def _next_buffers(self, matrix_KD: Tensor, step: Step) -> Tensor:
+    def _next_buffers(self, rows: Tensor | Rows, step: Step) -> Tensor:
         """What the policy makes of the buffers received; as they were when nobody sent any, or it only waited.
 
         Source: algorithms.md 1.5.
         """
         size, start = self.sent.buffers_b.numel(), self.policy.dimension
-        if size == 0 or len(matrix_KD) == 0 or not step.counts:
+        if size == 0 or rows.shape[0] == 0 or not step.counts:
             return self.sent.buffers_b
         # By how much they differ, so that what is the same everywhere stays so, to the bit.
-        changes_Kb = matrix_KD[:, start : start + size] - self.sent.buffers_b
+        end = start + size
+        buffers_Kb = rows[:, start:end] if isinstance(rows, Tensor) else rows.columns(start, end)
+        changes_Kb = buffers_Kb.to(self.policy.device) - self.sent.buffers_b
         return self.sent.buffers_b + self.policy.buffers_change(changes_Kb, step.weights_K)
 
-    def _batch(self, matrix_KD: Tensor, updates: Sequence[RoundUpdate]) -> UpdateBatch:
+    def _batch(self, rows: Tensor | Rows, updates: Sequence[RoundUpdate]) -> UpdateBatch:
         d = self.policy.dimension
+        columns = None if isinstance(rows, Tensor) else rows.columns
+        if not isinstance(rows, Tensor):
+            assert self.policy.streams, f"{type(self.policy).__name__} needs the rows of a round in memory"
+            rows = torch.empty(len(updates), 0, device=self.policy.device)
         base_models = None
         if self.policy.needs_base_models:
             base_models = tuple(self.base(update.base_version).model_d for update in updates)
         return UpdateBatch(
             version=self.version,
-            matrix_Kd=matrix_KD[:, :d],
+            matrix_Kd=rows[:, :d],
             staleness_K=torch.tensor([update.staleness for update in updates], dtype=torch.int64),
             num_examples_K=torch.tensor([update.num_examples for update in updates], dtype=torch.int64),
             loss_K=torch.tensor([update.loss for update in updates], dtype=torch.float32),
             client_ids_K=torch.tensor([update.client_id for update in updates], dtype=torch.int64),
             batch_sizes_K=torch.tensor([update.batch_examples for update in updates], dtype=torch.int64),
-            extra_Kd=None if self.sent.extra_d is None else matrix_KD[:, -d:],
+            extra_Kd=None if self.sent.extra_d is None else rows[:, -d:],
             model_d=self.model_d if self.policy.needs_base_models else None,
             base_models=base_models,
             rate=self.rate,
             local_rates_K=torch.tensor([update.local_rate for update in updates], dtype=torch.float32),
+            columns=columns,
         )

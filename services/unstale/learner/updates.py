@@ -10,6 +10,8 @@ comes behind (PROTOCOL.md 9).
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -59,6 +61,19 @@ class StagedUpdate:
         )
 
 
+class Rows(Protocol):
+    """The rows of a round that do not lie in memory together, to be read in parts."""
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """[K, D]."""
+        ...
+
+    def columns(self, start: int, end: int) -> Tensor:
+        """Columns start to end of all rows: [K, end - start] float32 in host memory, for the reader to keep."""
+        ...
+
+
 class _Block:
     """Rows filled from the first on, with the handle of each and what is kept beside it."""
 
@@ -76,22 +91,25 @@ class _Block:
 class Round:
     """The rows of one round, lent out by `Staging.take` until `release`.
 
-    matrix_KD: [K, D] float32 in host memory, a view. updates: K entries, row by row.
+    rows: [K, D] float32 in host memory, a view, or elsewhere. updates: K entries, row by row. give_back: called once,
+    when nothing reads the rows any more; from any thread.
     """
 
     def __init__(
-        self, matrix_KD: Tensor, updates: tuple[StagedUpdate, ...], block: _Block | None, free: deque[Tensor]
+        self,
+        rows: Tensor | Rows,
+        updates: tuple[StagedUpdate, ...],
+        give_back: Callable[[], object] | None = None,
     ) -> None:
-        self.matrix_KD = matrix_KD
+        self.rows = rows
         self.updates = updates
-        self._block = block
-        self._free = free
+        self._give_back = give_back
 
     def release(self) -> None:
-        """Give the memory back, once, when nothing reads `matrix_KD` any more. Any thread."""
-        block, self._block = self._block, None
-        if block is not None:
-            self._free.append(block.matrix_RD)
+        """Nothing reads the rows any more. Any thread."""
+        give_back, self._give_back = self._give_back, None
+        if give_back is not None:
+            give_back()
 
 
 class Staging:
@@ -134,8 +152,11 @@ class Staging:
     def restore(
         self, rows: Iterable[tuple[int, StagedUpdate, Callable[[Tensor], None]]], handles: int
     ) -> None:
-        """Hold what another one held. rows: handle, what was kept beside it, and what fills the row, in the order of the
-        handles. handles: how many it had given; the next is this."""
+        """Hold what another one held.
+
+        rows: handle, what was kept beside it, and what fills the row, in the order of the handles. handles: how many it
+        had given; the next is this.
+        """
         for handle, update, fill in rows:
             self._handles = handle
             _, row_D = self.row()
@@ -175,7 +196,7 @@ class Staging:
         """
         assert self._being_written is None, f"row {self._being_written} is neither kept nor discarded"
         if not handles:
-            return Round(torch.empty(0, self._row_numbers), (), None, self._free)
+            return Round(torch.empty(0, self._row_numbers), ())
         if self._rows_per_block == 1:
             return self._gathered(handles)
         assert self._waiting, "nothing is staged"
@@ -183,7 +204,7 @@ class Staging:
         assert list(handles) == block.handles, (
             f"asked for rows {list(handles)}, the oldest are {block.handles}"
         )
-        return Round(block.matrix_RD[: len(handles)], tuple(block.updates), block, self._free)
+        return self._lent(block, len(handles))
 
     def _gathered(self, handles: Sequence[int]) -> Round:
         wanted = set(handles)
@@ -193,10 +214,15 @@ class Staging:
         self._waiting = deque(block for block in self._waiting if wanted.isdisjoint(block.handles))
         blocks = [taken[handle] for handle in handles]
         if len(blocks) == 1:
-            return Round(blocks[0].matrix_RD, tuple(blocks[0].updates), blocks[0], self._free)
+            return self._lent(blocks[0], 1)
         matrix_KD = torch.cat([block.matrix_RD for block in blocks])
         self._free.extend(block.matrix_RD for block in blocks)
-        return Round(matrix_KD, tuple(block.updates[0] for block in blocks), None, self._free)
+        return Round(matrix_KD, tuple(block.updates[0] for block in blocks))
+
+    def _lent(self, block: _Block, rows: int) -> Round:
+        return Round(
+            block.matrix_RD[:rows], tuple(block.updates), partial(self._free.append, block.matrix_RD)
+        )
 
     @property
     def _has_room(self) -> bool:

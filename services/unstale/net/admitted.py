@@ -25,13 +25,18 @@ class Admitted:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
+        self._owners: dict[str, Owner] = {}
+        self._unreadable = False
+        self._listed_ns = 0
+        self._look: Look | None = None
         if not folder.is_dir():
             raise UserError(
                 f"{folder} is not there, expected the keys that are admitted; see unstale keys new --help"
             )
-        self._listed_ns = self._changed_ns()
-        self._look = self._seen()
-        self._owners, mistakes = self._read()
+        try:
+            mistakes = self._read_again(only_new=False)
+        except OSError as error:
+            raise UserError(f"{folder} cannot be read ({_why(error)})") from None
         if mistakes:
             raise mistakes[0]
 
@@ -50,24 +55,31 @@ class Admitted:
 
         only_new: look for files that came or went, which costs the same however many there are.
         """
-        try:
-            listed_ns = self._changed_ns()
-            if only_new and listed_ns == self._listed_ns:
-                return
-            look = self._seen()
-        except OSError as error:
-            log.warning("%s cannot be read now (%s)", self._folder, (error.strerror or str(error)).lower())
-            return
-        self._listed_ns = listed_ns
-        if look == self._look:
-            return
-        self._look = look
         before = self._owners
-        self._owners, mistakes = self._read()
+        try:
+            mistakes = self._read_again(only_new=only_new)
+        except OSError as error:
+            if not self._unreadable:
+                log.warning("%s cannot be read now (%s); trying on", self._folder, _why(error))
+            self._unreadable = True
+            return
+        self._unreadable = False
         for mistake in mistakes:
             log.warning("%s; it admits nobody", mistake)
         _tell("admitted", {key: one for key, one in self._owners.items() if key not in before})
         _tell("revoked", {key: one for key, one in before.items() if key not in self._owners})
+
+    def _read_again(self, *, only_new: bool) -> list[UserError]:
+        """What is wrong in the folder, if it has changed. Raises OSError, and then nothing has."""
+        listed_ns = self._changed_ns()
+        if only_new and listed_ns == self._listed_ns:
+            return []
+        look = self._seen()
+        mistakes: list[UserError] = []
+        if look != self._look:
+            self._owners, mistakes = self._read()
+        self._listed_ns, self._look = listed_ns, look
+        return mistakes
 
     def _files(self) -> list[Path]:
         """A folder that is gone is an empty one: whoever deletes it wants nobody to come in."""
@@ -121,6 +133,10 @@ def check_free(where: str, owner: Owner, owners: Mapping[str, Owner]) -> None:
             raise UserError(
                 f"{where}: client {shared} belongs to {other.name!r} already; revoke that, or take other ids"
             )
+
+
+def _why(error: OSError) -> str:
+    return (error.strerror or str(error)).lower()
 
 
 def _tell(what: str, changed: Mapping[str, Owner]) -> None:

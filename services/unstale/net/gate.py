@@ -6,6 +6,7 @@ proved comes with every message, as its User-Id; that is ours, whatever else the
 libzmq takes what ZAP says before what the peer says.
 """
 
+import logging
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -23,7 +24,10 @@ from unstale.net.mailbox import Mailbox
 Context = zmq.Context[zmq.Socket[bytes]]
 Socket = zmq.Socket[bytes]
 
+log = logging.getLogger("unstale.keys")
+
 REREAD_S = 1.0  # a key is revoked within a second, also for those that are connected
+TOLD_MAX = 100  # keys that the log names; a flood of further ones is only counted
 ZAP_ADDRESS, ZAP_VERSION, ZAP_DOMAIN = "inproc://zeromq.zap.01", b"1.0", b"unstale"
 
 UNKNOWN_KEY, WRONG_SERVER_KEY, NO_KEY = "unknown-key", "wrong-server-key", "no-key"
@@ -57,9 +61,12 @@ class Gate:
                     f"{setting} {str(file)!r} does not say for which server it is; make it by unstale keys new {name}"
                 )
             self._admitted = Admitted(Path(folder) / keys.ADMITTED)
+        self._told: set[str] = set()
         self._refused = refused
         self._on_crash = on_crash
         self._socket: Socket | None = None
+        self._asked: Socket  # by ZeroMQ, for each handshake
+        self._monitor: Socket
         self._mailbox: Mailbox[None]
         self._thread: threading.Thread
 
@@ -71,13 +78,13 @@ class Gate:
         socket.curve_secretkey = self.identity.secret.encode()
         socket.zap_domain = ZAP_DOMAIN
         socket.setsockopt(zmq.ZAP_ENFORCE_DOMAIN, 1)  # nobody comes in while nobody answers
-        asked = context.socket(zmq.REP)
-        asked.linger = 0
-        asked.bind(ZAP_ADDRESS)
+        self._asked = context.socket(zmq.REP)
+        self._asked.linger = 0
+        self._asked.bind(ZAP_ADDRESS)
+        self._monitor = socket.get_monitor_socket(FAILED)
         self._socket = socket
         self._mailbox = Mailbox()
-        arguments = (self._admitted, asked, socket.get_monitor_socket(FAILED))
-        self._thread = threading.Thread(target=self._run, args=arguments, name="gate", daemon=True)
+        self._thread = threading.Thread(target=self._run, args=(self._admitted,), name="gate", daemon=True)
         self._thread.start()
 
     def key_of(self, frame: zmq.Frame) -> str | None:
@@ -100,12 +107,14 @@ class Gate:
             self._mailbox.post(None)
             self._thread.join()
             self._mailbox.close()
+            self._asked.close()
+            self._monitor.close()
 
     # --- the thread ---
 
-    def _run(self, admitted: Admitted, asked: Socket, monitor: Socket) -> None:
+    def _run(self, admitted: Admitted) -> None:
         poller = zmq.Poller()
-        for source in (asked, monitor, self._mailbox.fileno()):
+        for source in (self._asked, self._monitor, self._mailbox.fileno()):
             poller.register(source, zmq.POLLIN)
         try:
             due_s = now_s()
@@ -113,28 +122,27 @@ class Gate:
                 if now_s() >= due_s:
                     admitted.refresh()
                     due_s = now_s() + REREAD_S
-                if asked in ready:
+                if self._asked in ready:
                     admitted.refresh(only_new=True)
-                    asked.send_multipart(_answer(asked.recv_multipart(), admitted))
-                if monitor in ready:
-                    self._refused(_reason(monitor.recv_multipart()))
+                    self._asked.send_multipart(self._answer(self._asked.recv_multipart(), admitted))
+                if self._monitor in ready:
+                    self._refused(_reason(self._monitor.recv_multipart()))
         except BaseException as error:  # noqa: BLE001  (raised in the main thread)
             self._on_crash(error)
-        finally:
-            asked.close()
-            monitor.close()
 
+    def _answer(self, request: list[bytes], admitted: Admitted) -> list[bytes]:
+        """To a question of ZAP: version, request id, domain, address, routing id, mechanism, credentials.
 
-def _answer(request: list[bytes], admitted: Admitted) -> list[bytes]:
-    """To a question of ZAP: version, request id, domain, address, routing id, mechanism, credentials.
-
-    The answer: version, request id, status code, status text, User-Id, metadata.
-    """
-    request_id, mechanism, credentials = request[1], request[5], request[6:]
-    key = z85.encode(credentials[0]) if mechanism == b"CURVE" else b""
-    if key.decode() in admitted.owners:
-        return [ZAP_VERSION, request_id, b"200", b"OK", key, b""]
-    return [ZAP_VERSION, request_id, b"400", b"unknown key", b"", b""]
+        The answer: version, request id, status code, status text, User-Id, metadata.
+        """
+        request_id, address, mechanism, credentials = request[1], request[3], request[5], request[6:]
+        key = z85.encode(credentials[0]).decode() if mechanism == b"CURVE" else ""
+        if key in admitted.owners:
+            return [ZAP_VERSION, request_id, b"200", b"OK", key.encode(), b""]
+        if key not in self._told and len(self._told) < TOLD_MAX:
+            self._told.add(key)
+            log.warning("a connection from %s with the key %s is not let in", address.decode(), key)
+        return [ZAP_VERSION, request_id, b"400", b"unknown key", b"", b""]
 
 
 def _reason(event: list[bytes]) -> str:

@@ -107,6 +107,10 @@ def identity(file: Path, setting: str) -> Identity:
 def client_identity(file: str | None, server_file: str | None) -> Identity | None:
     """Who a client is, from the files of client.key and client.server_key; None in plain text. Raises UserError."""
     if file is None:
+        if server_file is not None:
+            raise UserError(
+                f"client.server_key is {server_file!r}, expected client.key too: who this process is"
+            )
         return None
     own = identity(Path(file), "client.key")
     if server_file is not None:

@@ -20,7 +20,9 @@ SLOWEST_BYTES_PER_S = (
     128 * 1024
 )  # 1 Mbit/s; on a link slower than that, connections would be cut in mid-frame
 HEARTBEAT_TTL_S_MAX = 6553.0  # the protocol counts it in tenths of a second, in 16 bits
-RECEIVE_QUEUE = 8  # messages from one peer that are read ahead: 32 MiB from one that sends chunks without credit
+RECEIVE_QUEUE = (
+    8  # messages from one peer that are read ahead: 32 MiB from one that sends chunks without credit
+)
 
 
 def require_libzmq(version: tuple[int, int, int] | None = None) -> None:
@@ -129,21 +131,13 @@ def _as_the_contract_allows(_: bytes) -> int:
     return limits.PAYLOAD_BYTES_MAX
 
 
-def receive(
-    socket: zmq.Socket[bytes],
-    *,
-    routed: bool,
-    payload_bytes_max: Callable[[bytes], int] = _as_the_contract_allows,
-) -> tuple[bytes, bytes, list[zmq.Frame]] | None:
-    """One message, or None when there is none: routing id (empty unless `routed`), header, payload frames uncopied."""
-    if routed:
-        received = receive_routed(socket, payload_bytes_max=payload_bytes_max)
-        return None if received is None else (received.route.bytes, received.header, received.frames)
+def receive(socket: zmq.Socket[bytes]) -> tuple[bytes, list[zmq.Frame]] | None:
+    """One message, or None when there is none: header, payload frames uncopied."""
     try:
         header = socket.recv(zmq.NOBLOCK)
     except zmq.Again:
         return None
-    return b"", header, _payload(socket, limits.PAYLOAD_BYTES_MAX)
+    return header, _payload(socket, limits.PAYLOAD_BYTES_MAX)
 
 
 class Received(NamedTuple):

@@ -25,6 +25,7 @@ class DynSgd(Policy[DynSgdSettings]):
     """
 
     Settings = DynSgdSettings
+    streams = True
     loops = ("k-async",)
     source = "Jiang et al. 2017, Heterogeneity-aware Distributed Parameter Servers; algorithms.md 2.7"
 

@@ -29,6 +29,7 @@ class FedBuff(Policy[FedBuffSettings]):
     """
 
     Settings = FedBuffSettings
+    streams = True
     loops = ("k-async",)
     reference_defaults = MappingProxyType({"staleness": "none"})
     source = (

@@ -14,7 +14,7 @@ import torch
 from pydantic import BaseModel, ConfigDict
 from torch import Tensor
 
-from unstale.policies.weights import normalise, weighted_sum
+from unstale.policies.weights import normalise, weighted_sum, wide_chunks
 
 Loop = Literal["sync", "k-async", "availability"]
 """How rounds come about, algorithms.md 1.3."""
@@ -63,6 +63,8 @@ class UpdateBatch:
         every update was computed from the current model.
     rate: eta, the server's effective learning rate. local_rates_K: float32, eta_l of each client; None means
         `rate`.
+    columns: reads columns start to end of the matrix, [K, end - start], where its rows lie on a disk. Then matrix_Kd is
+        [K, 0]. Only for a policy that `streams`.
     """
 
     version: int
@@ -77,6 +79,7 @@ class UpdateBatch:
     base_models: tuple[Tensor, ...] | None = None
     rate: float = 1.0
     local_rates_K: Tensor | None = None
+    columns: Callable[[int, int], Tensor] | None = None
 
     def __post_init__(self) -> None:
         """Raise ValueError, naming the field, when the fields do not fit one another."""
@@ -104,6 +107,12 @@ class UpdateBatch:
 
     def __len__(self) -> int:
         return self.matrix_Kd.shape[0]
+
+    def part(self, chunk: slice) -> Tensor:
+        """Some columns of the matrix, [K, c], wherever they lie. chunk: without a step."""
+        if self.columns is None:
+            return self.matrix_Kd[:, chunk]
+        return self.columns(chunk.start, chunk.stop).to(self.matrix_Kd.device)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,6 +170,9 @@ class Policy(ABC, Generic[S]):
     """Settings to examine it with, where some are required (`unstale conformance`)."""
     longest_step: ClassVar[float] = 1.0
     """The most that a round of fresh, equal updates moves the model, in lengths of such an update, by default."""
+    streams: bool = False
+    """Whether it looks at the matrix only through `weighted`, so that its weights depend on what is known beside the
+    rows. The rows need then not be in memory together."""
     scales: ClassVar[bool] = True
     """Whether updates twice as long give a step twice as long; not so where a setting is a length."""
     golden: ClassVar[Path | None] = None
@@ -201,7 +213,8 @@ class Policy(ABC, Generic[S]):
 
     def weighted(self, batch: UpdateBatch, weights_K: Tensor, rate_factor: float = 1.0) -> Step:
         """The step along sum_i weights_i * g_i, in `result_d`. weights_K: [K] float64 on the CPU."""
-        weighted_sum(batch.matrix_Kd, weights_K, out_d=self.result_d)
+        for chunk in wide_chunks(len(batch), self.dimension, self.device):
+            weighted_sum(batch.part(chunk), weights_K, out_d=self.result_d[chunk])
         return Step(direction_d=self.result_d, rate_factor=rate_factor, weights_K=weights_K)
 
     def buffers_change(self, changes_Kb: Tensor, weights_K: Tensor) -> Tensor:

@@ -27,6 +27,7 @@ class Sasgd(Policy[SasgdSettings]):
     """
 
     Settings = SasgdSettings
+    streams = True
     loops = ("k-async",)
     reference_defaults = MappingProxyType({"divide_by_k": False})
     source = "Zhang et al. 2016, Staleness-aware Async-SGD for Distributed Deep Learning; algorithms.md 2.8"

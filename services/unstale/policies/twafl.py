@@ -34,6 +34,7 @@ class Twafl(Policy[TwaflSettings]):
     """
 
     Settings = TwaflSettings
+    streams = True
     loops = ("k-async",)
     reference_defaults = MappingProxyType({"weighting": "equal"})
     source = "Chen et al. 2019, Communication-Efficient Federated Deep Learning; algorithms.md 2.9"

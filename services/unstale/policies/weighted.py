@@ -26,6 +26,7 @@ class Weighted(Policy[WeightedSettings]):
     """
 
     Settings = WeightedSettings
+    streams = True
     loops = ("sync", "k-async")
     source = "Wang & Gao, Unlimited Staleness in Federated Learning (baseline); algorithms.md 2.20"
 

@@ -82,7 +82,7 @@ class Compute:
     def _perform(self, command: Command) -> None:
         started_s = now_s()
         if isinstance(command, ApplyCommand):
-            result = self._learner.apply_round(command.round.matrix_KD, command.updates)
+            result = self._learner.apply_round(command.round.rows, command.updates)
             command.round.release()
             frames = frames_of(result.sent)
             self._post(

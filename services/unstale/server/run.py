@@ -8,10 +8,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from unstale.config import parts
 from unstale.config.settings import Settings
 from unstale.coordinator.machine import Coordinator
 from unstale.coordinator.phase import Phase
+from unstale.coordinator.settings import CoordinatorSettings
 from unstale.journal.journal import Journal
 from unstale.journal.recovery import Recovered, Recovery
 from unstale.journal.rundir import RunDirectory
@@ -79,12 +82,12 @@ def prepare(settings: Settings) -> Run:
     save_model = parts.saver(settings, model)
     learner = parts.learner(settings, model, device, keep_versions=bool(told.stale_rounds))
     coordinator = Coordinator(told)
-    staging = parts.staging(told, learner.row_numbers, device)
     evaluate = parts.evaluation(settings, model, dataset, device)
     said = welcome(settings, model, extra=learner.sent.extra_d is not None, labels=dataset.labels_digest)
     with ExitStack() as stack:
         journal = open_journal(settings)
         recovered = None
+        staging = _staging(settings, told, learner, journal, device)
         if journal is not None:
             stack.callback(journal.close)
             said = said.model_copy(update={"run_id": journal.run_id(said.run_id)})
@@ -107,6 +110,20 @@ def prepare(settings: Settings) -> Run:
         dimension=model.dimension,
         save_model=save_model,
     )
+
+
+def _staging(
+    settings: Settings,
+    told: CoordinatorSettings,
+    learner: Learner,
+    journal: Journal | None,
+    device: torch.device,
+) -> Staging:
+    """In memory; or on disk, where rows would take too much of it and the policy can read them one by one."""
+    most_bytes = 4 * learner.row_numbers * (told.unaggregated_max + 2 * told.round_size_max)
+    if journal is None or not learner.policy.streams or most_bytes <= settings.run.rows_memory_bytes_max:
+        return parts.staging(told, learner.row_numbers, device)
+    return journal.spill(learner.row_numbers)
 
 
 def open_journal(settings: Settings) -> Journal | None:

@@ -349,7 +349,7 @@ class Simulation:
     def _apply_round(self, action: actions.ApplyRound) -> None:
         taken = self._staging.take([contribution.handle for contribution in action.contributions])
         result = self._learner.apply_round(
-            taken.matrix_KD, translate.to_round(action.contributions, taken.updates)
+            taken.rows, translate.to_round(action.contributions, taken.updates)
         )
         taken.release()
         self._result = result

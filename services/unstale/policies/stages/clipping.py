@@ -33,6 +33,7 @@ class Clipping(Stage[ClippingSettings]):
 
     def __init__(self, settings: ClippingSettings, inner: Policy[Any]) -> None:
         super().__init__(settings, inner)
+        self.streams = False  # it looks at every row
         self._scaled_Kd = torch.empty(0, self.dimension, device=self.device)
 
     def step(self, batch: UpdateBatch) -> Step:

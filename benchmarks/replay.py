@@ -1,0 +1,173 @@
+"""Runs of 500 rounds over loopback, recorded, and computed again: every version has to come out as it was.
+
+For each policy a server and two client processes train a small network on scikit-learn's digits, and keep every update;
+then `unstale replay` computes the run again in a process of its own, and compares each digest.
+
+    python -m benchmarks.replay [--quick]
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks import report
+
+ROUNDS = 500
+CLIENTS = 20
+K = 4
+LIMIT_S = 600  # of one process, which has failed then
+ERRORS = "errors.txt"
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A policy, and the loop and the training that its paper has."""
+
+    policy: str
+    trigger: str
+    training: str
+
+
+CASES = (
+    Case("fedbuff", "buffered", "sgd"),
+    Case("wkafl", "k-async", "gradient"),
+    Case("fedhist", "k-async", "sgd"),
+)
+
+
+def run(rounds: int) -> list[dict[str, str]]:
+    """One row a policy. Raises RuntimeError or CalledProcessError when a process fails."""
+    rows = []
+    for case in CASES:
+        with tempfile.TemporaryDirectory() as folder:
+            started_s = time.perf_counter()
+            outcome = record(case, rounds, Path(folder))
+            recorded_s = time.perf_counter()
+            found = replay(Path(folder))
+            replayed_s = time.perf_counter()
+            size_bytes = sum(path.stat().st_size for path in (Path(folder) / "run").rglob("*"))
+        assert found["parted"] is not None or found["last"] == rounds, found
+        rows.append(
+            {
+                "policy": f"{case.policy}, {case.trigger}",
+                "rounds": str(found["rounds"]),
+                "updates": f"{found['updates']:,}",
+                "digests equal": "all" if found["parted"] is None else f"to version {found['last']}",
+                "accuracy": f"{outcome['test_accuracy']:.4f}",
+                "run": f"{outcome['seconds']:.1f} s",
+                "with its processes": f"{recorded_s - started_s:.1f} s",
+                "replay": f"{replayed_s - recorded_s:.1f} s",
+                "directory": report.megabytes(size_bytes),
+            }
+        )
+    return rows
+
+
+def record(case: Case, rounds: int, folder: Path) -> dict[str, Any]:
+    """A run in `run` below a folder; what its server said last."""
+    of_the_run = (
+        *("--policy", case.policy, "--trigger", case.trigger, "--k", str(K), "--training", case.training),
+        *("--rounds", str(rounds), "--clients", str(CLIENTS), "--device", "cpu"),
+        *("--address", "tcp://127.0.0.1:0", "--set", "server.http_address=null"),
+        *("--run", "run", "--run.keep-updates", "--json"),
+    )
+    with ExitStack() as stack:
+        server = _start(stack, folder, "server", *of_the_run)
+        assert server.stdout is not None
+        address = json.loads(server.stdout.readline())["address"]
+        half = CLIENTS // 2
+        clients = [
+            _start(
+                stack,
+                folder,
+                *("client", "--server", address, "--first", str(first), "--count", str(half)),
+                *("--set", f"client.directory=clients-{first}"),
+            )
+            for first in (0, half)
+        ]
+        said = _end_of(server, clients, folder)
+    last: dict[str, Any] = json.loads(said.splitlines()[-1])
+    return last
+
+
+def _end_of(server: "subprocess.Popen[str]", clients: Sequence["subprocess.Popen[str]"], folder: Path) -> str:
+    """What the server printed until it ended. Raises RuntimeError when a process fails."""
+    for _ in range(LIMIT_S):
+        try:
+            said, _ = server.communicate(timeout=1)
+        except subprocess.TimeoutExpired:
+            said = None
+        if any(process.poll() not in (None, 0) for process in (server, *clients)):
+            break
+        if said is not None:
+            return said
+    raise RuntimeError(f"the run did not come to its end: {(folder / ERRORS).read_text()[-2000:]}")
+
+
+def replay(folder: Path) -> dict[str, Any]:
+    """What `unstale replay` says of it."""
+    found = subprocess.run(
+        [*UNSTALE, "replay", "run", "--json"],
+        cwd=folder, env=_environment(), stdout=subprocess.PIPE, text=True, check=False, timeout=LIMIT_S,
+    )  # fmt: skip
+    if found.returncode not in (0, 1):
+        raise subprocess.CalledProcessError(found.returncode, found.args)
+    said: dict[str, Any] = json.loads(found.stdout.splitlines()[-1])
+    return said
+
+
+UNSTALE = (sys.executable, "-m", "unstale")
+
+
+def _start(stack: ExitStack, folder: Path, *arguments: str) -> "subprocess.Popen[str]":
+    with (folder / ERRORS).open("a") as errors:
+        process = subprocess.Popen(
+            [*UNSTALE, *arguments],
+            cwd=folder, env=_environment(), stdout=subprocess.PIPE, stderr=errors, text=True,
+        )  # fmt: skip
+    stack.callback(_end, process)
+    return process
+
+
+def _end(process: "subprocess.Popen[str]") -> None:
+    process.terminate()
+    process.wait()
+    assert process.stdout is not None
+    process.stdout.close()
+
+
+def _environment() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if not name.startswith("UNSTALE_")}
+
+
+def _table(rows: Sequence[dict[str, str]]) -> str:
+    return report.table(list(rows[0]), [list(row.values()) for row in rows])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--quick", action="store_true", help="60 rounds")
+    arguments = parser.parse_args()
+    rows = run(60 if arguments.quick else ROUNDS)
+    print(
+        f"{CLIENTS} clients in two processes, K = {K}, digits_cnn on digits, durability normal, every update kept. "
+        "`replay` includes the start of its process.\n"
+    )
+    print(_table(rows))
+    if any(row["digests equal"] != "all" for row in rows):
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

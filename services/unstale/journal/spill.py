@@ -1,0 +1,93 @@
+"""Rows that wait for their round on disk, where they are stored anyway, instead of in memory.
+
+For rounds whose rows would not fit in memory, under policies that only weigh them. Legend: K updates of the round, in
+order of arrival; D numbers of a row.
+"""
+
+import os
+from collections.abc import Callable, MutableMapping, Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from typing_extensions import override
+
+from unstale import flat
+from unstale.journal.disk import DamagedError, read_all, trouble
+from unstale.journal.rows import Place
+from unstale.learner.updates import Round, StagedUpdate, Staging
+
+FLOAT_BYTES = 4
+
+
+class Spill(Staging):
+    """One row in memory, that is being written; those that are kept lie where the journal has put them.
+
+    places: where rows lie, by their handles; the journal adds to it, and a round takes out. path_of: the file of a
+    segment.
+    """
+
+    def __init__(
+        self, row_numbers: int, *, places: MutableMapping[int, Place], path_of: Callable[[int], Path]
+    ) -> None:
+        super().__init__(row_numbers, 1, blocks_max=2)
+        self._row_D = torch.empty(row_numbers)
+        self._kept: dict[int, StagedUpdate] = {}
+        self._places = places
+        self._path_of = path_of
+
+    @override
+    def row(self) -> tuple[int, Tensor]:
+        assert self._being_written is None, f"row {self._being_written} is neither kept nor discarded"
+        self._being_written = self._handles
+        self._handles += 1
+        return self._being_written, self._row_D
+
+    @override
+    def keep(self, handle: int, update: StagedUpdate) -> None:
+        self.discard(handle)
+        self._kept[handle] = update
+
+    @override
+    def take(self, handles: Sequence[int]) -> Round:
+        assert self._being_written is None, f"row {self._being_written} is neither kept nor discarded"
+        updates = tuple(self._kept.pop(handle) for handle in handles)
+        rows = StoredRows([self._places.pop(handle) for handle in handles], self._row_numbers, self._path_of)
+        return Round(rows, updates, rows.close)
+
+
+class StoredRows:
+    """The rows of a round, read in parts. shape: [K, D]."""
+
+    def __init__(self, places: Sequence[Place], row_numbers: int, path_of: Callable[[int], Path]) -> None:
+        self.shape = (len(places), row_numbers)
+        self._places = places
+        self._path_of = path_of
+        self._files: dict[int, int] = {}
+
+    def columns(self, start: int, end: int) -> Tensor:
+        """Columns start to end of all rows: [K, end - start] float32. Raises UserError where a file is cut or gone."""
+        part_Kc = torch.empty(len(self._places), end - start)
+        for row_c, place in zip(part_Kc, self._places, strict=True):
+            self._read(place, start, row_c)
+        return part_Kc
+
+    def close(self) -> None:
+        """Nothing more will be read."""
+        for file in self._files.values():
+            os.close(file)
+        self._files.clear()
+
+    def _read(self, place: Place, start: int, row_c: Tensor) -> None:
+        path = self._path_of(place.segment)
+        try:
+            if place.segment not in self._files:
+                self._files[place.segment] = os.open(path, os.O_RDONLY)
+            into = flat.to_bytes(row_c)
+            filled = read_all(self._files[place.segment], into, place.offset + FLOAT_BYTES * start)
+        except OSError as error:
+            raise trouble("read", path, error) from None
+        if filled < len(into):
+            raise DamagedError(
+                f"{path} ends too early; put it back from a copy, or start anew in another --run"
+            )

@@ -1,0 +1,158 @@
+"""Thirty kills, of which nothing may come; and mistakes made on purpose, which must be found.
+
+`make crash` kills 200, of any seed, and plays a run of a seed again.
+"""
+
+import copy
+import shutil
+import sqlite3
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from crash import places
+from crash.attempt import TOLD, attempts, table
+from crash.books import Books
+from crash.plan import ROUNDS, Fate, Plan, drawn
+from crash.play import FailureError, Play, Played
+from crash.tap import Frames
+from unstale_proto.messages import Ack, Task
+
+SEED = 4
+KILLS = 30
+PROCESSES = 2  # runs at a time
+
+
+@pytest.mark.network
+@pytest.mark.slow
+def test_nothing_acknowledged_is_lost_or_counted_twice_and_every_version_is_that_of_a_run_without_crashes() -> (
+    None
+):
+    made = list(attempts(SEED, KILLS, processes=PROCESSES))
+    TOLD.append(f"seed {SEED}")
+    for one in made:
+        TOLD.extend(table(one))
+    failures = [one.failure for one in made if one.failure is not None]
+    assert not failures, "\n".join(failures)
+    assert sum(len(one.kills) for one in made) == KILLS
+
+
+def test_every_place_where_a_process_may_die_is_there() -> None:
+    for by_kind in (places.FIRST, places.AGAIN, places.DURING, places.LAST):
+        for place in (one for those in by_kind.values() for one in those):
+            places.found(place)
+
+
+def test_a_connection_is_cut_into_messages_however_its_bytes_come() -> None:
+    greeting = b"\xff" + bytes(63)
+    ready = b"\x04\x03abc"  # a command
+    alone = b"\x00\x02hi"
+    with_payload = b"\x01\x03two" + b"\x02" + (300).to_bytes(8, "big") + bytes(300)
+    data = greeting + ready + alone + with_payload + b"\x04\x01p" + b"\x00\x05three"
+    frames = Frames()
+    assert [header for byte in data for header in frames.feed(bytes([byte]))] == [b"hi", b"two", b"three"]
+    assert list(Frames().feed(data)) == [b"hi", b"two", b"three"]
+
+
+# --- the books find what is wrong ---
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Played:
+    """A run of which nothing was killed, with all of it kept."""
+    plan = drawn(0, 0, kills=0)
+    plan.settings["run"] |= {"keep_updates": True, "checkpoint_every": 15}
+    return Play(plan, tmp_path_factory.mktemp("undisturbed")).run()
+
+
+def copied(played: Played, folder: Path) -> Played:
+    """The same, to be changed."""
+    shutil.copytree(played.folder, folder / "copy")
+    return replace(played, folder=folder / "copy", said=copy.deepcopy(played.said))
+
+
+def sql(*statements: str) -> Callable[[Played], None]:
+    """Changes the database."""
+
+    def change(played: Played) -> None:
+        with sqlite3.connect(played.folder / "run" / "run.db") as opened:
+            for statement in statements:
+                assert opened.execute(statement).rowcount > 0
+        opened.close()
+
+    return change
+
+
+def flip_a_bit(played: Played) -> None:
+    path = played.folder / "run" / "segments" / "00000002.rows"
+    data = bytearray(path.read_bytes())
+    data[1000] ^= 1
+    path.write_bytes(data)
+
+
+def say_what_is_not_stored(played: Played) -> None:
+    played.said.acks.append(Ack(task_id=100_000, outcome="accepted", first_outcome="accepted"))
+
+
+def give_what_is_not_stored(played: Played) -> None:
+    task = played.said.tasks[0]
+    played.said.tasks.append(Task(**{**task.model_dump(), "task_id": 100_000}))
+
+
+_TWICE = "INSERT INTO updates SELECT {} FROM updates WHERE handle = 5"
+_COLUMNS = [
+    "(SELECT max(seq) + 1 FROM updates)",
+    "at_s, client_id, task_id, base_version, outcome, reason, num_examples, batch_examples, loss, local_rate",
+    "100000",
+    "segment, offset, size_bytes, checksum, row_checksum, round, position, staleness, weight",
+]
+
+_REFUSED = "outcome = 'rejected', reason = 'non-finite', handle = NULL, round = NULL"
+
+
+@pytest.mark.network
+@pytest.mark.parametrize(
+    ("change", "finds"),
+    [
+        (sql("DELETE FROM updates WHERE handle = 5"), "was said, and stored is"),
+        (sql(_TWICE.format(", ".join(_COLUMNS))), "accepted twice"),
+        (sql("UPDATE updates SET round = NULL, position = NULL WHERE handle = 5"), "round"),
+        (sql("DELETE FROM events WHERE seq = 20"), "an event is missing"),
+        (sql("UPDATE updates SET position = 1 - position WHERE round = 4 AND position < 2"), "round 4 has"),
+        (sql("UPDATE rounds SET digest = 'ab' WHERE version = 7"), "version 7 is ab"),
+        (sql("DELETE FROM rounds WHERE version = 60"), f"expected {ROUNDS}"),
+        (sql(f"UPDATE updates SET {_REFUSED} WHERE handle = 5"), "was said, and stored is"),
+        (sql("UPDATE tasks SET version = version + 1 WHERE task_id = 2"), "task 2"),
+        (flip_a_bit, "is not what its client makes"),
+        (say_what_is_not_stored, "was said, and stored is"),
+        (give_what_is_not_stored, "was given, and is not stored"),
+    ],
+)
+def test_what_is_lost_doubled_or_changed_is_found(
+    change: Callable[[Played], None], finds: str, undisturbed: Played, tmp_path: Path
+) -> None:
+    changed = copied(undisturbed, tmp_path)
+    change(changed)
+    with pytest.raises(FailureError, match=finds):
+        Books(changed).check()
+
+
+@pytest.mark.network
+def test_the_books_of_a_run_that_nobody_disturbed_are_right(undisturbed: Played) -> None:
+    found = Books(undisturbed).check()
+    assert found.recomputed == found.accepted >= 3 * ROUNDS
+    assert undisturbed.kills == []
+
+
+@pytest.mark.network
+@pytest.mark.slow
+def test_a_server_that_speaks_before_it_stores_is_found(tmp_path: Path) -> None:
+    def fates(plan: Plan, kind: str, name: str, life: int) -> Fate | None:
+        told = places.Place("crash.child:told", places.AFTER, 20)
+        return Fate(rounds=ROUNDS, wait_s=0.0, place=told, call=20) if kind == "server" else None
+
+    plan = drawn(0, 5, kills=1)
+    with pytest.raises(FailureError, match="was said, and stored is"):
+        Books(Play(plan, tmp_path, fates=fates, hasty=True).run()).check()
