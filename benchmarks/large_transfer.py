@@ -40,7 +40,7 @@ from unstale_proto import codec
 from unstale_proto.messages import Ack, Chunk, Update
 
 DIMENSION = 190_000_000
-CUT_EVERY_S, QUICK_EVERY_S = 2.0, 0.3
+CUT_EVERY_S, QUICK_EVERY_S = 0.9, 0.3
 CUT_FOR_S = 0.05  # how long each toxic lies in wait for a chunk
 CUTS_MAX = 90  # as many toxics as an injector takes
 NOW, PEAK = "memory_bytes", "memory_peak_bytes"
@@ -135,9 +135,9 @@ class Client:
         self._outbox.close()
 
     def _take_in(self) -> None:
-        while (received := sockets.receive(self._socket, routed=False)) is not None:
-            message = codec.decode(received[1])
-            frames = [frame.buffer for frame in received[2]]
+        while (received := sockets.receive(self._socket)) is not None:
+            message = codec.decode(received[0])
+            frames = [frame.buffer for frame in received[1]]
             if isinstance(message, Chunk):
                 self.down_bytes += sum(map(len, frames))
             if isinstance(message, Ack):

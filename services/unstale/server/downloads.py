@@ -1,8 +1,8 @@
 """Models that go out in chunks: which versions may be sent now, and how far each client has got. Pure.
 
-A version is held in memory from when it is announced to a client until that has it. Few are, so that a slow client does
-not make us hold all those that come meanwhile: who was given another waits until one of them is done, and may be given a
-newer one then.
+A version is held in memory from when it is announced to a client until that has it. Few are, so that a slow client
+does not make us hold all those that come meanwhile: who was given another waits until one of them is done, and may be
+given a newer one then.
 """
 
 from collections.abc import Callable, Sequence
