@@ -2,6 +2,8 @@
 #
 #   docker run --rm unstale demo
 #
+# A server that others connect to needs keys, and a volume for its run: see k8s/README.md.
+#
 # On x86-64 the PyTorch that pip takes by default computes on the CPU and on CUDA, and is large. Where the CPU is enough,
 # name an index that has CPU builds; of the same version pip prefers those, because of the suffix that they bear:
 #
@@ -28,7 +30,8 @@ RUN pip install --no-deps .
 FROM python:3.11-slim-bookworm
 COPY --from=build /opt/unstale /opt/unstale
 ENV PATH=/opt/unstale/bin:$PATH PYTHONUNBUFFERED=1
-# A number, so that Kubernetes can tell that it is not root. Nothing is written but to /tmp.
+# A number, so that Kubernetes can tell that it is not root. What the options do not place elsewhere is written to /tmp,
+# runs and what clients keep, too: it is gone with the container.
 USER 10001:10001
 WORKDIR /tmp
 EXPOSE 5555 9464

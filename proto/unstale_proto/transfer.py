@@ -136,8 +136,8 @@ class Receiving:
 class Sending:
     """One payload on its way out. frames: of which it is made, in any cut. chunk_bytes: of a chunk, at most.
 
-    A chunk that does not get through whole is lost. So they become shorter where little gets through between two losses,
-    and longer again where much does. is_whole: the receiver has all of it.
+    A chunk that does not get through whole is lost. So they become shorter where little gets through between two
+    losses, and longer again where much does. is_whole: the receiver has all of it.
     """
 
     def __init__(

@@ -18,7 +18,7 @@ from support.wire import RawClient, update_of
 from unstale_proto import codec
 from unstale_proto.errors import Reason
 from unstale_proto.limits import HEADER_BYTES_MAX
-from unstale_proto.messages import Ack, Bye, Error, Heartbeat, Hello, Message, Stop, Task
+from unstale_proto.messages import Ack, Bye, Chunk, Credit, Error, Heartbeat, Hello, Message, Stop, Task
 
 pytestmark = pytest.mark.network
 
@@ -143,6 +143,17 @@ def own_only_client_0(scene: Scene) -> None:
 
 
 DELTA = {"kind": "delta", "learning_rate": 1e-6}
+
+
+def come_damaged_twice(scene: Scene) -> None:
+    """Announce an update and send another one, until it is asked for the third time."""
+    scene.client.say(update_of(scene.task, checksum="0" * 16))
+    for _ in range(2):
+        assert scene.client.hear(Credit).have == 0
+        scene.client.say(Chunk(task_id=scene.task.task_id, offset=0), [ALL])
+    assert scene.client.hear(Credit).have == 0
+
+
 CASES: dict[str, Case] = {
     "noise": header(Reason.MALFORMED_HEADER, b"\xc1\xc1\xc1"),
     "nothing at all": header(Reason.MALFORMED_HEADER, b""),
@@ -198,6 +209,16 @@ CASES: dict[str, Case] = {
     "a task never given": update(Reason.UNKNOWN_TASK, ALL, task_id=2**63 - 1),
     "a task of another client": update(Reason.UNKNOWN_TASK, ALL, task_id=2),
     "two things wrong": update(Reason.UNKNOWN_TASK, with_one(float("nan")), task_id=9),
+    "a chunk of what was not announced": Case(
+        reason=Reason.NO_CREDIT,
+        provoke=lambda scene: scene.refuses(Chunk(task_id=scene.task.task_id, offset=0), [ALL]),
+    ),
+    "a wrong checksum, every time": Case(
+        reason=Reason.WRONG_CHECKSUM,
+        before=come_damaged_twice,
+        provoke=lambda scene: scene.refuses(Chunk(task_id=scene.task.task_id, offset=0), [ALL]),
+        closes_task=True,
+    ),
     "a task that was taken back": Case(
         reason=Reason.EXPIRED_TASK,
         before=be_too_late,

@@ -2,8 +2,9 @@
 
 import argparse
 import sys
+from collections.abc import Iterable
 
-from crash.attempt import KILLS_EACH, attempt, attempts, table
+from crash.attempt import KILLS_EACH, Attempt, attempt, attempts, table
 from crash.plan import drawn
 from unstale.net.clock import now_s
 
@@ -26,7 +27,7 @@ def main() -> int:
     started_s = now_s()
     say(f"seed {told.seed}")
     if told.run is not None:
-        runs = iter([attempt(drawn(told.seed, told.run, KILLS_EACH))])
+        runs: Iterable[Attempt] = [attempt(drawn(told.seed, told.run, KILLS_EACH))]
     else:
         runs = attempts(told.seed, told.kills, processes=told.processes)
     kills = failures = 0

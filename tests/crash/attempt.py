@@ -5,7 +5,7 @@ import multiprocessing
 import shutil
 import tempfile
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -47,22 +47,28 @@ def attempt(plan: Plan) -> Attempt:
     return Attempt(plan=plan, kills=play.kills, found=found)
 
 
-def attempts(seed: int, kills: int, *, processes: int) -> Iterator[Attempt]:
-    """Runs until so many processes were killed, or until some have failed."""
-    done = number = 0
+def attempts(seed: int, kills: int, *, processes: int = 1) -> Iterator[Attempt]:
+    """Runs until so many processes were killed, or until some have failed. processes: that play them; 1 is this one."""
+    if processes == 1:
+        yield from _attempts(seed, kills, map)
+        return
     with ProcessPoolExecutor(processes, mp_context=multiprocessing.get_context("spawn")) as pool:
-        while done < kills:
-            left = kills - done
-            shares = [min(KILLS_EACH, left - at) for at in range(0, left, KILLS_EACH)]
-            plans = [drawn(seed, number + place, share) for place, share in enumerate(shares)]
-            number += len(plans)
-            failed = False
-            for made in pool.map(attempt, plans):
-                done += len(made.kills)
-                failed = failed or made.failure is not None
-                yield made
-            if failed:
-                return
+        yield from _attempts(seed, kills, pool.map)
+
+
+def _attempts(
+    seed: int, kills: int, played: Callable[[Callable[[Plan], Attempt], Iterable[Plan]], Iterable[Attempt]]
+) -> Iterator[Attempt]:
+    done = number = failures = 0
+    while done < kills and not failures:
+        left = kills - done
+        shares = [min(KILLS_EACH, left - at) for at in range(0, left, KILLS_EACH)]
+        plans = [drawn(seed, number + place, share) for place, share in enumerate(shares)]
+        number += len(plans)
+        for made in played(attempt, plans):
+            done += len(made.kills)
+            failures += made.failure is not None
+            yield made
 
 
 def table(made: Attempt) -> Iterator[str]:

@@ -22,7 +22,6 @@ from unstale_proto.messages import Ack, Task
 
 SEED = 4
 KILLS = 30
-PROCESSES = 2  # runs at a time
 
 
 @pytest.mark.network
@@ -30,7 +29,7 @@ PROCESSES = 2  # runs at a time
 def test_nothing_acknowledged_is_lost_or_counted_twice_and_every_version_is_that_of_a_run_without_crashes() -> (
     None
 ):
-    made = list(attempts(SEED, KILLS, processes=PROCESSES))
+    made = list(attempts(SEED, KILLS))
     TOLD.append(f"seed {SEED}")
     for one in made:
         TOLD.extend(table(one))

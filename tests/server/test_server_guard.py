@@ -21,6 +21,8 @@ NOT_TO_BLAME = {
     Reason.RATE_LIMITED,  # is bounded as it is
     Reason.QUARANTINED,
     Reason.UNAVAILABLE,  # never said by the server
+    Reason.WRONG_CHECKSUM,  # damaged on the way
+    Reason.NO_CREDIT,  # sent before a reconnect, perhaps
 }
 
 

@@ -28,7 +28,7 @@ LABELS: dict[str, set[str]] = {
     "direction": {"received", "sent"},
     "class": {str(label) for label in range(10)},
     "statistic": {"mean", "std", "worst_tenth", "best_tenth"},
-    "state": {state.name.lower() for state in State},
+    "state": {*(state.name.lower() for state in State), "active", "waiting"},
 }
 
 

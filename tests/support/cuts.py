@@ -1,4 +1,4 @@
-"""A link that breaks: TCP passed on byte by byte, cut whenever so much has passed, or held until a test lets it go on."""
+"""A link that breaks: TCP passed on byte by byte, cut whenever so much has passed, or held until a test lets it go."""
 
 import socket
 import threading
@@ -12,9 +12,12 @@ PIECE_BYTES = 64 * 1024
 
 
 class Link:
-    """Runs while the context lasts. server: its address. every_bytes: after so many, both ways together, all connections
-    are cut; as often as `cuts_left` says. hold_bytes: after so many nothing more passes, `held` is set, and those bytes
-    are all that passes until `go_on`. passed: bytes so far."""
+    """Runs while the context lasts.
+
+    server: its address. every_bytes: after so many, both ways together, all connections are cut; as often as
+    `cuts_left` says. hold_bytes: after so many nothing more passes, `held` is set, and those bytes are all that passes
+    until `go_on`. passed: bytes so far.
+    """
 
     def __init__(
         self, server: str, *, every_bytes: int = 0, cuts: int = 0, hold_bytes: int | None = None
