@@ -16,6 +16,7 @@ RESULTS = Path(__file__).parent / "results"
 MARKDOWN = {
     "ingest": "Updates a second through the server",
     "injector": "Updates a second through the injector",
+    "large_transfer": "A model of 760 MB over a link that breaks",
     "first_round": "From start to the first round",
     "simulation": "Simulator against a bare loop",
     "simulation_scale": "A hundred thousand simulated clients",

@@ -19,7 +19,7 @@ from unstale.server.account import Account
 from unstale.server.commands import Applied, ApplyCommand, Command, EvaluateCommand, Evaluated, Result
 from unstale.server.compute import frames_of
 from unstale.server.exchange import Exchange
-from unstale.server.transfers import TransferBounds
+from unstale.server.transfers import EVERY_DAY, TransferBounds
 from unstale.server.wire import Delivery
 from unstale.training.evaluate import Evaluation
 from unstale_proto import codec
@@ -105,7 +105,7 @@ class PlayedServer:
             sent=version_of(0),
             dimension=2,
             linger_s=3.0,
-            transfers=transfers,
+            transfers=transfers or EVERY_DAY,
             parts=parts,
         )
 

@@ -16,7 +16,7 @@ from unstale.learner.versions import Version
 from unstale.server.account import Account
 from unstale.server.commands import Applied, ApplyCommand, Command, EvaluateCommand, Evaluated
 from unstale.server.exchange import Exchange, Letter, StopNow
-from unstale.server.transfers import TransferBounds
+from unstale.server.transfers import EVERY_DAY, TransferBounds
 from unstale.server.wire import Delivery
 from unstale.training.evaluate import Evaluation
 from unstale_proto import signature
@@ -154,7 +154,7 @@ class Server:
             sent=version_of(0),
             dimension=NUMBERS,
             linger_s=linger_s,
-            transfers=transfers,
+            transfers=transfers or EVERY_DAY,
         )
 
     def dial(self, end: End) -> Link | None:

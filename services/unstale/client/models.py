@@ -143,8 +143,7 @@ class Models:
     def _finished(self, key: ModelKey, model: _Model) -> Credit | None:
         assert model.receiving is not None
         if model.receiving.is_right():
-            model.frames = payload.split(model.receiving.part.mapped())
-            self._woken.update(dict.fromkeys(model.wanted_by))
+            self._is_there(model, model.receiving)
             self._give_places()
             return None
         log.warning("the model of version %d was damaged on its way", key.version)
@@ -162,12 +161,17 @@ class Models:
         for key, model in self._models.items():
             if model.frames is not None or not model.wanted_by:
                 continue
+            if model.receiving is not None and model.receiving.is_whole:
+                self._is_there(model, model.receiving)
+                continue
             coming += 1
             if coming <= self._places and model.receiving is None:
                 self._begin(key, model)
                 self._woken[next(iter(model.wanted_by))] = None
         unwanted = [key for key, model in self._models.items() if not model.wanted_by]
-        for key in unwanted[:-1]:  # the newest may be given again
+        for key in unwanted[-1:]:  # it may be given again, and holds no memory until then
+            self._models[key].frames = None
+        for key in unwanted[:-1]:
             model = self._models.pop(key)
             if model.receiving is not None:
                 model.receiving.part.delete()
@@ -188,8 +192,11 @@ class Models:
         )
         model.receiving.has_place = True
         if model.receiving.is_whole and model.receiving.is_right():
-            model.frames = payload.split(part.mapped())
-            self._woken.update(dict.fromkeys(model.wanted_by))
+            self._is_there(model, model.receiving)
+
+    def _is_there(self, model: _Model, receiving: Receiving) -> None:
+        model.frames = payload.split(receiving.part.mapped())
+        self._woken.update(dict.fromkeys(model.wanted_by))
 
     def _move_to_spare(self, receiving: Receiving, error: OSError) -> None:
         log.warning("a model is kept in memory as it comes: %s", error.strerror)

@@ -37,7 +37,7 @@ from unstale.server.outgoing import Outgoing
 from unstale.server.performer import Performer
 from unstale.server.proof import Proof
 from unstale.server.sessions import Sessions
-from unstale.server.transfers import TransferBounds, Transfers
+from unstale.server.transfers import EVERY_DAY, TransferBounds, Transfers
 from unstale.server.wire import Wire
 from unstale_proto import codec
 from unstale_proto.errors import Reason, RemoteContractError
@@ -88,7 +88,7 @@ class Exchange:
         guard: Guard | None = None,
         journal: Journal | None = None,
         may_speak: MaySpeak = anyone,
-        transfers: TransferBounds | None = None,
+        transfers: TransferBounds = EVERY_DAY,
         parts: Parts | None = None,
         observe: actions.Observer | None = None,
     ) -> None:
@@ -104,7 +104,6 @@ class Exchange:
         self._may_speak = may_speak
         self._sessions = Sessions(welcome.clients)
         self._proof = Proof()
-        bounds = transfers or TransferBounds()
         self._outgoing = Outgoing(
             wire,
             self._sessions,
@@ -114,7 +113,7 @@ class Exchange:
             learning_rate=learning_rate,
             wanted=account.own_evaluations.wanted,
             past_versions=max(coordinator.settings.stale_rounds.values(), default=0),
-            chunk_bytes=bounds.chunk_bytes,
+            chunk_bytes=transfers.chunk_bytes,
         )
         self._out = Performer(
             clock,
@@ -144,7 +143,7 @@ class Exchange:
         )
         self._transfers = Transfers(
             clock,
-            bounds,
+            transfers,
             parts or Parts(),
             coordinator=coordinator,
             outgoing=self._outgoing,
@@ -331,7 +330,10 @@ class Exchange:
         client_id = self._sessions.client_of(route)
         owed = None if client_id is None else self._outgoing.owed_to(client_id)
         if owed is not None and self._coordinator.awaits(owed.client_id, owed.task_id):
-            self._out.say_later(partial(self._out.give, owed))
+            if self._outgoing.may_carry(owed.version):
+                self._out.say_later(partial(self._out.give, owed))
+            else:
+                self._task_is_lost(owed.client_id, owed.task_id)
 
     def _take_error(self, route: bytes, error: Error) -> None:
         """An error is never answered. One with a task gives that task back; one without is for people."""
@@ -409,7 +411,6 @@ class Exchange:
             self._task_is_lost(client_id, lost)
 
     def _task_is_lost(self, client_id: int, task_id: int) -> None:
-        log.debug("task %d never reaches client %d", task_id, client_id)
         self._handle(events.TaskLost(client_id=client_id, task_id=task_id, at_s=self._clock()))
 
     def _handle_message(self, message: Message, client_id: int) -> None:

@@ -77,6 +77,10 @@ class Outgoing:
         model = self._models.get(version)
         return None if model is None or not self._in_chunks else model.frames
 
+    def may_carry(self, version: int) -> bool:
+        """Whether tasks may carry this version now."""
+        return version in self._models
+
     def give(self, action: actions.SendTask) -> bool:
         """Send a task with the model of its version, now or when its client is next heard of. Whether it went now."""
         assert action.version in self._models, f"{action}, and at hand are {list(self._models)}"

@@ -36,6 +36,10 @@ class TransferBounds:
     versions: int = 2
 
 
+EVERY_DAY = TransferBounds()
+"""Those of every server but in tests."""
+
+
 class Transfers:
     """The exchange's thread only. parts: of updates. intake: takes those that are whole."""
 
