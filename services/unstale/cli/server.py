@@ -29,7 +29,7 @@ def server(
     else:
         http = f"; metrics at http://{run.http_address}/metrics" if run.http_address else ""
         report.line(f"listening at {run.address}{http}")
-        report.line(f"waiting for {settings.min_clients or settings.clients} clients")
+        report.line(run.standing)
     with printer:
         end = run.run()
     report.outcome(end, as_json=as_json, clock="")

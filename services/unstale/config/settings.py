@@ -81,7 +81,7 @@ class ServerSettings(Section):
     lease_s: Seconds = Field(
         10.0,
         json_schema_extra={"unit": "s"},
-        description="A client that is silent for so long is lost; longer than one model takes over the slowest link.",
+        description="A client that is silent for so long is lost; longer than 4 MiB take over the slowest link.",
     )
     retry_s: Seconds = Field(
         1.0,

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from unstale import translate
-from unstale.coordinator import actions, events, hopeless, snapshot
+from unstale.coordinator import actions, events, hopeless
 from unstale.coordinator.machine import LEASE, Coordinator
 from unstale.coordinator.phase import Phase
 from unstale.errors import UserError
@@ -23,7 +23,6 @@ from unstale.metrics.progress import Outcome
 from unstale.server.account import Account
 from unstale.server.commands import (
     Applied,
-    CheckpointCommand,
     Command,
     Crashed,
     Evaluated,
@@ -64,9 +63,10 @@ class Exchange:
     answered by a letter, in order. recorder: the coordinator, written down. account: counts. welcome: for any client;
     id and version are filled in. learning_rate: eta_l of its tasks now. frames: of the versions that tasks may carry
     now. sent: the newest of them. dimension: d. norm_max: of an update; None for any. linger_s: how long clients have
-    to say goodbye. guard: bounds what anyone may say. may_speak: whether the owner of a key may say that it is a
-    client; key None is that of a link in plain text. transfers: what goes in chunks, and how. parts: where such updates
-    lie until they are whole. observe: told of every event and what came of it.
+    to say goodbye. return_s: how long they take to come back to a server that was gone. guard: bounds what anyone may
+    say. may_speak: whether the owner of a key may say that it is a client; key None is that of a link in plain text.
+    transfers: what goes in chunks, and how. parts: where such updates lie until they are whole. observe: told of every
+    event and what came of it.
     """
 
     def __init__(
@@ -84,6 +84,7 @@ class Exchange:
         sent: Version,
         dimension: int,
         linger_s: float,
+        return_s: float = 0.0,
         norm_max: float | None = None,
         guard: Guard | None = None,
         journal: Journal | None = None,
@@ -99,7 +100,8 @@ class Exchange:
         self._journal = journal
         self._account = account
         self._welcome = welcome
-        self._linger_s = linger_s
+        self._linger_s, self._return_s = linger_s, return_s
+        self._leaves_early = True
         self._guard = Guard() if guard is None else guard
         self._may_speak = may_speak
         self._sessions = Sessions(welcome.clients)
@@ -180,6 +182,8 @@ class Exchange:
     def resume(self) -> None:
         """Go on with a run whose state was read from its journal. Called once, before all else."""
         self._handle(events.Resumed(at_s=self._clock()))
+        if self._out.finish is not None:  # whoever has not heard of the end is on the way here
+            self._leaves_early, self._linger_s = False, max(self._linger_s, self._return_s)
 
     def settle(self, *, more_waits: bool = False) -> None:
         """Do what is due, make what happened durable, and say what follows. more_waits: messages have come that are not
@@ -245,26 +249,15 @@ class Exchange:
         if self._journal is not None and self._journal.wants_checkpoint(
             result.version, ends=self._coordinator.phase is Phase.FINISHED
         ):
-            self._checkpoint(self._journal)
+            self._out.checkpoint(self._journal)
         self._perform(event, following)
 
     def _stop(self) -> None:
         """The operator ends the process. A run with a journal goes on when it is started again."""
         idle = self._coordinator.making is None and self._out.finish is None
         if self._journal is not None and idle:
-            self._checkpoint(self._journal)
+            self._out.checkpoint(self._journal)
         self._handle(events.StopRequested(at_s=self._clock()))
-
-    def _checkpoint(self, journal: Journal) -> None:
-        """Have the state as it is now written: the coordinator's from here, the learner's when its turn comes, which is
-        before it is told to make another version."""
-        self._out.submit(
-            CheckpointCommand(
-                version=self._coordinator.version,
-                seq=journal.begin_checkpoint(),
-                coordinator=snapshot.taken(self._coordinator),
-            )
-        )
 
     # --- what clients send us ---
 
@@ -447,9 +440,8 @@ class Exchange:
 
     def _maybe_leave(self, finish: actions.Finish) -> None:
         """Over when nothing is being computed and every client has said goodbye, or has had its time to."""
-        if self._out.commands_open or (
-            self._sessions.routes() and self._clock() < self._out.finished_s + self._linger_s
-        ):
+        waits = self._sessions.routes() or not self._leaves_early
+        if self._out.commands_open or (waits and self._clock() < self._out.finished_s + self._linger_s):
             return
         self.outcome = self._account.ended(
             finish,

@@ -5,8 +5,9 @@ from functools import partial
 from typing import NamedTuple
 
 from unstale import translate
-from unstale.coordinator import actions
+from unstale.coordinator import actions, snapshot
 from unstale.coordinator.machine import Coordinator
+from unstale.journal.journal import Journal
 from unstale.learner.updates import StagedUpdate, Staging
 from unstale.server.account import Account
 from unstale.server.commands import (
@@ -99,6 +100,17 @@ class Performer:
         """Have something computed that is answered by a letter."""
         self.commands_open += 1
         self._compute(command)
+
+    def checkpoint(self, journal: Journal) -> None:
+        """Have the state as it is now written: the coordinator's from here, the learner's when its turn comes, which is
+        before it is told to make another version."""
+        self.submit(
+            CheckpointCommand(
+                version=self._coordinator.version,
+                seq=journal.begin_checkpoint(),
+                coordinator=snapshot.taken(self._coordinator),
+            )
+        )
 
     def _send_task(self, action: actions.SendTask) -> None:
         self._account.tally.started(self._clock())

@@ -147,11 +147,6 @@ def _write_checkpoint(
 def _mention(recovered: Recovered, journal: Journal, coordinator: Coordinator) -> None:
     where = journal.directory.path
     if coordinator.phase is Phase.FINISHED:
-        log.info(
-            "the run in %s is finished at version %d; begin another one with --run",
-            where,
-            coordinator.version,
-        )
         return
     log.info(
         "going on with the run in %s: version %d, %d updates waiting (%d records read, %d rounds computed again)",

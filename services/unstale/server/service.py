@@ -15,6 +15,7 @@ import zmq
 from unstale.config.settings import Settings
 from unstale.coordinator.actions import Observer
 from unstale.coordinator.machine import Coordinator
+from unstale.coordinator.phase import Phase
 from unstale.journal.parts import Parts
 from unstale.learner.device import compute_here
 from unstale.metrics import catalogue
@@ -129,6 +130,7 @@ class Server:
             sent=run.learner.sent,
             dimension=run.dimension,
             linger_s=settings.server.linger_s,
+            return_s=sockets.RECONNECT_S_MAX + settings.server.linger_s,
             norm_max=settings.server.norm_max,
             guard=guard.configured(settings.server),
             journal=run.journal,
@@ -139,6 +141,16 @@ class Server:
         if run.recovered is not None:
             exchange.resume()
         return exchange
+
+    @property
+    def standing(self) -> str:
+        """What is to come, in a few words for people."""
+        coordinator = self._run.coordinator
+        if coordinator.phase is Phase.FINISHED:
+            return f"the run is finished at version {coordinator.version}; begin another one with --run"
+        if coordinator.phase is Phase.GATHERING:
+            return f"waiting for {coordinator.settings.clients_to_start} clients"
+        return f"going on at version {coordinator.version}"
 
     def run(self) -> Outcome:
         """Serve until the run is over, then tell how it ended. Raises what a thread died of."""
