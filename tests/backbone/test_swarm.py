@@ -24,7 +24,6 @@ from unstale.server.intake import Intake
 from unstale.server.outgoing import Outgoing
 from unstale.server.proof import Proof
 from unstale.server.sessions import Sessions
-from unstale.server.uploads import Uploads
 from unstale.toxics.passage import Passage
 from unstale_proto.messages import Ack
 from unstale_proto.transfer import Receiving
@@ -32,7 +31,7 @@ from unstale_proto.transfer import Receiving
 TESTS = Path(__file__).parents[1]
 SEEDS = range(200)
 BATCH = 50
-MISTAKE_SEEDS = range(40)
+MISTAKE_SEEDS = range(80)
 
 _attempt = cache(attempt)
 
@@ -140,11 +139,6 @@ def _chunks_are_put_anywhere(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Receiving, "is_right", lambda _: True)
 
 
-def _places_are_never_given_up(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Uploads, "pause", lambda *_: None)
-    patch.setattr(Uploads, "sweep", lambda *_: None)
-
-
 def _models_are_asked_for_once(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ClientSession, "_ask_again", lambda *_: [])
 
@@ -170,7 +164,6 @@ def _the_injector_loses_count(patch: pytest.MonkeyPatch) -> None:
         _nobody_is_superseded,
         _rows_of_a_round_change_places,
         _chunks_are_put_anywhere,
-        _places_are_never_given_up,
         _models_are_asked_for_once,
         _an_owed_task_is_forgotten,
         _the_injector_loses_count,
