@@ -8,15 +8,18 @@ from dataclasses import dataclass
 from functools import wraps
 from importlib import import_module
 from itertools import count
+from threading import Event
 from typing import Any
 
 BEFORE, AFTER, TORN = "before", "after", "in the middle of"
+ASKED = "asked to end before"  # SIGTERM, and a moment for it to be noticed; then the call
+NOTICED_S = 0.01
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A call. target: `module:attribute`. when: before it, after it, or half-way through what it writes. calls_max: it
-    is one of so many first calls of a process."""
+    """A call. target: `module:attribute`. when: one of the above; half-way is through what it writes. calls_max: it is
+    one of so many first calls of a process."""
 
     target: str
     when: str
@@ -50,6 +53,7 @@ AGAIN: dict[str, list[Place]] = {
         *_around(f"{_JOURNAL}.recovery:Recovery._start", 1),
         *_around(f"{_JOURNAL}.recovery:Recovery._apply", 3),
         *_around(f"{_JOURNAL}.recovery:Recovery._restage", 1),
+        Place(f"{_JOURNAL}.recovery:Recovery._apply", ASKED, 3),
         *_around("unstale.server.exchange:Exchange.resume", 1),
         Place(f"{_JOURNAL}.journal:Journal.commit", AFTER, 1),
     ],
@@ -78,7 +82,9 @@ DURING: dict[str, list[Place]] = {
         *_around(f"{_JOURNAL}.database:Database.forget_events", 2),
         *_around(f"{_JOURNAL}.database:Database.forget_segments", 2),
         *_around(f"{_JOURNAL}.segments:Segments.keep_only", 2),
+        Place(f"{_JOURNAL}.checkpoints:write", ASKED, 2),
         *_around("unstale.learner.learner:Learner.apply_round", 30),
+        Place("unstale.learner.learner:Learner.apply_round", ASKED, 30),
         *_around("unstale.server.exchange:Exchange._applied", 30),
         *_around("unstale.server.outgoing:Outgoing.tell", 90),
         *_around("unstale.server.outgoing:Outgoing.give", 90),
@@ -96,6 +102,7 @@ DURING: dict[str, list[Place]] = {
         *_around("unstale.client.outbox:Outbox.let_go", 40),
         *_around("unstale.client.service:ClientProcess._send", 150),
         *_around("unstale.client.worker:Worker._settle", 40),
+        Place("unstale.client.outbox:Outbox.put", ASKED, 40),
     ],
 }
 """While a run goes on."""
@@ -136,12 +143,15 @@ def _deadly(original: Callable[..., Any], place: Place, call: int) -> Callable[.
         is_due = next(calls) == call
         if is_due and place.when == BEFORE:
             die(place)
+        if is_due and place.when == ASKED:
+            os.kill(os.getpid(), signal.SIGTERM)
+            Event().wait(NOTICED_S)
         if is_due and place.when == TORN:
             file, data, offset = arguments
             original(file, data[: len(data) // 2], offset)
             die(place)
         result = original(*arguments, **options)
-        if is_due:
+        if is_due and place.when == AFTER:
             die(place)
         return result
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 from zlib import crc32
 
-from crash.places import AGAIN, DURING, FIRST, LAST, Place
+from crash.places import AGAIN, ASKED, DURING, FIRST, LAST, Place
 from unstale.seeds import Generator, Stream, stream
 
 T = TypeVar("T")
@@ -149,7 +149,8 @@ def fate(plan: Plan, kind: str, name: str, life: int) -> Fate:
 def _at(rng: Generator, places: list[Place], rounds: int) -> Fate:
     place = _one_of(rng, places)
     call = int(rng.integers(1, place.calls_max + 1))
-    return Fate(rounds=rounds, wait_s=_between(rng, _BETWEEN_S), place=place, call=call)
+    polite = place.when == ASKED
+    return Fate(rounds=rounds, wait_s=_between(rng, _BETWEEN_S), place=place, call=call, polite=polite)
 
 
 def _rounds(rng: Generator) -> int:

@@ -269,7 +269,7 @@ class Play:
 
     def _was_asked_to(self, actor: _Actor, code: int | None) -> bool:
         """Whether a process has ended because it was asked to. A run may have ended meanwhile."""
-        if not (actor.killed and actor.fate is not None and actor.fate.polite):
+        if actor.fate is None or not actor.fate.polite:
             return False
         if code == -signal.SIGTERM:  # it had not begun yet
             return True

@@ -155,3 +155,16 @@ def test_a_server_that_speaks_before_it_stores_is_found(tmp_path: Path) -> None:
     plan = drawn(0, 5, kills=1)
     with pytest.raises(FailureError, match="was said, and stored is"):
         Books(Play(plan, tmp_path, fates=fates, hasty=True).run()).check()
+
+
+@pytest.mark.network
+@pytest.mark.slow
+def test_a_run_that_was_asked_to_end_while_a_round_was_made_is_not_over(tmp_path: Path) -> None:
+    def fates(plan: Plan, kind: str, name: str, life: int) -> Fate | None:
+        making = places.Place("unstale.learner.learner:Learner.apply_round", places.ASKED, 5)
+        asked = Fate(rounds=ROUNDS, wait_s=0.0, place=making, call=5, polite=True)
+        return asked if kind == "server" and life == 0 else None
+
+    played = Play(drawn(0, 5, kills=1), tmp_path, fates=fates).run()
+    Books(played).check()
+    assert [death.polite for death in played.deaths] == [True]

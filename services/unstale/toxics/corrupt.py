@@ -20,9 +20,9 @@ class Corrupt(Toxic):
     type = "corrupt"
 
     messages: tuple[MessageType, ...] | None = Field(
-        ("task", "update"),
+        ("task", "update", "chunk"),
         min_length=1,
-        description="Types of messages that it touches. The contract has no checksum: a hello or "
+        description="Types of messages that it touches. Only what comes in chunks has a checksum: a hello or "
         "a welcome with a flipped bit may stand for another client or other settings.",
     )
     bits: int = Field(
