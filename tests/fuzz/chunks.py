@@ -1,6 +1,6 @@
 """Payloads in chunks: what the bytes choose to announce, to send and to ask for, and what must hold of the answers."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any, Protocol
 
 from fuzz import headers
@@ -135,7 +135,9 @@ class Transfers:
         if chunk.offset <= self.model_bytes_of.get(chunk.task_id, 0):
             self.model_bytes_of[chunk.task_id] = end
 
-    def check(self) -> None:
+    def check(self, note: Callable[[Hashable], None]) -> None:
         """What is kept of updates has its bounds."""
-        assert len(self.parts.held) <= BOUNDS.places + BOUNDS.parts_max
-        assert all(part.have <= BYTES for part in self.parts.held)
+        held = self.parts.held
+        note(("parts", tuple(part.have for part in held)))
+        assert len(held) <= BOUNDS.places + BOUNDS.parts_max
+        assert all(part.have <= BYTES for part in held)

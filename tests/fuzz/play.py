@@ -36,6 +36,7 @@ from unstale.server.exchange import StopNow
 from unstale.server.wire import Delivery
 from unstale_proto.errors import Reason
 from unstale_proto.messages import Ack, Chunk, Credit, Error, Stop, Task, Welcome
+from unstale_proto.transfer import checksum
 
 Note = Callable[[Hashable], None]
 
@@ -142,11 +143,17 @@ class Play:
         return following
 
     def check_accepted(self, update: events.UpdateArrived) -> None:
-        """It answers a task that was given to this client with this version, for the first time."""
+        """It answers a task that was given to this client with this version, for the first time, and is what was
+        announced if it was. (Of a delta the row is not the payload.)"""
         task = self.given[update.task_id]
         assert (task.client_id, task.version) == (update.client_id, update.base_version), (task, update)
         assert update.task_id not in self.accepted, f"{update} counts twice"
         self.accepted.add(update.task_id)
+        said = self.exchange._out.arrived.update
+        if said.checksum is not None and said.kind == "gradient":
+            block = self.exchange._out._staging._waiting[-1]
+            row = memoryview(block.matrix_RD[len(block.handles)].numpy().tobytes())
+            assert checksum([row]) == said.checksum, f"{said} is not what was announced"
 
     def send(self, route: bytes, header: bytes, frames: Sequence[Any] = ()) -> Delivery:
         """As the wire does, looked at: a task and the news that an update counts were stored before."""
@@ -207,7 +214,7 @@ class Play:
             self.server.pass_time(seconds)
         self.hear()
         assert not self.exchange._out.held
-        self.transfers.check()
+        self.transfers.check(self.note)
         if self.events != self.events_checked:
             self.events_checked = self.events
             invariants.check(self.coordinator)

@@ -13,8 +13,11 @@ from unstale.coordinator.machine import Coordinator
 from unstale.journal.recorder import Recorder
 from unstale.server import guard
 from unstale.server.sessions import Sessions
+from unstale.server.uploads import Uploads
 from unstale_proto import codec
 from unstale_proto.errors import Reason
+from unstale_proto.messages import Chunk, Credit
+from unstale_proto.transfer import Receiving, Sending
 
 NOT_OF_THE_SERVER = {Reason.UNAVAILABLE}
 
@@ -104,6 +107,26 @@ def test_a_table_that_keeps_every_connection_is_found(monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(Sessions, "admit", keep_all)
     assert broken_by("endure")
+
+
+def test_a_payload_that_is_not_what_was_announced_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Receiving, "is_right", lambda _: True)
+    assert broken_by("receive") or broken_by("endure")
+
+
+def test_parts_that_pile_up_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Uploads, "_bound", lambda _: None)
+    assert broken_by("receive") or broken_by("endure")
+
+
+def test_a_model_that_is_sent_beyond_its_credit_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    credited = Sending.credited
+
+    def all_at_once(sending: Sending, credit: Credit) -> list[tuple[Chunk, memoryview]]:
+        return credited(sending, credit.model_copy(update={"until": sending.payload_bytes}))
+
+    monkeypatch.setattr(Sending, "credited", all_at_once)
+    assert broken_by("receive")
 
 
 def test_a_run_that_stands_still_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from unstale.coordinator.actions import Outcome, Reason
 from unstale.coordinator.events import UpdateArrived
 
-REMEMBERED_VERDICTS = 4
+REMEMBERED_VERDICTS = 16
 """Kept for each client. It works on one task at a time, and repeats an update as soon as a later one is acknowledged
-before it, so a repeat is of its last judged task or the one before; the other two are for copies that the network holds
-back. An older verdict is forgotten, and a copy of that update is rejected as expired: it still counts once."""
+before it, so a repeat is of its last judged task or the one before, unless ack after ack is lost or the network holds
+copies back. An older verdict is forgotten, and a copy of that update is rejected as expired: it still counts once."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -246,10 +246,11 @@ class Exchange:
         following = self._recorder.round_applied(
             event, result, digest=applied.digest, wait_s=self._out.wait_s, aggregate_s=applied.aggregate_s
         )
-        if self._journal is not None and self._journal.wants_checkpoint(
-            result.version, ends=self._coordinator.phase is Phase.FINISHED
-        ):
-            self._out.checkpoint(self._journal)
+        # A run that was told to stop meanwhile goes on later: no state may be kept in which it is over.
+        going_on = None if self._goes_on_later else self._journal
+        ends = self._coordinator.phase is Phase.FINISHED
+        if going_on is not None and going_on.wants_checkpoint(result.version, ends=ends):
+            self._out.checkpoint(going_on)
         self._perform(event, following)
 
     def _stop(self) -> None:

@@ -1,0 +1,248 @@
+"""Peak memory of a server whose clients all send a model of 45 MB, over the number of clients; budget: flat.
+
+Synchronous rounds of all clients, policy fedavg, durability normal, with keys of the configuration at their defaults but
+`run.rows_memory_bytes_max: 0`, so that rows wait on disk however few they are. Every size has a server of its own.
+The clients are sessions of one other process, which train nothing and all send the same bytes; that process fetches a
+model once.
+
+    python -m benchmarks.server_memory [--quick] [--plot FILE.png]
+"""
+
+import argparse
+import json
+import secrets
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+import numpy as np
+import torch
+import zmq
+
+from benchmarks import report
+from benchmarks.large_transfer import NOW, PEAK, Vector, memory, say
+from unstale.client.instructions import Instruction, Retire, Send, Train
+from unstale.client.models import Models
+from unstale.client.session import ClientSession, State
+from unstale.config.learning import ModelSettings, PolicySettings, TrainingSettings
+from unstale.config.settings import RunSettings, ServerSettings, Settings, TriggerSettings
+from unstale.journal.parts import Parts
+from unstale.net import files, sockets
+from unstale.net.clock import now_s
+from unstale.server.service import Server
+from unstale.training.models import MODELS, Shape
+from unstale_proto import codec, payload
+from unstale_proto.messages import Update
+from unstale_proto.transfer import checksum
+
+DIMENSION = 11_250_000
+CLIENTS = (1, 4, 16, 64, 256)
+ROUNDS = 2
+
+
+def run(*, quick: bool = False) -> list[dict[str, Any]]:
+    """Figures of each number of clients."""
+    return [_measure(clients, DIMENSION // 10 if quick else DIMENSION) for clients in CLIENTS]
+
+
+def _measure(clients: int, dimension: int) -> dict[str, Any]:
+    own = [sys.executable, "-m", "benchmarks.server_memory", "--dimension", str(dimension)]
+    own += ["--clients", str(clients), "--folder"]
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        subprocess.Popen([*own, folder, "--serve"], stdout=subprocess.PIPE, text=True) as server,
+    ):
+        assert server.stdout is not None
+        listening = json.loads(server.stdout.readline())
+        started_s = now_s()
+        subprocess.run([*own, folder, "--take-part", listening["address"]], check=True)
+        seconds = now_s() - started_s
+        ended = json.loads(server.stdout.readline())
+    return {
+        "clients": clients,
+        "model_bytes": 4 * dimension,
+        "before_bytes": listening[NOW],
+        "peak_bytes": ended[PEAK],
+        "seconds": seconds,
+        "updates": ended["updates"],
+    }
+
+
+def serve(clients: int, dimension: int, folder: str) -> None:
+    """The server's process."""
+
+    def vector(_: Shape, classes: int) -> torch.nn.Module:
+        return Vector(dimension, classes)
+
+    MODELS["vector"] = (vector, None)
+    server = Server(
+        Settings(
+            clients=clients,
+            rounds=ROUNDS,
+            evaluate_every=10**9,
+            device="cpu",
+            model=ModelSettings(name="vector"),
+            training=TrainingSettings(name="gradient"),
+            policy=PolicySettings(name="fedavg"),
+            trigger=TriggerSettings(name="sync"),
+            server=ServerSettings(address="tcp://127.0.0.1:0", http_address=None, lease_s=600, linger_s=0),
+            run=RunSettings(directory=f"{folder}/run", rows_memory_bytes_max=0),
+        ),
+        on_progress=lambda _: None,
+    )
+    say(address=server.address, **memory())
+    outcome = server.run()
+    say(updates=outcome.updates["accepted"], **memory())
+
+
+class Host:
+    """Sessions of all clients, in one thread. Every update is the same vector."""
+
+    def __init__(self, server: str, clients: int, dimension: int, folder: Path) -> None:
+        vector_d = np.random.default_rng(0).standard_normal(dimension, dtype=np.float32) * np.float32(1e-6)
+        self._parcel = payload.split(vector_d.data.cast("B"))
+        self._checksum = checksum(self._parcel)
+        models = Models(Parts(folder, suffix=".model").open, lambda: Parts().open("spare"))
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._context.set(zmq.MAX_SOCKETS, 2 * clients + 64)
+        self._poller = zmq.Poller()
+        self._lines: dict[zmq.Socket[bytes], ClientSession] = {}
+        for client_id in range(clients):
+            socket = sockets.dealer(self._context, heartbeat_s=2.0, linger_s=1000)
+            sockets.connect(socket, server)
+            self._lines[socket] = ClientSession(client_id, secrets.token_hex(16), models=models)
+            self._poller.register(socket, zmq.POLLIN | zmq.POLLOUT)
+
+    def run(self) -> None:
+        """Until the run is over for all of them."""
+        while any(session.state is not State.OVER for session in self._lines.values()):
+            for socket, ready in self._poller.poll(100):
+                session = self._lines[socket]
+                if ready & zmq.POLLOUT and session.state is State.AWAY:
+                    self._follow(socket, session.reachable(now_s()))
+                while (received := sockets.receive(socket)) is not None:
+                    header, frames = received
+                    message = codec.decode(header)
+                    views = [frame.buffer for frame in frames]
+                    self._follow(socket, session.received(message, views, now_s()))
+            for socket, session in self._lines.items():
+                self._follow(socket, session.tick(now_s()))
+
+    def close(self) -> None:
+        for socket in self._lines:
+            socket.close()
+        self._context.term()
+
+    def _follow(self, socket: zmq.Socket[bytes], instructions: Sequence[Instruction]) -> None:
+        session = self._lines[socket]
+        for instruction in instructions:
+            if isinstance(instruction, Send):
+                parts = [codec.encode(instruction.message), *instruction.parcel]
+                try:
+                    socket.send_multipart(parts, zmq.NOBLOCK, copy=len(parts) == 1)
+                except zmq.Again:
+                    session.unreachable()
+                    break
+            elif isinstance(instruction, Train):
+                self._follow(socket, self._trained(session, instruction))
+            elif isinstance(instruction, Retire):
+                assert instruction.reason == "finished", instruction
+        away = session.state is State.AWAY
+        self._poller.register(socket, zmq.POLLIN | zmq.POLLOUT if away else zmq.POLLIN)
+
+    def _trained(self, session: ClientSession, train: Train) -> list[Instruction]:
+        task = train.task
+        update = Update(
+            task_id=task.task_id,
+            base_version=task.version,
+            kind="gradient",
+            num_examples=8,
+            steps=1,
+            loss=1.0,
+            learning_rate=task.learning_rate,
+            signature=task.signature,
+            payload_bytes=task.payload_bytes,
+            checksum=self._checksum,
+        )
+        return session.trained(train.welcome.run_id, update, self._parcel)
+
+
+def take_part(server: str, clients: int, dimension: int, folder: str) -> None:
+    """The clients' process."""
+    files.allow_connections(clients, files_each=2)
+    host = Host(server, clients, dimension, Path(folder))
+    host.run()
+    host.close()
+
+
+def markdown(figures: list[dict[str, Any]]) -> str:
+    """The figures as a table."""
+    rows = [
+        (
+            str(one["clients"]),
+            f"{one['updates']:,}",
+            report.megabytes(one["before_bytes"]),
+            report.megabytes(one["peak_bytes"]),
+            f"{(one['peak_bytes'] - one['before_bytes']) / one['model_bytes']:.2f} models",
+            f"{one['updates'] * one['model_bytes'] / one['seconds'] / 1e9:.2f} GB/s",
+        )
+        for one in figures
+    ]
+    head = ("clients", "updates", "before the first client", "peak", "above it", "updates taken in")
+    model = report.megabytes(figures[0]["model_bytes"])
+    return (
+        f"Resident memory of a server with a model of {model}, policy fedavg, {ROUNDS} synchronous rounds of all "
+        "clients, rows on disk. With what lies in memory because it is read from a file.\n\n"
+        f"{report.table(head, rows)}"
+    )
+
+
+def plot(figures: list[dict[str, Any]], file: Path) -> None:
+    """The curve."""
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    picture, axes = pyplot.subplots(figsize=(6.4, 4), layout="constrained")
+    clients = [one["clients"] for one in figures]
+    megabytes = [one["peak_bytes"] / 1e6 for one in figures]
+    matrix = [(one["before_bytes"] + (one["clients"] + 2) * one["model_bytes"]) / 1e6 for one in figures]
+    axes.plot(clients, megabytes, marker="o", color="#0072b2", label="peak of the server")
+    axes.plot(clients, matrix, linestyle=":", color="#777777", label="were all updates held in memory")
+    axes.set_xscale("log", base=2)
+    axes.set_yscale("log")
+    axes.set_xticks(clients, [str(count) for count in clients])
+    axes.set_xlabel("clients")
+    axes.set_ylabel("resident memory, MB")
+    axes.set_title(f"Server with a model of {report.megabytes(figures[0]['model_bytes'])}", loc="left")
+    axes.grid(alpha=0.3)
+    axes.legend(frameon=False)
+    picture.savefig(file, dpi=160)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--quick", action="store_true", help="a model of 4.5 MB")
+    parser.add_argument("--plot", type=Path, help="draw the curve into this file")
+    parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--take-part", help=argparse.SUPPRESS)
+    parser.add_argument("--folder", help=argparse.SUPPRESS)
+    parser.add_argument("--clients", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--dimension", type=int, help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.serve:
+        serve(arguments.clients, arguments.dimension, arguments.folder)
+    elif arguments.take_part:
+        take_part(arguments.take_part, arguments.clients, arguments.dimension, arguments.folder)
+    else:
+        figures = run(quick=arguments.quick)
+        print(markdown(figures))
+        if arguments.plot is not None:
+            plot(figures, arguments.plot)
+
+
+if __name__ == "__main__":
+    main()
