@@ -1,6 +1,6 @@
 """Peak memory of a server whose clients all send a model of 45 MB, over the number of clients; budget: flat.
 
-Synchronous rounds of all clients, policy fedavg, durability normal, with keys of the configuration at their defaults but
+Synchronous rounds of all clients, policy fedavg, durability normal, all keys at their defaults but
 `run.rows_memory_bytes_max: 0`, so that rows wait on disk however few they are. Every size has a server of its own.
 The clients are sessions of one other process, which train nothing and all send the same bytes; that process fetches a
 model once.

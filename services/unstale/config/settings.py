@@ -155,7 +155,7 @@ class RunSettings(Section):
         "(off: the run leaves nothing behind).",
     )
     checkpoint_every: int = Field(
-        50,
+        500,
         ge=1,
         le=10**9,
         json_schema_extra={"unit": "rounds"},

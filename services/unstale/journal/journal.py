@@ -15,7 +15,11 @@ from unstale.journal.rows import Batch, CheckpointRow, Place
 from unstale.journal.rundir import RunDirectory
 from unstale.journal.segments import Segments
 from unstale.journal.spill import Spill
+from unstale.net.clock import now_s
 
+SYNC_PAUSE_S = (
+    0.5  # between two syncs with `normal`: hundreds of rounds a second would keep the disk busy with them
+)
 CHECKPOINTS_KEPT = 2  # so that one that turns out to be damaged is not the end of the run
 
 
@@ -38,6 +42,7 @@ class Journal:
         self.seq = self.database.last_seq()
         self.batch = Batch()
         self._synced_next = self.seq  # seq that the sync that is under way covers
+        self._sync_s = 0.0
         self._stored_bytes = 0  # of updates, since the last checkpoint began
         self._places: dict[int, Place] | None = None
 
@@ -88,7 +93,7 @@ class Journal:
             self.segments.sync()
             batch.synced = self.seq
         self.database.store(batch, sync=at_once)
-        if batch.rounds and not at_once and self.segments.sync_soon(self.database.log):
+        if batch.rounds and not at_once and self._may_sync() and self.segments.sync_soon(self.database.log):
             # The one before has ended, so what it covers is on the disk; the next commit says so.
             self.batch = Batch(synced=self._synced_next)
             self._synced_next = self.seq
@@ -96,6 +101,13 @@ class Journal:
             self.batch = Batch()
         if batch.checkpoints:
             self._let_go()
+
+    def _may_sync(self) -> bool:
+        at_s = now_s()
+        if at_s < self._sync_s + SYNC_PAUSE_S:
+            return False
+        self._sync_s = at_s
+        return True
 
     # --- checkpoints ---
 
