@@ -28,7 +28,7 @@ from benchmarks.large_transfer import NOW, PEAK, Vector, memory, say
 from unstale.client.instructions import Instruction, Retire, Send, Train
 from unstale.client.models import Models
 from unstale.client.session import ClientSession, State
-from unstale.config.learning import ModelSettings, PolicySettings, TrainingSettings
+from unstale.config.learning import ModelSettings, PartitionSettings, PolicySettings, TrainingSettings
 from unstale.config.settings import RunSettings, ServerSettings, Settings, TriggerSettings
 from unstale.journal.parts import Parts
 from unstale.net import files, sockets
@@ -86,6 +86,7 @@ def serve(clients: int, dimension: int, folder: str) -> None:
             evaluate_every=10**9,
             device="cpu",
             model=ModelSettings(name="vector"),
+            partition=PartitionSettings(name="iid", min_examples=1),
             training=TrainingSettings(name="gradient"),
             policy=PolicySettings(name="fedavg"),
             trigger=TriggerSettings(name="sync"),
