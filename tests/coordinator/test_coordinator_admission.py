@@ -109,24 +109,24 @@ def test_a_failure_report_of_another_task_than_the_open_one_does_nothing(drive):
     assert driver.update(0) == ["ack 0 #3 accepted", "round v1: 0+0"]
 
 
-def test_the_last_four_verdicts_are_remembered_and_older_tasks_have_expired(drive):
+def test_the_last_sixteen_verdicts_are_remembered_and_older_tasks_have_expired(drive):
     driver = drive("async", clients=1)
     driver.start()
-    for _ in range(5):
+    for _ in range(17):
         driver.update(0)
         driver.applied()
-    # Given so far: tasks 1 to 6, of which 6 is open. The last four that were judged are 2 to 5.
+    # Given so far: tasks 1 to 18, of which 18 is open. The last sixteen that were judged are 2 to 17.
     assert driver.update(0, task_id=2)[0] == "ack 0 #2 duplicate of accepted"
     assert driver.update(0, task_id=1)[0] == "ack 0 #1 rejected expired-task"
     assert driver.update(0, task_id=1)[0] == "ack 0 #1 rejected expired-task"
-    assert driver.coordinator.aggregated == 5
+    assert driver.coordinator.aggregated == 17
 
 
 def test_tasks_that_end_without_an_update_push_no_verdict_out(drive):
     driver = drive("async", clients=1)
     driver.start()
     driver.update(0)
-    for number in range(5):
+    for number in range(17):
         driver.applied()
         driver.decline(0, task_id=number + 2)
     assert driver.update(0, task_id=1)[0] == "ack 0 #1 duplicate of accepted"
