@@ -263,7 +263,10 @@ def test_a_demo_that_is_ended_leaves_no_server_behind(number: signal.Signals) ->
 
 @pytest.mark.network
 @pytest.mark.parametrize("name", ["server", "client"])
-def test_a_process_that_was_started_by_another_ends_with_it(name: str) -> None:
+def test_a_process_that_was_started_by_another_ends_with_it(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)  # what it keeps lies in its working directory
     address = f"tcp://127.0.0.1:{free_port()}"
     options = {
         "server": ["--json", "--address", address, "--server.http-address", "null"],

@@ -134,6 +134,7 @@ def said_by(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     return lines[0]
 
 
+@pytest.mark.usefixtures("_signals_as_they_are")
 def test_a_port_in_use_is_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"tcp://127.0.0.1:{taken.getsockname()[1]}"
@@ -143,6 +144,7 @@ def test_a_port_in_use_is_one_sentence(capsys: pytest.CaptureFixture[str]) -> No
     )
 
 
+@pytest.mark.usefixtures("_signals_as_they_are")
 def test_an_http_port_in_use_is_one_sentence_and_leaves_the_other_port_free(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
