@@ -22,7 +22,6 @@ MARKDOWN = {
     "simulation_scale": "A hundred thousand simulated clients",
     "aggregation": "Aggregation against one read of the matrix",
     "replay": "Recorded runs, computed again",
-    "large_transfer": "A model of 760 MB over a link that breaks",
     "server_memory": "Memory of the server over the number of clients",
 }
 TEXT = {"coordinator_events": "Coordinator events a second"}
