@@ -37,7 +37,7 @@ from unstale.net.clock import now_s
 from unstale.server.service import Server
 from unstale.training.models import MODELS, Shape
 from unstale_proto import codec
-from unstale_proto.messages import Ack, Chunk, Update
+from unstale_proto.messages import Ack, Chunk, Task, Update
 
 DIMENSION = 190_000_000
 CUT_EVERY_S, QUICK_EVERY_S = 0.9, 0.3
@@ -162,18 +162,7 @@ class Client:
     def _train(self, train: Train) -> None:
         self.trained_s = now_s()
         task = train.task
-        update = Update(
-            task_id=task.task_id,
-            base_version=task.version,
-            kind="gradient",
-            num_examples=8,
-            steps=1,
-            loss=1.0,
-            learning_rate=task.learning_rate,
-            signature=task.signature,
-            payload_bytes=task.payload_bytes,
-            checksum=task.checksum,
-        )
+        update = answer(task, task.checksum)
         made = Made(run_id=train.welcome.run_id, number=task.number, update=update, parcel=train.parcel)
         made = self._outbox.put(0, made, {})
         self._follow(self._session.trained(made.run_id, made.update, made.parcel))
@@ -196,6 +185,25 @@ def take_part(server: str, folder: str) -> None:
         down_bytes=client.down_bytes,
         before_bytes=before,
         **facts,
+    )
+
+
+# --- both ---
+
+
+def answer(task: Task, checksum: str | None) -> Update:
+    """The header of an update that announces so many bytes as the task has."""
+    return Update(
+        task_id=task.task_id,
+        base_version=task.version,
+        kind="gradient",
+        num_examples=8,
+        steps=1,
+        loss=1.0,
+        learning_rate=task.learning_rate,
+        signature=task.signature,
+        payload_bytes=task.payload_bytes,
+        checksum=checksum,
     )
 
 

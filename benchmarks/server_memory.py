@@ -24,7 +24,7 @@ import torch
 import zmq
 
 from benchmarks import report
-from benchmarks.large_transfer import NOW, PEAK, Vector, memory, say
+from benchmarks.large_transfer import NOW, PEAK, Vector, answer, memory, say
 from unstale.client.instructions import Instruction, Retire, Send, Train
 from unstale.client.models import Models
 from unstale.client.session import ClientSession, State
@@ -36,7 +36,6 @@ from unstale.net.clock import now_s
 from unstale.server.service import Server
 from unstale.training.models import MODELS, Shape
 from unstale_proto import codec, payload
-from unstale_proto.messages import Update
 from unstale_proto.transfer import checksum
 
 DIMENSION = 11_250_000
@@ -156,19 +155,7 @@ class Host:
         self._poller.register(socket, zmq.POLLIN | zmq.POLLOUT if away else zmq.POLLIN)
 
     def _trained(self, session: ClientSession, train: Train) -> list[Instruction]:
-        task = train.task
-        update = Update(
-            task_id=task.task_id,
-            base_version=task.version,
-            kind="gradient",
-            num_examples=8,
-            steps=1,
-            loss=1.0,
-            learning_rate=task.learning_rate,
-            signature=task.signature,
-            payload_bytes=task.payload_bytes,
-            checksum=self._checksum,
-        )
+        update = answer(train.task, self._checksum)
         return session.trained(train.welcome.run_id, update, self._parcel)
 
 

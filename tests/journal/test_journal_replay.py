@@ -142,7 +142,7 @@ def test_a_byte_of_a_row_that_changed_is_found(tmp_path: Path) -> None:
 
 def test_a_run_without_rounds_says_so(tmp_path: Path) -> None:
     settings = small(run={"directory": str(tmp_path / "run")})
-    Journal(RunDirectory.open(tmp_path / "run", settings), settings.run).close()
+    Journal(RunDirectory.open(tmp_path / "run", settings), settings.run, clock=lambda: 0.0).close()
     with pytest.raises(UserError, match="has no rounds yet; replay it when a version was made"):
         replayed(tmp_path / "run")
 

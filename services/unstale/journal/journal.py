@@ -1,7 +1,8 @@
 """The journal of one run while a server writes it: what happens in a turn is gathered, and stored together."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,6 @@ from unstale.journal.rows import Batch, CheckpointRow, Place
 from unstale.journal.rundir import RunDirectory
 from unstale.journal.segments import Segments
 from unstale.journal.spill import Spill
-from unstale.net.clock import now_s
 
 SYNC_PAUSE_S = (
     0.5  # between two syncs with `normal`: hundreds of rounds a second would keep the disk busy with them
@@ -29,8 +29,11 @@ class Journal:
     batch: what has happened since the last commit. seq: of the last event noted.
     """
 
-    def __init__(self, directory: RunDirectory, settings: RunSettings) -> None:
-        """directory: open for writing. Raises UserError for what is damaged in it."""
+    def __init__(self, directory: RunDirectory, settings: RunSettings, *, clock: Callable[[], float]) -> None:
+        """directory: open for writing. clock: seconds, never going back, that say when to sync again.
+
+        Raises UserError for what is damaged in it.
+        """
         self.directory = directory
         self.settings = settings
         self.database = Database(directory.database)
@@ -42,7 +45,8 @@ class Journal:
         self.seq = self.database.last_seq()
         self.batch = Batch()
         self._synced_next = self.seq  # seq that the sync that is under way covers
-        self._sync_s = 0.0
+        self._clock = clock
+        self._sync_s = -inf
         self._stored_bytes = 0  # of updates, since the last checkpoint began
         self._places: dict[int, Place] | None = None
 
@@ -103,7 +107,7 @@ class Journal:
             self._let_go()
 
     def _may_sync(self) -> bool:
-        at_s = now_s()
+        at_s = self._clock()
         if at_s < self._sync_s + SYNC_PAUSE_S:
             return False
         self._sync_s = at_s

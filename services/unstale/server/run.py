@@ -21,7 +21,7 @@ from unstale.journal.rundir import RunDirectory
 from unstale.learner.learner import Learner
 from unstale.learner.updates import Staging
 from unstale.learner.versions import Version
-from unstale.net.clock import RunClock
+from unstale.net.clock import RunClock, now_s
 from unstale.server.commands import CheckpointCommand
 from unstale.server.compute import Save, frames_of
 from unstale.server.welcome import welcome
@@ -133,7 +133,7 @@ def open_journal(settings: Settings) -> Journal | None:
     with ExitStack() as stack:
         directory = RunDirectory.open(Path(settings.run.directory), settings)
         stack.callback(directory.close)
-        journal = Journal(directory, settings.run)
+        journal = Journal(directory, settings.run, clock=now_s)
         stack.pop_all()
     return journal
 

@@ -53,7 +53,9 @@ class Recording:
         with ExitStack() as stack:
             directory = RunDirectory.open(path, settings.model_copy(update={"run": of_it}))
             stack.callback(directory.close)
-            journal = Journal(directory, of_it)
+            journal = Journal(
+                directory, of_it, clock=lambda: 0.0
+            )  # nobody is promised anything before it ends
             stack.pop_all()
         return cls(coordinator, journal)
 
