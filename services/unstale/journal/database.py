@@ -14,8 +14,10 @@ from unstale.journal.rows import Batch, CheckpointRow, EvaluationRow, EventRow, 
 from unstale.journal.schema import APPLICATION, FORMAT, SCHEMA
 from unstale.journal.stored import Table, Values
 
-WAL_PAGES = 1000  # of 4 KiB, after which SQLite moves them into the database: its own default
-WAL_BYTES_MAX = 16 * 1024**2  # what a long read may have let it grow to is given back
+# Of 4 KiB, after which SQLite moves them into the database. That syncs twice: with its own default of 1,000 it took as
+# long as all else that is done to store a turn.
+WAL_PAGES = 8192
+WAL_BYTES_MAX = 64 * 1024**2  # what a long read may have let it grow to is given back
 READ_ROWS = 256  # fetched at a time: a run may have a million events
 _SQLITE_MIN = (3, 37)  # strict tables
 

@@ -9,6 +9,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+import msgpack
 from xxhash import xxh3_64_intdigest
 
 from unstale.journal.rows import (
@@ -23,6 +24,8 @@ from unstale.journal.rows import (
 )
 
 Values = tuple[Any, ...]
+
+_JSON = json.JSONEncoder(separators=(",", ":"))  # `json.dumps` makes a new one each time
 
 
 class ChangedRowError(Exception):
@@ -48,11 +51,7 @@ class Table:
     def opened(self, values: Values) -> Values:
         """Without it, as they were selected. Raises ChangedRowError."""
         *values_then, row_checksum = values
-        try:
-            is_same = _checksum(values_then[: len(self._facts)]) == row_checksum
-        except TypeError:  # bytes, where never any were
-            is_same = False
-        if not is_same:
+        if _checksum(values_then[: len(self._facts)]) != row_checksum:
             raise ChangedRowError(f"{self._name} {self._facts[0]} {values[0]} is not what was stored")
         return tuple(values_then)
 
@@ -87,7 +86,7 @@ MEMBERS = (
 
 
 def of_event(row: EventRow) -> Values:
-    return (row.seq, _real(row.at_s), row.kind, json.dumps(dict(row.fields), separators=(",", ":")))
+    return (row.seq, _real(row.at_s), row.kind, _JSON.encode(row.fields))
 
 
 def event(values: Values) -> EventRow:
@@ -213,7 +212,7 @@ def checkpoint(values: Values) -> CheckpointRow:
 
 
 def _checksum(facts: Sequence[Any]) -> int:
-    return _signed(xxh3_64_intdigest(json.dumps(facts).encode()))
+    return _signed(xxh3_64_intdigest(msgpack.packb(facts)))
 
 
 def _signed(checksum: int) -> int:

@@ -134,10 +134,10 @@ def _as_the_contract_allows(_: bytes) -> int:
 def receive(socket: zmq.Socket[bytes]) -> tuple[bytes, list[zmq.Frame]] | None:
     """One message, or None when there is none: header, payload frames uncopied."""
     try:
-        header = socket.recv(zmq.NOBLOCK)
+        header = socket.recv(zmq.NOBLOCK, copy=False)
     except zmq.Again:
         return None
-    return header, _payload(socket, limits.PAYLOAD_BYTES_MAX)
+    return header.bytes, _payload(socket, header, limits.PAYLOAD_BYTES_MAX)
 
 
 class Received(NamedTuple):
@@ -161,15 +161,18 @@ def receive_routed(
         route = socket.recv(zmq.NOBLOCK, copy=False)
     except zmq.Again:
         return None
-    header = socket.recv() if route.more else b""
-    return Received(route, header, _payload(socket, payload_bytes_max(route.bytes)))
+    if not route.more:
+        return Received(route, b"", [])
+    header = socket.recv(copy=False)
+    return Received(route, header.bytes, _payload(socket, header, payload_bytes_max(route.bytes)))
 
 
-def _payload(socket: zmq.Socket[bytes], bytes_max: int) -> list[zmq.Frame]:
-    """What is left of a message. bytes_max: with the frame that goes beyond it, the last one kept."""
+def _payload(socket: zmq.Socket[bytes], header: zmq.Frame, bytes_max: int) -> list[zmq.Frame]:
+    """What comes behind the header. bytes_max: with the frame that goes beyond it, the last one kept."""
     frames: list[zmq.Frame] = []
     left_bytes = bytes_max
-    while socket.getsockopt(zmq.RCVMORE):
+    frame = header
+    while frame.more:
         frame = socket.recv(copy=False)
         if left_bytes >= 0 and len(frames) <= limits.FRAMES_MAX:
             frames.append(frame)
