@@ -136,18 +136,18 @@ class Database:
         self._newest.set(self.last_seq())
 
     def forget_checkpoints(self, before_version: int) -> None:
-        """Of older versions. Before their files are deleted."""
-        with self._transaction(sync=True):
+        """Of older versions. Here and below: durable with what is synced next, and then their files may be deleted."""
+        with self._transaction(sync=False):
             self._connection.execute("DELETE FROM checkpoints WHERE version < ?", (before_version,))
 
     def forget_events(self, up_to_seq: int) -> None:
         """Those that every checkpoint covers."""
-        with self._transaction(sync=True):
+        with self._transaction(sync=False):
             self._connection.execute("DELETE FROM events WHERE seq <= ?", (up_to_seq,))
 
     def forget_segments(self, kept: Collection[int]) -> None:
-        """Rows in other segments than these have no place any more. Before the segments are deleted."""
-        with self._transaction(sync=True):
+        """Rows in other segments than these have no place any more."""
+        with self._transaction(sync=False):
             stored_in = {segment for (segment,) in self._rows(_SEGMENTS)}
             gone = [(segment,) for segment in stored_in - set(kept)]
             self._connection.executemany("UPDATE updates SET segment = NULL WHERE segment = ?", gone)
