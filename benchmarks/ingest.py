@@ -6,7 +6,7 @@ both. The ratio is taken pair by pair. The real server decodes, validates, dedup
 acknowledges and applies real rounds: fedavg, `buffered` with FedBuff's K = 10 and 16 clients, so that receiving goes on
 while a round is made. With fewer of both each turn, transaction and round is shared by fewer updates: --clients, --k.
 
-Unless durability is `off`, an update is stored before it is acknowledged; budget with `normal`: 0.35. Larger models than
+Unless durability is `off`, an update is stored before it is acknowledged; budget with `normal`: 0.35. Models over
 4 MiB go in chunks, which `benchmarks.large_transfer` measures.
 
     python -m benchmarks.ingest [--quick] [--trigger k-async] [--durability normal] [--clients 4] [--k 4]

@@ -70,14 +70,6 @@ class Database:
             self._check_end(read_only)
             stack.pop_all()
 
-    @property
-    def size_bytes(self) -> int:
-        """On disk, with what waits to be moved into the database itself."""
-        try:
-            return sum(file.stat().st_size for file in self.path.parent.glob(f"{self.path.name}*"))
-        except OSError as error:
-            raise trouble("measure", self.path, error) from None
-
     def close(self) -> None:
         """Nothing more will be asked."""
         self._newest.close()
@@ -357,7 +349,8 @@ class Database:
                 raise self._damaged(str(error)) from None
             if code == sqlite3.SQLITE_FULL:
                 raise NoRoomError(f"cannot {doing} {self.path}: the disk is full; make room") from None
-            raise UserError(f"cannot {doing} {self.path}: {error}{_WHAT_TO_DO.get(code, '')}") from None
+            why = " ".join(str(error).split())
+            raise UserError(f"cannot {doing} {self.path}: {why}{_WHAT_TO_DO.get(code, '')}") from None
 
 
 _WHAT_TO_DO = {

@@ -186,15 +186,6 @@ class Journal:
     def _checkpoint_files(self) -> list[Path]:
         return list(self.directory.checkpoints.glob(f"*{checkpoints.SUFFIX}"))
 
-    @property
-    def size_bytes(self) -> int:
-        """What the run takes on disk."""
-        return (
-            self.segments.size_bytes
-            + self.database.size_bytes
-            + sum(path.stat().st_size for path in self._checkpoint_files())
-        )
-
     def close(self) -> None:
         """Nothing more will happen."""
         with ExitStack() as stack:

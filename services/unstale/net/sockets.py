@@ -19,6 +19,7 @@ SEND_QUEUE = (
 SLOWEST_BYTES_PER_S = (
     128 * 1024
 )  # 1 Mbit/s; on a link slower than that, connections would be cut in mid-frame
+CURVE_BYTES = 33  # that encryption adds to a frame: command 8, nonce 8, authenticator 16, flags 1
 HEARTBEAT_TTL_S_MAX = 6553.0  # the protocol counts it in tenths of a second, in 16 bits
 RECEIVE_QUEUE = (
     8  # messages from one peer that are read ahead: 32 MiB from one that sends chunks without credit
@@ -69,10 +70,16 @@ def dealer(
         socket.curve_publickey = identity.public.encode()
         socket.curve_secretkey = identity.secret.encode()
         socket.curve_serverkey = identity.server.encode()
+        let_encrypted_frames_in(socket)
     socket.setsockopt(zmq.IMMEDIATE, 1)
     socket.setsockopt(zmq.RECONNECT_IVL, int(RECONNECT_S * 1000))
     socket.setsockopt(zmq.RECONNECT_IVL_MAX, int(RECONNECT_S_MAX * 1000))
     return socket
+
+
+def let_encrypted_frames_in(socket: zmq.Socket[bytes]) -> None:
+    """Frames of full size come with what encryption adds, and libzmq measures them so."""
+    socket.setsockopt(zmq.MAXMSGSIZE, limits.FRAME_BYTES_MAX + CURVE_BYTES)
 
 
 def _common(socket: zmq.Socket[bytes], *, heartbeat_s: float, linger_s: float) -> None:
