@@ -21,6 +21,7 @@ from unstale.errors import UserError
 from unstale.journal import database
 from unstale.journal.database import Database
 from unstale.journal.journal import Journal
+from unstale.journal.rounds import RecordedRounds
 from unstale_proto.errors import Reason
 from unstale_proto.messages import Ack, Error, Stop
 
@@ -189,6 +190,22 @@ def test_rows_that_wait_on_disk_make_the_same_model_as_rows_in_memory(tmp_path: 
 def as_it_is(folder: Path, copy: Path) -> None:
     """A copy of the run of a server that is alive."""
     shutil.copytree(folder / "run", copy / "run", ignore=shutil.ignore_patterns("lock", "*.part"))
+
+
+def test_a_round_is_computed_again_from_rows_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = kept_in(tmp_path, run={"rows_memory_bytes_max": 0})
+    with RunningServer(settings) as first, client(first, 0) as a, client(first, 1) as b:
+        for one in (a, b):
+            task, _ = one.task()
+            assert one.answer(task, ONES).outcome == "accepted"
+        _, model_d = a.task()
+        as_it_is(tmp_path, tmp_path / "copy")
+    monkeypatch.delattr(RecordedRounds, "matrix")  # all rows in memory
+    again = kept_in(tmp_path / "copy", run={"rows_memory_bytes_max": 0})
+    with RunningServer(again) as second, client(second, 0) as a:
+        task, again_d = a.task()
+    assert task.version == 1
+    assert np.array_equal(model_d, again_d)
 
 
 def cut_last_row(copy: Path) -> None:

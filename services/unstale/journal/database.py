@@ -8,7 +8,7 @@ from pathlib import Path
 
 from unstale.errors import UserError
 from unstale.journal import stored
-from unstale.journal.disk import DamagedError, NoRoomError, boot, trouble
+from unstale.journal.disk import DamagedError, NoRoomError, boot
 from unstale.journal.newest import Newest
 from unstale.journal.rows import Batch, CheckpointRow, EvaluationRow, EventRow, RoundRow, TaskRow, UpdateRow
 from unstale.journal.schema import APPLICATION, FORMAT, SCHEMA
