@@ -4,6 +4,7 @@ import sqlite3
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 from unstale.errors import UserError
@@ -18,11 +19,13 @@ from unstale.journal.stored import Table, Values
 # long as all else that is done to store a turn.
 WAL_PAGES = 8192
 WAL_BYTES_MAX = 64 * 1024**2  # what a long read may have let it grow to is given back
+ROWS_AT_ONCE = 64  # written by one statement
 READ_ROWS = 256  # fetched at a time: a run may have a million events
 _SQLITE_MIN = (3, 37)  # strict tables
 
 _JOIN = (
-    "UPDATE updates SET round = ?, position = ?, staleness = ?, weight = ? WHERE handle = ? AND round IS NULL"
+    "UPDATE updates SET round = new.column1, position = new.column2, staleness = new.column3, weight = new.column4 "
+    "FROM (VALUES {}) AS new WHERE handle = new.column5 AND round IS NULL"
 )
 _SEGMENTS = "SELECT DISTINCT segment FROM updates WHERE segment IS NOT NULL"
 _BEHIND = f"{_SEGMENTS} AND (round IS NULL OR round > ?)"
@@ -296,16 +299,20 @@ class Database:
                 raise
 
     def _insert(self, table: Table, values: Iterable[Values], *, replace: bool = False) -> None:
-        statement = table.replace if replace else table.insert
-        self._connection.executemany(statement, map(table.sealed, values))
+        rows = list(map(table.sealed, values))
+        for start in range(0, len(rows), ROWS_AT_ONCE):
+            some = rows[start : start + ROWS_AT_ONCE]
+            self._connection.execute(table.insert(len(some), replace=replace), [*chain.from_iterable(some)])
 
     def _join(self, row: RoundRow) -> None:
         """Note which updates a round was made of."""
-        if row.members:
-            joined = self._connection.executemany(_JOIN, stored.of_members(row))
-            assert joined.rowcount == len(row.members), (
-                f"round {row.version} has members that are not pending"
-            )
+        joined = 0
+        members = stored.of_members(row)
+        for start in range(0, len(members), ROWS_AT_ONCE):
+            some = members[start : start + ROWS_AT_ONCE]
+            rows = ", ".join(["(?, ?, ?, ?, ?)"] * len(some))
+            joined += self._connection.execute(_JOIN.format(rows), [*chain.from_iterable(some)]).rowcount
+        assert joined == len(members), f"round {row.version} has members that are not pending"
 
     def _number(self, query: str) -> int | None:
         ((number,),) = self._rows(query)

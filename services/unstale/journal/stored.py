@@ -33,7 +33,7 @@ class ChangedRowError(Exception):
 
 
 class Table:
-    """A table and its columns, in the order that values have here. select, insert, replace: SQL for whole rows."""
+    """A table and its columns, in the order that values have here. select: SQL for whole rows."""
 
     def __init__(self, name: str, facts: Sequence[str], others: Sequence[str] = ()) -> None:
         """facts: under the checksum; the first is the key. others: what changes later."""
@@ -41,8 +41,11 @@ class Table:
         columns = [*facts, *others, "row_checksum"]
         names, places = ", ".join(columns), ", ".join("?" * len(columns))
         self.select = " ".join(("SELECT", names, "FROM", name))
-        self.insert = " ".join(("INSERT INTO", name, f"({names}) VALUES ({places})"))
-        self.replace = self.insert.replace("INSERT", "INSERT OR REPLACE", 1)
+        self._into, self._row = " ".join(("INTO", name, f"({names}) VALUES")), f"({places})"
+
+    def insert(self, rows: int, *, replace: bool = False) -> str:
+        """SQL for so many rows. One statement for all: each gives the interpreter away, and waits to have it back."""
+        return f"INSERT {'OR REPLACE ' if replace else ''}{self._into} {', '.join([self._row] * rows)}"
 
     def sealed(self, values: Values) -> Values:
         """With their checksum, as they are inserted."""
