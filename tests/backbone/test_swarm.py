@@ -7,21 +7,30 @@ import os
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
+from torch import Tensor
 
 from swarm.attempt import attempt
+from swarm.journal import PLACES
 from swarm.seed import FailureError, Report, run
 from unstale.client.session import ClientSession
+from unstale.coordinator import events
 from unstale.coordinator.admission import TaskHistory
+from unstale.coordinator.leases import Leases
+from unstale.coordinator.machine import Coordinator
 from unstale.injector.core import Core
+from unstale.journal.journal import Journal
+from unstale.journal.recorder import Recorder
 from unstale.learner.updates import Round, Staging
+from unstale.server.guard import Guard
 from unstale.server.intake import Intake
 from unstale.server.outgoing import Outgoing
+from unstale.server.performer import Performer
 from unstale.server.proof import Proof
 from unstale.server.sessions import Sessions
 from unstale.toxics.passage import Passage
@@ -50,6 +59,8 @@ def test_the_seeds_have_something_of_everything() -> None:
     wanted = ["crashes", "take-overs", "connections broken", "server restarts", "server sleeps", "strangers"]
     wanted += ["TaskLost", "TaskDeclined", "TaskFailed", "clients left", "rounds"]
     wanted += ["updates announced", "models announced"]
+    wanted += ["Resumed", "checkpoints", "server pauses", "full disks", "bad updates", "quarantined"]
+    wanted += [f"killed {place}" for place in PLACES if place != "letting go"]  # that is one of 100
     wanted += [
         f"toxic {name}" for name in ("drop", "duplicate", "reorder", "latency", "bandwidth", "corrupt")
     ]
@@ -58,7 +69,7 @@ def test_the_seeds_have_something_of_everything() -> None:
 
 @pytest.mark.parametrize("hash_seed", ["0", "77"])
 def test_a_seed_is_the_same_to_the_letter_in_every_process(hash_seed: str) -> None:
-    program = "from swarm.seed import run; print(*(run(seed).digest for seed in (3, 14)))"
+    program = "from swarm.seed import run; print(*(run(seed).digest for seed in (3, 6)))"
     told = subprocess.run(
         [sys.executable, "-c", program],
         env={**os.environ, "PYTHONPATH": str(TESTS), "PYTHONHASHSEED": hash_seed},
@@ -67,7 +78,7 @@ def test_a_seed_is_the_same_to_the_letter_in_every_process(hash_seed: str) -> No
         check=True,
         timeout=120,
     )
-    assert told.stdout.split() == [run(seed).digest for seed in (3, 14)]
+    assert told.stdout.split() == [run(seed).digest for seed in (3, 6)]
 
 
 # --- mistakes made on purpose ---
@@ -124,7 +135,8 @@ def _rows_of_a_round_change_places(patch: pytest.MonkeyPatch) -> None:
 
     def take(self: Staging, handles: Any) -> Round:
         made = taken(self, handles)
-        made.matrix_KD = made.matrix_KD.flip(0)
+        if isinstance(made.rows, Tensor):
+            made.rows = made.rows.flip(0)
         return made
 
     patch.setattr(Staging, "take", take)
@@ -152,31 +164,93 @@ def _the_injector_loses_count(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Core, "_uncount", lambda *_: None)
 
 
+def _said_before_it_is_stored(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Performer, "say_later", lambda _, say: say())
+
+
+def _what_was_refused_is_not_stored(patch: pytest.MonkeyPatch) -> None:
+    stored = Recorder.update
+
+    def update(self: Recorder, event: events.UpdateArrived, arriving: Any) -> Any:
+        return stored(self, event, arriving) if event.defect is None else self._coordinator.handle(event)
+
+    patch.setattr(Recorder, "update", update)
+
+
+def _a_checkpoint_covers_too_much(patch: pytest.MonkeyPatch) -> None:
+    begin = Journal.begin_checkpoint
+    patch.setattr(Journal, "begin_checkpoint", lambda self: begin(self) + 1)
+
+
+def _leases_run_out_while_records_are_read(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Leases, "settle", lambda *_: None)
+
+
+def _the_round_in_the_making_is_forgotten(patch: pytest.MonkeyPatch) -> None:
+    resumed = Coordinator._resumed
+
+    def forgets(self: Coordinator, actions: list[Any]) -> None:
+        resumed(self, actions)
+        if self.making is not None:
+            actions.pop()
+
+    patch.setattr(Coordinator, "_resumed", forgets)
+
+
+def _rows_that_waited_come_back_in_another_order(patch: pytest.MonkeyPatch) -> None:
+    restore = Staging.restore
+
+    def reversed_fills(self: Staging, rows: Any, *told: Any, **named: Any) -> None:
+        known = list(rows)
+        fills = [fill for _, _, fill in reversed(known)]
+        mixed = [(handle, update, fill) for (handle, update, _), fill in zip(known, fills, strict=True)]
+        restore(self, mixed, *told, **named)
+
+    patch.setattr(Staging, "restore", reversed_fills)
+
+
+def _nobody_is_quarantined(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Guard, "is_to_go", lambda *_: False)
+
+
+def _quarantine_ends_with_the_next_hello(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Guard, "greeted", lambda *_: None)
+
+
 @pytest.mark.parametrize(
-    "mistake",
+    ("mistake", "seed"),
     [
-        _no_deduplication,
-        _nothing_is_sent_again,
-        _lost_tasks_are_not_found,
-        _every_task_is_called_lost,
-        _no_order_on_a_line,
-        _acknowledged_before_it_is_judged,
-        _nobody_is_superseded,
-        _rows_of_a_round_change_places,
-        _chunks_are_put_anywhere,
-        _models_are_asked_for_once,
-        _an_owed_task_is_forgotten,
-        _the_injector_loses_count,
+        (_no_deduplication, 1),
+        (_nothing_is_sent_again, 26),
+        (_lost_tasks_are_not_found, 8),
+        (_every_task_is_called_lost, 2),
+        (_no_order_on_a_line, 2),
+        (_acknowledged_before_it_is_judged, 1),
+        (_nobody_is_superseded, 5),
+        (_rows_of_a_round_change_places, 2),
+        (_chunks_are_put_anywhere, 3),
+        (_models_are_asked_for_once, 18),
+        (_an_owed_task_is_forgotten, 68),
+        (_the_injector_loses_count, 0),
+        (_said_before_it_is_stored, 6),
+        (_what_was_refused_is_not_stored, 6),
+        (_a_checkpoint_covers_too_much, 16),
+        (_leases_run_out_while_records_are_read, 34),
+        (_the_round_in_the_making_is_forgotten, 49),
+        (_rows_that_waited_come_back_in_another_order, 9),
+        (_nobody_is_quarantined, 29),
+        (_quarantine_ends_with_the_next_hello, 26),
     ],
 )
 def test_a_mistake_is_found(
-    mistake: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
+    mistake: Callable[[pytest.MonkeyPatch], None], seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """seed: one that finds it. Once seeds are other runs than now, one of the others does."""
     mistake(monkeypatch)
     with pytest.raises(FailureError):
-        _play(MISTAKE_SEEDS)
+        _play([seed, *MISTAKE_SEEDS])
 
 
-def _play(seeds: range) -> None:
+def _play(seeds: Sequence[int]) -> None:
     for seed in seeds:
         run(seed)

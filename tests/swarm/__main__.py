@@ -5,6 +5,7 @@ import logging
 import multiprocessing
 import sys
 from collections import Counter
+from concurrent.futures import ProcessPoolExecutor
 
 from swarm.attempt import attempt, failed
 from swarm.seed import FailureError, run
@@ -49,8 +50,9 @@ def many(seeds: range, processes: int) -> int:
     started_s = now_s()
     seen: Counter[str] = Counter()
     failures = 0
-    with multiprocessing.get_context("spawn").Pool(processes) as pool:
-        for done, outcome in enumerate(pool.imap_unordered(attempt, seeds, chunksize=4), start=1):
+    spawn = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(processes, mp_context=spawn) as pool:  # says so when one of them dies
+        for done, outcome in enumerate(pool.map(attempt, seeds, chunksize=4), start=1):
             if isinstance(outcome, str):
                 failures += 1
                 say(outcome)

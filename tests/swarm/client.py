@@ -7,9 +7,11 @@ from typing import Protocol
 import numpy as np
 
 from support.parts import PlayedPart
+from swarm.hostile import Malice
+from swarm.learning import NUMBERS
 from swarm.network import NEAR, Dial, Frames, Link, Network
 from swarm.world import World
-from unstale.client.instructions import Instruction, Retire, Send, Settle, Train
+from unstale.client.instructions import Instruction, Made, Retire, Send, Settle, Train, Warn
 from unstale.client.models import Models
 from unstale.client.session import ClientSession, State
 from unstale.server.transfers import TransferBounds
@@ -19,21 +21,14 @@ from unstale_proto.errors import Reason, RemoteContractError
 from unstale_proto.messages import Ack, Error, Message, Task, Update, Welcome
 from unstale_proto.transfer import checksum
 
-NUMBERS = 3  # of a payload: whose update it is, of which task, from which version
 
-
-def _payload(numbers: Sequence[float]) -> list[memoryview]:
+def payload_of(numbers: Sequence[float]) -> list[memoryview]:
     return [memoryview(np.array(numbers, dtype="<f4").tobytes())]
 
 
 def vector(client_id: int, task_id: int, base_version: int) -> list[memoryview]:
     """The payload of an update: who made it, of what."""
-    return _payload([client_id, task_id, base_version])
-
-
-def model(version: int) -> list[memoryview]:
-    """The payload of a task: which version it is."""
-    return _payload([version] * NUMBERS)
+    return payload_of([client_id, task_id, base_version])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +54,10 @@ class Watcher(Protocol):
 
 
 class Process:
-    """One client's process, from its start until it ends. number: no two have the same."""
+    """One client's process, from its start until it ends.
+
+    number: no two have the same. kept: updates that it finds in its outbox. malice: of a hostile one.
+    """
 
     def __init__(
         self,
@@ -72,14 +70,17 @@ class Process:
         manners: Manners,
         transfers: TransferBounds | None,
         watcher: Watcher,
+        kept: Sequence[Made] = (),
+        malice: Malice | None = None,
     ) -> None:
         self.client_id = client_id
+        self.is_hostile = malice is not None
         self.name = f"client {client_id}.{number}"
         self._announces = transfers is not None
         bounds = transfers or TransferBounds()
         self._models = Models(lambda _: PlayedPart(), PlayedPart, window_bytes=bounds.window_bytes)
         self.session = ClientSession(
-            client_id, f"{number:032x}", models=self._models, chunk_bytes=bounds.chunk_bytes
+            client_id, f"{number:032x}", kept, models=self._models, chunk_bytes=bounds.chunk_bytes
         )
         self.alive = True
         self.link: Link | None = None
@@ -88,6 +89,7 @@ class Process:
         self._dial = dial
         self._manners = manners
         self._watcher = watcher
+        self._malice = malice
         self._rng = world.draws(self.name)
         self._ticking_s: float | None = None
         world.after(self._up_to(manners.reconnect_s), self._connect)
@@ -108,12 +110,17 @@ class Process:
     @property
     def run_id(self) -> str | None:
         """Of the run that it takes part in."""
-        return None if self.session._welcome is None else self.session._welcome.run_id
+        return self.session.run_id
 
     @property
     def unacknowledged(self) -> Sequence[int]:
         """Tasks of the updates kept."""
         return list(self.session._kept)
+
+    @property
+    def outbox(self) -> Sequence[Made]:
+        """What the next process of this client finds."""
+        return [kept.made for kept in self.session._kept.values()]
 
     def took(self, link: Link, header: bytes, frames: Frames) -> None:
         if not self.alive or link is not self.link:
@@ -166,7 +173,7 @@ class Process:
                     self._train(instruction)
                 case Retire():
                     self._world.note(self.name, f"retires: {instruction.message}")
-                case Settle():
+                case Settle() | Warn():
                     pass
         if self._models.woken() and self.alive:
             self._follow(self.session.go_on())
@@ -219,16 +226,27 @@ class Process:
             self._watcher.client_failed(self, task.task_id)
             self._follow(self.session.failed(run_id, task.task_id, "the training diverged"))
             return
-        parcel = vector(self.client_id, task.task_id, task.version)
+        parcel: Frames = vector(self.client_id, task.task_id, task.version)
         if not is_finite:
-            parcel = _payload([np.nan] * NUMBERS)
+            parcel = payload_of([np.nan] * NUMBERS)
         update = update_of(task)
         if self._announces:
             self._world.seen["updates announced"] += 1
             update = update.model_copy(update={"checksum": checksum(parcel)})
-        self._watcher.client_made(self, update)
+        if self._malice is not None:
+            update, parcel = self._corrupted(self._malice, update, parcel)
+        else:
+            self._watcher.client_made(self, update)
         self._world.note(self.name, f"made the update of task {task.task_id}")
         self._follow(self.session.trained(run_id, update, parcel))
+
+    def _corrupted(self, malice: Malice, update: Update, parcel: Frames) -> tuple[Update, Frames]:
+        self._world.seen["bad updates"] += 1
+        for header, frames in malice.rubbish(update, parcel):
+            if self.link is not None:
+                self._world.seen["rubbish"] += 1
+                self._network.send(self.link, NEAR, header, frames)
+        return malice.update(update, NUMBERS)
 
 
 def update_of(task: Task) -> Update:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from swarm.client import Manners
+from swarm.journal import Keeping
 from swarm.world import World
 from unstale.coordinator.settings import CoordinatorSettings, SelectorSettings, TriggerSettings
 from unstale.errors import UserError
@@ -35,12 +36,22 @@ class Chaos:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Bounds:
+    """What the server lets clients do, as its settings of the same names."""
+
+    messages_per_s_max: float | None
+    quarantine_after: int
+    quarantine_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
     """All of a seed. Seconds: the most that each takes, unless it is said otherwise.
 
     fault_s: how long things go wrong. first_s: within it the clients start. injector: whether there is one, with these
     conditions. bytes_max: what it holds. queue_max: messages that a connection holds. transfers: how payloads go in
-    chunks, if they do.
+    chunks, if they do. keeping: how the run is kept, if it is. outbox: clients keep what they made when they die.
+    hostile: clients that mean harm.
     """
 
     coordinator: CoordinatorSettings
@@ -59,6 +70,15 @@ class Options:
     scenario: Mapping[str, Any]
     conditions: Conditions
     transfers: TransferBounds | None
+    keeping: Keeping | None
+    outbox: bool
+    hostile: frozenset[int]
+    bounds: Bounds
+
+    @property
+    def return_s(self) -> float:
+        """How long clients take to come back to a server that was gone."""
+        return 2 * self.manners.reconnect_s + 2 * self.heartbeat_s + 20 * self.delay_s
 
     @property
     def words(self) -> str:
@@ -106,6 +126,7 @@ def draw(world: World) -> Options:
     conditions = Scenario.parsed(scenario, "swarm").settled(_Population(clients), world.seed)
     heartbeat_s = _between(rng, 0.3, 2)
     restarts = rng.random() < 0.1
+    keeping = _keeping(world.draws("keeping"))
     coordinator = _coordinator(rng, world.seed, clients, heartbeat_s * _between(rng, 2, 6), conditions)
     return Options(
         coordinator=coordinator,
@@ -131,13 +152,50 @@ def draw(world: World) -> Options:
             hello=_sometimes(rng, 0.5),
             sleep=_sometimes(rng, 0.1),
             stranger=_sometimes(rng, 0.5),
-            restart=0.05 if restarts else 0.0,
+            restart=0.05 if restarts and keeping is None else 0.0,
         ),
         injector=injector,
         bytes_max=_one_of(rng, [2_000, 20_000, 10**9]),
         scenario=scenario,
         conditions=conditions,
         transfers=_transfers(world.draws("transfers")),
+        keeping=keeping,
+        outbox=bool(world.draws("outbox").random() < 0.5),
+        hostile=_hostile(world.draws("hostile"), clients),
+        bounds=_bounds(world.draws("bounds")),
+    )
+
+
+def _keeping(rng: Generator) -> Keeping | None:
+    """For 40 % of the seeds, so little in each file that all of them come to their ends."""
+    if rng.random() < 0.6:
+        return None
+    return Keeping(
+        durability=_one_of(rng, ["full", "normal"]),
+        checkpoint_every=_one_of(rng, [1, 3, 10, 10**6]),
+        payload_bytes_max=_one_of(rng, [1024, 2**30]),
+        keep_updates=bool(rng.random() < 0.3),
+        segment_bytes=_one_of(rng, [32, 128, 1024, 2**20]),
+        spills=bool(rng.random() < 0.3),
+        kill=_between(rng, 0.1, 1.0),
+        stop=_sometimes(rng, 0.1),
+        fill=_sometimes(rng, 0.3),
+    )
+
+
+def _hostile(rng: Generator, clients: int) -> frozenset[int]:
+    """In 15 % of the seeds some of the clients, never all of them."""
+    if clients == 1 or rng.random() < 0.85:
+        return frozenset()
+    count = int(rng.integers(1, max(2, clients // 2)))
+    return frozenset(int(client) for client in rng.permutation(clients)[:count])
+
+
+def _bounds(rng: Generator) -> Bounds:
+    return Bounds(
+        messages_per_s_max=_one_of(rng, [1000, 1000, 1000, 50, None]),
+        quarantine_after=_one_of(rng, [10, 10, 5, 3]),
+        quarantine_s=_between(rng, 0.5, 10),
     )
 
 

@@ -1,21 +1,25 @@
 """One seed from its beginning to its end: things go wrong for a while, and then everybody must be served."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
+from swarm.chaos import Chaos
 from swarm.client import Process
+from swarm.hostile import Malice
 from swarm.injection import Injector
-from swarm.invariants import Ledger, Order, Watched
-from swarm.network import NEAR, End, Frames, Link, Network
-from swarm.options import ENDLESS, OUT_OF_ORDER, Options, draw
+from swarm.invariants import Ledger, Order
+from swarm.journal import Disk
+from swarm.network import End, Frames, Link, Network
+from swarm.options import ENDLESS, Options, draw
 from swarm.server import Server
 from swarm.world import World
-from unstale.client.instructions import Train
+from unstale.client.instructions import Made, Train
 from unstale.client.session import GREETING_S, State
 from unstale.injector.core import Core
-from unstale.seeds import Generator
+from unstale.journal.database import Database
+from unstale.journal.rundir import DATABASE
 from unstale.toxics.passage import Passage
 from unstale_proto.messages import Message, Stop, Task, Update
 
@@ -46,11 +50,14 @@ class FailureError(AssertionError):
 def run(seed: int, *, verbose: Callable[[str], None] | None = None) -> Report:
     """Play a seed. Raises FailureError where anything does not hold."""
     world = World(seed, verbose=verbose)
+    disk = Disk(world.draws("disk"))
     try:
-        swarm = Swarm(world, draw(world))
+        swarm = Swarm(world, draw(world), disk)
         swarm.play()
     except Exception as error:
         raise FailureError(seed, error, world.now_s, list(world.transcript)) from error
+    finally:
+        disk.delete()
     world.seen.update(events=world.events, messages=swarm.network.messages)
     for name, count in swarm.touched.items():
         world.seen[f"toxic {name}"] += count
@@ -58,9 +65,9 @@ def run(seed: int, *, verbose: Callable[[str], None] | None = None) -> Report:
 
 
 class Swarm:
-    """Everything of a seed."""
+    """Everything of a seed. newest: process of each client. links: connections, the broken ones perhaps."""
 
-    def __init__(self, world: World, options: Options) -> None:
+    def __init__(self, world: World, options: Options, disk: Disk) -> None:
         self.world = world
         self.options = options
         self.network = Network(
@@ -72,16 +79,19 @@ class Swarm:
         self._may_damage = "corrupt" in options.toxic_types or (
             options.chaos.restart > 0 and not options.toxic_types.isdisjoint({"reorder", "duplicate"})
         )
-        self._rng = world.draws("chaos")
+        self._disk = None if options.keeping is None else disk
         self._ledgers: dict[str, Ledger] = {}
         self._processes: list[Process] = []
-        self._newest: dict[int, Process] = {}  # by client
-        self._links: list[Link] = []
-        self._faulty = True
+        self.newest: dict[int, Process] = {}
+        self.links: list[Link] = []
         self._calm_since_s = math.inf
         self._served: set[Process] = set()  # since then
         self._told: set[Process] = set()  # that the run is over
+        self._reachable: list[Process] = []  # when the server left; what a toxic took in may be cut late
+        self._pauses = False  # the server was asked to end, and comes back
+        self.ledger = self._begin_run()
         self.server = self._start_server()
+        self._chaos = Chaos(self)
         self.injector = Injector(
             Core(
                 self.passage,
@@ -103,15 +113,16 @@ class Swarm:
         options, world = self.options, self.world
         world.note("swarm", options.words)
         for client_id in range(options.coordinator.clients):
-            world.at(float(self._rng.random()) * options.first_s, partial(self._start, client_id))
-        self._plan_chaos()
-        while world.now_s < options.fault_s and world.events < FAULTY_EVENTS_MAX and not self.server.is_over:
+            world.at(self._chaos.random() * options.first_s, partial(self._start_first, client_id))
+        self._chaos.begin()
+        while world.now_s < options.fault_s and world.events < FAULTY_EVENTS_MAX and not self._is_over:
             self._step()
         self._end_of_faults()
         self._until(self._everyone_is_served, self._patience_s, "everybody is served")
         if options.coordinator.rounds == ENDLESS:
             self.server.stop()
         self._until(self._all_is_over, self._patience_s, "the run ends, and everybody knows it")
+        self._look_at_what_is_stored()
 
     def _step(self) -> None:
         assert self.world.events < EVENTS_MAX, "there is no end of it"
@@ -135,18 +146,18 @@ class Swarm:
 
     def _end_of_faults(self) -> None:
         self.world.note("swarm", "nothing goes wrong any more")
-        self._faulty = False
+        self._chaos.end()
         self.passage.change(())
         for client_id in range(self.options.coordinator.clients):
-            process = self._newest.get(client_id)
+            process = self.newest.get(client_id)
             # Who was told nonsense may believe it for good: people would start it again.
             if process is None or not process.alive or self._may_damage:
-                self._start(client_id)
+                self.start(client_id)
         self._calm_since_s = self.world.now_s
         self._kept_then = [
             (process, task_id)
-            for process in self._newest.values()
-            if process.alive
+            for process in self.newest.values()
+            if process.alive and not process.is_hostile
             for task_id in process.unacknowledged
         ]
 
@@ -164,9 +175,15 @@ class Swarm:
             + coordinator.retry_s
             + (coordinator.trigger.wait_s or 0.0)
             + 20 * options.delay_s
+            + (options.bounds.quarantine_s if options.hostile or self._may_blunder else 0.0)
         )
         rounds = coordinator.rounds if coordinator.rounds < ENDLESS else self._rounds_to_serve
         return 30.0 + turn_s * (5 + rounds)
+
+    @property
+    def _may_blunder(self) -> bool:
+        """Whether clients that mean no harm may be taken for such."""
+        return self._may_damage or self.options.manners.non_finite > 0
 
     @property
     def _rounds_to_serve(self) -> int:
@@ -176,17 +193,18 @@ class Swarm:
 
     def _everyone_is_served(self) -> bool:
         """Every client has one process, that was given a task since, and has an answer to all that it kept then."""
-        if self.server.exchange.is_finishing:
+        if self.server.exchange.is_finishing and not self._pauses:
             return True
         kept = any(task_id in process.unacknowledged for process, task_id in self._kept_then if process.alive)
         settings = self.options.coordinator
         alive = [process for process in self._processes if process.alive]
         return (
             self.server.is_alive
+            and not self._pauses
             and not kept
             and sorted(process.client_id for process in alive) == list(range(settings.clients))
             # Those that are always there may be left out for good.
-            and (self._leaves_some_out or all(process in self._served for process in alive))
+            and (self._leaves_some_out or all(one in self._served or one.is_hostile for one in alive))
         )
 
     @property
@@ -194,8 +212,12 @@ class Swarm:
         """Whether the loop may never give a task to some of the clients."""
         return self.options.coordinator.selector.name == "availability"
 
+    @property
+    def _is_over(self) -> bool:
+        return self.server.is_over and not self._pauses
+
     def _all_is_over(self) -> bool:
-        if not self.server.is_over:
+        if not self._is_over:
             return False
         core = self.injector.core
         return core.in_flight_messages == 0 and core.in_flight_bytes == 0 and self._are_told()
@@ -209,72 +231,113 @@ class Swarm:
         waits = options.linger_s >= waited_s and options.queue_max > FEW_MESSAGES
         were_served = options.coordinator.rounds == ENDLESS and not self._leaves_some_out
         if were_served and waits and not self._may_damage:
-            assert all(process in self._told for process in alive), (
+            assert all(one in self._told or one.is_hostile for one in self._reachable), (
                 "the server has ended, and not everybody was told"
             )
         return all(process.link is None or process.session.state is not State.IN for process in alive)
 
     # --- clients and server ---
 
-    def _start(self, client_id: int) -> None:
+    def start(self, client_id: int) -> None:
         """A process for a client; one that is there already is to be superseded."""
-        before = self._newest.get(client_id)
-        if before is not None and before.alive and not self._faulty:
+        before = self.newest.get(client_id)
+        if before is not None and before.alive and not self._chaos.goes_on:
             before.crash()
+        number = len(self._processes)
+        kept: Sequence[Made] = ()
+        if before is not None and not before.alive and self.options.outbox:
+            kept = before.outbox  # only one process at a time has the folder
+        is_hostile = client_id in self.options.hostile
         process = Process(
             client_id,
-            len(self._processes),
+            number,
             world=self.world,
             network=self.network,
             dial=self._dial,
             manners=self.options.manners,
             transfers=self.options.transfers,
             watcher=self,
+            kept=kept,
+            malice=Malice(self.world.draws(f"malice of {number}")) if is_hostile else None,
         )
         self._processes.append(process)
-        self._newest[client_id] = process
+        self.newest[client_id] = process
         self.world.seen["processes"] += 1
+
+    def _start_first(self, client_id: int) -> None:
+        if client_id not in self.newest:  # else the faults ended before, and it came then
+            self.start(client_id)
 
     def _dial(self, end: End) -> Link | None:
         assert isinstance(end, Process)
         link = self.injector.dial(end.client_id, end) if self.options.injector else self._dial_server(end)
         if link is not None:
-            self._links.append(link)
+            self.links.append(link)
         return link
 
     def _dial_server(self, end: End) -> Link | None:
         link = self.server.dial(end)
         if link is not None and not isinstance(end, Process):
-            self._links.append(link)
+            self.links.append(link)
         return link
 
-    def _start_server(self) -> Server:
+    def _begin_run(self) -> Ledger:
         run_id = f"{len(self._ledgers):032x}"
-        options = self.options
-        in_order = options.toxic_types.isdisjoint(OUT_OF_ORDER)
-        ledger = Ledger(
-            run_id,
-            options.coordinator,
-            self.world,
-            may_damage=self._may_damage,
-            in_order=in_order,
-            down_in_order=options.keeps_order_down,
-            announces=options.transfers is not None,
-        )
-        self._ledgers[run_id] = self.ledger = ledger
+        ledger = Ledger(run_id, self.options, self.world, may_damage=self._may_damage)
+        self._ledgers[run_id] = ledger
+        return ledger
+
+    def _start_server(self) -> Server:
         return Server(
-            Watched(options.coordinator, ledger),
-            run_id=run_id,
-            heartbeat_s=options.heartbeat_s,
-            apply_s=options.apply_s,
-            linger_s=options.linger_s,
-            transfers=options.transfers,
+            self.ledger,
+            self.options,
             world=self.world,
             network=self.network,
-            heard=ledger.server_heard,
-            said=ledger.server_said,
-            check=ledger.check_rows,
+            disk=self._disk,
+            ended=self,
         )
+
+    def pause_server(self) -> None:
+        """The operator ends the process of a run that goes on, and starts it again."""
+        if self.server.is_alive and not self._pauses:
+            self._pauses = True
+            self.server.stop()
+
+    def server_killed(self, server: Server) -> None:
+        self.ledger.server_died()
+        if self._disk is not None and server.journal is not None:
+            self._disk.outlive(server.journal)
+            self.world.seen["damaged checkpoints"] += self._disk.is_damaged
+        self.world.after(RESTART_S * self._chaos.random(), self._start_again)
+
+    def server_left(self, server: Server) -> None:
+        assert server.exchange.outcome is not None
+        self._reachable = [
+            one
+            for one in self._processes
+            if one.alive
+            and one.link is not None
+            and not one.link.broken
+            and not self.ledger.is_out(one.client_id)
+        ]
+        self.ledger.server_died()
+        if server.exchange.outcome.reason == "finished":
+            self._pauses = False
+        elif self._pauses:
+            self.world.seen["server pauses"] += 1
+            self.world.after(RESTART_S * self._chaos.random(), self._start_again)
+
+    def _start_again(self) -> None:
+        self._pauses = False
+        if self._disk is None:
+            self.ledger = self._begin_run()
+        self.server = self._start_server()
+
+    def _look_at_what_is_stored(self) -> None:
+        if self._disk is not None:
+            database = Database(self._disk.path / DATABASE, read_only=True)
+            self.ledger.check_stored(database)
+            database.close()
 
     def client_heard(self, process: Process, message: Message, frames: Frames) -> None:
         ledger = self._ledgers.get(process.run_id or "")
@@ -299,116 +362,3 @@ class Swarm:
         ledger = self._ledgers.get(process.run_id or "")
         if ledger is not None:
             ledger.made(process, update)
-
-    # --- what goes wrong beside the toxics ---
-
-    def _plan_chaos(self) -> None:
-        chaos = self.options.chaos
-        for rate, what in (
-            (chaos.crash, self._crash),
-            (chaos.leave, self._leave),
-            (chaos.take_over, self._take_over),
-            (chaos.cut, self._cut),
-            (chaos.hello, self._say_hello),
-            (chaos.sleep, self._sleep),
-            (chaos.stranger, self._meet_a_stranger),
-            (chaos.restart, self._restart),
-        ):
-            if rate > 0:
-                _Often(self, rate, what).plan()
-
-    @property
-    def is_faulty(self) -> bool:
-        return self._faulty
-
-    def _someone(self) -> Process | None:
-        alive = [process for process in self._newest.values() if process.alive]
-        return alive[int(self._rng.integers(len(alive)))] if alive else None
-
-    def _crash(self) -> None:
-        process = self._someone()
-        if process is not None:
-            process.crash()
-            self.world.seen["crashes"] += 1
-            self._come_back(process.client_id)
-
-    def _leave(self) -> None:
-        process = self._someone()
-        if process is not None:
-            process.leave()
-            self.world.seen["clients left"] += 1
-            self._come_back(process.client_id)
-
-    def _come_back(self, client_id: int) -> None:
-        def back() -> None:
-            if self._faulty and not self._newest[client_id].alive:
-                self._start(client_id)
-
-        self.world.after(float(self._rng.exponential(3.0)), back)
-
-    def _take_over(self) -> None:
-        process = self._someone()
-        if process is not None:
-            self.world.seen["take-overs"] += 1
-            self._start(process.client_id)
-
-    def _cut(self) -> None:
-        self._links = [link for link in self._links if not link.broken]
-        if self._links:
-            link = self._links[int(self._rng.integers(len(self._links)))]
-            self.world.note("network", f"cuts connection {link.number}")
-            self.network.cut(link)
-
-    def _say_hello(self) -> None:
-        process = self._someone()
-        if process is not None and process.link is not None:
-            self.world.seen["hellos for no reason"] += 1
-            process.say_hello_again()
-
-    def _sleep(self) -> None:
-        self.world.seen["server sleeps"] += 1
-        self.server.sleep(float(self._rng.exponential(2.0)))
-
-    def _meet_a_stranger(self) -> None:
-        self.world.seen["strangers"] += 1
-        link = self.server.dial(_Stranger())
-        if link is not None:
-            self.network.send(link, NEAR, self._rng.bytes(int(self._rng.integers(40))), ())
-            self.network.close(link, NEAR)
-
-    def _restart(self) -> None:
-        """The server dies, and another run begins after a while."""
-        if not self.server.is_alive:
-            return
-        self.world.seen["server restarts"] += 1
-        self.server.crash()
-        self.world.after(RESTART_S, self._start_again)
-
-    def _start_again(self) -> None:
-        self.server = self._start_server()
-
-
-class _Stranger:
-    """Somebody who says nonsense, and listens to nothing."""
-
-    def took(self, link: Link, header: bytes, frames: Frames) -> None: ...
-
-    def lost(self, link: Link) -> None: ...
-
-
-class _Often:
-    """Something that happens now and then, as long as things go wrong."""
-
-    def __init__(self, swarm: Swarm, rate: float, what: Callable[[], None]) -> None:
-        self._swarm = swarm
-        self._what = what
-        self._mean_s = 1 / rate
-        self._rng: Generator = swarm.world.draws(what.__name__)
-
-    def plan(self) -> None:
-        self._swarm.world.after(float(self._rng.exponential(self._mean_s)), self._happen)
-
-    def _happen(self) -> None:
-        if self._swarm.is_faulty:
-            self._what()
-            self.plan()

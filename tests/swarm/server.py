@@ -1,91 +1,46 @@
-"""The server's shell, played: the real exchange, coordinator and staging; sockets, clock and computation are played."""
+"""The server's process, played: the real exchange, coordinator, staging and journal; sockets, clock and computation are
+played."""
 
+import math
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol, cast
 
 import torch
 
-from swarm.client import NUMBERS, model
+from swarm.hostile import NORM_MAX
+from swarm.invariants import Ledger, Watched
+from swarm.journal import Disk, Doom, Killed, PlayedJournal
+from swarm.learning import LEARNING_RATE, NUMBERS, PlayedCompute, PlayedLearner, evaluation
 from swarm.network import FAR, End, Frames, Link, Network
+from swarm.options import Options
 from swarm.world import World
 from unstale.config import parts
-from unstale.coordinator.machine import Coordinator
 from unstale.coordinator.settings import CoordinatorSettings
-from unstale.learner.learner import RoundResult
-from unstale.learner.versions import Version
+from unstale.journal.parts import Parts
+from unstale.journal.recovery import Recovery
+from unstale.learner.learner import Learner
+from unstale.learner.updates import Staging
 from unstale.server.account import Account
-from unstale.server.commands import Applied, ApplyCommand, Command, EvaluateCommand, Evaluated
+from unstale.server.commands import CheckpointCommand
+from unstale.server.compute import Save, frames_of
 from unstale.server.exchange import Exchange, Letter, StopNow
-from unstale.server.transfers import EVERY_DAY, TransferBounds
+from unstale.server.guard import STRANGER_MESSAGES_PER_S, Guard
+from unstale.server.transfers import EVERY_DAY
 from unstale.server.wire import Delivery
-from unstale.training.evaluate import Evaluation
 from unstale_proto import signature
+from unstale_proto.errors import RemoteContractError
 from unstale_proto.messages import PartitionPlan, TensorSpec, TrainingPlan, Welcome
 
 TURN_MESSAGES = 64  # taken in before timers and results get their turn
 
 
-class PlayedCompute:
-    """Applies rounds and evaluates by letting time pass.
-
-    apply_s: the most that a round takes; an evaluation takes as long. check: given the rows of each round. post: takes
-    the results.
-    """
-
-    def __init__(
-        self,
-        world: World,
-        *,
-        apply_s: float,
-        check: Callable[[ApplyCommand], None],
-        post: Callable[[Letter], None],
-    ) -> None:
-        self._world = world
-        self._rng = world.draws("compute")
-        self._apply_s = apply_s
-        self._check = check
-        self._post = post
-        self._free_s = 0.0
-        self.version = 0
-
-    def submit(self, command: Command) -> None:
-        if not isinstance(command, ApplyCommand | EvaluateCommand):
-            return
-        self._free_s = max(self._free_s, self._world.now_s) + self._apply_s * float(self._rng.random())
-        if isinstance(command, ApplyCommand):
-            self._check(command)
-        self._world.at(self._free_s, lambda: self._post(self._result(command)))
-
-    def _result(self, command: ApplyCommand | EvaluateCommand) -> Applied | Evaluated:
-        if isinstance(command, EvaluateCommand):
-            assert command.version == self.version, "an older version than the newest is measured"
-            evaluation = Evaluation(accuracy=0.5, loss=1.0, class_accuracy=(0.5,), examples=2)
-            return Evaluated(version=command.version, evaluation=evaluation, evaluate_s=0.0)
-        self.version += 1
-        command.round.release()
-        staleness = tuple(update.staleness for update in command.updates)
-        result = RoundResult(
-            version=self.version,
-            sent=version_of(self.version),
-            learning_rate=0.1,
-            weights_K=tuple(1 / len(staleness) for _ in staleness),
-            staleness=staleness,
-            rate_factor=1.0,
-            overflowed=False,
-        )
-        return Applied(result=result, frames=model(self.version), aggregate_s=0.0, device_memory_bytes=0)
-
-
-def version_of(number: int) -> Version:
-    """A version whose parameters are its number."""
-    return Version(model_d=torch.full((NUMBERS,), float(number)), buffers_b=torch.empty(0))
-
-
 class Wire:
     """The exchange's way out, to the connections that the server listens on. observe: told of all that it sends."""
 
-    def __init__(self, network: Network, observe: Callable[[Link, bytes, Frames], None]) -> None:
+    def __init__(self, network: Network, doom: Doom, observe: Callable[[Link, bytes, Frames], None]) -> None:
         self._network = network
+        self._doom = doom
         self._observe = observe
         self.links: dict[bytes, Link] = {}
 
@@ -93,6 +48,7 @@ class Wire:
         return frames
 
     def send(self, route: bytes, header: bytes, frames: Sequence[object] = ()) -> Delivery:
+        self._doom.reach("before a word")
         link = self.links.get(route)
         if link is None:
             return Delivery.GONE
@@ -103,59 +59,135 @@ class Wire:
         return delivery
 
 
-class Server:
-    """One run's server: turns as the exchange thread does.
+class WatchedGuard(Guard):
+    """The real one. ledger: told who is kept out."""
 
-    run_id: of the run. coordinator: the real one, watched perhaps. check: given the rows of each round.
+    def __init__(self, ledger: Ledger, **bounds: Any) -> None:
+        super().__init__(**bounds)
+        self._ledger = ledger
+
+    def quarantine(self, client_id: int, at_s: float) -> RemoteContractError:
+        self._ledger.quarantined(client_id)
+        return super().quarantine(client_id, at_s)
+
+
+class Ended(Protocol):
+    """Told how a server's process ended."""
+
+    def server_killed(self, server: "Server") -> None: ...
+
+    def server_left(self, server: "Server") -> None: ...
+
+
+class Server:
+    """One process of a run's server: turns as the exchange thread does.
+
+    disk: where the run is kept; None for a run that leaves nothing behind. doom: where the process dies.
     """
 
     def __init__(
         self,
-        coordinator: Coordinator,
+        ledger: Ledger,
+        options: Options,
         *,
-        run_id: str,
-        heartbeat_s: float,
-        apply_s: float,
-        linger_s: float,
-        transfers: TransferBounds | None,
         world: World,
         network: Network,
-        heard: Callable[[Link, bytes], None],
-        said: Callable[[Link, bytes, Frames], None],
-        check: Callable[[ApplyCommand], None],
+        disk: Disk | None,
+        ended: Ended,
     ) -> None:
         self._world = world
-        self._heard = heard
+        self._network = network
+        self._ledger = ledger
+        self._ended = ended
         self._inbox: deque[tuple[Link, bytes, Frames]] = deque()
         self._letters: deque[Letter] = deque()
         self._turning_s: float | None = None
         self._asleep_until_s = 0.0
         self.is_alive = True
-        self._network = network
-        self.wire = Wire(network, said)
-        self.coordinator = coordinator
-        settings = coordinator.settings
-        compute = PlayedCompute(world, apply_s=apply_s, check=check, post=self._post)
-        self.exchange = Exchange(
-            self.wire,
-            world.clock,
-            coordinator=coordinator,
-            staging=parts.staging(settings, NUMBERS, torch.device("cpu")),
-            compute=compute.submit,
-            account=Account(
-                rounds=settings.rounds,
-                record=lambda _: None,
-                on_progress=lambda _: None,
-                evaluate_clients_every=None,
-            ),
-            welcome=welcome(settings, run_id=run_id, heartbeat_s=heartbeat_s),
-            learning_rate=0.1,
-            frames={0: model(0)},
-            sent=version_of(0),
-            dimension=NUMBERS,
-            linger_s=linger_s,
-            transfers=transfers or EVERY_DAY,
+        self._has_left = False
+        self.doom = Doom()
+        self.wire = Wire(network, self.doom, ledger.server_said)
+        learner = PlayedLearner()
+        coordinator = Watched(options.coordinator, ledger)
+        self.journal = None if disk is None else self._opened(disk, options)
+        staging = _staging(options, self.journal)
+        recovered_s = None
+        if self.journal is not None and not self.journal.directory.is_new:
+            recovered_s = _recover(self.journal, coordinator, learner, staging)
+            ledger.taken_up(coordinator, learner, self.journal.database, recovered_s)
+        self._begins_s = world.now_s if recovered_s is None else recovered_s
+        self._ahead_s = self._begins_s - world.now_s
+        coordinator.is_watched = True
+        self.exchange = self._exchange(options, coordinator, learner, staging)
+        if recovered_s is not None:
+            self.exchange.resume()
+            self._plan_turn(world.now_s)
+
+    def _opened(self, disk: Disk, options: Options) -> PlayedJournal:
+        assert options.keeping is not None
+        return PlayedJournal(
+            disk.path,
+            options.keeping,
+            clock=self._world.clock,
+            doom=self.doom,
+            committed=self._ledger.committed,
         )
+
+    def _exchange(
+        self, options: Options, coordinator: Watched, learner: PlayedLearner, staging: Staging
+    ) -> Exchange:
+        settings, journal = options.coordinator, self.journal
+        account = Account(
+            rounds=settings.rounds,
+            record=lambda _: None,
+            on_progress=lambda _: None,
+            evaluate_clients_every=None,
+        )
+        run_id = self._ledger.run_id
+        if journal is not None:
+            account.take_up(journal.database)
+            assert journal.run_id(run_id) == run_id
+        compute = PlayedCompute(
+            self._world,
+            learner,
+            work_s=options.apply_s,
+            check=self._ledger.check_rows,
+            post=self._post,
+            save=_saver(journal),
+            guarded=self._guarded,
+        )
+        late = max(settings.stale_rounds.values(), default=0)
+        return Exchange(
+            self.wire,
+            self._clock,
+            coordinator=coordinator,
+            staging=staging,
+            compute=compute.submit,
+            account=account,
+            welcome=welcome(settings, run_id=run_id, heartbeat_s=options.heartbeat_s),
+            learning_rate=LEARNING_RATE,
+            frames={
+                version: frames_of(learner.base(version))
+                for version in range(max(0, learner.version - late), learner.version + 1)
+            },
+            sent=learner.sent,
+            dimension=NUMBERS,
+            linger_s=options.linger_s,
+            return_s=options.return_s,
+            norm_max=NORM_MAX,
+            guard=WatchedGuard(
+                self._ledger,
+                client_messages_per_s_max=options.bounds.messages_per_s_max,
+                stranger_messages_per_s_max=STRANGER_MESSAGES_PER_S,
+                quarantine_after=options.bounds.quarantine_after,
+                quarantine_s=options.bounds.quarantine_s,
+            ),
+            journal=journal,
+            transfers=options.transfers or EVERY_DAY,
+            parts=Parts(None if journal is None else journal.directory.transfers),
+        )
+
+    # --- connections ---
 
     def dial(self, end: End) -> Link | None:
         """Somebody connects."""
@@ -172,30 +204,56 @@ class Server:
     def lost(self, link: Link) -> None:
         del self.wire.links[link.route]
 
+    # --- its life, and its end ---
+
     def sleep(self, seconds: float) -> None:
         """Do nothing for a while: the process was stopped, or the machine was."""
         self._asleep_until_s = self._world.now_s + seconds
         self._world.note("server", f"sleeps for {seconds:.3f} s")
 
     def stop(self) -> None:
-        """The operator ends the run."""
+        """The operator ends the process."""
         self._post(StopNow())
 
-    def crash(self) -> None:
-        """End without a word."""
-        self._world.note("server", "crashes")
-        self._close()
+    def kill(self) -> None:
+        """End without a word. Nobody hears at once; of what was said last a part still arrives."""
+        self._world.note("server", "is killed")
+        self.is_alive = False
+        for link in list(self.wire.links.values()):
+            self._network.cut(link)
+            link.open[FAR] = False
+        self.wire.links.clear()
+        self._ended.server_killed(self)
 
     @property
     def is_over(self) -> bool:
         """Whether it has ended by itself."""
-        return self.exchange.over
+        return self._has_left
 
-    def _close(self) -> None:
-        self.is_alive = False
+    def _leave(self) -> None:
+        if self.journal is not None:
+            self.journal.close()
+        self.is_alive, self._has_left = False, True
+        self._ended.server_left(self)
         for link in list(self.wire.links.values()):
             self._network.close(link, FAR)
         self.wire.links.clear()
+
+    def _guarded(self, act: Callable[[], None]) -> None:
+        """What a process that is dead does not do, and what it may die of."""
+        if not self.is_alive:
+            return
+        try:
+            act()
+        except Killed as killed:
+            self._world.seen[f"killed {killed}"] += 1
+            self.kill()
+
+    # --- turns ---
+
+    def _clock(self) -> float:
+        """Time of the run, which goes on from its last record."""
+        return max(self._begins_s, self._world.now_s + self._ahead_s)
 
     def _post(self, letter: Letter) -> None:
         self._letters.append(letter)
@@ -210,30 +268,68 @@ class Server:
         def turn() -> None:
             if self._turning_s == due_s:
                 self._turning_s = None
-                self._turn()
+                self._guarded(self._turn)
 
         self._world.at(due_s, turn)
 
     def _turn(self) -> None:
-        if not self.is_alive:
-            return
         if self._world.now_s < self._asleep_until_s:
             self._plan_turn(self._asleep_until_s)
             return
+        self.doom.reach("between turns")
+        did_something = bool(self._letters or self._inbox)
         while self._letters:
             self.exchange.open(self._letters.popleft())
         for _ in range(min(TURN_MESSAGES, len(self._inbox))):
             link, header, frames = self._inbox.popleft()
-            self._heard(link, header)
+            self._ledger.server_heard(link, header)
             self.exchange.take_in(link.route, header, frames)
+            self.doom.reach("heard")
         self.exchange.settle(more_waits=bool(self._inbox))
+        self._ledger.turn_ends()
         if self.exchange.over:
-            self._close()
+            self._leave()
         elif self._inbox or self._letters:
             self._plan_turn(self._world.now_s)
         elif self.exchange.due_s is not None:
-            assert self.exchange.due_s > self._world.now_s, "a turn that did nothing is followed by another"
-            self._plan_turn(self.exchange.due_s)
+            is_later = self.exchange.due_s > self._clock()
+            assert did_something or is_later, "a turn that did nothing is followed by another"
+            self._plan_turn(self._in_the_world(self.exchange.due_s))
+
+    def _in_the_world(self, run_s: float) -> float:
+        """The first instant at which the run's clock says so."""
+        at_s = run_s - self._ahead_s
+        while at_s + self._ahead_s < run_s:
+            at_s = math.nextafter(at_s, math.inf)
+        return at_s
+
+
+def _staging(options: Options, journal: PlayedJournal | None) -> Staging:
+    if journal is not None and options.keeping is not None and options.keeping.spills:
+        return journal.spill(NUMBERS)
+    return parts.staging(options.coordinator, NUMBERS, torch.device("cpu"))
+
+
+def _recover(journal: PlayedJournal, coordinator: Watched, learner: PlayedLearner, staging: Staging) -> float:
+    """Take the run up; the time of its last record."""
+    recovery = Recovery(
+        journal,
+        coordinator=coordinator,
+        learner=cast("Learner", learner),
+        staging=staging,
+        evaluate=evaluation,
+    )
+    return recovery.run().at_s
+
+
+def _saver(journal: PlayedJournal | None) -> Save | None:
+    if journal is None:
+        return None
+
+    def save(command: CheckpointCommand, learner: Mapping[str, Any]) -> tuple[str, int]:
+        return journal.write_checkpoint(command.version, command.seq, learner, command.coordinator)
+
+    return save
 
 
 def welcome(settings: CoordinatorSettings, *, run_id: str, heartbeat_s: float) -> Welcome:

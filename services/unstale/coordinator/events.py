@@ -1,6 +1,6 @@
 """What the coordinator is told. Facts, in the past tense, each with the time at which it became one.
 
-`at_s` is seconds on the shell's own clock (monotonic, or virtual) and never goes back. `client_id` is at
+`at_s` is seconds on the shell's own clock (monotonic, or virtual), from 0, and never goes back. `client_id` is at
 least 0 and below `clients`.
 """
 

@@ -76,7 +76,7 @@ class Coordinator:
         self.timers: dict[str, float] = {}
         self.phase = Phase.GATHERING
         self.round_started_s: float | None = None
-        self.now_s = -math.inf
+        self.now_s = 0.0
         self.accepted = 0
         self.aggregated = 0
         self.rejected = 0

@@ -1,0 +1,51 @@
+"""A server that is asked to end before anybody has come: the run begins when it is started again."""
+
+from pathlib import Path
+from typing import cast
+
+from support.played import PlayedServer
+from swarm.learning import PlayedLearner, evaluation
+from unstale.config.settings import RunSettings, Settings
+from unstale.coordinator.machine import Coordinator
+from unstale.journal.journal import Journal
+from unstale.journal.recovery import Recovery
+from unstale.journal.rundir import RunDirectory
+from unstale.learner.learner import Learner
+from unstale.learner.updates import Staging
+from unstale.server.commands import CheckpointCommand, Saved
+from unstale.server.exchange import StopNow
+
+SETTINGS = Settings(run=RunSettings(free_bytes_min=0))
+
+
+def journal_in(path: Path) -> Journal:
+    return Journal(RunDirectory.open(path, SETTINGS), SETTINGS.run, clock=lambda: 0.0)
+
+
+def test_a_run_to_which_nobody_came_is_taken_up_at_its_beginning(tmp_path: Path) -> None:
+    journal = journal_in(tmp_path)
+    server = PlayedServer(journal=journal)
+    server.exchange.open(StopNow())
+    server.exchange.settle()
+    (command,) = server.commands
+    assert isinstance(command, CheckpointCommand)
+    file, size_bytes = journal.write_checkpoint(
+        command.version, command.seq, PlayedLearner().state_dict(), command.coordinator
+    )
+    server.exchange.open(
+        Saved(version=0, seq=command.seq, file=file, size_bytes=size_bytes, checkpoint_s=0.0)
+    )
+    server.exchange.settle()
+    assert server.exchange.over
+    journal.close()
+
+    journal = journal_in(tmp_path)
+    recovery = Recovery(
+        journal,
+        coordinator=Coordinator(server.coordinator.settings),
+        learner=cast("Learner", PlayedLearner()),
+        staging=Staging(3, 1, blocks_max=2),
+        evaluate=evaluation,
+    )
+    assert recovery.run().at_s == 0.0  # else leases run out as soon as they begin
+    journal.close()

@@ -1,0 +1,138 @@
+"""What events came to, counted from one to the next, and what of it must be found where the run is kept."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from unstale.coordinator import actions, events, snapshot
+from unstale.coordinator.machine import LEASE, Coordinator
+from unstale.journal.database import Conservation, Database
+
+
+class Account:
+    """What follows from events, counted from one event to the next.
+
+    given, accepted: by task. refused: tasks. rejected: verdicts that are stored. aggregated: tasks in a round, also in
+    the one that is being made. round: the last that was closed. rounds: tasks by the version that was made of them.
+    """
+
+    def __init__(self) -> None:
+        self.given: dict[int, actions.SendTask] = {}
+        self.accepted: dict[int, events.UpdateArrived] = {}
+        self.refused: set[int] = set()
+        self.rejected = 0
+        self.aggregated: set[int] = set()
+        self.forgotten: set[int] = set()
+        self.lost: set[int] = set()  # tasks that were called so
+        self.round: tuple[actions.Contribution, ...] = ()
+        self.rounds: dict[int, tuple[int, ...]] = {}
+
+    def happened(self, coordinator: Coordinator, event: events.Event, done: Sequence[actions.Action]) -> None:
+        """An event, and what came of it."""
+        if isinstance(event, events.TaskLost):
+            self.lost.add(event.task_id)
+        if isinstance(event, events.RoundApplied):
+            self.rounds[event.version] = tuple(one.task_id for one in self.round)
+        for action in done:
+            match action:
+                case actions.SendTask():
+                    self._send_task(coordinator, action)
+                case actions.Acknowledge():
+                    self._acknowledge(event, action)
+                case actions.ApplyRound():
+                    self._apply_round(coordinator, event, action)
+                case actions.ForgetVersion(version=version):
+                    assert version not in self.forgotten, f"version {version} is forgotten twice"
+                    assert version < coordinator.version
+                    self.forgotten.add(version)
+                case _:
+                    pass
+
+    def check(self, coordinator: Coordinator) -> None:
+        """Whether the coordinator counts as we do."""
+        assert coordinator.accepted == len(self.accepted)
+        making = coordinator.making or ()
+        assert len(self.aggregated) == coordinator.aggregated + len(making)
+        unaggregated = {update.task_id for update in coordinator.pending}
+        assert self.aggregated.isdisjoint(unaggregated), "an update waits that a round holds already"
+        assert self.aggregated | unaggregated == self.accepted.keys(), (
+            "what was accepted is not what rounds hold and what waits for one"
+        )
+
+    def _send_task(self, coordinator: Coordinator, action: actions.SendTask) -> None:
+        assert action.task_id not in self.given, f"task {action.task_id} is given twice"
+        assert action.version <= coordinator.version
+        assert action.version not in self.forgotten, f"a task on version {action.version}, which is forgotten"
+        self.given[action.task_id] = action
+
+    def _acknowledge(self, event: events.Event, action: actions.Acknowledge) -> None:
+        assert isinstance(event, events.UpdateArrived)
+        task_id = action.task_id
+        if action.outcome is actions.Outcome.ACCEPTED:
+            given = self.given[task_id]
+            assert given.client_id == action.client_id, "an update counts for a task of another client"
+            assert given.version == event.base_version, "an update counts that was made of another version"
+            assert task_id not in self.accepted, f"the update of task {task_id} counts twice"
+            assert task_id not in self.refused, f"the update of task {task_id} was refused, and counts"
+            self.accepted[task_id] = event
+        elif action.outcome is actions.Outcome.REJECTED:
+            self.rejected += action.reason != actions.Reason.UNKNOWN_TASK
+            if task_id in self.given:
+                self.refused.add(task_id)
+
+    def _apply_round(self, coordinator: Coordinator, event: events.Event, action: actions.ApplyRound) -> None:
+        if isinstance(event, events.Resumed):
+            assert action.contributions == self.round, "another round is made than the one that was closed"
+            return
+        for contribution in action.contributions:
+            task_id = contribution.task_id
+            assert task_id in self.accepted, f"a round holds task {task_id}, which was not accepted"
+            assert task_id not in self.aggregated, f"two rounds hold task {task_id}"
+            assert contribution.base_version not in self.forgotten
+            assert contribution.base_version == self.given[task_id].version
+            assert contribution.staleness == coordinator.version - contribution.base_version
+            self.aggregated.add(task_id)
+        self.round = action.contributions
+
+
+def check_taken_up(coordinator: Coordinator, undisturbed: Coordinator) -> None:
+    """Whether a coordinator that read the journal stands where one does that was never disturbed."""
+    found, expected = _state(coordinator), _state(undisturbed)
+    for name in expected:
+        assert found[name] == expected[name], (
+            f"{name} of the run that was taken up is {found[name]}, without a crash it is {expected[name]}"
+        )
+
+
+def _state(coordinator: Coordinator) -> dict[str, Any]:
+    """But for when somebody was heard of, and for what says nothing new and is not stored."""
+    state = snapshot.taken(coordinator)
+    for name in ("now_s", "leases", "rejected", "duplicates"):
+        del state[name]
+    state["timers"].pop(LEASE, None)
+    return state
+
+
+def check_stored(database: Database, account: Account, digests: Mapping[int, str]) -> None:
+    """Whether the database holds what happened: each update once, each round with its updates in order, and nothing
+    else. digests: by version."""
+    updates = list(database.updates_after(0))
+    accepted = [row for row in updates if row.handle is not None]
+    found = {row.task_id: (row.client_id, row.base_version) for row in accepted}
+    assert len(found) == len(accepted), "an update is stored twice"
+    expected = {task_id: (one.client_id, one.base_version) for task_id, one in account.accepted.items()}
+    assert found == expected, "what is stored is not what was accepted"
+    task_of = {row.handle: row.task_id for row in accepted}
+    rounds = {row.version: row for row in database.rounds()}
+    members = {version: tuple(task_of[one.handle] for one in row.members) for version, row in rounds.items()}
+    assert members == account.rounds, "the rounds that are stored are not those that were made"
+    for version, row in rounds.items():
+        assert row.digest == digests[version], f"version {version} is stored with another digest"
+    aggregated = sum(map(len, members.values()))
+    expected_counts = Conservation(
+        received=len(account.accepted) + account.rejected,
+        aggregated=aggregated,
+        pending=len(account.accepted) - aggregated,
+        rejected=account.rejected,
+    )
+    counts = database.conservation()
+    assert counts == expected_counts, f"{counts} is stored, and {expected_counts} happened"
