@@ -17,6 +17,7 @@ from unstale.simulator.recording import Recording
 from unstale.simulator.remote import Relay, as_it_is, may_lose
 from unstale.simulator.simulation import Parts, Simulation
 from unstale.toxics.scenario import Conditions
+from unstale_proto import encodings
 
 PLAIN = "exponential"
 """The ready scenario whose device a simulated client has where the run's scenario gives it none."""
@@ -61,6 +62,7 @@ def simulation(
             evaluate_clients_every=settings.evaluate_clients_every,
             heartbeat_s=settings.server.heartbeat_s,
             lease_s=settings.server.lease_s,
+            encoding=encodings.plan(**settings.encoding.model_dump(), dimension=model.dimension),
         ),
         on_progress=on_progress,
         observe=observe,

@@ -5,26 +5,27 @@ costs nothing, and the order of what is computed is the order of arrival, as on 
 """
 
 import gc
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from math import inf, isfinite
 from typing import NamedTuple
 
-from unstale import flat, translate
+from unstale import translate
 from unstale.coordinator import actions, events, hopeless
 from unstale.coordinator.machine import LEASE, Coordinator
 from unstale.errors import UserError
-from unstale.learner import screen
 from unstale.learner.learner import Learner, RoundResult
-from unstale.learner.updates import Staging, write
+from unstale.learner.updates import Staging
 from unstale.learner.versions import Version
 from unstale.metrics.fairness import OwnEvaluations
 from unstale.metrics.progress import Outcome, Progress, Tally
+from unstale.server.ingest import Ingest
 from unstale.simulator import damage
 from unstale.simulator.agenda import AFTER_CLIENTS, Agenda
 from unstale.simulator.backends.backend import Backend
+from unstale.simulator.encoded import Encoded
 from unstale.simulator.network import NO_SIGNATURE, Network
 from unstale.simulator.recording import Recording
 from unstale.simulator.remote import Relay, Traffic, as_it_is
@@ -32,9 +33,8 @@ from unstale.simulator.work import Work
 from unstale.toxics.flight import Flight
 from unstale.toxics.scenario import Conditions
 from unstale.training.evaluate import Evaluation
-from unstale_proto.errors import Reason
-from unstale_proto.limits import FLOAT_BYTES
-from unstale_proto.messages import Task, Update
+from unstale_proto.encodings import Frames
+from unstale_proto.messages import EncodingPlan, Task, Update
 
 NOT_STAGED = -1
 NO_ROW = memoryview(b"")
@@ -49,7 +49,7 @@ class Parts:
     backend: computes the clients, and is closed at the end. steps_of: local steps of a client's tasks. evaluate:
     measures a version. save: is given the last version and its number. conditions: what the scenario says of the run.
     clients, rounds, seed: of the run. evaluate_clients_every: rounds between evaluations by the clients; None for none.
-    heartbeat_s, lease_s: as a server tells clients.
+    heartbeat_s, lease_s: as a server tells clients. encoding: of payloads; None for float32.
     """
 
     coordinator: Coordinator
@@ -66,6 +66,7 @@ class Parts:
     evaluate_clients_every: int | None
     heartbeat_s: float
     lease_s: float
+    encoding: EncodingPlan | None = None
 
 
 class _Arriving(NamedTuple):
@@ -101,14 +102,20 @@ class Simulation:
         self._staging = parts.staging
         self._backend = parts.backend
         self._own_evaluations = OwnEvaluations(parts.evaluate_clients_every)
-        self._payload_bytes = FLOAT_BYTES * parts.learner.row_numbers
+        self._encoded = Encoded(parts.encoding, parts.learner)
+        self._ingest = Ingest(
+            parts.staging,
+            signature=NO_SIGNATURE,
+            encodings=[self._encoded.updates],
+            dimension=parts.learner.policy.dimension,
+        )
         self._on_progress = on_progress
         self._observe = observe
         self._relay = relay
         self._recording = recording
         self._tally = Tally(parts.rounds)
         self._agenda = Agenda()
-        self._work = Work(parts.backend, parts.learner, parts.coordinator, self._agenda, parts.rounds)
+        self._work = Work(parts.backend, self._encoded, parts.coordinator, self._agenda, parts.rounds)
         self._network = Network(
             parts.conditions.toxics,
             parts.seed,
@@ -116,7 +123,8 @@ class Simulation:
             behind=self,
             heartbeat_s=parts.heartbeat_s,
             lease_s=parts.lease_s,
-            payload_bytes=self._payload_bytes,
+            model_bytes=self._encoded.models.payload_bytes,
+            update_bytes=self._encoded.updates.payload_bytes,
             relay=relay,
         )
         self._timers: dict[str, float] = {}
@@ -224,37 +232,19 @@ class Simulation:
         if not isfinite(local.loss):
             self._fail(client_id, task)
             return True
-        update = self._relay(translate.to_update(task, local, computed.evaluation))
-        frames: Sequence[memoryview | bytes] = [
-            flat.to_bytes(part) for part in translate.payload_parts(local)
-        ]
+        encoding = self._encoded.updates
+        update = self._relay(translate.to_update(task, local, computed.evaluation, encoding=encoding))
+        frames = self._encoded.payload(client_id, task.number, local)
         if damaged is not None:
             found = damage.read(update, frames, damaged)
             if found is None:
                 return False
             update, frames = found
-        handle, row, defect = self._staged(update, frames)
+        handle, row, defect = self._ingest.stage(update, frames)
         self._arriving = _Arriving(client_id, task, handle, update, row)
         self.handle(translate.to_update_arrived(update, client_id, handle, defect, self._agenda.now_s))
         self._work.forget(client_id, task.task_id)
         return True
-
-    def _staged(
-        self, update: Update, frames: Sequence[memoryview | bytes]
-    ) -> tuple[int, memoryview, Reason | None]:
-        """As `server.ingest.Ingest.stage`."""
-        if update.signature != NO_SIGNATURE:
-            return NOT_STAGED, NO_ROW, Reason.WRONG_SIGNATURE
-        if update.payload_bytes != self._payload_bytes:
-            return NOT_STAGED, NO_ROW, Reason.WRONG_SIZE
-        handle, row_D = self._staging.row()
-        dimension = self._learner.policy.dimension
-        write(row_D, frames, update.kind, update.learning_rate, dimension)
-        found = screen.row_defect(row_D, dimension)
-        if found is None:
-            return handle, flat.to_bytes(row_D), None
-        self._staging.discard(handle)
-        return NOT_STAGED, NO_ROW, Reason(found)
 
     def _fail(self, client_id: int, task: Task) -> None:
         """Training diverged, and the client gives the task back."""
@@ -301,11 +291,12 @@ class Simulation:
     def got_damaged(self, client_id: int, task: Task, damaged: Flight) -> None:
         """A client works on a model that came like this."""
         if self._coordinator.awaits(client_id, task.task_id):
-            self._work.damage(client_id, task, damage.version(self._learner.base(task.version), damaged))
+            self._work.damage(client_id, task, self._encoded.damaged(task.version, damaged))
 
     def settle(self, client_id: int, number: int, *, accepted: bool) -> None:
         """A client knows what became of its update: what it was to keep from it is kept if that was accepted."""
         (self._backend.keep if accepted else self._backend.drop)(client_id, number)
+        self._encoded.settle(client_id, number, accepted=accepted)
 
     # --- what the coordinator wants done ---
 
@@ -316,7 +307,7 @@ class Simulation:
             action,
             learning_rate=self._learner.learning_rate,
             signature=NO_SIGNATURE,
-            payload_bytes=self._payload_bytes,
+            payload_bytes=self._encoded.models.payload_bytes,
             evaluate=self._own_evaluations.wanted(client_id, action.version),
         )
         if client_id in self._network:
@@ -358,6 +349,7 @@ class Simulation:
 
     def _forget_version(self, action: actions.ForgetVersion) -> None:
         self._learner.forget(action.version)
+        self._encoded.forget(action.version)
 
     def _set_timer(self, action: actions.SetTimer) -> None:
         if action.due_s < inf:
