@@ -29,7 +29,6 @@ _STEP = 65_536  # numbers that are looked at together: as float32 256 KiB, which
 _F4, _F2, _U4, _U2, _I1 = (np.dtype(code) for code in ("<f4", "<f2", "<u4", "<u2", "i1"))
 _MAGNITUDE = np.uint32(0x7FFF_FFFF)  # all bits of a float32 but its sign
 _INFINITY = np.uint32(0x7F80_0000)
-_HALF_MAX = np.float16(65504)
 _CODE_MAX = 127
 _SCALE_MAX = np.nextafter(np.finfo(_F4).max / np.float32(_CODE_MAX), np.float32(0))  # 127 times it is finite
 
@@ -186,9 +185,10 @@ class Float16(_TwoBytes):
     def _codes(self, numbers: Vector) -> Vector:
         halves = numbers.astype(_F2)
         codes = halves.view(_U2)
-        beyond = (codes & np.uint16(0x7FFF)) == np.uint16(0x7C00)
+        beyond = (codes & np.uint16(0x7FFF)) >= np.uint16(0x7C00)
         if beyond.any():
-            halves[beyond & np.isfinite(numbers)] = _HALF_MAX
+            codes[beyond & np.isfinite(numbers)] = 0x7BFF  # 65504
+            codes[np.isnan(numbers)] = 0x7E00
             np.copysign(halves, numbers, out=halves, where=beyond)
         return codes
 

@@ -7,7 +7,7 @@ from unstale import flat
 from unstale.learner import screen
 from unstale.learner.updates import Staging, write
 from unstale_proto import limits, payload
-from unstale_proto.encodings import FLOAT32, Encoding
+from unstale_proto.encodings import FLOAT32, Encoding, Frames
 from unstale_proto.errors import Reason, RemoteContractError
 from unstale_proto.messages import Update
 
@@ -60,7 +60,7 @@ class Ingest:
             return Reason.MALFORMED_PAYLOAD
         return None if update.payload_bytes == encoding.payload_bytes else Reason.WRONG_SIZE
 
-    def stage(self, update: Update, frames: Sequence[memoryview], defect: Reason | None = None) -> Staged:
+    def stage(self, update: Update, frames: Frames, defect: Reason | None = None) -> Staged:
         """Decode the payload into the next free row, or say what is wrong with it. defect: what is known to be."""
         unfit = defect or self.fits(update)
         if unfit is not None:

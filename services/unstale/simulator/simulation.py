@@ -234,7 +234,7 @@ class Simulation:
             return True
         encoding = self._encoded.updates
         update = self._relay(translate.to_update(task, local, computed.evaluation, encoding=encoding))
-        frames = self._encoded.payload(client_id, task.number, local)
+        frames: Frames = self._encoded.payload(client_id, task.number, local)
         if damaged is not None:
             found = damage.read(update, frames, damaged)
             if found is None:
