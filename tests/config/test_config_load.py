@@ -247,9 +247,9 @@ WRONG_FILES = {
         "expected injector.keys, a loopback address like tcp://127.0.0.1:5556, or injector.insecure true"
     ),
     "zzz: 1": (
-        "FILE, line 1: unknown key 'zzz'; expected one of client, clients, data, device, encoding, evaluate_clients_every, "
-        "evaluate_every, injector, min_clients, model, partition, policy, rounds, run, save_model, scenario, seed, "
-        "selector, server, simulation, threads, training, trigger"
+        "FILE, line 1: unknown key 'zzz'; expected one of client, clients, data, device, encoding, "
+        "evaluate_clients_every, evaluate_every, injector, min_clients, model, partition, policy, rounds, "
+        "run, save_model, scenario, seed, selector, server, simulation, threads, training, trigger"
     ),
     "rounds: many": "FILE, line 1: rounds is 'many', expected a whole number from 1 to 1,000,000,000",
     "rounds: 0": "FILE, line 1: rounds is 0, expected a whole number from 1 to 1,000,000,000",
