@@ -24,6 +24,7 @@ from unstale.toxics.passage import Applied
 from unstale.toxics.scenario import Conditions
 from unstale.training.evaluate import Evaluation
 from unstale.training.local import LocalUpdate
+from unstale_proto.messages import EncodingPlan
 
 Train = Callable[[int, int, Tensor, float], LocalUpdate]
 Latency = Callable[[int, int], float]
@@ -148,6 +149,7 @@ def one_number(
     observe: Any = None,
     on_progress: Callable[[Progress], None] = lambda _: None,
     evaluate_clients_every: int | None = None,
+    encoding: EncodingPlan | None = None,
     **others: Any,
 ) -> Simulation:
     settings = CoordinatorSettings(
@@ -182,6 +184,7 @@ def one_number(
             evaluate_clients_every=evaluate_clients_every,
             heartbeat_s=heartbeat_s,
             lease_s=min(lease_s, 1e6),
+            encoding=encoding,
         ),
         on_progress=on_progress,
         observe=observe,
