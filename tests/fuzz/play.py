@@ -16,6 +16,7 @@ from fuzz.choices import Choices
 from fuzz.chunks import BOUNDS, Transfers
 from fuzz.journal import PlayedJournal
 from fuzz.material import (
+    ENCODINGS,
     PAUSES_S,
     PAYLOADS,
     SESSIONS,
@@ -34,6 +35,7 @@ from unstale.net import sockets
 from unstale.server.commands import ApplyCommand, CheckpointCommand, Saved
 from unstale.server.exchange import StopNow
 from unstale.server.wire import Delivery
+from unstale_proto import encodings
 from unstale_proto.errors import Reason
 from unstale_proto.messages import Ack, Chunk, Credit, Error, Stop, Task, Welcome
 from unstale_proto.transfer import checksum
@@ -55,10 +57,12 @@ class Play:
         self.starts_joined = first >= 64
         self.transfers = Transfers(self)
         self.in_chunks = bool(kind & 16)
+        self.encoding = encodings.of_updates(ENCODINGS[kind >> 5], 2)
         self.server = PlayedServer(
             **SETUPS[first % len(SETUPS)],
             transfers=BOUNDS if self.in_chunks else None,
             parts=self.transfers.parts,  # type: ignore[arg-type]  (they keep to the interface)
+            encoding=ENCODINGS[kind >> 5],
         )
         self.exchange = self.server.exchange
         self.coordinator = self.server.coordinator
@@ -150,7 +154,7 @@ class Play:
         assert update.task_id not in self.accepted, f"{update} counts twice"
         self.accepted.add(update.task_id)
         said = self.exchange._out.arrived.update
-        if said.checksum is not None and said.kind == "gradient":
+        if said.checksum is not None and said.kind == "gradient" and said.encoding is None:
             block = self.exchange._out._staging._waiting[-1]
             row = memoryview(block.matrix_RD[len(block.handles)].numpy().tobytes())
             assert checksum([row]) == said.checksum, f"{said} is not what was announced"
@@ -285,6 +289,10 @@ class Play:
         frames = PAYLOADS[payload] if payload < len(PAYLOADS) else PAYLOADS[0]
         if payload == len(PAYLOADS):
             frames = (self.choices.taken(8),)
+        elif payload >= 60:
+            fields["encoding"] = self.encoding.name if payload < 63 else "int8"
+            fields["payload_bytes"] = self.encoding.payload_bytes
+            frames = (self.choices.taken(self.encoding.payload_bytes),)
         if wrong >= 48:
             self.take_in(route, headers.changed(fields, self.choices), *frames)
             return
