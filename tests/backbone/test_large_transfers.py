@@ -4,17 +4,19 @@ import threading
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import pytest
 
 from support.cuts import Link
-from support.hosted import RunningClient
 from support.processes import START_S, Process, free_port
 from support.running import PATIENCE_S, RunningServer, small
 from support.scrape import sample
 from support.wire import RawClient, update_of
+from unstale.client.outbox import Outbox
+from unstale.client.prepare import workplace_of
+from unstale.client.service import ClientProcess
 from unstale.config import Settings
 from unstale_proto.messages import Ack, Chunk, Credit, Heartbeat, Task
 from unstale_proto.transfer import checksum
@@ -33,6 +35,32 @@ def wide(rounds: int = 1, clients: int = 1, **changes: Any) -> Settings:
         server={"heartbeat_s": 0.2, "lease_s": 5.0, "linger_s": 5.0},
         **changes,
     )
+
+
+class RunningClient:
+    """A client process in a thread of the test, which must end by itself."""
+
+    def __init__(self, settings: Settings, server: str, folder: Path | None = None) -> None:
+        outbox = None if folder is None else Outbox(folder, 0, settings.clients, durable=False)
+        self._process = ClientProcess(
+            server=server,
+            first=0,
+            count=settings.clients,
+            prepare=lambda welcome: workplace_of(welcome, settings),
+            heartbeat_s=0.2,
+            linger_s=0.2,
+            outbox=outbox,
+        )
+        self._thread = threading.Thread(target=self._process.run, daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.stop()
+        self._thread.join(PATIENCE_S)
+        assert not self._thread.is_alive(), "the client does not end"
 
 
 def test_a_large_model_and_its_update_go_to_and_fro(tmp_path: Path) -> None:
