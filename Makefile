@@ -1,6 +1,7 @@
 # Each target creates .venv when it is missing or when pyproject.toml or constraints.txt is newer.
 PYTHON ?= python3
 VENV := .venv
+AT_ONCE := --numprocesses auto --maxprocesses 8 --dist worksteal  # a process for each core
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
@@ -14,7 +15,7 @@ demo: $(VENV)/.installed  ## Train one model with 20 clients over loopback socke
 	@$(BIN)/unstale demo
 
 test: $(VENV)/.installed-test  ## Run the tests
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest $(AT_ONCE)
 
 swarm: $(VENV)/.installed-test  ## Play seeded runs: SEEDS=10000, or SEED=17 with its transcript
 	PYTHONPATH=tests $(BIN)/python -m swarm $(if $(SEED),--seed $(SEED) --verbose,--seeds $(or $(SEEDS),1000))

@@ -1,13 +1,15 @@
 """Updates a second through the real server, beside a bare pyzmq echo server; budget: 0.7 of it from 250 KB on.
 
-Both servers run in processes of their own and are kept for all of a size's measurements, while 4 clients that answer
+Both servers run in processes of their own and are kept for all of a size's measurements, while clients that answer
 at once turn from one to the other: one pair of windows after the other, so that what else the machine does meets
 both. The ratio is taken pair by pair. The real server decodes, validates, deduplicates, stages, screens for NaN,
-acknowledges and applies real rounds: fedavg, `buffered` with K = 4, so that receiving goes on while a round is made.
+acknowledges and applies real rounds: fedavg, `buffered` with FedBuff's K = 10 and 16 clients, so that receiving goes on
+while a round is made. With fewer of both each turn, transaction and round is shared by fewer updates: --clients, --k.
 
-With --durability an update is stored before it is acknowledged; budget with normal: 0.35.
+Unless durability is `off`, an update is stored before it is acknowledged; budget with `normal`: 0.35. Models over
+4 MiB go in chunks, which `benchmarks.large_transfer` measures.
 
-    python -m benchmarks.ingest [--quick] [--trigger k-async] [--durability normal]
+    python -m benchmarks.ingest [--quick] [--trigger k-async] [--durability normal] [--clients 4] [--k 4]
 """
 
 import argparse
@@ -26,9 +28,6 @@ import zmq
 from benchmarks import machine, report
 from benchmarks.ingest_clients import Clients
 
-CLIENTS = 4
-K = 4
-TRIGGER = "buffered"
 WARM_S = 0.2
 BUDGET_RATIO = {"off": 0.7, "normal": 0.35, "full": None}
 BUDGET_ACK_S = 0.005
@@ -48,22 +47,33 @@ SIZES = (
     Size("1 KB", 256, 1.0, 0.005, 400),
     Size("250 KB", 62_500, 1.0, 0.005, 400),
     Size("4 MB", 1_000_000, 1.0, 0.02, 200),
-    Size("45 MB", 11_250_000, 4.0, 0.2, 40),
 )
 PAIRS = 7
 
 
-def run(quick: bool = False, trigger: str = TRIGGER, durability: str = "off") -> list[dict[str, Any]]:
-    """Figures of each size. quick: two sizes, short. durability: of what is acknowledged, as in `run.durability`."""
+class Shape(NamedTuple):
+    """What is measured. k: updates of a round. durability: of what is acknowledged, as in `run.durability`."""
+
+    clients: int = 16
+    k: int = 10
+    trigger: str = "buffered"
+    durability: str = "off"
+
+
+USUAL = Shape()
+
+
+def run(quick: bool = False, shape: Shape = USUAL) -> list[dict[str, Any]]:
+    """Figures of each size. quick: two sizes, short."""
     if quick:
-        sizes = [size._replace(window_s=0.4, acks=40) for size in SIZES[1:3]]
-        return [_measure(size, trigger, durability, pairs=3) for size in sizes]
-    return [_measure(size, trigger, durability, pairs=PAIRS) for size in SIZES]
+        sizes = [size._replace(window_s=0.4, acks=48) for size in SIZES[1:3]]
+        return [_measure(size, shape, pairs=3) for size in sizes]
+    return [_measure(size, shape, pairs=PAIRS) for size in SIZES]
 
 
-def _measure(size: Size, trigger: str, durability: str, pairs: int) -> dict[str, Any]:
-    model = ("--dimension", str(size.dimension), "--clients", str(CLIENTS))
-    rounds = ("--trigger", trigger, "--k", str(K))
+def _measure(size: Size, shape: Shape, pairs: int) -> dict[str, Any]:
+    model = ("--dimension", str(size.dimension), "--clients", str(shape.clients))
+    rounds = ("--trigger", shape.trigger, "--k", str(shape.k))
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     with (
         tempfile.TemporaryDirectory() as above,
@@ -71,12 +81,12 @@ def _measure(size: Size, trigger: str, durability: str, pairs: int) -> dict[str,
             "benchmarks.ingest_server",
             *model,
             *rounds,
-            *("--durability", durability, "--folder", f"{above}/run"),
+            *("--durability", shape.durability, "--folder", f"{above}/run"),
         ) as real,
         process("benchmarks.ingest_bare", *model) as bare,
     ):
         ours, theirs = (
-            Clients(context, server["address"], count=CLIENTS, dimension=size.dimension)
+            Clients(context, server["address"], count=shape.clients, dimension=size.dimension)
             for server in (real, bare)
         )
         measured: dict[Clients, list[_Window]] = {ours: [], theirs: []}
@@ -84,7 +94,7 @@ def _measure(size: Size, trigger: str, durability: str, pairs: int) -> dict[str,
             for clients in (ours, theirs) if pair % 2 == 0 else (theirs, ours):
                 pid = (real if clients is ours else bare)["process"].pid
                 measured[clients].append(_window(clients, pid, size.window_s))
-        ack_s = [seconds for _ in range(size.acks // CLIENTS) for seconds in ours.ack_s(size.pause_s)]
+        ack_s = [seconds for _ in range(size.acks // shape.clients) for seconds in ours.ack_s(size.pause_s)]
         real["process"].terminate()
         bare["process"].terminate()
         real.update(json.loads(real["lines"].readline()))
@@ -142,9 +152,9 @@ def process(module: str, *arguments: str) -> Iterator[dict[str, Any]]:
                 process.terminate()
 
 
-def markdown(figures: list[dict[str, Any]], trigger: str, durability: str) -> str:
+def markdown(figures: list[dict[str, Any]], shape: Shape = USUAL) -> str:
     """The figures as tables."""
-    budget = BUDGET_RATIO[durability]
+    budget = BUDGET_RATIO[shape.durability]
     throughput = report.table(
         (
             "update",
@@ -185,8 +195,9 @@ def markdown(figures: list[dict[str, Any]], trigger: str, durability: str) -> st
         ],
     )
     return (
-        f"Updates accepted a second from {CLIENTS} clients that answer at once, policy fedavg, trigger {trigger} with "
-        f"K = {K}, durability {durability}; median and spread of {len(figures[0]['ratios'])} alternating pairs. "
+        f"Updates accepted a second from {shape.clients} clients that answer at once, policy fedavg, trigger "
+        f"{shape.trigger} with K = {shape.k}, durability {shape.durability}; median and spread of "
+        f"{len(figures[0]['ratios'])} alternating pairs. "
         f"Processor time is the server's, for each update, on all cores.\n\n{throughput}\n\n"
         "One update to an idle server until its ack, its transfer included; resident memory of the server's process, "
         f"above what it had after its imports.\n\n{latency}"
@@ -200,13 +211,16 @@ def _growth(peak_bytes: int | None, before_bytes: int) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--quick", action="store_true", help="two sizes, short")
+    parser.add_argument("--clients", type=int, default=USUAL.clients, help=f"default: {USUAL.clients}")
+    parser.add_argument("--k", type=int, default=USUAL.k, help=f"default: {USUAL.k}")
     parser.add_argument(
-        "--trigger", choices=("buffered", "k-async"), default=TRIGGER, help=f"default: {TRIGGER}"
+        "--trigger", choices=("buffered", "k-async"), default=USUAL.trigger, help=f"default: {USUAL.trigger}"
     )
-    parser.add_argument("--durability", choices=tuple(BUDGET_RATIO), default="off", help="default: off")
+    parser.add_argument("--durability", choices=tuple(BUDGET_RATIO), help="default: each")
     arguments = parser.parse_args()
-    figures = run(arguments.quick, arguments.trigger, arguments.durability)
-    print(markdown(figures, arguments.trigger, arguments.durability))
+    for durability in [arguments.durability] if arguments.durability else BUDGET_RATIO:
+        shape = Shape(arguments.clients, arguments.k, arguments.trigger, durability)
+        print(f"## durability: {durability}\n\n{markdown(run(arguments.quick, shape), shape)}\n", flush=True)
 
 
 if __name__ == "__main__":

@@ -1,9 +1,10 @@
-"""Peak memory of a server whose clients all send a model of 45 MB, over the number of clients; budget: flat.
+"""Peak memory of a server whose clients all send a model of 45 MB, over the number of clients; budget: flat, and
+three models above what the same server has with as many clients and next to no model.
 
 Synchronous rounds of all clients, policy fedavg, durability normal, all keys at their defaults but
-`run.rows_memory_bytes_max: 0`, so that rows wait on disk however few they are. Every size has a server of its own.
-The clients are sessions of one other process, which train nothing and all send the same bytes; that process fetches a
-model once.
+`run.rows_memory_bytes_max: 0`, so that rows wait on disk however few they are; and one run whose rounds are of four
+updates, which come while the round before is made. Every run has a server of its own. The clients are sessions of one
+other process, which train nothing and all send the same bytes; that process fetches a model once.
 
     python -m benchmarks.server_memory [--quick] [--plot FILE.png]
 """
@@ -41,60 +42,75 @@ from unstale_proto.transfer import checksum
 DIMENSION = 11_250_000
 CLIENTS = (1, 4, 16, 64, 256)
 ROUNDS = 2
+ASYNCHRONOUS = {"clients": 16, "rounds": 16, "k": 4}
+BUDGET = 3  # models
+NEXT_TO_NONE = 1000  # numbers
 
 
 def run(*, quick: bool = False) -> list[dict[str, Any]]:
-    """Figures of each number of clients."""
-    return [_measure(clients, DIMENSION // 10 if quick else DIMENSION) for clients in CLIENTS]
+    """Figures of each number of clients, and of asynchronous rounds."""
+    dimension = DIMENSION // 10 if quick else DIMENSION
+    figures = [_measure(clients, dimension, rounds=ROUNDS) for clients in CLIENTS]
+    return [*figures, _measure(dimension=dimension, **ASYNCHRONOUS)]
 
 
-def _measure(clients: int, dimension: int) -> dict[str, Any]:
+def _measure(clients: int, dimension: int, *, rounds: int, k: int = 0) -> dict[str, Any]:
+    """k: updates of a round; 0 for synchronous rounds."""
+    return {
+        "clients": clients,
+        "k": k,
+        "model_bytes": 4 * dimension,
+        "bare_bytes": _served(clients, NEXT_TO_NONE, rounds, k)["peak_bytes"],
+        **_served(clients, dimension, rounds, k),
+    }
+
+
+def _served(clients: int, dimension: int, rounds: int, k: int) -> dict[str, Any]:
+    """What one server says."""
     own = [sys.executable, "-m", "benchmarks.server_memory", "--dimension", str(dimension)]
-    own += ["--clients", str(clients), "--folder"]
+    own += ["--clients", str(clients), "--rounds", str(rounds), "--k", str(k), "--folder"]
     with (
         tempfile.TemporaryDirectory() as folder,
         subprocess.Popen([*own, folder, "--serve"], stdout=subprocess.PIPE, text=True) as server,
     ):
         assert server.stdout is not None
         listening = json.loads(server.stdout.readline())
-        started_s = now_s()
         subprocess.run([*own, folder, "--take-part", listening["address"]], check=True)
-        seconds = now_s() - started_s
         ended = json.loads(server.stdout.readline())
     return {
-        "clients": clients,
-        "model_bytes": 4 * dimension,
-        "before_bytes": listening[NOW],
+        "before_bytes": listening["before_bytes"],
         "peak_bytes": ended[PEAK],
-        "seconds": seconds,
         "updates": ended["updates"],
     }
 
 
-def serve(clients: int, dimension: int, folder: str) -> None:
-    """The server's process."""
+def serve(clients: int, dimension: int, folder: str, *, rounds: int, k: int) -> None:
+    """The server's process. Before: when all is imported, the data set is read, and no model is made."""
+    before_bytes = 0
 
     def vector(_: Shape, classes: int) -> torch.nn.Module:
+        nonlocal before_bytes
+        before_bytes = memory()[NOW]
         return Vector(dimension, classes)
 
     MODELS["vector"] = (vector, None)
     server = Server(
         Settings(
             clients=clients,
-            rounds=ROUNDS,
+            rounds=rounds,
             evaluate_every=10**9,
             device="cpu",
             model=ModelSettings(name="vector"),
             partition=PartitionSettings(name="iid", min_examples=1),
             training=TrainingSettings(name="gradient"),
             policy=PolicySettings(name="fedavg"),
-            trigger=TriggerSettings(name="sync"),
+            trigger=TriggerSettings(name="k-async", k=k) if k else TriggerSettings(name="sync"),
             server=ServerSettings(address="tcp://127.0.0.1:0", http_address=None, lease_s=600, linger_s=0),
             run=RunSettings(directory=f"{folder}/run", rows_memory_bytes_max=0),
         ),
         on_progress=lambda _: None,
     )
-    say(address=server.address, **memory())
+    say(address=server.address, before_bytes=before_bytes)
     outcome = server.run()
     say(updates=outcome.updates["accepted"], **memory())
 
@@ -172,40 +188,52 @@ def markdown(figures: list[dict[str, Any]]) -> str:
     rows = [
         (
             str(one["clients"]),
+            str(one["k"] or "all"),
             f"{one['updates']:,}",
             report.megabytes(one["before_bytes"]),
             report.megabytes(one["peak_bytes"]),
             f"{(one['peak_bytes'] - one['before_bytes']) / one['model_bytes']:.2f} models",
-            f"{one['updates'] * one['model_bytes'] / one['seconds'] / 1e9:.2f} GB/s",
+            report.megabytes(one["bare_bytes"]),
+            f"{(one['peak_bytes'] - one['bare_bytes']) / one['model_bytes']:.2f} models",
         )
         for one in figures
     ]
-    head = ("clients", "updates", "before the first client", "peak", "above it", "updates taken in")
+    head = ("clients", "in a round", "updates", "before", "peak", "above", "peak with no model", "above")
     model = report.megabytes(figures[0]["model_bytes"])
     return (
-        f"Resident memory of a server with a model of {model}, policy fedavg, {ROUNDS} synchronous rounds of all "
-        "clients, rows on disk. With what lies in memory because it is read from a file.\n\n"
+        f"Resident memory of a server with a model of {model}, policy fedavg, rows on disk. With what lies in memory "
+        "because it is read from a file. Before: all is imported, the data set is read, no model is there. Peak with "
+        f"no model: of the same run with one of {NEXT_TO_NONE:,} numbers, thus with as many connections.\n\n"
         f"{report.table(head, rows)}"
     )
 
 
 def plot(figures: list[dict[str, Any]], file: Path) -> None:
-    """The curve."""
+    """The curve of the synchronous rounds."""
+    figures = [one for one in figures if not one["k"]]
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
     picture, axes = pyplot.subplots(figsize=(6.4, 4), layout="constrained")
     clients = [one["clients"] for one in figures]
-    megabytes = [one["peak_bytes"] / 1e6 for one in figures]
-    matrix = [(one["before_bytes"] + (one["clients"] + 2) * one["model_bytes"]) / 1e6 for one in figures]
-    axes.plot(clients, megabytes, marker="o", color="#0072b2", label="peak of the server")
-    axes.plot(clients, matrix, linestyle=":", color="#777777", label="were all updates held in memory")
+    models = [(one["peak_bytes"] - one["bare_bytes"]) / one["model_bytes"] for one in figures]
+    axes.plot(clients, models, marker="o", color="#0072b2", label="peak of the server")
+    axes.axhline(BUDGET, linestyle="--", color="#d55e00", label="budget")
+    axes.plot(
+        clients,
+        [count + 2 for count in clients],
+        linestyle=":",
+        color="#777777",
+        label="were all updates held in memory",
+    )
     axes.set_xscale("log", base=2)
-    axes.set_yscale("log")
     axes.set_xticks(clients, [str(count) for count in clients])
+    axes.set_ylim(0, 2 * BUDGET)
     axes.set_xlabel("clients")
-    axes.set_ylabel("resident memory, MB")
-    axes.set_title(f"Server with a model of {report.megabytes(figures[0]['model_bytes'])}", loc="left")
+    axes.set_ylabel("models above the same server with no model")
+    axes.set_title(
+        f"Memory of a server with a model of {report.megabytes(figures[0]['model_bytes'])}", loc="left"
+    )
     axes.grid(alpha=0.3)
     axes.legend(frameon=False)
     picture.savefig(file, dpi=160)
@@ -219,10 +247,14 @@ def main() -> None:
     parser.add_argument("--take-part", help=argparse.SUPPRESS)
     parser.add_argument("--folder", help=argparse.SUPPRESS)
     parser.add_argument("--clients", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--rounds", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--k", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--dimension", type=int, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.serve:
-        serve(arguments.clients, arguments.dimension, arguments.folder)
+        serve(
+            arguments.clients, arguments.dimension, arguments.folder, rounds=arguments.rounds, k=arguments.k
+        )
     elif arguments.take_part:
         take_part(arguments.take_part, arguments.clients, arguments.dimension, arguments.folder)
     else:

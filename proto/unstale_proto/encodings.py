@@ -303,17 +303,25 @@ class TopK(Encoding):
     @override
     def _read(self, source: "_Bytes") -> Iterator[Vector]:
         middle = limits.FLOAT_BYTES * self.keep
-        positions_k = np.frombuffer(source.read(0, middle), _U4)
-        if positions_k[-1] >= self.dimension or (positions_k[1:] <= positions_k[:-1]).any():
-            raise _malformed(f"positions are not ascending numbers under {self.dimension}")
-        numbers_k = np.frombuffer(source.read(middle, 2 * middle), _F4)
         scratch = np.empty(min(_STEP, self.dimension), _F4)
+        taken = 0
         for start, end in _steps(self.dimension):
-            low, high = np.searchsorted(positions_k, (start, end))
+            most = min(taken + end - start, self.keep)  # that can lie here
+            coming = np.frombuffer(source.read(4 * taken, 4 * most), _U4)
+            here = coming[: coming.searchsorted(np.uint32(end))]
+            if len(here) and (here[0] < start or here[-1] >= end or (here[1:] <= here[:-1]).any()):
+                raise self._disordered()
             numbers = scratch[: end - start]
             numbers.fill(0)
-            numbers[positions_k[low:high] - np.uint32(start)] = numbers_k[low:high]
+            sent = source.read(middle + 4 * taken, middle + 4 * (taken + len(here)))
+            numbers[here - np.uint32(start)] = np.frombuffer(sent, _F4)
+            taken += len(here)
             yield numbers
+        if taken < self.keep:
+            raise self._disordered()
+
+    def _disordered(self) -> RemoteContractError:
+        return _malformed(f"positions are not ascending numbers under {self.dimension}")
 
 
 NAMES = (Float32.name, BFloat16.name, Float16.name, Int8.name, TopK.name)
@@ -399,21 +407,25 @@ def _make(name: str, told: EncodingPlan | None, dimension: int, behind: int) -> 
 
 
 class _Bytes:
-    """Frames as the one run of bytes that they are, read without a copy but where a piece lies in two of them."""
+    """Frames as the one run of bytes that they are, read without a copy but where a piece lies in two of them.
+
+    No frame is kept: one that is mapped when it is asked for takes memory as long as somebody looks at it."""
 
     def __init__(self, frames: Frames) -> None:
-        self._frames = [memoryview(frame) for frame in frames]
-        self._starts = [0, *accumulate(map(len, self._frames))]
+        self._frames = frames
+        self._starts = [0, *accumulate(map(len, frames))]
 
     def read(self, start: int, end: int) -> memoryview:
+        if start == end:
+            return memoryview(b"")
         place = bisect_right(self._starts, start) - 1
         if end <= self._starts[place + 1]:
             offset = self._starts[place]
-            return self._frames[place][start - offset : end - offset]
+            return memoryview(self._frames[place])[start - offset : end - offset]
         pieces = []
         while start < end:
             offset, stop = self._starts[place], min(end, self._starts[place + 1])
-            pieces.append(self._frames[place][start - offset : stop - offset])
+            pieces.append(memoryview(self._frames[place])[start - offset : stop - offset])
             start, place = stop, place + 1
         return memoryview(b"".join(pieces))
 

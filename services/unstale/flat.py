@@ -6,6 +6,7 @@ Legend: d number of parameters, b number of float buffers' values.
 import hashlib
 import math
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 
 import numpy as np
 import torch
@@ -25,13 +26,24 @@ class FlatModel:
 
     def __init__(self, module: nn.Module, device: torch.device | str = "cpu") -> None:
         self.module = module.to(device)
-        parameters = list(self.module.parameters())
-        self.dimension = sum(p.numel() for p in parameters)
-        self.parameters_d = _gathered(parameters, device)
-        self.gradient_d = torch.zeros_like(self.parameters_d)
-        for parameter, gradient in zip(parameters, _views(self.gradient_d, parameters), strict=True):
-            parameter.grad = gradient
+        self._parameters = list(self.module.parameters())
+        self.dimension = sum(p.numel() for p in self._parameters)
+        self.parameters_d = _gathered(self._parameters, device)
+        self._gradient_d: Tensor | None = None
         self.buffers_b = _gathered([buffer for _, buffer in float_buffers(self.module)], device)
+
+    @property
+    def gradient_d(self) -> Tensor:
+        """[d] float32; takes memory from when it is first asked for."""
+        if self._gradient_d is None:
+            self._gradient_d = torch.zeros_like(self.parameters_d)
+            for parameter, view in zip(
+                self._parameters, _views(self._gradient_d, self._parameters), strict=True
+            ):
+                if parameter.grad is not None:
+                    view.copy_(parameter.grad)
+                parameter.grad = view
+        return self._gradient_d
 
     def load(self, model_d: Tensor, buffers_b: Tensor | None = None) -> None:
         """Copy a version into the module. model_d: [d] float32, any device, not written to.
@@ -41,6 +53,32 @@ class FlatModel:
         self.parameters_d.copy_(model_d)
         if buffers_b is not None:
             self.buffers_b.copy_(buffers_b)
+
+    @contextmanager
+    def using(self, model_d: Tensor, buffers_b: Tensor | None = None) -> Iterator[None]:
+        """Meanwhile the module computes with a version that is not copied, and so must not be written to.
+
+        model_d, buffers_b: as for `load`; the buffers are copied, for a module may write to them.
+        """
+        own = [parameter.data for parameter in self._parameters]
+        theirs = _views(model_d.to(self.buffers_b.device), self._parameters)
+        if buffers_b is not None:
+            self.buffers_b.copy_(buffers_b)
+        try:
+            for parameter, view in zip(self._parameters, theirs, strict=True):
+                parameter.data = view
+            yield
+        finally:
+            for parameter, before in zip(self._parameters, own, strict=True):
+                parameter.data = before
+
+    def let_go(self) -> None:
+        """Give up the memory of parameters and gradient: `using` is all that it is good for from here on."""
+        self.parameters_d = self._gradient_d = torch.empty(0, device=self.buffers_b.device)
+        nothing = torch.zeros((), device=self.buffers_b.device)
+        for parameter in self._parameters:
+            parameter.grad = None
+            parameter.data = nothing.expand(parameter.shape)
 
 
 def _gathered(tensors: Sequence[Tensor], device: torch.device | str) -> Tensor:

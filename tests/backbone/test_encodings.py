@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from support.hosted import RunningClient
+from support.large import RunningClient
 from support.running import RunningServer, small
 from support.scrape import sample
 from support.wire import RawClient, update_of

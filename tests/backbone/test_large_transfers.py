@@ -4,63 +4,21 @@ import threading
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import pytest
 
 from support.cuts import Link
+from support.large import MODEL_BYTES, RunningClient, wide
 from support.processes import START_S, Process, free_port
-from support.running import PATIENCE_S, RunningServer, small
+from support.running import PATIENCE_S, RunningServer
 from support.scrape import sample
 from support.wire import RawClient, update_of
-from unstale.client.outbox import Outbox
-from unstale.client.prepare import workplace_of
-from unstale.client.service import ClientProcess
-from unstale.config import Settings
 from unstale_proto.messages import Ack, Chunk, Credit, Heartbeat, Task
 from unstale_proto.transfer import checksum
 
 pytestmark = [pytest.mark.network, pytest.mark.slow]
-
-MODEL_BYTES = 4 * (2 * 1024 * 1024 + 650)
-WIDE = {"name": "support.factories:wide"}
-
-
-def wide(rounds: int = 1, clients: int = 1, **changes: Any) -> Settings:
-    return small(
-        clients=clients,
-        rounds=rounds,
-        model=WIDE,
-        server={"heartbeat_s": 0.2, "lease_s": 5.0, "linger_s": 5.0},
-        **changes,
-    )
-
-
-class RunningClient:
-    """A client process in a thread of the test, which must end by itself."""
-
-    def __init__(self, settings: Settings, server: str, folder: Path | None = None) -> None:
-        outbox = None if folder is None else Outbox(folder, 0, settings.clients, durable=False)
-        self._process = ClientProcess(
-            server=server,
-            first=0,
-            count=settings.clients,
-            prepare=lambda welcome: workplace_of(welcome, settings),
-            heartbeat_s=0.2,
-            linger_s=0.2,
-            outbox=outbox,
-        )
-        self._thread = threading.Thread(target=self._process.run, daemon=True)
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._process.stop()
-        self._thread.join(PATIENCE_S)
-        assert not self._thread.is_alive(), "the client does not end"
 
 
 def test_a_large_model_and_its_update_go_to_and_fro(tmp_path: Path) -> None:
@@ -174,17 +132,28 @@ def sizes(folder: Path, pattern: str) -> list[int]:
     return [path.stat().st_size for path in folder.glob(pattern)]
 
 
+CUTS = {
+    "upload": (MODEL_BYTES + 5 * 1024 * 1024, "run/transfers/0-1.part", MODEL_BYTES),
+    "download": (5 * 1024 * 1024, "kept/*.model", 2 * MODEL_BYTES),
+}
+"""After how many bytes the link stops; where what has come lies; what there is to come, had nothing of that been kept.
+"""
+
+
 @pytest.mark.parametrize("killed", ["server", "client"])
-def test_an_upload_goes_on_where_it_was_when_a_side_was_killed(killed: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("cut", CUTS)
+def test_a_transfer_goes_on_where_it_was_when_a_side_was_killed(
+    cut: str, killed: str, tmp_path: Path
+) -> None:
     run, kept, port = tmp_path / "run", tmp_path / "kept", free_port()
+    hold_bytes, part, to_come_bytes = CUTS[cut]
     with ExitStack() as stack:
         server = stack.enter_context(start(server_command(port, run)))
-        hold_bytes = MODEL_BYTES + 5 * 1024 * 1024  # all of the model, and a part of the update
         link = stack.enter_context(Link(f"tcp://127.0.0.1:{port}", hold_bytes=hold_bytes))
         client = stack.enter_context(start(client_command(link.address, kept)))
         assert link.held.wait(START_S)
-        until(lambda: sizes(run, "transfers/0-1.part") > [0])
-        before = sizes(run, "transfers/0-1.part")
+        until(lambda: sizes(tmp_path, part) > [0])
+        (before_bytes,) = sizes(tmp_path, part)
         if killed == "server":
             server.process.kill()
             server.end()
@@ -197,5 +166,5 @@ def test_an_upload_goes_on_where_it_was_when_a_side_was_killed(killed: str, tmp_
         link.go_on()
         assert server.end() == 0, server.errors()
         assert client.end() == 0, client.errors()
-        assert link.passed - passed < MODEL_BYTES - before[0] + 1024 * 1024
-        assert sizes(run, "transfers/*") == []
+        assert link.passed - passed < to_come_bytes - before_bytes + 1024 * 1024
+        assert sizes(tmp_path, "run/transfers/*") == sizes(tmp_path, "kept/*.model") == []

@@ -5,6 +5,7 @@ loopback: every client has a connection and a session of its own, and sends its 
 """
 
 import threading
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -18,7 +19,7 @@ from unstale.client.prepare import workplace_of
 from unstale.client.session import ClientSession, State
 from unstale.client.worker import Job, ReceivedModel, Settlement, Trained, Worker
 from unstale.config import Settings
-from unstale.coordinator import events
+from unstale.coordinator import actions, events
 from unstale.metrics.progress import Outcome, Progress
 from unstale.net import sockets
 from unstale.server.service import Server
@@ -52,14 +53,22 @@ def settings_of(loop: str, **changes: Any) -> Settings:
 
 @dataclass
 class Trace:
-    """What happened in a simulated run."""
+    """What happened in a run. left: before its end."""
 
     arrivals: list[int] = field(default_factory=list)
-    digests: list[str] = field(default_factory=list)
+    verdicts: list[tuple[int, str]] = field(default_factory=list)
+    left: list[int] = field(default_factory=list)
+    is_over: bool = False
 
-    def observe(self, event: events.Event, _: Any) -> None:
+    def observe(self, event: events.Event, what_to_do: Sequence[actions.Action]) -> None:
         if isinstance(event, events.UpdateArrived):
             self.arrivals.append(event.client_id)
+        elif isinstance(event, events.ClientLeft) and not self.is_over:
+            self.left.append(event.client_id)
+        for action in what_to_do:
+            if isinstance(action, actions.Acknowledge):
+                self.verdicts.append((action.task_id, action.reason or action.outcome.value))
+            self.is_over = self.is_over or isinstance(action, actions.Finish)
 
 
 def through_the_codec(message: Message) -> Any:
@@ -150,9 +159,9 @@ class ScriptedClient:
         self.hear_until(lambda: self.session.unacknowledged == 0)
 
 
-def through_sockets(settings: Settings, arrivals: list[int]) -> Outcome:
+def through_sockets(settings: Settings, arrivals: list[int], trace: Trace | None = None) -> Outcome:
     """The run with these arrivals, against a real server."""
-    server = Server(settings, on_progress=lambda _: None)
+    server = Server(settings, on_progress=lambda _: None, observe=None if trace is None else trace.observe)
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     worker = Worker(lambda welcome: workplace_of(welcome, settings), post=lambda result: None)
     with ThreadPoolExecutor(1) as pool, ExitStack() as on_failure:
@@ -170,7 +179,8 @@ def through_sockets(settings: Settings, arrivals: list[int]) -> Outcome:
                 rounds_made = count // (settings.trigger.k or 1)
                 clients[client_id].wait_for_version(min(rounds_made, settings.rounds - 1))
         for client in clients:
-            client.hear_until(lambda client=client: client.session.state is State.OVER)
+            # One that is kept out is told nothing more: no time passes, in which it would say hello.
+            client.hear_until(lambda client=client: client.session.state in (State.OVER, State.GREETING))
         on_failure.pop_all()
         outcome = running.result(PATIENCE_MS / 1000)
         for client in clients:
@@ -268,6 +278,27 @@ def test_none_of_it_is_without_an_effect(name: str) -> None:
         simulated(settings_of("k-async", **OTHERS[name])).model_digest
         != simulated(settings_of("k-async", **plain)).model_digest
     )
+
+
+LONGEST = {"norm_max": 7.7, "quarantine_s": 3600.0}
+"""The first updates of clients 0, 1 and 3 are longer, and other ones of theirs; after version 0 none is."""
+
+
+@pytest.mark.network
+@pytest.mark.parametrize(("after", "refused", "left"), [(None, 5, []), (1, 3, [0, 1, 3])])
+def test_who_is_refused_and_who_is_kept_out_is_the_same_in_both(
+    after: int | None, refused: int, left: list[int]
+) -> None:
+    plain = settings_of("k-async")
+    server = plain.server.model_copy(update={**LONGEST, "quarantine_after": after})
+    settings = plain.model_copy(update={"server": server})
+    in_simulation, over_sockets = Trace(), Trace()
+    expected = simulated(settings, in_simulation)
+    found = through_sockets(settings, in_simulation.arrivals, over_sockets)
+    assert over_sockets.verdicts == in_simulation.verdicts
+    assert [verdict for _, verdict in in_simulation.verdicts].count("norm-too-large") == refused
+    assert over_sockets.left == in_simulation.left == left
+    assert (found.model_digest, found.updates) == (expected.model_digest, expected.updates)
 
 
 @pytest.mark.network

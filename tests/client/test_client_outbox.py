@@ -1,6 +1,7 @@
 """What lies in an outbox is what was put there, or it is found not to be. Source: design.md 4 and 5."""
 
 import errno
+import json
 import logging
 import os
 import subprocess
@@ -11,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import xxhash
 
 from support.wire import RUN
 from unstale.client import record
@@ -18,8 +20,8 @@ from unstale.client.instructions import Made
 from unstale.client.outbox import Outbox
 from unstale.errors import UserError
 from unstale.journal.disk import DamagedError
-from unstale_proto import limits, payload
-from unstale_proto.messages import Update
+from unstale_proto import codec, limits, payload
+from unstale_proto.messages import Bye, Update
 
 OTHER_RUN = "2" * 32
 
@@ -155,18 +157,22 @@ def test_what_else_lies_in_the_folder_is_left_alone(tmp_path: Path) -> None:
 # ------------------------------------------------------------------------------------------------------------- damage
 
 
+class OfRun(record.Facts):
+    run_id: str
+
+
 def test_a_flipped_bit_anywhere_is_found(tmp_path: Path) -> None:
     path = tmp_path / "x"
     record.write(path, {"run_id": RUN}, [[b"abc", b"de"], []], durable=False)
     whole = path.read_bytes()
-    found = record.read(path)
-    assert (found.facts["run_id"], [bytes(part) for part in found.parts]) == (RUN, [b"abcde", b""])
+    found = record.read(path, OfRun)
+    assert (found.facts.run_id, [bytes(part) for part in found.parts]) == (RUN, [b"abcde", b""])
     for place in range(len(whole)):
         damaged = bytearray(whole)
         damaged[place] ^= 1 << place % 8
         path.write_bytes(damaged)
         with pytest.raises(DamagedError, match="x is damaged"):
-            record.read(path)
+            record.read(path, record.Facts)
 
 
 def test_a_file_that_ends_too_soon_is_found_wherever_that_is(tmp_path: Path) -> None:
@@ -176,7 +182,7 @@ def test_a_file_that_ends_too_soon_is_found_wherever_that_is(tmp_path: Path) -> 
     for size in range(len(whole)):
         path.write_bytes(whole[:size])
         with pytest.raises(DamagedError):
-            record.read(path)
+            record.read(path, record.Facts)
 
 
 def test_a_file_is_the_old_one_until_the_new_one_is_whole(
@@ -186,13 +192,13 @@ def test_a_file_is_the_old_one_until_the_new_one_is_whole(
     record.write(path, {}, [[b"old"]], durable=False)
 
     def die(*_: Any) -> None:
-        assert bytes(record.read(path).parts[0]) == b"old"
+        assert bytes(record.read(path, record.Facts).parts[0]) == b"old"
         raise KeyboardInterrupt
 
     monkeypatch.setattr(record.os, "replace", die)
     with pytest.raises(KeyboardInterrupt):
         record.write(path, {}, [[b"new"]], durable=False)
-    assert bytes(record.read(path).parts[0]) == b"old"
+    assert bytes(record.read(path, record.Facts).parts[0]) == b"old"
 
 
 def test_a_damaged_update_is_never_sent_and_said_in_one_sentence(
@@ -209,6 +215,60 @@ def test_a_damaged_update_is_never_sent_and_said_in_one_sentence(
         f"{tmp_path}/0-7.update is damaged, and is deleted; its client goes on without it"
     ]
     assert names(tmp_path) == ["0-8.update"]
+
+
+HEADER = codec.encode(made(7).update)
+GOOD: dict[str, Any] = {"run_id": RUN, "number": 7, "keeps": ["a"]}
+
+
+@pytest.mark.parametrize(
+    ("facts", "parts"),
+    [
+        ({}, [HEADER, bytes(8), bytes(4)]),
+        (GOOD | {"number": 8}, [HEADER, bytes(8), bytes(4)]),  # of another file
+        (GOOD | {"number": "7"}, [HEADER, bytes(8), bytes(4)]),
+        (GOOD | {"keeps": "a"}, [HEADER, bytes(8), bytes(4)]),
+        (GOOD | {"keeps": ["a", "a"]}, [HEADER, bytes(8), bytes(4), bytes(4)]),
+        (GOOD, [HEADER, bytes(8)]),  # what it keeps is not there
+        (GOOD, [HEADER, bytes(8), bytes(5)]),  # no floats
+        (GOOD | {"keeps": []}, [HEADER]),
+        (GOOD | {"keeps": []}, []),
+        (GOOD, [HEADER, bytes(12), bytes(4)]),  # longer than the header says
+        (GOOD, [HEADER, b"", bytes(4)]),
+        (GOOD, [codec.encode(Bye()), bytes(8), bytes(4)]),
+        (GOOD, [b"\xc1", bytes(8), bytes(4)]),
+    ],
+)
+def test_a_file_that_is_whole_and_no_update_of_ours_is_not_sent(
+    tmp_path: Path, facts: dict[str, Any], parts: list[bytes]
+) -> None:
+    record.write(tmp_path / "0-7.update", facts, [[part] for part in parts], durable=False)
+    record.write(
+        tmp_path / "0-8.update", GOOD | {"number": 8}, [[HEADER], [bytes(8)], [bytes(4)]], durable=False
+    )
+    assert [one.number for one in opened(tmp_path).load()[0]] == [8]
+    assert names(tmp_path) == ["0-8.update"]
+
+
+@pytest.mark.parametrize("parts", [[4, -4], [2**70], [5], "4", None])
+def test_parts_that_do_not_add_up_are_damage(tmp_path: Path, parts: Any) -> None:
+    about = json.dumps({"parts": parts}).encode()
+    head = record.MAGIC + len(about).to_bytes(4, "little") + about + bytes(4)
+    (tmp_path / "x").write_bytes(head + xxhash.xxh3_64_intdigest(head).to_bytes(8, "little"))
+    with pytest.raises(DamagedError, match="x is damaged"):
+        record.read(tmp_path / "x", record.Facts)
+
+
+@pytest.mark.parametrize(
+    ("facts", "part"),
+    [({"settled": [1], "keeps": ["a"]}, 4), ({"run_id": RUN, "settled": [1], "keeps": ["a"]}, 6)],
+)
+def test_a_file_that_is_whole_and_no_state_of_ours_is_not_used(
+    tmp_path: Path, facts: dict[str, Any], part: int
+) -> None:
+    record.write(tmp_path / "0.state", facts, [[bytes(part)]], durable=False)
+    assert kept_in(tmp_path) == {}
+    assert names(tmp_path) == []
 
 
 def test_a_damaged_state_is_said_in_one_sentence_and_not_used(

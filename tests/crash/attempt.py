@@ -16,7 +16,6 @@ from crash.play import Death, FailureError, Play
 
 KILLS_EACH = 10  # of a run
 
-TOLD: list[str] = []
 """What the tests of this process have to tell at their end."""
 
 

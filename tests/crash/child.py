@@ -59,14 +59,14 @@ def _prepare(kept: Path) -> None:
     session.GREETING_S = GREETING_S
     defaults: Any = Segments.__init__.__kwdefaults__
     defaults["segment_bytes"] = SEGMENT_BYTES
-    let_go: Any = Journal._let_go
+    forget: Any = Journal._forget
 
-    def put_aside_and_let_go(journal: Journal) -> None:
+    def put_aside_and_forget(journal: Journal) -> None:
         if not journal.settings.keep_updates:
             put_aside(journal, kept)
-        let_go(journal)
+        forget(journal)
 
-    Journal._let_go = put_aside_and_let_go  # type: ignore[method-assign]
+    Journal._forget = put_aside_and_forget  # type: ignore[method-assign]
 
 
 def _speak_early() -> None:

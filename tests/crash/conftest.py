@@ -2,12 +2,16 @@
 
 import pytest
 
-from crash.attempt import TOLD
+KILLED = "processes killed"
+"""Property of a test: lines to be told, whether or not it passed, and in whichever process it ran."""
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """The seed and the table, whether or not the tests passed."""
-    if TOLD:
-        terminalreporter.section("processes killed")
-        for line in TOLD:
-            terminalreporter.write_line(line)
+    """The seed and the table."""
+    for outcome in ("passed", "failed"):
+        for report in terminalreporter.getreports(outcome):
+            for name, lines in report.user_properties:
+                if name == KILLED:
+                    terminalreporter.section(KILLED)
+                    for line in lines:
+                        terminalreporter.write_line(line)

@@ -13,8 +13,9 @@ from pathlib import Path
 import pytest
 
 from crash import places
-from crash.attempt import TOLD, attempts, table
+from crash.attempt import attempts, table
 from crash.books import Books
+from crash.conftest import KILLED
 from crash.plan import ROUNDS, Fate, Plan, drawn
 from crash.play import FailureError, Play, Played
 from crash.tap import Frames
@@ -26,13 +27,11 @@ KILLS = 30
 
 @pytest.mark.network
 @pytest.mark.slow
-def test_nothing_acknowledged_is_lost_or_counted_twice_and_every_version_is_that_of_a_run_without_crashes() -> (
-    None
-):
+def test_nothing_acknowledged_is_lost_or_counted_twice_and_every_version_is_that_of_a_run_without_crashes(
+    record_property: Callable[[str, object], None],
+) -> None:
     made = list(attempts(SEED, KILLS))
-    TOLD.append(f"seed {SEED}")
-    for one in made:
-        TOLD.extend(table(one))
+    record_property(KILLED, [f"seed {SEED}", *(line for one in made for line in table(one))])
     failures = [one.failure for one in made if one.failure is not None]
     assert not failures, "\n".join(failures)
     assert sum(one.kills for one in made) == KILLS

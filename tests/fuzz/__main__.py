@@ -18,10 +18,15 @@ from fuzz.keep import CORPUS, FOUND, TARGETS, keep, target_named
 
 INSTRUMENTED = ("unstale", "unstale_proto")
 NOT_INSTRUMENTED = (
-    "unstale.coordinator.invariants", "unstale.cli", "unstale.client", "unstale.config", "unstale.injector",
+    "unstale.coordinator.invariants", "unstale.cli", "unstale.config", "unstale.injector",
     "unstale.policies", "unstale.simulator", "unstale.toxics", "unstale.training",
 )  # fmt: skip
-LENGTHS_MAX = {"header": 1024, "receive": 64, "endure": 64}  # bytes: a step of a run takes about four
+LENGTHS_MAX = {
+    "header": 1024,
+    "receive": 64,
+    "endure": 64,
+    "found": 64,
+}  # bytes: a step of a run takes about four
 MEMORY_MB_MAX = 2048  # of the process, of which PyTorch takes 600
 SECONDS_MAX = 10  # of one input, which takes less than a tenth
 FACTS_MAX = 4096  # that are told apart, give or take a few that meet

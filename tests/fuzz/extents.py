@@ -1,4 +1,4 @@
-"""How many entries everything has that an object of ours holds on to."""
+"""What an object of ours holds on to: its parts by their class, and how many entries everything has."""
 
 from collections import deque
 from collections.abc import Iterator
@@ -7,20 +7,33 @@ from typing import Any
 CONTAINERS = (dict, list, set, frozenset, tuple, deque)
 
 
-def extents(root: object) -> Iterator[tuple[str, int]]:
+def extents(root: object, but: object = None) -> Iterator[tuple[str, int]]:
     """Each container that can be reached through attributes and entries, by its path, with the number of its entries.
 
-    Of objects only those whose class is the project's own are looked into.
+    but: is not looked into.
     """
-    seen: set[int] = set()
+    for path, value in reached(root, but):
+        if isinstance(value, CONTAINERS):
+            yield path, len(value)
+
+
+def parts(root: object, *kinds: type[Any]) -> list[Any]:
+    """The one object of each class that can be reached so."""
+    found = {type(value): value for _, value in reached(root) if type(value) in kinds}
+    return [found[kind] for kind in kinds]
+
+
+def reached(root: object, but: object = None) -> Iterator[tuple[str, Any]]:
+    """Everything, by its path. Of objects only those whose class is the project's own are looked into."""
+    seen: set[int] = {id(but)}
     waiting: list[tuple[str, Any]] = [(type(root).__name__, root)]
     while waiting:
         path, value = waiting.pop()
         if id(value) in seen:
             continue
         seen.add(id(value))
+        yield path, value
         if isinstance(value, CONTAINERS):
-            yield path, len(value)
             inner = value.items() if isinstance(value, dict) else enumerate(value)
             waiting.extend(
                 (f"{path}[{key!r}]", entry)

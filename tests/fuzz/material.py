@@ -5,8 +5,8 @@ from typing import Any
 import numpy as np
 import zmq
 
-from support.played import PlayedServer
 from unstale.coordinator.settings import SelectorSettings, TriggerSettings
+from unstale.server.guard import Guard
 from unstale_proto import limits
 from unstale_proto.messages import EncodingPlan, Task
 
@@ -77,16 +77,19 @@ ENCODINGS: tuple[EncodingPlan | None, ...] = (
 )
 
 
-def configure(server: PlayedServer, kind: int) -> None:
+def configuration(kind: int) -> dict[str, Any]:
     """By the bits of a number: a guard for whom a few messages are too many and a few mistakes, keys that own clients,
     a bound on the norm of updates."""
-    exchange, guard = server.exchange, server.exchange._guard
+    told: dict[str, Any] = {"guard": Guard()}
     if kind & 1:
-        guard._client_max, guard._stranger_max, guard._quarantine_after = 3.0, 2.0, 3
+        told["guard"] = Guard(
+            client_messages_per_s_max=3.0, stranger_messages_per_s_max=2.0, quarantine_after=3
+        )
     if kind & 2:
-        exchange._may_speak = lambda key, client_id: key == str(client_id)
+        told["may_speak"] = lambda key, client_id: key == str(client_id)
     if kind & 4:
-        exchange._intake._stage.__self__._norm_max = NORM_MAX
+        told["norm_max"] = NORM_MAX
+    return told
 
 
 def key_of(route: bytes) -> str:

@@ -14,6 +14,7 @@ import numpy as np
 from fuzz import headers
 from fuzz.choices import Choices
 from fuzz.chunks import BOUNDS, Transfers
+from fuzz.extents import parts
 from fuzz.journal import PlayedJournal
 from fuzz.material import (
     ENCODINGS,
@@ -22,7 +23,7 @@ from fuzz.material import (
     SESSIONS,
     SETUPS,
     PlayedSocket,
-    configure,
+    configuration,
     key_of,
     update_fields,
 )
@@ -34,6 +35,9 @@ from unstale.metrics import catalogue
 from unstale.net import sockets
 from unstale.server.commands import ApplyCommand, CheckpointCommand, Saved
 from unstale.server.exchange import StopNow
+from unstale.server.guard import Guard
+from unstale.server.performer import Performer
+from unstale.server.sessions import Sessions
 from unstale.server.wire import Delivery
 from unstale_proto import encodings
 from unstale_proto.errors import Reason
@@ -58,18 +62,21 @@ class Play:
         self.transfers = Transfers(self)
         self.in_chunks = bool(kind & 16)
         self.encoding = encodings.of_updates(ENCODINGS[kind >> 5], 2)
+        self.journal = PlayedJournal() if kind % 2 else None
+        configured = configuration(kind // 2)
+        self.guard: Guard = configured["guard"]
         self.server = PlayedServer(
             **SETUPS[first % len(SETUPS)],
             transfers=BOUNDS if self.in_chunks else None,
-            parts=self.transfers.parts,  # type: ignore[arg-type]  (they keep to the interface)
+            parts=self.transfers.parts,  # type: ignore[arg-type]  (they keep to the interface, as the journal does)
+            journal=self.journal,  # type: ignore[arg-type]
             encoding=ENCODINGS[kind >> 5],
+            **configured,
         )
         self.exchange = self.server.exchange
+        self.performer, self.sessions = parts(self.exchange, Performer, Sessions)
         self.coordinator = self.server.coordinator
         self.clients = self.coordinator.settings.clients
-        self.journal = PlayedJournal() if kind % 2 else None
-        self.exchange._journal = self.exchange._recorder._journal = self.journal
-        configure(self.server, kind // 2)
         self.given: dict[int, actions.SendTask] = {}
         self.accepted: set[int] = set()
         self.answered: set[int] = set()  # tasks whose update has a verdict
@@ -153,10 +160,9 @@ class Play:
         assert (task.client_id, task.version) == (update.client_id, update.base_version), (task, update)
         assert update.task_id not in self.accepted, f"{update} counts twice"
         self.accepted.add(update.task_id)
-        said = self.exchange._out.arrived.update
+        said = self.performer.arrived.update
         if said.checksum is not None and said.kind == "gradient" and said.encoding is None:
-            block = self.exchange._out._staging._waiting[-1]
-            row = memoryview(block.matrix_RD[len(block.handles)].numpy().tobytes())
+            row = memoryview(self.server.staging.row_written.numpy().tobytes())
             assert checksum([row]) == said.checksum, f"{said} is not what was announced"
 
     def send(self, route: bytes, header: bytes, frames: Sequence[Any] = ()) -> Delivery:
@@ -177,7 +183,7 @@ class Play:
         """A message of these frames, and unless the turn goes on all that follows from it but time."""
         self.hear()
         observed_before, changes_before = len(self.server.observed), self.events - self.signs_of_life
-        sessions_before = self.sessions()
+        sessions_before = repr(self.sessions)
         socket: Any = PlayedSocket(route, *frames)
         received = sockets.receive_routed(socket, payload_bytes_max=self.exchange.payload_bytes_max)
         assert received is not None
@@ -198,7 +204,7 @@ class Play:
                 f"refused for {refused}, and it changed something"
             )
             if route not in self.server.wire.gone and route not in self.server.wire.full:
-                assert self.sessions() == sessions_before
+                assert repr(self.sessions) == sessions_before
                 self.check_answered(header, refused, heard.get(route, []))
         self.settle()
 
@@ -217,7 +223,7 @@ class Play:
         if not self.is_over:
             self.server.pass_time(seconds)
         self.hear()
-        assert not self.exchange._out.held
+        assert not self.performer.held
         self.transfers.check(self.note)
         if self.events != self.events_checked:
             self.events_checked = self.events
@@ -226,11 +232,11 @@ class Play:
 
     def check_rows(self) -> None:
         """There is a row for each update that was accepted, and each can be aggregated."""
-        waiting = [block.matrix_RD[: len(block.handles)] for block in self.exchange._out._staging._waiting]
-        assert sum(map(len, waiting)) == len(self.coordinator.pending)
+        waiting = list(self.server.staging.kept.values())
+        assert len(waiting) == len(self.coordinator.pending)
         assert self.coordinator.accepted == len(self.accepted)
         rounds = [command for command in self.server.commands if isinstance(command, ApplyCommand)]
-        for rows_KD in [*waiting, *(command.round.rows for command in rounds)]:
+        for rows_KD in [*(row_D[None] for row_D in waiting), *(command.round.rows for command in rounds)]:
             rows = rows_KD.numpy()
             assert np.isfinite(rows).all() and rows.any(axis=1).all(), rows
         for command in rounds:
@@ -258,10 +264,6 @@ class Play:
                 elif isinstance(message, Stop):
                     self.note(("stop", message.reason))
         return heard
-
-    def sessions(self) -> tuple[Any, ...]:
-        sessions = self.exchange._sessions
-        return dict(sessions._route_of), dict(sessions._client_of), dict(sessions._token_of)
 
     def route(self) -> bytes:
         return b"%d" % self.choices.number(ROUTES)
@@ -364,7 +366,7 @@ class Play:
                     Saved(version=command.version, seq=command.seq, file="", size_bytes=0, checkpoint_s=0.0)
                 )
             else:
-                result = self.server._result(command)
+                result = self.server.carry_out(command)
                 if result is not None:
                     self.exchange.open(result)
             self.settle()

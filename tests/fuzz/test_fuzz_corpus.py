@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Hashable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,10 +13,11 @@ from unstale.coordinator import events
 from unstale.coordinator.machine import Coordinator
 from unstale.journal.recorder import Recorder
 from unstale.server import guard
+from unstale.server.outgoing import Outgoing
 from unstale.server.sessions import Sessions
 from unstale.server.uploads import Uploads
 from unstale_proto import codec
-from unstale_proto.errors import Reason
+from unstale_proto.errors import Reason, RemoteContractError
 from unstale_proto.messages import Chunk, Credit
 from unstale_proto.transfer import Receiving, Sending
 
@@ -62,6 +64,14 @@ def test_the_corpus_brings_every_event_and_every_reason_about() -> None:
     assert kinds | reasons <= reached("receive") | reached("endure")
 
 
+def test_the_corpus_reads_every_kind_of_file_and_finds_damage_in_each() -> None:
+    facts = [fact for fact in reached("found") if isinstance(fact, tuple)]
+    read = {fact[0] for fact in facts if fact[1:] == ("read",)}
+    damaged = {fact[0] for fact in facts if fact[1:] != ("read",)}
+    assert read >= {"identity", "public", "admitted", "look", "database", "row", "checkpoint", "load"}
+    assert damaged >= {"identity", "public", "admitted", "look", "database", "row", "checkpoint", "found"}
+
+
 def test_in_the_end_runs_come_to_their_end() -> None:
     assert {"finished", "hopeless"} <= reached("endure")
 
@@ -91,22 +101,41 @@ def test_a_codec_that_lets_an_error_of_its_own_out_is_found(monkeypatch: pytest.
     assert broken_by("header") and broken_by("receive")
 
 
+def test_a_checksum_of_a_file_that_nobody_looks_at_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("unstale.journal.checkpoints._verify", lambda *_: None)
+    assert broken_by("found")
+
+
+def test_a_file_whose_facts_are_taken_as_they_come_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("unstale.client.record.ValidationError", ZeroDivisionError)
+    assert broken_by("found")
+
+
 def test_answers_that_are_not_stored_first_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Recorder, "commit", lambda _: None)
     assert broken_by("receive")
 
 
 def test_a_table_that_keeps_every_connection_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    send = Outgoing.send
+
+    def keep_all(outgoing: Outgoing, route: bytes, *message: Any) -> bool:
+        vars(outgoing).setdefault("everyone", set()).add(route)
+        return send(outgoing, route, *message)
+
+    monkeypatch.setattr(Outgoing, "send", keep_all)
+    assert broken_by("endure")
+
+
+def test_a_refusal_that_leaves_a_trace_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     admit = Sessions.admit
 
-    def keep_all(sessions: Sessions, client_id: int, token: str, route: bytes) -> bytes | None:
-        before = admit(sessions, client_id, token, route)
-        if before is not None:
-            sessions._client_of[before] = client_id
-        return before
+    def admit_and_refuse(sessions: Sessions, client_id: int, token: str, route: bytes) -> bytes | None:
+        admit(sessions, client_id, token, route)
+        raise RemoteContractError(Reason.UNKNOWN_CLIENT, "not this one")
 
-    monkeypatch.setattr(Sessions, "admit", keep_all)
-    assert broken_by("endure")
+    monkeypatch.setattr(Sessions, "admit", admit_and_refuse)
+    assert broken_by("receive")
 
 
 def test_a_payload_that_is_not_what_was_announced_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

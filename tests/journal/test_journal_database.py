@@ -6,7 +6,6 @@ import signal
 import sqlite3
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -108,7 +107,7 @@ def test_members_are_in_the_order_of_the_round_not_of_arrival(path: Path) -> Non
 
 
 def test_a_version_that_is_measured_or_saved_again_is_there_once(path: Path) -> None:
-    again = replace(checkpoint(1, 1), size_bytes=7)
+    again = checkpoint(1, 1)._replace(size_bytes=7)
     database = stored(
         path,
         Batch(evaluations=[evaluation(1)], checkpoints=[checkpoint(1, 1)]),
@@ -224,7 +223,6 @@ def test_reading_leaves_no_file_behind(path: Path) -> None:
     before = sorted(path.parent.iterdir())
     reader = Database(path, read_only=True)
     assert reader.last_seq() == 1
-    assert reader.size_bytes > 0
     reader.close()
     assert sorted(path.parent.iterdir()) == before
 

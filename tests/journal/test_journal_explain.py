@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -39,12 +39,12 @@ def recorded(path: Path, batch: Batch, **changes: Any) -> Iterator[RecordedRun]:
 
 def arrived(seq: int, at_s: float, client_id: int = 0) -> UpdateRow:
     """Under the handle `seq`."""
-    return replace(accepted(seq, seq, client_id=client_id), at_s=at_s)
+    return accepted(seq, seq, client_id=client_id)._replace(at_s=at_s)
 
 
 def round_at(version: int, *handles: int, closed_s: float, wait_s: float = 1.0, **others: Any) -> RoundRow:
-    row = replace(round_of(version, *handles), closed_s=closed_s, applied_s=closed_s + 0.25, wait_s=wait_s)
-    return replace(row, **others)
+    row = round_of(version, *handles)._replace(closed_s=closed_s, applied_s=closed_s + 0.25, wait_s=wait_s)
+    return row._replace(**others)
 
 
 def event(seq: int, at_s: float, kind: str, **fields: Any) -> EventRow:
@@ -176,7 +176,7 @@ def test_each_update_has_its_weight_and_its_share(tmp_path: Path) -> None:
     first, second = row.members
     batch = Batch(
         updates=[arrived(1, 1.25, client_id=3), arrived(2, 3.0, client_id=5)],
-        rounds=[replace(row, members=(first, replace(second, weight=-1.5)))],
+        rounds=[row._replace(members=(first, second._replace(weight=-1.5)))],
         evaluations=[evaluation(1)],
     )
     with recorded(tmp_path / "run", batch, trigger=BUFFERED) as run:
@@ -192,14 +192,14 @@ def test_each_update_has_its_weight_and_its_share(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("weight", [0.0, float("nan")])
 def test_there_are_no_shares_of_nothing(weight: float, tmp_path: Path) -> None:
-    row = replace(round_of(1, 1, weight=weight), closed_s=1.5)
+    row = round_of(1, 1, weight=weight)._replace(closed_s=1.5)
     with recorded(tmp_path / "run", Batch(updates=[arrived(1, 1.5)], rounds=[row])) as run:
         assert explain(run).members[0].share is None
 
 
 def test_a_refusal_belongs_to_the_round_that_was_open(tmp_path: Path) -> None:
     refused = [
-        replace(rejected(seq, reason), at_s=at_s)
+        rejected(seq, reason)._replace(at_s=at_s)
         for seq, at_s, reason in (
             (2, 1.25, "non-finite"),
             (4, 2.0, "expired-task"),

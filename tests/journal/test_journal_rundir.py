@@ -15,7 +15,7 @@ from unstale.config.settings import Settings, TriggerSettings
 from unstale.errors import UserError
 from unstale.journal.database import Database
 from unstale.journal.disk import DamagedError
-from unstale.journal.rundir import _FREE_KEYS, _FREE_SECTIONS, RunDirectory, _values
+from unstale.journal.rundir import _FIXED_KEYS, _FREE_KEYS, _FREE_SECTIONS, RunDirectory, _values
 
 
 def begun(path: Path, settings: Settings | None = None) -> RunDirectory:
@@ -61,8 +61,9 @@ def test_every_key_that_is_free_exists() -> None:
     assert set(KEYS) >= _FREE_KEYS
 
 
-def test_nothing_of_a_free_section_is_compared() -> None:
-    assert not {KEYS[name].section for name in _values(Settings())} & _FREE_SECTIONS
+def test_of_a_free_section_only_what_decides_updates_is_compared() -> None:
+    compared = {name for name in _values(Settings()) if KEYS[name].section in _FREE_SECTIONS}
+    assert compared == _FIXED_KEYS == {"server.norm_max"}
 
 
 def test_where_data_lies_and_what_is_measured_may_differ(tmp_path: Path) -> None:
@@ -73,7 +74,7 @@ def test_where_data_lies_and_what_is_measured_may_differ(tmp_path: Path) -> None
         save_model="elsewhere",
         data={"path": "p", "cache": "c", "download": True},
         policy={"memory": "mapped", "memory_folder": "m"},
-        server={"address": "tcp://127.0.0.1:1", "lease_s": 99.0},
+        server={"address": "tcp://127.0.0.1:1", "lease_s": 99.0, "retry_s": 9.0, "quarantine_after": 3},
         client={"first": 3},
         run={"durability": "full"},
     )
@@ -110,6 +111,7 @@ def test_where_data_lies_and_what_is_measured_may_differ(tmp_path: Path) -> None
         ),
         ({}, {"trigger": {"name": "sync"}}, "trigger.name is 'sync', but .* began with 'k-async';"),
         ({}, {"selector": {"name": "random"}}, "selector.name is 'random', but .* began with 'all';"),
+        ({}, {"server": {"norm_max": 2.5}}, "server.norm_max is 2.5, but .* began with null;"),
         ({}, {"scenario": {"name": "lte"}}, "scenario.name is 'lte', but .* began with null;"),
     ],
 )  # fmt: skip
@@ -167,6 +169,20 @@ def test_who_only_reads_needs_no_lock(tmp_path: Path) -> None:
     assert looked.settings.seed == 3
     looked.close()
     directory.close()
+
+
+def test_all_that_lies_in_it_counts_to_its_size(tmp_path: Path) -> None:
+    directory = begun(tmp_path)
+    before = directory.size_bytes
+    assert before == sum(path.stat().st_size for path in tmp_path.rglob("*") if path.is_file())
+    (directory.segments / "00000001.rows").write_bytes(bytes(1000))
+    directory.transfers.mkdir()
+    (directory.transfers / "0-1.part").write_bytes(bytes(200))
+    assert directory.size_bytes == before + 1200
+    for path in sorted(tmp_path.rglob("*"), reverse=True):
+        path.rmdir() if path.is_dir() else path.unlink()
+    tmp_path.rmdir()
+    assert directory.size_bytes == 0
 
 
 # --- what is wrong with it ---

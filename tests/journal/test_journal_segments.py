@@ -143,7 +143,7 @@ def test_a_file_that_is_no_segment_is_not_appended_to(tmp_path: Path) -> None:
 def test_deleting_spares_the_segment_that_is_written(tmp_path: Path) -> None:
     segments = Segments(tmp_path, segment_bytes=1)
     places = [append(segments, bytes(10)) for _ in range(4)]
-    assert segments.keep_only({2}) == 2 * (START + 10)
+    assert segments.delete(segments.others({2})) == 2 * (START + 10)
     assert names(tmp_path) == ["00000002.rows", "00000004.rows"]
     assert segments.size_bytes == 2 * (START + 10)
     assert read(segments, places[3]) == bytes(10)

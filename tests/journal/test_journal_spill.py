@@ -1,5 +1,6 @@
 """Rows that wait on disk make the same rounds as rows in memory, and one row is in memory at a time."""
 
+import weakref
 from pathlib import Path
 
 import pytest
@@ -62,6 +63,17 @@ def test_a_row_that_is_discarded_is_written_again(tmp_path: Path) -> None:
     after, row_D = stored.spill.row()
     assert after > handle
     assert row_D.data_ptr() == first_D.data_ptr()
+
+
+def test_a_row_that_is_kept_takes_no_memory_any_more(tmp_path: Path) -> None:
+    stored = Stored(tmp_path)
+    handle, row_D = stored.spill.row()
+    gone = weakref.ref(row_D)
+    stored.places[handle] = stored.segments.append(memoryview(row_D.zero_().numpy()).cast("B"))
+    del row_D
+    assert gone() is not None
+    stored.spill.keep(handle, about(0))
+    assert gone() is None
 
 
 def test_restored_it_holds_what_the_other_one_held(tmp_path: Path) -> None:

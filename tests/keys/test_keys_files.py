@@ -105,6 +105,26 @@ def test_a_secret_file_that_is_none_is_told_apart(folder: Path, tmp_path: Path) 
         assert sentence in str(refused.value)
 
 
+def test_lines_that_say_nothing_of_a_key_are_passed_over_however_long_they_are(
+    folder: Path, tmp_path: Path
+) -> None:
+    text = (folder / "server.key").read_text()
+    odd = tmp_path / "server.key"
+    odd.write_text(
+        f"{text}note = a{' ' * 60_000}\"b\n=\nno equals\n'x' = 'y'\n"
+    )  # not a field: a quote within
+    assert keys.public_key(odd, "setting") == keys.public_key(folder / "server.key", "setting")
+
+
+@pytest.mark.parametrize(
+    "line", ["public-key = {}", "  public-key='{}'", 'public-key  =  "{}"  ', 'public-key=\t{}"']
+)
+def test_a_field_may_be_written_in_many_ways(folder: Path, tmp_path: Path, line: str) -> None:
+    key = keys.public_key(folder / "server.key", "setting")
+    (tmp_path / "x.key").write_text(line.format(key))
+    assert keys.public_key(tmp_path / "x.key", "setting") == key
+
+
 def test_a_secret_key_in_place_of_a_public_one_is_refused(folder: Path) -> None:
     with pytest.raises(
         UserError, match=r"^client.server_key '.*' holds a secret key, which belongs to its owner"

@@ -10,6 +10,7 @@ import torch
 from unstale.learner.learner import Learner
 from unstale.learner.updates import RoundUpdate
 from unstale.policies import Policy, PolicyContext, Step, UpdateBatch, create, names
+from unstale.policies.stages import OptimiserSettings, wrapped
 
 NEEDED = {"fedavg-is": {"probabilities": 0.5}}
 """Settings without a default, by policy."""
@@ -199,12 +200,33 @@ def test_a_learner_continues_from_its_state_to_the_bit(name: str) -> None:
     assert second_part.apply_round(*rounds[2]).sent.digest == whole_digests[2]
 
 
-def test_a_state_is_a_copy() -> None:
+def test_a_state_holds_the_versions_themselves_which_nobody_writes_to() -> None:
     subject = learner("fedasync")
     state = subject.state_dict()
-    state["sent"]["model_d"].fill_(9.0)
-    state["versions"][0]["model_d"].fill_(9.0)
-    assert subject.model_d.tolist() == subject.base(0).model_d.tolist() == [1.0, 2.0]
+    assert state["sent"]["model_d"] is subject.model_d
+    subject.apply_round(torch.tensor([[0.3, 0.7]]), [update(0)])
+    assert state["sent"]["model_d"].tolist() == state["versions"][0]["model_d"].tolist() == [1.0, 2.0]
+
+
+def test_the_memory_of_a_direction_becomes_the_version_and_no_later_step_writes_to_it() -> None:
+    subject = learner("fedavg")
+    first_d = subject.policy.result_d
+    subject.apply_round(torch.tensor([[1.0, 2.0]]), [update(0)])
+    version = subject.sent
+    assert version.model_d.data_ptr() == first_d.data_ptr()
+    before = version.model_d.tolist()
+    subject.apply_round(torch.tensor([[3.0, 4.0]]), [update(0, base_version=1)])
+    assert version.model_d.tolist() == before
+    assert subject.model_d.tolist() != before
+
+
+def test_a_direction_that_is_the_policys_state_stays_its_own() -> None:
+    made = wrapped(create("fedavg", dimension=2, clients=4), optimiser=OptimiserSettings(name="momentum"))
+    subject = Learner(torch.tensor([1.0, 2.0]), made, learning_rate=half)
+    subject.apply_round(torch.tensor([[1.0, 2.0]]), [update(0)])
+    # m = D = 0.5 g, and the model becomes w - m.
+    assert made.state_dict()["momentum_d"].tolist() == [0.5, 1.0]
+    assert subject.model_d.tolist() == [0.5, 1.0]
 
 
 @pytest.mark.gpu

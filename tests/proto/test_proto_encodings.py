@@ -1,6 +1,7 @@
 """Encodings of payloads: each keeps its bound, and none of them loses what is not finite. Source: PROTOCOL.md 9.1."""
 
-from collections.abc import Callable
+import weakref
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
+from typing_extensions import override
 
 from support.wire import welcome
 from unstale_proto import encodings, payload
@@ -196,6 +198,46 @@ def test_many_numbers_are_as_few(name: str) -> None:
     whole = decoded(encoding, *frames)
     kept = whole != 0 if name == "top-k" else np.ones(dimension, dtype=bool)
     assert np.abs(whole - vector_d)[kept].max() <= np.abs(vector_d).max() / 253
+
+
+@ALL
+def test_few_frames_of_a_payload_are_looked_at_at_once(name: str) -> None:
+    encoding = MAKE[name](2**20 + 17, 0)
+    vector_d = (np.arange(encoding.dimension, dtype=np.float32) % 1009 - 500) / 7
+    content = b"".join(encoding.frames([memoryview(vector_d).cast("B")]))
+    frames = Mapped(content, 128 * 1024 + 4)
+    assert np.array_equal(decoded(encoding, *frames), decoded(encoding, content))
+    frames.at_once = 0
+    for _ in encoding.decode(frames):
+        pass
+    assert len(frames) > 8
+    assert frames.at_once <= 6  # two pieces, each of which may lie in three of them
+
+
+class Mapped(Sequence[memoryview]):
+    """Frames that take memory from when one is asked for until nobody looks at it any more. at_once: at most so many
+    did."""
+
+    def __init__(self, content: bytes, frame_bytes: int) -> None:
+        self._content = np.frombuffer(content, np.uint8)
+        self._starts = range(0, len(content), frame_bytes)
+        self._there = self.at_once = 0
+
+    @override
+    def __len__(self) -> int:
+        return len(self._starts)
+
+    @override
+    def __getitem__(self, index: Any) -> Any:
+        start = self._starts[index]
+        frame = self._content[start : start + self._starts.step].copy()
+        weakref.finalize(frame, self._forget)
+        self._there += 1
+        self.at_once = max(self.at_once, self._there)
+        return memoryview(frame)
+
+    def _forget(self) -> None:
+        self._there -= 1
 
 
 @ALL

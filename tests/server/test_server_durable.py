@@ -21,6 +21,7 @@ from unstale.errors import UserError
 from unstale.journal import database
 from unstale.journal.database import Database
 from unstale.journal.journal import Journal
+from unstale.journal.rounds import RecordedRounds
 from unstale_proto.errors import Reason
 from unstale_proto.messages import Ack, Error, Stop
 
@@ -191,6 +192,22 @@ def as_it_is(folder: Path, copy: Path) -> None:
     shutil.copytree(folder / "run", copy / "run", ignore=shutil.ignore_patterns("lock", "*.part"))
 
 
+def test_a_round_is_computed_again_from_rows_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = kept_in(tmp_path, run={"rows_memory_bytes_max": 0})
+    with RunningServer(settings) as first, client(first, 0) as a, client(first, 1) as b:
+        for one in (a, b):
+            task, _ = one.task()
+            assert one.answer(task, ONES).outcome == "accepted"
+        _, model_d = a.task()
+        as_it_is(tmp_path, tmp_path / "copy")
+    monkeypatch.delattr(RecordedRounds, "matrix")  # all rows in memory
+    again = kept_in(tmp_path / "copy", run={"rows_memory_bytes_max": 0})
+    with RunningServer(again) as second, client(second, 0) as a:
+        task, again_d = a.task()
+    assert task.version == 1
+    assert np.array_equal(model_d, again_d)
+
+
 def cut_last_row(copy: Path) -> None:
     """What the disk did not have yet."""
     (path,) = (copy / "run" / "segments").iterdir()
@@ -198,9 +215,9 @@ def cut_last_row(copy: Path) -> None:
         opened.truncate(path.stat().st_size - 10)
 
 
-def after_three_versions(folder: Path, copy: Path, *, checkpoint_every: int) -> tuple[Settings, str]:
-    """Settings of a run that stopped behind its third version, and its id. Checkpoints: all that are due are there."""
-    run = {"checkpoint_every": checkpoint_every}
+def after_three_versions(folder: Path, copy: Path, *, durability: str = "normal") -> tuple[Settings, str]:
+    """Settings of a run without a checkpoint that stopped behind its third version, and its id."""
+    run = {"checkpoint_every": 1000, "durability": durability}
     told = {"rounds": 100, "trigger": {"name": "async"}}
     with (
         RunningServer(kept_in(folder, run=run, **told)) as server,
@@ -212,8 +229,6 @@ def after_three_versions(folder: Path, copy: Path, *, checkpoint_every: int) -> 
             task, _ = a.task()
             assert a.answer(task, ONES).outcome == "accepted"
         a.task()
-        while checkpoint_every == 3 and checkpoints_of(folder) != [3]:
-            pass
         as_it_is(folder, copy)
     return kept_in(copy, run=run, **told), run_id
 
@@ -221,7 +236,7 @@ def after_three_versions(folder: Path, copy: Path, *, checkpoint_every: int) -> 
 def test_what_the_machine_took_with_it_is_forgotten_and_the_run_goes_on(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    settings, run_id = after_three_versions(tmp_path / "life", tmp_path / "after", checkpoint_every=1000)
+    settings, run_id = after_three_versions(tmp_path / "life", tmp_path / "after")
     cut_last_row(tmp_path / "after")
     monkeypatch.setattr(database, "boot", lambda: "the next start of the machine")
     with RunningServer(settings) as server, RawClient(server.address, 0) as a:
@@ -236,7 +251,7 @@ def test_what_the_machine_took_with_it_is_forgotten_and_the_run_goes_on(
 def test_what_had_reached_the_disk_is_damaged_when_it_is_gone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    settings, _ = after_three_versions(tmp_path / "life", tmp_path / "after", checkpoint_every=3)
+    settings, _ = after_three_versions(tmp_path / "life", tmp_path / "after", durability="full")
     cut_last_row(tmp_path / "after")
     monkeypatch.setattr(database, "boot", lambda: "the next start of the machine")
     with pytest.raises(UserError, match=r"00000001\.rows ends at byte .*, expected at least"):
@@ -244,7 +259,7 @@ def test_what_had_reached_the_disk_is_damaged_when_it_is_gone(
 
 
 def test_on_a_machine_that_did_not_stop_a_row_that_is_gone_is_damage(tmp_path: Path) -> None:
-    settings, _ = after_three_versions(tmp_path / "life", tmp_path / "after", checkpoint_every=1000)
+    settings, _ = after_three_versions(tmp_path / "life", tmp_path / "after")
     cut_last_row(tmp_path / "after")
     with pytest.raises(UserError, match=r"00000001\.rows ends at byte"):
         RunningServer(settings)

@@ -1,5 +1,6 @@
 """/metrics of a run under way, every number of it counted by hand. Source: design.md 9."""
 
+from pathlib import Path
 from urllib.error import URLError
 
 import numpy as np
@@ -22,7 +23,7 @@ ONES = np.ones(650, dtype="<f4")
 MODEL_BYTES = 4 * 650
 
 LABELS: dict[str, set[str]] = {
-    "phase": {"wait", "aggregate", "evaluate"},
+    "phase": {"wait", "aggregate", "evaluate", "checkpoint"},
     "outcome": {"accepted", "duplicate", "rejected"},
     "reason": {"", *(reason.value for reason in Reason), *REASONS},
     "direction": {"received", "sent"},
@@ -123,11 +124,29 @@ def test_every_number_of_a_run_under_way() -> None:
         assert {one.labels["class"] for one in by_class} == LABELS["class"]
         assert all(0 <= one.value <= 1 for one in by_class)
         assert total(by_name["unstale_device_memory_bytes"], "unstale_device_memory_bytes") == 0
+        assert total(by_name["unstale_run_disk_bytes"], "unstale_run_disk_bytes") == 0
 
         clients = {one.labels["state"]: one.value for one in by_name["unstale_clients"].samples}
         assert clients == {
             "absent": 0, "waiting": 1, "working": 1, "contributed": 1, "unavailable": 0, "lost": 0, "left": 0,
         }  # fmt: skip
+
+
+def test_what_a_run_takes_on_disk_is_shown_with_what_has_come_of_transfers(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    settings = small(clients=1, rounds=100, run={"directory": str(run), "checkpoint_every": 1})
+    with RunningServer(settings) as server, RawClient(server.address) as client:
+        client.join()
+        task, _ = client.task()
+        client.answer(task, ONES)
+        before = sample(server.http, "unstale_run_disk_bytes")
+        assert before >= MODEL_BYTES + (run / "config.yaml").stat().st_size
+        client.task()  # a round was made
+        assert sample(server.http, "unstale_run_disk_bytes") > before
+        before = sample(server.http, "unstale_run_disk_bytes")
+        (run / "transfers" / "0-9.part").write_bytes(bytes(10**7))
+        assert 10**7 <= sample(server.http, "unstale_run_disk_bytes") - before < 2 * 10**7
+        (run / "transfers" / "0-9.part").unlink()
 
 
 def test_health_and_readiness_from_before_the_run_to_after_its_end() -> None:

@@ -25,6 +25,9 @@ class PlayedPart:
         assert not self.deleted
         return memoryview(self.bytes)
 
+    def frames(self) -> list[memoryview]:
+        return [self.mapped()] if self.bytes else []
+
     def clear(self) -> None:
         assert not self.deleted
         self.bytes = b""

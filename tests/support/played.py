@@ -6,19 +6,23 @@ from typing import Any, TypeVar
 
 import numpy as np
 import torch
+from torch import Tensor
+from typing_extensions import override
 
 from support.wire import update_of, welcome
 from unstale.coordinator.machine import Coordinator
 from unstale.coordinator.settings import CoordinatorSettings, SelectorSettings, TriggerSettings
+from unstale.journal.journal import Journal
 from unstale.journal.parts import Parts
 from unstale.learner.learner import RoundResult
-from unstale.learner.updates import Staging
+from unstale.learner.updates import Round, StagedUpdate, Staging
 from unstale.learner.versions import Version
 from unstale.metrics.observe import Observation
 from unstale.server.account import Account
 from unstale.server.commands import Applied, ApplyCommand, Command, EvaluateCommand, Evaluated, Result
 from unstale.server.compute import frames_of
 from unstale.server.exchange import Exchange
+from unstale.server.guard import Guard, MaySpeak, anyone
 from unstale.server.transfers import EVERY_DAY, TransferBounds
 from unstale.server.wire import Delivery
 from unstale.training.evaluate import Evaluation
@@ -56,9 +60,37 @@ class PlayedWire:
         return Delivery.SENT
 
 
+class WatchedStaging(Staging):
+    """row_written: given last. kept: rows by handle that no round has taken."""
+
+    def __init__(self, *told: Any, **named: Any) -> None:
+        super().__init__(*told, **named)
+        self.row_written: Tensor
+        self.kept: dict[int, Tensor] = {}
+
+    @override
+    def row(self) -> tuple[int, Tensor]:
+        handle, self.row_written = super().row()
+        return handle, self.row_written
+
+    @override
+    def keep(self, handle: int, update: StagedUpdate) -> None:
+        super().keep(handle, update)
+        self.kept[handle] = self.row_written
+
+    @override
+    def take(self, handles: Sequence[int]) -> Round:
+        for handle in handles:
+            del self.kept[handle]
+        return super().take(handles)
+
+
 class PlayedServer:
-    """An exchange whose clients all train a model of two parameters, which is [v, v] in version v. encoding: that it
-    would like; models are sent as float32 only."""
+    """An exchange whose clients all train a model of two parameters, which is [v, v] in version v.
+
+    guard, may_speak, norm_max, journal, transfers, parts: as for `Exchange`. encoding: that it would like; models are
+    sent as float32 only. told: to the coordinator.
+    """
 
     def __init__(
         self,
@@ -70,6 +102,10 @@ class PlayedServer:
         transfers: TransferBounds | None = None,
         parts: Parts | None = None,
         encoding: EncodingPlan | None = None,
+        guard: Guard | None = None,
+        may_speak: MaySpeak = anyone,
+        norm_max: float | None = None,
+        journal: Journal | None = None,
         **told: Any,
     ) -> None:
         self.now_s = 0.0
@@ -89,11 +125,14 @@ class PlayedServer:
         )
         self.coordinator = Coordinator(settings)
         rows = settings.unaggregated_max + 1
+        # As `config.parts.staging` does it for every server.
+        rows_per_block = 1 if settings.once_a_cycle else settings.round_size_max
+        self.staging = WatchedStaging(2, rows_per_block, blocks_max=rows // rows_per_block + 2)
         self.exchange = Exchange(
             self.wire,
             lambda: self.now_s,
             coordinator=self.coordinator,
-            staging=Staging(2, settings.round_size_max, blocks_max=rows // settings.round_size_max + 2),
+            staging=self.staging,
             compute=self.commands.append,
             account=Account(
                 rounds=rounds,
@@ -107,6 +146,10 @@ class PlayedServer:
             sent=version_of(0),
             dimension=2,
             linger_s=3.0,
+            norm_max=norm_max,
+            guard=guard,
+            journal=journal,
+            may_speak=may_speak,
             transfers=transfers or EVERY_DAY,
             parts=parts,
         )
@@ -114,7 +157,7 @@ class PlayedServer:
     def compute(self) -> None:
         """Carry out every command; eta_l of version v is 1 / (v + 1)."""
         while self.commands:
-            result = self._result(self.commands.pop(0))
+            result = self.carry_out(self.commands.pop(0))
             if result is not None:
                 self.exchange.open(result)
                 self.exchange.settle()
@@ -127,7 +170,8 @@ class PlayedServer:
         """A client that says what it is told to, over a connection of its own."""
         return PlayedClient(self, client_id, route or b"%d" % client_id)
 
-    def _result(self, command: Command) -> Result | None:
+    def carry_out(self, command: Command) -> Result | None:
+        """What the computing thread would answer; None where it answers nothing."""
         if isinstance(command, EvaluateCommand):
             evaluation = Evaluation(accuracy=0.5, loss=1.0, class_accuracy=(), examples=1)
             return Evaluated(version=command.version, evaluation=evaluation, evaluate_s=0.0)

@@ -16,6 +16,7 @@ from unstale.learner.learner import Learner
 from unstale.learner.updates import Staging
 from unstale.metrics.progress import Progress
 from unstale.policies import create
+from unstale.server.guard import Guard
 from unstale.simulator.backends.backend import Backend, Computed, Job
 from unstale.simulator.simulation import Parts, Simulation
 from unstale.toxics.delay import Distribution, Exponential
@@ -149,6 +150,8 @@ def one_number(
     observe: Any = None,
     on_progress: Callable[[Progress], None] = lambda _: None,
     evaluate_clients_every: int | None = None,
+    norm_max: float | None = None,
+    guard: Guard | None = None,
     encoding: EncodingPlan | None = None,
     **others: Any,
 ) -> Simulation:
@@ -184,6 +187,8 @@ def one_number(
             evaluate_clients_every=evaluate_clients_every,
             heartbeat_s=heartbeat_s,
             lease_s=min(lease_s, 1e6),
+            norm_max=norm_max,
+            guard=guard or Guard(),
             encoding=encoding,
         ),
         on_progress=on_progress,

@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import nn
 
+from unstale.errors import UserError
 from unstale.flat import FlatModel
 from unstale.training.evaluate import Evaluation, evaluate
 
@@ -48,3 +49,37 @@ def test_a_models_buffers_are_those_of_the_version():
     assert evaluate(model, model_d, inputs, labels, 2).accuracy == 1
     assert evaluate(model, model_d, inputs, labels, 2, buffers_b=buffers_b).accuracy == 1 / 2
     assert torch.equal(model.buffers_b, buffers_b)
+
+
+class Witness(nn.Module):
+    """Remembers where its parameters lie when it is called. shift: added to them each time."""
+
+    def __init__(self, shift: float = 0.0) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(3))
+        self.shift = shift
+        self.seen_at = 0
+
+    def forward(self, inputs_BX: torch.Tensor) -> torch.Tensor:
+        self.seen_at = self.weight.data_ptr()
+        self.weight.data += self.shift
+        return inputs_BX * self.weight
+
+
+def test_the_version_is_not_copied_and_the_workspace_needs_no_memory_of_its_own():
+    module = Witness()
+    model = FlatModel(module)
+    own_d = model.parameters_d
+    model.load(torch.tensor([5.0, 6.0, 7.0]))
+    model_d, inputs, labels = torch.tensor([1.0, 2.0, 3.0]), torch.ones(1, 1), torch.tensor([2])
+    assert evaluate(model, model_d, inputs, labels, 3).accuracy == 1
+    assert module.seen_at == model_d.data_ptr()
+    assert module.weight.tolist() == own_d.tolist() == [5, 6, 7]
+    model.let_go()
+    assert evaluate(model, model_d, inputs, labels, 3).accuracy == 1
+
+
+def test_a_model_that_writes_to_its_parameters_is_refused():
+    inputs, labels = torch.ones(1, 1), torch.tensor([0])
+    with pytest.raises(UserError, match="the model writes to its parameters when it is evaluated, expected"):
+        evaluate(FlatModel(Witness(shift=1.0)), torch.ones(3), inputs, labels, 3)

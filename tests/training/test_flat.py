@@ -87,6 +87,29 @@ def test_the_count_of_batches_changes_no_result():
     assert torch.equal(results[0][1], results[1][1])
 
 
+def test_a_version_is_used_without_a_copy_and_buffers_with_one():
+    model = FlatModel(nn.BatchNorm1d(1))
+    model_d, buffers_b = torch.tensor([3.0, 4.0]), torch.tensor([5.0, 6.0])
+    with model.using(model_d, buffers_b):
+        assert model.module.weight.data_ptr() == model_d.data_ptr()
+        model.module.train()
+        model.module(torch.tensor([[1.0], [3.0]]))
+    assert buffers_b.tolist() == [5, 6]
+    assert (model.module.weight.item(), model.module.bias.item()) == (1, 0)
+
+
+def test_what_lets_go_holds_nothing_and_still_says_what_it_is():
+    model = FlatModel(nn.Linear(2, 1))
+    before = describe(model.module)
+    model.gradient_d.fill_(1.0)
+    model.let_go()
+    assert (model.parameters_d.numel(), model.gradient_d.numel(), model.dimension) == (0, 0, 3)
+    assert describe(model.module) == before
+    with model.using(torch.tensor([3.0, 4.0, 7.0])):
+        assert model.module(torch.tensor([5.0, 6.0])).item() == 46
+    assert all(parameter.grad is None for parameter in model.module.parameters())
+
+
 def test_float_buffers_alone_are_described():
     assert describe_buffers(nn.BatchNorm1d(2)) == (
         ("running_mean", (2,), "float32"),

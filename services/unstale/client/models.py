@@ -139,6 +139,7 @@ class Models:
                 model.receiving.part.delete()
         self._models.clear()
         self._key_of.clear()
+        self._forget_found()
 
     def _finished(self, key: ModelKey, model: _Model) -> Credit | None:
         assert model.receiving is not None
@@ -176,11 +177,15 @@ class Models:
             if model.receiving is not None:
                 model.receiving.part.delete()
 
-    def _begin(self, key: ModelKey, model: _Model) -> None:
+    def _forget_found(self, but: str | None = None) -> None:
+        """Delete the parts from before this process. but: name of one that is not."""
         for name in self._found:
-            if name != key.name:
+            if name != but:
                 self._delete(name)
         self._found.clear()
+
+    def _begin(self, key: ModelKey, model: _Model) -> None:
+        self._forget_found(but=key.name)
         try:
             part = self._open_part(key.name)
         except OSError as error:

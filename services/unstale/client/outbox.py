@@ -2,7 +2,8 @@
 those that are. Nothing here is sent, trained or decided.
 
     CLIENT-NUMBER.update    an update, from before it is first sent until its ack. NUMBER: of its task, as in `task`
-    CLIENT.state            what the client keeps from accepted updates, for trainings that keep something
+    CLIENT.state            what the client keeps from accepted updates, for trainings that keep something, and for
+                            encodings that leave something out
     lock                    which clients have a process here
 
 An accepted update may change what its client keeps (SCAFFOLD's c_i, MOON's last model), and that must happen exactly
@@ -38,6 +39,7 @@ from torch import Tensor
 from unstale import flat
 from unstale.client import record
 from unstale.client.instructions import Made
+from unstale.client.record import Facts, Record
 from unstale.errors import UserError
 from unstale.journal.disk import DamagedError, trouble
 from unstale_proto import codec, limits, payload
@@ -51,6 +53,22 @@ State = Mapping[str, Tensor]
 
 _NAME = re.compile(r"(\d+)(?:-(\d+)\.update|\.state)(\.tmp)?", re.ASCII)
 _SETTLED_MAX = limits.HOLDING_MAX  # more than a client can have waiting
+
+
+class _OfState(Facts):
+    """settled: numbers of the updates that went into it last. keeps: names of what is kept, each a part."""
+
+    run_id: str
+    settled: tuple[int, ...]
+    keeps: tuple[str, ...]
+
+
+class _OfUpdate(Facts):
+    """Parts: header, payload, and what would be kept, by these names."""
+
+    run_id: str
+    number: int
+    keeps: tuple[str, ...]
 
 
 class _Held(NamedTuple):
@@ -140,12 +158,11 @@ class Outbox:
         for number in numbers:
             path = self._update_path(client_id, number)
             try:
-                found = record.read(path)
-                made = _made(found)
+                made, kept = _read_update(path, number)
             except DamagedError as error:
                 self._delete_damaged(path, error)
                 continue
-            self._held[client_id, number] = _Held(made.run_id, bool(found.facts["keeps"]))
+            self._held[client_id, number] = _Held(made.run_id, bool(kept))
             if state is not None and _is_settled(state, made):
                 self.let_go(client_id, made.run_id, number)
             else:
@@ -160,8 +177,8 @@ class Outbox:
         pending: dict[int, dict[int, State]] = {}
         for (client_id, number), held in sorted(self._held.items()):
             if held.keeps and held.run_id == run_id:
-                found = record.read(self._update_path(client_id, number))
-                pending.setdefault(client_id, {})[number] = _tensors(found, behind=2)
+                _, kept = _read_update(self._update_path(client_id, number), number)
+                pending.setdefault(client_id, {})[number] = _tensors(kept)
         self._settled.clear()
         for client_id in sorted({*self._states, *pending}):
             yield client_id, self._state_of(client_id, run_id), pending.get(client_id, {})
@@ -170,11 +187,11 @@ class Outbox:
         found = self._read_state(client_id)
         if found is None:
             return {}
-        if found.facts["run_id"] != run_id:
+        if found.facts.run_id != run_id:
             self._delete_state(client_id)
             return {}
-        self._settled[client_id] = list(found.facts["settled"])
-        return _tensors(found, behind=0)
+        self._settled[client_id] = list(found.facts.settled)
+        return _tensors(dict(zip(found.facts.keeps, found.parts, strict=True)))
 
     # --- while it runs ---
 
@@ -192,7 +209,7 @@ class Outbox:
         if made.update.payload_bytes < record.MAPPED_BYTES:
             return made
         try:
-            return replace(made, parcel=_made(record.read(path)).parcel)
+            return replace(made, parcel=_read_update(path, made.number)[0].parcel)
         except UserError as error:
             log.warning("%s, though it was just written", error)
             return made
@@ -224,7 +241,7 @@ class Outbox:
             if one == client_id:
                 self.let_go(client_id, run_id, number)
         state = self._read_state(client_id)
-        if state is not None and state.facts["run_id"] == run_id:
+        if state is not None and state.facts.run_id == run_id:
             self._delete_state(client_id)
 
     # --- files ---
@@ -235,13 +252,16 @@ class Outbox:
     def _state_path(self, client_id: int) -> Path:
         return self.folder / f"{client_id}.state"
 
-    def _read_state(self, client_id: int) -> record.Record | None:
+    def _read_state(self, client_id: int) -> Record[_OfState] | None:
         """None where there is none, or where it was damaged."""
         if client_id not in self._states:
             return None
         path = self._state_path(client_id)
         try:
-            return record.read(path)
+            found = record.read(path, _OfState)
+            if not _are_vectors(found.facts.keeps, found.parts):
+                raise record.damaged(path)
+            return found
         except DamagedError as error:
             self._states.discard(client_id)
             self._delete_damaged(path, error)
@@ -278,34 +298,40 @@ class Outbox:
             path.unlink()
 
 
-def _made(found: record.Record) -> Made:
-    """The update in a file. Raises DamagedError for one that this version cannot read."""
+def _read_update(path: Path, number: int) -> tuple[Made, Mapping[str, memoryview]]:
+    """The update in a file, and by name what its client would keep. Raises DamagedError, also for one that this version
+    cannot read; UserError when the file cannot be read."""
+    found = record.read(path, _OfUpdate)
+    facts, kept = found.facts, found.parts[2:]
+    if facts.number != number or len(found.parts) < 2 or not _are_vectors(facts.keeps, kept):
+        raise record.damaged(path)
     header, body = found.parts[:2]
     try:
         update = codec.decode(header)
     except RemoteContractError as error:
         raise DamagedError(
-            f"a stored update of run {found.facts['run_id']} cannot be read by this version ({error})"
+            f"a stored update of run {facts.run_id} cannot be read by this version ({error})"
         ) from None
-    assert isinstance(update, Update)
-    return Made(
-        run_id=found.facts["run_id"], number=found.facts["number"], update=update, parcel=payload.split(body)
+    if not isinstance(update, Update) or len(body) != update.payload_bytes:
+        raise record.damaged(path)
+    made = Made(run_id=facts.run_id, number=number, update=update, parcel=payload.split(body))
+    return made, dict(zip(facts.keeps, kept, strict=True))
+
+
+def _are_vectors(names: Sequence[str], parts: Sequence[memoryview]) -> bool:
+    return len(set(names)) == len(names) == len(parts) and all(
+        len(part) % limits.FLOAT_BYTES == 0 for part in parts
     )
 
 
-def _is_settled(state: record.Record, made: Made) -> bool:
-    return state.facts["run_id"] == made.run_id and made.number in state.facts["settled"]
+def _is_settled(state: Record[_OfState], made: Made) -> bool:
+    return state.facts.run_id == made.run_id and made.number in state.facts.settled
 
 
 def _frames(state: State) -> list[list[memoryview]]:
     return [[flat.to_bytes(tensor)] for tensor in state.values()]
 
 
-def _tensors(found: record.Record, *, behind: int) -> dict[str, Tensor]:
-    """The state in a file. behind: how many parts come first."""
-    parts = found.parts[behind:]
-    names = found.facts["keeps"]
-    return {
-        name: flat.from_bytes([part], len(part) // limits.FLOAT_BYTES)
-        for name, part in zip(names, parts, strict=True)
-    }
+def _tensors(kept: Mapping[str, memoryview]) -> dict[str, Tensor]:
+    """The vectors of a file."""
+    return {name: flat.from_bytes([part], len(part) // limits.FLOAT_BYTES) for name, part in kept.items()}

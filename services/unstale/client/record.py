@@ -13,10 +13,11 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import torch
 import xxhash
+from pydantic import BaseModel, ConfigDict, NonNegativeInt, ValidationError
 
 from unstale.journal.disk import DamagedError, sync_folder, trouble
 
@@ -34,11 +35,22 @@ _CHECKSUM_BYTES = 8
 _SIZE_BYTES = 4
 
 
+class Facts(BaseModel):
+    """What every file says of itself; subclasses say more. parts: their sizes, in bytes."""
+
+    model_config = ConfigDict(strict=True, frozen=True)
+
+    parts: tuple[NonNegativeInt, ...]
+
+
+F = TypeVar("F", bound=Facts)
+
+
 @dataclass(frozen=True, slots=True)
-class Record:
+class Record(Generic[F]):
     """What a file holds. parts: views of the file; not to be written to."""
 
-    facts: Mapping[str, Any]
+    facts: F
     parts: Sequence[memoryview]
 
 
@@ -78,8 +90,9 @@ def write(
         raise
 
 
-def read(path: Path) -> Record:
-    """What was written there. Raises DamagedError when it is something else now, UserError when it cannot be read."""
+def read(path: Path, kind: type[F]) -> Record[F]:
+    """What was written there. kind: of facts. Raises DamagedError when it is something else now, UserError when it
+    cannot be read."""
     try:
         contents = _contents(path)
     except OSError as error:
@@ -88,15 +101,25 @@ def read(path: Path) -> Record:
     if contents[: len(MAGIC)] != MAGIC or xxhash.xxh3_64_intdigest(body) != int.from_bytes(
         checksum, "little"
     ):
-        raise DamagedError(f"{path} is damaged")
+        raise damaged(path)
     start = len(MAGIC) + _SIZE_BYTES
     end = start + int.from_bytes(contents[len(MAGIC) : start], "little")
-    facts = json.loads(bytes(contents[start:end]))
+    try:
+        facts = kind.model_validate_json(bytes(body[start:end]))
+    except ValidationError:
+        raise damaged(path) from None  # whole, and of no version that we know
+    if end + sum(facts.parts) != len(body):
+        raise damaged(path)
     parts = []
-    for size in facts["parts"]:
-        parts.append(contents[end : end + size])
+    for size in facts.parts:
+        parts.append(body[end : end + size])
         end += size
     return Record(facts, parts)
+
+
+def damaged(path: Path) -> DamagedError:
+    """The sentence for a file that is not what was written there."""
+    return DamagedError(f"{path} is damaged")
 
 
 def _for_the_owner(path: str, flags: int) -> int:

@@ -77,6 +77,11 @@ def write(folder: Path, version: int, state: Mapping[str, Any], about: Mapping[s
     return CheckpointFile(path=path, size_bytes=size_bytes)
 
 
+def version_of(path: Path) -> int:
+    """The version whose state a checkpoint holds, going by its name."""
+    return int(path.stem)
+
+
 def read(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     """The state and what is said about it, as they were, tensors on the CPU. Raises DamagedError if they are not."""
     try:

@@ -1,7 +1,9 @@
 """The journal of one run while a server writes it: what happens in a turn is gathered, and stored together."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack
+from functools import partial
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -47,6 +49,10 @@ class Journal:
         self._synced_next = self.seq  # seq that the sync that is under way covers
         self._clock = clock
         self._sync_s = -inf
+        self._syncs = 0  # begun in the background; all but the last have ended
+        self._later: deque[tuple[int, Callable[[], None]]] = (
+            deque()
+        )  # what is to be done, and behind which of them
         self._stored_bytes = 0  # of updates, since the last checkpoint began
         self._places: dict[int, Place] | None = None
 
@@ -92,19 +98,23 @@ class Journal:
         if not batch:
             return
         full = self.settings.durability == "full"
-        at_once = full or bool(batch.checkpoints)
-        if at_once:
+        if full:
             self.segments.sync()
             batch.synced = self.seq
-        self.database.store(batch, sync=at_once)
-        if batch.rounds and not at_once and self._may_sync() and self.segments.sync_soon(self.database.log):
-            # The one before has ended, so what it covers is on the disk; the next commit says so.
-            self.batch = Batch(synced=self._synced_next)
-            self._synced_next = self.seq
-        else:
-            self.batch = Batch()
+        self.database.store(batch, sync=full)
+        self.batch = Batch()
         if batch.checkpoints:
-            self._let_go()
+            self._when_synced(self._forget)
+        if full:
+            self._do_all()
+        elif (
+            (batch.rounds or self._later) and self._may_sync() and self.segments.sync_soon(self.database.log)
+        ):
+            self._syncs += 1
+            # The one before has ended, so what it covers is on the disk; the next commit says so.
+            self.batch.synced, self._synced_next = self._synced_next, self.seq
+            while self._later and self._later[0][0] < self._syncs:
+                self._later.popleft()[1]()
 
     def _may_sync(self) -> bool:
         at_s = self._clock()
@@ -112,6 +122,16 @@ class Journal:
             return False
         self._sync_s = at_s
         return True
+
+    def _when_synced(self, do: Callable[[], None]) -> None:
+        """Have it done when all that was stored until now is on the disk, without waiting for that."""
+        self._later.append((self._syncs + 1, do))
+
+    def _do_all(self) -> None:
+        """Do what waits. All that was stored is on the disk, and so is what this stores."""
+        while self._later:
+            self._later.popleft()[1]()
+            self.database.set_meta({ENDED: ""})
 
     # --- checkpoints ---
 
@@ -143,36 +163,35 @@ class Journal:
             CheckpointRow(version=version, seq=seq, file=file, size_bytes=size_bytes, at_s=at_s)
         )
 
-    def _let_go(self) -> None:
+    def _forget(self) -> None:
+        """Name no more what only older checkpoints need. The newest is on the disk."""
         kept = self.database.checkpoints()[:CHECKPOINTS_KEPT]
         oldest = kept[-1]
         self.database.forget_checkpoints(oldest.version)
-        names = {row.file for row in kept}
-        for path in self._checkpoint_files():
-            if path.name not in names:
-                path.unlink()
+        unneeded: Collection[int] = ()
         if len(kept) == CHECKPOINTS_KEPT and not self.settings.keep_updates:
             needed = self.database.segments_behind(oldest.version)
             self.database.forget_events(oldest.seq)
             self.database.forget_segments(needed)
-            self.segments.keep_only(needed)
+            unneeded = self.segments.others(needed)
+        self._when_synced(partial(self._delete, oldest.version, unneeded))
+
+    def _delete(self, before_version: int, segments: Collection[int]) -> None:
+        """Delete older checkpoints, and segments. The database names them no more, on the disk."""
+        for path in self._checkpoint_files():
+            if checkpoints.version_of(path) < before_version:
+                path.unlink()
+        self.segments.delete(segments)
 
     def _checkpoint_files(self) -> list[Path]:
         return list(self.directory.checkpoints.glob(f"*{checkpoints.SUFFIX}"))
-
-    @property
-    def size_bytes(self) -> int:
-        """What the run takes on disk."""
-        return (
-            self.segments.size_bytes
-            + self.database.size_bytes
-            + sum(path.stat().st_size for path in self._checkpoint_files())
-        )
 
     def close(self) -> None:
         """Nothing more will happen."""
         with ExitStack() as stack:
             stack.callback(self.directory.close)
             stack.callback(self.database.close)
-            self.segments.close()
+            stack.callback(self.segments.close)
+            self.segments.sync()
+            self._do_all()
             self.database.set_meta({ENDED: str(self.database.last_seq())})

@@ -6,9 +6,15 @@ A part is not made durable: what a power failure leaves of it is found by the pa
 import mmap
 import os
 import tempfile
+from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
+from typing import overload
+
+from typing_extensions import override
 
 from unstale.journal.disk import trouble, write_all
+from unstale_proto import limits
 
 
 class Part:
@@ -38,6 +44,9 @@ class Part:
             return memoryview(b"")
         return memoryview(mmap.mmap(self._file, self._have, access=mmap.ACCESS_READ))
 
+    def frames(self) -> Sequence[memoryview]:
+        return _Frames(os.dup(self._file), self._have)
+
     def clear(self) -> None:
         os.ftruncate(self._file, 0)
         self._have = 0
@@ -51,10 +60,39 @@ class Part:
     def delete(self) -> None:
         self.close()
         if self._path is not None:
-            self._path.unlink(missing_ok=True)
+            _delete(self._path)
 
     def __del__(self) -> None:
         self.close()
+
+
+class _Frames(Sequence[memoryview]):
+    """A file, cut into frames that are mapped when they are asked for: memory holds those that somebody looks at."""
+
+    def __init__(self, file: int, size_bytes: int) -> None:
+        """file: ours to close."""
+        self._file = file
+        self._size_bytes = size_bytes
+        self._starts = range(0, size_bytes, limits.FRAME_BYTES_MAX)
+
+    @override
+    def __len__(self) -> int:
+        return len(self._starts)
+
+    @overload
+    def __getitem__(self, index: int) -> memoryview: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[memoryview]: ...
+    @override
+    def __getitem__(self, index: int | slice) -> memoryview | Sequence[memoryview]:
+        if isinstance(index, slice):
+            return [self[each] for each in range(len(self))[index]]
+        start = self._starts[index]
+        length = min(limits.FRAME_BYTES_MAX, self._size_bytes - start)
+        return memoryview(mmap.mmap(self._file, length, access=mmap.ACCESS_READ, offset=start))
+
+    def __del__(self) -> None:
+        os.close(self._file)
 
 
 class Parts:
@@ -85,7 +123,12 @@ class Parts:
     def delete(self, name: str) -> None:
         """One that nobody has opened is not needed any more."""
         if self._folder is not None:
-            (self._folder / f"{name}{self._suffix}").unlink(missing_ok=True)
+            _delete(self._folder / f"{name}{self._suffix}")
+
+
+def _delete(path: Path) -> None:
+    with suppress(OSError):  # what stays is gone on with, or found by its checksum to be something else
+        path.unlink()
 
 
 def _unnamed() -> int:

@@ -15,6 +15,7 @@ from unstale.journal.journal import Journal
 from unstale.journal.recorder import evaluation_row
 from unstale.journal.rounds import RecordedRounds, staged
 from unstale.journal.rows import EventRow, RoundRow
+from unstale.journal.spill import Spill
 from unstale.learner.learner import Learner
 from unstale.learner.updates import Staging
 from unstale.learner.versions import Version
@@ -110,7 +111,12 @@ class Recovery:
 
     def _apply(self, row: RoundRow) -> None:
         updates, told = self._recorded.members(row)
-        result = self._learner.apply_round(self._recorded.matrix(updates), told)
+        if isinstance(self._staging, Spill):  # rows lie on disk in this run
+            stored = self._recorded.stored(updates)
+            result = self._learner.apply_round(stored, told)
+            stored.close()
+        else:
+            result = self._learner.apply_round(self._recorded.matrix(updates), told)
         self._rounds += 1
         if result.sent.digest != row.digest:
             raise UserError(

@@ -12,6 +12,7 @@ from unstale import flat
 from unstale.journal.database import Database
 from unstale.journal.rows import RoundRow, UpdateRow
 from unstale.journal.segments import Segments
+from unstale.journal.spill import StoredRows
 from unstale.learner.updates import RoundUpdate, StagedUpdate
 
 
@@ -34,6 +35,14 @@ class RecordedRounds:
         for update, row_D in zip(updates, matrix_KD, strict=True):
             self.fill(update, row_D)
         return matrix_KD
+
+    def stored(self, updates: Sequence[UpdateRow]) -> StoredRows:
+        """The same, to be read in parts: one row is in memory at a time. Raises UserError where one is damaged."""
+        row_D = torch.empty(self._row_numbers)
+        for update in updates:
+            self.fill(update, row_D)
+        places = [update.place for update in updates if update.place is not None]
+        return StoredRows(places, self._row_numbers, self._segments.path)
 
     def members(self, row: RoundRow) -> tuple[list[UpdateRow], tuple[RoundUpdate, ...]]:
         """The updates of a round, and what the learner is told of them."""

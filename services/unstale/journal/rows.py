@@ -1,15 +1,16 @@
-"""What the journal remembers, one frozen type for each kind of record. Pure.
+"""What the journal remembers, one type for each kind of record. Pure.
+
+Named tuples: a row is made for every update, and a frozen dataclass takes several times as long.
 
 `at_s` is run time: seconds on the run's own clock, which goes on from where it stood when a server starts again.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class Place(NamedTuple):
     """Where a row's bytes lie. segment: its number. offset, size_bytes: in that file. checksum: xxh3_64 of them."""
 
     segment: int
@@ -18,8 +19,7 @@ class Place:
     checksum: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EventRow:
+class EventRow(NamedTuple):
     """An event that the coordinator handled. seq: counts them from 1. kind: the event's type. fields: its others, JSON
     values."""
 
@@ -29,8 +29,7 @@ class EventRow:
     fields: Mapping[str, Any]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TaskRow:
+class TaskRow(NamedTuple):
     """A task that was given. number: how many its client was given before."""
 
     task_id: int
@@ -40,8 +39,7 @@ class TaskRow:
     at_s: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UpdateRow:
+class UpdateRow(NamedTuple):
     """The first verdict on an update. seq: of its event. reason: None exactly for one that is accepted, which alone has
     a handle and a place. The others as in `learner.updates.StagedUpdate`."""
 
@@ -60,8 +58,7 @@ class UpdateRow:
     place: Place | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MemberRow:
+class MemberRow(NamedTuple):
     """An update in a round that was applied. staleness: rounds. weight: in the step."""
 
     handle: int
@@ -69,8 +66,7 @@ class MemberRow:
     weight: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RoundRow:
+class RoundRow(NamedTuple):
     """A round that was applied. version: that it made. digest: SHA-256 of what it made, hex. closed_s: when the
     coordinator closed it. wait_s, aggregate_s: how long it was open, and how long the step took. members: in order of
     arrival."""
@@ -87,8 +83,7 @@ class RoundRow:
     members: tuple[MemberRow, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EvaluationRow:
+class EvaluationRow(NamedTuple):
     """A version was measured. accuracy: in [0, 1]. loss: nats. class_accuracy: by class, None where the test set has no
     example of one."""
 
@@ -100,8 +95,7 @@ class EvaluationRow:
     evaluate_s: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CheckpointRow:
+class CheckpointRow(NamedTuple):
     """A checkpoint that is whole on disk. seq: of the last event that it covers. file: its name."""
 
     version: int

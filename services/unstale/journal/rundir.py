@@ -2,6 +2,7 @@
 
 import os
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Self
 
@@ -32,8 +33,10 @@ _FREE_KEYS = frozenset(
         "policy.memory_folder",
     }
 )
-"""What says only where things lie, how they are run and what is looked at: it may differ when a run goes on.
-All else may change a bit of the model.
+_FIXED_KEYS = frozenset({"server.norm_max"})
+"""What is free says only where things lie, how they are run and what is looked at: it may differ when a run goes on.
+All else may change a bit of the model, and so does this key of a free section, which decides what counts. When leases
+end and who is in quarantine is recorded as it happens, so `server.lease_s` and its like are free.
 """
 
 
@@ -116,6 +119,16 @@ class RunDirectory:
     @property
     def checkpoints(self) -> Path:
         return self.path / CHECKPOINTS
+
+    @property
+    def size_bytes(self) -> int:
+        """What all of it takes on disk now, whoever writes to it meanwhile. Any thread."""
+        total = 0
+        for folder, _, names in os.walk(self.path):
+            for name in names:
+                with suppress(OSError):  # deleted since it was listed
+                    total += os.stat(os.path.join(folder, name)).st_size
+        return total
 
     def close(self) -> None:
         """Let others in."""
@@ -223,7 +236,7 @@ def _values(settings: Settings) -> dict[str, Any]:
     """Every value that must stay, by its key; those of the policy's own settings one by one."""
     values: dict[str, Any] = {}
     for key in KEYS.values():
-        if key.section in _FREE_SECTIONS or key.name in _FREE_KEYS:
+        if key.name in _FREE_KEYS or (key.section in _FREE_SECTIONS and key.name not in _FIXED_KEYS):
             continue
         value: Any = settings
         for part in key.name.split("."):

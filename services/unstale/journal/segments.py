@@ -122,7 +122,7 @@ class Segments:
             if self._sizes[number] < end_bytes:
                 found = self._sizes[number]
                 raise _damaged(self.path(number), f"ends at byte {found}", f"at least {end_bytes} bytes")
-        self.keep_only(end)
+        self.delete(self.others(end))
         for number, end_bytes in end.items():
             path = self.path(number)
             try:
@@ -134,16 +134,20 @@ class Segments:
         if end:
             self._go_on(max(end))
 
-    def keep_only(self, numbers: Collection[int]) -> int:
-        """Delete the other segments, but not the one that is written; how many bytes that gave back."""
+    def others(self, numbers: Collection[int]) -> set[int]:
+        """The segments that there are beside these, without the one that is written."""
+        return self._sizes.keys() - set(numbers) - {self._current}
+
+    def delete(self, numbers: Collection[int]) -> int:
+        """Delete these segments, as far as they are there; how many bytes that gave back."""
         freed = 0
-        for number in sorted(self._sizes.keys() - set(numbers) - {self._current}):
+        for number in sorted(numbers):
             path = self.path(number)
             try:
                 path.unlink(missing_ok=True)
             except OSError as error:
                 raise trouble("delete", path, error) from None
-            freed += self._sizes.pop(number)
+            freed += self._sizes.pop(number, 0)
         return freed
 
     def close(self) -> None:

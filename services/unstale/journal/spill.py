@@ -21,7 +21,7 @@ FLOAT_BYTES = 4
 
 
 class Spill(Staging):
-    """One row in memory, that is being written; those that are kept lie where the journal has put them.
+    """One row in memory, as long as it is being written; those that are kept lie where the journal has put them.
 
     places: where rows lie, by their handles; the journal adds to it, and a round takes out. path_of: the file of a
     segment.
@@ -31,7 +31,7 @@ class Spill(Staging):
         self, row_numbers: int, *, places: MutableMapping[int, Place], path_of: Callable[[int], Path]
     ) -> None:
         super().__init__(row_numbers, 1, blocks_max=2)
-        self._row_D = torch.empty(row_numbers)
+        self._row_D: Tensor | None = None
         self._kept: dict[int, StagedUpdate] = {}
         self._places = places
         self._path_of = path_of
@@ -41,11 +41,13 @@ class Spill(Staging):
         assert self._being_written is None, f"row {self._being_written} is neither kept nor discarded"
         self._being_written = self._handles
         self._handles += 1
+        self._row_D = torch.empty(self._row_numbers) if self._row_D is None else self._row_D
         return self._being_written, self._row_D
 
     @override
     def keep(self, handle: int, update: StagedUpdate) -> None:
         self.discard(handle)
+        self._row_D = None
         self._kept[handle] = update
 
     @override

@@ -9,6 +9,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+import msgpack
 from xxhash import xxh3_64_intdigest
 
 from unstale.journal.rows import (
@@ -24,13 +25,15 @@ from unstale.journal.rows import (
 
 Values = tuple[Any, ...]
 
+_JSON = json.JSONEncoder(separators=(",", ":"))  # `json.dumps` makes a new one each time
+
 
 class ChangedRowError(Exception):
     """A row is not what was stored."""
 
 
 class Table:
-    """A table and its columns, in the order that values have here. select, insert, replace: SQL for whole rows."""
+    """A table and its columns, in the order that values have here. select: SQL for whole rows."""
 
     def __init__(self, name: str, facts: Sequence[str], others: Sequence[str] = ()) -> None:
         """facts: under the checksum; the first is the key. others: what changes later."""
@@ -38,8 +41,11 @@ class Table:
         columns = [*facts, *others, "row_checksum"]
         names, places = ", ".join(columns), ", ".join("?" * len(columns))
         self.select = " ".join(("SELECT", names, "FROM", name))
-        self.insert = " ".join(("INSERT INTO", name, f"({names}) VALUES ({places})"))
-        self.replace = self.insert.replace("INSERT", "INSERT OR REPLACE", 1)
+        self._into, self._row = " ".join(("INTO", name, f"({names}) VALUES")), f"({places})"
+
+    def insert(self, rows: int, *, replace: bool = False) -> str:
+        """SQL for so many rows. One statement for all: each gives the interpreter away, and waits to have it back."""
+        return f"INSERT {'OR REPLACE ' if replace else ''}{self._into} {', '.join([self._row] * rows)}"
 
     def sealed(self, values: Values) -> Values:
         """With their checksum, as they are inserted."""
@@ -48,11 +54,7 @@ class Table:
     def opened(self, values: Values) -> Values:
         """Without it, as they were selected. Raises ChangedRowError."""
         *values_then, row_checksum = values
-        try:
-            is_same = _checksum(values_then[: len(self._facts)]) == row_checksum
-        except TypeError:  # bytes, where never any were
-            is_same = False
-        if not is_same:
+        if _checksum(values_then[: len(self._facts)]) != row_checksum:
             raise ChangedRowError(f"{self._name} {self._facts[0]} {values[0]} is not what was stored")
         return tuple(values_then)
 
@@ -87,7 +89,7 @@ MEMBERS = (
 
 
 def of_event(row: EventRow) -> Values:
-    return (row.seq, _real(row.at_s), row.kind, json.dumps(dict(row.fields), separators=(",", ":")))
+    return (row.seq, _real(row.at_s), row.kind, _JSON.encode(row.fields))
 
 
 def event(values: Values) -> EventRow:
@@ -213,7 +215,7 @@ def checkpoint(values: Values) -> CheckpointRow:
 
 
 def _checksum(facts: Sequence[Any]) -> int:
-    return _signed(xxh3_64_intdigest(json.dumps(facts).encode()))
+    return _signed(xxh3_64_intdigest(msgpack.packb(facts)))
 
 
 def _signed(checksum: int) -> int:

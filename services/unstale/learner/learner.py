@@ -121,7 +121,10 @@ class Learner:
         if isinstance(rows, Tensor):
             rows = rows.to(self.policy.device, non_blocking=True)
         step = self.policy.step(self._batch(rows, updates))
-        model_d = torch.sub(self.model_d, step.direction_d, alpha=self.rate * step.rate_factor)
+        direction_d = step.direction_d
+        assert direction_d.data_ptr() != self.model_d.data_ptr(), "written to what the policy gave away"
+        out_d = direction_d if self.policy.give_away(direction_d) else None
+        model_d = torch.sub(self.model_d, direction_d, alpha=self.rate * step.rate_factor, out=out_d)
         buffers_b = self._next_buffers(rows, step)
         overflowed = not (is_finite(model_d) and is_finite(buffers_b))
         self.sent = Version(
@@ -161,7 +164,8 @@ class Learner:
                     self._versions.forget(number)
 
     def state_dict(self) -> dict[str, Any]:
-        """All that changes: version, what is sent of it, versions kept, the policy's own state. A copy."""
+        """All that changes: version, what is sent of it, versions kept, the policy's own state. What is sent is not
+        copied, for nobody writes to it."""
         return {
             "version": self.version,
             "counted": self._counted,

@@ -28,8 +28,9 @@ def row_defect(row_D: Tensor, dimension: int, norm_max: float | None = None) -> 
 
     norm_max: L2 norm above which the update is `"norm-too-large"`; None for any norm.
     """
-    behind = defect(row_D[dimension:]) if row_D.numel() > dimension else None
-    vector_d = row_D[:dimension]
+    behind, vector_d = None, row_D
+    if row_D.numel() > dimension:
+        behind, vector_d = defect(row_D[dimension:]), row_D[:dimension]
     found = defect(vector_d) or ("non-finite" if behind == "non-finite" else None)
     if found is None and norm_max is not None and norm(vector_d) > norm_max:
         return "norm-too-large"

@@ -79,13 +79,13 @@ class _Block:
 
     def __init__(self, matrix_RD: Tensor) -> None:
         self.matrix_RD = matrix_RD
-        self._rows = len(matrix_RD)
+        self.rows_RD = matrix_RD.unbind()  # all at once: a third of the time
         self.handles: list[int] = []
         self.updates: list[StagedUpdate] = []
 
     @property
     def is_full(self) -> bool:
-        return len(self.handles) == self._rows
+        return len(self.handles) == len(self.rows_RD)
 
 
 class Round:
@@ -172,7 +172,7 @@ class Staging:
         block = self._waiting[-1]
         self._being_written = self._handles
         self._handles += 1
-        return self._being_written, block.matrix_RD[len(block.handles)]
+        return self._being_written, block.rows_RD[len(block.handles)]
 
     def keep(self, handle: int, update: StagedUpdate) -> None:
         """The row last given is part of the round to come."""

@@ -37,21 +37,17 @@ class Version:
         return flat.digest(*self.parts)
 
     def state_dict(self) -> dict[str, Any]:
-        """A copy."""
-        return {
-            "model_d": self.model_d.clone(),
-            "buffers_b": self.buffers_b.clone(),
-            "extra_d": None if self.extra_d is None else self.extra_d.clone(),
-        }
+        """The vectors themselves, not to be written to."""
+        return {"model_d": self.model_d, "buffers_b": self.buffers_b, "extra_d": self.extra_d}
 
     @staticmethod
     def from_state(state: Mapping[str, Any], device: torch.device) -> "Version":
-        """The version that `state_dict` copied, on a device."""
+        """The version of a `state_dict`, on a device; without a copy where it lies there already."""
         extra_d = state["extra_d"]
         return Version(
-            model_d=state["model_d"].to(device, copy=True),
-            buffers_b=state["buffers_b"].to(device, copy=True),
-            extra_d=None if extra_d is None else extra_d.to(device, copy=True),
+            model_d=state["model_d"].to(device),
+            buffers_b=state["buffers_b"].to(device),
+            extra_d=None if extra_d is None else extra_d.to(device),
         )
 
 
@@ -91,7 +87,7 @@ class VersionStore:
         return len(self._versions)
 
     def state_dict(self) -> dict[int, dict[str, Any]]:
-        """number -> version, copied."""
+        """number -> version, not to be written to."""
         return {number: version.state_dict() for number, version in self._versions.items()}
 
     def load(self, versions: Mapping[int, Version]) -> None:

@@ -33,7 +33,7 @@ ROUND_DURATION = Metric(
 ROUND_PHASE_DURATION = Metric(
     name="unstale_round_phase_duration_seconds",
     kind="histogram",
-    help="Time of a round by phase: wait (for updates), aggregate, evaluate.",
+    help="Time of a round by phase: wait (for updates), aggregate, evaluate, checkpoint.",
     labels=("phase",),
     buckets=_SECONDS,
 )
@@ -130,6 +130,11 @@ DEVICE_MEMORY = Metric(
     kind="gauge",
     help="Memory allocated by the learner on its device: the accelerator's, or 0 on a CPU.",
 )
+RUN_DISK = Metric(
+    name="unstale_run_disk_bytes",
+    kind="gauge",
+    help="What the run's directory takes on disk: records, updates, checkpoints, transfers under way; 0 without one.",
+)
 
 CATALOGUE: tuple[Metric, ...] = (
     ROUND_DURATION,
@@ -150,6 +155,7 @@ CATALOGUE: tuple[Metric, ...] = (
     CLIENTS,
     AGGREGATION_WEIGHT,
     DEVICE_MEMORY,
+    RUN_DISK,
 )
 
 # --- of the injector ---

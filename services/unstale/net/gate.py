@@ -15,7 +15,7 @@ import zmq
 from zmq.utils import z85
 
 from unstale.errors import UserError
-from unstale.net import keys
+from unstale.net import keys, sockets
 from unstale.net.admitted import Admitted
 from unstale.net.clock import now_s
 from unstale.net.handshakes import CRYPTOGRAPHIC, FAILED, parsed
@@ -76,6 +76,7 @@ class Gate:
             return
         socket.curve_server = True
         socket.curve_secretkey = self.identity.secret.encode()
+        sockets.let_encrypted_frames_in(socket)
         socket.zap_domain = ZAP_DOMAIN
         socket.setsockopt(zmq.ZAP_ENFORCE_DOMAIN, 1)  # nobody comes in while nobody answers
         self._asked = context.socket(zmq.REP)

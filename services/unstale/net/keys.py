@@ -29,7 +29,8 @@ PUBLIC_SUFFIX, SECRET_SUFFIX = ".key", ".key_secret"
 FILE_BYTES_MAX = 64 * 1024  # a key file has a few hundred; what is longer is something else
 EVERY_CLIENT = "all"
 
-_LINE = re.compile(r"\s*([a-z-]+)\s*=\s*[\"']?([^\"']*?)[\"']?\s*")
+_NAME = re.compile(r"[a-z-]+")
+_QUOTES = ('"', "'")
 _IDS = re.compile(r"([0-9]{1,7})(?:-([0-9]{1,7}))?")
 
 
@@ -162,11 +163,22 @@ def _fields(file: Path, where: str, expected: str, *, secret: bool) -> dict[str,
         raise UserError(f"{where} is not there, expected {expected}") from None
     except OSError as error:
         raise UserError(f"{where} cannot be read ({(error.strerror or str(error)).lower()})") from None
-    lines = content.decode("ascii", "replace").splitlines()
-    fields = {found[1]: found[2] for line in lines if (found := _LINE.fullmatch(line))}
+    fields = dict(filter(None, map(_field, content.decode("ascii", "replace").splitlines())))
     if len(content) > FILE_BYTES_MAX or "public-key" not in fields:
         raise UserError(f"{where} is no key file, expected {expected}")
     return fields
+
+
+def _field(line: str) -> tuple[str, str] | None:
+    """Name and value of a line `name = "value"`; None for any other."""
+    name, equals, value = (part.strip() for part in line.partition("="))
+    if value.startswith(_QUOTES):
+        value = value[1:]
+    if value.endswith(_QUOTES):
+        value = value[:-1]
+    if not equals or not _NAME.fullmatch(name) or any(quote in value for quote in _QUOTES):
+        return None
+    return name, value
 
 
 def _key(fields: Mapping[str, str], name: str, where: str) -> str:

@@ -19,6 +19,7 @@ SEND_QUEUE = (
 SLOWEST_BYTES_PER_S = (
     128 * 1024
 )  # 1 Mbit/s; on a link slower than that, connections would be cut in mid-frame
+CURVE_BYTES = 33  # that encryption adds to a frame: command 8, nonce 8, authenticator 16, flags 1
 HEARTBEAT_TTL_S_MAX = 6553.0  # the protocol counts it in tenths of a second, in 16 bits
 RECEIVE_QUEUE = (
     8  # messages from one peer that are read ahead: 32 MiB from one that sends chunks without credit
@@ -69,10 +70,16 @@ def dealer(
         socket.curve_publickey = identity.public.encode()
         socket.curve_secretkey = identity.secret.encode()
         socket.curve_serverkey = identity.server.encode()
+        let_encrypted_frames_in(socket)
     socket.setsockopt(zmq.IMMEDIATE, 1)
     socket.setsockopt(zmq.RECONNECT_IVL, int(RECONNECT_S * 1000))
     socket.setsockopt(zmq.RECONNECT_IVL_MAX, int(RECONNECT_S_MAX * 1000))
     return socket
+
+
+def let_encrypted_frames_in(socket: zmq.Socket[bytes]) -> None:
+    """Frames of full size come with what encryption adds, and libzmq measures them so."""
+    socket.setsockopt(zmq.MAXMSGSIZE, limits.FRAME_BYTES_MAX + CURVE_BYTES)
 
 
 def _common(socket: zmq.Socket[bytes], *, heartbeat_s: float, linger_s: float) -> None:
@@ -134,10 +141,10 @@ def _as_the_contract_allows(_: bytes) -> int:
 def receive(socket: zmq.Socket[bytes]) -> tuple[bytes, list[zmq.Frame]] | None:
     """One message, or None when there is none: header, payload frames uncopied."""
     try:
-        header = socket.recv(zmq.NOBLOCK)
+        header = socket.recv(zmq.NOBLOCK, copy=False)
     except zmq.Again:
         return None
-    return header, _payload(socket, limits.PAYLOAD_BYTES_MAX)
+    return header.bytes, _payload(socket, header, limits.PAYLOAD_BYTES_MAX)
 
 
 class Received(NamedTuple):
@@ -161,15 +168,18 @@ def receive_routed(
         route = socket.recv(zmq.NOBLOCK, copy=False)
     except zmq.Again:
         return None
-    header = socket.recv() if route.more else b""
-    return Received(route, header, _payload(socket, payload_bytes_max(route.bytes)))
+    if not route.more:
+        return Received(route, b"", [])
+    header = socket.recv(copy=False)
+    return Received(route, header.bytes, _payload(socket, header, payload_bytes_max(route.bytes)))
 
 
-def _payload(socket: zmq.Socket[bytes], bytes_max: int) -> list[zmq.Frame]:
-    """What is left of a message. bytes_max: with the frame that goes beyond it, the last one kept."""
+def _payload(socket: zmq.Socket[bytes], header: zmq.Frame, bytes_max: int) -> list[zmq.Frame]:
+    """What comes behind the header. bytes_max: with the frame that goes beyond it, the last one kept."""
     frames: list[zmq.Frame] = []
     left_bytes = bytes_max
-    while socket.getsockopt(zmq.RCVMORE):
+    frame = header
+    while frame.more:
         frame = socket.recv(copy=False)
         if left_bytes >= 0 and len(frames) <= limits.FRAMES_MAX:
             frames.append(frame)

@@ -206,10 +206,19 @@ class Policy(ABC, Generic[S]):
 
     @property
     def result_d(self) -> Tensor:
-        """Memory for a direction, [d] float32, the same in every round: fresh memory costs as much as the sum."""
+        """Memory for a direction, [d] float32, the same until it is given away: fresh memory costs as much as the sum.
+        To be asked for in each step; what is written there lasts as long as that."""
         if self._result_d is None:
             self._result_d = torch.empty(self.dimension, dtype=torch.float32, device=self.device)
         return self._result_d
+
+    def give_away(self, direction_d: Tensor) -> bool:
+        """Whether the memory of the last step's direction is the caller's from here on, because nothing that lasts lies
+        there."""
+        if direction_d is not self._result_d:
+            return False
+        self._result_d = None
+        return True
 
     def weighted(self, batch: UpdateBatch, weights_K: Tensor, rate_factor: float = 1.0) -> Step:
         """The step along sum_i weights_i * g_i, in `result_d`. weights_K: [K] float64 on the CPU."""

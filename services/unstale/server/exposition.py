@@ -33,7 +33,8 @@ class Instruments:
 
     def follow(self, metric: Metric, labels: tuple[str, ...], value: Callable[[], float]) -> None:
         """Ask for a gauge's value whenever it is scraped, from the thread that serves the scrape."""
-        gauge = self._instruments[metric].labels(*labels)
+        instrument = self._instruments[metric]
+        gauge = instrument.labels(*labels) if labels else instrument
         assert isinstance(gauge, Gauge)
         gauge.set_function(value)
 

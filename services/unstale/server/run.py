@@ -24,6 +24,7 @@ from unstale.learner.versions import Version
 from unstale.net.clock import RunClock, now_s
 from unstale.server.commands import CheckpointCommand
 from unstale.server.compute import Save, frames_of
+from unstale.server.heap import keep_little
 from unstale.server.welcome import welcome
 from unstale.training.evaluate import Evaluation
 from unstale_proto import encodings
@@ -94,6 +95,7 @@ class Run:
 
 def prepare(settings: Settings) -> Run:
     """Make a new run, or take one up. Raises UserError for what the user can mend."""
+    keep_little()
     device = parts.set_up_device(settings)
     dataset = parts.dataset(settings)
     parts.check_partition(settings, dataset)
@@ -101,6 +103,7 @@ def prepare(settings: Settings) -> Run:
     told = parts.coordinator_settings(settings)
     save_model = parts.saver(settings, model)
     learner = parts.learner(settings, model, device, keep_versions=bool(told.stale_rounds))
+    model.let_go()
     coordinator = Coordinator(told)
     evaluate = parts.evaluation(settings, model, dataset, device)
     said = welcome(settings, model, extra=learner.sent.extra_d is not None, labels=dataset.labels_digest)

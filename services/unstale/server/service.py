@@ -68,6 +68,9 @@ class Server:
                 self._instruments.follow(
                     catalogue.CLIENTS, (state,), partial(_in_state, run.coordinator, state)
                 )
+            if run.journal is not None:
+                directory = run.journal.directory
+                self._instruments.follow(catalogue.RUN_DISK, (), lambda: directory.size_bytes)
             self._mailbox: Mailbox[Letter] = Mailbox()
             stack.callback(self._mailbox.close)
             self._gate = Gate(

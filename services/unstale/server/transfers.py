@@ -15,7 +15,7 @@ from unstale.server.downloads import Chunks, Downloads
 from unstale.server.intake import Intake
 from unstale.server.outgoing import Outgoing
 from unstale.server.uploads import Uploads, owner_of
-from unstale_proto import limits, payload
+from unstale_proto import limits
 from unstale_proto.errors import Reason, RemoteContractError
 from unstale_proto.messages import Chunk, Credit, Error, Message, Update
 from unstale_proto.transfer import WINDOW_BYTES
@@ -195,7 +195,7 @@ class Transfers:
         update = self._uploads.update_of(client_id, receiving.task_id) if receiving is not None else None
         assert receiving is not None and update is not None
         if receiving.is_right():
-            judged = self._intake.take(client_id, update, payload.split(receiving.part.mapped()), None)
+            judged = self._intake.take(client_id, update, receiving.part.frames(), None)
         elif receiving.is_hopeless:
             judged = self._intake.take(client_id, update, (), Reason.WRONG_CHECKSUM)
         else:

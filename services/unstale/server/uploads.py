@@ -198,7 +198,7 @@ class Uploads:
         idle = [
             upload for upload in self._of.values() if upload.receiving is not None and not upload.has_place
         ]
-        for upload in idle[: -self._parts_max]:
+        for upload in idle[: max(0, len(idle) - self._parts_max)]:
             self._empty(upload)
 
 

@@ -12,6 +12,7 @@ from unstale.config.workplace import workplace
 from unstale.coordinator.actions import Observer
 from unstale.coordinator.machine import Coordinator
 from unstale.metrics.progress import Progress
+from unstale.server.guard import Guard
 from unstale.simulator.backends.choose import choose
 from unstale.simulator.recording import Recording
 from unstale.simulator.remote import Relay, as_it_is, may_lose
@@ -62,6 +63,8 @@ def simulation(
             evaluate_clients_every=settings.evaluate_clients_every,
             heartbeat_s=settings.server.heartbeat_s,
             lease_s=settings.server.lease_s,
+            norm_max=settings.server.norm_max,
+            guard=_guard(settings),
             encoding=encodings.plan(**settings.encoding.model_dump(), dimension=model.dimension),
         ),
         on_progress=on_progress,
@@ -69,6 +72,12 @@ def simulation(
         relay=relay,
         recording=recording,
     )
+
+
+def _guard(settings: Settings) -> Guard:
+    """Without bounds on how much anybody may say: virtual time holds no floods, and messages of clients that no toxic
+    touches are not played."""
+    return Guard(quarantine_after=settings.server.quarantine_after, quarantine_s=settings.server.quarantine_s)
 
 
 def _conditions(settings: Settings) -> Conditions:

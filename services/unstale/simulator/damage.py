@@ -12,16 +12,15 @@ from unstale.learner.versions import Version
 from unstale.toxics.flight import Flight
 from unstale_proto import codec
 from unstale_proto.encodings import Encoding
-from unstale_proto.errors import RemoteContractError
+from unstale_proto.errors import Reason, RemoteContractError
 from unstale_proto.messages import Message
 
 M = TypeVar("M", bound=Message)
 
 
-def read(
-    message: M, frames: Sequence[memoryview | bytes], flight: Flight
-) -> tuple[M, Sequence[memoryview | bytes]] | None:
-    """Header and payload as the other side reads them; None when the header is no message of this type any more.
+def read(message: M, frames: Sequence[memoryview], flight: Flight) -> tuple[M, list[memoryview]]:
+    """Header and payload as the other side reads them. Raises RemoteContractError when the header is no message of this
+    type any more.
 
     frames: not written to. flight: says which bits were flipped, and how long the header was thought to be.
     """
@@ -32,11 +31,10 @@ def read(
     shift = 8 * len(header) - header_bits
     in_payload = [bit + shift for bit in flight.damage if bit >= header_bits] if frames else []
     flipped, cargo = damaged(header, frames, [*in_header, *in_payload])
-    try:
-        what = codec.decode(flipped)
-    except RemoteContractError:
-        return None
-    return (what, cast(Any, cargo)) if type(what) is type(message) else None
+    what = codec.decode(flipped)
+    if type(what) is not type(message):
+        raise RemoteContractError(Reason.UNEXPECTED_TYPE, f"{message.type} became {what.type} on its way")
+    return what, [memoryview(frame) for frame in cast(Any, cargo)]
 
 
 def version(base: Version, flight: Flight, encoding: Encoding) -> Version:

@@ -12,9 +12,10 @@ from functools import partial
 
 from unstale import translate
 from unstale.client.instructions import Instruction, Send, Settle, Train
-from unstale.client.session import ClientSession, State
+from unstale.client.session import GREETING_S, ClientSession, State
 from unstale.coordinator import events
 from unstale.errors import UserError
+from unstale.server.guard import Guard
 from unstale.server.proof import Proof
 from unstale.simulator import damage
 from unstale.simulator.agenda import Agenda
@@ -22,7 +23,7 @@ from unstale.simulator.remote import Behind, Given, Relay, Remote, Traffic, may_
 from unstale.toxics.flight import Direction, Flight
 from unstale.toxics.passage import Applied, Passage
 from unstale_proto import codec
-from unstale_proto.errors import Reason
+from unstale_proto.errors import Reason, RemoteContractError
 from unstale_proto.limits import HOLDING_MAX
 from unstale_proto.messages import Ack, Error, Heartbeat, Hello, Message, Task, Update, Welcome
 
@@ -34,7 +35,7 @@ _RUN = "0" * 32
 
 class Network:
     """toxics: of the run's conditions. seed: of the run. heartbeat_s, lease_s: as the server tells clients.
-    model_bytes, update_bytes: of their payloads."""
+    model_bytes, update_bytes: of their payloads. guard: says whom the server keeps out."""
 
     def __init__(
         self,
@@ -48,6 +49,7 @@ class Network:
         model_bytes: int,
         update_bytes: int,
         relay: Relay,
+        guard: Guard,
     ) -> None:
         self.traffic = Traffic()
         self._toxics = toxics
@@ -56,6 +58,7 @@ class Network:
         self._behind = behind
         self._model_bytes, self._update_bytes = model_bytes, update_bytes
         self._relay = relay
+        self._guard = guard
         self._remotes: dict[int, Remote] = {}
         self._proof = Proof()
         self._sent_in_vain = 0
@@ -107,6 +110,17 @@ class Network:
         if remote.is_known:
             self._send(remote, Direction.DOWN, message)
 
+    def shut_out(self, client_id: int) -> None:
+        """Keep a client out for a while that was refused again and again."""
+        at_s, remote = self._agenda.now_s, self._remotes.get(client_id)
+        why = self._guard.quarantine(client_id, at_s)
+        if remote is None:
+            self._greet_later(client_id)
+        else:
+            self._refuse(remote, why)
+            remote.is_known = False
+        self._behind.handle(events.ClientLeft(client_id=client_id, at_s=at_s))
+
     def takes_back(self, client_id: int, task: Task) -> None:
         """A client could not make an update of its task, and holds it no more."""
         remote = self._remotes[client_id]
@@ -117,17 +131,30 @@ class Network:
 
     def _take_in(self, remote: Remote, line: int, message: Message, damaged: Flight | None) -> None:
         """A message has come to the server. What it does is what `server.exchange.Exchange` does."""
-        client_id, at_s = remote.session.client_id, self._agenda.now_s
         if line != remote.line:
             self.traffic.lost += 1
             return
-        if damaged is not None and not isinstance(message, Update):  # an update is computed first
-            found = damage.read(message, (), damaged)
-            if found is None:
-                self.traffic.lost += 1
-                return
-            message = found[0]
+        client_id, was_known = remote.session.client_id, remote.is_known
+        try:
+            self._attend(remote, message, damaged)
+        except RemoteContractError as error:
+            self.traffic.lost += error.reason not in (Reason.HELLO_FIRST, Reason.QUARANTINED)
+            if was_known:
+                self._guard.refused(client_id, error.reason, self._agenda.now_s)
+            self._refuse(remote, error)
+            if self._guard.is_to_go(client_id):
+                self.shut_out(client_id)
+
+    def _attend(self, remote: Remote, message: Message, damaged: Flight | None) -> None:
+        """Raises RemoteContractError for what is refused."""
+        client_id, at_s = remote.session.client_id, self._agenda.now_s
+        if damaged is not None and not isinstance(message, Update):  # an update is computed before it is read
+            message, _ = damage.read(message, (), damaged)
+            damaged = None
+        if remote.is_known and damaged is None:
+            self._guard.understood(client_id)
         if isinstance(message, Hello):
+            self._guard.greeted(b"", None, client_id, at_s)
             same_connection, remote.is_known = remote.is_known, True
             if not same_connection:
                 self._proof.forget(client_id)
@@ -136,16 +163,18 @@ class Network:
             if not same_connection:
                 self._proof.holds(message, self._behind.awaits)
         elif not remote.is_known or not self._behind.is_active(client_id):
-            self._send(remote, Direction.DOWN, Error(reason=Reason.HELLO_FIRST, message="hello first"))
+            raise RemoteContractError(Reason.HELLO_FIRST, "hello first")
         elif isinstance(message, Update):
-            if not self._behind.take_update(client_id, self._task_of(remote, message), damaged):
-                self.traffic.lost += 1
+            self._behind.take_update(client_id, self._task_of(remote, message), damaged)
         elif isinstance(message, Heartbeat):
             self._answer(client_id, message)
         else:
             event = translate.to_event(message, client_id, at_s)
             if event is not None:
                 self._behind.handle(event)
+
+    def _refuse(self, remote: Remote, error: RemoteContractError) -> None:
+        self._send(remote, Direction.DOWN, Error(reason=error.reason, message=str(error)))
 
     def _answer(self, client_id: int, beat: Heartbeat) -> None:
         self.tell(client_id, Heartbeat(number=beat.number, version=self._behind.version))
@@ -157,6 +186,20 @@ class Network:
             self._behind.handle(events.TaskLost(client_id=client_id, task_id=lost, at_s=at_s))
 
     # --- what the client does ---
+
+    def _greet_later(self, client_id: int) -> None:
+        """A client whose messages take no time was not let in, and says hello again, as its session would."""
+        at_s = self._agenda.now_s + GREETING_S
+        self._agenda.plan(at_s, client_id, partial(self._greet, client_id))
+
+    def _greet(self, client_id: int) -> None:
+        at_s = self._agenda.now_s
+        try:
+            self._guard.greeted(b"", None, client_id, at_s)
+        except RemoteContractError:
+            self._greet_later(client_id)
+        else:
+            self._behind.handle(events.ClientJoined(client_id=client_id, at_s=at_s))
 
     def _hear(self, remote: Remote, line: int, message: Message, damaged: Flight | None) -> None:
         """A message has come to the client."""
@@ -173,10 +216,10 @@ class Network:
 
     def _damaged_for(self, remote: Remote, message: Message, damaged: Flight) -> Message | None:
         """What a client makes of damaged bytes; None for nothing."""
-        found = damage.read(message, (), damaged)
-        if found is None:
+        try:
+            heard, _ = damage.read(message, (), damaged)
+        except RemoteContractError:
             return None
-        heard, _ = found
         if isinstance(message, Task) and isinstance(heard, Task):
             if heard.signature == message.signature and heard != message:
                 return None  # another task than there is: nobody has its model
@@ -222,14 +265,15 @@ class Network:
     def _wind(self, remote: Remote) -> None:
         """Have the session called when it wants to be."""
         due_s = remote.session.due_s
-        if remote.beats and due_s is not None and (remote.ticks_s is None or due_s < remote.ticks_s):
+        if _is_wound(remote) and due_s is not None and (remote.ticks_s is None or due_s < remote.ticks_s):
             remote.ticks_s = due_s
             self._agenda.plan(due_s, remote.session.client_id, partial(self._tick, remote, due_s))
 
     def _tick(self, remote: Remote, at_s: float) -> None:
         if at_s == remote.ticks_s:  # else it was called sooner
             remote.ticks_s = None
-            self._follow(remote, remote.session.tick(at_s))
+            if _is_wound(remote):
+                self._follow(remote, remote.session.tick(at_s))
 
     # --- the network ---
 
@@ -324,3 +368,8 @@ class Network:
                 f"nothing comes through: {self._sent_in_vain:,} messages since the last update that counts, at version "
                 f"{self._behind.version}; the scenario loses too much"
             )
+
+
+def _is_wound(remote: Remote) -> bool:
+    """Whether its client says something by itself: heartbeats if they are played, or hello until it is let in again."""
+    return remote.beats or remote.session.state is State.GREETING

@@ -31,8 +31,9 @@ class Behind(Protocol):
     def handle(self, event: events.Event) -> None:
         """Tell the coordinator."""
 
-    def take_update(self, client_id: int, task: Task, damaged: Flight | None) -> bool:
-        """The update of a task came in. damaged: how it came, if it was. Whether it could be read."""
+    def take_update(self, client_id: int, task: Task, damaged: Flight | None = None) -> None:
+        """The update of a task came in. damaged: how it came, if it was. Raises RemoteContractError when it cannot be
+        read."""
 
     def is_active(self, client_id: int) -> bool:
         """As the coordinator says."""

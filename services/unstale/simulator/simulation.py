@@ -7,7 +7,7 @@ costs nothing, and the order of what is computed is the order of arrival, as on 
 import gc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from math import inf, isfinite
 from typing import NamedTuple
@@ -21,6 +21,7 @@ from unstale.learner.updates import Staging
 from unstale.learner.versions import Version
 from unstale.metrics.fairness import OwnEvaluations
 from unstale.metrics.progress import Outcome, Progress, Tally
+from unstale.server.guard import Guard
 from unstale.server.ingest import Ingest
 from unstale.simulator import damage
 from unstale.simulator.agenda import AFTER_CLIENTS, Agenda
@@ -33,7 +34,6 @@ from unstale.simulator.work import Work
 from unstale.toxics.flight import Flight
 from unstale.toxics.scenario import Conditions
 from unstale.training.evaluate import Evaluation
-from unstale_proto.encodings import Frames
 from unstale_proto.messages import EncodingPlan, Task, Update
 
 NOT_STAGED = -1
@@ -49,7 +49,8 @@ class Parts:
     backend: computes the clients, and is closed at the end. steps_of: local steps of a client's tasks. evaluate:
     measures a version. save: is given the last version and its number. conditions: what the scenario says of the run.
     clients, rounds, seed: of the run. evaluate_clients_every: rounds between evaluations by the clients; None for none.
-    heartbeat_s, lease_s: as a server tells clients. encoding: of payloads; None for float32.
+    heartbeat_s, lease_s: as a server tells clients. norm_max: of an update; None for any. guard: says whom the server
+    keeps out for a while. encoding: of payloads; None for float32.
     """
 
     coordinator: Coordinator
@@ -66,6 +67,8 @@ class Parts:
     evaluate_clients_every: int | None
     heartbeat_s: float
     lease_s: float
+    norm_max: float | None = None
+    guard: Guard = field(default_factory=Guard)
     encoding: EncodingPlan | None = None
 
 
@@ -108,6 +111,7 @@ class Simulation:
             signature=NO_SIGNATURE,
             encodings=[self._encoded.updates],
             dimension=parts.learner.policy.dimension,
+            norm_max=parts.norm_max,
         )
         self._on_progress = on_progress
         self._observe = observe
@@ -126,7 +130,9 @@ class Simulation:
             model_bytes=self._encoded.models.payload_bytes,
             update_bytes=self._encoded.updates.payload_bytes,
             relay=relay,
+            guard=parts.guard,
         )
+        self._guard = parts.guard
         self._timers: dict[str, float] = {}
         self._newest: dict[int, Task] = {}  # by client, of those who are not behind a network
         self._arriving: _Arriving
@@ -187,11 +193,13 @@ class Simulation:
                 self._observe(following, what_to_do)
             for action in what_to_do:
                 self._performers[type(action)](action)
+            if self._coordinator.fruitless:
+                given_up = hopeless.sentence(self._coordinator)
+                if given_up is not None:
+                    raise UserError(given_up)
+            if isinstance(following, events.UpdateArrived) and self._guard.is_to_go(following.client_id):
+                self._network.shut_out(following.client_id)  # before the round that this closed is a version
             following, self._made = self._made, None
-        if self._coordinator.fruitless:
-            given_up = hopeless.sentence(self._coordinator)
-            if given_up is not None:
-                raise UserError(given_up)
 
     def _told(self, event: events.Event) -> list[actions.Action]:
         """What the coordinator wants done about an event, which is written down if the run is."""
@@ -209,11 +217,11 @@ class Simulation:
         if task is self._newest[client_id]:  # else it dropped the work when it was given a newer one
             self.take_update(client_id, task)
 
-    def take_update(self, client_id: int, task: Task, damaged: Flight | None = None) -> bool:
+    def take_update(self, client_id: int, task: Task, damaged: Flight | None = None) -> None:
         """The update of a task comes in: compute it, and let the server have it. damaged: how it came, if it was.
 
-        Whether it could be read. One of a task that was taken back is rejected unseen, so it need not be computed; and
-        its base version may be forgotten.
+        Raises RemoteContractError when it cannot be read. One of a task that was taken back is rejected unseen, so it
+        need not be computed; and its base version may be forgotten.
         """
         if not self._coordinator.awaits(client_id, task.task_id):
             self._arriving = _Arriving(client_id, task)
@@ -226,25 +234,22 @@ class Simulation:
                     at_s=self._agenda.now_s,
                 )
             )
-            return True
+            return
         computed = self._work.of(client_id, task)
         local = computed.local
         if not isfinite(local.loss):
             self._fail(client_id, task)
-            return True
+            return
         encoding = self._encoded.updates
         update = self._relay(translate.to_update(task, local, computed.evaluation, encoding=encoding))
-        frames: Frames = self._encoded.payload(client_id, task.number, local)
+        frames = self._encoded.payload(client_id, task.number, local)
         if damaged is not None:
-            found = damage.read(update, frames, damaged)
-            if found is None:
-                return False
-            update, frames = found
+            update, frames = damage.read(update, frames, damaged)
+            self._guard.understood(client_id)
         handle, row, defect = self._ingest.stage(update, frames)
         self._arriving = _Arriving(client_id, task, handle, update, row)
         self.handle(translate.to_update_arrived(update, client_id, handle, defect, self._agenda.now_s))
         self._work.forget(client_id, task.task_id)
-        return True
 
     def _fail(self, client_id: int, task: Task) -> None:
         """Training diverged, and the client gives the task back."""
@@ -319,6 +324,7 @@ class Simulation:
 
     def _acknowledge(self, action: actions.Acknowledge) -> None:
         _, task, handle, update, _ = self._arriving
+        self._guard.judged(action, self._agenda.now_s)
         if action.outcome is actions.Outcome.ACCEPTED:
             assert update is not None
             self._staging.keep(handle, translate.to_staged(update, action.client_id))

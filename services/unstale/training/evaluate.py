@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
+from unstale.errors import UserError
 from unstale.flat import FlatModel
 
 
@@ -36,25 +37,32 @@ def evaluate(
     buffers_b: Tensor | None = None,
     batch_size: int = 1000,
 ) -> Evaluation:
-    """Evaluate `model_d` on every example, the last partial batch included; `model` is the workspace and is
-    overwritten.
+    """Evaluate `model_d` on every example, the last partial batch included; `model` is the workspace, of which only
+    the float buffers are overwritten.
 
-    model_d: [d] float32, not written to. inputs_MX: [M, ...] float32 and labels_M: [M] int64 in [0, classes),
-    M >= 1, on the model's device. buffers_b: [b] float32, the version's float buffers; None takes those that
-    the workspace has. batch_size: examples at a time; it bounds the memory.
+    model_d: [d] float32, not copied, and not to be written to by the module. inputs_MX: [M, ...] float32 and labels_M:
+    [M] int64 in [0, classes), M >= 1, on the model's device. buffers_b: [b] float32, the version's float buffers; None
+    takes those that the workspace has. batch_size: examples at a time; it bounds the memory. Raises UserError for a
+    module that writes to its parameters.
     """
     was_training = model.module.training
-    model.load(model_d, buffers_b)
-    model.module.eval()
+    bits = _bits(model_d)
     loss_sum = 0.0
     predictions = []
-    for inputs_bX, labels_b in zip(
-        torch.split(inputs_MX, batch_size), torch.split(labels_M, batch_size), strict=True
-    ):
-        logits_bC = model.module(inputs_bX)
-        loss_sum += cross_entropy(logits_bC, labels_b, reduction="sum").item()
-        predictions.append(logits_bC.argmax(dim=1))
-    model.module.train(was_training)
+    with model.using(model_d, buffers_b):
+        model.module.eval()
+        for inputs_bX, labels_b in zip(
+            torch.split(inputs_MX, batch_size), torch.split(labels_M, batch_size), strict=True
+        ):
+            logits_bC = model.module(inputs_bX)
+            loss_sum += cross_entropy(logits_bC, labels_b, reduction="sum").item()
+            predictions.append(logits_bC.argmax(dim=1))
+        model.module.train(was_training)
+    if _bits(model_d) != bits:
+        raise UserError(
+            "the model writes to its parameters when it is evaluated, expected that it reads them only; keep what it "
+            "changes in buffers"
+        )
 
     hits_M = torch.cat(predictions) == labels_M
     held_C = torch.bincount(labels_M, minlength=classes).tolist()
@@ -67,3 +75,8 @@ def evaluate(
         ),
         examples=len(labels_M),
     )
+
+
+def _bits(model_d: Tensor) -> int:
+    """What changes when somebody writes to a vector: one read of it, and no copy."""
+    return int(model_d.view(torch.int32).sum(dtype=torch.int32))

@@ -34,16 +34,16 @@ def save(
     *,
     buffers_b: Tensor | None = None,
 ) -> None:
-    """Write a version of the model. model: gives names and shapes, and is overwritten. model_d: [d] float32.
+    """Write a version of the model. model: gives names and shapes. model_d: [d] float32.
 
     buffers_b: [b] float32, the version's float buffers; None writes those that the model has.
     about: facts that are written beside it, such as the version and its digest. A file that is there stays whole until
     the new one is. Raises UserError when it cannot be written.
     """
-    model.load(model_d, buffers_b)
-    tensors = (*model.module.named_parameters(), *float_buffers(model.module))
-    # They are views into a vector; a file wants each to own its memory.
-    owned = {name: tensor.detach().cpu().clone() for name, tensor in tensors}
+    with model.using(model_d, buffers_b):
+        tensors = (*model.module.named_parameters(), *float_buffers(model.module))
+        # They are views into a vector; a file wants each to own its memory.
+        owned = {name: tensor.detach().cpu().clone() for name, tensor in tensors}
     try:
         _write(path, safetensors.save(owned, metadata=dict(about)), keep=True)
     except OSError as error:

@@ -17,7 +17,7 @@ from unstale.training.initialise import draws
 from unstale.training.local import LocalTask, LocalTraining, LocalUpdate, check_buffers
 from unstale.training.partition import Indices
 
-PENDING_MAX = 4
+PENDING_MAX = 16
 """Updates of one client whose fate is open; beyond it the oldest is forgotten. A client has one task at a time, so that
 only verdicts that were lost on the way pile up.
 """

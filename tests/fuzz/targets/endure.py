@@ -40,9 +40,11 @@ class LongPlay(Play):
     @override
     def check_at_the_end(self) -> None:
         super().check_at_the_end()
-        for path, extent in extents(self.exchange):
-            bound = ROUTES_KEPT if path.endswith("._guard._routes") else EXTENT_MAX
-            assert extent <= bound, f"{path} has {extent} entries, with {self.clients} clients"
+        for path, extent in extents(self.exchange, but=self.guard):
+            assert extent <= EXTENT_MAX, f"{path} has {extent} entries, with {self.clients} clients"
+        *others, longest = sorted(extent for _, extent in extents(self.guard))
+        assert longest <= ROUTES_KEPT  # connections that it remembers
+        assert max(others) <= EXTENT_MAX, f"the guard holds {others}, with {self.clients} clients"
 
     def crowd(self) -> None:
         """Many messages of one type: on many connections or one, of many processes, about many tasks."""

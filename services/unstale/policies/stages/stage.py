@@ -38,6 +38,9 @@ class Stage(Policy[S]):
     def extra_d(self) -> Tensor | None:
         return self.inner.extra_d
 
+    def give_away(self, direction_d: Tensor) -> bool:
+        return super().give_away(direction_d) or self.inner.give_away(direction_d)
+
     def state_dict(self) -> dict[str, Any]:
         return {"inner": self.inner.state_dict()}
 

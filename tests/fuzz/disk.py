@@ -1,0 +1,159 @@
+"""What lies on disks before it is damaged: each file as the process that wrote it left it, made once."""
+
+import json
+import tempfile
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+import xxhash
+
+from fuzz.choices import Choices
+from fuzz.material import ONES
+from support.journal import accepted, checkpoint, evaluation, event, rejected, round_of, task
+from support.wire import RUN
+from unstale.client import record
+from unstale.client.instructions import Made
+from unstale.client.outbox import Outbox
+from unstale.journal import checkpoints
+from unstale.journal.database import Database
+from unstale.journal.rows import Batch, Place
+from unstale.journal.segments import Segments
+from unstale.net import keyring
+from unstale.net.keys import ClientIds
+from unstale_proto.messages import Update
+
+Files = Mapping[str, bytes]
+"""Content by path below a folder."""
+
+CONFIG = b"""seed: 3
+clients: 4
+rounds: 12
+device: cpu
+model: {name: logreg}
+data:
+  name: digits
+policy:
+  name: fedbuff
+  settings: {a: 0.5}
+trigger: {name: k-async, k: 2}
+server:
+  norm_max: 7.5
+"""
+ROW = bytes(range(24))
+UPDATE = Update(
+    task_id=8,
+    base_version=3,
+    kind="gradient",
+    num_examples=5,
+    steps=2,
+    loss=0.25,
+    learning_rate=0.5,
+    signature="0" * 64,
+    payload_bytes=len(ONES),
+)
+
+
+def _files(folder: Path) -> Files:
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
+
+
+@cache
+def keys() -> Files:
+    """Of a server, an injector and two owners of clients."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name) / "keys"
+        keyring.make(folder, "server", None)
+        keyring.make(folder, "injector", ClientIds.parse("all", "clients"))
+        keyring.make(folder, "phone", ClientIds.parse("0-1,7", "clients"))
+        keyring.make(folder, "laptop", ClientIds.parse("2", "clients"))
+        return _files(folder)
+
+
+@cache
+def database() -> Files:
+    """`run.db` and the number of its newest event, of a run at version 1 with an update that waits."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        opened = Database(folder / "run.db")
+        places = [
+            Place(segment=1, offset=offset, size_bytes=len(ROW), checksum=xxhash.xxh3_64_intdigest(ROW))
+            for offset in (16, 40, 64)
+        ]
+        opened.store(
+            Batch(
+                events=[event(seq, task_id=seq, holding=[1, 2]) for seq in range(1, 6)],
+                tasks=[task(number) for number in range(1, 6)],
+                updates=[
+                    *(
+                        accepted(seq, handle, place)
+                        for seq, (handle, place) in enumerate(enumerate(places), 1)
+                    ),
+                    rejected(4),
+                ],
+                rounds=[round_of(1, 0, 1)],
+                evaluations=[evaluation(1)],
+                checkpoints=[checkpoint(1, 4)],
+            ),
+            sync=True,
+        )
+        opened.set_meta({"run_id": RUN})
+        opened.close()
+        return _files(folder)
+
+
+@cache
+def segments() -> Files:
+    """One, with three rows."""
+    with tempfile.TemporaryDirectory() as name:
+        opened = Segments(Path(name))
+        for _ in range(3):
+            opened.append(memoryview(ROW))
+        opened.close()
+        return _files(Path(name))
+
+
+STATE: dict[str, Any] = {
+    "learner": {"sent": torch.arange(3.0), "rate": 0.5, "buffers": [torch.zeros(0), None], 7: (1, True, "x")}
+}
+ABOUT = {"seq": 4}
+
+
+@cache
+def checkpoint_file() -> Files:
+    with tempfile.TemporaryDirectory() as name:
+        checkpoints.write(Path(name), 1, STATE, ABOUT)
+        return _files(Path(name))
+
+
+@cache
+def outbox() -> Files:
+    """Of client 0: two updates that wait, and what it keeps."""
+    with tempfile.TemporaryDirectory() as name:
+        opened = Outbox(Path(name), 0, 1, durable=False)
+        for number in (7, 8):
+            made = Made(run_id=RUN, number=number, update=UPDATE, parcel=[memoryview(ONES)])
+            opened.put(0, made, {"control_d": torch.tensor([1.0, 2.0])} if number == 8 else {})
+        opened.keep(0, RUN, 6, {"control_d": torch.tensor([3.0])})
+        opened.close()
+        return {path: content for path, content in _files(Path(name)).items() if path != "lock"}
+
+
+def overwritten(content: bytes, choices: Choices) -> bytes:
+    """A few bytes at one place are others."""
+    start = choices.number(len(content) + 1)
+    piece = choices.taken(1 + choices.number(8))
+    return content[:start] + piece + content[start + len(piece) :]
+
+
+def sealed(facts: Any, body: bytes) -> bytes:
+    """A file of the outbox that says so, and whose checksum is right."""
+    about = facts if isinstance(facts, bytes) else json.dumps(facts).encode()
+    head = record.MAGIC + len(about).to_bytes(4, "little") + about + body
+    return head + xxhash.xxh3_64_intdigest(head).to_bytes(8, "little")

@@ -1,0 +1,68 @@
+"""Payloads that come in chunks, in files and in memory."""
+
+from pathlib import Path
+
+import pytest
+
+from unstale.errors import UserError
+from unstale.journal.parts import Parts
+
+
+def view(text: bytes) -> memoryview:
+    return memoryview(text)
+
+
+@pytest.mark.parametrize("on_disk", [True, False])
+def test_a_part_grows_and_begins_anew(tmp_path: Path, on_disk: bool) -> None:
+    part = Parts(tmp_path if on_disk else None).open("0-1")
+    assert (part.have, part.mapped()) == (0, b"")
+    part.append(view(b"abc"))
+    part.append(view(b"de"))
+    assert (part.have, bytes(part.mapped())) == (5, b"abcde")
+    part.clear()
+    assert (part.have, part.mapped()) == (0, b"")
+    part.append(view(b"f"))
+    assert bytes(part.mapped()) == b"f"
+    part.delete()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_was_mapped_stays_readable_when_the_part_is_deleted(tmp_path: Path) -> None:
+    part = Parts(tmp_path).open("0-1")
+    part.append(view(b"abc"))
+    mapped = part.mapped()
+    part.delete()
+    assert bytes(mapped) == b"abc"
+
+
+def test_another_process_finds_a_part_and_goes_on_with_it(tmp_path: Path) -> None:
+    first = Parts(tmp_path / "folder")
+    assert first.found == []
+    part = first.open("0-1")
+    part.append(view(b"abc"))
+    part.close()
+    (tmp_path / "folder" / "notes.txt").touch()
+    second = Parts(tmp_path / "folder")
+    assert second.found == ["0-1"]
+    part = second.open("0-1")
+    part.append(view(b"d"))
+    assert bytes(part.mapped()) == b"abcd"
+    part.close()
+    second.delete("0-1")
+    second.delete("0-1")
+    assert Parts(tmp_path / "folder").found == []
+
+
+def test_what_cannot_be_deleted_stays(tmp_path: Path) -> None:
+    (tmp_path / "0-1.part").mkdir()
+    parts = Parts(tmp_path)
+    assert parts.found == ["0-1"]
+    parts.delete("0-1")
+    with pytest.raises(OSError, match="directory"):
+        parts.open("0-1")
+
+
+def test_a_folder_that_cannot_be_had_is_told_in_a_sentence(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(UserError, match=r"^cannot use .*file/parts: not a directory$"):
+        Parts(tmp_path / "file" / "parts")

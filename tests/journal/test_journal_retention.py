@@ -1,0 +1,92 @@
+"""What only older checkpoints need goes, and nothing else, however much happens between forgetting and deleting."""
+
+from pathlib import Path
+
+import pytest
+
+from support.journal import accepted, event, round_of
+from unstale.config.settings import RunSettings, Settings
+from unstale.journal.journal import SYNC_PAUSE_S, Journal
+from unstale.journal.rundir import RunDirectory
+
+ROW = memoryview(bytes(100))
+
+
+class Life:
+    """A journal whose segments hold one row each. Every version is a round of one update, and a checkpoint."""
+
+    def __init__(self, folder: Path, durability: str) -> None:
+        run = RunSettings(directory=str(folder), durability=durability)
+        directory = RunDirectory.open(folder, Settings(run=run))
+        self.now_s = 0.0
+        self.journal = Journal(directory, run, clock=lambda: self.now_s)
+        self.journal.segments._segment_bytes = 1
+        self.version = 0
+        self.folder = folder
+
+    def make_version(self, *, saved: bool) -> None:
+        journal = self.journal
+        self.version += 1
+        handle = self.version
+        place = journal.append(ROW, handle)
+        journal.seq += 2
+        journal.batch.events += [event(journal.seq - 1), event(journal.seq)]
+        journal.batch.updates.append(accepted(journal.seq - 1, handle, place))
+        journal.batch.rounds.append(round_of(self.version, handle))
+        journal.commit()
+        if saved:
+            file, size_bytes = journal.write_checkpoint(self.version, journal.seq, {}, {})
+            journal.saved(self.version, journal.seq, file, size_bytes, self.now_s)
+
+    def wait_for_syncs(self) -> None:
+        """Let the pause between two syncs go by, and the one that is under way end."""
+        self.now_s += SYNC_PAUSE_S
+        syncing = self.journal.segments._syncing
+        if syncing is not None:
+            syncing.result()
+
+    def segments(self) -> list[int]:
+        return sorted(int(path.stem) for path in (self.folder / "segments").iterdir())
+
+    def checkpoints(self) -> list[int]:
+        return sorted(int(path.stem) for path in (self.folder / "checkpoints").iterdir())
+
+
+EACH = pytest.mark.parametrize("durability", ["full", "normal"])
+
+
+@EACH
+def test_what_begins_between_forgetting_and_deleting_stays(tmp_path: Path, durability: str) -> None:
+    life = Life(tmp_path / "run", durability)
+    for _ in range(12):
+        life.make_version(saved=True)
+        life.wait_for_syncs()
+        named = {row.place.segment for row in life.journal.database.updates_after(0) if row.place is not None}
+        assert named <= set(life.segments())
+        files = {int(row.file.partition(".")[0]) for row in life.journal.database.checkpoints()}
+        assert files <= set(life.checkpoints())
+        assert life.version in life.segments()
+    # Two checkpoints are kept and what the older of them does not hold; what is synced one and two turns later goes.
+    assert len(life.segments()) <= 6
+    assert len(life.checkpoints()) <= 5
+    life.journal.close()
+
+
+def test_nothing_is_deleted_before_what_makes_it_unnecessary_is_on_the_disk(tmp_path: Path) -> None:
+    life = Life(tmp_path / "run", "normal")
+    for _ in range(6):
+        life.make_version(saved=True)  # no time goes by: one sync has begun, and that is all
+    assert life.checkpoints() == [1, 2, 3, 4, 5, 6]
+    assert life.segments() == [1, 2, 3, 4, 5, 6]
+    life.journal.close()
+
+
+@EACH
+def test_a_journal_that_is_closed_has_deleted_what_it_was_about_to(tmp_path: Path, durability: str) -> None:
+    life = Life(tmp_path / "run", durability)
+    for _ in range(6):
+        life.make_version(saved=True)
+    life.journal.commit()
+    life.journal.close()
+    assert life.checkpoints() == [5, 6]
+    assert life.segments() == [6]

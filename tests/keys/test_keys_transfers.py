@@ -1,0 +1,49 @@
+"""Models and updates in chunks over encrypted links: as in plain text, also where the link breaks."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from support.cuts import Link
+from support.keyed import KeyedClient
+from support.large import MODEL_BYTES, RunningClient, wide
+from support.running import RunningServer, small
+from unstale.net.keys import Identity
+from unstale_proto.errors import Reason
+from unstale_proto.limits import FRAME_BYTES_MAX
+
+pytestmark = pytest.mark.network
+
+IdentityOf = Callable[[str], Identity]
+
+
+def test_a_frame_of_full_size_comes_through_with_all_that_encryption_adds(
+    folder: Path, identity_of: IdentityOf
+) -> None:
+    settings = small(clients=1, server={"keys": str(folder)})
+    with (
+        RunningServer(settings) as server,
+        KeyedClient(server.address, 0, identity_of("phone")) as client,
+    ):
+        client.join()
+        task, _ = client.task()
+        assert client.answer(task, np.ones(FRAME_BYTES_MAX // 4)).reason is Reason.WRONG_SIZE  # it was heard
+
+
+@pytest.mark.slow
+def test_over_an_encrypted_link_that_is_cut_six_times_little_is_sent_twice(
+    folder: Path, identity_of: IdentityOf, tmp_path: Path
+) -> None:
+    settings = wide(clients=2, trigger={"name": "sync"}, server={"keys": str(folder)})
+    with (
+        RunningServer(settings) as server,
+        Link(server.address, every_bytes=MODEL_BYTES // 4, cuts=6) as link,
+        RunningClient(settings, link.address, tmp_path / "kept", identity_of("phone")),
+    ):
+        outcome = server.end()
+        assert outcome.updates == {"accepted": 2, "duplicate": 0, "rejected": 0}
+    assert link.cuts_left == 0
+    assert link.passed < 1.6 * 3 * MODEL_BYTES  # one model down for both, two updates up
+    assert not list((tmp_path / "kept").glob("*.model"))

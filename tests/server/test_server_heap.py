@@ -1,0 +1,41 @@
+"""Memory that is free is given back. In a process of its own: what is set there stays set."""
+
+import subprocess
+import sys
+
+import pytest
+
+KEPT = """
+import ctypes
+from unstale.server.heap import LARGE_BYTES, keep_little
+
+def resident_bytes():
+    with open("/proc/self/statm", encoding="ascii") as statm:
+        return 4096 * int(statm.read().split()[1])
+
+library = ctypes.CDLL(None)
+library.malloc.restype = ctypes.c_void_p
+library.malloc.argtypes = [ctypes.c_size_t]
+library.free.argtypes = [ctypes.c_void_p]
+if {bounded}:
+    keep_little()
+before = resident_bytes()
+for _ in range(2):  # glibc learns from the first
+    block = library.malloc(2 * LARGE_BYTES)
+    ctypes.memset(block, 1, 2 * LARGE_BYTES)
+    library.free(block)
+print(resident_bytes() - before)
+"""
+
+
+def kept_bytes(*, bounded: bool) -> int:
+    script = KEPT.format(bounded=bounded)
+    done = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True)
+    return int(done.stdout)
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs glibc")
+def test_a_large_block_that_is_free_goes_back_to_the_system() -> None:
+    if kept_bytes(bounded=False) < 4 * 1024**2:
+        pytest.skip("this C library keeps nothing")
+    assert kept_bytes(bounded=True) < 1024**2

@@ -1,0 +1,125 @@
+"""What a simulated server refuses for its own reasons: updates that are too long, clients that are refused too often.
+
+Two clients whose tasks take 1 s, asynchronously, unless a test says otherwise. Client 0 sends zeros, which is refused;
+after three times in a row it is kept out.
+"""
+
+from typing import Any
+
+import pytest
+
+from support.virtual import OneNumber, Trace, always, one_number, still, update_of
+from unstale.coordinator import actions, events
+from unstale.coordinator.settings import TriggerSettings
+from unstale.errors import UserError
+from unstale.server.guard import Guard
+from unstale.toxics.passage import Applied
+from unstale.toxics.registry import create
+from unstale.training.local import LocalUpdate
+
+
+def toxic(**settings: Any) -> Applied:
+    return Applied(create({"name": settings["type"], **settings}, "test"), frozenset({0}))
+
+
+def of_client_0(*verdicts: float, otherwise: float = -1.0) -> OneNumber:
+    """What client 0 makes of its tasks, one after the other; client 1 makes what counts."""
+
+    def train(client_id: int, number: int, base_d: Any, rate: float) -> LocalUpdate:
+        return update_of(verdicts[number] if client_id == 0 and number < len(verdicts) else otherwise)
+
+    return OneNumber(train)
+
+
+def played(train: OneNumber, *toxics: Applied, after: int = 3, rounds: int = 30, **changes: Any) -> Trace:
+    trace = Trace()
+    given: dict[str, Any] = {
+        "clients": 2,
+        "trigger": TriggerSettings(name="async"),
+        "guard": Guard(quarantine_after=after, quarantine_s=12.0),
+        **changes,
+    }
+    one_number(train, always(1.0), rounds=rounds, toxics=toxics, observe=trace, **given).run()
+    return trace
+
+
+def verdicts(trace: Trace, client_id: int) -> list[str]:
+    found = [action for action in trace.done(actions.Acknowledge) if action.client_id == client_id]
+    return [action.reason or action.outcome.value for action in found]
+
+
+def times(trace: Trace, kind: type) -> list[float]:
+    """When client 0 did this."""
+    return [event.at_s for event in trace.of(kind) if event.client_id == 0]
+
+
+def test_an_update_that_is_longer_than_the_run_allows_is_refused() -> None:
+    trace = played(of_client_0(3.0, -2.5, 2.0), norm_max=2.0, rounds=4, after=9)
+    assert verdicts(trace, 0) == ["norm-too-large", "norm-too-large", "accepted"]
+    assert verdicts(trace, 1) == ["accepted"] * 3
+
+
+NO_TOXIC: list[Applied] = []
+HARMLESS = [toxic(type="drop", messages=["bye"])]  # heartbeats are played where something may be lost
+HARMLESS_AND_SILENT = [toxic(type="reorder", messages=["bye"], delay=1.0)]
+
+
+@pytest.mark.parametrize("toxics", [NO_TOXIC, HARMLESS, HARMLESS_AND_SILENT])
+def test_a_client_that_is_refused_again_and_again_is_kept_out_for_a_while(toxics: list[Applied]) -> None:
+    # Refused at 1, 2 and 3 s, so it is out until 15 s. It says hello every 5 s: at 8 and 13 s in vain, and at 18 s.
+    trace = played(of_client_0(0.0, 0.0, 0.0), *toxics)
+    assert times(trace, events.ClientLeft) == [3.0]
+    assert times(trace, events.ClientJoined) == [0.0, 18.0]
+    assert verdicts(trace, 0) == ["zero-update"] * 3 + ["accepted"] * 6  # at 19, 20, ... s
+    assert trace.arrivals[-1][0] == 24.0
+    assert len(verdicts(trace, 1)) == 24
+
+
+@pytest.mark.parametrize("toxics", [NO_TOXIC, HARMLESS, HARMLESS_AND_SILENT])
+def test_who_does_not_mend_its_ways_is_kept_out_again(toxics: list[Applied]) -> None:
+    # In again at 18 s, refused at 19, 20 and 21 s; out until 33 s, and in at 36 s.
+    trace = played(of_client_0(*[0.0] * 9), *toxics, rounds=40)
+    assert times(trace, events.ClientLeft) == [3.0, 21.0, 39.0]
+    assert times(trace, events.ClientJoined) == [0.0, 18.0, 36.0]
+
+
+def test_an_update_that_counts_starts_the_row_anew() -> None:
+    trace = played(of_client_0(0.0, 0.0, -1.0, 0.0, 0.0, -1.0), rounds=12)
+    assert times(trace, events.ClientLeft) == []
+    assert verdicts(trace, 0)[:6] == ["zero-update", "zero-update", "accepted"] * 2
+
+
+def test_what_the_network_damages_is_no_fault_of_the_client_while_the_rest_can_be_read() -> None:
+    # Each update comes damaged and, at the heartbeat's answer, once more; heartbeats in between are read.
+    damage = toxic(type="corrupt", messages=["update"], where="header", bits=300, end_s=20.0)
+    trace = played(OneNumber(still), damage, rounds=40)
+    assert times(trace, events.ClientLeft) == []
+
+
+def test_a_client_of_whom_nothing_can_be_read_is_kept_out() -> None:
+    # The update of 1 s and the heartbeats of 2 and 4 s: the third is one too many. Its update is sent again when it is
+    # let in, at 19 s, and is of a task that was taken back.
+    damage = toxic(
+        type="corrupt", messages=["update", "heartbeat"], where="header", bits=300, direction="up", end_s=4.5
+    )
+    trace = played(OneNumber(still), damage, rounds=30)
+    assert times(trace, events.ClientLeft) == [4.0]
+    assert times(trace, events.ClientJoined) == [0.0, 19.0]
+    assert verdicts(trace, 0)[:2] == ["expired-task", "accepted"]
+
+
+@pytest.mark.parametrize("toxics", [NO_TOXIC, HARMLESS])
+def test_who_is_kept_out_has_no_part_in_the_round_that_its_refusal_closed(toxics: list[Applied]) -> None:
+    # Of both the last word of the second round: without the update of client 0 it is complete, and the third one is
+    # client 1's alone.
+    trace = played(of_client_0(0.0, 0.0), *toxics, after=2, rounds=3, trigger=TriggerSettings(name="sync"))
+    order = [type(event).__name__ for event in trace.of(events.ClientLeft, events.RoundApplied)]
+    assert order == ["RoundApplied", "ClientLeft", "RoundApplied", "RoundApplied"]
+    given = [action.client_id for action in trace.done(actions.SendTask) if action.version == 2]
+    assert given == [1]
+
+
+def test_a_run_in_which_everybody_is_kept_out_is_given_up_as_on_a_server() -> None:
+    # hopeless.FRUITLESS_TASKS is 10: a guard that waits longer does not hide it.
+    with pytest.raises(UserError, match=r"^training diverges: the last 20 tasks"):
+        played(of_client_0(otherwise=0.0), after=11)
