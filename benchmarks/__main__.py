@@ -21,6 +21,7 @@ MARKDOWN = {
     "simulation": "Simulator against a bare loop",
     "simulation_scale": "A hundred thousand simulated clients",
     "aggregation": "Aggregation against one read of the matrix",
+    "encodings": "What encodings cost and save",
     "replay": "Recorded runs, computed again",
     "server_memory": "Memory of the server over the number of clients",
 }

@@ -14,6 +14,7 @@ class Reason(StrEnum):
     WRONG_PROTOCOL = "wrong-protocol"  # another protocol version
     WRONG_SIGNATURE = "wrong-signature"  # made for another model
     WRONG_SIZE = "wrong-size"  # payload bytes do not match the model, or a frame is over its bound
+    MALFORMED_PAYLOAD = "malformed-payload"  # of the right size, and not what its encoding allows
     WRONG_CHECKSUM = "wrong-checksum"  # what came in chunks is not what was announced, again and again
     NO_CREDIT = "no-credit"  # a chunk beyond what may be sent
     NON_FINITE = "non-finite"  # NaN or infinity in the payload, or a norm that float32 cannot hold

@@ -4,6 +4,7 @@ Header fields of every message are `protocol` and `type`; unknown fields are ign
 change can add one. Payload frames follow the header of `task`, `update` and `chunk` only.
 """
 
+import math
 from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -27,6 +28,8 @@ PayloadBytes = Annotated[
 ]
 Checksum = Annotated[str, Field(pattern=r"^[0-9a-f]{16}$")]
 Offset = Annotated[int, Field(ge=0, le=limits.PAYLOAD_BYTES_MAX)]
+ModelEncoding = Literal["float32", "bfloat16", "float16", "int8"]
+UpdateEncoding = Literal["float32", "bfloat16", "float16", "int8", "top-k"]
 # On the wire a reason is its text; strict validation would take only a member of the enumeration.
 WireReason = Annotated[Reason, Field(strict=False)]
 
@@ -97,6 +100,24 @@ class TrainingPlan(_Strict):
     temperature: Annotated[float, Field(gt=0, le=limits.LEARNING_RATE_MAX)] | None = None
 
 
+class EncodingPlan(_Strict):
+    """How payloads to and from a client are encoded. block: B of int8, there exactly where that is. keep: k of top-k,
+    likewise."""
+
+    updates: UpdateEncoding
+    models: ModelEncoding
+    block: Annotated[int, Field(ge=limits.BLOCK_MIN, le=limits.BLOCK_MAX)] | None = None
+    keep: Positive | None = None
+
+    @model_validator(mode="after")
+    def _is_consistent(self) -> Self:
+        if (self.block is not None) != ("int8" in (self.updates, self.models)):
+            raise PydanticCustomError("block", "block should be given exactly when something is 'int8'")
+        if (self.keep is not None) != (self.updates == "top-k"):
+            raise PydanticCustomError("keep", "keep should be given exactly when updates is 'top-k'")
+        return self
+
+
 class OwnEvaluation(_Strict):
     """How good the task's model is on the client's own test examples. accuracy: correct / examples. loss: nats."""
 
@@ -109,20 +130,23 @@ class Hello(Message):
     """Client to server: here I am.
 
     session: 16 random bytes in hex, drawn once a process; the same after a reconnect.
-    holding: ids of the tasks that the client has received and not yet had acknowledged.
+    holding: ids of the tasks that the client has received and not yet had acknowledged. encodings: names of those that
+    it can take and make; none for float32 alone.
     """
 
     type: ClassVar[str] = "hello"
     client_id: ClientId
     session: Token
     holding: Annotated[tuple[Positive, ...], Field(max_length=limits.HOLDING_MAX)] = ()
+    encodings: Annotated[tuple[Name, ...], Field(max_length=limits.ENCODINGS_MAX)] | None = None
 
 
 class Welcome(Message):
     """Server to client: you are in, and this is the run.
 
     buffers: float buffers of the model that travel behind the parameters in every payload. extra: whether a second
-    vector, as long as the parameters, travels behind those.
+    vector, as long as the parameters, travels behind those. encoding: of payloads to and from this client; none for
+    float32.
     """
 
     type: ClassVar[str] = "welcome"
@@ -143,6 +167,7 @@ class Welcome(Message):
     data_plan: DataPlan | None = None
     buffers: Annotated[tuple[TensorSpec, ...], Field(max_length=limits.TENSORS_MAX)] | None = None
     extra: bool | None = None
+    encoding: EncodingPlan | None = None
 
     @model_validator(mode="after")
     def _is_consistent(self) -> Self:
@@ -150,15 +175,19 @@ class Welcome(Message):
             raise PydanticCustomError("client_id", "client_id should be less than clients")
         if self.lease_s <= self.heartbeat_s:
             raise PydanticCustomError("lease_s", "lease_s should be more than heartbeat_s")
+        keep = None if self.encoding is None else self.encoding.keep
+        if keep is not None and keep > sum(math.prod(tensor.shape) for tensor in self.tensors):
+            raise PydanticCustomError("keep", "encoding.keep should be at most the number of parameters")
         return self
 
 
 class Task(Message):
-    """Server to client: train from this model. The payload is the model, float32: see PROTOCOL.md 9.
+    """Server to client: train from this model. The payload is the model: see PROTOCOL.md 9.
 
     number: how many tasks this client was given before; with the client id it keys the task's random draws.
     learning_rate: eta_l, per step. evaluate: whether to measure the model on the client's own test examples too.
-    run_id: of its run, whose welcome may have been lost. checksum: of the payload, which comes in chunks.
+    run_id: of its run, whose welcome may have been lost. checksum: of the payload, which comes in chunks. encoding: of
+    the payload; none for float32.
     """
 
     type: ClassVar[str] = "task"
@@ -171,14 +200,15 @@ class Task(Message):
     evaluate: bool | None = None
     run_id: Token | None = None
     checksum: Checksum | None = None
+    encoding: ModelEncoding | None = None
 
 
 class Update(Message):
-    """Client to server: what a task made. The payload is the vector, float32, in the units that `kind` says.
+    """Client to server: what a task made. The payload is the vector, in the units that `kind` says.
 
     num_examples: n_i, what the client holds. learning_rate: eta_l used; the server divides a delta by it. loss: mean
     mini-batch loss, nats. batch_examples: m_i, of the mini-batch of a gradient; not there: num_examples.
-    checksum: of the payload, which comes in chunks.
+    checksum: of the payload, which comes in chunks. encoding: of the payload; none for float32.
     """
 
     type: ClassVar[str] = "update"
@@ -194,6 +224,7 @@ class Update(Message):
     batch_examples: Positive | None = None
     evaluation: OwnEvaluation | None = None
     checksum: Checksum | None = None
+    encoding: UpdateEncoding | None = None
 
 
 class Chunk(Message):

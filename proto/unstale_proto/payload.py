@@ -9,7 +9,7 @@ from unstale_proto.errors import Reason, RemoteContractError
 def split(payload: memoryview) -> list[memoryview]:
     """The payload as frames of at most FRAME_BYTES_MAX, all but the last full. They share its memory.
 
-    payload: bytes (format "B") of little-endian float32, 1 to PAYLOAD_BYTES_MAX // 4 numbers.
+    payload: bytes (format "B") of little-endian numbers, a multiple of 4 up to PAYLOAD_BYTES_MAX.
     """
     assert payload.format == "B"
     assert len(payload) % limits.FLOAT_BYTES == 0

@@ -25,12 +25,16 @@ def canonical_bytes(tensor: TensorSpec) -> bytes:
     )
 
 
+def dimension(tensors: Sequence[TensorSpec]) -> int:
+    """d, numbers of the parameters."""
+    return sum(math.prod(tensor.shape) for tensor in tensors)
+
+
 def payload_bytes(
     tensors: Sequence[TensorSpec], buffers: Sequence[TensorSpec] = (), *, extra: bool = False
 ) -> int:
-    """Bytes of every payload for a model: parameters, buffers, and an extra vector as long as the parameters."""
-    parameters, floats = (sum(math.prod(tensor.shape) for tensor in part) for part in (tensors, buffers))
-    return limits.FLOAT_BYTES * (parameters * (1 + extra) + floats)
+    """Bytes of a payload in float32: parameters, buffers, and an extra vector as long as the parameters."""
+    return limits.FLOAT_BYTES * (dimension(tensors) * (1 + extra) + dimension(buffers))
 
 
 def _text(text: str) -> bytes:

@@ -2,17 +2,31 @@
 
     .venv/bin/python proto/vectors/write.py
 
-For an entry under `headers` with its `type` and `fields`, the header is encoded and its `sha256` noted. For
-one under `accepted` or `invalid`, the bytes are those of its `hex`. A file that exists is never touched: a
-changed byte is a changed contract, and whoever means that deletes the file by hand.
+For an entry under `headers` with its `type` and `fields`, the header is encoded and its `sha256` noted. For one under
+`encodings`, its `numbers` are encoded, and what is `decoded` is noted, too. For one under `accepted`, `invalid` or
+`malformed`, the bytes are those of its `hex`. A file that exists is never touched: a changed byte is a changed
+contract, and whoever means that deletes the file by hand.
 """
 
 import hashlib
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
+from unstale_proto import encodings
 from unstale_proto.codec import TYPES, encode
+from unstale_proto.messages import EncodingPlan
+
+
+def encoding_of(entry: dict[str, Any]) -> encodings.Encoding:
+    """That of an entry under `encodings` or `malformed`."""
+    behind = entry.get("behind", 0)
+    dimension = entry["dimension"] if "dimension" in entry else len(entry["numbers"]) // 8 - behind
+    told = EncodingPlan(
+        updates=entry["encoding"], models="float32", block=entry.get("block"), keep=entry.get("keep")
+    )
+    return encodings.of_updates(told, dimension, behind)
 
 
 def write(folder: Path) -> None:
@@ -25,12 +39,23 @@ def write(folder: Path) -> None:
         if not path.exists():
             files[path] = encode(TYPES[entry["type"]].model_validate_json(json.dumps(entry["fields"])))
             entry["sha256"] = hashlib.sha256(files[path]).hexdigest()
-    for group in ("accepted", "invalid"):
+    for name, entry in index["encodings"].items():
+        path = folder / "encodings" / f"{name}.bin"
+        if not path.exists():
+            encoding, numbers = encoding_of(entry), bytes.fromhex(entry["numbers"])
+            head = 4 * encoding.dimension
+            parts = [memoryview(part) for part in (numbers[:head], numbers[head:]) if part]
+            frames = encoding.frames(parts)
+            files[path] = b"".join(frames)
+            entry["decoded"] = b"".join(map(bytes, encoding.decode(frames))).hex()
+            entry["sha256"] = hashlib.sha256(files[path]).hexdigest()
+    for group in ("accepted", "invalid", "malformed"):
         for name, entry in index[group].items():
             path = folder / group / f"{name}.bin"
             if not path.exists():
                 files[path] = bytes.fromhex(entry["hex"])
     for path, content in files.items():
+        path.parent.mkdir(exist_ok=True)
         with path.open("xb") as file:
             file.write(content)
         sys.stdout.write(f"wrote {path.relative_to(folder)}, {len(content)} bytes\n")

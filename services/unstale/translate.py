@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from math import isfinite
+from typing import cast
 
 from torch import Tensor
 
@@ -9,6 +10,7 @@ from unstale.coordinator import actions, events
 from unstale.learner.updates import RoundUpdate, StagedUpdate
 from unstale.training.evaluate import Evaluation
 from unstale.training.local import LocalUpdate
+from unstale_proto.encodings import FLOAT32, Encoding
 from unstale_proto.errors import Reason
 from unstale_proto.messages import (
     Ack,
@@ -19,10 +21,12 @@ from unstale_proto.messages import (
     Heartbeat,
     Hello,
     Message,
+    ModelEncoding,
     OwnEvaluation,
     Stop,
     Task,
     Update,
+    UpdateEncoding,
 )
 
 # --- what a client says, to what the coordinator is told ---
@@ -97,7 +101,9 @@ def to_task(
     evaluate: bool,
     run_id: str | None = None,
     checksum: str | None = None,
+    encoding: str | None = None,
 ) -> Task:
+    """encoding: of the model; None for float32."""
     return Task(
         task_id=action.task_id,
         number=action.number,
@@ -108,6 +114,7 @@ def to_task(
         evaluate=evaluate or None,
         run_id=run_id,
         checksum=checksum,
+        encoding=cast(ModelEncoding | None, encoding),
     )
 
 
@@ -128,10 +135,16 @@ def to_stop(action: actions.Finish) -> Stop:
 
 
 def to_update(
-    task: Task, local: LocalUpdate, evaluation: Evaluation | None = None, *, checksum: str | None = None
+    task: Task,
+    local: LocalUpdate,
+    evaluation: Evaluation | None = None,
+    *,
+    checksum: str | None = None,
+    encoding: Encoding | None = None,
 ) -> Update:
-    """The header of an update, whose payload is `payload_parts`. evaluation: of the task's model, if it asked.
-    checksum: of a payload that goes in chunks."""
+    """The header of an update, whose payload is made of `payload_parts`. evaluation: of the task's model, if it asked.
+    checksum: of a payload that goes in chunks. encoding: of the payload; None for float32."""
+    sent_as = None if encoding is None or encoding.name == FLOAT32 else encoding
     return Update(
         task_id=task.task_id,
         base_version=task.version,
@@ -141,10 +154,11 @@ def to_update(
         loss=local.loss,
         learning_rate=local.learning_rate,
         signature=task.signature,
-        payload_bytes=sum(part.nbytes for part in payload_parts(local)),
+        payload_bytes=sent_as.payload_bytes if sent_as else sum(part.nbytes for part in payload_parts(local)),
         batch_examples=None if local.batch_examples == local.num_examples else local.batch_examples,
         evaluation=None if evaluation is None else _own(evaluation),
         checksum=checksum,
+        encoding=cast(UpdateEncoding, sent_as.name) if sent_as else None,
     )
 
 

@@ -142,6 +142,24 @@ def own_only_client_0(scene: Scene) -> None:
     scene.server.server._exchange._may_speak = lambda _, client_id: client_id == 0
 
 
+def encoded(reason: Reason, encoding: str, *parts: np.ndarray, **settings: Any) -> Case:
+    """Payload of a run that encodes its updates so."""
+    content = b"".join(part.tobytes() for part in parts)
+    content += bytes(-len(content) % 4)
+    in_use = {"encoding": {"updates": encoding, **settings}}
+    return update(reason, content, settings=in_use, payload_bytes=len(content), encoding=encoding)
+
+
+def int8(*scales: float, codes: int = 1) -> tuple[np.ndarray, np.ndarray]:
+    """650 numbers have three blocks of 256."""
+    return np.array(scales, "<f4"), np.full(D, codes, "i1")
+
+
+def top_k(*positions: int) -> tuple[np.ndarray, np.ndarray]:
+    """1 % of 650 numbers are 7."""
+    return np.array(positions, "<u4"), np.ones(7, "<f4")
+
+
 DELTA = {"kind": "delta", "learning_rate": 1e-6}
 
 
@@ -209,6 +227,34 @@ CASES: dict[str, Case] = {
     "a task never given": update(Reason.UNKNOWN_TASK, ALL, task_id=2**63 - 1),
     "a task of another client": update(Reason.UNKNOWN_TASK, ALL, task_id=2),
     "two things wrong": update(Reason.UNKNOWN_TASK, with_one(float("nan")), task_id=9),
+    "a scale that is negative": encoded(Reason.MALFORMED_PAYLOAD, "int8", *int8(1, -1, 1)),
+    "a position twice": encoded(Reason.MALFORMED_PAYLOAD, "top-k", *top_k(0, 1, 2, 3, 4, 4, 649)),
+    "positions that fall": encoded(Reason.MALFORMED_PAYLOAD, "top-k", *top_k(0, 1, 2, 3, 5, 4, 649)),
+    "a position that the model has not": encoded(
+        Reason.MALFORMED_PAYLOAD, "top-k", *top_k(0, 1, 2, 3, 4, 5, D)
+    ),
+    "the last position there is": encoded(
+        Reason.MALFORMED_PAYLOAD, "top-k", *top_k(0, 1, 2, 3, 4, 5, 2**32 - 1)
+    ),
+    "an encoding that the run does not use": update(Reason.MALFORMED_PAYLOAD, ALL, encoding="int8"),
+    "the size of float32, and another encoding": update(
+        Reason.WRONG_SIZE, ALL, encoding="int8", settings={"encoding": {"updates": "int8"}}
+    ),
+    "one position too many": encoded(
+        Reason.WRONG_SIZE, "top-k", np.arange(8, dtype="<u4"), np.ones(8, "<f4")
+    ),
+    "one scale too many": encoded(Reason.WRONG_SIZE, "int8", *int8(1, 1, 1, 1)),
+    "a scale that is NaN": encoded(Reason.NON_FINITE, "int8", *int8(1, 1, float("nan"))),
+    "a scale that is infinite, and codes that are zero": encoded(
+        Reason.NON_FINITE, "int8", *int8(1, 1, float("inf"), codes=0)
+    ),
+    "a scale whose codes overflow": encoded(Reason.NON_FINITE, "int8", *int8(1, 1, 3e38, codes=127)),
+    "codes that are zero": encoded(Reason.ZERO_UPDATE, "int8", *int8(1, 1, 1, codes=0)),
+    "an infinity of 16 bits": encoded(Reason.NON_FINITE, "float16", np.full(D, np.inf, "<f2")),
+    "a NaN of 16 bits": encoded(Reason.NON_FINITE, "bfloat16", np.full(D, 0x7F81, "<u2")),
+    "longer when it is decoded": encoded(
+        Reason.NON_FINITE, "top-k", np.arange(7, dtype="<u4"), np.full(7, 1e19, "<f4")
+    ),
     "a chunk of what was not announced": Case(
         reason=Reason.NO_CREDIT,
         provoke=lambda scene: scene.refuses(Chunk(task_id=scene.task.task_id, offset=0), [ALL]),

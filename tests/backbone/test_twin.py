@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 import zmq
 
-from unstale import flat, translate
 from unstale.client.instructions import Send, Settle, Train
 from unstale.client.prepare import workplace_of
 from unstale.client.session import ClientSession, State
@@ -25,7 +24,7 @@ from unstale.metrics.progress import Outcome, Progress
 from unstale.net import sockets
 from unstale.server.service import Server
 from unstale.simulator.assemble import simulation
-from unstale_proto import codec, payload
+from unstale_proto import codec, encodings
 from unstale_proto.messages import Heartbeat, Message
 
 PATIENCE_MS = 20_000  # a step that takes so long has failed; nothing is measured by it
@@ -95,7 +94,7 @@ class ScriptedClient:
         self, context: zmq.Context[zmq.Socket[bytes]], address: str, client_id: int, worker: Worker
     ) -> None:
         self.worker = worker
-        self.session = ClientSession(client_id, f"{client_id:032x}")
+        self.session = ClientSession(client_id, f"{client_id:032x}", offers=encodings.NAMES)
         self.socket = sockets.dealer(context, heartbeat_s=60, linger_s=0)
         sockets.connect(self.socket, address)
         self.task: Train | None = None
@@ -155,10 +154,8 @@ class ScriptedClient:
             )
         )
         assert isinstance(made, Trained)
-        update = translate.to_update(train.task, made.local, made.evaluation)
-        parts = [flat.to_bytes(part) for part in translate.payload_parts(made.local)]
-        frames = [frame for part in parts for frame in payload.split(part)]
-        self.follow(self.session.trained(train.welcome.run_id, update, frames))
+        ready = self.worker._stored(made).made
+        self.follow(self.session.trained(train.welcome.run_id, ready.update, ready.parcel))
         self.hear_until(lambda: self.session.unacknowledged == 0)
 
 
@@ -232,6 +229,25 @@ OTHERS: dict[str, dict[str, Any]] = {
     },
     "an optimiser": {"policy": {"name": "fedbuff", "optimiser": {"name": "adam"}, "clip_norm": 1.0}},
     "own evaluations": {"evaluate_clients_every": 2},
+    "bfloat16": {"encoding": {"updates": "bfloat16", "models": "bfloat16"}},
+    "float16": {"encoding": {"updates": "float16", "models": "float16"}},
+    "int8": {"encoding": {"updates": "int8", "models": "int8", "block": 32}},
+    "int8 models alone": {"encoding": {"models": "int8"}},
+    "int8, and a second vector": {
+        "encoding": {"updates": "int8", "models": "int8"},
+        "policy": {"name": "scaffold"},
+        "training": {"name": "scaffold"},
+    },
+    "top-k": {"encoding": {"updates": "top-k", "fraction": 0.05}},
+    "top-k of gradients": {
+        "encoding": {"updates": "top-k", "fraction": 0.05, "models": "bfloat16"},
+        "policy": {"name": "wkafl"},
+        "training": {"name": "gradient"},
+    },
+    "top-k, and buffers": {
+        "encoding": {"updates": "top-k", "fraction": 0.05},
+        "model": {"name": "support.factories:with_buffers"},
+    },
 }
 
 
@@ -256,6 +272,7 @@ def test_none_of_it_is_without_an_effect(name: str) -> None:
     # Otherwise the equality above would say nothing.
     changes = OTHERS[name]
     alike = () if name in ("buffers", "dropout") else ("model", "rounds")
+    alike = ("model", "policy", "training") if "encoding" in changes else alike
     plain = {key: changes[key] for key in alike if key in changes}
     assert (
         simulated(settings_of("k-async", **OTHERS[name])).model_digest

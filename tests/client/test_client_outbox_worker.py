@@ -25,7 +25,7 @@ from unstale.training.moon import Moon
 from unstale.training.scaffold import Scaffold
 from unstale.training.sgd import Sgd
 from unstale.training.trainer import Trainer
-from unstale_proto.messages import Task, Welcome
+from unstale_proto.messages import EncodingPlan, Task, TensorSpec, Welcome
 
 TASKS = 4
 REJECTED = 2  # the update of this task; the others are accepted
@@ -33,6 +33,27 @@ REJECTED = 2  # the update of this task; the others are accepted
 DATASET = load("digits")
 MODEL = FlatModel(models.build("logreg", DATASET.input_shape, DATASET.classes, seed=0))
 DIMENSION = MODEL.dimension
+
+
+TENSORS = (TensorSpec(name="w", shape=(DIMENSION,), dtype="float32"),)
+
+
+@dataclass(frozen=True)
+class Way:
+    """How a client trains, and what it leaves out of its updates."""
+
+    training: LocalTraining
+    encoding: EncodingPlan | None = None
+
+    def __str__(self) -> str:
+        return (
+            self.training.name if self.encoding is None else f"{self.training.name}, {self.encoding.updates}"
+        )
+
+    @property
+    def keeps(self) -> bool:
+        """Whether the client keeps something from an update."""
+        return self.training.keeps_state or self.encoding is not None
 
 
 class Killed(BaseException):
@@ -64,8 +85,10 @@ def a_worker(folder: Path, training: LocalTraining) -> tuple[Worker, list[Made]]
     return Worker(prepare, lambda result: None, outbox=outbox), found
 
 
-def job(number: int, training: LocalTraining) -> Job:
+def job(number: int, way: Way) -> Job:
     """The task of this number: its model is `number` / 100 everywhere, and so is c."""
+    training = way.training
+    told = {"tensors": TENSORS, "encoding": way.encoding}
     numbers = DIMENSION * (2 if training.needs_extra else 1)
     task = Task(
         task_id=number + 1,
@@ -78,7 +101,7 @@ def job(number: int, training: LocalTraining) -> Job:
     frames = [memoryview(np.full(numbers, number / 100, dtype="<f4").tobytes())]
     return Job(
         client_id=0,
-        welcome=welcome(extra=training.needs_extra or None),
+        welcome=welcome(extra=training.needs_extra or None).model_copy(update=told),
         task=task,
         model=ReceivedModel(frames),
         wanted=lambda: True,
@@ -91,16 +114,16 @@ def settle(worker: Worker, server: FakeServer, made: Made) -> None:
     worker._settle(Settlement(client_id=0, run_id=RUN, number=made.number, accepted=accepted))
 
 
-def live(folder: Path, training: LocalTraining, server: FakeServer) -> dict[str, list[float]]:
+def live(folder: Path, way: Way, server: FakeServer) -> dict[str, list[float]]:
     """One life of the client, to the end of its tasks. What it keeps then."""
-    worker, found = a_worker(folder, training)
+    worker, found = a_worker(folder, way.training)
     for made in found:
         settle(worker, server, made)
     for number in range(len(server.verdicts), TASKS):
-        trained = worker._work(job(number, training))
+        trained = worker._work(job(number, way))
         assert isinstance(trained, Trained)
         settle(worker, server, worker._stored(trained).made)
-    kept = worker._workplace_for(welcome()).trainer.kept(0)
+    kept = {**worker._workplace_for(welcome()).trainer.kept(0), **worker._residuals.kept(0)}
     return {name: tensor.tolist() for name, tensor in kept.items()}
 
 
@@ -134,36 +157,37 @@ class Deaths:
 
 
 def lives(
-    folder: Path, training: LocalTraining, deaths: Deaths, places: Iterator[tuple[int, str]]
+    folder: Path, way: Way, deaths: Deaths, places: Iterator[tuple[int, str]]
 ) -> tuple[dict[str, list[float]], FakeServer]:
     """What a client keeps that is killed there, as often as that, and then not."""
     server = FakeServer()
     for place in places:
         deaths.changes, deaths.dies_at = 0, place
         try:
-            return live(folder, training, server), server
+            return live(folder, way, server), server
         except Killed:
             pass
     deaths.dies_at = None
-    return live(folder, training, server), server
+    return live(folder, way, server), server
 
 
-# Of each task's update: put into place; of an accepted one a state put into place; the update deleted.
-CHANGES = {"scaffold": 3 * TASKS - 1, "moon": 3 * TASKS - 1, "sgd": 2 * TASKS}
-TRAININGS = [Scaffold(steps=2, batch_size=8), Moon(steps=2, batch_size=8), Sgd(steps=2, batch_size=8)]
+SCAFFOLD, MOON, SGD = (training(steps=2, batch_size=8) for training in (Scaffold, Moon, Sgd))
+TOP_K = EncodingPlan(updates="top-k", models="float32", keep=7)
+WAYS = [Way(MOON), Way(SCAFFOLD), Way(SGD, TOP_K), Way(SCAFFOLD, TOP_K), Way(SGD)]
 
 
-@pytest.mark.parametrize("training", TRAININGS, ids=lambda one: one.name)
+@pytest.mark.parametrize("way", WAYS, ids=str)
 def test_a_client_that_is_killed_at_any_change_of_a_file_keeps_what_it_would_have_kept(
-    tmp_path: Path, deaths: Deaths, training: LocalTraining
+    tmp_path: Path, deaths: Deaths, way: Way
 ) -> None:
-    undisturbed, server = lives(tmp_path / "undisturbed", training, deaths, iter([(-1, "never")]))
-    assert deaths.changes == CHANGES[training.name]
-    assert bool(undisturbed) == training.keeps_state
+    undisturbed, server = lives(tmp_path / "undisturbed", way, deaths, iter([(-1, "never")]))
+    # Of each task's update: put into place; of an accepted one a state put into place; the update deleted.
+    assert deaths.changes == (3 * TASKS - 1 if way.keeps else 2 * TASKS)
+    assert bool(undisturbed) == way.keeps
     for change in range(deaths.changes):
         for when in ("before", "after"):
             folder = tmp_path / f"{change}-{when}"
-            kept, same = lives(folder, training, deaths, iter([(change, when)]))
+            kept, same = lives(folder, way, deaths, iter([(change, when)]))
             assert kept == undisturbed, f"killed {when} change {change}"
             assert same.verdicts == server.verdicts
             for number, copies in same.came.items():
@@ -172,26 +196,29 @@ def test_a_client_that_is_killed_at_any_change_of_a_file_keeps_what_it_would_hav
             assert left - {"lock", "0.state"} == set()
 
 
-@pytest.mark.parametrize("training", TRAININGS[:2], ids=lambda one: one.name)
+@pytest.mark.parametrize("way", WAYS[:4], ids=str)
 def test_a_client_that_is_killed_over_and_over_keeps_what_it_would_have_kept(
-    tmp_path: Path, deaths: Deaths, training: LocalTraining
+    tmp_path: Path, deaths: Deaths, way: Way
 ) -> None:
-    undisturbed, _ = lives(tmp_path / "undisturbed", training, deaths, iter([(-1, "never")]))
+    undisturbed, _ = lives(tmp_path / "undisturbed", way, deaths, iter([(-1, "never")]))
     again = iter([(change, when) for change in (0, 1, 2) for when in ("after", "before")] * TASKS)
-    kept, server = lives(tmp_path / "killed", training, deaths, again)
+    kept, server = lives(tmp_path / "killed", way, deaths, again)
     assert kept == undisturbed
     assert server.verdicts == {number: number != REJECTED for number in range(TASKS)}
 
 
 def test_a_process_that_finds_a_verdict_before_it_has_a_trainer_keeps_it_when_it_has(tmp_path: Path) -> None:
-    training = Scaffold(steps=2, batch_size=8)
-    worker, _ = a_worker(tmp_path, training)
-    trained = worker._work(job(0, training))
+    worker, _ = a_worker(tmp_path, SCAFFOLD)
+    trained = worker._work(job(0, Way(SCAFFOLD, TOP_K)))
     assert isinstance(trained, Trained)
     worker._stored(trained)
-    after, (made,) = a_worker(tmp_path, training)
+    after, (made,) = a_worker(tmp_path, SCAFFOLD)
     settle(after, FakeServer(), made)
     assert (tmp_path / "0-0.update").exists()  # its last copy, until somebody can keep what it made
     kept = after._workplace_for(welcome()).trainer.kept(0)
     assert torch.equal(kept["control_d"], trained.local.state["control_d"])
+    # What was sent are the 7 numbers of the largest magnitude, and what is left over are the others.
+    left_d, vector_d = after._residuals.kept(0)["residual"], trained.local.vector_d
+    assert int((left_d == 0).sum()) - int((vector_d == 0).sum()) == 7
+    assert torch.equal(left_d[left_d != 0], vector_d[left_d != 0])
     assert not (tmp_path / "0-0.update").exists()

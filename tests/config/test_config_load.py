@@ -76,6 +76,10 @@ OTHER = {
     "trigger.wait_s": 2.5,
     "selector.name": "random",
     "selector.size": 4,
+    "encoding.updates": "top-k",
+    "encoding.models": "bfloat16",
+    "encoding.block": 64,
+    "encoding.fraction": 0.1,
     "run.directory": "/data/run",
     "run.durability": "full",
     "run.checkpoint_every": 7,
@@ -243,9 +247,9 @@ WRONG_FILES = {
         "expected injector.keys, a loopback address like tcp://127.0.0.1:5556, or injector.insecure true"
     ),
     "zzz: 1": (
-        "FILE, line 1: unknown key 'zzz'; expected one of client, clients, data, device, evaluate_clients_every, "
-        "evaluate_every, injector, min_clients, model, partition, policy, rounds, run, save_model, scenario, seed, "
-        "selector, server, simulation, threads, training, trigger"
+        "FILE, line 1: unknown key 'zzz'; expected one of client, clients, data, device, encoding, "
+        "evaluate_clients_every, evaluate_every, injector, min_clients, model, partition, policy, rounds, "
+        "run, save_model, scenario, seed, selector, server, simulation, threads, training, trigger"
     ),
     "rounds: many": "FILE, line 1: rounds is 'many', expected a whole number from 1 to 1,000,000,000",
     "rounds: 0": "FILE, line 1: rounds is 0, expected a whole number from 1 to 1,000,000,000",
@@ -297,6 +301,14 @@ WRONG_FILES = {
     "evaluate_clients_every: 0": (
         "FILE, line 1: evaluate_clients_every is 0, expected a whole number from 1 to 1,000,000,000 or null"
     ),
+    "encoding: {updates: int4}": (
+        "FILE, line 1: encoding.updates is 'int4', expected float32 or bfloat16 or float16 or int8 or top-k"
+    ),
+    "encoding: {models: top-k}": (
+        "FILE, line 1: encoding.models is 'top-k', expected float32 or bfloat16 or float16 or int8"
+    ),
+    "encoding: {block: 7}": "FILE, line 1: encoding.block is 7, expected a whole number from 8 to 65,536",
+    "encoding: {fraction: 0.6}": "FILE, line 1: encoding.fraction is 0.6, expected a number > 0 and <= 0.5",
     "server: {insecure: 5}": "FILE, line 1: server.insecure is 5, expected true or false",
     "model: {name: 5}": "FILE, line 1: model.name is 5, expected a text of 1 to 128 characters",
     f"model: {{name: {'x' * 200}}}": (

@@ -8,7 +8,7 @@ import zmq
 from unstale.coordinator.settings import SelectorSettings, TriggerSettings
 from unstale.server.guard import Guard
 from unstale_proto import limits
-from unstale_proto.messages import Task
+from unstale_proto.messages import EncodingPlan, Task
 
 Frames = tuple[bytes, ...]
 
@@ -63,6 +63,18 @@ PAYLOADS: tuple[Frames, ...] = (
     (bytes(limits.FRAME_BYTES_MAX), ONES),
 )
 UPDATES = tuple(payload[0] for payload in PAYLOADS if [len(frame) for frame in payload] == [len(ONES)])
+
+
+ENCODINGS: tuple[EncodingPlan | None, ...] = (
+    None,
+    None,
+    None,
+    None,
+    EncodingPlan(updates="bfloat16", models="float32"),
+    EncodingPlan(updates="float16", models="float32"),
+    EncodingPlan(updates="int8", models="float32", block=8),
+    EncodingPlan(updates="top-k", models="float32", keep=1),
+)
 
 
 def configuration(kind: int) -> dict[str, Any]:

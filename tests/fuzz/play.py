@@ -17,6 +17,7 @@ from fuzz.chunks import BOUNDS, Transfers
 from fuzz.extents import parts
 from fuzz.journal import PlayedJournal
 from fuzz.material import (
+    ENCODINGS,
     PAUSES_S,
     PAYLOADS,
     SESSIONS,
@@ -38,6 +39,7 @@ from unstale.server.guard import Guard
 from unstale.server.performer import Performer
 from unstale.server.sessions import Sessions
 from unstale.server.wire import Delivery
+from unstale_proto import encodings
 from unstale_proto.errors import Reason
 from unstale_proto.messages import Ack, Chunk, Credit, Error, Stop, Task, Welcome
 from unstale_proto.transfer import checksum
@@ -59,6 +61,7 @@ class Play:
         self.starts_joined = first >= 64
         self.transfers = Transfers(self)
         self.in_chunks = bool(kind & 16)
+        self.encoding = encodings.of_updates(ENCODINGS[kind >> 5], 2)
         self.journal = PlayedJournal() if kind % 2 else None
         configured = configuration(kind // 2)
         self.guard: Guard = configured["guard"]
@@ -67,6 +70,7 @@ class Play:
             transfers=BOUNDS if self.in_chunks else None,
             parts=self.transfers.parts,  # type: ignore[arg-type]  (they keep to the interface, as the journal does)
             journal=self.journal,  # type: ignore[arg-type]
+            encoding=ENCODINGS[kind >> 5],
             **configured,
         )
         self.exchange = self.server.exchange
@@ -157,7 +161,7 @@ class Play:
         assert update.task_id not in self.accepted, f"{update} counts twice"
         self.accepted.add(update.task_id)
         said = self.performer.arrived.update
-        if said.checksum is not None and said.kind == "gradient":
+        if said.checksum is not None and said.kind == "gradient" and said.encoding is None:
             row = memoryview(self.server.staging.row_written.numpy().tobytes())
             assert checksum([row]) == said.checksum, f"{said} is not what was announced"
 
@@ -287,6 +291,10 @@ class Play:
         frames = PAYLOADS[payload] if payload < len(PAYLOADS) else PAYLOADS[0]
         if payload == len(PAYLOADS):
             frames = (self.choices.taken(8),)
+        elif payload >= 60:
+            fields["encoding"] = self.encoding.name if payload < 63 else "int8"
+            fields["payload_bytes"] = self.encoding.payload_bytes
+            frames = (self.choices.taken(self.encoding.payload_bytes),)
         if wrong >= 48:
             self.take_in(route, headers.changed(fields, self.choices), *frames)
             return

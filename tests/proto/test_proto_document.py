@@ -22,6 +22,7 @@ NESTED = {
         messages.DataPlan,
         messages.PartitionPlan,
         messages.TrainingPlan,
+        messages.EncodingPlan,
         messages.OwnEvaluation,
     )
 }

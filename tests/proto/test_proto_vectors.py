@@ -5,9 +5,11 @@ import importlib.util
 import json
 import shutil
 import struct
+from functools import cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from unstale_proto import payload, signature
@@ -17,6 +19,17 @@ from unstale_proto.messages import Message, TensorSpec
 
 VECTORS = Path(__file__).parents[2] / "proto" / "vectors"
 INDEX: dict[str, Any] = json.loads((VECTORS / "vectors.json").read_text())
+
+
+@cache
+def script() -> Any:
+    """proto/vectors/write.py, as a module."""
+    specification = importlib.util.spec_from_file_location("write_vectors", VECTORS / "write.py")
+    assert specification is not None
+    assert specification.loader is not None
+    module = importlib.util.module_from_spec(specification)
+    specification.loader.exec_module(module)
+    return module
 
 
 def message_of(name: str) -> Message:
@@ -30,7 +43,8 @@ def test_every_type_of_message_has_a_vector() -> None:
 
 def test_every_file_is_described_and_every_description_has_its_file() -> None:
     described = {f"{name}.bin" for name in INDEX["headers"]} | {"payload.bin"}
-    described |= {f"{group}/{name}.bin" for group in ("accepted", "invalid") for name in INDEX[group]}
+    groups = ("encodings", "accepted", "invalid", "malformed")
+    described |= {f"{group}/{name}.bin" for group in groups for name in INDEX[group]}
     assert {path.relative_to(VECTORS).as_posix() for path in VECTORS.rglob("*.bin")} == described
 
 
@@ -72,6 +86,33 @@ def test_the_payload_vector_fits_its_model() -> None:
     assert hashlib.sha256(content).hexdigest() == vector["sha256"]
 
 
+@pytest.mark.parametrize("name", INDEX["encodings"])
+def test_a_golden_payload_is_written_to_the_byte_and_read_to_the_bit(name: str) -> None:
+    vector = INDEX["encodings"][name]
+    encoding, numbers = script().encoding_of(vector), bytes.fromhex(vector["numbers"])
+    content = (VECTORS / "encodings" / f"{name}.bin").read_bytes()
+    assert hashlib.sha256(content).hexdigest() == vector["sha256"]
+    assert len(content) == encoding.payload_bytes
+    head = 4 * encoding.dimension
+    parts = [memoryview(part) for part in (numbers[:head], numbers[head:]) if part]
+    assert b"".join(encoding.frames(parts)) == content
+    decoded = np.frombuffer(b"".join(map(bytes, encoding.decode([content]))), "<f4")
+    expected = np.frombuffer(bytes.fromhex(vector["decoded"]), "<f4")
+    assert np.array_equal(decoded, expected, equal_nan=True)
+    assert np.array_equal(np.signbit(decoded), np.signbit(expected)) or np.isnan(expected).any()
+
+
+@pytest.mark.parametrize("name", INDEX["malformed"])
+def test_a_malformed_payload_is_refused(name: str) -> None:
+    vector = INDEX["malformed"][name]
+    content = (VECTORS / "malformed" / f"{name}.bin").read_bytes()
+    encoding = script().encoding_of(vector)
+    assert content.hex() == vector["hex"] and len(content) == encoding.payload_bytes
+    with pytest.raises(RemoteContractError) as caught:
+        list(encoding.decode([content]))
+    assert caught.value.reason == Reason.MALFORMED_PAYLOAD
+
+
 @pytest.mark.parametrize("vector", INDEX["frames"]["split"], ids=lambda vector: vector["payload_bytes"])
 def test_a_payload_is_cut_as_written_down(vector: dict[str, Any]) -> None:
     frames = payload.split(memoryview(bytes(vector["payload_bytes"])))
@@ -92,19 +133,15 @@ def test_a_wrong_cut_is_refused(vector: dict[str, Any]) -> None:
 
 
 def test_writing_vectors_makes_what_is_missing_and_touches_nothing_that_is_there(tmp_path: Path) -> None:
-    specification = importlib.util.spec_from_file_location("write_vectors", VECTORS / "write.py")
-    assert specification is not None
-    assert specification.loader is not None
-    script = importlib.util.module_from_spec(specification)
-    specification.loader.exec_module(script)
     folder = tmp_path / "vectors"
     shutil.copytree(VECTORS, folder)
     (folder / "heartbeat.bin").unlink()
     (folder / "invalid" / "truncated.bin").unlink()
+    (folder / "encodings" / "int8.bin").unlink()
     (folder / "stop.bin").write_bytes(b"changed")
 
-    script.write(folder)
+    script().write(folder)
 
     assert (folder / "stop.bin").read_bytes() == b"changed"
-    for name in ("heartbeat.bin", "invalid/truncated.bin", "vectors.json"):
+    for name in ("heartbeat.bin", "invalid/truncated.bin", "encodings/int8.bin", "vectors.json"):
         assert (folder / name).read_bytes() == (VECTORS / name).read_bytes()

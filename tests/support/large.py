@@ -23,16 +23,24 @@ def wide(
 
 
 class RunningClient:
-    """A client process in a thread of the test, which must end by itself. identity: who it is; None for plain text."""
+    """The clients of a run from `first` on, in a thread of the test, which must end by themselves. folder: of their
+    outbox; None for none. identity: who they are; None for plain text."""
 
     def __init__(
-        self, settings: Settings, server: str, folder: Path | None = None, identity: Identity | None = None
+        self,
+        settings: Settings,
+        server: str,
+        folder: Path | None = None,
+        identity: Identity | None = None,
+        *,
+        first: int = 0,
     ) -> None:
-        outbox = None if folder is None else Outbox(folder, 0, settings.clients, durable=False)
+        count = settings.clients - first
+        outbox = None if folder is None else Outbox(folder, first, count, durable=False)
         self._process = ClientProcess(
             server=server,
-            first=0,
-            count=settings.clients,
+            first=first,
+            count=count,
             prepare=lambda welcome: workplace_of(welcome, settings),
             heartbeat_s=0.2,
             linger_s=0.2,

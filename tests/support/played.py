@@ -27,7 +27,7 @@ from unstale.server.transfers import EVERY_DAY, TransferBounds
 from unstale.server.wire import Delivery
 from unstale.training.evaluate import Evaluation
 from unstale_proto import codec
-from unstale_proto.messages import Ack, Heartbeat, Hello, Message, Task, Welcome
+from unstale_proto.messages import Ack, EncodingPlan, Heartbeat, Hello, Message, Task, Welcome
 
 M = TypeVar("M", bound=Message)
 
@@ -88,7 +88,8 @@ class WatchedStaging(Staging):
 class PlayedServer:
     """An exchange whose clients all train a model of two parameters, which is [v, v] in version v.
 
-    guard, may_speak, norm_max, journal, transfers, parts: as for `Exchange`. told: to the coordinator.
+    guard, may_speak, norm_max, journal, transfers, parts: as for `Exchange`. encoding: that it would like; models are
+    sent as float32 only. told: to the coordinator.
     """
 
     def __init__(
@@ -100,6 +101,7 @@ class PlayedServer:
         selector: SelectorSettings | None = None,
         transfers: TransferBounds | None = None,
         parts: Parts | None = None,
+        encoding: EncodingPlan | None = None,
         guard: Guard | None = None,
         may_speak: MaySpeak = anyone,
         norm_max: float | None = None,
@@ -138,7 +140,7 @@ class PlayedServer:
                 on_progress=lambda _: None,
                 evaluate_clients_every=None,
             ),
-            welcome=welcome(clients=clients),
+            welcome=welcome(clients=clients).model_copy(update={"encoding": encoding}),
             learning_rate=0.5,
             frames={0: frames_of(version_of(0))},
             sent=version_of(0),

@@ -25,6 +25,7 @@ from unstale.toxics.passage import Applied
 from unstale.toxics.scenario import Conditions
 from unstale.training.evaluate import Evaluation
 from unstale.training.local import LocalUpdate
+from unstale_proto.messages import EncodingPlan
 
 Train = Callable[[int, int, Tensor, float], LocalUpdate]
 Latency = Callable[[int, int], float]
@@ -151,6 +152,7 @@ def one_number(
     evaluate_clients_every: int | None = None,
     norm_max: float | None = None,
     guard: Guard | None = None,
+    encoding: EncodingPlan | None = None,
     **others: Any,
 ) -> Simulation:
     settings = CoordinatorSettings(
@@ -187,6 +189,7 @@ def one_number(
             lease_s=min(lease_s, 1e6),
             norm_max=norm_max,
             guard=guard or Guard(),
+            encoding=encoding,
         ),
         on_progress=on_progress,
         observe=observe,

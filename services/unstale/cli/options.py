@@ -19,7 +19,7 @@ from unstale.config.load import FILE_VARIABLE
 from unstale.config.write import as_yaml
 from unstale.errors import UserError
 
-RUN = ("", "model", "data", "partition", "training", "policy", "trigger", "selector", "scenario")
+RUN = ("", "model", "data", "partition", "training", "policy", "trigger", "selector", "encoding", "scenario")
 """The sections that describe a run, "" being the keys that stand in no section."""
 
 SHORT = {

@@ -2,7 +2,8 @@
 those that are. Nothing here is sent, trained or decided.
 
     CLIENT-NUMBER.update    an update, from before it is first sent until its ack. NUMBER: of its task, as in `task`
-    CLIENT.state            what the client keeps from accepted updates, for trainings that keep something
+    CLIENT.state            what the client keeps from accepted updates, for trainings that keep something, and for
+                            encodings that leave something out
     lock                    which clients have a process here
 
 An accepted update may change what its client keeps (SCAFFOLD's c_i, MOON's last model), and that must happen exactly

@@ -32,7 +32,7 @@ from unstale.net.clock import now_s
 from unstale.net.handshakes import Handshakes
 from unstale.net.keys import Identity
 from unstale.net.mailbox import Mailbox
-from unstale_proto import codec
+from unstale_proto import codec, encodings
 from unstale_proto.errors import RemoteContractError
 from unstale_proto.limits import TEXT_MAX
 from unstale_proto.messages import Error, Message, Welcome
@@ -108,7 +108,9 @@ class ClientProcess:
         self._poller.register(self._mailbox.fileno(), zmq.POLLIN)
         self._lines: dict[int, _Line] = {}
         self._line_of: dict[zmq.Socket[bytes], _Line] = {}
-        self._received: WeakValueDictionary[tuple[str, int], ReceivedModel] = WeakValueDictionary()
+        self._received: WeakValueDictionary[tuple[str, int, str | None], ReceivedModel] = (
+            WeakValueDictionary()
+        )
         self._coming = _models_of(first, outbox)
         self._met = False
         self._heard_s = 0.0
@@ -125,7 +127,11 @@ class ClientProcess:
                 self._poller.register(self._handshakes.monitor, zmq.POLLIN)
             sockets.connect(socket, server)
             session = ClientSession(
-                client_id, secrets.token_hex(16), self._found.get(client_id, ()), models=self._coming
+                client_id,
+                secrets.token_hex(16),
+                self._found.get(client_id, ()),
+                models=self._coming,
+                offers=encodings.NAMES,
             )
             line = _Line(session, socket)
             self._lines[client_id] = line
@@ -327,7 +333,8 @@ class ClientProcess:
     def _job(self, session: ClientSession, train: Train) -> Job:
         run_id, task = train.welcome.run_id, train.task
         # Each client is sent the model for itself. Of equal ones only the first is kept while jobs wait for it.
-        model = self._received.setdefault((run_id, task.version), ReceivedModel(train.parcel))
+        key = run_id, task.version, task.encoding
+        model = self._received.setdefault(key, ReceivedModel(train.parcel))
         return Job(
             client_id=session.client_id,
             welcome=train.welcome,

@@ -21,7 +21,7 @@ from enum import Enum
 
 from unstale.client.instructions import Instruction, Made, Parcel, Retire, Send, Settle, Train, Warn
 from unstale.client.models import ModelKey, Models
-from unstale_proto import limits, payload, signature
+from unstale_proto import encodings, limits, payload
 from unstale_proto.errors import Reason, RemoteContractError
 from unstale_proto.messages import (
     Ack,
@@ -76,7 +76,8 @@ class ClientSession:
 
     token: 16 random bytes in hex, of this process. kept: updates that a process before this one made for the client and
     nobody has acknowledged, fewer than it may hold. models: where those come that go in chunks; None takes none.
-    chunk_bytes: of an update's, at most. `due_s`: when `tick` wants to be called next; None is never.
+    chunk_bytes: of an update's, at most. offers: encodings, by name; None for float32 alone. `due_s`: when `tick` wants
+    to be called next; None is never.
     """
 
     def __init__(
@@ -87,6 +88,7 @@ class ClientSession:
         *,
         models: Models | None = None,
         chunk_bytes: int = limits.CHUNK_BYTES,
+        offers: tuple[str, ...] | None = None,
     ) -> None:
         assert len(kept) < limits.HOLDING_MAX
         self.client_id = client_id
@@ -100,6 +102,7 @@ class ClientSession:
         self._model_beat = 0  # as `_Kept.beat`
         self._models = models
         self._chunk_bytes = chunk_bytes
+        self._offers = offers
         self._kept = {made.update.task_id: self._kept_of(made) for made in kept}
         self._newest_task_id = 0
         self._has_newest = False  # it came, and was not given back
@@ -254,7 +257,8 @@ class ClientSession:
         self.state = State.GREETING
         self.due_s = at_s + GREETING_S
         holding = tuple(self._kept) if self._task is None else (*self._kept, self._task.task_id)
-        return [Send(message=Hello(client_id=self.client_id, session=self._token, holding=holding))]
+        hello = Hello(client_id=self.client_id, session=self._token, holding=holding, encodings=self._offers)
+        return [Send(message=hello)]
 
     def _welcomed(self, welcome: Welcome, at_s: float) -> list[Instruction]:
         void = [] if welcome.run_id == self.run_id else self._begin(welcome.run_id)
@@ -428,13 +432,10 @@ def _check_fit(task: Task, parcel: Parcel | None, welcome: Welcome) -> None:
     """Raise RemoteContractError when the model that came, or None that is to come, is not one of this run."""
     if task.signature != welcome.signature:
         raise RemoteContractError(Reason.WRONG_SIGNATURE, "the task's model is not the one of the welcome")
+    encoding = encodings.of_task(welcome, task)
     if parcel is not None:
-        payload.check([len(frame) for frame in parcel], _payload_bytes(welcome))
-    elif task.payload_bytes != _payload_bytes(welcome):
+        payload.check([len(frame) for frame in parcel], encoding.payload_bytes)
+    elif task.payload_bytes != encoding.payload_bytes:
         raise RemoteContractError(
-            Reason.WRONG_SIZE, f"the model is {task.payload_bytes} bytes, not {_payload_bytes(welcome)}"
+            Reason.WRONG_SIZE, f"the model is {task.payload_bytes} bytes, not {encoding.payload_bytes}"
         )
-
-
-def _payload_bytes(welcome: Welcome) -> int:
-    return signature.payload_bytes(welcome.tensors, welcome.buffers or (), extra=bool(welcome.extra))

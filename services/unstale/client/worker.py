@@ -8,15 +8,18 @@ from math import isfinite
 
 from torch import Tensor
 
-from unstale import flat, translate
+from unstale import translate
+from unstale.client import residuals
 from unstale.client.instructions import Made
 from unstale.client.outbox import Outbox
+from unstale.client.residuals import Residuals
 from unstale.config.workplace import Workplace
 from unstale.learner.device import compute_here
 from unstale.training.evaluate import Evaluation
 from unstale.training.local import LocalUpdate
 from unstale.training.trainer import Trainer
-from unstale_proto import limits, payload, transfer
+from unstale_proto import encodings, limits, transfer
+from unstale_proto.errors import RemoteContractError
 from unstale_proto.messages import Task, Welcome
 
 
@@ -114,6 +117,7 @@ class Worker:
     ) -> None:
         self._prepare = prepare
         self._outbox = outbox
+        self._residuals = Residuals()
         self._early: list[Settlement] = []
         self._durations = durations
         self._duration_s: Durations | None = None
@@ -157,7 +161,11 @@ class Worker:
         if self._duration_s is not None:
             steps = trainer.steps_of(job.client_id)
             duration_s = self._duration_s(job.client_id, job.task.number, steps)
-        base_d, buffers_b, extra_d = workplace.received(job.model.frames, extra=bool(job.welcome.extra))
+        try:
+            model = encodings.of_task(job.welcome, job.task).decode(job.model.frames)
+            base_d, buffers_b, extra_d = workplace.received(model, extra=bool(job.welcome.extra))
+        except RemoteContractError as error:
+            return Failed(job=job, message=f"the model cannot be read: {error}", duration_s=duration_s)
         evaluation = None
         if job.task.evaluate:
             evaluation = trainer.evaluate_own(job.client_id, base_d, buffers_b)
@@ -180,17 +188,20 @@ class Worker:
 
     def _stored(self, trained: Trained) -> Ready:
         job, local = trained.job, trained.local
-        parcel = [
-            frame for part in translate.payload_parts(local) for frame in payload.split(flat.to_bytes(part))
-        ]
+        encoding = encodings.of_update(job.welcome)
+        parts = translate.payload_parts(local)
+        parcel, left_out = self._residuals.encode(job.client_id, job.task.number, parts, encoding)
+        checksum = _checksum(parcel)
         made = Made(
             run_id=job.welcome.run_id,
             number=job.task.number,
-            update=translate.to_update(job.task, local, trained.evaluation, checksum=_checksum(parcel)),
+            update=translate.to_update(
+                job.task, local, trained.evaluation, checksum=checksum, encoding=encoding
+            ),
             parcel=parcel,
         )
         if self._outbox is not None:
-            made = self._outbox.put(job.client_id, made, local.state)
+            made = self._outbox.put(job.client_id, made, {**local.state, **left_out})
         return Ready(job=job, made=made, duration_s=trained.duration_s)
 
     def _settle(self, settlement: Settlement) -> None:
@@ -199,11 +210,12 @@ class Worker:
         outbox = self._outbox
         kept: Mapping[str, Tensor] | None = None
         if self._workplace is not None and settlement.run_id == self._run_id:
-            trainer = self._workplace.trainer
-            if not settlement.accepted:
+            trainer, accepted = self._workplace.trainer, settlement.accepted
+            changed = self._residuals.settle(client_id, number, accepted=accepted)
+            if not accepted:
                 trainer.drop(client_id, number)
-            elif trainer.keep(client_id, number):
-                kept = trainer.kept(client_id)
+            elif trainer.keep(client_id, number) or changed:
+                kept = {**trainer.kept(client_id), **self._residuals.kept(client_id)}
         elif outbox is not None and settlement.accepted and outbox.waits_for_state(*of):
             # Nobody is there yet who could keep it. Until then it waits on disk.
             self._early.append(settlement)
@@ -217,6 +229,7 @@ class Worker:
         if self._workplace is None or welcome.run_id != self._run_id:
             self._workplace, self._run_id = self._prepare(welcome), welcome.run_id
             self._duration_s = None if self._durations is None else self._durations(welcome)
+            self._residuals.clear()
             self._take_up(self._workplace.trainer)
         return self._workplace
 
@@ -225,7 +238,9 @@ class Worker:
         if self._outbox is None:
             return
         for client_id, kept, pending in self._outbox.restore(self._run_id):
-            trainer.restore(client_id, kept, pending)
+            of_trainer = {number: residuals.without(state) for number, state in pending.items()}
+            trainer.restore(client_id, residuals.without(kept), of_trainer)
+            self._residuals.restore(client_id, kept, pending)
         early, self._early = self._early, []
         for settlement in early:
             if settlement.run_id == self._run_id:

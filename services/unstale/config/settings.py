@@ -144,6 +144,26 @@ class ServerSettings(Section):
         return self
 
 
+class EncodingSettings(Section):
+    updates: Literal["float32", "bfloat16", "float16", "int8", "top-k"] = Field(
+        "float32",
+        description="How clients that can encode their updates: fewer bytes, and a stated error.",
+    )
+    models: Literal["float32", "bfloat16", "float16", "int8"] = Field(
+        "float32", description="How models are encoded for clients that can decode them."
+    )
+    block: int = Field(
+        256,
+        ge=8,
+        le=65_536,
+        json_schema_extra={"unit": "numbers"},
+        description="Numbers in a row that share a scale, for int8.",
+    )
+    fraction: float = Field(
+        0.01, gt=0, le=0.5, description="Share of an update's numbers that is sent at a time, for top-k."
+    )
+
+
 class RunSettings(Section):
     directory: Text = Field(
         "unstale-run",
@@ -407,6 +427,7 @@ class Settings(BaseSettings):
     policy: PolicySettings = PolicySettings()
     trigger: TriggerSettings = TriggerSettings()
     selector: SelectorSettings = SelectorSettings()
+    encoding: EncodingSettings = EncodingSettings()
     run: RunSettings = RunSettings()
     server: ServerSettings = ServerSettings()
     client: ClientSettings = ClientSettings()

@@ -1,6 +1,6 @@
 """Where clients' work is done: data, shares and one model instance for all clients of a process."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 import torch
@@ -24,11 +24,11 @@ class Workplace:
     device: torch.device
 
     def received(
-        self, frames: Sequence[memoryview], *, extra: bool
+        self, frames: Iterable[memoryview], *, extra: bool
     ) -> tuple[Tensor, Tensor | None, Tensor | None]:
         """The vectors in the payload of a task, on this device: model [d], buffers [b] or None, extra [d] or None.
 
-        Their sizes must add up, as whoever receives has checked.
+        frames: float32. Their sizes must add up, as whoever receives has checked.
         """
         d, b = self.model.dimension, self.model.buffers_b.numel()
         payload_D = flat.from_bytes(frames, d + b + (d if extra else 0), self.device)

@@ -237,13 +237,13 @@ class Staging:
 
 
 def write(
-    row_D: Tensor, frames: Sequence[memoryview | bytes], kind: Kind, learning_rate: float, dimension: int
+    row_D: Tensor, frames: Iterable[memoryview | bytes], kind: Kind, learning_rate: float, dimension: int
 ) -> None:
     """Fill a row with a payload, in one pass: of a delta, the first d numbers over its learning rate.
 
     row_D: [D] float32 in host memory, contiguous. frames: little-endian float32, each a multiple of 4 bytes,
-    4 D bytes together; whoever receives has checked that. learning_rate: eta_l, > 0. dimension: d. A quotient too large
-    for float32 becomes an infinity, which `screen.defect` finds.
+    4 D bytes together; whoever receives has checked that, and they may be decoded as they are asked for. learning_rate:
+    eta_l, > 0. dimension: d. A quotient too large for float32 becomes an infinity, which `screen.defect` finds.
     Source: algorithms.md 1.4.
     """
     target_D = row_D.numpy()

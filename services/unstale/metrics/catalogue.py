@@ -52,7 +52,7 @@ UPDATES = Metric(
 UPDATE_BYTES = Metric(
     name="unstale_update_bytes_total",
     kind="counter",
-    help="Payload bytes: received are updates, sent are models.",
+    help="Payload bytes, as they were encoded: received are updates, sent are models.",
     labels=("direction",),
 )
 TRANSFERS = Metric(

@@ -1,6 +1,6 @@
 """What the exchange wants computed, and what became of it."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -43,13 +43,15 @@ class CheckpointCommand:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Applied:
     """A round is a version. frames: what is sent of it, as payload frames; they share memory with it. digest: SHA-256
-    in hex, where it is wanted."""
+    in hex, where it is wanted. encoded: what is sent of it to clients that take the run's encoding, if that is not
+    float32."""
 
     result: RoundResult
     frames: list[memoryview]
     aggregate_s: float
     device_memory_bytes: int
     digest: str = ""
+    encoded: Sequence[memoryview] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

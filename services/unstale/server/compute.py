@@ -29,6 +29,7 @@ from unstale.server.commands import (
 )
 from unstale.training.evaluate import Evaluation
 from unstale_proto import payload
+from unstale_proto.encodings import Encoding
 
 Save = Callable[[CheckpointCommand, Mapping[str, Any]], tuple[str, int]]
 """Writes a checkpoint of a learner's state; the name of the file and its bytes."""
@@ -38,7 +39,7 @@ class Compute:
     """Owns the learner from `start` to `close`.
 
     evaluate: measures a version. post: takes results, from the compute thread. save: writes a checkpoint; None where
-    the run leaves nothing behind, and then versions need no digest.
+    the run leaves nothing behind, and then versions need no digest. encoding: of the models, None for float32.
     """
 
     def __init__(
@@ -48,9 +49,11 @@ class Compute:
         evaluate: Callable[[Version], Evaluation],
         post: Callable[[Result], None],
         save: Save | None = None,
+        encoding: Encoding | None = None,
     ) -> None:
         self._learner = learner
         self._save = save
+        self._encoding = encoding
         self._evaluate = evaluate
         self._post = post
         self._commands: queue.SimpleQueue[Command | None] = queue.SimpleQueue()
@@ -84,11 +87,12 @@ class Compute:
         if isinstance(command, ApplyCommand):
             result = self._learner.apply_round(command.round.rows, command.updates)
             command.round.release()
-            frames = frames_of(result.sent)
+            encoded = () if self._encoding is None else frames_of(result.sent, self._encoding)
             self._post(
                 Applied(
                     result=result,
-                    frames=frames,
+                    frames=frames_of(result.sent),
+                    encoded=encoded,
                     aggregate_s=now_s() - started_s,
                     device_memory_bytes=_device_memory_bytes(self._learner.model_d.device),
                     digest="" if self._save is None else result.sent.digest,
@@ -117,9 +121,12 @@ class Compute:
             self._learner.forget(command.version)
 
 
-def frames_of(version: Version) -> list[memoryview]:
-    """A version as payload frames, without a copy where it lies in host memory."""
-    return [frame for part in version.parts for frame in payload.split(flat.to_bytes(part))]
+def frames_of(version: Version, encoding: Encoding | None = None) -> list[memoryview]:
+    """A version as payload frames. encoding: None for float32, without a copy where it lies in host memory."""
+    parts = [flat.to_bytes(part) for part in version.parts]
+    if encoding is not None:
+        return encoding.frames(parts)
+    return [frame for part in parts for frame in payload.split(part)]
 
 
 def _device_memory_bytes(device: torch.device) -> int:

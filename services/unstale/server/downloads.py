@@ -12,6 +12,8 @@ from unstale_proto.messages import Chunk, Credit
 from unstale_proto.transfer import Sending
 
 Chunks = list[tuple[Chunk, memoryview]]
+Sent = tuple[int, bool]
+"""Which model: its version, and whether it is encoded."""
 
 
 @dataclass(slots=True)
@@ -20,7 +22,7 @@ class _Download:
     moved_s: when it was last heard to have more."""
 
     task_id: int
-    version: int
+    version: Sent
     moved_s: float
     credit: Credit | None = None
     sending: Sending | None = None
@@ -35,7 +37,7 @@ class Downloads:
 
     def __init__(
         self,
-        frames_of: Callable[[int], Sequence[memoryview] | None],
+        frames_of: Callable[[Sent], Sequence[memoryview] | None],
         *,
         chunk_bytes: int,
         versions_max: int,
@@ -67,14 +69,14 @@ class Downloads:
             self._patience_s
         )
 
-    def announced(self, client_id: int, task_id: int, version: int, at_s: float) -> None:
+    def announced(self, client_id: int, task_id: int, version: Sent, at_s: float) -> None:
         """A client was given a task with a model that it may ask for."""
         self._of.pop(client_id, None)
         one = self._of[client_id] = _Download(task_id, version, at_s)
         self._stop_the_stuck(at_s)
         self._begin(client_id, one, at_s)
 
-    def credited(self, client_id: int, credit: Credit, version: int, at_s: float) -> Chunks:
+    def credited(self, client_id: int, credit: Credit, version: Sent, at_s: float) -> Chunks:
         """A client wants the model of its open task, which is this version. What to send it; nothing while it waits."""
         one = self._of.get(client_id)
         if one is None or one.task_id != credit.task_id:
@@ -142,7 +144,7 @@ class Downloads:
         one.moved_s = at_s
         return one.sending
 
-    def _held(self) -> dict[int, Sequence[memoryview]]:
+    def _held(self) -> dict[Sent, Sequence[memoryview]]:
         return {one.version: one.sending.frames for one in self._of.values() if one.sending is not None}
 
     def _stop_the_stuck(self, at_s: float) -> None:

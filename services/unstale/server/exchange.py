@@ -21,6 +21,7 @@ from unstale.learner.updates import Staging
 from unstale.learner.versions import Version
 from unstale.metrics.progress import Outcome
 from unstale.server.account import Account
+from unstale.server.agreed import Agreed
 from unstale.server.commands import (
     Applied,
     Command,
@@ -61,10 +62,11 @@ class Exchange:
 
     wire: sends. clock: seconds of the run, never going back. compute: takes commands; each of them but ForgetCommand is
     answered by a letter, in order. recorder: the coordinator, written down. account: counts. welcome: for any client;
-    id and version are filled in. learning_rate: eta_l of its tasks now. frames: of the versions that tasks may carry
-    now. sent: the newest of them. dimension: d. norm_max: of an update; None for any. linger_s: how long clients have
-    to say goodbye. return_s: how long they take to come back to a server that was gone. guard: bounds what anyone may
-    say. may_speak: whether the owner of a key may say that it is a client; key None is that of a link in plain text.
+    id and version are filled in, and its encoding becomes what the client can do. learning_rate: eta_l of its tasks
+    now. frames: of the versions that tasks may carry now. encoded: the same as the run encodes its models, if it does.
+    sent: the newest of them. dimension: d. norm_max: of an update; None for any. linger_s: how long clients have to say
+    goodbye. return_s: how long they take to come back to a server that was gone. guard: bounds what anyone may say.
+    may_speak: whether the owner of a key may say that it is a client; key None is that of a link in plain text.
     transfers: what goes in chunks, and how. parts: where such updates lie until they are whole. observe: told of every
     event and what came of it.
     """
@@ -92,6 +94,7 @@ class Exchange:
         transfers: TransferBounds = EVERY_DAY,
         parts: Parts | None = None,
         observe: actions.Observer | None = None,
+        encoded: Mapping[int, Sequence[memoryview]] | None = None,
     ) -> None:
         self._clock = clock
         self._observe = observe
@@ -106,10 +109,13 @@ class Exchange:
         self._may_speak = may_speak
         self._sessions = Sessions(welcome.clients)
         self._proof = Proof()
+        self._agreed = Agreed(welcome, dimension, frames[max(frames)])
         self._outgoing = Outgoing(
             wire,
             self._sessions,
             frames=frames,
+            encoded=encoded or {},
+            agreed=self._agreed,
             run_id=welcome.run_id,
             signature=welcome.signature,
             learning_rate=learning_rate,
@@ -133,7 +139,7 @@ class Exchange:
             ingest=Ingest(
                 staging,
                 signature=welcome.signature,
-                payload_bytes=self._outgoing.payload_bytes,
+                encodings=self._agreed.updates,
                 dimension=dimension,
                 norm_max=norm_max,
             ),
@@ -177,7 +183,7 @@ class Exchange:
 
     def payload_bytes_max(self, route: bytes) -> int:
         """A connection that speaks for no client has nothing to send but a hello."""
-        return 0 if self._sessions.client_of(route) is None else self._outgoing.payload_bytes
+        return 0 if self._sessions.client_of(route) is None else self._agreed.update_bytes_max
 
     def resume(self) -> None:
         """Go on with a run whose state was read from its journal. Called once, before all else."""
@@ -240,7 +246,7 @@ class Exchange:
         self._say_what_is_held()  # tasks that carry the version before
         result = applied.result
         self._sent = result.sent
-        self._outgoing.publish(result.version, applied.frames, result.learning_rate)
+        self._outgoing.publish(result.version, applied.frames, result.learning_rate, applied.encoded)
         self._account.applied(applied, self._out.wait_s)
         event = events.RoundApplied(version=result.version, at_s=self._clock())
         following = self._recorder.round_applied(
@@ -355,11 +361,11 @@ class Exchange:
         if self._sessions.is_superseded(hello.client_id, hello.session):
             self._outgoing.send(route, Stop(reason="superseded", version=self._coordinator.version))
             return
-        about_it = {"client_id": hello.client_id, "version": self._coordinator.version}
-        if not self._outgoing.send(route, self._welcome.model_copy(update=about_it)):
+        if not self._outgoing.send(route, self._agreed.welcome(hello, self._coordinator.version)):
             return  # the last word of a process that is gone; it takes nothing over
         same_connection = self._sessions.is_said_again(hello.client_id, hello.session, route)
         superseded = self._sessions.admit(hello.client_id, hello.session, route)
+        self._agreed.admit(hello)
         if not same_connection:
             self._proof.forget(hello.client_id)
             self._transfers.moved_on(hello.client_id)

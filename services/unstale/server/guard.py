@@ -24,6 +24,7 @@ UNREADABLE = frozenset(
 BLAMED = UNREADABLE | {
     Reason.WRONG_SIGNATURE,
     Reason.WRONG_SIZE,
+    Reason.MALFORMED_PAYLOAD,
     Reason.NON_FINITE,
     Reason.ZERO_UPDATE,
     Reason.NORM_TOO_LARGE,

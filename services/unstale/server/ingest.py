@@ -6,7 +6,8 @@ from typing import NamedTuple
 from unstale import flat
 from unstale.learner import screen
 from unstale.learner.updates import Staging, write
-from unstale_proto import payload
+from unstale_proto import limits, payload
+from unstale_proto.encodings import FLOAT32, Encoding, Frames
 from unstale_proto.errors import Reason, RemoteContractError
 from unstale_proto.messages import Update
 
@@ -30,8 +31,8 @@ def _refused(defect: Reason) -> Staged:
 class Ingest:
     """Stages updates that fit the model, and says what is wrong with the others. The exchange's thread only.
 
-    signature: of the run's model. payload_bytes: of one update of it. dimension: d, parameters of the model. norm_max:
-    L2 norm over which an update is refused; None for none.
+    signature: of the run's model. encodings: that an update may have. dimension: d, parameters of the model. norm_max:
+    L2 norm over which an update is refused; None for none. row_bytes: of an update that is decoded.
     """
 
     def __init__(
@@ -39,13 +40,14 @@ class Ingest:
         staging: Staging,
         *,
         signature: str,
-        payload_bytes: int,
+        encodings: Sequence[Encoding],
         dimension: int,
         norm_max: float | None = None,
     ) -> None:
         self._staging = staging
         self._signature = signature
-        self._payload_bytes = payload_bytes
+        self._encodings = {encoding.name: encoding for encoding in encodings}
+        self.row_bytes = max(limits.FLOAT_BYTES * (each.dimension + each.behind) for each in encodings)
         self._dimension = dimension
         self._norm_max = norm_max
 
@@ -53,21 +55,34 @@ class Ingest:
         """What is wrong with an update, going by its header alone."""
         if update.signature != self._signature:
             return Reason.WRONG_SIGNATURE
-        return None if update.payload_bytes == self._payload_bytes else Reason.WRONG_SIZE
+        encoding = self._encoding_of(update)
+        if encoding is None:
+            return Reason.MALFORMED_PAYLOAD
+        return None if update.payload_bytes == encoding.payload_bytes else Reason.WRONG_SIZE
 
-    def stage(self, update: Update, frames: Sequence[memoryview], defect: Reason | None = None) -> Staged:
-        """Copy the payload into the next free row, or say what is wrong with it. defect: what is known to be."""
+    def stage(self, update: Update, frames: Frames, defect: Reason | None = None) -> Staged:
+        """Decode the payload into the next free row, or say what is wrong with it. defect: what is known to be."""
         unfit = defect or self.fits(update)
         if unfit is not None:
             return _refused(unfit)
+        encoding = self._encoding_of(update)
+        assert encoding is not None
         try:
-            payload.check([len(frame) for frame in frames], self._payload_bytes)
+            payload.check([len(frame) for frame in frames], encoding.payload_bytes)
         except RemoteContractError as error:
             return _refused(error.reason)
         handle, row_D = self._staging.row()
-        write(row_D, frames, update.kind, update.learning_rate, self._dimension)
-        found = screen.row_defect(row_D, self._dimension, self._norm_max)
+        found: str | None
+        try:
+            write(row_D, encoding.decode(frames), update.kind, update.learning_rate, self._dimension)
+            found = screen.row_defect(row_D, self._dimension, self._norm_max)
+        except RemoteContractError as error:
+            found = error.reason
         if found is not None:
             self._staging.discard(handle)
             return _refused(Reason(found))
         return Staged(handle, flat.to_bytes(row_D), None)
+
+    def _encoding_of(self, update: Update) -> Encoding | None:
+        """None for one that this run does not use."""
+        return self._encodings.get(update.encoding or FLOAT32)

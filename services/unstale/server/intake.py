@@ -16,7 +16,7 @@ Perform = Callable[[events.Event, Sequence[actions.Action]], None]
 
 
 class Intake:
-    """The exchange's thread only. perform: does what follows from an event."""
+    """The exchange's thread only. perform: does what follows from an event. row_bytes: of an update as it is stored."""
 
     def __init__(
         self,
@@ -36,6 +36,7 @@ class Intake:
         self._account = account
         self._perform = perform
         self.fits = ingest.fits
+        self.row_bytes = ingest.row_bytes
         self._stage = ingest.stage
 
     def take(
@@ -47,7 +48,7 @@ class Intake:
     ) -> bool:
         """Have an update judged; False if it cannot be stored now. found: what is wrong with its payload."""
         payload_bytes = sum(map(len, frames))
-        if not self.has_room(client_id, update, payload_bytes):
+        if not self.has_room(client_id, update, max(payload_bytes, self.row_bytes if frames else 0)):
             return False
         handle, row, defect = self._stage(update, frames, found)
         staged = translate.to_staged(update, client_id)

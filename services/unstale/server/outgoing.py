@@ -12,6 +12,8 @@ from typing import Any
 
 from unstale import translate
 from unstale.coordinator import actions
+from unstale.server.agreed import Agreed
+from unstale.server.downloads import Sent
 from unstale.server.sessions import Sessions
 from unstale.server.wire import Delivery, Wire
 from unstale_proto import codec, limits
@@ -21,18 +23,23 @@ from unstale_proto.transfer import checksum
 
 @dataclass(frozen=True, slots=True)
 class _Model:
-    """What is sent of a version. wrapped: as the wire wants it, with the task; empty when it goes in chunks, and then
-    `checksum` is set."""
+    """What is sent of a version, in one encoding. wrapped: as the wire wants it, with the task; empty when it goes in
+    chunks, and then `checksum` is set."""
 
     frames: Sequence[memoryview]
     wrapped: Sequence[Any]
     checksum: str | None
 
+    @property
+    def payload_bytes(self) -> int:
+        return sum(map(len, self.frames))
+
 
 class Outgoing:
-    """The exchange's thread only. frames: what is sent of version 0. learning_rate: eta_l of its tasks. wanted: whether
-    the task of a client, with a version, asks for an evaluation. past_versions: how many rounds old a model may be that
-    is still given. chunk_bytes: larger models go in chunks."""
+    """The exchange's thread only. frames: what is sent of versions, as float32. encoded: likewise, as the run encodes
+    its models; empty where that is float32. agreed: which of the two a client takes. learning_rate: eta_l of its tasks.
+    wanted: whether the task of a client, with a version, asks for an evaluation. past_versions: how many rounds old a
+    model may be that is still given. chunk_bytes: larger models go in chunks."""
 
     def __init__(
         self,
@@ -40,6 +47,8 @@ class Outgoing:
         sessions: Sessions,
         *,
         frames: Mapping[int, Sequence[memoryview]],
+        encoded: Mapping[int, Sequence[memoryview]],
+        agreed: Agreed,
         run_id: str,
         signature: str,
         learning_rate: float,
@@ -54,36 +63,55 @@ class Outgoing:
         self._learning_rate = learning_rate
         self._wanted = wanted
         self._past_versions = past_versions
-        self.payload_bytes = sum(map(len, frames[max(frames)]))
-        self._in_chunks = self.payload_bytes > chunk_bytes
-        self._models = {version: self._model(its_frames) for version, its_frames in frames.items()}
-        self.announced: Callable[[int, int, int], None] = lambda *_: None  # told of client, task and version
+        self._agreed = agreed
+        self._chunk_bytes = chunk_bytes
+        self._models: dict[Sent, _Model] = {}
+        for version, its_frames in frames.items():
+            self._hold(version, its_frames, encoded.get(version, ()))
+        self.announced: Callable[[int, int, Sent], None] = lambda *_: None  # told of client, task and model
         self._unheard: set[int] = set()  # clients that were sent a model and have not been heard of since
         self._owed: dict[int, actions.SendTask] = {}
 
-    def publish(self, version: int, frames: Sequence[memoryview], learning_rate: float) -> None:
-        """From here on tasks may carry this version, and have this learning rate."""
+    def publish(
+        self,
+        version: int,
+        frames: Sequence[memoryview],
+        learning_rate: float,
+        encoded: Sequence[memoryview] = (),
+    ) -> None:
+        """From here on tasks may carry this version, and have this learning rate. The others as in the constructor."""
         self._learning_rate = learning_rate
-        self._models[version] = self._model(frames)
-        self._models.pop(version - self._past_versions - 1, None)
+        self._hold(version, frames, encoded)
+        for form in (False, True):
+            self._models.pop((version - self._past_versions - 1, form), None)
+
+    def _hold(self, version: int, frames: Sequence[memoryview], encoded: Sequence[memoryview]) -> None:
+        self._models[version, False] = self._model(frames)
+        if encoded:
+            self._models[version, True] = self._model(encoded)
 
     def _model(self, frames: Sequence[memoryview]) -> _Model:
-        if self._in_chunks:
+        if sum(map(len, frames)) > self._chunk_bytes:
             return _Model(frames, (), checksum(frames))
         return _Model(frames, self._wire.wrap(frames), None)
 
-    def frames_in_chunks(self, version: int) -> Sequence[memoryview] | None:
-        """Of a version that tasks may carry now, if models go in chunks; None for others."""
-        model = self._models.get(version)
-        return None if model is None or not self._in_chunks else model.frames
+    def frames_in_chunks(self, model: Sent) -> Sequence[memoryview] | None:
+        """Of one that tasks may carry now, if it goes in chunks; None for others."""
+        held = self._models.get(model)
+        return None if held is None or held.checksum is None else held.frames
 
     def may_carry(self, version: int) -> bool:
         """Whether tasks may carry this version now."""
-        return version in self._models
+        return (version, False) in self._models
+
+    def sent_to(self, client_id: int, version: int) -> Sent:
+        """What a client is sent of a version."""
+        return version, self._agreed.takes_models(client_id)
 
     def give(self, action: actions.SendTask) -> bool:
         """Send a task with the model of its version, now or when its client is next heard of. Whether it went now."""
-        assert action.version in self._models, f"{action}, and at hand are {list(self._models)}"
+        sent = self.sent_to(action.client_id, action.version)
+        assert sent in self._models, f"{action}, and at hand are {list(self._models)}"
         self._owed.pop(action.client_id, None)
         route = self._sessions.route_of(action.client_id)
         if route is None:
@@ -92,20 +120,21 @@ class Outgoing:
             self._owed[action.client_id] = action
             return False
         self._unheard.add(action.client_id)
-        model = self._models[action.version]
+        model = self._models[sent]
         task = translate.to_task(
             action,
             learning_rate=self._learning_rate,
             signature=self._signature,
-            payload_bytes=self.payload_bytes,
+            payload_bytes=model.payload_bytes,
             evaluate=self._wanted(action.client_id, action.version),
             run_id=self._run_id,
             checksum=model.checksum,
+            encoding=self._agreed.models.name if sent[1] else None,
         )
         if not self.send(route, task, model.wrapped):
             return False
-        if self._in_chunks:
-            self.announced(action.client_id, action.task_id, action.version)
+        if model.checksum is not None:
+            self.announced(action.client_id, action.task_id, sent)
         return True
 
     def heard_of(self, client_id: int) -> None:
@@ -116,10 +145,15 @@ class Outgoing:
         """The task that a client is owed, to be given if it may be sent a model, and if the task is still awaited."""
         return None if client_id in self._unheard else self._owed.pop(client_id, None)
 
-    @property
-    def bytes_with_task(self) -> int:
-        """Payload that goes with a task."""
-        return 0 if self._in_chunks else self.payload_bytes
+    def payload_bytes(self, client_id: int) -> int:
+        """Of the models that a client is sent."""
+        encoding = self._agreed.models if self._agreed.takes_models(client_id) else self._agreed.updates[0]
+        return encoding.payload_bytes
+
+    def bytes_with_task(self, client_id: int) -> int:
+        """Payload that goes with a client's task."""
+        size_bytes = self.payload_bytes(client_id)
+        return 0 if size_bytes > self._chunk_bytes else size_bytes
 
     def tell(self, client_id: int, message: Message, frames: Sequence[memoryview] = ()) -> bool:
         """Send a message to a client, if it can be reached."""

@@ -94,7 +94,7 @@ class Performer:
         """Send a task, unless it was taken back meanwhile."""
         if self._coordinator.awaits(action.client_id, action.task_id) and self._outgoing.give(action):
             self._proof.sent(action.client_id, action.task_id)
-            self._account.model_sent(self._outgoing.bytes_with_task)
+            self._account.model_sent(self._outgoing.bytes_with_task(action.client_id))
 
     def submit(self, command: ApplyCommand | EvaluateCommand | CheckpointCommand) -> None:
         """Have something computed that is answered by a letter."""

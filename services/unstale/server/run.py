@@ -27,6 +27,8 @@ from unstale.server.compute import Save, frames_of
 from unstale.server.heap import keep_little
 from unstale.server.welcome import welcome
 from unstale.training.evaluate import Evaluation
+from unstale_proto import encodings
+from unstale_proto.encodings import FLOAT32, Encoding
 from unstale_proto.messages import Welcome
 
 log = logging.getLogger("unstale.server")
@@ -55,12 +57,30 @@ class Run:
     def frames(self) -> dict[int, Sequence[memoryview]]:
         """What is sent of the versions that tasks may carry: the current one, and those before it that a stale client
         may be given."""
+        return {number: frames_of(version) for number, version in self._sent.items()}
+
+    @property
+    def encoded(self) -> dict[int, Sequence[memoryview]]:
+        """The same, as the run encodes its models; empty where that is float32."""
+        encoding = self.encoding
+        if encoding is None:
+            return {}
+        return {number: frames_of(version, encoding) for number, version in self._sent.items()}
+
+    @property
+    def encoding(self) -> Encoding | None:
+        """Of its models; None for float32."""
+        plan = self.welcome.encoding
+        if plan is None or plan.models == FLOAT32:
+            return None
+        return encodings.of_models(plan, self.dimension, self.learner.row_numbers - self.dimension)
+
+    @property
+    def _sent(self) -> dict[int, Version]:
         now = self.learner.version
         late = max(self.coordinator.settings.stale_rounds.values(), default=0)
-        past: dict[int, Sequence[memoryview]] = {
-            version: frames_of(self.learner.base(version)) for version in range(max(0, now - late), now)
-        }
-        return {**past, now: frames_of(self.learner.sent)}
+        past = {version: self.learner.base(version) for version in range(max(0, now - late), now)}
+        return {**past, now: self.learner.sent}
 
     @property
     def save(self) -> Save | None:

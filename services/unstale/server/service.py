@@ -82,7 +82,11 @@ class Server:
             )
             stack.callback(self._gate.close)
             self._compute = Compute(
-                run.learner, evaluate=run.evaluate, post=self._mailbox.post, save=run.save
+                run.learner,
+                evaluate=run.evaluate,
+                post=self._mailbox.post,
+                save=run.save,
+                encoding=run.encoding,
             )
             self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
             stack.callback(self._context.term)
@@ -130,6 +134,7 @@ class Server:
             welcome=run.welcome,
             learning_rate=run.learner.learning_rate,
             frames=run.frames,
+            encoded=run.encoded,
             sent=run.learner.sent,
             dimension=run.dimension,
             linger_s=settings.server.linger_s,

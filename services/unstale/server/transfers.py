@@ -80,8 +80,8 @@ class Transfers:
             versions_max=bounds.versions,
             patience_s=patience_s,
         )
-        outgoing.announced = lambda client_id, task_id, version: self._downloads.announced(
-            client_id, task_id, version, clock()
+        outgoing.announced = lambda client_id, task_id, model: self._downloads.announced(
+            client_id, task_id, model, clock()
         )
 
     @property
@@ -139,7 +139,7 @@ class Transfers:
             or self._intake.fits(update) is not None
         ):
             return False
-        as_it_comes_and_is_kept = 2 * update.payload_bytes
+        as_it_comes_and_is_kept = update.payload_bytes + self._intake.row_bytes
         if not self._intake.has_room(client_id, update, as_it_comes_and_is_kept):
             self._uploads.pause(client_id)
             return True
@@ -223,11 +223,12 @@ class Transfers:
     # --- models ---
 
     def _credited(self, client_id: int, credit: Credit, at_s: float) -> None:
-        if credit.have >= self._outgoing.payload_bytes:
+        size_bytes = self._outgoing.payload_bytes(client_id)
+        if credit.have >= size_bytes:
             if self._downloads.finished(client_id, credit.task_id):
-                self._account.model_sent(self._outgoing.payload_bytes)
+                self._account.model_sent(size_bytes)
             return
-        if self._outgoing.bytes_with_task:
+        if self._outgoing.bytes_with_task(client_id):
             raise RemoteContractError(Reason.UNEXPECTED_TYPE, "models of this run come with their task")
         if not self._awaits(client_id, credit.task_id):
             why = f"task {credit.task_id} is not open any more"
@@ -235,7 +236,8 @@ class Transfers:
                 client_id, Error(reason=Reason.EXPIRED_TASK, message=why, task_id=credit.task_id)
             )
             return
-        self._send(client_id, self._downloads.credited(client_id, credit, self._version_of(client_id), at_s))
+        model = self._outgoing.sent_to(client_id, self._version_of(client_id))
+        self._send(client_id, self._downloads.credited(client_id, credit, model, at_s))
 
     def _send(self, client_id: int, chunks: Chunks) -> None:
         for chunk, piece in chunks:

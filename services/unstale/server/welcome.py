@@ -9,7 +9,7 @@ from unstale import flat
 from unstale.config import parts
 from unstale.config.settings import Settings
 from unstale.errors import UserError
-from unstale_proto import codec, limits, signature
+from unstale_proto import codec, encodings, limits, signature
 from unstale_proto.messages import (
     DataPlan,
     ModelPlan,
@@ -59,6 +59,7 @@ def welcome(settings: Settings, model: flat.FlatModel, *, extra: bool, labels: s
         data_plan=DataPlan(normalise=settings.data.normalise, column=settings.data.column, labels=labels),
         buffers=buffers or None,
         extra=extra or None,
+        encoding=encodings.plan(**settings.encoding.model_dump(), dimension=model.dimension),
     )
     try:
         codec.encode(made)

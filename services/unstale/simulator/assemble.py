@@ -18,6 +18,7 @@ from unstale.simulator.recording import Recording
 from unstale.simulator.remote import Relay, as_it_is, may_lose
 from unstale.simulator.simulation import Parts, Simulation
 from unstale.toxics.scenario import Conditions
+from unstale_proto import encodings
 
 PLAIN = "exponential"
 """The ready scenario whose device a simulated client has where the run's scenario gives it none."""
@@ -64,6 +65,7 @@ def simulation(
             lease_s=settings.server.lease_s,
             norm_max=settings.server.norm_max,
             guard=_guard(settings),
+            encoding=encodings.plan(**settings.encoding.model_dump(), dimension=model.dimension),
         ),
         on_progress=on_progress,
         observe=observe,

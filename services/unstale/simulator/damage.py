@@ -1,15 +1,18 @@
 """What is left of a message whose bits were flipped on the way."""
 
+import math
 from collections.abc import Sequence
 from typing import Any, TypeVar, cast
+
+import torch
 
 from unstale import flat
 from unstale.injector.core import damaged
 from unstale.learner.versions import Version
 from unstale.toxics.flight import Flight
 from unstale_proto import codec
+from unstale_proto.encodings import Encoding
 from unstale_proto.errors import Reason, RemoteContractError
-from unstale_proto.limits import FLOAT_BYTES
 from unstale_proto.messages import Message
 
 M = TypeVar("M", bound=Message)
@@ -34,16 +37,24 @@ def read(message: M, frames: Sequence[memoryview], flight: Flight) -> tuple[M, l
     return what, [memoryview(frame) for frame in cast(Any, cargo)]
 
 
-def version(base: Version, flight: Flight) -> Version:
-    """A version whose payload came damaged."""
+def version(base: Version, flight: Flight, encoding: Encoding) -> Version:
+    """A version whose payload came damaged. encoding: of the payload."""
     header_bits = 8 * flight.header_bytes
     bits = [bit - header_bits for bit in flight.damage if bit >= header_bits]
-    if not bits:
-        return base
-    _, frames = damaged(b"", [flat.to_bytes(part) for part in base.parts], bits)
-    payload: Any = [memoryview(frame) for frame in cast(Sequence[Any], frames)]
-    numbers_D = flat.from_bytes(payload, sum(map(len, payload)) // FLOAT_BYTES, base.model_d.device)
-    d, b = base.model_d.numel(), base.buffers_b.numel()
+    frames: Any = encoding.frames([flat.to_bytes(part) for part in base.parts])
+    if bits:
+        _, frames = damaged(b"", frames, bits)
+    return read_version(base, cast(Any, frames), encoding)
+
+
+def read_version(base: Version, frames: Sequence[memoryview], encoding: Encoding) -> Version:
+    """What a payload holds. base: of the same shape. What cannot be read is NaN: its client gives the task back, as it
+    does after training from that."""
+    d, b, numbers = encoding.dimension, base.buffers_b.numel(), encoding.dimension + encoding.behind
+    try:
+        numbers_D = flat.from_bytes(encoding.decode(frames), numbers, base.model_d.device)
+    except RemoteContractError:
+        numbers_D = torch.full((numbers,), math.nan, device=base.model_d.device)
     return Version(
         model_d=numbers_D[:d],
         buffers_b=numbers_D[d : d + b] if b else base.buffers_b,

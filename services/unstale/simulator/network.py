@@ -35,7 +35,7 @@ _RUN = "0" * 32
 
 class Network:
     """toxics: of the run's conditions. seed: of the run. heartbeat_s, lease_s: as the server tells clients.
-    payload_bytes: of a model, and so of an update. guard: says whom the server keeps out."""
+    model_bytes, update_bytes: of their payloads. guard: says whom the server keeps out."""
 
     def __init__(
         self,
@@ -46,7 +46,8 @@ class Network:
         behind: Behind,
         heartbeat_s: float,
         lease_s: float,
-        payload_bytes: int,
+        model_bytes: int,
+        update_bytes: int,
         relay: Relay,
         guard: Guard,
     ) -> None:
@@ -55,7 +56,7 @@ class Network:
         self._passage = Passage(toxics, seed)
         self._agenda = agenda
         self._behind = behind
-        self._payload_bytes = payload_bytes
+        self._model_bytes, self._update_bytes = model_bytes, update_bytes
         self._relay = relay
         self._guard = guard
         self._remotes: dict[int, Remote] = {}
@@ -257,7 +258,7 @@ class Network:
             loss=1.0,
             learning_rate=task.learning_rate,
             signature=task.signature,
-            payload_bytes=self._payload_bytes,
+            payload_bytes=self._update_bytes,
         )
         self._follow(remote, remote.session.trained(_RUN, update, ()))
 
@@ -309,12 +310,12 @@ class Network:
         now_s, header_bytes = self._agenda.now_s, len(codec.encode(message))
         began_s, attempt, version, payload_bytes = now_s, 0, None, 0
         if isinstance(message, Task):
-            number, version, payload_bytes = message.task_id, message.version, self._payload_bytes
+            number, version, payload_bytes = message.task_id, message.version, self._model_bytes
         elif isinstance(message, Update):
             given = remote.given[message.task_id]
             number, began_s, attempt = message.task_id, given.began_s, given.updates
             given.updates += 1
-            payload_bytes = self._payload_bytes
+            payload_bytes = self._update_bytes
             self.traffic.resent += attempt > 0
         else:
             number = remote.counts[direction, message.type]

@@ -12,7 +12,7 @@ from functools import partial
 from math import inf, isfinite
 from typing import NamedTuple
 
-from unstale import flat, translate
+from unstale import translate
 from unstale.coordinator import actions, events, hopeless
 from unstale.coordinator.machine import LEASE, Coordinator
 from unstale.errors import UserError
@@ -26,6 +26,7 @@ from unstale.server.ingest import Ingest
 from unstale.simulator import damage
 from unstale.simulator.agenda import AFTER_CLIENTS, Agenda
 from unstale.simulator.backends.backend import Backend
+from unstale.simulator.encoded import Encoded
 from unstale.simulator.network import NO_SIGNATURE, Network
 from unstale.simulator.recording import Recording
 from unstale.simulator.remote import Relay, Traffic, as_it_is
@@ -33,9 +34,7 @@ from unstale.simulator.work import Work
 from unstale.toxics.flight import Flight
 from unstale.toxics.scenario import Conditions
 from unstale.training.evaluate import Evaluation
-from unstale_proto import payload
-from unstale_proto.limits import FLOAT_BYTES
-from unstale_proto.messages import Task, Update
+from unstale_proto.messages import EncodingPlan, Task, Update
 
 NOT_STAGED = -1
 NO_ROW = memoryview(b"")
@@ -51,7 +50,7 @@ class Parts:
     measures a version. save: is given the last version and its number. conditions: what the scenario says of the run.
     clients, rounds, seed: of the run. evaluate_clients_every: rounds between evaluations by the clients; None for none.
     heartbeat_s, lease_s: as a server tells clients. norm_max: of an update; None for any. guard: says whom the server
-    keeps out for a while.
+    keeps out for a while. encoding: of payloads; None for float32.
     """
 
     coordinator: Coordinator
@@ -70,6 +69,7 @@ class Parts:
     lease_s: float
     norm_max: float | None = None
     guard: Guard = field(default_factory=Guard)
+    encoding: EncodingPlan | None = None
 
 
 class _Arriving(NamedTuple):
@@ -105,11 +105,11 @@ class Simulation:
         self._staging = parts.staging
         self._backend = parts.backend
         self._own_evaluations = OwnEvaluations(parts.evaluate_clients_every)
-        self._payload_bytes = FLOAT_BYTES * parts.learner.row_numbers
+        self._encoded = Encoded(parts.encoding, parts.learner)
         self._ingest = Ingest(
             parts.staging,
             signature=NO_SIGNATURE,
-            payload_bytes=self._payload_bytes,
+            encodings=[self._encoded.updates],
             dimension=parts.learner.policy.dimension,
             norm_max=parts.norm_max,
         )
@@ -119,7 +119,7 @@ class Simulation:
         self._recording = recording
         self._tally = Tally(parts.rounds)
         self._agenda = Agenda()
-        self._work = Work(parts.backend, parts.learner, parts.coordinator, self._agenda, parts.rounds)
+        self._work = Work(parts.backend, self._encoded, parts.coordinator, self._agenda, parts.rounds)
         self._network = Network(
             parts.conditions.toxics,
             parts.seed,
@@ -127,7 +127,8 @@ class Simulation:
             behind=self,
             heartbeat_s=parts.heartbeat_s,
             lease_s=parts.lease_s,
-            payload_bytes=self._payload_bytes,
+            model_bytes=self._encoded.models.payload_bytes,
+            update_bytes=self._encoded.updates.payload_bytes,
             relay=relay,
             guard=parts.guard,
         )
@@ -239,10 +240,9 @@ class Simulation:
         if not isfinite(local.loss):
             self._fail(client_id, task)
             return
-        update = self._relay(translate.to_update(task, local, computed.evaluation))
-        frames = [
-            frame for part in translate.payload_parts(local) for frame in payload.split(flat.to_bytes(part))
-        ]
+        encoding = self._encoded.updates
+        update = self._relay(translate.to_update(task, local, computed.evaluation, encoding=encoding))
+        frames = self._encoded.payload(client_id, task.number, local)
         if damaged is not None:
             update, frames = damage.read(update, frames, damaged)
             self._guard.understood(client_id)
@@ -296,11 +296,12 @@ class Simulation:
     def got_damaged(self, client_id: int, task: Task, damaged: Flight) -> None:
         """A client works on a model that came like this."""
         if self._coordinator.awaits(client_id, task.task_id):
-            self._work.damage(client_id, task, damage.version(self._learner.base(task.version), damaged))
+            self._work.damage(client_id, task, self._encoded.damaged(task.version, damaged))
 
     def settle(self, client_id: int, number: int, *, accepted: bool) -> None:
         """A client knows what became of its update: what it was to keep from it is kept if that was accepted."""
         (self._backend.keep if accepted else self._backend.drop)(client_id, number)
+        self._encoded.settle(client_id, number, accepted=accepted)
 
     # --- what the coordinator wants done ---
 
@@ -311,7 +312,7 @@ class Simulation:
             action,
             learning_rate=self._learner.learning_rate,
             signature=NO_SIGNATURE,
-            payload_bytes=self._payload_bytes,
+            payload_bytes=self._encoded.models.payload_bytes,
             evaluate=self._own_evaluations.wanted(client_id, action.version),
         )
         if client_id in self._network:
@@ -354,6 +355,7 @@ class Simulation:
 
     def _forget_version(self, action: actions.ForgetVersion) -> None:
         self._learner.forget(action.version)
+        self._encoded.forget(action.version)
 
     def _set_timer(self, action: actions.SetTimer) -> None:
         if action.due_s < inf:

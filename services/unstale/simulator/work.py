@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from math import inf
 
 from unstale.coordinator.machine import DEADLINE, Coordinator
-from unstale.learner.learner import Learner
 from unstale.learner.versions import Version
 from unstale.simulator.agenda import Agenda
 from unstale.simulator.backends.backend import Backend, Computed, Job
+from unstale.simulator.encoded import Encoded
 from unstale_proto.limits import FLOAT_BYTES
 from unstale_proto.messages import Task
 
@@ -24,17 +24,17 @@ class Work:
     """
 
     def __init__(
-        self, backend: Backend, learner: Learner, coordinator: Coordinator, agenda: Agenda, rounds: int
+        self, backend: Backend, encoded: Encoded, coordinator: Coordinator, agenda: Agenda, rounds: int
     ) -> None:
-        """rounds: of the run. coordinator: it tells what is awaited. agenda: it tells what comes."""
+        """encoded: gives base versions. rounds: of the run. coordinator: tells what is awaited. agenda: what comes."""
         self._backend = backend
-        self._learner = learner
+        self._encoded = encoded
         self._coordinator = coordinator
         self._agenda = agenda
         self._rounds = rounds
         self._made: dict[tuple[int, int], tuple[Task, Computed]] = {}  # by client and task id
         self._damaged: dict[tuple[int, int], Version] = {}
-        fit = _AHEAD_BYTES_MAX // (FLOAT_BYTES * learner.row_numbers)
+        fit = _AHEAD_BYTES_MAX // (FLOAT_BYTES * encoded.row_numbers)
         at_a_time = backend.at_a_time
         self._most = 1 if at_a_time == 1 else max(at_a_time, min(_TURNS_AHEAD * at_a_time, fit))
 
@@ -104,7 +104,7 @@ class Work:
 
     def _base(self, client_id: int, task: Task) -> Version:
         damaged = self._damaged.get((client_id, task.task_id)) if self._damaged else None
-        return self._learner.base(task.version) if damaged is None else damaged
+        return self._encoded.version(task.version) if damaged is None else damaged
 
     def _forget_what_nobody_awaits(self) -> None:
         """Tasks that were taken back after they were computed."""

@@ -1,0 +1,49 @@
+"""What each client is told of the run, and so how its payloads are encoded. Pure."""
+
+from collections.abc import Sequence
+
+from unstale_proto import encodings
+from unstale_proto.encodings import FLOAT32, Encoding
+from unstale_proto.limits import FLOAT_BYTES
+from unstale_proto.messages import Hello, Welcome
+
+
+class Agreed:
+    """The exchange's thread only. welcome: for any client, with the encodings that the configuration wants. dimension:
+    d. frames: a model as float32.
+
+    models: their encoding, for clients that can take it. updates: those that an update may have. Float32 is always one
+    of them, so that a client may go on with less than it could do before, or the other way round.
+    """
+
+    def __init__(self, welcome: Welcome, dimension: int, frames: Sequence[memoryview]) -> None:
+        self._welcome = welcome
+        behind = sum(map(len, frames)) // FLOAT_BYTES - dimension
+        self.models = encodings.of_models(welcome.encoding, dimension, behind)
+        mine = encodings.of_updates(welcome.encoding, dimension, behind)
+        plain = encodings.of_updates(None, dimension, behind)
+        self.updates: tuple[Encoding, ...] = (plain,) if mine.name == FLOAT32 else (plain, mine)
+        self._take_models: set[int] = set()  # clients
+
+    def welcome(self, hello: Hello, version: int) -> Welcome:
+        """What a client is told that says this."""
+        told = encodings.agreed(self._welcome.encoding, hello.encodings)
+        about_it = {"client_id": hello.client_id, "version": version, "encoding": told}
+        return self._welcome.model_copy(update=about_it)
+
+    def admit(self, hello: Hello) -> None:
+        """A client is in that has said this: from here on it is sent what it was told."""
+        told = encodings.agreed(self._welcome.encoding, hello.encodings)
+        if told is not None and told.models != FLOAT32:
+            self._take_models.add(hello.client_id)
+        else:
+            self._take_models.discard(hello.client_id)
+
+    def takes_models(self, client_id: int) -> bool:
+        """Whether a client is sent models as this run encodes them."""
+        return client_id in self._take_models
+
+    @property
+    def update_bytes_max(self) -> int:
+        """Of an update's payload."""
+        return max(encoding.payload_bytes for encoding in self.updates)

@@ -1,0 +1,158 @@
+"""Error feedback: nothing that training made is lost but what was rejected. Source: PROTOCOL.md 9.1."""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from unstale import flat
+from unstale.client.residuals import KEY, Residuals, without
+from unstale_proto.encodings import BFloat16, Encoding, TopK
+
+TOP_1_OF_3 = TopK(3, keep=1)
+CLIENT = 7
+
+
+def vector(*numbers: float) -> Tensor:
+    return torch.tensor(numbers)
+
+
+def sent(residuals: Residuals, number: int, update_d: Tensor, encoding: Encoding = TOP_1_OF_3) -> Tensor:
+    """What comes out of an update at the server."""
+    frames, _ = residuals.encode(CLIENT, number, [update_d], encoding)
+    return flat.from_bytes(encoding.decode(frames), len(update_d))
+
+
+def residual(residuals: Residuals) -> list[float]:
+    return residuals.kept(CLIENT).get(KEY, torch.zeros(3)).tolist()
+
+
+def test_what_is_left_out_of_an_accepted_update_goes_with_the_next_one() -> None:
+    residuals = Residuals()
+    assert sent(residuals, 0, vector(3, 2, 1)).tolist() == [3, 0, 0]
+    assert residuals.settle(CLIENT, 0, accepted=True)
+    assert residual(residuals) == [0, 2, 1]
+    assert sent(residuals, 1, vector(2, 1, 1)).tolist() == [0, 3, 0]  # of [2, 3, 2]
+    assert residuals.settle(CLIENT, 1, accepted=True)
+    assert residual(residuals) == [2, 0, 2]
+
+
+def test_a_rejected_update_leaves_the_residual_as_it_was() -> None:
+    residuals = Residuals()
+    sent(residuals, 0, vector(3, 2, 1))
+    residuals.settle(CLIENT, 0, accepted=True)
+    assert sent(residuals, 1, vector(2, 1, 1)).tolist() == [0, 3, 0]
+    assert not residuals.settle(CLIENT, 1, accepted=False)
+    assert residual(residuals) == [0, 2, 1]
+    assert sent(residuals, 2, vector(0, 0, 0)).tolist() == [0, 2, 0]
+
+
+def test_an_open_update_counts_as_accepted_until_it_is_known_to_be_rejected() -> None:
+    residuals = Residuals()
+    sent(residuals, 0, vector(3, 2, 1))
+    assert sent(residuals, 1, vector(0, 0, 0)).tolist() == [0, 2, 0]
+    residuals.settle(CLIENT, 0, accepted=False)
+    residuals.settle(CLIENT, 1, accepted=True)
+    # Of what counted nothing was made and 2 was sent: the next one takes it back.
+    assert residual(residuals) == [0, -2, 0]
+
+
+def test_a_verdict_counts_once() -> None:
+    residuals = Residuals()
+    sent(residuals, 0, vector(3, 2, 1))
+    assert residuals.settle(CLIENT, 0, accepted=True)
+    assert not residuals.settle(CLIENT, 0, accepted=True)
+    assert residual(residuals) == [0, 2, 1]
+
+
+def test_the_same_update_encoded_again_is_the_same() -> None:
+    residuals = Residuals()
+    first = sent(residuals, 0, vector(3, 2, 1))
+    assert torch.equal(sent(residuals, 0, vector(3, 2, 1)), first)
+    residuals.settle(CLIENT, 0, accepted=True)
+    assert residual(residuals) == [0, 2, 1]
+
+
+def test_each_client_has_a_residual_of_its_own() -> None:
+    residuals = Residuals()
+    residuals.encode(1, 0, [vector(3, 2, 1)], TOP_1_OF_3)
+    residuals.settle(1, 0, accepted=True)
+    assert sent(residuals, 0, vector(0, 0, 1)).tolist() == [0, 0, 1]
+
+
+@pytest.mark.parametrize("wrong", [float("nan"), float("inf"), -float("inf")])
+def test_an_update_that_is_not_finite_is_sent_as_such_and_leaves_nothing_behind(wrong: float) -> None:
+    residuals = Residuals()
+    sent(residuals, 0, vector(3, 2, 1))
+    residuals.settle(CLIENT, 0, accepted=True)
+    assert not flat.is_finite(sent(residuals, 1, vector(wrong, wrong, 1)))
+    residuals.settle(CLIENT, 1, accepted=True)
+    assert residual(residuals) == [0, 2, 1]
+
+
+def test_an_encoding_that_leaves_little_out_feeds_nothing_back() -> None:
+    residuals = Residuals()
+    frames, left_out = residuals.encode(CLIENT, 0, [vector(0.1, 0.2, 0.3)], BFloat16(3))
+    assert left_out == {} and sum(map(len, frames)) == 8
+    assert not residuals.settle(CLIENT, 0, accepted=True)
+    assert residuals.kept(CLIENT) == {}
+
+
+def test_what_lies_behind_is_not_fed_back() -> None:
+    residuals, encoding = Residuals(), TopK(3, 2, keep=1)
+    frames, left_out = residuals.encode(CLIENT, 0, [vector(3, 2, 1), vector(5, 6)], encoding)
+    assert flat.from_bytes(encoding.decode(frames), 5).tolist() == [3, 0, 0, 5, 6]
+    assert left_out[KEY].tolist() == [0, 2, 1]
+
+
+def test_another_process_goes_on_with_what_was_stored() -> None:
+    before, after = Residuals(), Residuals()
+    sent(before, 0, vector(3, 2, 1))
+    before.settle(CLIENT, 0, accepted=True)
+    _, left_out = before.encode(CLIENT, 1, [vector(2, 1, 1)], TOP_1_OF_3)
+    other = {"control": vector(9, 9, 9)}
+    after.restore(CLIENT, {**other, **before.kept(CLIENT)}, {1: {**other, **left_out}})
+    for residuals in (before, after):
+        residuals.settle(CLIENT, 1, accepted=True)
+    assert residual(after) == residual(before) == [2, 0, 2]
+    assert without({**other, **left_out}) == other
+    after.clear()
+    assert residual(after) == [0, 0, 0]
+
+
+@given(
+    st.lists(
+        st.tuples(st.lists(st.integers(-99, 99), min_size=5, max_size=5), st.booleans()),
+        max_size=12,
+    ),
+    st.integers(1, 5),
+    st.integers(0, 3),
+)
+def test_what_was_sent_and_the_residual_are_what_was_made(
+    updates: list[tuple[list[int], bool]], keep: int, late: int
+) -> None:
+    # Whole numbers, so that nothing is rounded. late: verdicts that are open at a time.
+    residuals, encoding = Residuals(), TopK(5, keep=keep)
+    made_d, sent_d = torch.zeros(5), torch.zeros(5)
+    for number, (numbers, accepted) in enumerate(updates):
+        came_d = sent(residuals, number, torch.tensor(numbers, dtype=torch.float32), encoding)
+        if accepted:
+            made_d += torch.tensor(numbers)
+            sent_d += came_d
+        if number >= late:
+            residuals.settle(CLIENT, number - late, accepted=updates[number - late][1])
+    for number in range(max(0, len(updates) - late), len(updates)):
+        residuals.settle(CLIENT, number, accepted=updates[number][1])
+    left_d = residuals.kept(CLIENT).get(KEY, torch.zeros(5))
+    assert torch.equal(sent_d + left_d, made_d)
+
+
+def test_everything_is_sent_in_the_end() -> None:
+    # Nothing new is made, and one of three numbers goes at a time.
+    residuals = Residuals()
+    sent_d = torch.zeros(3)
+    for number in range(3):
+        sent_d += sent(residuals, number, vector(3, 2, 1) if number == 0 else torch.zeros(3))
+        residuals.settle(CLIENT, number, accepted=True)
+    assert sent_d.tolist() == [3, 2, 1]
