@@ -141,4 +141,7 @@ class Recovery:
             assert update.place is not None
             self._journal.placed(update.handle, update.place)
             rows.append((update.handle, staged(update), partial(self._recorded.fill, update)))
-        self._staging.restore(rows, self._journal.database.last_handle() + 1)
+        making = self._coordinator.making
+        self._staging.restore(
+            rows, self._journal.database.last_handle() + 1, closed=making[-1].handle if making else None
+        )

@@ -82,10 +82,11 @@ class _Block:
         self.rows_RD = matrix_RD.unbind()  # all at once: a third of the time
         self.handles: list[int] = []
         self.updates: list[StagedUpdate] = []
+        self.is_closed = False
 
     @property
     def is_full(self) -> bool:
-        return len(self.handles) == len(self.rows_RD)
+        return self.is_closed or len(self.handles) == len(self.rows_RD)
 
 
 class Round:
@@ -150,18 +151,25 @@ class Staging:
         self._being_written: int | None = None
 
     def restore(
-        self, rows: Iterable[tuple[int, StagedUpdate, Callable[[Tensor], None]]], handles: int
+        self,
+        rows: Iterable[tuple[int, StagedUpdate, Callable[[Tensor], None]]],
+        handles: int,
+        *,
+        closed: int | None = None,
     ) -> None:
         """Hold what another one held.
 
         rows: handle, what was kept beside it, and what fills the row, in the order of the handles. handles: how many it
-        had given; the next is this.
+        had given; the next is this. closed: last handle of a round that was closed and is taken next, however few rows
+        it has; those behind it belong to the round after it.
         """
         for handle, update, fill in rows:
             self._handles = handle
             _, row_D = self.row()
             fill(row_D)
             self.keep(handle, update)
+            if handle == closed and self._waiting:
+                self._waiting[-1].is_closed = True
         self._handles = handles
 
     def row(self) -> tuple[int, Tensor]:
