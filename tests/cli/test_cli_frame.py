@@ -59,7 +59,8 @@ def other_value(name: str) -> tuple[str, Any]:
         return "1048577", 1048577
     if key.kind is int:
         return "13", 13
-    return ("15", 15.0) if name == "server.lease_s" else ("0.75", 0.75)
+    number = {"server.lease_s": 15.0, "encoding.fraction": 0.25}.get(name, 0.75)
+    return str(number), number
 
 
 @pytest.mark.parametrize("name", [name for name, key in KEYS.items() if key.kind is not bool])
