@@ -1,5 +1,6 @@
 """Memory that is free is given back. In a process of its own: what is set there stays set."""
 
+import platform
 import subprocess
 import sys
 
@@ -34,8 +35,7 @@ def kept_bytes(*, bounded: bool) -> int:
     return int(done.stdout)
 
 
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs glibc")
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another C library keeps other blocks")
 def test_a_large_block_that_is_free_goes_back_to_the_system() -> None:
-    if kept_bytes(bounded=False) < 4 * 1024**2:
-        pytest.skip("this C library keeps nothing")
+    assert kept_bytes(bounded=False) > 4 * 1024**2
     assert kept_bytes(bounded=True) < 1024**2
