@@ -105,10 +105,6 @@ class Float32(Encoding):
         return [frame for part in parts for frame in payload.split(part)]  # nothing is copied
 
     @override
-    def decode(self, frames: Frames) -> Iterator[memoryview]:
-        return (memoryview(frame) for frame in frames)
-
-    @override
     def _fill(self, head: Vector, vector_d: Vector) -> None:
         head.view(_F4)[:] = vector_d
 
@@ -333,17 +329,7 @@ def plan(*, updates: str, models: str, block: int, fraction: float, dimension: i
 
     block: B of int8. fraction: of the d numbers, that top-k keeps; of which ceil(fraction * d) become k.
     """
-    if updates == models == FLOAT32:
-        return None
-    uses = (updates, models)
-    return EncodingPlan.model_validate(
-        {
-            "updates": updates,
-            "models": models,
-            "block": block if Int8.name in uses else None,
-            "keep": min(dimension, ceil(fraction * dimension)) if updates == TopK.name else None,
-        }
-    )
+    return _plan(updates, models, block, min(dimension, ceil(fraction * dimension)))
 
 
 def agreed(wanted: EncodingPlan | None, offered: Collection[str] | None) -> EncodingPlan | None:
@@ -351,15 +337,19 @@ def agreed(wanted: EncodingPlan | None, offered: Collection[str] | None) -> Enco
     if wanted is None or offered is None:
         return None
     updates, models = (name if name in offered else FLOAT32 for name in (wanted.updates, wanted.models))
+    return _plan(updates, models, wanted.block, wanted.keep)
+
+
+def _plan(updates: str, models: str, block: int | None, keep: int | None) -> EncodingPlan | None:
+    """With what the two need of the rest. None where all goes as it is."""
     if updates == models == FLOAT32:
         return None
-    uses_blocks = Int8.name in (updates, models)
     return EncodingPlan.model_validate(
         {
             "updates": updates,
             "models": models,
-            "block": wanted.block if uses_blocks else None,
-            "keep": wanted.keep if updates == TopK.name else None,
+            "block": block if Int8.name in (updates, models) else None,
+            "keep": keep if updates == TopK.name else None,
         }
     )
 

@@ -41,11 +41,6 @@ class Segments:
         self._background: ThreadPoolExecutor | None = None
         self._syncing: Future[None] | None = None
 
-    @property
-    def size_bytes(self) -> int:
-        """Of all segments."""
-        return sum(self._sizes.values())
-
     def append(self, data: memoryview) -> Place:
         """Write a row behind the others. Raises NoRoomError or another UserError when it cannot be written."""
         self._raise_if_sync_failed()
@@ -138,17 +133,15 @@ class Segments:
         """The segments that there are beside these, without the one that is written."""
         return self._sizes.keys() - set(numbers) - {self._current}
 
-    def delete(self, numbers: Collection[int]) -> int:
-        """Delete these segments, as far as they are there; how many bytes that gave back."""
-        freed = 0
+    def delete(self, numbers: Collection[int]) -> None:
+        """Delete these segments, as far as they are there."""
         for number in sorted(numbers):
             path = self.path(number)
             try:
                 path.unlink(missing_ok=True)
             except OSError as error:
                 raise trouble("delete", path, error) from None
-            freed += self._sizes.pop(number, 0)
-        return freed
+            self._sizes.pop(number, None)
 
     def close(self) -> None:
         """Make durable all that was appended, and end. Raises UserError when it cannot be."""

@@ -79,14 +79,14 @@ class _Block:
 
     def __init__(self, matrix_RD: Tensor) -> None:
         self.matrix_RD = matrix_RD
-        self.rows_RD = matrix_RD.unbind()  # all at once: a third of the time
+        self._rows = len(matrix_RD)
         self.handles: list[int] = []
         self.updates: list[StagedUpdate] = []
         self.is_closed = False
 
     @property
     def is_full(self) -> bool:
-        return self.is_closed or len(self.handles) == len(self.rows_RD)
+        return self.is_closed or len(self.handles) == self._rows
 
 
 class Round:
@@ -180,7 +180,7 @@ class Staging:
         block = self._waiting[-1]
         self._being_written = self._handles
         self._handles += 1
-        return self._being_written, block.rows_RD[len(block.handles)]
+        return self._being_written, block.matrix_RD[len(block.handles)]
 
     def keep(self, handle: int, update: StagedUpdate) -> None:
         """The row last given is part of the round to come."""
