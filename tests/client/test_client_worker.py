@@ -129,7 +129,12 @@ def done(
         finished.set()
         return False
 
-    worker = Worker(prepare, posted.append, durations)
+    def post(result: Result) -> None:
+        posted.append(result)
+        if isinstance(result, Crashed):
+            finished.set()
+
+    worker = Worker(prepare, post, durations)
     worker.start()
     for one in jobs:
         worker.submit(one)
@@ -137,6 +142,9 @@ def done(
     worker.submit(Job(client_id=0, welcome=last.welcome, task=last.task, model=last.model, wanted=is_last))
     finished.wait()
     worker.close()
+    for result in posted:
+        if isinstance(result, Crashed):
+            raise result.error
     return posted, prepared
 
 
@@ -181,8 +189,8 @@ def test_a_task_that_diverges_fails_and_leaves_nothing_to_keep(loss: float) -> N
 def test_the_payload_is_model_buffers_and_second_vector() -> None:
     norm = nn.BatchNorm1d(1)  # weight and bias; running mean and variance
     trainer = FakeTrainer()
-    done(trainer, job(1.0, 2.0, 3.0, 4.0, 5.0, 6.0, said=welcome(extra=True)), module=norm)
-    done(trainer, job(1.0, 2.0, 3.0, 4.0), module=norm)
+    done(trainer, job(1.0, 2.0, 3.0, 4.0, 5.0, 6.0, said=welcome(extra=True, buffers=1)), module=norm)
+    done(trainer, job(1.0, 2.0, 3.0, 4.0, said=welcome(buffers=1)), module=norm)
     done(trainer, job(1.0, 2.0, 5.0, 6.0, said=welcome(extra=True)))
     done(trainer, job(1.0, 2.0))
     assert trainer.told == [

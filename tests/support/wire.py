@@ -30,9 +30,9 @@ RUN = "1" * 32
 
 
 def welcome(
-    run_id: str = RUN, *, client_id: int = 0, clients: int = 20, extra: bool | None = None
+    run_id: str = RUN, *, client_id: int = 0, clients: int = 20, extra: bool | None = None, buffers: int = 0
 ) -> Welcome:
-    """What a server says of a run with a model of two parameters."""
+    """What a server says of a run with a model of two parameters. buffers: numbers of each of two, 0 for none."""
     return Welcome(
         client_id=client_id,
         run_id=run_id,
@@ -44,6 +44,10 @@ def welcome(
         partition=PartitionPlan(name="iid"),
         training=TrainingPlan(name="sgd", batch_size=8, steps=1),
         tensors=(TensorSpec(name="w", shape=(2,), dtype="float32"),),
+        buffers=tuple(
+            TensorSpec(name=name, shape=(buffers,), dtype="float32") for name in ("m", "v") if buffers
+        )
+        or None,
         signature="0" * 64,
         heartbeat_s=2.0,
         lease_s=10.0,
