@@ -143,14 +143,96 @@ def test_a_file_that_is_no_segment_is_not_appended_to(tmp_path: Path) -> None:
         Segments(tmp_path).cut({1: 20})
 
 
-def test_deleting_spares_the_segment_that_is_written(tmp_path: Path) -> None:
+def inodes(folder: Path) -> set[int]:
+    return {path.stat().st_ino for path in folder.iterdir()}
+
+
+def test_all_but_the_segment_that_is_written_may_be_retired(tmp_path: Path) -> None:
     segments = Segments(tmp_path, segment_bytes=1)
     places = [append(segments, bytes(10)) for _ in range(4)]
-    segments.delete(segments.others({2}))
+    segments.retire(segments.others({2}))
+    segments.delete_spares()
     assert names(tmp_path) == ["00000002.rows", "00000004.rows"]
     assert size_of(tmp_path) == 2 * (START + 10)
     assert read(segments, places[3]) == bytes(10)
     assert append(segments, b"x").segment == 5
+    segments.close()
+
+
+def test_what_is_retired_is_written_over_and_takes_no_new_room(tmp_path: Path) -> None:
+    segments = Segments(tmp_path, segment_bytes=1)
+    for _ in range(3):
+        append(segments, b"old" * 4)
+    before = inodes(tmp_path)
+    segments.retire({1, 2})
+    places = [append(segments, b"new" * 4), append(segments, b"short")]
+    assert [place.segment for place in places] == [4, 5]
+    assert names(tmp_path) == ["00000003.rows", "00000004.rows", "00000005.rows"]
+    assert inodes(tmp_path) == before
+    assert [read(segments, place) for place in places] == [b"new" * 4, b"short"]
+    append(segments, b"more")
+    assert len(names(tmp_path)) == 4
+    segments.close()
+
+
+def test_what_a_file_held_before_is_no_row_of_its_next_segment(tmp_path: Path) -> None:
+    segments = Segments(tmp_path, segment_bytes=1)
+    old = append(segments, b"old row")
+    append(segments, b"1")
+    segments.retire({1})
+    new = append(segments, b"2")
+    with pytest.raises(DamagedError, match=r"00000003\.rows is damaged between"):
+        read(segments, Place(new.segment, old.offset, old.size_bytes, old.checksum))
+    segments.close()
+    after = Segments(tmp_path)  # a server that comes back cuts off what is no row
+    after.cut({3: new.offset + new.size_bytes})
+    assert (tmp_path / "00000003.rows").read_bytes() == HEADER + b"2"
+    after.close()
+
+
+def test_a_segment_that_ends_the_run_leaves_no_spares(tmp_path: Path) -> None:
+    segments = Segments(tmp_path, segment_bytes=1)
+    for _ in range(3):
+        append(segments, b"1")
+    segments.retire({1, 2})
+    assert len(names(tmp_path)) == 3
+    segments.close()
+    assert names(tmp_path) == ["00000003.rows"]
+
+
+@settings(max_examples=50, deadline=None)
+@given(
+    steps=st.lists(
+        st.one_of(
+            st.binary(min_size=1, max_size=40),
+            st.sampled_from(["retire", "come back", "give back"]),
+        ),
+        max_size=40,
+    ),
+    segment_bytes=st.integers(1, 90),
+    window=st.integers(1, 6),
+)
+def test_the_newest_rows_are_there_whatever_was_written_over(
+    tmp_path_factory: pytest.TempPathFactory, steps: list[bytes | str], segment_bytes: int, window: int
+) -> None:
+    folder = tmp_path_factory.mktemp("segments")
+    segments = Segments(folder, segment_bytes=segment_bytes)
+    rows: list[tuple[Place, bytes]] = []
+    for step in steps:
+        if isinstance(step, bytes):
+            rows.append((append(segments, step), step))
+        elif step == "retire":
+            rows = rows[-window:]
+            segments.retire(segments.others({place.segment for place, _ in rows}))
+        elif step == "give back":
+            segments.delete_spares()
+        else:
+            ends: dict[int, int] = {}
+            for place, _ in rows:
+                ends[place.segment] = place.offset + place.size_bytes
+            segments = Segments(folder, segment_bytes=segment_bytes)  # the one before died
+            segments.cut(ends)
+        assert [read(segments, place) for place, _ in rows] == [row for _, row in rows]
     segments.close()
 
 

@@ -119,7 +119,7 @@ class PlayedJournal(Journal):
         self.database._newest.set = self._stored  # type: ignore[method-assign]
         for owner, names in (
             (self.database, ("forget_checkpoints", "forget_events", "forget_segments")),
-            (self.segments, ("delete",)),
+            (self.segments, ("retire",)),
         ):
             for name in names:
                 setattr(owner, name, partial(self._let_go_of, getattr(owner, name)))

@@ -22,6 +22,12 @@ from unstale.journal.spill import Spill
 SYNC_PAUSE_S = (
     0.5  # between two syncs with `normal`: hundreds of rounds a second would keep the disk busy with them
 )
+EARLY_BYTES = (
+    256 * 1024**2
+)  # of updates, behind which a checkpoint comes early: their room is used again then, and is
+EARLY_CHECKPOINTS = (
+    32  # written to faster than new room; but not unless it takes a small share of what is written
+)
 CHECKPOINTS_KEPT = 2  # so that one that turns out to be damaged is not the end of the run
 
 
@@ -54,6 +60,7 @@ class Journal:
             deque()
         )  # what is to be done, and behind which of them
         self._stored_bytes = 0  # of updates, since the last checkpoint began
+        self._checkpoint_bytes = 0  # of the last one that was made here
         self._places: dict[int, Place] | None = None
 
     def run_id(self, fresh: str) -> str:
@@ -90,7 +97,11 @@ class Journal:
 
     def has_room(self, size_bytes: int) -> bool:
         """Whether the disk has room for an update of this size, and for all that may have to be written besides."""
-        return free_bytes(self.directory.path) >= size_bytes + self.settings.free_bytes_min
+        needed_bytes = size_bytes + self.settings.free_bytes_min
+        if free_bytes(self.directory.path) >= needed_bytes:
+            return True
+        self.segments.delete_spares()
+        return free_bytes(self.directory.path) >= needed_bytes
 
     def commit(self) -> None:
         """Make what happened durable, as the run wants it. Raises UserError when it cannot be: then none of it is."""
@@ -138,7 +149,8 @@ class Journal:
     def wants_checkpoint(self, version: int, *, ends: bool) -> bool:
         """Whether this version, which was just made, is to be written. ends: it is the run's last."""
         due = ends or version % self.settings.checkpoint_every == 0
-        return due or self._stored_bytes >= self.settings.payload_bytes_max
+        early_bytes = max(EARLY_BYTES, EARLY_CHECKPOINTS * self._checkpoint_bytes)
+        return due or self._stored_bytes >= min(early_bytes, self.settings.payload_bytes_max)
 
     def begin_checkpoint(self) -> int:
         """A checkpoint will be written of the state as it is now; the seq that it covers."""
@@ -159,6 +171,7 @@ class Journal:
 
     def saved(self, version: int, seq: int, file: str, size_bytes: int, at_s: float) -> None:
         """A checkpoint is whole on disk: from the next commit on, what only older ones need may go."""
+        self._checkpoint_bytes = size_bytes
         self.batch.checkpoints.append(
             CheckpointRow(version=version, seq=seq, file=file, size_bytes=size_bytes, at_s=at_s)
         )
@@ -181,7 +194,7 @@ class Journal:
         for path in self._checkpoint_files():
             if checkpoints.version_of(path) < before_version:
                 path.unlink()
-        self.segments.delete(segments)
+        self.segments.retire(segments)
 
     def _checkpoint_files(self) -> list[Path]:
         return list(self.directory.checkpoints.glob(f"*{checkpoints.SUFFIX}"))
