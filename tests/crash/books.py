@@ -32,8 +32,8 @@ from unstale.learner.learner import Learner
 from unstale.learner.updates import RoundUpdate, write
 
 _UPDATES = """
-SELECT seq, client_id, task_id, base_version, outcome, reason, num_examples, batch_examples, loss, local_rate, handle,
-  segment, offset, size_bytes, round, position, staleness FROM updates ORDER BY seq
+SELECT seq, at_s, client_id, task_id, base_version, outcome, reason, num_examples, batch_examples, loss, local_rate,
+  handle, segment, offset, size_bytes, round, position, staleness FROM updates ORDER BY seq
 """
 
 
@@ -59,6 +59,7 @@ class Books:
             self._events = {row[0]: row for row in stored.execute(_EVENTS)}
             names = [column[0] for column in stored.execute(_UPDATES).description]
             self._updates = [dict(zip(names, row, strict=True)) for row in stored.execute(_UPDATES)]
+            self._events |= {row["seq"]: _arrival(row) for row in self._updates}
             self._digests = dict(stored.execute("SELECT version, digest FROM rounds ORDER BY version"))
             self._tasks = {
                 task_id: tuple(rest)
@@ -252,6 +253,14 @@ class Books:
 
 _FORGOTTEN = (actions.Reason.EXPIRED_TASK, actions.Reason.RUN_FINISHED)
 _EVENTS = "SELECT seq, at_s, kind, fields FROM events"
+
+
+def _arrival(row: Mapping[str, Any]) -> tuple[int, float, str, str]:
+    """The event of an update, as the others are stored."""
+    fields = {name: row[name] for name in ("client_id", "task_id", "base_version")}
+    fields["handle"] = -1 if row["handle"] is None else row["handle"]
+    fields["defect"] = row["reason"] if row["reason"] not in list(actions.Reason) else None
+    return row["seq"], row["at_s"], events.UpdateArrived.__name__, json.dumps(fields)
 
 
 def _made(place: Workplace, row: Mapping[str, Any], number: int, base_d: Tensor) -> Tensor:

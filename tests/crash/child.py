@@ -1,6 +1,7 @@
 """One process of a run: `unstale` as a user starts it, in a process that has imported everything already."""
 
 import os
+import shutil
 import sqlite3
 import sys
 from pathlib import Path
@@ -11,6 +12,7 @@ from crash.places import Place, arm
 from unstale.cli.main import run
 from unstale.client import session
 from unstale.coordinator.actions import Acknowledge, Outcome
+from unstale.journal.disk import PART
 from unstale.journal.journal import Journal
 from unstale.journal.segments import Segments
 from unstale.server.performer import Performer
@@ -88,15 +90,12 @@ def told() -> None:
 
 
 def put_aside(journal: Journal, kept: Path) -> None:
-    """Keep, for the books, what a checkpoint makes unnecessary: events, and where rows lie. Files are linked under the
-    number that their file system knows them by, so that what is deleted here is still there."""
+    """Keep, for the books, what a checkpoint makes unnecessary: events, and rows, which others are written over."""
     kept.mkdir(exist_ok=True)
-    file_of = {}
     for path in journal.directory.segments.iterdir():
-        linked = kept / f"{path.stat().st_ino}.rows"
-        file_of[int(path.stem)] = linked.name
-        if not linked.exists():
-            os.link(path, linked)
+        copy = kept / f"{path.name}{PART}"  # named when it is whole: a process may die here
+        shutil.copyfile(path, copy)
+        copy.rename(kept / path.name)
     run_db = journal.database._connection
     aside = sqlite3.connect(kept / "kept.db", isolation_level=None)
     aside.executescript(KEPT)
@@ -111,7 +110,7 @@ def put_aside(journal: Journal, kept: Path) -> None:
         )
         aside.executemany(
             "INSERT OR IGNORE INTO places VALUES (?, ?, ?, ?)",
-            [(handle, file_of[segment], offset, size) for handle, segment, offset, size in places],
+            [(handle, f"{segment:08d}.rows", offset, size) for handle, segment, offset, size in places],
         )
     aside.close()
 

@@ -88,7 +88,7 @@ def database() -> Files:
         ]
         opened.store(
             Batch(
-                events=[event(seq, task_id=seq, holding=[1, 2]) for seq in range(1, 6)],
+                events=[event(seq, task_id=seq, holding=[1, 2]) for seq in range(5, 10)],
                 tasks=[task(number) for number in range(1, 6)],
                 updates=[
                     *(

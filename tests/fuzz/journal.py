@@ -1,6 +1,7 @@
 """A journal in memory, which knows what was stored and what was only noted."""
 
 from collections.abc import Callable, Sequence
+from operator import attrgetter
 from typing import Any
 
 from unstale.coordinator import events, snapshot
@@ -25,8 +26,11 @@ class PlayedJournal:
         self.batch = Batch()
 
     def note(self, event: events.Event, silent: Sequence[int] = ()) -> None:
+        self.batch.events.append(records.to_row(self.next_seq(), event, silent))
+
+    def next_seq(self) -> int:
         self.seq += 1
-        self.batch.events.append(records.to_row(self.seq, event, silent))
+        return self.seq
 
     def append(self, row: memoryview, handle: int) -> Place:
         return Place(segment=1, offset=0, size_bytes=len(row), checksum=0)
@@ -61,7 +65,7 @@ class PlayedJournal:
         """What was stored makes the same state again, and its updates are those that were accepted."""
         assert not self.batch, f"{self.batch} was noted, and never stored"
         again = make()
-        for row in self.events:
+        for row in sorted([*self.events, *map(records.arrival, self.updates)], key=attrgetter("seq")):
             records.play(row, again)
         assert lasting(again) == lasting(coordinator)
         accepted = [update for update in self.updates if update.outcome == "accepted"]

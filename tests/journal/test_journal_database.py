@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from support.journal import accepted, checkpoint, evaluation, event, rejected, round_of, task, turn
 from unstale.errors import UserError
+from unstale.journal import records
 from unstale.journal.database import Conservation, Database
 from unstale.journal.disk import DamagedError
 from unstale.journal.rows import Batch, Place, UpdateRow
@@ -35,17 +36,18 @@ def test_every_record_comes_back_as_it_was(path: Path) -> None:
     place = Place(segment=3, offset=16, size_bytes=8, checksum=2**64 - 1)
     members = (accepted(1, 0, place), accepted(2, 1, place, loss=-0.0))
     batch = Batch(
-        events=[event(1, task_id=2**63 - 1, defect=None), event(2, silent=[1, 2]), event(3)],
+        events=[event(4, task_id=2**63 - 1, reason=None), event(5, silent=[1, 2]), event(7)],
         tasks=[task(1), task(2, client_id=1)],
-        updates=[*members, rejected(3)],
+        updates=[*members, rejected(3), rejected(6, "expired-task")],
         rounds=[round_of(1, 0, 1)],
         evaluations=[evaluation(1)],
         checkpoints=[checkpoint(1, 2)],
     )
     stored(path, batch).close()
     database = Database(path)
-    assert list(database.events_after(0)) == batch.events
-    assert list(database.events_after(2)) == batch.events[2:]
+    happened = sorted([*batch.events, *map(records.arrival, batch.updates)], key=lambda row: row.seq)
+    assert list(database.events_after(0)) == happened
+    assert list(database.events_after(4)) == happened[4:]
     assert list(database.tasks()) == batch.tasks
     assert list(database.updates_after(0)) == batch.updates
     assert list(database.updates_of(1)) == list(members)
@@ -53,7 +55,7 @@ def test_every_record_comes_back_as_it_was(path: Path) -> None:
     assert list(database.rounds(after=1)) == []
     assert list(database.evaluations()) == batch.evaluations
     assert database.checkpoints() == batch.checkpoints
-    assert database.last_seq() == 3
+    assert database.last_seq() == 7
     assert database.last_handle() == 1
     assert database.started_s() == 0.5
     database.close()
@@ -264,7 +266,7 @@ def everything(path: Path) -> None:
 
 @pytest.mark.parametrize("column", ["at_s", "kind", "fields"])
 def test_a_change_of_an_event_is_found(path: Path, column: str) -> None:
-    stored(path, turn(1, 0)).close()
+    stored(path, Batch(events=[event(1)])).close()
     _change(path, f"UPDATE events SET {column} = (SELECT max(at_s) + 1 FROM events)")
     with pytest.raises(DamagedError, match="events seq 1 is not what was stored"):
         everything(path)
@@ -280,9 +282,11 @@ def test_a_change_of_an_update_is_found(path: Path, column: str) -> None:
         everything(path)
 
 
-def test_a_missing_event_is_found(path: Path) -> None:
-    stored(path, *(turn(seq, seq) for seq in (1, 2, 3))).close()
-    _change(path, "DELETE FROM events WHERE seq = 2")
+@pytest.mark.parametrize("table", ["events", "updates"])
+def test_a_missing_event_is_found(path: Path, table: str) -> None:
+    second = Batch(events=[event(2)]) if table == "events" else turn(2, 2)
+    stored(path, turn(1, 1), second, Batch(events=[event(3)]), turn(4, 4)).close()
+    _change(path, f"DELETE FROM {table} WHERE seq = 2")
     with pytest.raises(DamagedError, match="event 2 is missing"):
         everything(path)
 
@@ -369,7 +373,7 @@ def test_a_flipped_bit_anywhere_ends_in_a_sentence_or_changes_nothing_that_count
         assert [(row.seq, row.loss, row.handle) for row in found] == [
             (row.seq, row.loss, row.handle) for row in updates
         ]
-        assert list(database.events_after(0)) == [row for batch in batches for row in batch.events]
+        assert list(database.events_after(0)) == [records.arrival(update) for update in updates]
     except UserError:
         pass
     finally:
@@ -400,7 +404,6 @@ for number in count():
     batch = Batch()
     for seq in range(10 * number + 1, 10 * number + 11):
         one = turn(seq, seq)
-        batch.events += one.events
         batch.updates += one.updates
         batch.tasks += one.tasks
     database.store(batch, sync=number % 7 == 0)

@@ -79,7 +79,7 @@ HAPPENED = {
     "client 4 left": event(2, 2.5, "ClientLeft", client_id=4),
     "client 4 could not do its task": event(2, 2.5, "TaskFailed", client_id=4, task_id=9),
     "client 4 declined its task": event(2, 2.5, "TaskDeclined", client_id=4, task_id=9),
-    "the update of client 4 was refused": event(2, 2.5, "UpdateArrived", client_id=4),
+    "the update of client 4 was refused": rejected(2, client_id=4)._replace(at_s=2.5),
     "nothing had been heard of client 4 for a lease": event(2, 2.5, "TimerFired", timer="lease", silent=[4]),
     "nothing had been heard of clients 4, 5 for a lease": event(
         2, 2.5, "TimerFired", timer="lease", silent=[4, 5]
@@ -89,14 +89,15 @@ HAPPENED = {
 
 @pytest.mark.parametrize("words", HAPPENED)
 def test_a_round_that_nobody_was_left_for_says_what_happened(words: str, tmp_path: Path) -> None:
+    happened = HAPPENED[words]
+    refused, others = ([happened], []) if isinstance(happened, UpdateRow) else ([], [happened])
     batch = Batch(
         events=[
-            event(1, 1.5, "UpdateArrived"),
-            HAPPENED[words],
+            *others,
             event(3, 2.75, "RoundApplied", version=1),
             event(4, 3.0, "ClientLeft", client_id=5),
         ],
-        updates=[arrived(1, 1.5)],
+        updates=[arrived(1, 1.5), *refused],
         rounds=[round_at(1, 1, closed_s=2.5)],
     )
     sentence = "k-async closes with 3 updates: 1 had come, and nobody was left to wait for at 2.500 s"

@@ -16,7 +16,7 @@ from unstale.journal.rows import (
 
 
 def event(seq: int, **fields: Any) -> EventRow:
-    return EventRow(seq=seq, at_s=seq / 8, kind="UpdateArrived", fields=fields)
+    return EventRow(seq=seq, at_s=seq / 8, kind="TaskFailed", fields=fields)
 
 
 def task(task_id: int, *, client_id: int = 0, at_s: float = 0.5) -> TaskRow:
@@ -93,5 +93,5 @@ def checkpoint(version: int, seq: int) -> CheckpointRow:
 
 
 def turn(seq: int, handle: int, place: Place | None = None) -> Batch:
-    """What one update brings: its event, its verdict, the next task."""
-    return Batch(events=[event(seq)], updates=[accepted(seq, handle, place)], tasks=[task(seq)])
+    """What one update brings: its verdict, and the next task."""
+    return Batch(updates=[accepted(seq, handle, place)], tasks=[task(seq)])

@@ -1,14 +1,16 @@
 """`run.db`: everything that happened in a run but the bytes of updates, in SQLite."""
 
+import heapq
 import sqlite3
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from itertools import chain
+from operator import attrgetter
 from pathlib import Path
 
 from unstale.errors import UserError
-from unstale.journal import stored
+from unstale.journal import records, stored
 from unstale.journal.disk import DamagedError, NoRoomError, boot
 from unstale.journal.newest import Newest
 from unstale.journal.rows import Batch, CheckpointRow, EvaluationRow, EventRow, RoundRow, TaskRow, UpdateRow
@@ -27,6 +29,11 @@ _JOIN = (
     "UPDATE updates SET round = new.column1, position = new.column2, staleness = new.column3, weight = new.column4 "
     "FROM (VALUES {}) AS new WHERE handle = new.column5 AND round IS NULL"
 )
+_LAST_SEQ = (
+    "SELECT max(seq) FROM (SELECT max(seq) AS seq FROM events UNION ALL SELECT max(seq) FROM updates "
+    "UNION ALL SELECT max(seq) FROM checkpoints)"
+)
+_FIRST_S = "SELECT min(at_s) FROM (SELECT seq, at_s FROM events UNION ALL SELECT seq, at_s FROM updates) WHERE seq >= ?"
 _SEGMENTS = "SELECT DISTINCT segment FROM updates WHERE segment IS NOT NULL"
 _BEHIND = f"{_SEGMENTS} AND (round IS NULL OR round > ?)"
 
@@ -100,8 +107,9 @@ class Database:
             self._insert(stored.CHECKPOINTS, map(stored.of_checkpoint, batch.checkpoints), replace=True)
             if batch.synced is not None:
                 self._insert(stored.META, [(SYNCED, str(batch.synced))], replace=True)
-        if batch.events:
-            self._newest.set(batch.events[-1].seq)
+        last_seq = batch.last_seq
+        if last_seq is not None:
+            self._newest.set(last_seq)
 
     def set_meta(self, values: Mapping[str, str]) -> None:
         """Facts about the run as a whole, each under a key; durable at once, as all that follows is."""
@@ -112,7 +120,7 @@ class Database:
         """Forget that this event, and any behind it, ever happened. None of them is covered by a checkpoint."""
         with self._transaction(sync=True):
             run = self._connection.execute
-            ((at_s,),) = run("SELECT min(at_s) FROM events WHERE seq >= ?", (seq,)).fetchall()
+            ((at_s,),) = run(_FIRST_S, (seq,)).fetchall()
             ((version,),) = run(
                 "SELECT min(json_extract(fields, '$.version')) FROM events WHERE seq >= ? AND kind = 'RoundApplied'",
                 (seq,),
@@ -160,8 +168,7 @@ class Database:
 
     def last_seq(self) -> int:
         """Of the last event that was stored, 0 when there is none."""
-        query = "SELECT max(seq) FROM (SELECT max(seq) AS seq FROM events UNION ALL SELECT max(seq) FROM checkpoints)"
-        return self._number(query) or 0
+        return self._number(_LAST_SEQ) or 0
 
     def last_handle(self) -> int:
         """The greatest of an accepted update, -1 when there is none."""
@@ -170,7 +177,9 @@ class Database:
 
     def events_after(self, seq: int) -> Iterator[EventRow]:
         """Every event behind that one, in order. Raises DamagedError where one is missing or is not what it was."""
-        for row in map(stored.event, self._select(stored.EVENTS, "WHERE seq > ? ORDER BY seq", seq)):
+        others = map(stored.event, self._select(stored.EVENTS, "WHERE seq > ? ORDER BY seq", seq))
+        arrivals = map(records.arrival, self.updates_after(seq))
+        for row in heapq.merge(others, arrivals, key=attrgetter("seq")):
             seq += 1
             if row.seq != seq:
                 raise self._damaged(f"event {seq} is missing")

@@ -64,13 +64,13 @@ class Recorder:
         assert isinstance(verdict, actions.Acknowledge)
         if verdict.outcome is actions.Outcome.DUPLICATE or verdict.reason == actions.Reason.UNKNOWN_TASK:
             return following  # changes nothing, and may come again and again
-        journal.note(event)
+        seq = journal.next_seq()
         self._note_actions(journal, following, event.at_s)
         accepted = verdict.outcome is actions.Outcome.ACCEPTED
         staged = arriving.staged
         journal.batch.updates.append(
             UpdateRow(
-                seq=journal.seq,
+                seq=seq,
                 at_s=event.at_s,
                 client_id=event.client_id,
                 task_id=event.task_id,

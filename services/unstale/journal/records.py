@@ -1,7 +1,7 @@
 """Events as records, and back. Pure.
 
 A heartbeat is no record: it only renews a lease. So that the end of leases can be played again without heartbeats, the
-record of that timer names the clients whose lease ran out.
+record of that timer names the clients whose lease ran out. That an update came stands in the record of its verdict.
 """
 
 from collections.abc import Sequence
@@ -9,9 +9,9 @@ from dataclasses import fields
 from typing import Any
 
 from unstale.coordinator import events
-from unstale.coordinator.actions import Action
+from unstale.coordinator.actions import Action, Reason
 from unstale.coordinator.machine import LEASE, Coordinator
-from unstale.journal.rows import EventRow
+from unstale.journal.rows import EventRow, UpdateRow
 
 SILENT = "silent"
 """Field of a timer's record: clients whose lease had run out."""
@@ -45,6 +45,19 @@ def to_row(seq: int, event: events.Event, silent: Sequence[int] = ()) -> EventRo
     if silent:
         values[SILENT] = list(silent)
     return EventRow(seq=seq, at_s=event.at_s, kind=type(event).__name__, fields=values)
+
+
+def arrival(row: UpdateRow) -> EventRow:
+    """The record of the event that an update came. Which row was refused nobody asks any more: it lies nowhere."""
+    defect = None if row.reason in tuple(Reason) else row.reason
+    fields = {
+        "client_id": row.client_id,
+        "task_id": row.task_id,
+        "base_version": row.base_version,
+        "handle": -1 if row.handle is None else row.handle,
+        "defect": defect,
+    }
+    return EventRow(seq=row.seq, at_s=row.at_s, kind=events.UpdateArrived.__name__, fields=fields)
 
 
 def to_event(row: EventRow) -> events.Event:

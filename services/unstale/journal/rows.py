@@ -21,7 +21,7 @@ class Place(NamedTuple):
 
 class EventRow(NamedTuple):
     """An event that the coordinator handled. seq: counts them from 1. kind: the event's type. fields: its others, JSON
-    values."""
+    values. The arrival of an update is kept as an `UpdateRow` alone."""
 
     seq: int
     at_s: float
@@ -40,8 +40,8 @@ class TaskRow(NamedTuple):
 
 
 class UpdateRow(NamedTuple):
-    """The first verdict on an update. seq: of its event. reason: None exactly for one that is accepted, which alone has
-    a handle and a place. The others as in `learner.updates.StagedUpdate`."""
+    """An update that came, and the first verdict on it. seq: of that event. reason: None exactly for one that is
+    accepted, which alone has a handle and a place. The others as in `learner.updates.StagedUpdate`."""
 
     seq: int
     at_s: float
@@ -117,6 +117,14 @@ class Batch:
     evaluations: list[EvaluationRow] = field(default_factory=list)
     checkpoints: list[CheckpointRow] = field(default_factory=list)
     synced: int | None = None
+
+    @property
+    def last_seq(self) -> int | None:
+        """Of the last event in it, None without any."""
+        last = self.updates[-1].seq if self.updates else None
+        if self.events and (last is None or self.events[-1].seq > last):
+            last = self.events[-1].seq
+        return last
 
     def __bool__(self) -> bool:
         return any((self.events, self.tasks, self.updates, self.rounds, self.evaluations, self.checkpoints))

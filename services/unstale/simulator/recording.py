@@ -100,6 +100,7 @@ class Recording:
             self._journal.close()
 
     def _committed(self, following: list[Action]) -> list[Action]:
-        if len(self._journal.batch.events) >= EVENTS_A_COMMIT:
+        batch = self._journal.batch
+        if len(batch.events) + len(batch.updates) >= EVENTS_A_COMMIT:
             self._recorder.commit()
         return following
