@@ -36,26 +36,53 @@ _SCALE_MAX = np.nextafter(np.finfo(_F4).max / np.float32(_CODE_MAX), np.float32(
 class Encoding(ABC):
     """One way to write d numbers, for payloads of one size. Valid because it exists.
 
-    name: on the wire. feeds_back: what it leaves out is much, and is to be added to the next vector.
+    name: on the wire. feeds_back: what it leaves out is much, and is to be added to the next vector. payload_bytes: of
+    every payload, known before one comes.
     """
 
     name: ClassVar[str]
     feeds_back: ClassVar[bool] = False
 
-    def __init__(self, dimension: int, behind: int = 0) -> None:
-        """dimension: d, >= 1. behind: numbers behind them."""
+    def __init__(self, dimension: int, behind: int, head_bytes: int) -> None:
+        """dimension: d, >= 1. behind: numbers behind them. head_bytes: of d numbers as encoded; a multiple of 4."""
         self.dimension = dimension
         self.behind = behind
+        self.head_bytes = head_bytes
+        self.payload_bytes = head_bytes + limits.FLOAT_BYTES * behind
 
-    @property
     @abstractmethod
-    def head_bytes(self) -> int:
-        """Of d numbers as encoded; a multiple of 4."""
+    def frames(self, parts: Sequence[memoryview]) -> list[memoryview]:
+        """A payload. parts: as float32 bytes; the first are the d numbers."""
 
-    @property
-    def payload_bytes(self) -> int:
-        """Of every payload: known before one comes."""
-        return self.head_bytes + limits.FLOAT_BYTES * self.behind
+    @abstractmethod
+    def decode(self, frames: Frames) -> Iterator[memoryview]:
+        """The D numbers as float32 bytes, some at a time; each piece is gone when the next is asked for.
+
+        frames: of `payload_bytes` together, which whoever receives has checked, each a multiple of 4. A number that was
+        not finite is not finite again. Raises RemoteContractError(MALFORMED_PAYLOAD), perhaps after some pieces.
+        """
+
+
+class Float32(Encoding):
+    """As they are: nothing is copied, and frames are the numbers. Source: PROTOCOL.md 9."""
+
+    name = FLOAT32
+
+    def __init__(self, dimension: int, behind: int = 0) -> None:
+        super().__init__(dimension, behind, limits.FLOAT_BYTES * dimension)
+
+    @override
+    def frames(self, parts: Sequence[memoryview]) -> list[memoryview]:
+        return [frame for part in parts for frame in payload.split(part)]
+
+    @override
+    def decode(self, frames: Frames) -> Iterator[memoryview]:
+        for place in range(len(frames)):  # not `in frames`, which would hold one while it asks for the next
+            yield memoryview(frames[place])
+
+
+class _Smaller(Encoding):
+    """One that writes the d numbers anew."""
 
     def encode(self, vector_d: Vector) -> memoryview:
         """The numbers as bytes. vector_d: [d] float32, not written to."""
@@ -64,17 +91,13 @@ class Encoding(ABC):
             self._fill(head, vector_d)
         return head.data
 
+    @override
     def frames(self, parts: Sequence[memoryview]) -> list[memoryview]:
-        """A payload. parts: as float32 bytes; the first are the d numbers."""
         head = self.encode(np.frombuffer(parts[0], _F4))
         return [frame for part in (head, *parts[1:]) for frame in payload.split(part)]
 
+    @override
     def decode(self, frames: Frames) -> Iterator[memoryview]:
-        """The D numbers as float32 bytes, some at a time; each piece is gone when the next is asked for.
-
-        frames: of `payload_bytes` together, which whoever receives has checked, each a multiple of 4. A number that was
-        not finite is not finite again. Raises RemoteContractError(MALFORMED_PAYLOAD), perhaps after some pieces.
-        """
         source = _Bytes(frames)
         for numbers in self._read(source):
             yield numbers.data.cast("B")
@@ -90,38 +113,12 @@ class Encoding(ABC):
         """The d numbers, some at a time, in memory that is used again."""
 
 
-class Float32(Encoding):
-    """As they are. Source: PROTOCOL.md 9."""
-
-    name = FLOAT32
-
-    @property
-    @override
-    def head_bytes(self) -> int:
-        return limits.FLOAT_BYTES * self.dimension
-
-    @override
-    def frames(self, parts: Sequence[memoryview]) -> list[memoryview]:
-        return [frame for part in parts for frame in payload.split(part)]  # nothing is copied
-
-    @override
-    def _fill(self, head: Vector, vector_d: Vector) -> None:
-        head.view(_F4)[:] = vector_d
-
-    @override
-    def _read(self, source: "_Bytes") -> Iterator[Vector]:
-        for start, end in _steps(self.dimension):
-            yield np.frombuffer(source.read(4 * start, 4 * end), _F4)
-
-
-class _TwoBytes(Encoding):
+class _TwoBytes(_Smaller):
     """Of 16 bits each, to the nearest, ties to even. What is finite stays so: beyond the range it is the last number
     there is."""
 
-    @property
-    @override
-    def head_bytes(self) -> int:
-        return _padded(2 * self.dimension)
+    def __init__(self, dimension: int, behind: int = 0) -> None:
+        super().__init__(dimension, behind, _padded(2 * dimension))
 
     @override
     def _fill(self, head: Vector, vector_d: Vector) -> None:
@@ -193,7 +190,7 @@ class Float16(_TwoBytes):
         numbers[:] = np.frombuffer(codes, _F2)
 
 
-class Int8(Encoding):
+class Int8(_Smaller):
     """Whole numbers from -127 to 127 times a scale, one for B numbers in a row: the largest magnitude among them / 127.
 
     First the scales, ceil(d / B) float32, then d codes. |error| <= largest magnitude of the block / 253, or 2^-140. A
@@ -203,15 +200,10 @@ class Int8(Encoding):
     name = "int8"
 
     def __init__(self, dimension: int, behind: int = 0, *, block: int) -> None:
-        super().__init__(dimension, behind)
         self.block = block
         self._scales = -(-dimension // block)
+        super().__init__(dimension, behind, limits.FLOAT_BYTES * self._scales + _padded(dimension))
         self._together = max(1, _STEP // block)  # blocks
-
-    @property
-    @override
-    def head_bytes(self) -> int:
-        return limits.FLOAT_BYTES * self._scales + _padded(self.dimension)
 
     @override
     def _fill(self, head: Vector, vector_d: Vector) -> None:
@@ -262,7 +254,7 @@ class Int8(Encoding):
             yield numbers[even:].reshape(1, -1), whole, len(numbers) - even
 
 
-class TopK(Encoding):
+class TopK(_Smaller):
     """The k numbers of the largest magnitude, exactly, and zeros for the others; of equal ones that which comes first.
 
     First the k positions, ascending uint32 under d, then the k numbers, float32. What is left out is to be added to the
@@ -275,14 +267,9 @@ class TopK(Encoding):
 
     def __init__(self, dimension: int, behind: int = 0, *, keep: int) -> None:
         """keep: k, 1 to d."""
-        super().__init__(dimension, behind)
+        super().__init__(dimension, behind, 2 * limits.FLOAT_BYTES * keep)
         assert 1 <= keep <= dimension, (keep, dimension)
         self.keep = keep
-
-    @property
-    @override
-    def head_bytes(self) -> int:
-        return 2 * limits.FLOAT_BYTES * self.keep
 
     @override
     def _fill(self, head: Vector, vector_d: Vector) -> None:

@@ -114,7 +114,7 @@ def to_task(
         evaluate=evaluate or None,
         run_id=run_id,
         checksum=checksum,
-        encoding=cast(ModelEncoding | None, encoding),
+        encoding=cast("ModelEncoding | None", encoding),
     )
 
 
@@ -158,7 +158,7 @@ def to_update(
         batch_examples=None if local.batch_examples == local.num_examples else local.batch_examples,
         evaluation=None if evaluation is None else _own(evaluation),
         checksum=checksum,
-        encoding=cast(UpdateEncoding, sent_as.name) if sent_as else None,
+        encoding=cast("UpdateEncoding", sent_as.name) if sent_as else None,
     )
 
 

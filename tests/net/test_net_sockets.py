@@ -167,6 +167,28 @@ def test_a_message_is_received_whole(context: Context) -> None:
     assert (empty.route.bytes, empty.header, empty.frames) == (received.route.bytes, b"", [])
 
 
+def test_of_more_than_a_connection_may_send_the_frame_that_goes_beyond_it_is_the_last_one_kept(
+    context: Context,
+) -> None:
+    router = sockets.router(context, heartbeat_s=60, linger_s=0)
+    dealer = sockets.dealer(context, heartbeat_s=60, linger_s=0)
+    sockets.connect(dealer, sockets.bind(router, "tcp://127.0.0.1:*"))
+    kept, asked = [], []
+    for bytes_max, frames in [(0, 1), (0, 2), (3, 3), (4, 4), (8, 8), (100, 8)]:
+
+        def bytes_of(route: bytes, bytes_max: int = bytes_max) -> int:
+            asked.append(route)
+            return bytes_max
+
+        dealer.send_multipart([b"header"] + [b"four"] * frames)
+        assert router.poll(20_000)
+        received = sockets.receive_routed(router, payload_bytes_max=bytes_of)
+        assert received is not None
+        kept.append(len(received.frames))
+    assert kept == [1, 1, 1, 2, 3, 8]
+    assert asked == [received.route.bytes] * 5  # about a single frame, which is kept in any case, nobody is
+
+
 def test_of_too_many_frames_one_too_many_is_kept(context: Context) -> None:
     router = sockets.router(context, heartbeat_s=60, linger_s=0)
     dealer = sockets.dealer(context, heartbeat_s=60, linger_s=0)

@@ -214,23 +214,33 @@ def test_few_frames_of_a_payload_are_looked_at_at_once(name: str) -> None:
     assert frames.at_once <= 6  # two pieces, each of which may lie in three of them
 
 
+def test_frames_of_float32_are_the_numbers_and_none_is_kept_when_the_next_is_asked_for() -> None:
+    content = np.arange(6, dtype="<f4").tobytes()
+    frames = Mapped(content, 8)
+    pieces = Float32(5, 1).decode(frames)
+    assert [next(pieces).tobytes() for _ in frames.starts] == [content[:8], content[8:16], content[16:]]
+    assert frames.at_once == 1
+    (piece,) = Float32(6).decode([content])
+    assert piece.obj is content  # no copy
+
+
 class Mapped(Sequence[memoryview]):
     """Frames that take memory from when one is asked for until nobody looks at it any more. at_once: at most so many
     did."""
 
     def __init__(self, content: bytes, frame_bytes: int) -> None:
         self._content = np.frombuffer(content, np.uint8)
-        self._starts = range(0, len(content), frame_bytes)
+        self.starts = range(0, len(content), frame_bytes)
         self._there = self.at_once = 0
 
     @override
     def __len__(self) -> int:
-        return len(self._starts)
+        return len(self.starts)
 
     @override
     def __getitem__(self, index: Any) -> Any:
-        start = self._starts[index]
-        frame = self._content[start : start + self._starts.step].copy()
+        start = self.starts[index]
+        frame = self._content[start : start + self.starts.step].copy()
         weakref.finalize(frame, self._forget)
         self._there += 1
         self.at_once = max(self.at_once, self._there)

@@ -144,7 +144,7 @@ def receive(socket: zmq.Socket[bytes]) -> tuple[bytes, list[zmq.Frame]] | None:
         header = socket.recv(zmq.NOBLOCK, copy=False)
     except zmq.Again:
         return None
-    return header.bytes, _payload(socket, header, limits.PAYLOAD_BYTES_MAX)
+    return header.bytes, _payload(socket, header, _as_the_contract_allows, b"")
 
 
 class Received(NamedTuple):
@@ -171,14 +171,21 @@ def receive_routed(
     if not route.more:
         return Received(route, b"", [])
     header = socket.recv(copy=False)
-    return Received(route, header.bytes, _payload(socket, header, payload_bytes_max(route.bytes)))
+    return Received(route, header.bytes, _payload(socket, header, payload_bytes_max, route.bytes))
 
 
-def _payload(socket: zmq.Socket[bytes], header: zmq.Frame, bytes_max: int) -> list[zmq.Frame]:
-    """What comes behind the header. bytes_max: with the frame that goes beyond it, the last one kept."""
-    frames: list[zmq.Frame] = []
-    left_bytes = bytes_max
-    frame = header
+def _payload(
+    socket: zmq.Socket[bytes], header: zmq.Frame, payload_bytes_max: Callable[[bytes], int], route: bytes
+) -> list[zmq.Frame]:
+    """What comes behind the header. payload_bytes_max: of this route; the frame that goes beyond it is the last one
+    kept. It is not asked about a single frame, which is kept in any case."""
+    if not header.more:
+        return []
+    frame = socket.recv(copy=False)
+    frames = [frame]
+    if not frame.more:
+        return frames
+    left_bytes = payload_bytes_max(route) - len(frame)
     while frame.more:
         frame = socket.recv(copy=False)
         if left_bytes >= 0 and len(frames) <= limits.FRAMES_MAX:

@@ -13,7 +13,8 @@ class Agreed:
     d. frames: a model as float32.
 
     models: their encoding, for clients that can take it. updates: those that an update may have. Float32 is always one
-    of them, so that a client may go on with less than it could do before, or the other way round.
+    of them, so that a client may go on with less than it could do before, or the other way round. update_bytes_max: of
+    an update's payload.
     """
 
     def __init__(self, welcome: Welcome, dimension: int, frames: Sequence[memoryview]) -> None:
@@ -23,6 +24,7 @@ class Agreed:
         mine = encodings.of_updates(welcome.encoding, dimension, behind)
         plain = encodings.of_updates(None, dimension, behind)
         self.updates: tuple[Encoding, ...] = (plain,) if mine.name == FLOAT32 else (plain, mine)
+        self.update_bytes_max = max(encoding.payload_bytes for encoding in self.updates)
         self._take_models: set[int] = set()  # clients
 
     def welcome(self, hello: Hello, version: int) -> Welcome:
@@ -42,8 +44,3 @@ class Agreed:
     def takes_models(self, client_id: int) -> bool:
         """Whether a client is sent models as this run encodes them."""
         return client_id in self._take_models
-
-    @property
-    def update_bytes_max(self) -> int:
-        """Of an update's payload."""
-        return max(encoding.payload_bytes for encoding in self.updates)

@@ -36,7 +36,8 @@ class RouterWire:
     """A ROUTER socket as the exchange sees it. The exchange's thread only."""
 
     def __init__(self, socket: zmq.Socket[bytes]) -> None:
-        self._socket = socket
+        # pyzmq's own sending, without the layer around it for options of sockets that this one is not.
+        self._send = super(zmq.Socket, socket).send
 
     def wrap(self, frames: Sequence[memoryview]) -> list[zmq.Frame]:
         """Frames that every message which carries them refers to."""
@@ -45,16 +46,16 @@ class RouterWire:
     def send(self, route: bytes, header: bytes, frames: Sequence[Any] = ()) -> Delivery:
         """Send a message, or say why it cannot be."""
         try:
-            self._socket.send(route, _MORE_AT_ONCE)
+            self._send(route, _MORE_AT_ONCE)
         except zmq.ZMQError as error:
             if error.errno == zmq.EHOSTUNREACH:
                 return Delivery.GONE
             if error.errno == zmq.EAGAIN:
                 return Delivery.FULL
             raise
-        self._socket.send(header, _MORE if frames else 0)
+        self._send(header, _MORE if frames else 0)
         for position, frame in enumerate(frames, start=1):
-            self._socket.send(frame, _MORE if position < len(frames) else 0, copy=False)
+            self._send(frame, _MORE if position < len(frames) else 0, copy=False)
         return Delivery.SENT
 
 

@@ -17,7 +17,8 @@ from unstale.server.downloads import Sent
 from unstale.server.sessions import Sessions
 from unstale.server.wire import Delivery, Wire
 from unstale_proto import codec, limits
-from unstale_proto.messages import Message
+from unstale_proto.codec import Prepared
+from unstale_proto.messages import Ack, Message
 from unstale_proto.transfer import checksum
 
 
@@ -29,10 +30,6 @@ class _Model:
     frames: Sequence[memoryview]
     wrapped: Sequence[Any]
     checksum: str | None
-
-    @property
-    def payload_bytes(self) -> int:
-        return sum(map(len, self.frames))
 
 
 class Outgoing:
@@ -65,6 +62,11 @@ class Outgoing:
         self._past_versions = past_versions
         self._agreed = agreed
         self._chunk_bytes = chunk_bytes
+        # By whether the client takes models as the run encodes them.
+        self._payload_bytes = (agreed.updates[0].payload_bytes, agreed.models.payload_bytes)
+        self._bytes_with_task = tuple(size if size <= chunk_bytes else 0 for size in self._payload_bytes)
+        self._accepted = Prepared(Ack(task_id=1, outcome="accepted", first_outcome="accepted"))
+        self._tasks: dict[tuple[Sent, bool], Prepared] = {}  # by model, and whether it is to be evaluated
         self._models: dict[Sent, _Model] = {}
         for version, its_frames in frames.items():
             self._hold(version, its_frames, encoded.get(version, ()))
@@ -81,6 +83,7 @@ class Outgoing:
     ) -> None:
         """From here on tasks may carry this version, and have this learning rate. The others as in the constructor."""
         self._learning_rate = learning_rate
+        self._tasks.clear()
         self._hold(version, frames, encoded)
         for form in (False, True):
             self._models.pop((version - self._past_versions - 1, form), None)
@@ -110,32 +113,41 @@ class Outgoing:
 
     def give(self, action: actions.SendTask) -> bool:
         """Send a task with the model of its version, now or when its client is next heard of. Whether it went now."""
-        sent = self.sent_to(action.client_id, action.version)
-        assert sent in self._models, f"{action}, and at hand are {list(self._models)}"
-        self._owed.pop(action.client_id, None)
-        route = self._sessions.route_of(action.client_id)
+        client_id = action.client_id
+        sent = self.sent_to(client_id, action.version)
+        model = self._models.get(sent)
+        assert model is not None, f"{action}, and at hand are {list(self._models)}"
+        self._owed.pop(client_id, None)
+        route = self._sessions.route_of(client_id)
         if route is None:
             return False  # gone since: its lease runs out, and its task with it
-        if action.client_id in self._unheard:
-            self._owed[action.client_id] = action
+        if client_id in self._unheard:
+            self._owed[client_id] = action
             return False
-        self._unheard.add(action.client_id)
-        model = self._models[sent]
+        self._unheard.add(client_id)
+        evaluate = self._wanted(client_id, action.version)
+        task = self._tasks.get((sent, evaluate)) or self._prepare(action, sent, model, evaluate=evaluate)
+        header = task.header(task_id=action.task_id, number=action.number)
+        if not self._deliver(route, header, model.wrapped):
+            return False
+        if model.checksum is not None:
+            self.announced(client_id, action.task_id, sent)
+        return True
+
+    def _prepare(self, action: actions.SendTask, sent: Sent, model: _Model, *, evaluate: bool) -> Prepared:
+        """The tasks with this model, until another is published."""
         task = translate.to_task(
             action,
             learning_rate=self._learning_rate,
             signature=self._signature,
-            payload_bytes=model.payload_bytes,
-            evaluate=self._wanted(action.client_id, action.version),
+            payload_bytes=sum(map(len, model.frames)),
+            evaluate=evaluate,
             run_id=self._run_id,
             checksum=model.checksum,
             encoding=self._agreed.models.name if sent[1] else None,
         )
-        if not self.send(route, task, model.wrapped):
-            return False
-        if model.checksum is not None:
-            self.announced(action.client_id, action.task_id, sent)
-        return True
+        prepared = self._tasks[sent, evaluate] = Prepared(task)
+        return prepared
 
     def heard_of(self, client_id: int) -> None:
         """Something came from a client: it may be sent a model again."""
@@ -147,13 +159,20 @@ class Outgoing:
 
     def payload_bytes(self, client_id: int) -> int:
         """Of the models that a client is sent."""
-        encoding = self._agreed.models if self._agreed.takes_models(client_id) else self._agreed.updates[0]
-        return encoding.payload_bytes
+        return self._payload_bytes[self._agreed.takes_models(client_id)]
 
     def bytes_with_task(self, client_id: int) -> int:
         """Payload that goes with a client's task."""
-        size_bytes = self.payload_bytes(client_id)
-        return 0 if size_bytes > self._chunk_bytes else size_bytes
+        return self._bytes_with_task[self._agreed.takes_models(client_id)]
+
+    def acknowledge(self, action: actions.Acknowledge) -> None:
+        """Tell a client, if it can be reached, what became of its update."""
+        if action.outcome is not actions.Outcome.ACCEPTED:
+            self.tell(action.client_id, translate.to_ack(action))
+            return
+        route = self._sessions.route_of(action.client_id)
+        if route is not None:
+            self._deliver(route, self._accepted.header(task_id=action.task_id))
 
     def tell(self, client_id: int, message: Message, frames: Sequence[memoryview] = ()) -> bool:
         """Send a message to a client, if it can be reached."""
@@ -165,7 +184,10 @@ class Outgoing:
 
         frames: as the wire wrapped them.
         """
-        delivery = self._wire.send(route, codec.encode(message), frames)
+        return self._deliver(route, codec.encode(message), frames)
+
+    def _deliver(self, route: bytes, header: bytes, frames: Sequence[Any] = ()) -> bool:
+        delivery = self._wire.send(route, header, frames)
         if delivery is Delivery.SENT:
             return True
         client_id = self._sessions.client_of(route)

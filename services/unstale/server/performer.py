@@ -122,7 +122,7 @@ class Performer:
             self._staging.keep(arrived.handle, arrived.staged)
         self._account.judged(action, arrived.update, arrived.payload_bytes)
         self._guard.judged(action, self._clock())
-        self.say_later(partial(self._outgoing.tell, action.client_id, translate.to_ack(action)))
+        self.say_later(partial(self._outgoing.acknowledge, action))
 
     def _discard_update(self, action: actions.DiscardUpdate) -> None:
         self._staging.discard(action.handle)

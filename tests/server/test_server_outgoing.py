@@ -1,0 +1,152 @@
+"""What goes out, in the bytes that `encode` makes of it. Source: PROTOCOL.md 4 and 5."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from support.wire import RUN, welcome
+from unstale.coordinator.actions import Acknowledge, Outcome, SendTask
+from unstale.server.agreed import Agreed
+from unstale.server.outgoing import Outgoing
+from unstale.server.sessions import Sessions
+from unstale.server.wire import Delivery
+from unstale_proto.codec import encode
+from unstale_proto.errors import Reason
+from unstale_proto.messages import Ack, Task
+
+FRAMES = [memoryview(b"\0" * 8)]
+
+
+class KeptWire:
+    """sent: route, header and how many frames. says: what becomes of a message."""
+
+    def __init__(self) -> None:
+        self.sent: list[tuple[bytes, bytes, int]] = []
+        self.says = Delivery.SENT
+
+    def wrap(self, frames: Sequence[memoryview]) -> Sequence[Any]:
+        return frames
+
+    def send(self, route: bytes, header: bytes, frames: Sequence[Any] = ()) -> Delivery:
+        self.sent.append((route, header, len(frames)))
+        return self.says
+
+
+@pytest.fixture
+def wire() -> KeptWire:
+    return KeptWire()
+
+
+@pytest.fixture
+def sessions() -> Sessions:
+    """Of clients 0 and 1."""
+    made = Sessions(20)
+    for client_id in (0, 1):
+        made.admit(client_id, f"{client_id:032x}", b"%d" % client_id)
+    return made
+
+
+@pytest.fixture
+def outgoing(wire: KeptWire, sessions: Sessions) -> Outgoing:
+    """A task asks client 1 for an evaluation. Models of the last round may be given."""
+    return Outgoing(
+        wire,
+        sessions,
+        frames={0: FRAMES},
+        encoded={},
+        agreed=Agreed(welcome(), 2, FRAMES),
+        run_id=RUN,
+        signature="0" * 64,
+        learning_rate=0.5,
+        wanted=lambda client_id, version: client_id == 1,
+        past_versions=1,
+    )
+
+
+def give(outgoing: Outgoing, client_id: int, task_id: int, version: int, number: int = 0) -> bool:
+    outgoing.heard_of(client_id)
+    return outgoing.give(SendTask(client_id=client_id, task_id=task_id, version=version, number=number))
+
+
+def task(
+    task_id: int, version: int, number: int = 0, rate: float = 0.5, evaluate: bool | None = None
+) -> bytes:
+    return encode(
+        Task(
+            task_id=task_id,
+            number=number,
+            version=version,
+            learning_rate=rate,
+            signature="0" * 64,
+            payload_bytes=8,
+            evaluate=evaluate,
+            run_id=RUN,
+        )
+    )
+
+
+def test_tasks_of_one_version_differ_in_their_numbers_and_in_whether_they_ask_for_an_evaluation(
+    outgoing: Outgoing, wire: KeptWire
+) -> None:
+    for client_id, task_id, number in [(0, 1, 0), (1, 2, 0), (0, 70_000, 1), (1, 4, 300)]:
+        assert give(outgoing, client_id, task_id, 0, number)
+    assert wire.sent == [
+        (b"0", task(1, 0), 1),
+        (b"1", task(2, 0, evaluate=True), 1),
+        (b"0", task(70_000, 0, 1), 1),
+        (b"1", task(4, 0, 300, evaluate=True), 1),
+    ]
+
+
+def test_tasks_with_a_model_of_before_have_the_learning_rate_of_now(
+    outgoing: Outgoing, wire: KeptWire
+) -> None:
+    give(outgoing, 0, 1, 0)
+    outgoing.publish(1, FRAMES, 0.25)
+    for task_id, version in [(2, 0), (3, 1)]:
+        give(outgoing, 0, task_id, version)
+    rates = [task(1, 0, rate=0.5), task(2, 0, rate=0.25), task(3, 1, rate=0.25)]
+    assert [header for _, header, _ in wire.sent] == rates
+
+
+@pytest.mark.parametrize(
+    ("outcome", "first_outcome", "reason"),
+    [
+        ("accepted", "accepted", None),
+        ("duplicate", "accepted", None),
+        ("rejected", "rejected", Reason.WRONG_SIZE),
+        ("duplicate", "rejected", Reason.NON_FINITE),
+    ],
+)
+def test_every_verdict_is_told_to_its_client(
+    outgoing: Outgoing, wire: KeptWire, outcome: Any, first_outcome: Any, reason: Reason | None
+) -> None:
+    for task_id in (1, 70_000):
+        outgoing.acknowledge(
+            Acknowledge(
+                client_id=1,
+                task_id=task_id,
+                outcome=Outcome(outcome),
+                first_outcome=Outcome(first_outcome),
+                reason=None if reason is None else reason.value,
+            )
+        )
+    ack = Ack(task_id=1, outcome=outcome, first_outcome=first_outcome, reason=reason)
+    expected = [encode(ack), encode(ack.model_copy(update={"task_id": 70_000}))]
+    assert wire.sent == [(b"1", header, 0) for header in expected]
+
+
+@pytest.mark.parametrize(
+    ("delivery", "still_speaks"), [(Delivery.SENT, 1), (Delivery.GONE, 1), (Delivery.FULL, None)]
+)
+def test_who_cannot_be_told_of_a_verdict_is_sent_no_more(
+    outgoing: Outgoing, wire: KeptWire, sessions: Sessions, delivery: Delivery, still_speaks: int | None
+) -> None:
+    accepted = Outcome.ACCEPTED
+    verdict = Acknowledge(client_id=1, task_id=1, outcome=accepted, first_outcome=accepted)
+    wire.says = delivery
+    outgoing.acknowledge(verdict)
+    outgoing.acknowledge(verdict)
+    assert len(wire.sent) == (2 if delivery is Delivery.SENT else 1)
+    assert sessions.client_of(b"1") == still_speaks
