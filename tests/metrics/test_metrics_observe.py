@@ -2,6 +2,7 @@
 
 import pytest
 from prometheus_client.metrics import Histogram
+from prometheus_client.utils import floatToGoString
 
 from unstale.metrics import catalogue, observe
 from unstale.metrics.fairness import OwnEvaluations
@@ -36,10 +37,8 @@ def test_a_round_lasts_as_long_as_its_waiting_and_its_aggregation() -> None:
         Observation(catalogue.ROUND_PHASE_DURATION, 0.5, ("wait",)),
         Observation(catalogue.ROUND_PHASE_DURATION, 0.25, ("aggregate",)),
         Observation(catalogue.DEVICE_MEMORY, 1024),
-        Observation(catalogue.UPDATE_STALENESS, 0),
-        Observation(catalogue.UPDATE_STALENESS, 2),
-        Observation(catalogue.AGGREGATION_WEIGHT, 0.75),
-        Observation(catalogue.AGGREGATION_WEIGHT, 0.25),
+        Observation(catalogue.UPDATE_STALENESS, 0, further=[2]),
+        Observation(catalogue.AGGREGATION_WEIGHT, 0.75, further=[0.25]),
     ]
 
 
@@ -93,6 +92,11 @@ def test_histograms_and_nothing_else_have_buckets_and_they_rise() -> None:
         assert bool(metric.buckets) == (metric.kind == "histogram"), metric.name
         assert list(metric.buckets) == sorted(set(metric.buckets)), metric.name
     assert catalogue.UPDATE_STALENESS.buckets != Histogram.DEFAULT_BUCKETS  # those are for seconds
+
+
+def test_the_bounds_of_a_scrape_are_those_of_the_buckets_and_one_for_what_is_more() -> None:
+    for metric in (*catalogue.CATALOGUE, *catalogue.INJECTOR_CATALOGUE):
+        assert metric.bounds == (*(floatToGoString(bound) for bound in metric.buckets), "+Inf")
 
 
 def test_no_label_is_an_identity() -> None:

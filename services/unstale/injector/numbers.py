@@ -80,11 +80,8 @@ class Scrape(Collector):
         if numbers is None:
             return
         delay = catalogue.INJECTED_DELAY
-        bounds = [*(str(float(bound)) for bound in delay.buckets), "+Inf"]
-        counts = list(accumulate(numbers.delays))
-        yield HistogramMetricFamily(
-            delay.name, delay.help, buckets=list(zip(bounds, counts, strict=True)), sum_value=numbers.delay_s
-        )
+        buckets = list(zip(delay.bounds, accumulate(numbers.delays), strict=True))
+        yield HistogramMetricFamily(delay.name, delay.help, buckets=buckets, sum_value=numbers.delay_s)
         for counter, by_label in (
             (catalogue.INJECTED_FAULTS, numbers.faults),
             (catalogue.INJECTOR_REFUSED, numbers.refused),

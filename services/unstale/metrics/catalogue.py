@@ -23,6 +23,11 @@ class Metric:
     labels: tuple[str, ...] = ()
     buckets: tuple[float, ...] = ()
 
+    @property
+    def bounds(self) -> tuple[str, ...]:
+        """The bounds of all buckets as a scrape writes them, with that of the last one, which takes what is more."""
+        return (*(str(float(bound)) for bound in self.buckets), "+Inf")
+
 
 ROUND_DURATION = Metric(
     name="unstale_round_duration_seconds",

@@ -1,6 +1,7 @@
 """What one fact of a run adds to the metrics. Pure functions from facts to observations."""
 
 from collections.abc import Iterable, Sequence
+from functools import cache
 from typing import NamedTuple
 
 from unstale.metrics import catalogue
@@ -9,19 +10,19 @@ from unstale.metrics.fairness import Fairness
 
 
 class Observation(NamedTuple):
-    """A counter grows by `value`, a gauge becomes it, a histogram counts it. labels: in the metric's order."""
+    """A counter grows by `value`, a gauge becomes it, a histogram counts it. labels: in the metric's order. further:
+    values that the histogram counts after it.
+    """
 
     metric: Metric
     value: float
     labels: tuple[str, ...] = ()
+    further: Sequence[float] = ()
 
 
 def verdict(outcome: str, reason: str | None, payload_bytes: int) -> tuple[Observation, Observation]:
     """An update was answered. payload_bytes: what came in for it."""
-    return (
-        Observation(catalogue.UPDATES, 1, (outcome, reason or "")),
-        Observation(catalogue.UPDATE_BYTES, payload_bytes, ("received",)),
-    )
+    return _judged(outcome, reason), Observation(catalogue.UPDATE_BYTES, payload_bytes, ("received",))
 
 
 def refused(reason: str) -> Observation:
@@ -69,15 +70,15 @@ def round_applied(
     device_memory_bytes: int,
 ) -> Iterable[Observation]:
     """A round became a version. wait_s: from the version before until the trigger closed the round."""
-    yield Observation(catalogue.MODEL_VERSION, version)
-    yield Observation(catalogue.ROUND_DURATION, wait_s + aggregate_s)
-    yield Observation(catalogue.ROUND_PHASE_DURATION, wait_s, ("wait",))
-    yield Observation(catalogue.ROUND_PHASE_DURATION, aggregate_s, ("aggregate",))
-    yield Observation(catalogue.DEVICE_MEMORY, device_memory_bytes)
-    for rounds in staleness:
-        yield Observation(catalogue.UPDATE_STALENESS, rounds)
-    for weight in weights:
-        yield Observation(catalogue.AGGREGATION_WEIGHT, weight)
+    return (
+        Observation(catalogue.MODEL_VERSION, version),
+        Observation(catalogue.ROUND_DURATION, wait_s + aggregate_s),
+        Observation(catalogue.ROUND_PHASE_DURATION, wait_s, ("wait",)),
+        Observation(catalogue.ROUND_PHASE_DURATION, aggregate_s, ("aggregate",)),
+        Observation(catalogue.DEVICE_MEMORY, device_memory_bytes),
+        *_at_once(catalogue.UPDATE_STALENESS, staleness),
+        *_at_once(catalogue.AGGREGATION_WEIGHT, weights),
+    )
 
 
 def phase(name: str, seconds: float) -> Observation:
@@ -101,3 +102,13 @@ def own_evaluations(fairness: Fairness) -> Iterable[Observation]:
     """A client measured a model on its own test examples."""
     for statistic in ("mean", "std", "worst_tenth", "best_tenth"):
         yield Observation(catalogue.CLIENT_TEST_ACCURACY, getattr(fairness, statistic), (statistic,))
+
+
+@cache  # of the few that there are, one is made for every update
+def _judged(outcome: str, reason: str | None) -> Observation:
+    return Observation(catalogue.UPDATES, 1, (outcome, reason or ""))
+
+
+def _at_once(metric: Metric, values: Sequence[float]) -> Iterable[Observation]:
+    """All values in one observation; none without any."""
+    return [Observation(metric, values[0], (), values[1:])] if values else []

@@ -68,9 +68,9 @@ class Tally:
         if self._started_s is None:
             self._started_s = self._since_s = at_s
 
-    def accepted(self) -> None:
-        """An update will count."""
-        self._accepted += 1
+    def accepted(self, updates: int = 1) -> None:
+        """Updates will count."""
+        self._accepted += updates
 
     def applied(self, staleness: Sequence[int], *, overflowed: bool) -> None:
         """A round is a version. overflowed: its step was not taken."""

@@ -11,7 +11,7 @@ from unstale.metrics.observe import Observation
 from unstale.metrics.progress import Outcome, Progress, Tally
 from unstale.server.commands import Applied, Evaluated, Saved
 from unstale_proto.errors import Reason
-from unstale_proto.messages import Update
+from unstale_proto.messages import OwnEvaluation, Update
 
 Transferred = tuple[int, int, int]
 """Active, waiting, resumed since."""
@@ -38,6 +38,7 @@ class Account:
         self.tally = Tally(rounds)
         self._record = record
         self._on_progress = on_progress
+        self._accepted = 0  # updates that the tally was not told of yet
         self._transfers: tuple[Transferred, Transferred] | None = None
         self._clients_at: dict[int, dict[str, int]] = {}
 
@@ -72,8 +73,9 @@ class Account:
     def judged(self, verdict: actions.Acknowledge, update: Update, payload_bytes: int) -> None:
         """An update was judged."""
         if verdict.outcome is actions.Outcome.ACCEPTED:
-            self.tally.accepted()
-            self._note_own_evaluation(verdict.client_id, update)
+            self._accepted += 1
+            if update.evaluation is not None:
+                self._note_own_evaluation(verdict.client_id, update.base_version, update.evaluation)
         self._record(observe.verdict(verdict.outcome, verdict.reason, payload_bytes))
 
     def applied(self, applied: Applied, wait_s: float) -> None:
@@ -109,6 +111,8 @@ class Account:
             )
         )
         clients = self._clients_at.pop(evaluated.version)
+        self.tally.accepted(self._accepted)
+        self._accepted = 0
         self._on_progress(
             self.tally.evaluated(evaluated.version, evaluation.accuracy, evaluation.loss, clients, at_s)
         )
@@ -123,10 +127,8 @@ class Account:
         """How the run ended."""
         return self.tally.ended(finish.reason, version, updates, digest, at_s, self.own_evaluations.fairness)
 
-    def _note_own_evaluation(self, client_id: int, update: Update) -> None:
-        if update.evaluation is None:
-            return
-        self.own_evaluations.answered(client_id, update.base_version, update.evaluation.accuracy)
+    def _note_own_evaluation(self, client_id: int, version: int, evaluation: OwnEvaluation) -> None:
+        self.own_evaluations.answered(client_id, version, evaluation.accuracy)
         fairness = self.own_evaluations.fairness
         if fairness is not None:
             self._record(observe.own_evaluations(fairness))

@@ -1,58 +1,114 @@
-"""The catalogue as Prometheus instruments, and observations into them."""
+"""The catalogue as Prometheus reads it, and observations into it.
 
-from collections.abc import Callable, Iterable
+Numbers are plain while they are counted, and become Prometheus' families when they are scraped: an instrument of
+prometheus_client's own takes ten calls and two locks for every number, several times for every update.
+"""
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics
+import threading
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from itertools import accumulate
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.registry import Collector
 
 from unstale.metrics.catalogue import CATALOGUE, Metric
 from unstale.metrics.observe import Observation
 
+Family = CounterMetricFamily | GaugeMetricFamily | HistogramMetricFamily
 
-class Instruments:
-    """One registry with every metric of the catalogue. Thread-safe, as prometheus_client is."""
+
+@dataclass(slots=True)
+class _Series:
+    """What a metric comes to with some values of its labels.
+
+    number: what a counter or a gauge stands at, the sum of a histogram. counts: of a histogram, by bucket, the last one
+    for more. ask: gives the number of a gauge instead.
+    """
+
+    number: float = 0.0
+    counts: list[int] = field(default_factory=list)
+    ask: Callable[[], float] | None = None
+
+    def count(self, buckets: tuple[float, ...], values: Iterable[float]) -> None:
+        for value in values:
+            self.number += value
+            if value == value:  # nan is in no bucket, not even in the last one
+                self.counts[bisect_left(buckets, value)] += 1
+
+    def copied(self) -> "_Series":
+        return replace(self, counts=self.counts.copy())
+
+
+class Instruments(Collector):
+    """One registry with every metric of the catalogue. Any thread may call any method."""
 
     def __init__(self) -> None:
-        # A second series for each counter and histogram, with the time of its first value, is in no catalogue.
-        disable_created_metrics()  # type: ignore[no-untyped-call]
-        self.registry = CollectorRegistry(auto_describe=True)
-        self._instruments: dict[Metric, Counter | Gauge | Histogram] = {m: self._make(m) for m in CATALOGUE}
-        # Finding the child of some labels anew takes ten times as long as counting, for every update.
-        self._takers: dict[tuple[str, tuple[str, ...]], Callable[[float], None]] = {}
+        # By name and labels; what has no labels is there from the start.
+        self._series: dict[str, dict[tuple[str, ...], _Series]] = {m.name: {} for m in CATALOGUE}
+        self._lock = threading.Lock()
+        for metric in CATALOGUE:
+            if not metric.labels:
+                self._begin(metric, ())
+        self.registry = CollectorRegistry()
+        self.registry.register(self)
 
     def record(self, observation: Observation) -> None:
         """Count one observation."""
-        metric, value, labels = observation
-        take = self._takers.get((metric.name, labels))
-        if take is None:
-            take = self._takers[metric.name, labels] = self._taker(metric, labels)
-        take(value)
+        self.record_all((observation,))
 
     def record_all(self, observations: Iterable[Observation]) -> None:
-        for observation in observations:
-            self.record(observation)
+        """Count some observations, of which a scrape sees all or none."""
+        with self._lock:
+            for metric, value, labels, further in observations:
+                series = self._series[metric.name].get(labels) or self._begin(metric, labels)
+                if metric.kind == "histogram":
+                    series.count(metric.buckets, (value, *further))
+                elif metric.kind == "counter":
+                    assert not value < 0, f"{metric.name} would fall by {-value}"
+                    series.number += value
+                else:
+                    series.number = value
 
     def follow(self, metric: Metric, labels: tuple[str, ...], value: Callable[[], float]) -> None:
         """Ask for a gauge's value whenever it is scraped, from the thread that serves the scrape."""
-        instrument = self._instruments[metric]
-        gauge = instrument.labels(*labels) if labels else instrument
-        assert isinstance(gauge, Gauge)
-        gauge.set_function(value)
+        assert metric.kind == "gauge"
+        with self._lock:
+            series = self._series[metric.name].get(labels) or self._begin(metric, labels)
+            series.ask = value
 
-    def _taker(self, metric: Metric, labels: tuple[str, ...]) -> Callable[[float], None]:
-        """What a value with these labels is given to."""
-        instrument = self._instruments[metric]
-        child = instrument.labels(*labels) if labels else instrument
-        if isinstance(child, Counter):
-            return child.inc
-        if isinstance(child, Gauge):
-            return child.set
-        return child.observe
+    def describe(self) -> list[Family]:
+        """Every family without its numbers."""
+        return [_family(metric, {}) for metric in CATALOGUE]
 
-    def _make(self, metric: Metric) -> Counter | Gauge | Histogram:
-        if metric.kind == "counter":
-            return Counter(metric.name, metric.help, metric.labels, registry=self.registry)
-        if metric.kind == "gauge":
-            return Gauge(metric.name, metric.help, metric.labels, registry=self.registry)
-        return Histogram(
-            metric.name, metric.help, metric.labels, buckets=metric.buckets, registry=self.registry
-        )
+    def collect(self) -> Iterator[Family]:
+        """Every family as it stands now. What is followed is asked without the lock: it may take its time."""
+        with self._lock:
+            now = {
+                name: {labels: one.copied() for labels, one in series.items()}
+                for name, series in self._series.items()
+            }
+        for metric in CATALOGUE:
+            yield _family(metric, now[metric.name])
+
+    def _begin(self, metric: Metric, labels: tuple[str, ...]) -> _Series:
+        assert len(labels) == len(metric.labels), f"{metric.name} has the labels {metric.labels}"
+        counts = [0] * (len(metric.buckets) + 1) if metric.kind == "histogram" else []
+        series = self._series[metric.name][labels] = _Series(counts=counts)
+        return series
+
+
+def _family(metric: Metric, series: dict[tuple[str, ...], _Series]) -> Family:
+    if metric.kind == "histogram":
+        histogram = HistogramMetricFamily(metric.name, metric.help, labels=metric.labels)
+        for labels, one in series.items():
+            buckets = list(zip(metric.bounds, accumulate(one.counts), strict=True))
+            histogram.add_metric(labels, buckets, one.number)
+        return histogram
+    kind = CounterMetricFamily if metric.kind == "counter" else GaugeMetricFamily
+    family = kind(metric.name, metric.help, labels=metric.labels)
+    for labels, one in series.items():
+        family.add_metric(labels, one.number if one.ask is None else float(one.ask()))
+    return family

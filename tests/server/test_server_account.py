@@ -1,0 +1,74 @@
+"""What an account makes of verdicts."""
+
+import pytest
+
+from support.wire import update_of
+from unstale.coordinator.actions import Acknowledge, Outcome
+from unstale.metrics import catalogue
+from unstale.metrics.observe import Observation
+from unstale.metrics.progress import Progress
+from unstale.server.account import Account
+from unstale.server.commands import Evaluated
+from unstale.training.evaluate import Evaluation
+from unstale_proto.messages import OwnEvaluation, Task
+
+
+class Kept:
+    """An account, and all that it says. Every client is asked to measure every version from the first one on."""
+
+    def __init__(self) -> None:
+        self.observed: list[Observation] = []
+        self.progress: list[Progress] = []
+        self.account = Account(
+            rounds=9,
+            record=self.observed.extend,
+            on_progress=self.progress.append,
+            evaluate_clients_every=1,
+        )
+        self.account.tally.started(0.0)
+
+    def judged(self, outcome: Outcome, accuracy: float | None = None) -> None:
+        task = Task(task_id=1, number=0, version=1, learning_rate=0.5, payload_bytes=8, signature="0" * 64)
+        own = None if accuracy is None else OwnEvaluation(accuracy=accuracy, loss=1.0, examples=4)
+        verdict = Acknowledge(client_id=0, task_id=1, outcome=outcome, first_outcome=outcome)
+        self.account.judged(verdict, update_of(task, evaluation=own), 8)
+
+    def evaluated(self, at_s: float) -> Progress:
+        self.account.measuring(1, {})
+        evaluation = Evaluation(accuracy=0.5, loss=1.0, class_accuracy=(), examples=1)
+        self.account.evaluated(Evaluated(version=1, evaluation=evaluation, evaluate_s=0.0), at_s)
+        return self.progress[-1]
+
+
+def test_the_rate_is_of_updates_accepted_since_the_evaluation_before() -> None:
+    kept = Kept()
+    for outcome in (
+        Outcome.ACCEPTED,
+        Outcome.DUPLICATE,
+        Outcome.ACCEPTED,
+        Outcome.REJECTED,
+        Outcome.ACCEPTED,
+    ):
+        kept.judged(outcome)
+    assert kept.evaluated(2.0).updates_per_s == 3 / 2
+    kept.judged(Outcome.ACCEPTED)
+    assert kept.evaluated(6.0).updates_per_s == 1 / 4
+    assert kept.evaluated(7.0).updates_per_s == 0.0
+
+
+@pytest.mark.parametrize(("outcome", "counts"), [(Outcome.ACCEPTED, True), (Outcome.DUPLICATE, False)])
+def test_what_a_client_measured_itself_counts_with_an_update_that_does(
+    outcome: Outcome, counts: bool
+) -> None:
+    kept = Kept()
+    kept.judged(outcome, accuracy=0.25)
+    means = [
+        one.value
+        for one in kept.observed
+        if one.metric is catalogue.CLIENT_TEST_ACCURACY and one.labels == ("mean",)
+    ]
+    assert means == ([0.25] if counts else [])
+    assert kept.observed[-2:] == [
+        Observation(catalogue.UPDATES, 1, (outcome, "")),
+        Observation(catalogue.UPDATE_BYTES, 8, ("received",)),
+    ]
