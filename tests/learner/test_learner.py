@@ -143,6 +143,19 @@ def test_older_versions_stay_as_they_were() -> None:
     assert subject.base(1) is subject.sent
 
 
+def test_a_round_records_no_gradients_and_leaves_their_recording_as_it_was() -> None:
+    class Looks(Recorder):
+        def step(self, batch: UpdateBatch) -> Step:
+            assert not torch.is_grad_enabled()
+            return super().step(batch)
+
+    subject = Learner(torch.zeros(2), Looks(Recorder.Settings(), recorder().context), learning_rate=half)
+    for version, recorded in enumerate((True, False, True)):
+        with torch.set_grad_enabled(recorded):
+            subject.apply_round(torch.zeros(1, 2), [update(base_version=version)])
+            assert torch.is_grad_enabled() is recorded
+
+
 def test_the_first_model_is_not_the_callers_tensor() -> None:
     model_d = torch.zeros(2)
     subject = Learner(model_d, create("fedavg", dimension=2, clients=1), learning_rate=half)

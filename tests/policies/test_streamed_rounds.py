@@ -64,3 +64,9 @@ def test_the_step_is_the_same_to_the_bit(name: str) -> None:
     assert len(chunks) > 1
     assert read == [(chunk.start, chunk.stop) for chunk in chunks], "every column is read, once"
     assert all(4 * ROWS * (end - start) <= 16 * 1024**2 for start, end in read)
+
+
+def test_a_part_is_those_columns_and_of_all_columns_the_matrix_itself() -> None:
+    subject = batch()
+    assert subject.part(slice(0, DIMENSION)) is subject.matrix_Kd
+    assert torch.equal(subject.part(slice(1, DIMENSION)), subject.matrix_Kd[:, 1:])

@@ -7,7 +7,15 @@ import torch
 from torch import nn
 
 from unstale import flat
-from unstale.flat import FlatModel, describe, describe_buffers, digest, from_bytes, to_bytes
+from unstale.flat import (
+    FlatModel,
+    describe,
+    describe_buffers,
+    digest,
+    digest_of_frames,
+    from_bytes,
+    to_bytes,
+)
 
 
 def test_parameters_and_gradients_are_views_in_the_order_of_their_names():
@@ -53,6 +61,21 @@ def test_what_was_received_is_the_receivers_own_memory():
 
 def test_a_digest_is_the_sha256_of_the_bytes():
     assert digest(torch.tensor([1.0, 2.0])) == hashlib.sha256(struct.pack("<2f", 1.0, 2.0)).hexdigest()
+
+
+def test_a_digest_of_frames_is_that_of_the_vectors_however_they_are_cut():
+    content = memoryview(struct.pack("<3f", 1.0, 2.0, 3.0))
+    expected = digest(torch.tensor([1.0, 2.0]), torch.tensor([3.0]))
+    assert digest_of_frames([content]) == digest_of_frames([content[:4], content[4:]]) == expected
+
+
+def test_the_bytes_of_a_parameter_are_those_of_its_values_without_a_copy():
+    parameter = nn.Parameter(torch.tensor([1.0, 2.0]))
+    content = to_bytes(parameter)
+    assert bytes(content) == struct.pack("<2f", 1.0, 2.0)
+    with torch.no_grad():
+        parameter.zero_()
+    assert bytes(content) == struct.pack("<2f", 0.0, 0.0)
 
 
 def test_float_buffers_are_views_into_a_vector_of_their_own_and_move_in_training():

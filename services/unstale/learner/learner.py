@@ -39,7 +39,7 @@ class Learner:
     """Holds the global model and applies rounds to it. The same rounds in order give the same bits.
 
     Every version is a new tensor and is never written to afterwards, so an older one can still be sent or
-    trained from. One thread applies rounds; `forget` may come from another one.
+    trained from. One thread applies rounds; `forget` may come from another one. row_numbers: D, of each row.
     """
 
     def __init__(
@@ -68,6 +68,9 @@ class Learner:
         self._rate_of = learning_rate
         self._server_multiplier = server_multiplier
         self._counted = 0
+        self._learning_rate = learning_rate(0)
+        # One for all rounds: to make it takes as long as to enter it.
+        self._without_gradients = torch.no_grad()
         self.sent = Version(
             model_d=model_d.detach().to(policy.device, copy=True),
             buffers_b=(torch.empty(0) if buffers_b is None else buffers_b.detach()).to(
@@ -81,6 +84,7 @@ class Learner:
             # many), the current one and the next.
             self._versions = VersionStore(limit=4 * policy.clients + 2 + past_versions)
             self._versions.add(0, self.sent)
+        self.row_numbers = sum(part.numel() for part in self.sent.parts)
 
     @property
     def model_d(self) -> Tensor:
@@ -90,19 +94,13 @@ class Learner:
     @property
     def learning_rate(self) -> float:
         """eta_l of the tasks of this version."""
-        return self._rate_of(self._counted)
+        return self._learning_rate
 
     @property
     def rate(self) -> float:
         """eta, the server's effective learning rate in the next round."""
         return self._server_multiplier * self.learning_rate
 
-    @property
-    def row_numbers(self) -> int:
-        """D, numbers of a row."""
-        return sum(part.numel() for part in self.sent.parts)
-
-    @torch.no_grad()
     def apply_round(self, rows: Tensor | Rows, updates: Sequence[RoundUpdate]) -> RoundResult:
         """Make the next version: w <- w - rate * rate_factor * direction.
 
@@ -116,30 +114,18 @@ class Learner:
             assert update.staleness == self.version - update.base_version, (
                 f"{update} at version {self.version}"
             )
-        # The copy need not be waited for: screening the new model waits for the device, before the caller may
-        # give the matrix to somebody else.
-        if isinstance(rows, Tensor):
-            rows = rows.to(self.policy.device, non_blocking=True)
-        step = self.policy.step(self._batch(rows, updates))
-        direction_d = step.direction_d
-        assert direction_d.data_ptr() != self.model_d.data_ptr(), "written to what the policy gave away"
-        out_d = direction_d if self.policy.give_away(direction_d) else None
-        model_d = torch.sub(self.model_d, direction_d, alpha=self.rate * step.rate_factor, out=out_d)
-        buffers_b = self._next_buffers(rows, step)
-        overflowed = not (is_finite(model_d) and is_finite(buffers_b))
-        self.sent = Version(
-            model_d=self.model_d if overflowed else model_d,
-            buffers_b=self.sent.buffers_b if overflowed else buffers_b,
-            extra_d=self.policy.extra_d,
-        )
+        with self._without_gradients:
+            step, overflowed = self._move(rows, updates)
         self.version += 1
-        self._counted += step.counts
+        if step.counts:
+            self._counted += 1
+            self._learning_rate = self._rate_of(self._counted)
         if self._versions is not None:
             self._versions.add(self.version, self.sent)
         return RoundResult(
             version=self.version,
             sent=self.sent,
-            learning_rate=self.learning_rate,
+            learning_rate=self._learning_rate,
             weights_K=tuple(step.weights_K.tolist()),
             staleness=tuple(update.staleness for update in updates),
             rate_factor=step.rate_factor,
@@ -179,6 +165,7 @@ class Learner:
         device = self.policy.device
         self.version = state["version"]
         self._counted = state["counted"]
+        self._learning_rate = self._rate_of(self._counted)
         self.sent = Version.from_state(state["sent"], device)
         if self._versions is not None:
             older = {
@@ -188,6 +175,27 @@ class Learner:
             }
             self._versions.load({**older, self.version: self.sent})
         self.policy.load_state_dict(state["policy"])
+
+    def _move(self, rows: Tensor | Rows, updates: Sequence[RoundUpdate]) -> tuple[Step, bool]:
+        """Make what is sent of the next version; the policy's step, and whether it left the range of float32."""
+        # The copy need not be waited for: screening the new model waits for the device, before the caller may
+        # give the matrix to somebody else.
+        if isinstance(rows, Tensor) and rows.device != self.policy.device:
+            rows = rows.to(self.policy.device, non_blocking=True)
+        rate = self.rate
+        step = self.policy.step(self._batch(rows, updates, rate))
+        direction_d, sent = step.direction_d, self.sent
+        assert direction_d.data_ptr() != sent.model_d.data_ptr(), "written to what the policy gave away"
+        out_d = direction_d if self.policy.give_away(direction_d) else None
+        model_d = torch.sub(sent.model_d, direction_d, alpha=rate * step.rate_factor, out=out_d)
+        buffers_b = self._next_buffers(rows, step)
+        overflowed = not (is_finite(model_d) and (buffers_b.numel() == 0 or is_finite(buffers_b)))
+        self.sent = Version(
+            model_d=sent.model_d if overflowed else model_d,
+            buffers_b=sent.buffers_b if overflowed else buffers_b,
+            extra_d=self.policy.extra_d,
+        )
+        return step, overflowed
 
     def _next_buffers(self, rows: Tensor | Rows, step: Step) -> Tensor:
         """What the policy makes of the buffers received; as they were when nobody sent any, or it only waited.
@@ -203,7 +211,7 @@ class Learner:
         changes_Kb = buffers_Kb.to(self.policy.device) - self.sent.buffers_b
         return self.sent.buffers_b + self.policy.buffers_change(changes_Kb, step.weights_K)
 
-    def _batch(self, rows: Tensor | Rows, updates: Sequence[RoundUpdate]) -> UpdateBatch:
+    def _batch(self, rows: Tensor | Rows, updates: Sequence[RoundUpdate], rate: float) -> UpdateBatch:
         d = self.policy.dimension
         columns = None if isinstance(rows, Tensor) else rows.columns
         if not isinstance(rows, Tensor):
@@ -212,18 +220,32 @@ class Learner:
         base_models = None
         if self.policy.needs_base_models:
             base_models = tuple(self.base(update.base_version).model_d for update in updates)
+        # A row of one tensor for each field: to make a tensor costs more than what ten updates put into it.
+        staleness_K, num_examples_K, client_ids_K, batch_sizes_K = torch.tensor(
+            [
+                [update.staleness for update in updates],
+                [update.num_examples for update in updates],
+                [update.client_id for update in updates],
+                [update.batch_examples for update in updates],
+            ],
+            dtype=torch.int64,
+        ).unbind()
+        loss_K, local_rates_K = torch.tensor(
+            [[update.loss for update in updates], [update.local_rate for update in updates]],
+            dtype=torch.float32,
+        ).unbind()
         return UpdateBatch(
             version=self.version,
-            matrix_Kd=rows[:, :d],
-            staleness_K=torch.tensor([update.staleness for update in updates], dtype=torch.int64),
-            num_examples_K=torch.tensor([update.num_examples for update in updates], dtype=torch.int64),
-            loss_K=torch.tensor([update.loss for update in updates], dtype=torch.float32),
-            client_ids_K=torch.tensor([update.client_id for update in updates], dtype=torch.int64),
-            batch_sizes_K=torch.tensor([update.batch_examples for update in updates], dtype=torch.int64),
+            matrix_Kd=rows if rows.shape[1] <= d else rows[:, :d],
+            staleness_K=staleness_K,
+            num_examples_K=num_examples_K,
+            loss_K=loss_K,
+            client_ids_K=client_ids_K,
+            batch_sizes_K=batch_sizes_K,
             extra_Kd=None if self.sent.extra_d is None else rows[:, -d:],
             model_d=self.model_d if self.policy.needs_base_models else None,
             base_models=base_models,
-            rate=self.rate,
-            local_rates_K=torch.tensor([update.local_rate for update in updates], dtype=torch.float32),
+            rate=rate,
+            local_rates_K=local_rates_K,
             columns=columns,
         )

@@ -91,7 +91,7 @@ class UpdateBatch:
         rows = len(self)
         for name in ("staleness_K", "num_examples_K", "loss_K", "client_ids_K", "batch_sizes_K"):
             values_K = getattr(self, name)
-            if values_K is not None and tuple(values_K.shape) != (rows,):
+            if values_K is not None and values_K.shape != (rows,):
                 raise ValueError(
                     f"{name} must have shape ({rows},) to fit matrix_Kd, got {tuple(values_K.shape)}"
                 )
@@ -110,9 +110,11 @@ class UpdateBatch:
 
     def part(self, chunk: slice) -> Tensor:
         """Some columns of the matrix, [K, c], wherever they lie. chunk: without a step."""
-        if self.columns is None:
-            return self.matrix_Kd[:, chunk]
-        return self.columns(chunk.start, chunk.stop).to(self.matrix_Kd.device)
+        if self.columns is not None:
+            return self.columns(chunk.start, chunk.stop).to(self.matrix_Kd.device)
+        # Most rounds are one chunk, and a view of everything costs as much as any other call of torch.
+        is_whole = chunk.stop - chunk.start == self.matrix_Kd.shape[1]
+        return self.matrix_Kd if is_whole else self.matrix_Kd[:, chunk]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -222,9 +224,11 @@ class Policy(ABC, Generic[S]):
 
     def weighted(self, batch: UpdateBatch, weights_K: Tensor, rate_factor: float = 1.0) -> Step:
         """The step along sum_i weights_i * g_i, in `result_d`. weights_K: [K] float64 on the CPU."""
+        result_d = self.result_d
         for chunk in wide_chunks(len(batch), self.dimension, self.device):
-            weighted_sum(batch.part(chunk), weights_K, out_d=self.result_d[chunk])
-        return Step(direction_d=self.result_d, rate_factor=rate_factor, weights_K=weights_K)
+            is_whole = chunk.stop - chunk.start == self.dimension
+            weighted_sum(batch.part(chunk), weights_K, out_d=result_d if is_whole else result_d[chunk])
+        return Step(direction_d=result_d, rate_factor=rate_factor, weights_K=weights_K)
 
     def buffers_change(self, changes_Kb: Tensor, weights_K: Tensor) -> Tensor:
         """How the model's float buffers change: [b] float32, their changes averaged by the weights of the step.

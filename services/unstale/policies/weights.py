@@ -50,10 +50,11 @@ def weighted_sum(matrix_Kd: Tensor, weights_K: Tensor, out_d: Tensor | None = No
 
     Zeros when there is no row. weights_K: [K] float64 on the CPU, rounded to float32 for the sum.
     """
-    with torch.no_grad():
-        if out_d is None:
-            out_d = torch.empty(matrix_Kd.shape[1], dtype=torch.float32, device=matrix_Kd.device)
-        return torch.mv(matrix_Kd.T, weights_K.to(matrix_Kd.device, torch.float32), out=out_d)
+    if matrix_Kd.requires_grad:  # rows hardly ever do, and `no_grad` costs as much as a conversion
+        matrix_Kd = matrix_Kd.detach()
+    if out_d is None:
+        out_d = torch.empty(matrix_Kd.shape[1], dtype=torch.float32, device=matrix_Kd.device)
+    return torch.mv(matrix_Kd.T, weights_K.to(matrix_Kd.device, torch.float32), out=out_d)
 
 
 def first_rows(client_ids_K: Tensor, wanted: set[int]) -> list[int]:

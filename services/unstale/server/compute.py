@@ -7,6 +7,7 @@ through the exchange's mailbox.
 import queue
 import threading
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -56,6 +57,7 @@ class Compute:
         self._encoding = encoding
         self._evaluate = evaluate
         self._post = post
+        self._device_memory_bytes = _device_memory_of(learner.model_d.device)
         self._commands: queue.SimpleQueue[Command | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="compute", daemon=True)
 
@@ -88,14 +90,16 @@ class Compute:
             result = self._learner.apply_round(command.round.rows, command.updates)
             command.round.release()
             encoded = () if self._encoding is None else frames_of(result.sent, self._encoding)
+            frames = frames_of(result.sent)
             self._post(
                 Applied(
                     result=result,
-                    frames=frames_of(result.sent),
+                    frames=frames,
                     encoded=encoded,
                     aggregate_s=now_s() - started_s,
-                    device_memory_bytes=_device_memory_bytes(self._learner.model_d.device),
-                    digest="" if self._save is None else result.sent.digest,
+                    device_memory_bytes=self._device_memory_bytes(),
+                    # Of the frames, which are in host memory already: `result.sent.digest` would fetch them again.
+                    digest="" if self._save is None else flat.digest_of_frames(frames),
                 )
             )
         elif isinstance(command, EvaluateCommand):
@@ -129,10 +133,10 @@ def frames_of(version: Version, encoding: Encoding | None = None) -> list[memory
     return [frame for part in parts for frame in payload.split(part)]
 
 
-def _device_memory_bytes(device: torch.device) -> int:
-    """Bytes that tensors hold on an accelerator; 0 on a CPU."""
+def _device_memory_of(device: torch.device) -> Callable[[], int]:
+    """Says when asked how many bytes tensors hold on an accelerator; 0 on a CPU."""
     if device.type == "cuda":
-        return torch.cuda.memory_allocated(device)
+        return partial(torch.cuda.memory_allocated, device)
     if device.type == "mps":
-        return torch.mps.current_allocated_memory()
-    return 0
+        return torch.mps.current_allocated_memory
+    return int
