@@ -78,7 +78,7 @@ def test_gsgm_blocks_where_clients_wait_for_the_round_that_takes_their_update(tr
     assert told.once_a_cycle == (trigger in ("async", "k-async"))
     # A row at a time where a round leaves parked updates behind.
     rows = staging(told, 3, CPU)
-    handle, row_D = rows.row()
+    handle, (row_D, *_) = rows.row()
     rows.discard(handle)
     assert row_D.shape == (3,)
     assert rows._rows_per_block == (1 if told.once_a_cycle else told.round_size_max)

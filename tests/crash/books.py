@@ -268,7 +268,7 @@ def _made(place: Workplace, row: Mapping[str, Any], number: int, base_d: Tensor)
     local = place.trainer.train(row["client_id"], number, base_d, row["local_rate"])
     parcel = [flat.to_bytes(part) for part in translate.payload_parts(local)]
     row_D = torch.empty(sum(part.numel() for part in translate.payload_parts(local)))
-    write(row_D, parcel, local.kind, local.learning_rate, place.model.dimension)
+    write(row_D.numpy(), parcel, local.kind, local.learning_rate, place.model.dimension)
     return row_D
 
 

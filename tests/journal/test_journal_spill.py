@@ -28,7 +28,7 @@ class Stored:
         self.spill = Spill(D, places=self.places, path_of=self.segments.path)
 
     def add(self, client_id: int, value: float) -> int:
-        handle, row_D = self.spill.row()
+        handle, (row_D, *_) = self.spill.row()
         row_D.copy_(torch.arange(D) + value)
         self.places[handle] = self.segments.append(memoryview(row_D.numpy()).cast("B"))
         self.spill.keep(handle, about(client_id))
@@ -58,16 +58,16 @@ def test_a_round_reads_its_rows_in_order_in_any_parts(tmp_path: Path) -> None:
 
 def test_a_row_that_is_discarded_is_written_again(tmp_path: Path) -> None:
     stored = Stored(tmp_path)
-    handle, first_D = stored.spill.row()
+    handle, (first_D, *_) = stored.spill.row()
     stored.spill.discard(handle)
-    after, row_D = stored.spill.row()
+    after, (row_D, *_) = stored.spill.row()
     assert after > handle
     assert row_D.data_ptr() == first_D.data_ptr()
 
 
 def test_a_row_that_is_kept_takes_no_memory_any_more(tmp_path: Path) -> None:
     stored = Stored(tmp_path)
-    handle, row_D = stored.spill.row()
+    handle, (row_D, *_) = stored.spill.row()
     gone = weakref.ref(row_D)
     stored.places[handle] = stored.segments.append(memoryview(row_D.zero_().numpy()).cast("B"))
     del row_D

@@ -17,7 +17,7 @@ def update(client_id: int) -> StagedUpdate:
 
 def stage(staging: Staging, value: float) -> int:
     """Keep a row full of `value`, sent by the client of that number."""
-    handle, row_D = staging.row()
+    handle, (row_D, *_) = staging.row()
     row_D.fill_(value)
     staging.keep(handle, update(int(value)))
     return handle
@@ -36,16 +36,16 @@ def test_a_round_is_the_rows_kept_in_order_of_arrival() -> None:
 
 def test_what_a_round_takes_is_not_copied() -> None:
     staging = Staging(2, 2, blocks_max=2)
-    handle, row_D = staging.row()
+    handle, (row_D, *_) = staging.row()
     staging.keep(handle, update(0))
     assert staging.take([handle]).rows.data_ptr() == row_D.data_ptr()
 
 
 def test_a_discarded_row_is_written_again_under_another_handle() -> None:
     staging = Staging(2, 2, blocks_max=2)
-    discarded, first_d = staging.row()
+    discarded, (first_d, *_) = staging.row()
     staging.discard(discarded)
-    kept, second_d = staging.row()
+    kept, (second_d, *_) = staging.row()
     assert kept != discarded
     assert second_d.data_ptr() == first_d.data_ptr()
 
@@ -70,7 +70,7 @@ def test_a_released_block_is_used_again() -> None:
     first = staging.take([stage(staging, 1)])
     address = first.rows.data_ptr()
     first.release()
-    _, row_D = staging.row()
+    _, (row_D, *_) = staging.row()
     assert row_D.data_ptr() == address
 
 
@@ -147,14 +147,14 @@ def test_a_single_row_is_taken_once() -> None:
 def test_of_a_delta_only_the_first_d_numbers_are_divided(others: list[float]) -> None:
     # Buffers and a second vector lie behind them.
     row_D = torch.empty(2 + len(others))
-    write(row_D, [floats(1.0, 2.0, *others)], "delta", 0.5, 2)
+    write(row_D.numpy(), [floats(1.0, 2.0, *others)], "delta", 0.5, 2)
     assert row_D.tolist() == [2.0, 4.0, *others]
 
 
 @pytest.mark.parametrize("cut", range(1, 5))
 def test_what_is_divided_ends_at_d_wherever_the_frames_are_cut(cut: int) -> None:
     row_D, whole = torch.empty(5), floats(1.0, 2.0, 3.0, 4.0, 5.0)
-    write(row_D, [whole[: 4 * cut], whole[4 * cut :]], "delta", 0.5, 3)
+    write(row_D.numpy(), [whole[: 4 * cut], whole[4 * cut :]], "delta", 0.5, 3)
     assert row_D.tolist() == [2.0, 4.0, 6.0, 4.0, 5.0]
 
 
@@ -184,38 +184,38 @@ def test_a_round_knows_of_an_update_what_it_said_and_what_the_coordinator_says()
 
 def test_a_gradient_is_written_as_it_is() -> None:
     row_D = torch.empty(3)
-    write(row_D, [floats(1.5, -2.0, 0.0)], "gradient", 0.5, 3)
+    write(row_D.numpy(), [floats(1.5, -2.0, 0.0)], "gradient", 0.5, 3)
     assert row_D.tolist() == [1.5, -2.0, 0.0]
 
 
 def test_a_delta_is_written_divided_by_the_learning_rate() -> None:
     row_D = torch.empty(3)
-    write(row_D, [floats(1.5, -2.0, 0.0)], "delta", 0.5, 3)
+    write(row_D.numpy(), [floats(1.5, -2.0, 0.0)], "delta", 0.5, 3)
     assert row_D.tolist() == [1.5 / 0.5, -2.0 / 0.5, 0.0]
 
 
 def test_frames_are_parts_of_one_vector_in_order() -> None:
     row_D = torch.empty(3)
-    write(row_D, [memoryview(floats(1.0)), b"", memoryview(floats(2.0, 3.0))], "gradient", 1.0, 3)
+    write(row_D.numpy(), [memoryview(floats(1.0)), b"", memoryview(floats(2.0, 3.0))], "gradient", 1.0, 3)
     assert row_D.tolist() == [1.0, 2.0, 3.0]
 
 
 def test_a_frame_that_does_not_start_at_a_multiple_of_four_bytes_in_memory_is_read_right() -> None:
     row_D = torch.empty(2)
-    write(row_D, [memoryview(b"x" + floats(4.0, 8.0))[1:]], "delta", 2.0, 2)
+    write(row_D.numpy(), [memoryview(b"x" + floats(4.0, 8.0))[1:]], "delta", 2.0, 2)
     assert row_D.tolist() == [2.0, 4.0]
 
 
 @pytest.mark.parametrize("frames", [[floats(1.0)], [floats(1.0), floats(2.0, 3.0)]])
 def test_a_payload_of_another_size_is_a_mistake_of_whoever_receives(frames: list[bytes]) -> None:
     with pytest.raises((AssertionError, ValueError)):
-        write(torch.empty(2), frames, "gradient", 1.0, 2)
+        write(torch.empty(2).numpy(), frames, "gradient", 1.0, 2)
 
 
 @pytest.mark.parametrize(("value", "learning_rate"), [(1e38, 1e-3), (1.0, 1e-300)])
 def test_a_quotient_that_overflows_is_found_by_the_screen(value: float, learning_rate: float) -> None:
     row_D = torch.empty(1)
-    write(row_D, [floats(value)], "delta", learning_rate, 1)
+    write(row_D.numpy(), [floats(value)], "delta", learning_rate, 1)
     assert screen.defect(row_D) == "non-finite"
 
 
@@ -238,7 +238,7 @@ class StagingMachine(RuleBasedStateMachine):
 
     @rule(accepted=st.booleans())
     def arrive(self, accepted: bool) -> None:
-        handle, row_D = self.staging.row()
+        handle, (row_D, *_) = self.staging.row()
         row_D.fill_(self.next_value)
         unaggregated = len(self.waiting) + sum(len(values) for _, values in self.taken)
         if accepted and unaggregated < self.UNAGGREGATED_MAX:
@@ -282,7 +282,7 @@ class SingleRowsMachine(RuleBasedStateMachine):
 
     @rule(accepted=st.booleans())
     def arrive(self, accepted: bool) -> None:
-        handle, row_D = self.staging.row()
+        handle, (row_D, *_) = self.staging.row()
         row_D.fill_(self.next_value)
         unaggregated = len(self.waiting) + sum(len(values) for _, values in self.taken)
         if accepted and unaggregated < self.UNAGGREGATED_MAX:

@@ -15,7 +15,7 @@ from unstale.coordinator.settings import CoordinatorSettings, SelectorSettings, 
 from unstale.journal.journal import Journal
 from unstale.journal.parts import Parts
 from unstale.learner.learner import RoundResult
-from unstale.learner.updates import Round, StagedUpdate, Staging
+from unstale.learner.updates import Round, Row, StagedUpdate, Staging
 from unstale.learner.versions import Version
 from unstale.metrics.observe import Observation
 from unstale.server.account import Account
@@ -69,9 +69,10 @@ class WatchedStaging(Staging):
         self.kept: dict[int, Tensor] = {}
 
     @override
-    def row(self) -> tuple[int, Tensor]:
-        handle, self.row_written = super().row()
-        return handle, self.row_written
+    def row(self) -> tuple[int, Row]:
+        handle, row = super().row()
+        self.row_written = row.vector_D
+        return handle, row
 
     @override
     def keep(self, handle: int, update: StagedUpdate) -> None:

@@ -15,7 +15,7 @@ from typing_extensions import override
 from unstale import flat
 from unstale.journal.disk import DamagedError, read_all, trouble
 from unstale.journal.rows import Place
-from unstale.learner.updates import Round, StagedUpdate, Staging
+from unstale.learner.updates import Round, Row, StagedUpdate, Staging
 
 FLOAT_BYTES = 4
 
@@ -31,23 +31,23 @@ class Spill(Staging):
         self, row_numbers: int, *, places: MutableMapping[int, Place], path_of: Callable[[int], Path]
     ) -> None:
         super().__init__(row_numbers, 1, blocks_max=2)
-        self._row_D: Tensor | None = None
+        self._row: Row | None = None
         self._kept: dict[int, StagedUpdate] = {}
         self._places = places
         self._path_of = path_of
 
     @override
-    def row(self) -> tuple[int, Tensor]:
+    def row(self) -> tuple[int, Row]:
         assert self._being_written is None, f"row {self._being_written} is neither kept nor discarded"
         self._being_written = self._handles
         self._handles += 1
-        self._row_D = torch.empty(self._row_numbers) if self._row_D is None else self._row_D
-        return self._being_written, self._row_D
+        self._row = Row.of(torch.empty(self._row_numbers)) if self._row is None else self._row
+        return self._being_written, self._row
 
     @override
     def keep(self, handle: int, update: StagedUpdate) -> None:
         self.discard(handle)
-        self._row_D = None
+        self._row = None
         self._kept[handle] = update
 
     @override

@@ -11,13 +11,16 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol
+from typing import Any, NamedTuple, Protocol, Self, TypeAlias
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from unstale import flat
 from unstale.training.local import Kind
+
+Vector: TypeAlias = "np.ndarray[tuple[int], np.dtype[Any]]"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,12 +77,34 @@ class Rows(Protocol):
         ...
 
 
-class _Block:
-    """Rows filled from the first on, with the handle of each and what is kept beside it."""
+class Row(NamedTuple):
+    """Memory for one update, in three ways. vector_D, array_D: [D] float32. data: its little-endian bytes."""
+
+    vector_D: Tensor
+    array_D: Vector
+    data: memoryview
+
+    @classmethod
+    def of(cls, vector_D: Tensor) -> Self:
+        """vector_D: in host memory, contiguous."""
+        return cls(vector_D, vector_D.numpy(), flat.to_bytes(vector_D))
+
+
+class _Memory:
+    """Of one block. rows: made once, because the way from a matrix to the bytes of a row is six calls of torch and
+    NumPy."""
 
     def __init__(self, matrix_RD: Tensor) -> None:
         self.matrix_RD = matrix_RD
-        self._rows = len(matrix_RD)
+        self.rows = [Row.of(vector_D) for vector_D in matrix_RD.unbind()]
+
+
+class _Block:
+    """Rows filled from the first on, with the handle of each and what is kept beside it."""
+
+    def __init__(self, memory: _Memory) -> None:
+        self.memory = memory
+        self._rows = len(memory.rows)
         self.handles: list[int] = []
         self.updates: list[StagedUpdate] = []
         self.is_closed = False
@@ -145,7 +170,7 @@ class Staging:
         self._blocks_max = blocks_max
         self._pin = pin
         self._waiting: deque[_Block] = deque()
-        self._free: deque[Tensor] = deque()
+        self._free: deque[_Memory] = deque()
         self._blocks = 0
         self._handles = 0
         self._being_written: int | None = None
@@ -165,22 +190,22 @@ class Staging:
         """
         for handle, update, fill in rows:
             self._handles = handle
-            _, row_D = self.row()
-            fill(row_D)
+            _, row = self.row()
+            fill(row.vector_D)
             self.keep(handle, update)
             if handle == closed and self._waiting:
                 self._waiting[-1].is_closed = True
         self._handles = handles
 
-    def row(self) -> tuple[int, Tensor]:
-        """A handle never given before, and the row to write into: [D] float32, of unspecified content."""
+    def row(self) -> tuple[int, Row]:
+        """A handle never given before, and the row to write into, of unspecified content."""
         assert self._being_written is None, f"row {self._being_written} is neither kept nor discarded"
         if not self._has_room:
             self._waiting.append(_Block(self._memory()))
         block = self._waiting[-1]
         self._being_written = self._handles
         self._handles += 1
-        return self._being_written, block.matrix_RD[len(block.handles)]
+        return self._being_written, block.memory.rows[len(block.handles)]
 
     def keep(self, handle: int, update: StagedUpdate) -> None:
         """The row last given is part of the round to come."""
@@ -223,38 +248,39 @@ class Staging:
         blocks = [taken[handle] for handle in handles]
         if len(blocks) == 1:
             return self._lent(blocks[0], 1)
-        matrix_KD = torch.cat([block.matrix_RD for block in blocks])
-        self._free.extend(block.matrix_RD for block in blocks)
+        matrix_KD = torch.cat([block.memory.matrix_RD for block in blocks])
+        self._free.extend(block.memory for block in blocks)
         return Round(matrix_KD, tuple(block.updates[0] for block in blocks))
 
     def _lent(self, block: _Block, rows: int) -> Round:
         return Round(
-            block.matrix_RD[:rows], tuple(block.updates), partial(self._free.append, block.matrix_RD)
+            block.memory.matrix_RD[:rows], tuple(block.updates), partial(self._free.append, block.memory)
         )
 
     @property
     def _has_room(self) -> bool:
         return bool(self._waiting) and not self._waiting[-1].is_full
 
-    def _memory(self) -> Tensor:
+    def _memory(self) -> _Memory:
         if self._free:
             return self._free.pop()
         assert self._blocks < self._blocks_max, f"all {self._blocks_max} blocks are in use"
         self._blocks += 1
-        return torch.empty(self._rows_per_block, self._row_numbers, dtype=torch.float32, pin_memory=self._pin)
+        return _Memory(
+            torch.empty(self._rows_per_block, self._row_numbers, dtype=torch.float32, pin_memory=self._pin)
+        )
 
 
 def write(
-    row_D: Tensor, frames: Iterable[memoryview | bytes], kind: Kind, learning_rate: float, dimension: int
+    array_D: Vector, frames: Iterable[memoryview | bytes], kind: Kind, learning_rate: float, dimension: int
 ) -> None:
     """Fill a row with a payload, in one pass: of a delta, the first d numbers over its learning rate.
 
-    row_D: [D] float32 in host memory, contiguous. frames: little-endian float32, each a multiple of 4 bytes,
+    array_D: [D] float32. frames: little-endian float32, each a multiple of 4 bytes,
     4 D bytes together; whoever receives has checked that, and they may be decoded as they are asked for. learning_rate:
     eta_l, > 0. dimension: d. A quotient too large for float32 becomes an infinity, which `screen.defect` finds.
     Source: algorithms.md 1.4.
     """
-    target_D = row_D.numpy()
     divided = dimension if kind == "delta" else 0
     offset = 0
     for frame in frames:
@@ -263,8 +289,8 @@ def write(
         split = min(max(divided - offset, 0), len(part))
         if split:
             with np.errstate(all="ignore"):
-                np.divide(part[:split], np.float32(learning_rate), out=target_D[offset : offset + split])
+                np.divide(part[:split], np.float32(learning_rate), out=array_D[offset : offset + split])
         if split < len(part):
-            target_D[offset + split : end] = part[split:]
+            array_D[offset + split : end] = part[split:]
         offset = end
-    assert offset == len(target_D), f"payload holds {offset} numbers, expected {len(target_D)}"
+    assert offset == len(array_D), f"payload holds {offset} numbers, expected {len(array_D)}"

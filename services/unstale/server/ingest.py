@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from unstale import flat
 from unstale.learner import screen
 from unstale.learner.updates import Staging, write
 from unstale_proto import limits, payload
@@ -53,36 +52,35 @@ class Ingest:
 
     def fits(self, update: Update) -> Reason | None:
         """What is wrong with an update, going by its header alone."""
-        if update.signature != self._signature:
-            return Reason.WRONG_SIGNATURE
-        encoding = self._encoding_of(update)
-        if encoding is None:
-            return Reason.MALFORMED_PAYLOAD
-        return None if update.payload_bytes == encoding.payload_bytes else Reason.WRONG_SIZE
+        return self._looked_at(update)[1]
 
     def stage(self, update: Update, frames: Frames, defect: Reason | None = None) -> Staged:
         """Decode the payload into the next free row, or say what is wrong with it. defect: what is known to be."""
-        unfit = defect or self.fits(update)
-        if unfit is not None:
-            return _refused(unfit)
-        encoding = self._encoding_of(update)
-        assert encoding is not None
+        encoding, unfit = self._looked_at(update)
+        unfit = defect or unfit
+        if unfit is not None or encoding is None:
+            return _refused(unfit or Reason.MALFORMED_PAYLOAD)
         try:
             payload.check([len(frame) for frame in frames], encoding.payload_bytes)
         except RemoteContractError as error:
             return _refused(error.reason)
-        handle, row_D = self._staging.row()
+        handle, row = self._staging.row()
         found: str | None
         try:
-            write(row_D, encoding.decode(frames), update.kind, update.learning_rate, self._dimension)
-            found = screen.row_defect(row_D, self._dimension, self._norm_max)
+            write(row.array_D, encoding.decode(frames), update.kind, update.learning_rate, self._dimension)
+            found = screen.row_defect(row.vector_D, self._dimension, self._norm_max)
         except RemoteContractError as error:
             found = error.reason
         if found is not None:
             self._staging.discard(handle)
             return _refused(Reason(found))
-        return Staged(handle, flat.to_bytes(row_D), None)
+        return Staged(handle, row.data, None)
 
-    def _encoding_of(self, update: Update) -> Encoding | None:
-        """None for one that this run does not use."""
-        return self._encodings.get(update.encoding or FLOAT32)
+    def _looked_at(self, update: Update) -> tuple[Encoding | None, Reason | None]:
+        """How an update is encoded, None where that is not used in this run, and what is wrong with its header."""
+        encoding = self._encodings.get(update.encoding or FLOAT32)
+        if update.signature != self._signature:
+            return encoding, Reason.WRONG_SIGNATURE
+        if encoding is None:
+            return None, Reason.MALFORMED_PAYLOAD
+        return encoding, None if update.payload_bytes == encoding.payload_bytes else Reason.WRONG_SIZE
