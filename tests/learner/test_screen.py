@@ -14,43 +14,55 @@ from unstale.learner import screen
 LARGEST = torch.finfo(torch.float32).max
 
 
+def defect(vector_d: torch.Tensor) -> str | None:
+    return screen.defect(vector_d.numpy())
+
+
+def row_defect(row_D: torch.Tensor, dimension: int, norm_max: float | None = None) -> str | None:
+    return screen.row_defect(row_D.numpy(), dimension, norm_max)
+
+
+def norm(vector_d: torch.Tensor) -> float:
+    return screen.norm(vector_d.numpy())
+
+
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
 @pytest.mark.parametrize("place", [0, 500, 1000])
 def test_one_bad_number_anywhere_is_found(bad: float, place: int) -> None:
     vector_d = torch.ones(1001)
     vector_d[place] = bad
-    assert screen.defect(vector_d) == "non-finite"
+    assert defect(vector_d) == "non-finite"
 
 
 def test_infinities_that_cancel_are_found() -> None:
-    assert screen.defect(torch.tensor([math.inf, -math.inf])) == "non-finite"
+    assert defect(torch.tensor([math.inf, -math.inf])) == "non-finite"
 
 
 def test_numbers_whose_sum_of_squares_float32_cannot_hold_are_refused() -> None:
-    assert screen.defect(torch.full((1000,), LARGEST)) == "non-finite"
-    assert screen.defect(torch.tensor([1e20, 0.0])) == "non-finite"
-    assert screen.defect(torch.tensor([1.8e19, 0.0])) is None  # 3.24e38 of at most 3.40e38
+    assert defect(torch.full((1000,), LARGEST)) == "non-finite"
+    assert defect(torch.tensor([1e20, 0.0])) == "non-finite"
+    assert defect(torch.tensor([1.8e19, 0.0])) is None  # 3.24e38 of at most 3.40e38
 
 
 def test_nothing_but_zeros_has_no_direction() -> None:
-    assert screen.defect(torch.zeros(7)) == "zero-update"
-    assert screen.defect(torch.tensor([0.0, -0.0])) == "zero-update"
+    assert defect(torch.zeros(7)) == "zero-update"
+    assert defect(torch.tensor([0.0, -0.0])) == "zero-update"
 
 
 def test_numbers_whose_squares_vanish_are_an_update_all_the_same() -> None:
     vector_d = torch.zeros(1001)
     vector_d[500] = 1e-30
-    assert screen.defect(vector_d) is None
+    assert defect(vector_d) is None
 
 
 def test_what_comes_behind_the_update_may_be_zeros_and_nothing_else_that_is_refused() -> None:
     # d = 2 numbers of the update, then buffers and a second vector.
     for behind in ([0.0, 0.0], [1e18, -1e18]):
-        assert screen.row_defect(torch.tensor([1.0, 2.0, *behind]), 2) is None
+        assert row_defect(torch.tensor([1.0, 2.0, *behind]), 2) is None
     for bad in (math.nan, math.inf, -math.inf, 1e20, LARGEST):
-        assert screen.row_defect(torch.tensor([1.0, 2.0, 0.0, bad]), 2) == "non-finite"
-    assert screen.row_defect(torch.tensor([0.0, 0.0, 5.0]), 2) == "zero-update"
-    assert screen.row_defect(torch.tensor([1.0, 2.0]), 2) is None
+        assert row_defect(torch.tensor([1.0, 2.0, 0.0, bad]), 2) == "non-finite"
+    assert row_defect(torch.tensor([0.0, 0.0, 5.0]), 2) == "zero-update"
+    assert row_defect(torch.tensor([1.0, 2.0]), 2) is None
 
 
 @settings(max_examples=100, deadline=None)
@@ -62,19 +74,19 @@ def test_the_screen_agrees_with_looking_at_every_number(numbers: np.ndarray) -> 
     expected = None if numbers.any() else "zero-update"
     if not square < LARGEST:  # also NaN
         expected = "non-finite"
-    assert screen.defect(torch.from_numpy(numbers.copy())) == expected
+    assert defect(torch.from_numpy(numbers.copy())) == expected
 
 
 def test_an_update_that_is_as_long_as_allowed_passes_and_a_longer_one_does_not() -> None:
     row_D = torch.tensor([3.0, 4.0])  # 5 long
-    assert screen.row_defect(row_D, 2, norm_max=5.0) is None
-    assert screen.row_defect(row_D, 2, norm_max=4.999) == "norm-too-large"
-    assert screen.row_defect(row_D, 2) is None
-    assert screen.row_defect(torch.tensor([math.nan, 4.0]), 2, norm_max=1.0) == "non-finite"
+    assert row_defect(row_D, 2, norm_max=5.0) is None
+    assert row_defect(row_D, 2, norm_max=4.999) == "norm-too-large"
+    assert row_defect(row_D, 2) is None
+    assert row_defect(torch.tensor([math.nan, 4.0]), 2, norm_max=1.0) == "non-finite"
 
 
 def test_what_comes_behind_the_update_does_not_make_it_longer() -> None:
-    assert screen.row_defect(torch.tensor([3.0, 4.0, 1e9, 1e9]), 2, norm_max=5.0) is None
+    assert row_defect(torch.tensor([3.0, 4.0, 1e9, 1e9]), 2, norm_max=5.0) is None
 
 
 def test_the_norm_is_accumulated_in_float64() -> None:
@@ -82,5 +94,5 @@ def test_the_norm_is_accumulated_in_float64() -> None:
     numbers = 2**24
     vector_d = torch.ones(numbers + 1)
     vector_d[0] = 4096.0
-    assert screen.norm(vector_d) == math.sqrt(2**24 + numbers)
-    assert screen.norm(torch.tensor([1e-30])) == pytest.approx(1e-30, rel=1e-6)  # its square is no float32
+    assert norm(vector_d) == math.sqrt(2**24 + numbers)
+    assert norm(torch.tensor([1e-30])) == pytest.approx(1e-30, rel=1e-6)  # its square is no float32

@@ -70,17 +70,17 @@ class Recorder:
         staged = arriving.staged
         journal.batch.updates.append(
             UpdateRow(
-                seq=seq,
-                at_s=event.at_s,
-                client_id=event.client_id,
-                task_id=event.task_id,
-                base_version=event.base_version,
-                outcome=verdict.outcome.value,
-                reason=verdict.reason,
-                num_examples=staged.num_examples,
-                batch_examples=staged.batch_examples,
-                loss=staged.loss,
-                local_rate=staged.local_rate,
+                seq,
+                event.at_s,
+                event.client_id,
+                event.task_id,
+                event.base_version,
+                verdict.outcome.value,
+                verdict.reason,
+                staged.num_examples,
+                staged.batch_examples,
+                staged.loss,
+                staged.local_rate,
                 handle=event.handle if accepted else None,
                 place=journal.append(arriving.row, event.handle) if accepted else None,
             )

@@ -60,7 +60,7 @@ class Segments:
                 os.ftruncate(self._file, offset)
             raise trouble("write", self.path(number), error) from None
         self._sizes[number] = offset + len(data)
-        return Place(segment=number, offset=offset, size_bytes=len(data), checksum=xxh3_64_intdigest(data))
+        return Place(number, offset, len(data), checksum=xxh3_64_intdigest(data))
 
     def read(self, place: Place, into: memoryview) -> None:
         """Fill `into`, of the row's size, with a row. Raises DamagedError when it is not what was appended."""

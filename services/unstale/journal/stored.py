@@ -25,6 +25,7 @@ from unstale.journal.rows import (
 
 Values = tuple[Any, ...]
 
+_PACK = msgpack.Packer().pack  # keeps its memory: `packb` has 256 KB mapped and given back each time
 _JSON = json.JSONEncoder(separators=(",", ":"))  # `json.dumps` makes a new one each time
 
 
@@ -98,7 +99,8 @@ def event(values: Values) -> EventRow:
 
 
 def of_task(row: TaskRow) -> Values:
-    return (row.task_id, row.client_id, row.number, row.version, _real(row.at_s))
+    task_id, client_id, number, version, at_s = row
+    return (task_id, client_id, number, version, at_s + 0.0)
 
 
 def task(values: Values) -> TaskRow:
@@ -107,26 +109,12 @@ def task(values: Values) -> TaskRow:
 
 
 def of_update(row: UpdateRow) -> Values:
-    place = row.place
-    return (
-        row.seq,
-        _real(row.at_s),
-        row.client_id,
-        row.task_id,
-        row.base_version,
-        row.outcome,
-        row.reason,
-        row.num_examples,
-        row.batch_examples,
-        _any(row.loss),
-        _real(row.local_rate),
-        row.handle,
-        *(
-            (None, None, None, None)
-            if place is None
-            else (place.offset, place.size_bytes, _signed(place.checksum), place.segment)
-        ),
-    )
+    seq, at_s, *others, loss, local_rate, handle, place = row
+    lies: Values = (None, None, None, None)
+    if place is not None:
+        segment, offset, size_bytes, checksum = place
+        lies = (offset, size_bytes, _signed(checksum), segment)
+    return (seq, at_s + 0.0, *others, _any(loss), local_rate + 0.0, handle, *lies)
 
 
 def update(values: Values) -> UpdateRow:
@@ -215,7 +203,7 @@ def checkpoint(values: Values) -> CheckpointRow:
 
 
 def _checksum(facts: Sequence[Any]) -> int:
-    return _signed(xxh3_64_intdigest(msgpack.packb(facts)))
+    return _signed(xxh3_64_intdigest(_PACK(facts)))
 
 
 def _signed(checksum: int) -> int:
