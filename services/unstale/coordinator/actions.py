@@ -4,7 +4,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from unstale.coordinator.events import Event, UpdateArrived
+from unstale.coordinator.events import Event
+from unstale.coordinator.values import value
 
 
 class Outcome(StrEnum):
@@ -24,7 +25,7 @@ class Reason(StrEnum):
     RUN_FINISHED = "run-finished"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class SendTask:
     """Give a client a model to work on.
 
@@ -39,7 +40,7 @@ class SendTask:
     number: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Acknowledge:
     """Answer an update. reason: None exactly when the first outcome was `accepted`.
 
@@ -60,7 +61,7 @@ class DiscardUpdate:
     handle: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Contribution:
     """One accepted update in a round. staleness: version being aggregated into - base version, 0 is fresh."""
 
@@ -69,17 +70,6 @@ class Contribution:
     handle: int
     base_version: int
     staleness: int
-
-    @classmethod
-    def of(cls, update: UpdateArrived, version: int) -> "Contribution":
-        """What an accepted update is to the round that is made out of this version."""
-        return cls(
-            client_id=update.client_id,
-            task_id=update.task_id,
-            handle=update.handle,
-            base_version=update.base_version,
-            staleness=version - update.base_version,
-        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

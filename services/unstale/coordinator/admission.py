@@ -88,15 +88,20 @@ def judge(
     verdict: a client sends one update for a task and then waits, so a task left open after a rejection would
     never be answered.
     """
-    number = tasks.number_of(update.task_id)
-    if number is None:
-        return (RUN_FINISHED if finished else UNKNOWN_TASK), False
-    first = tasks.verdict_on(number)
-    if first is not None:
-        return first, True
+    answers_open_task = update.task_id == tasks.open_id
+    if answers_open_task:
+        number = tasks.given - 1  # the last that was given, and without a verdict
+    else:
+        given = tasks.number_of(update.task_id)
+        if given is None:
+            return (RUN_FINISHED if finished else UNKNOWN_TASK), False
+        first = tasks.verdict_on(given)
+        if first is not None:
+            return first, True
+        number = given
     if finished:
         verdict = RUN_FINISHED
-    elif update.task_id != tasks.open_id:
+    elif not answers_open_task:
         verdict = EXPIRED_TASK
     elif update.base_version != base_version:
         verdict = UNKNOWN_VERSION

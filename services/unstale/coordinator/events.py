@@ -6,6 +6,8 @@ least 0 and below `clients`.
 
 from dataclasses import dataclass
 
+from unstale.coordinator.values import value
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientJoined:
@@ -43,7 +45,7 @@ class HeartbeatReceived:
     at_s: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class UpdateArrived:
     """An update has come in and lies staged under `handle`.
 

@@ -38,7 +38,6 @@ from unstale.coordinator.leases import Leases
 from unstale.coordinator.membership import ACTIVE, Client, Membership, State
 from unstale.coordinator.pending import Pending
 from unstale.coordinator.phase import Phase
-from unstale.coordinator.references import VersionReferences
 from unstale.coordinator.rounds import OpenRound
 from unstale.coordinator.settings import CoordinatorSettings
 from unstale.coordinator.tasks import Tasks
@@ -58,7 +57,8 @@ class Coordinator:
     (TaskFailed, TaskDeclined). fruitless: tasks in a row that their clients could not answer with an update that
     counts, because they failed or the update was refused; an accepted update starts the row anew, and tasks that
     were declined or taken back are not in it. A shell may end a run in which it grows without end. timers: those
-    set, and when they are due. tasks: who is given one. round: the one that is open.
+    set, and when they are due. tasks: who is given one. references: which versions somebody still needs. round: the
+    one that is open.
 
     An accepted update is unaggregated until RoundApplied; `settings.unaggregated_max` bounds how many there
     are.
@@ -66,10 +66,12 @@ class Coordinator:
 
     def __init__(self, settings: CoordinatorSettings) -> None:
         self.settings = settings
+        self._round_size = settings.round_size_max
         self.trigger = settings.trigger.create()
         self.membership = Membership(settings.clients)
         self.leases = Leases(settings.lease_s)
         self.tasks = Tasks(settings, self.membership)
+        self.references = self.tasks.references
         self.pending = Pending(settings.clients, once_a_cycle=settings.once_a_cycle)
         self.round = OpenRound(self.trigger, self.membership, self.pending)
         self.making: tuple[Contribution, ...] | None = None
@@ -89,11 +91,6 @@ class Coordinator:
     def version(self) -> int:
         """Rounds applied so far, and so the current version of the model."""
         return self.references.current
-
-    @property
-    def references(self) -> VersionReferences:
-        """Which versions somebody still needs."""
-        return self.tasks.references
 
     @property
     def tasks_given(self) -> int:
@@ -357,16 +354,13 @@ class Coordinator:
         """
         if self.trigger.in_rounds or self.phase not in (Phase.OPEN, Phase.MAKING):
             return
-        if not (self.trigger.frees_sender and self._a_round_waits):
-            actions.extend(self.tasks.to_idle(first))
-
-    @property
-    def _a_round_waits(self) -> bool:
-        """Whether a whole round is pending behind the one in the making, or behind the one that closes as soon
-        as tasks have been given."""
-        round_size = self.settings.round_size_max
-        taken_next = round_size if self.phase is Phase.OPEN else 0
-        return len(self.pending) - taken_next >= round_size
+        if self.trigger.frees_sender:
+            # Not while a whole round waits behind the one in the making, or behind the one that closes as soon as tasks
+            # have been given. All that is pending is ready: where senders are freed, there are no cycles.
+            rounds = 2 if self.phase is Phase.OPEN else 1
+            if self.pending.ready >= rounds * self._round_size:
+                return
+        actions.extend(self.tasks.to_idle(first))
 
     # Rounds.
 
@@ -395,22 +389,24 @@ class Coordinator:
         else:
             self._give_tasks(actions)
 
-    @property
-    def _stalled(self) -> bool:
-        return self.phase is Phase.OPEN and self.round.stalled
-
     def _go_on(self, actions: list[Action]) -> None:
         """After anything that may have freed a version, completed a round, or left nobody at work."""
-        self._forget_versions(actions)
-        if self.phase is Phase.OPEN and not self._stalled:
+        if self.references.dropped:
+            self._forget_versions(actions)
+        # Mostly somebody works, and then the round need not be asked.
+        nobody_works = self.membership.counts[State.WORKING] == 0
+        stalled = nobody_works and self.phase is Phase.OPEN and self.round.stalled
+        if self.phase is Phase.OPEN and not stalled:
             take = self.round.take()
             if take is not None:
                 self._close_round(take, actions)
-        self._watch_for_stall(actions)
+        # A round that has not stalled has not after this either, whether it was closed or stays open.
+        if stalled is not (RETRY in self.timers):
+            self._watch_for_stall(actions, stalled=stalled)
 
     def _close_round(self, take: int, actions: list[Action]) -> None:
         version = self.version
-        self.making = tuple(Contribution.of(update, version) for update in self.pending.take(take))
+        self.making = self.pending.take(take, version)
         self.phase = Phase.MAKING
         actions.append(ApplyRound(version=version, contributions=self.making))
         if self.trigger.cuts_off:
@@ -439,12 +435,11 @@ class Coordinator:
         if LEASE not in self.timers and expiry_s < math.inf:
             self._set_timer(LEASE, expiry_s, actions)
 
-    def _watch_for_stall(self, actions: list[Action]) -> None:
-        """Have a timer set exactly while the round has stalled."""
-        stalled = self._stalled
-        if stalled and RETRY not in self.timers:
+    def _watch_for_stall(self, actions: list[Action], *, stalled: bool) -> None:
+        """Set the timer that is set exactly while the round has stalled, or cancel it: whichever is due."""
+        if stalled:
             self._set_timer(RETRY, self.now_s + self.settings.retry_s, actions)
-        elif not stalled and RETRY in self.timers:
+        else:
             self._cancel_timer(RETRY, actions)
 
     def _set_timer(self, timer: str, due_s: float, actions: list[Action]) -> None:

@@ -92,10 +92,10 @@ class Membership:
 
     def move(self, client: Client, state: State) -> None:
         """Put a client into a state."""
-        before = client.state
+        before, counts = client.state, self.counts
         client.state = state
-        self.counts[before] -= 1
-        self.counts[state] += 1
+        counts[before] -= 1
+        counts[state] += 1
         if before is State.WAITING:
             _remove(self.waiting, client.client_id)
         elif before is State.UNAVAILABLE:

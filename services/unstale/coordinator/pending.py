@@ -3,6 +3,7 @@
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 
+from unstale.coordinator.actions import Contribution
 from unstale.coordinator.events import UpdateArrived
 
 
@@ -42,14 +43,25 @@ class Pending:
         """An update was accepted."""
         (self._parked if update.client_id in self.contributed else self._ready).append(update)
 
-    def take(self, count: int) -> list[UpdateArrived]:
-        """The first ones that are ready, `count` <= `ready` of them, for a round."""
+    def take(self, count: int, version: int) -> tuple[Contribution, ...]:
+        """The first ones that are ready, `count` <= `ready` of them, for the round that is made out of this version."""
         taken = [self._ready.popleft() for _ in range(count)]
         if self.once_a_cycle:
             self.contributed.update(update.client_id for update in taken)
             if len(self.contributed) == self._clients:
                 self.end_cycle()
-        return taken
+        return tuple(
+            [
+                Contribution(
+                    client_id=update.client_id,
+                    task_id=update.task_id,
+                    handle=update.handle,
+                    base_version=update.base_version,
+                    staleness=version - update.base_version,
+                )
+                for update in taken
+            ]
+        )
 
     def end_cycle(self) -> None:
         """Nobody else will contribute to this one: everybody may again."""

@@ -9,13 +9,15 @@ class VersionReferences:
     A reference is taken with a task, goes over to its update, and is released when the round that holds the
     update is applied, or when the task ends without one. The current version and the `window` versions before
     it, on which tasks may still be given, are needed even when nothing refers to them.
+
+    dropped: versions that became unneeded since `unneeded` was last asked.
     """
 
     def __init__(self, window: int = 0) -> None:
         self.window = window
         self.current = 0
         self.counts: dict[int, int] = {0: 0}
-        self._unneeded: list[int] = []
+        self.dropped: list[int] = []
 
     @property
     def needed(self) -> Container[int]:
@@ -29,8 +31,9 @@ class VersionReferences:
 
     def release(self, version: int) -> None:
         """Give back one reference."""
-        self.counts[version] -= 1
-        self._drop_if_unneeded(version)
+        count = self.counts[version] = self.counts[version] - 1
+        if count == 0:
+            self._drop_if_unneeded(version)
 
     def advance(self) -> None:
         """Make the next version the current one."""
@@ -42,13 +45,11 @@ class VersionReferences:
 
     def unneeded(self) -> list[int]:
         """Versions that became unneeded since the last call, ascending."""
-        if not self._unneeded:
-            return []
-        versions, self._unneeded = sorted(self._unneeded), []
+        versions, self.dropped = sorted(self.dropped), []
         return versions
 
     def _drop_if_unneeded(self, version: int) -> None:
         # References are only taken in the window, so a version that has left it without any stays without.
         if self.counts[version] == 0 and version < self.current - self.window:
             del self.counts[version]
-            self._unneeded.append(version)
+            self.dropped.append(version)

@@ -17,6 +17,7 @@ class OpenRound:
         self.in_vain: set[int] = set()
         self._trigger = trigger
         self._membership = membership
+        self._counts = membership.counts  # at hand: every update asks how many work
         self._pending = pending
 
     def begin(self) -> None:
@@ -30,7 +31,7 @@ class OpenRound:
         of use to them."""
         membership = self._membership
         return (
-            membership.outstanding == 0
+            self._counts[State.WORKING] == 0
             and not self._pending
             and bool(membership.active)
             and (bool(self.in_vain) or not (self._trigger.in_rounds or membership.unavailable))
@@ -38,31 +39,21 @@ class OpenRound:
 
     def take(self) -> int | None:
         """How many pending updates make the round that closes now; None: it stays open."""
-        outstanding = self._awaited()
-        if outstanding == 0 and not self._pending.ready and self._pending:
-            self._pending.end_cycle()
-            outstanding = self._awaited()
-        take = self._trigger.take(
-            pending=self._pending.ready, outstanding=outstanding, due=self.deadline_passed
-        )
-        if take is None and self._only_a_new_version_helps():
-            return 0
+        pending = self._pending
+        outstanding = self._awaited() if pending.once_a_cycle else self._counts[State.WORKING]
+        ready = pending.ready
+        if outstanding == 0 and ready == 0 and pending.parked:
+            pending.end_cycle()
+            outstanding, ready = self._awaited(), pending.ready
+        take = self._trigger.take(pending=ready, outstanding=outstanding, due=self.deadline_passed)
+        if take is None and self._membership.unavailable and self._counts[State.WORKING] == 0:
+            # Nothing to wait for but those who declined: in a loop without rounds of its own only a new version helps.
+            return None if self._trigger.in_rounds or pending else 0
         return take
 
-    def _only_a_new_version_helps(self) -> bool:
-        """Whether there is nothing to wait for but those who declined, in a loop without rounds of its own."""
-        return (
-            bool(self._membership.unavailable)
-            and self._membership.outstanding == 0
-            and not self._trigger.in_rounds
-            and not self._pending
-        )
-
     def _awaited(self) -> int:
-        """Open tasks whose updates the round may wait for: once a cycle, not those of clients that have had their
-        turn."""
-        if not self._pending.once_a_cycle:
-            return self._membership.outstanding
+        """Open tasks whose updates the round may wait for where clients contribute once a cycle: not those of clients
+        that have had their turn."""
         clients = self._membership.clients
         return sum(
             clients[client_id].state is State.WORKING and client_id not in self._pending.contributed

@@ -1,6 +1,6 @@
 """Who is given a task, and on which version of the model; and what a task's end changes."""
 
-from collections.abc import Iterable, Set
+from collections.abc import Set
 
 from unstale.coordinator.actions import Contribution, SendTask
 from unstale.coordinator.membership import Client, Membership, State
@@ -17,7 +17,9 @@ class Tasks:
     def __init__(self, settings: CoordinatorSettings, membership: Membership) -> None:
         self.given = 0
         self.references = VersionReferences(window=settings.stale_rounds_max)
-        self._settings = settings
+        self._seed = settings.seed
+        self._size = settings.selector.size
+        self._stale_rounds = settings.stale_rounds
         self._selector = settings.selector.create(settings.clients)
         self._membership = membership
 
@@ -31,7 +33,16 @@ class Tasks:
         membership = self._membership
         if not membership.waiting:
             return []
-        chosen = self._choose(membership.waiting, membership.busy, self._version, self.given)
+        chosen = self._selector.choose(
+            membership.waiting,
+            busy=membership.busy,
+            seed=self._seed,
+            key=(self.references.current, self.given),
+        )
+        if len(chosen) == 1:  # as after most updates: there is no order to keep
+            return [self.give(membership.clients[chosen[0]])]
+        if not first:
+            return self._to(list(chosen))
         rank = {contribution.client_id: index for index, contribution in enumerate(first)}
         return self._to(sorted(chosen, key=lambda client_id: rank.get(client_id, len(rank))))
 
@@ -40,9 +51,9 @@ class Tasks:
 
         again: in a round that had participants before, of whom nothing came: another draw, which may be of others.
         """
-        key = (self._version, self.given) if again else (self._version,)
-        clients = self._membership.clients
-        chosen = self._choose(self._membership.available, 0, *key)
+        version, clients = self.references.current, self._membership.clients
+        key = (version, self.given) if again else (version,)
+        chosen = self._selector.choose(self._membership.available, busy=0, seed=self._seed, key=key)
         return self._to([client_id for client_id in chosen if clients[client_id].state is State.WAITING])
 
     def to_another(self, passed_over: Set[int]) -> list[SendTask]:
@@ -51,25 +62,25 @@ class Tasks:
 
         passed_over: clients that wait, and were asked.
         """
-        size = self._settings.selector.size
+        size = self._size
         if size is None:
             return []
         candidates = self._membership.waiting
         if passed_over:
             candidates = [client_id for client_id in candidates if client_id not in passed_over]
-        return self._to(list(self._choose(candidates, size - 1, self._version, self.given)))
+        key = (self.references.current, self.given)
+        return self._to(list(self._selector.choose(candidates, busy=size - 1, seed=self._seed, key=key)))
 
     def give(self, client: Client) -> SendTask:
         """Open the next task of a client that has none."""
-        number = client.tasks.given
+        client_id, number = client.client_id, client.tasks.given
         task_id = client.tasks.give()
-        client.base_version = self._version_for(client.client_id)
-        self.references.take(client.base_version)
+        version = self._version_for(client_id) if self._stale_rounds else self.references.current
+        client.base_version = version
+        self.references.take(version)
         self.given += 1
         self._membership.move(client, State.WORKING)
-        return SendTask(
-            client_id=client.client_id, task_id=task_id, version=client.base_version, number=number
-        )
+        return SendTask(client_id=client_id, task_id=task_id, version=version, number=number)
 
     # Ended.
 
@@ -83,17 +94,10 @@ class Tasks:
         client.tasks.open_id = None
         self._membership.move(client, state)
 
-    @property
-    def _version(self) -> int:
-        return self.references.current
-
     def _version_for(self, client_id: int) -> int:
         """The current version t; t - T for a client that is T rounds stale, once there is one (algorithms.md 4.3)."""
-        version, rounds = self._version, self._settings.stale_rounds.get(client_id, 0)
+        version, rounds = self.references.current, self._stale_rounds.get(client_id, 0)
         return version - rounds if version >= rounds else version
-
-    def _choose(self, candidates: list[int], busy: int, *key: int) -> Iterable[int]:
-        return self._selector.choose(candidates, busy=busy, seed=self._settings.seed, key=key)
 
     def _to(self, client_ids: list[int]) -> list[SendTask]:
         clients = self._membership.clients

@@ -83,7 +83,9 @@ class KAsync(Trigger):
 
     @override
     def take(self, *, pending: int, outstanding: int, due: bool) -> int | None:
-        return _first_k(self.k, pending=pending, outstanding=outstanding)
+        if pending >= self.k:
+            return self.k
+        return pending if pending > 0 and outstanding == 0 else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,20 +94,14 @@ class Async(Trigger):
 
     @override
     def take(self, *, pending: int, outstanding: int, due: bool) -> int | None:
-        return _first_k(1, pending=pending, outstanding=outstanding)
+        return 1 if pending > 0 else None
 
 
 @dataclass(frozen=True, slots=True)
-class Buffered(Trigger):
+class Buffered(KAsync):
     """As K-async, but who has sent an update gets a new task at once, on the current version (FedBuff)."""
 
-    k: int
-
     frees_sender: ClassVar[bool] = True
-
-    @override
-    def take(self, *, pending: int, outstanding: int, due: bool) -> int | None:
-        return _first_k(self.k, pending=pending, outstanding=outstanding)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,12 +116,6 @@ class Deadline(Trigger):
     @override
     def take(self, *, pending: int, outstanding: int, due: bool) -> int | None:
         return pending if due and (pending > 0 or outstanding == 0) else None
-
-
-def _first_k(k: int, *, pending: int, outstanding: int) -> int | None:
-    if pending >= k:
-        return k
-    return pending if pending > 0 and outstanding == 0 else None
 
 
 TRIGGERS: Mapping[str, type[Trigger]] = {
