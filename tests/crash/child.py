@@ -15,6 +15,7 @@ from unstale.coordinator.actions import Acknowledge, Outcome
 from unstale.journal.disk import PART
 from unstale.journal.journal import Journal
 from unstale.journal.segments import Segments
+from unstale.server import aside
 from unstale.server.performer import Performer
 
 PRELOADED = [
@@ -61,6 +62,7 @@ def _prepare(kept: Path) -> None:
     session.GREETING_S = GREETING_S
     defaults: Any = Segments.__init__.__kwdefaults__
     defaults["segment_bytes"] = SEGMENT_BYTES
+    aside.LARGE_BYTES = 1  # as rows of larger models are written
     forget: Any = Journal._forget
 
     def put_aside_and_forget(journal: Journal) -> None:
@@ -77,7 +79,8 @@ def _speak_early() -> None:
 
     def at_once(performer: Performer, verdict: Acknowledge) -> None:
         acknowledge(performer, verdict)
-        performer.held.pop()()
+        say, about = performer.held.pop()
+        say(about)
         if verdict.outcome is Outcome.ACCEPTED:
             Event().wait(LEAVES_S)
             told()

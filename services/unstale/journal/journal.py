@@ -16,7 +16,7 @@ from unstale.journal.disk import boot, free_bytes
 from unstale.journal.lost import DURABILITY, ENDED, RUN_ID, forget_what_was_lost
 from unstale.journal.rows import Batch, CheckpointRow, Place
 from unstale.journal.rundir import RunDirectory
-from unstale.journal.segments import Segments
+from unstale.journal.segments import Segments, Writer
 from unstale.journal.spill import Spill
 
 SYNC_PAUSE_S = (
@@ -37,15 +37,22 @@ class Journal:
     batch: what has happened since the last commit. seq: of the last event noted.
     """
 
-    def __init__(self, directory: RunDirectory, settings: RunSettings, *, clock: Callable[[], float]) -> None:
-        """directory: open for writing. clock: seconds, never going back, that say when to sync again.
+    def __init__(
+        self,
+        directory: RunDirectory,
+        settings: RunSettings,
+        *,
+        clock: Callable[[], float],
+        writer: Writer | None = None,
+    ) -> None:
+        """directory: open for writing. clock: seconds, never going back, that say when to sync again. writer: of rows.
 
         Raises UserError for what is damaged in it.
         """
         self.directory = directory
         self.settings = settings
         self.database = Database(directory.database)
-        self.segments = Segments(directory.segments)
+        self.segments = Segments(directory.segments, writer=writer)
         if self.database.machine_restarted:
             forget_what_was_lost(self.database, self.segments)
         self.database.set_meta({BOOT: boot(), DURABILITY: settings.durability, ENDED: ""})
@@ -84,11 +91,16 @@ class Journal:
         return self.seq
 
     def append(self, row: memoryview, handle: int) -> Place:
-        """Write the row of an update. Raises UserError when it cannot be."""
+        """Write the row of an update, which must stay as it is until the next `settle` or `commit`. Raises UserError
+        when it cannot be."""
         self._stored_bytes += len(row)
         place = self.segments.append(row)
         self.placed(handle, place)
         return place
+
+    def settle(self) -> None:
+        """Return when all rows are written, so that their memory may be used again. Raises UserError."""
+        self.segments.settle()
 
     def placed(self, handle: int, place: Place) -> None:
         """A row that waits lies there."""
@@ -120,6 +132,7 @@ class Journal:
         if not batch:
             return
         self._room_bytes = 0
+        self.segments.settle()
         full = self.settings.durability == "full"
         if full:
             self.segments.sync()

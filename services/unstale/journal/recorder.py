@@ -65,7 +65,6 @@ class Recorder:
         if verdict.outcome is actions.Outcome.DUPLICATE or verdict.reason == actions.Reason.UNKNOWN_TASK:
             return following  # changes nothing, and may come again and again
         seq = journal.next_seq()
-        self._note_actions(journal, following, event.at_s)
         accepted = verdict.outcome is actions.Outcome.ACCEPTED
         staged = arriving.staged
         journal.batch.updates.append(
@@ -85,6 +84,7 @@ class Recorder:
                 place=journal.append(arriving.row, event.handle) if accepted else None,
             )
         )
+        self._note_actions(journal, following, event.at_s)
         return following
 
     def round_applied(
@@ -144,6 +144,7 @@ class Recorder:
                 journal.batch.tasks.append(_task(action, at_s))
             elif isinstance(action, actions.ApplyRound):
                 self._closed_s = at_s
+                journal.settle()  # whoever makes the round may read rows from there, and gives their memory back
 
 
 def evaluation_row(version: int, at_s: float, evaluation: Evaluation, evaluate_s: float) -> EvaluationRow:

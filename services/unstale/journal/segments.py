@@ -11,6 +11,7 @@ from collections.abc import Collection, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
+from typing import Protocol
 
 from xxhash import xxh3_64_intdigest
 
@@ -23,6 +24,35 @@ HEADER = b"unstale rows 01\n"
 _SUFFIX = ".rows"
 
 
+class Writer(Protocol):
+    """Puts rows into files. Until `wait` has returned their memory must stay as it is, and files open."""
+
+    def write(self, file: int, data: memoryview, offset: int) -> None:
+        """Write all of it there, by the next `wait` at the latest. Raises OSError."""
+        ...
+
+    def wait(self) -> None:
+        """Return when everything is written. Raises OSError when something could not be."""
+        ...
+
+    def close(self) -> None:
+        """Nothing more will be written."""
+        ...
+
+
+class AtOnce:
+    """A `Writer` that has written when it returns."""
+
+    def write(self, file: int, data: memoryview, offset: int) -> None:
+        write_all(file, data, offset)
+
+    def wait(self) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
 class Segments:
     """The segments of a run. Numbers of deleted ones are not given again as long as one is left.
 
@@ -30,9 +60,13 @@ class Segments:
     another thread; the others belong to one. After an error of `append` everything is as before.
     """
 
-    def __init__(self, folder: Path, *, segment_bytes: int = SEGMENT_BYTES) -> None:
-        """folder: exists. segment_bytes: a segment ends before it grows past this, if it holds a row already."""
+    def __init__(
+        self, folder: Path, *, segment_bytes: int = SEGMENT_BYTES, writer: Writer | None = None
+    ) -> None:
+        """folder: exists. segment_bytes: a segment ends before it grows past this, if it holds a row already. writer:
+        None for one that writes at once."""
         self._folder = folder
+        self._writer = AtOnce() if writer is None else writer
         self._segment_bytes = segment_bytes
         self._sizes = _existing(folder)
         self._spares: list[Path] = []  # files that are no segment any more
@@ -45,7 +79,8 @@ class Segments:
         self._syncing: Future[None] | None = None
 
     def append(self, data: memoryview) -> Place:
-        """Write a row behind the others. Raises NoRoomError or another UserError when it cannot be written."""
+        """Write a row behind the others, by the next `settle` at the latest, until when it must stay as it is. Raises
+        NoRoomError or another UserError when it cannot be written."""
         self._raise_if_sync_failed()
         data = data.cast("B")
         if self._current is None or self._has_no_room_for(len(data)):
@@ -54,13 +89,21 @@ class Segments:
         number, offset = self._current, self._sizes[self._current]
         self._is_synced = False
         try:
-            write_all(self._file, data, offset)
+            self._writer.write(self._file, data, offset)
         except OSError as error:
             with suppress(OSError):  # gives room back; what stays counts for nothing and is written over
                 os.ftruncate(self._file, offset)
             raise trouble("write", self.path(number), error) from None
         self._sizes[number] = offset + len(data)
         return Place(number, offset, len(data), checksum=xxh3_64_intdigest(data))
+
+    def settle(self) -> None:
+        """Return when all that was appended is written. Raises NoRoomError or another UserError when it cannot be: what
+        was appended since the last time counts for nothing then."""
+        try:
+            self._writer.wait()
+        except OSError as error:
+            raise trouble("write", self._folder, error) from None
 
     def read(self, place: Place, into: memoryview) -> None:
         """Fill `into`, of the row's size, with a row. Raises DamagedError when it is not what was appended."""
@@ -90,12 +133,13 @@ class Segments:
 
     def sync(self) -> None:
         """Make durable all that was appended."""
+        self.settle()
         self._wait_for_sync()
         _sync(self._unsynced(), self._new_in())
 
     def sync_soon(self, then: Path | None = None) -> bool:
-        """The same in the background, and after it another file, which names what the segments hold. Whether it begins:
-        then the one before has ended.
+        """The same in the background, for what is settled, and after it another file, which names what the segments
+        hold. Whether it begins: then the one before has ended.
 
         An error there is raised by the next `append`, `sync` or `sync_soon`. While one is under way nothing new begins:
         what was written since is left to the next call.
@@ -161,6 +205,7 @@ class Segments:
         finally:
             if self._background is not None:
                 self._background.shutdown()
+            self._writer.close()
             if self._file >= 0:
                 os.close(self._file)
             self._file, self._current = -1, None

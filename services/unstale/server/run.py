@@ -22,6 +22,7 @@ from unstale.learner.learner import Learner
 from unstale.learner.updates import Staging
 from unstale.learner.versions import Version
 from unstale.net.clock import RunClock, now_s
+from unstale.server.aside import Aside
 from unstale.server.commands import CheckpointCommand
 from unstale.server.compute import Save, frames_of
 from unstale.server.heap import keep_little
@@ -156,7 +157,7 @@ def open_journal(settings: Settings) -> Journal | None:
     with ExitStack() as stack:
         directory = RunDirectory.open(Path(settings.run.directory), settings)
         stack.callback(directory.close)
-        journal = Journal(directory, settings.run, clock=now_s)
+        journal = Journal(directory, settings.run, clock=now_s, writer=Aside())
         stack.pop_all()
     return journal
 

@@ -1,0 +1,61 @@
+"""Rows of updates written by a thread of its own, while the exchange takes in the next messages."""
+
+import threading
+from queue import SimpleQueue
+from typing import NamedTuple
+
+from unstale.journal.disk import write_all
+
+LARGE_BYTES = 64 * 1024  # less is written at once: handing it over takes as long
+
+
+class _Piece(NamedTuple):
+    file: int
+    data: memoryview
+    offset: int
+
+
+class Aside:
+    """A `journal.segments.Writer`. The thread begins with the first large row, and ends with `close`."""
+
+    def __init__(self) -> None:
+        self._pieces: SimpleQueue[_Piece | None] = SimpleQueue()
+        self._ends: SimpleQueue[OSError | None] = SimpleQueue()
+        self._under_way = 0
+        self._thread: threading.Thread | None = None
+
+    def write(self, file: int, data: memoryview, offset: int) -> None:
+        """Write it there, by the next `wait` at the latest. Raises OSError when that is known at once."""
+        if len(data) < LARGE_BYTES:
+            write_all(file, data, offset)
+            return
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="rows", daemon=True)
+            self._thread.start()
+        self._under_way += 1
+        self._pieces.put(_Piece(file, data, offset))
+
+    def wait(self) -> None:
+        """Return when all of it is written. Raises OSError when some of it could not be."""
+        failed: OSError | None = None
+        while self._under_way:
+            failed = self._ends.get() or failed
+            self._under_way -= 1
+        if failed is not None:
+            raise failed
+
+    def close(self) -> None:
+        """Nothing more will be written."""
+        if self._thread is not None:
+            self._pieces.put(None)
+            self._thread.join()
+            self._thread = None
+
+    def _run(self) -> None:
+        while (piece := self._pieces.get()) is not None:
+            try:
+                write_all(*piece)
+            except OSError as error:
+                self._ends.put(error)
+            else:
+                self._ends.put(None)
