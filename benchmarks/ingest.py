@@ -3,8 +3,9 @@
 Both servers run in processes of their own and are kept for all of a size's measurements, while clients that answer
 at once turn from one to the other: one pair of windows after the other, so that what else the machine does meets
 both. The ratio is taken pair by pair. The real server decodes, validates, deduplicates, stages, screens for NaN,
-acknowledges and applies real rounds: fedavg, `buffered` with FedBuff's K = 10 and 16 clients, so that receiving goes on
-while a round is made. With fewer of both each turn, transaction and round is shared by fewer updates: --clients, --k.
+acknowledges and applies real rounds: fedavg, `buffered`, so that receiving goes on while a round is made. The more
+clients there are, and the more of them make a round, the more updates share a turn, a transaction and a round: measured
+with 64 clients and K = 32, and with 16 and FedBuff's K = 10.
 
 Unless durability is `off`, an update is stored before it is acknowledged; budget with `normal`: 0.35. Models over
 4 MiB go in chunks, which `benchmarks.large_transfer` measures.
@@ -54,13 +55,14 @@ PAIRS = 7
 class Shape(NamedTuple):
     """What is measured. k: updates of a round. durability: of what is acknowledged, as in `run.durability`."""
 
-    clients: int = 16
-    k: int = 10
+    clients: int = 64
+    k: int = 32
     trigger: str = "buffered"
     durability: str = "off"
 
 
 USUAL = Shape()
+SMALL = Shape(clients=16, k=10, durability="normal")
 
 
 def run(quick: bool = False, shape: Shape = USUAL) -> list[dict[str, Any]]:
@@ -218,9 +220,13 @@ def main() -> None:
     )
     parser.add_argument("--durability", choices=tuple(BUDGET_RATIO), help="default: each")
     arguments = parser.parse_args()
-    for durability in [arguments.durability] if arguments.durability else BUDGET_RATIO:
-        shape = Shape(arguments.clients, arguments.k, arguments.trigger, durability)
-        print(f"## durability: {durability}\n\n{markdown(run(arguments.quick, shape), shape)}\n", flush=True)
+    durabilities = [arguments.durability] if arguments.durability else list(BUDGET_RATIO)
+    shapes = [Shape(arguments.clients, arguments.k, arguments.trigger, each) for each in durabilities]
+    if shapes == [USUAL._replace(durability=each) for each in BUDGET_RATIO]:
+        shapes.append(SMALL)
+    for shape in shapes:
+        title = f"## durability: {shape.durability}, {shape.clients} clients"
+        print(f"{title}\n\n{markdown(run(arguments.quick, shape), shape)}\n", flush=True)
 
 
 if __name__ == "__main__":

@@ -17,10 +17,11 @@ from typing import Any, NamedTuple
 import zmq
 
 from benchmarks import machine, report
-from benchmarks.ingest import CLIENTS, TRIGGER, WARM_S, K, process
+from benchmarks.ingest import WARM_S, process
 from benchmarks.ingest_clients import Clients
 
 BUDGET_RATIO = 0.8
+CLIENTS, K = 4, 4
 PAIRS = 7
 
 
@@ -34,7 +35,10 @@ class Size(NamedTuple):
 
 SIZES = (Size("250 KB", 62_500, 1.0), Size("4 MB", 1_000_000, 1.0))
 KINDS = {
-    "unstale": ("benchmarks.ingest_server", ("--trigger", TRIGGER, "--k", str(K))),
+    "unstale": (
+        "benchmarks.ingest_server",
+        ("--trigger", "buffered", "--k", str(K), "--durability", "off", "--folder", "unused"),
+    ),
     "bare pyzmq": ("benchmarks.ingest_bare", ()),
 }
 

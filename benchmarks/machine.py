@@ -4,6 +4,7 @@ import os
 import platform
 import re
 import sys
+import sysconfig
 from datetime import datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -33,11 +34,17 @@ def description(command: str) -> str:
             f"- machine: {_processor()}, {os.cpu_count()} cores, "
             f"{psutil.virtual_memory().total / 2**30:.0f} GiB memory, {platform.system()} {platform.machine()}",
             f"- load when started (1, 5, 15 minutes): {load}",
-            f"- versions: Python {platform.python_version()}, {versions}, libzmq {zmq.zmq_version()}",
+            f"- versions: Python {platform.python_version()} ({_build()}), {versions}, libzmq {zmq.zmq_version()}",
             f"- command: `{command}`",
             f"- month: {month()[:4]}-{month()[4:]}",
         )
     )
+
+
+def _build() -> str:
+    """How Python was compiled: with profiles it runs a fifth to a third faster."""
+    told = sysconfig.get_config_var("CONFIG_ARGS") or ""
+    return "optimised with profiles" if "--enable-optimizations" in told else "not optimised with profiles"
 
 
 def memory_bytes() -> int:
