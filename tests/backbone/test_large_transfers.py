@@ -103,7 +103,8 @@ def server_command(port: int, folder: Path) -> list[str]:
         *("server", "--json", "--address", f"tcp://127.0.0.1:{port}", "--run", str(folder)),
         *("--clients", "1", "--rounds", "1", "--trigger", "async", "--policy", "fedbuff"),
         *("--model", "support.factories:wide", "--partition", "iid"),
-        *("--server.heartbeat-s", "0.3", "--server.lease-s", "20"),
+        # It leaves when its client has heard of the end, however busy the machine is.
+        *("--server.heartbeat-s", "0.3", "--server.lease-s", "20", "--server.linger-s", "100"),
     ]
 
 

@@ -112,10 +112,10 @@ def _no_order_on_a_line(patch: pytest.MonkeyPatch) -> None:
 def _acknowledged_before_it_is_judged(patch: pytest.MonkeyPatch) -> None:
     judged = Intake.take
 
-    def take(self: Intake, client_id: int, update: Any, frames: Any, found: Any = None) -> bool:
+    def take(self: Intake, client_id: int, update: Any, *rest: Any) -> bool:
         ack = Ack(task_id=update.task_id, outcome="accepted", first_outcome="accepted")
         self._outgoing.tell(client_id, ack)
-        return judged(self, client_id, update, frames, found)
+        return judged(self, client_id, update, *rest)
 
     patch.setattr(Intake, "take", take)
 
@@ -165,7 +165,7 @@ def _the_injector_loses_count(patch: pytest.MonkeyPatch) -> None:
 
 
 def _said_before_it_is_stored(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Performer, "say_later", lambda _, say: say())
+    patch.setattr(Performer, "say_later", lambda _, say, about: say(about))
 
 
 def _what_was_refused_is_not_stored(patch: pytest.MonkeyPatch) -> None:

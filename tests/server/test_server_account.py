@@ -68,7 +68,22 @@ def test_what_a_client_measured_itself_counts_with_an_update_that_does(
         if one.metric is catalogue.CLIENT_TEST_ACCURACY and one.labels == ("mean",)
     ]
     assert means == ([0.25] if counts else [])
+    kept.account.settle()
     assert kept.observed[-2:] == [
         Observation(catalogue.UPDATES, 1, (outcome, "")),
         Observation(catalogue.UPDATE_BYTES, 8, ("received",)),
     ]
+
+
+def test_what_updates_and_models_come_to_is_recorded_once() -> None:
+    kept = Kept()
+    kept.judged(Outcome.ACCEPTED)
+    kept.account.model_sent(16)
+    assert kept.observed == []
+    for _ in range(2):
+        kept.account.settle()
+        assert kept.observed == [
+            Observation(catalogue.UPDATES, 1, (Outcome.ACCEPTED, "")),
+            Observation(catalogue.UPDATE_BYTES, 8, ("received",)),
+            Observation(catalogue.UPDATE_BYTES, 16, ("sent",)),
+        ]

@@ -164,6 +164,25 @@ def test_a_readable_message_does_not_excuse_what_is_wrong_in_others() -> None:
     assert guard.is_to_go(0)
 
 
+def test_a_suspect_is_one_until_an_update_of_it_counts_and_nothing_is_held_against_it() -> None:
+    guard = Guard(quarantine_after=3)
+    assert set(guard.suspects) == set()
+    judged(guard, Reason.NON_FINITE)
+    guard.refused(0, Reason.MALFORMED_HEADER, 0.0)
+    judged(guard, None)
+    assert set(guard.suspects) == {0}  # a header of it could not be read, and none could since
+    guard.understood(0)
+    judged(guard, None)
+    assert set(guard.suspects) == set()
+
+
+def test_in_quarantine_nobody_is_a_suspect_any_more() -> None:
+    guard = Guard(quarantine_after=1)
+    judged(guard, Reason.NON_FINITE)
+    guard.quarantine(0, 0.0)
+    assert set(guard.suspects) == set()
+
+
 def test_nobody_is_blamed_for_a_connection_that_speaks_for_nobody() -> None:
     guard = Guard(quarantine_after=1)
     guard.refused(None, Reason.MALFORMED_HEADER, 0.0)

@@ -144,7 +144,7 @@ def receive(socket: zmq.Socket[bytes]) -> tuple[bytes, list[zmq.Frame]] | None:
         header = socket.recv(zmq.NOBLOCK, copy=False)
     except zmq.Again:
         return None
-    return header.bytes, _payload(socket, header, _as_the_contract_allows, b"")
+    return header.bytes, _payload(socket, _as_the_contract_allows, b"") if header.more else []
 
 
 class Received(NamedTuple):
@@ -171,16 +171,15 @@ def receive_routed(
     if not route.more:
         return Received(route, b"", [])
     header = socket.recv(copy=False)
-    return Received(route, header.bytes, _payload(socket, header, payload_bytes_max, route.bytes))
+    frames = _payload(socket, payload_bytes_max, route.bytes) if header.more else []
+    return Received(route, header.bytes, frames)
 
 
 def _payload(
-    socket: zmq.Socket[bytes], header: zmq.Frame, payload_bytes_max: Callable[[bytes], int], route: bytes
+    socket: zmq.Socket[bytes], payload_bytes_max: Callable[[bytes], int], route: bytes
 ) -> list[zmq.Frame]:
     """What comes behind the header. payload_bytes_max: of this route; the frame that goes beyond it is the last one
     kept. It is not asked about a single frame, which is kept in any case."""
-    if not header.more:
-        return []
     frame = socket.recv(copy=False)
     frames = [frame]
     if not frame.more:

@@ -40,6 +40,7 @@ class Account:
         self._on_progress = on_progress
         self._accepted = 0  # updates that the tally was not told of yet
         self._transfers: tuple[Transferred, Transferred] | None = None
+        self._observed: list[Observation] = []  # of updates and models, and not recorded yet
         self._clients_at: dict[int, dict[str, int]] = {}
 
     def take_up(self, database: Database) -> None:
@@ -62,7 +63,7 @@ class Account:
 
     def model_sent(self, payload_bytes: int) -> None:
         """A model went out."""
-        self._record([observe.model_sent(payload_bytes)])
+        self._observed.append(observe.model_sent(payload_bytes))
 
     def transfers(self, *, uploads: Transferred, downloads: Transferred) -> None:
         """How many transfers come and wait now, and how many have gone on from what was there since the last time."""
@@ -76,7 +77,13 @@ class Account:
             self._accepted += 1
             if update.evaluation is not None:
                 self._note_own_evaluation(verdict.client_id, update.base_version, update.evaluation)
-        self._record(observe.verdict(verdict.outcome, verdict.reason, payload_bytes))
+        self._observed += observe.verdict(verdict.outcome, verdict.reason, payload_bytes)
+
+    def settle(self) -> None:
+        """Record what updates and models came to since the last time: together, since recording is what takes time."""
+        if self._observed:
+            observed, self._observed = self._observed, []
+            self._record(observed)
 
     def applied(self, applied: Applied, wait_s: float) -> None:
         """A round is a version. wait_s: for how long it was open."""

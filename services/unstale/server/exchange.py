@@ -22,14 +22,7 @@ from unstale.learner.versions import Version
 from unstale.metrics.progress import Outcome
 from unstale.server.account import Account
 from unstale.server.agreed import Agreed
-from unstale.server.commands import (
-    Applied,
-    Command,
-    Crashed,
-    Evaluated,
-    Result,
-    Saved,
-)
+from unstale.server.commands import Applied, Command, Crashed, Evaluated, Result, Saved
 from unstale.server.guard import Guard, MaySpeak, anyone, not_the_owner
 from unstale.server.ingest import Ingest
 from unstale.server.intake import Intake
@@ -135,7 +128,6 @@ class Exchange:
             sessions=self._sessions,
         )
         self._intake = Intake(
-            clock,
             ingest=Ingest(
                 staging,
                 signature=welcome.signature,
@@ -195,8 +187,9 @@ class Exchange:
         """Do what is due, make what happened durable, and say what follows. more_waits: messages have come that are not
         taken in yet. Raises UserError when it cannot be made durable: then nothing of it was said."""
         self._fire_timers(more_waits=more_waits)
-        for client_id, task_id in self._transfers.settle(self._clock()):
-            self._task_is_lost(client_id, task_id)
+        at_s = self._clock()
+        for client_id, task_id in self._transfers.settle(at_s):
+            self._task_is_lost(client_id, task_id, at_s)
         self._say_what_is_held()
         if self._out.finish is not None:
             self._maybe_leave(self._out.finish)
@@ -212,11 +205,13 @@ class Exchange:
 
     def _say_what_is_held(self) -> None:
         self._recorder.commit()
+        self._account.settle()  # what is said is counted already
         while self._out.held:  # an answer to a heartbeat may prove that a task was lost, and so on
             held, self._out.held = self._out.held, []
-            for say in held:
-                say()
+            for say, about in held:
+                say(about)
             self._recorder.commit()
+        self._account.settle()
 
     # --- what the compute thread and the operator say ---
 
@@ -273,30 +268,34 @@ class Exchange:
     ) -> None:
         """A message came in over a connection. frames: its payload, not needed after the call. key: public key of the
         other side, as its handshake proved it; None in plain text."""
+        at_s = self._clock()  # once: it is the time of all that the message brings about
         speaker = self._sessions.client_of(route)
         try:
-            self._guard.let_in(route, speaker, self._clock())
+            self._guard.let_in(route, speaker, at_s)
             message = codec.decode(header)
-            self._guard.understood(speaker)
-            if speaker is not None and not self._may_speak(key, speaker):
-                self._sessions.forget(speaker)  # its key was revoked: nothing more is sent there
-                raise not_the_owner(speaker)
             if speaker is not None:
+                if speaker in self._guard.suspects:
+                    self._guard.understood(speaker)
+                if not self._may_speak(key, speaker):
+                    self._sessions.forget(speaker)  # its key was revoked: nothing more is sent there
+                    raise not_the_owner(speaker)
                 self._outgoing.heard_of(speaker)
-            if self._goes_on_later:
+            if self._out.finish is not None and self._goes_on_later:
                 self._put_off(route, speaker, message)
             elif isinstance(message, Hello):
-                self._admit(route, message, key)
+                self._admit(route, speaker, message, key, at_s)
             elif isinstance(message, Error):
-                self._take_error(route, message)
+                self._take_error(speaker, message, at_s)
+            elif isinstance(message, Bye):
+                self._let_go(speaker, message, at_s)
             else:
-                self._attend(route, message, frames)
-            self._pay_what_is_owed(route)
+                self._attend(route, speaker, message, frames, at_s)
+            self._pay_what_is_owed(route, at_s)
         except RemoteContractError as error:
-            self._guard.refused(self._sessions.client_of(route), error.reason, self._clock())
+            self._guard.refused(self._sessions.client_of(route), error.reason, at_s)
             self._refuse(route, error)
-        if speaker is not None and self._guard.is_to_go(speaker):
-            self._out.say_later(partial(self._quarantine, route, speaker))
+        if speaker is not None and speaker in self._guard.suspects and self._guard.is_to_go(speaker):
+            self._out.say_later(partial(self._quarantine, route), speaker)
 
     @property
     def _goes_on_later(self) -> bool:
@@ -326,27 +325,26 @@ class Exchange:
         self._sessions.forget(client_id)
         self._handle(events.ClientLeft(client_id=client_id, at_s=self._clock()))
 
-    def _pay_what_is_owed(self, route: bytes) -> None:
+    def _pay_what_is_owed(self, route: bytes, at_s: float) -> None:
         client_id = self._sessions.client_of(route)
         owed = None if client_id is None else self._outgoing.owed_to(client_id)
         if owed is not None and self._coordinator.awaits(owed.client_id, owed.task_id):
             if self._outgoing.may_carry(owed.version):
-                self._out.say_later(partial(self._out.give, owed))
+                self._out.say_later(self._out.give, owed)
             else:
-                self._task_is_lost(owed.client_id, owed.task_id)
+                self._task_is_lost(owed.client_id, owed.task_id, at_s)
 
-    def _take_error(self, route: bytes, error: Error) -> None:
+    def _take_error(self, client_id: int | None, error: Error, at_s: float) -> None:
         """An error is never answered. One with a task gives that task back; one without is for people."""
-        client_id = self._sessions.client_of(route)
         if client_id is None:
             self._account.refused(Reason.HELLO_FIRST)
             return
         level = logging.DEBUG if error.reason is Reason.UNAVAILABLE else logging.WARNING
         log.log(level, "client %d: %r (%s)", client_id, error.message, error.reason)
         if error.task_id is not None:
-            self._handle_message(error, client_id)
+            self._handle_message(error, client_id, at_s)
 
-    def _admit(self, route: bytes, hello: Hello, key: str | None) -> None:
+    def _admit(self, route: bytes, speaker: int | None, hello: Hello, key: str | None, at_s: float) -> None:
         if hello.client_id >= self._welcome.clients:
             raise RemoteContractError(
                 Reason.UNKNOWN_CLIENT,
@@ -357,7 +355,7 @@ class Exchange:
         if self._out.finish is not None:
             self._outgoing.send(route, translate.to_stop(self._out.finish))
             return
-        self._guard.greeted(route, self._sessions.client_of(route), hello.client_id, self._clock())
+        self._guard.greeted(route, speaker, hello.client_id, at_s)
         if self._sessions.is_superseded(hello.client_id, hello.session):
             self._outgoing.send(route, Stop(reason="superseded", version=self._coordinator.version))
             return
@@ -372,49 +370,53 @@ class Exchange:
         if superseded is not None:
             self._outgoing.send(superseded, Stop(reason="superseded", version=self._coordinator.version))
         self._outgoing.heard_of(hello.client_id)
-        self._handle(translate.to_client_joined(hello, self._clock(), same_connection=same_connection))
+        self._handle(translate.to_client_joined(hello, at_s, same_connection=same_connection))
         if not same_connection:
             self._proof.holds(hello, self._coordinator.awaits)
 
-    def _attend(self, route: bytes, message: Message, frames: Sequence[memoryview]) -> None:
-        client_id = self._sessions.client_of(route)
-        if isinstance(message, Bye):
-            if client_id is not None:
-                if self._out.finish is None:
-                    log.info("client %d leaves: %r", client_id, message.reason)
-                self._sessions.forget(client_id)
-                self._transfers.moved_on(client_id)
-                self._handle_message(message, client_id)
+    def _let_go(self, client_id: int | None, bye: Bye, at_s: float) -> None:
+        if client_id is None:
             return
+        if self._out.finish is None:
+            log.info("client %d leaves: %r", client_id, bye.reason)
+        self._sessions.forget(client_id)
+        self._transfers.moved_on(client_id)
+        self._handle_message(bye, client_id, at_s)
+
+    def _attend(
+        self, route: bytes, client_id: int | None, message: Message, frames: Sequence[memoryview], at_s: float
+    ) -> None:
         if client_id is None or not self._coordinator.is_active(client_id):
             raise RemoteContractError(
                 Reason.HELLO_FIRST, f"a {message.type} came before a hello on this connection"
             )
-        if self._transfers.take_in(client_id, message, frames, self._clock()):
-            self._handle(events.HeartbeatReceived(client_id=client_id, at_s=self._clock()))
+        if frames and isinstance(message, Update):  # most messages are one, and come whole
+            self._intake.take(client_id, message, frames, at_s)
+        elif self._transfers.take_in(client_id, message, frames, at_s):
+            self._handle(events.HeartbeatReceived(client_id=client_id, at_s=at_s))
             if isinstance(message, Chunk):
-                self._guard.paid_back(client_id, self._clock())
+                self._guard.paid_back(client_id, at_s)
         elif isinstance(message, Update):
-            self._intake.take(client_id, message, frames)
+            self._intake.take(client_id, message, frames, at_s)
         elif isinstance(message, Heartbeat):
-            self._handle_message(message, client_id)
-            self._out.say_later(partial(self._answer_heartbeat, route, client_id, message))
+            self._handle_message(message, client_id, at_s)
+            self._out.say_later(partial(self._answer_heartbeat, route, client_id), message)
         else:
-            self._handle_message(message, client_id)
+            self._handle_message(message, client_id, at_s)
         if self._out.finish is not None:  # it was told to stop, and may not have heard it
-            self._out.say_later(partial(self._outgoing.send, route, translate.to_stop(self._out.finish)))
+            self._out.say_later(partial(self._outgoing.send, route), translate.to_stop(self._out.finish))
 
     def _answer_heartbeat(self, route: bytes, client_id: int, beat: Heartbeat) -> None:
         self._outgoing.send(route, Heartbeat(number=beat.number, version=self._coordinator.version))
         lost = self._proof.heard(client_id, beat, self._coordinator.awaits)
         if lost is not None:
-            self._task_is_lost(client_id, lost)
+            self._task_is_lost(client_id, lost, self._clock())
 
-    def _task_is_lost(self, client_id: int, task_id: int) -> None:
-        self._handle(events.TaskLost(client_id=client_id, task_id=task_id, at_s=self._clock()))
+    def _task_is_lost(self, client_id: int, task_id: int, at_s: float) -> None:
+        self._handle(events.TaskLost(client_id=client_id, task_id=task_id, at_s=at_s))
 
-    def _handle_message(self, message: Message, client_id: int) -> None:
-        event = translate.to_event(message, client_id, self._clock())
+    def _handle_message(self, message: Message, client_id: int, at_s: float) -> None:
+        event = translate.to_event(message, client_id, at_s)
         if event is None:
             raise RemoteContractError(
                 Reason.UNEXPECTED_TYPE, f"a server takes no {message.type} of this kind"
@@ -429,8 +431,7 @@ class Exchange:
     def _perform(self, event: events.Event, following: Sequence[actions.Action]) -> None:
         if self._observe is not None:
             self._observe(event, following)
-        for action in following:
-            self._out.perform(action)
+        self._out.perform(following)
         if self._coordinator.fruitless:
             self._give_up_if_hopeless()
 

@@ -94,7 +94,8 @@ class Guard:
 
     client_messages_per_s_max: of a client. stranger_messages_per_s_max: of a connection that speaks for no client, and
     hellos of any. quarantine_after: refusals in a row that the client is to blame for. quarantine_s: how long it is
-    kept out then. None is no bound.
+    kept out then. None is no bound. suspects: clients that were refused since their last accepted update; of others
+    nothing is to be forgiven (`understood`) or feared (`is_to_go`).
     """
 
     def __init__(
@@ -109,6 +110,7 @@ class Guard:
         self._stranger_max = stranger_messages_per_s_max
         self._quarantine_after = inf if quarantine_after is None else quarantine_after
         self.quarantine_s = quarantine_s
+        self.suspects: dict[int, _Client] = {}
         self._clients: dict[int, _Client] = {}
         self._routes: dict[bytes, _Route] = {}  # whose bucket was used last is last
 
@@ -117,13 +119,13 @@ class Guard:
         many, to be dropped unread."""
         if client_id is None:
             self._pay_from_route(route, at_s)
-        elif self._client_max is not None and not self._client(client_id, at_s).bucket.take(
-            self._client_max, at_s
-        ):
-            raise RemoteContractError(
-                Reason.RATE_LIMITED,
-                f"more than {self._client_max:g} messages a second: those over are dropped",
-            )
+        elif self._client_max is not None:
+            client = self._clients.get(client_id) or self._client(client_id, at_s)
+            if not client.bucket.take(self._client_max, at_s):
+                raise RemoteContractError(
+                    Reason.RATE_LIMITED,
+                    f"more than {self._client_max:g} messages a second: those over are dropped",
+                )
 
     def greeted(self, route: bytes, speaks_for: int | None, client_id: int, at_s: float) -> None:
         """It is a hello for `client_id`. Raises RemoteContractError if it is one too many, or the client is kept
@@ -136,7 +138,7 @@ class Guard:
 
     def understood(self, client_id: int | None) -> None:
         """A message of a client could be read."""
-        client = None if client_id is None else self._clients.get(client_id)
+        client = None if client_id is None else self.suspects.get(client_id)
         if client is not None:
             client.unreadable = 0
 
@@ -147,19 +149,21 @@ class Guard:
 
     def judged(self, verdict: Acknowledge, at_s: float) -> None:
         """An update got a verdict. A repeat gets the first one again, and that is counted already."""
-        if verdict.outcome is Outcome.REJECTED:
-            assert verdict.reason is not None
-            self.refused(verdict.client_id, Reason(verdict.reason), at_s)
-        elif verdict.outcome is Outcome.ACCEPTED:
-            client = self._clients.get(verdict.client_id)
+        if verdict.outcome is Outcome.ACCEPTED:
+            client = self.suspects.get(verdict.client_id)
             if client is not None:
                 client.wrong = 0
+                if not client.unreadable:
+                    del self.suspects[verdict.client_id]
+        elif verdict.outcome is Outcome.REJECTED:
+            assert verdict.reason is not None
+            self.refused(verdict.client_id, Reason(verdict.reason), at_s)
 
     def refused(self, client_id: int | None, reason: Reason, at_s: float) -> None:
         """What came over a connection that speaks for this client was refused."""
         if client_id is None or self._quarantine_after == inf or reason not in BLAMED:
             return
-        client = self._client(client_id, at_s)
+        client = self.suspects[client_id] = self._client(client_id, at_s)
         if reason in UNREADABLE:
             client.unreadable += 1
         else:
@@ -167,11 +171,12 @@ class Guard:
 
     def is_to_go(self, client_id: int) -> bool:
         """Whether a client has been refused so often in a row that it is to be quarantined."""
-        client = self._clients.get(client_id)
+        client = self.suspects.get(client_id)
         return client is not None and max(client.wrong, client.unreadable) >= self._quarantine_after
 
     def quarantine(self, client_id: int, at_s: float) -> RemoteContractError:
         """Keep a client out from now on; what it is told."""
+        self.suspects.pop(client_id, None)
         client = self._client(client_id, at_s)
         client.wrong = client.unreadable = 0
         client.free_s = at_s + self.quarantine_s

@@ -20,7 +20,6 @@ class Intake:
 
     def __init__(
         self,
-        clock: Callable[[], float],
         *,
         ingest: Ingest,
         recorder: Recorder,
@@ -29,7 +28,6 @@ class Intake:
         account: Account,
         perform: Perform,
     ) -> None:
-        self._clock = clock
         self._recorder = recorder
         self._out = out
         self._outgoing = outgoing
@@ -44,16 +42,19 @@ class Intake:
         client_id: int,
         update: Update,
         frames: Sequence[memoryview],
+        at_s: float,
         found: Reason | None = None,
     ) -> bool:
-        """Have an update judged; False if it cannot be stored now. found: what is wrong with its payload."""
+        """Have an update judged that came now; False if it cannot be stored now. found: what is wrong with its
+        payload."""
         payload_bytes = sum(map(len, frames))
-        if not self.has_room(client_id, update, max(payload_bytes, self.row_bytes if frames else 0)):
+        if not self._recorder.has_room(max(payload_bytes, self.row_bytes if frames else 0)):
+            self.not_stored(client_id, update.task_id)
             return False
         handle, row, defect = self._stage(update, frames, found)
         staged = translate.to_staged(update, client_id)
-        self._out.arrived = Arrived(handle, update, staged, payload_bytes)
-        event = translate.to_update_arrived(update, client_id, handle, defect, self._clock())
+        self._out.arrived = Arrived(handle, update, staged, payload_bytes, at_s)
+        event = translate.to_update_arrived(update, client_id, handle, defect, at_s)
         self._perform(event, self._recorder.update(event, Arriving(staged=staged, row=row)))
         return True
 

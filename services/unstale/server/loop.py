@@ -108,9 +108,9 @@ class Loop:
             if received is None:
                 self._more_waits = False
                 break
-            frames = [frame.buffer for frame in received.frames]
-            key = self._key_of(received.route)
-            self._exchange.take_in(received.route.bytes, received.header, frames, key=key)
+            route, header, payload = received
+            frames = [frame.buffer for frame in payload]
+            self._exchange.take_in(route.bytes, header, frames, key=self._key_of(route))
 
     def _patience_ms(self) -> int | None:
         """How long to wait for something to happen; None is for ever."""

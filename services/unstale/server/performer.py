@@ -1,8 +1,7 @@
 """What the coordinator wants done, done: commands to the compute thread at once, words to clients when they may be."""
 
-from collections.abc import Callable, Mapping
-from functools import partial
-from typing import NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 from unstale import translate
 from unstale.coordinator import actions, snapshot
@@ -23,22 +22,26 @@ from unstale.server.proof import Proof
 from unstale.server.sessions import Sessions
 from unstale_proto.messages import Update
 
+_About = TypeVar("_About")
+
 
 class Arrived(NamedTuple):
-    """The update that the coordinator is being asked about. handle: of its row, -1 for none."""
+    """The update that the coordinator is being asked about. handle: of its row, -1 for none. at_s: when it came."""
 
     handle: int
     update: Update
     staged: StagedUpdate
     payload_bytes: int
+    at_s: float
 
 
 class Performer:
     """The exchange's thread only.
 
     arrived: set before the coordinator is asked about an update. held: what is to be said once all that happened is
-    durable, in this order. timers: set, and when they are due. commands_open: given to the compute thread and not
-    answered. finish, finished_s: the end of the run, None before. wait_s: for how long the last round was open.
+    durable, in this order: calls, each with its argument. timers: set, and when they are due. commands_open: given to
+    the compute thread and not answered. finish, finished_s: the end of the run, None before. wait_s: for how long the
+    last round was open.
     """
 
     def __init__(
@@ -64,9 +67,10 @@ class Performer:
         self._proof = proof
         self._sessions = sessions
         self.arrived: Arrived
-        self.held: list[Callable[[], object]] = []
+        self.held: list[tuple[Callable[[Any], object], Any]] = []
         self.timers: dict[str, float] = {}
         self.commands_open = 0
+        self._has_begun = False  # tasks have been given
         self.finish: actions.Finish | None = None
         self.finished_s = 0.0
         self.wait_s = 0.0
@@ -82,13 +86,14 @@ class Performer:
             actions.Finish: self._end,
         }
 
-    def perform(self, action: actions.Action) -> None:
-        """Do it, or hold it back until it may be said."""
-        self._performers[type(action)](action)
+    def perform(self, following: Sequence[actions.Action]) -> None:
+        """Do all of it, and hold back what may not be said yet."""
+        for action in following:
+            self._performers[type(action)](action)
 
-    def say_later(self, say: Callable[[], object]) -> None:
+    def say_later(self, say: Callable[[_About], object], about: _About) -> None:
         """Hold something back behind what is held already."""
-        self.held.append(say)
+        self.held.append((say, about))
 
     def give(self, action: actions.SendTask) -> None:
         """Send a task, unless it was taken back meanwhile."""
@@ -113,16 +118,18 @@ class Performer:
         )
 
     def _send_task(self, action: actions.SendTask) -> None:
-        self._account.tally.started(self._clock())
-        self.say_later(partial(self.give, action))
+        if not self._has_begun:
+            self._has_begun = True
+            self._account.tally.started(self._clock())
+        self.say_later(self.give, action)
 
     def _acknowledge(self, action: actions.Acknowledge) -> None:
         arrived = self.arrived
         if action.outcome is actions.Outcome.ACCEPTED:
             self._staging.keep(arrived.handle, arrived.staged)
         self._account.judged(action, arrived.update, arrived.payload_bytes)
-        self._guard.judged(action, self._clock())
-        self.say_later(partial(self._outgoing.acknowledge, action))
+        self._guard.judged(action, arrived.at_s)
+        self.say_later(self._outgoing.acknowledge, action)
 
     def _discard_update(self, action: actions.DiscardUpdate) -> None:
         self._staging.discard(action.handle)
@@ -151,7 +158,7 @@ class Performer:
     def _end(self, action: actions.Finish) -> None:
         self.finish = action
         self.finished_s = self._clock()
-        self.say_later(partial(self._tell_everyone_to_stop, action))
+        self.say_later(self._tell_everyone_to_stop, action)
 
     def _tell_everyone_to_stop(self, finish: actions.Finish) -> None:
         stop = translate.to_stop(finish)

@@ -6,6 +6,7 @@ connection at a time: the newest hello wins.
 """
 
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 SUPERSEDED_KEPT = 4  # processes that spoke for one client before; a hello of theirs may still be under way
@@ -16,12 +17,17 @@ class Sessions:
     """Connections and clients, both ways. `clients`: ids run below it."""
 
     clients: int
+    client_of: Callable[[bytes], int | None] = field(init=False, repr=False)
+    """The client for whom a connection speaks, or None before its hello. The dictionary's own: it is asked most."""
     _route_of: dict[int, bytes] = field(default_factory=dict)
     _client_of: dict[bytes, int] = field(default_factory=dict)
     _token_of: dict[int, str] = field(default_factory=dict)
     _cut_off: set[int] = field(default_factory=set)
     _last_token_of: dict[int, str] = field(default_factory=dict)  # also of clients that are forgotten
     _superseded: dict[int, deque[str]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.client_of = self._client_of.get
 
     def is_superseded(self, client_id: int, token: str) -> bool:
         """Whether another process has taken this client over from the one that now says hello again, late."""
@@ -54,10 +60,6 @@ class Sessions:
     def is_said_again(self, client_id: int, token: str, route: bytes) -> bool:
         """Whether this hello comes from the very process and connection that speak for the client already."""
         return self.route_of(client_id) == route and self._token_of.get(client_id) == token
-
-    def client_of(self, route: bytes) -> int | None:
-        """The client for whom a connection speaks, or None before its hello."""
-        return self._client_of.get(route)
 
     def route_of(self, client_id: int) -> bytes | None:
         """Where a client can be reached, or None when it cannot."""

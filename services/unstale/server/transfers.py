@@ -149,7 +149,7 @@ class Transfers:
             self._cannot_keep(client_id, update.task_id, error)
             return True
         if self._uploads.whole(client_id) is not None:
-            self._is_whole(client_id)
+            self._is_whole(client_id, at_s)
             return True
         if self._may_come and client_id in self._give_places(at_s):
             return True
@@ -188,16 +188,16 @@ class Transfers:
         if credit is not None:
             self._outgoing.tell(client_id, credit)
         if self._uploads.whole(client_id) is not None:
-            self._is_whole(client_id)
+            self._is_whole(client_id, at_s)
 
-    def _is_whole(self, client_id: int) -> None:
+    def _is_whole(self, client_id: int, at_s: float) -> None:
         receiving = self._uploads.whole(client_id)
         update = self._uploads.update_of(client_id, receiving.task_id) if receiving is not None else None
         assert receiving is not None and update is not None
         if receiving.is_right():
-            judged = self._intake.take(client_id, update, receiving.part.frames(), None)
+            judged = self._intake.take(client_id, update, receiving.part.frames(), at_s)
         elif receiving.is_hopeless:
-            judged = self._intake.take(client_id, update, (), Reason.WRONG_CHECKSUM)
+            judged = self._intake.take(client_id, update, (), at_s, Reason.WRONG_CHECKSUM)
         else:
             log.warning("client %d: the update of task %d was damaged on its way", client_id, update.task_id)
             self._account.refused(Reason.WRONG_CHECKSUM)
