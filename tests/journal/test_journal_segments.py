@@ -190,6 +190,23 @@ def test_what_a_file_held_before_is_no_row_of_its_next_segment(tmp_path: Path) -
     after.close()
 
 
+def test_a_file_that_cannot_be_taken_over_is_let_go_and_the_next_row_begins_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    segments = Segments(tmp_path, segment_bytes=1)
+    for _ in range(2):
+        append(segments, b"old")
+    segments.retire({1})
+    with monkeypatch.context() as patched:
+        patched.setattr(module.os, "open", failing(errno.EMFILE))
+        with pytest.raises(UserError, match="too many open files"):
+            append(segments, b"new")
+    assert names(tmp_path) == ["00000002.rows"]
+    place = append(segments, b"new")
+    assert (place.segment, read(segments, place)) == (3, b"new")
+    segments.close()
+
+
 def test_a_segment_that_ends_the_run_leaves_no_spares(tmp_path: Path) -> None:
     segments = Segments(tmp_path, segment_bytes=1)
     for _ in range(3):

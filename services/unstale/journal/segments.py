@@ -224,8 +224,8 @@ class Segments:
         number = max(self._sizes, default=0) + 1
         path = self.path(number)
         file = -1
+        fresh = 0 if self._spares else os.O_CREAT | os.O_EXCL
         try:
-            fresh = 0 if self._spares else os.O_CREAT | os.O_EXCL
             if self._spares:
                 self._spares.pop(0).rename(path)
             file = os.open(path, os.O_RDWR | os.O_CLOEXEC | fresh, 0o600)
@@ -233,7 +233,8 @@ class Segments:
         except OSError as error:
             if file >= 0:
                 os.close(file)
-                path.unlink()
+            if file >= 0 or not fresh:  # it is ours
+                path.unlink(missing_ok=True)
             raise trouble("write", path, error) from None
         if self._file >= 0:
             self._full.append(self._file)
