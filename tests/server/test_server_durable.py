@@ -18,7 +18,7 @@ from support.running import RunningServer, small
 from support.wire import RawClient, update_of
 from unstale.config import Settings
 from unstale.errors import UserError
-from unstale.journal import database
+from unstale.journal import checkpoints, database
 from unstale.journal.database import Database
 from unstale.journal.journal import Journal
 from unstale.journal.rounds import RecordedRounds
@@ -263,3 +263,25 @@ def test_on_a_machine_that_did_not_stop_a_row_that_is_gone_is_damage(tmp_path: P
     cut_last_row(tmp_path / "after")
     with pytest.raises(UserError, match=r"00000001\.rows ends at byte"):
         RunningServer(settings)
+
+
+def test_a_damaged_checkpoint_does_not_count_as_one_of_those_that_are_kept(tmp_path: Path) -> None:
+    settings = kept_in(tmp_path, run={"checkpoint_every": 1}, rounds=100, trigger={"name": "async"})
+
+    def versions_more(wanted: int) -> None:
+        with RunningServer(settings) as server, client(server, 1), client(server, 0) as a:
+            for _ in range(wanted):
+                task, _ = a.task()
+                assert a.answer(task, ONES).outcome == "accepted"
+            a.task()
+
+    versions_more(3)
+    newest, older = checkpoints_of(tmp_path)[:2]
+    (damaged,) = (tmp_path / "run" / "checkpoints").glob(f"*{newest}.safetensors")
+    damaged.write_bytes(b"nothing")
+    versions_more(1)
+    kept = checkpoints_of(tmp_path)
+    assert kept[:2] == [newest + 1, older]
+    for version in kept:
+        (path,) = (tmp_path / "run" / "checkpoints").glob(f"*{version}.safetensors")
+        checkpoints.read(path)

@@ -143,6 +143,11 @@ class Database:
         with self._transaction(sync=False):
             self._connection.execute("DELETE FROM checkpoints WHERE version < ?", (before_version,))
 
+    def forget_checkpoint(self, version: int) -> None:
+        """Of this version, which is not whole."""
+        with self._transaction(sync=False):
+            self._connection.execute("DELETE FROM checkpoints WHERE version = ?", (version,))
+
     def forget_events(self, up_to_seq: int) -> None:
         """Those that every checkpoint covers."""
         with self._transaction(sync=False):

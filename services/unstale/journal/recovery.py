@@ -73,20 +73,22 @@ class Recovery:
 
     def _start(self) -> int:
         """Load the newest checkpoint that is whole; the seq that it covers, 0 without one."""
-        rows = self._journal.database.checkpoints()
-        damaged: DamagedError | None = None
-        for row in rows:
+        database = self._journal.database
+        damaged: dict[int, DamagedError] = {}
+        for row in database.checkpoints():
             try:
                 state, about = checkpoints.read(self._journal.directory.checkpoints / row.file)
             except DamagedError as error:
-                damaged = error
+                damaged[row.version] = error
                 log.warning("%s; going on from an older checkpoint", error)
                 continue
+            for version in damaged:  # it would count as one of those that are kept
+                database.forget_checkpoint(version)
             self._load(state)
             seq: int = about["seq"]
             return seq
-        if damaged is not None and not self._journal.settings.keep_updates:
-            raise damaged
+        if damaged and not self._journal.settings.keep_updates:
+            raise damaged[min(damaged)]
         return 0
 
     def _load(self, state: dict[str, Any]) -> None:
