@@ -104,7 +104,7 @@ def server_command(port: int, folder: Path) -> list[str]:
         *("--clients", "1", "--rounds", "1", "--trigger", "async", "--policy", "fedbuff"),
         *("--model", "support.factories:wide", "--partition", "iid"),
         # It leaves when its client has heard of the end, however busy the machine is.
-        *("--server.heartbeat-s", "0.3", "--server.lease-s", "20", "--server.linger-s", "100"),
+        *("--server.heartbeat-s", "0.3", "--server.lease-s", "20", "--server.linger-s", "40"),
     ]
 
 
