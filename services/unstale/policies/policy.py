@@ -11,9 +11,9 @@ from types import MappingProxyType
 from typing import Any, ClassVar, Generic, Literal, TypeVar
 
 import torch
-from pydantic import BaseModel, ConfigDict
 from torch import Tensor
 
+from unstale.part_settings import PartSettings
 from unstale.policies.weights import normalise, weighted_sum, wide_chunks
 
 Loop = Literal["sync", "k-async", "availability"]
@@ -133,11 +133,8 @@ class Step:
     counts: bool = True
 
 
-class PolicySettings(BaseModel):
-    """Settings of a policy: frozen, checked when made, unknown names refused. Every field is described, and says where
-    its default comes from: Field(..., json_schema_extra={"source": "..."})."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+class PolicySettings(PartSettings):
+    """Settings of a policy."""
 
 
 S = TypeVar("S", bound=PolicySettings)

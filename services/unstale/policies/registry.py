@@ -5,18 +5,16 @@ A plug-in declares the entry point `name = "package.module:PolicyClass"` in the 
 """
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from types import UnionType
-from typing import Any, Literal, Union, get_args, get_origin
+from typing import Any
 
 import torch
-from pydantic import ValidationError
-from pydantic.fields import FieldInfo
 from torch import Tensor
 
-from unstale import plugins
-from unstale.errors import UserError, nearest, unknown_name
+from unstale import part_settings, plugins
+from unstale.errors import UserError, unknown_name
+from unstale.part_settings import SettingDescription
 from unstale.policies.coordinate_median import CoordinateMedian
 from unstale.policies.direct import Direct
 from unstale.policies.dynsgd import DynSgd
@@ -34,7 +32,7 @@ from unstale.policies.gsgm import Gsgm
 from unstale.policies.krum import Krum, MultiKrum
 from unstale.policies.mifa import Mifa
 from unstale.policies.moon import Moon
-from unstale.policies.policy import Policy, PolicyContext, PolicySettings, host_memory
+from unstale.policies.policy import Policy, PolicyContext, host_memory
 from unstale.policies.refl import Refl
 from unstale.policies.sasgd import Sasgd
 from unstale.policies.scaffold import Scaffold
@@ -81,34 +79,6 @@ RESERVED = frozenset(
 )
 """What `create` itself takes: no policy has a setting of this name."""
 
-_NOUNS: dict[Any, str] = {bool: "true or false", int: "a whole number", float: "a number", str: "a text"}
-_SIGNS = (("gt", ">"), ("ge", ">="), ("lt", "<"), ("le", "<="))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SettingDescription:
-    """A setting of a policy, for people. type: `a number`, `one of a, b`. range: `> 0 and <= 1`, "" for none.
-
-    default: None with `required` true means that there is none. synchronous_default, reference_default: where another
-    one holds, in synchronous rounds or in the profile `reference`; else equal to `default`. source: where the default
-    comes from.
-    """
-
-    name: str
-    type: str
-    range: str
-    default: Any
-    synchronous_default: Any
-    reference_default: Any
-    required: bool
-    description: str
-    source: str
-
-    @property
-    def expected(self) -> str:
-        """Type and range in words, such as `a number > 0 and <= 1`."""
-        return f"{self.type} {self.range}".strip()
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyDescription:
@@ -144,8 +114,10 @@ def describe(name: str) -> PolicyDescription:
         memory=policy_class.memory,
         training=policy_class.training,
         needs_base_models=policy_class.needs_base_models,
-        settings=tuple(
-            _setting(policy_class, key, field) for key, field in policy_class.Settings.model_fields.items()
+        settings=part_settings.described(
+            policy_class.Settings,
+            synchronous=policy_class.synchronous_defaults,
+            reference=policy_class.reference_defaults,
         ),
     )
 
@@ -193,7 +165,8 @@ def create(
         **(policy_class.synchronous_defaults if synchronous else {}),
         **(policy_class.reference_defaults if profile == "reference" else {}),
     }
-    return policy_class(_checked(name, policy_class, {**defaults, **settings}), context)
+    checked = part_settings.checked("policy", name, policy_class.Settings, {**defaults, **settings})
+    return policy_class(checked, context)
 
 
 def find(name: str) -> type[Policy[Any]]:
@@ -204,63 +177,3 @@ def find(name: str) -> type[Policy[Any]]:
         "policy", name, ENTRY_POINT_GROUP, Policy, "unstale.policies.Policy", _BUILT_IN
     )
     return loaded
-
-
-def _checked(name: str, policy_class: type[Policy[Any]], settings: dict[str, Any]) -> PolicySettings:
-    try:
-        return policy_class.Settings(**settings)
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-    if not first["loc"]:  # a plug-in's own check over several settings
-        raise UserError(f"policy {name!r}: {first['msg']}")
-    key = str(first["loc"][0])
-    fields = policy_class.Settings.model_fields
-    if first["type"] == "extra_forbidden":
-        advice = nearest(key, fields) if fields else ", which has no settings"
-        raise UserError(f"unknown setting {key!r} of policy {name!r}{advice}")
-    expected = _setting(policy_class, key, fields[key]).expected
-    if first["type"] == "missing":
-        raise UserError(f"setting {key!r} of policy {name!r} is missing, expected {expected}")
-    raise UserError(f"setting {key!r} of policy {name!r} is {first['input']!r}, expected {expected}")
-
-
-def _setting(policy_class: type[Policy[Any]], key: str, field: FieldInfo) -> SettingDescription:
-    default = None if field.is_required() else field.get_default(call_default_factory=True, validated_data={})
-    extra = field.json_schema_extra if isinstance(field.json_schema_extra, Mapping) else {}
-    kind, may_be_null = _kind(field.annotation)
-    return SettingDescription(
-        name=key,
-        type=f"{kind} or null" if may_be_null else kind,
-        range=_range(field),
-        default=default,
-        synchronous_default=policy_class.synchronous_defaults.get(key, default),
-        reference_default=policy_class.reference_defaults.get(key, default),
-        required=field.is_required(),
-        description=field.description or "",
-        source=str(extra.get("source", "")),
-    )
-
-
-def _kind(annotation: Any) -> tuple[str, bool]:
-    """The type of a setting in words, and whether it may be null."""
-    alternatives = get_args(annotation) if get_origin(annotation) in (Union, UnionType) else (annotation,)
-    words = [_noun(one) for one in alternatives if one is not type(None)]
-    return " or ".join(words), type(None) in alternatives
-
-
-def _noun(annotation: Any) -> str:
-    if get_origin(annotation) is Literal:
-        return "one of " + ", ".join(str(choice) for choice in get_args(annotation))
-    if get_origin(annotation) in (tuple, list):
-        return f"a list, each {_noun(get_args(annotation)[0])}"
-    return _NOUNS.get(annotation, str(annotation))
-
-
-def _range(field: FieldInfo) -> str:
-    bounds = [
-        f"{sign} {getattr(bound, attribute):g}"
-        for bound in field.metadata
-        for attribute, sign in _SIGNS
-        if hasattr(bound, attribute)
-    ]
-    return " and ".join(bounds)

@@ -1,0 +1,127 @@
+"""The settings of a part that is chosen by its name, such as a policy: checked, and described for people."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType, UnionType
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic.fields import FieldInfo
+
+from unstale.errors import UserError, nearest
+
+_NOUNS: dict[Any, str] = {bool: "true or false", int: "a whole number", float: "a number", str: "a text"}
+_SIGNS = (("gt", ">"), ("ge", ">="), ("lt", "<"), ("le", "<="))
+
+
+NO_OTHERS: Mapping[str, Any] = MappingProxyType({})
+
+
+class PartSettings(BaseModel):
+    """Settings of a part: frozen, checked when made, unknown names refused. Every field is described, and says where
+    its default comes from: Field(..., json_schema_extra={"source": "..."})."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+S = TypeVar("S", bound=PartSettings)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SettingDescription:
+    """A setting of a part, for people. type: `a number`, `one of a, b`. range: `> 0 and <= 1`, "" for none.
+
+    default: None with `required` true means that there is none. synchronous_default, reference_default: where another
+    one holds, in synchronous rounds or in the profile `reference`; else equal to `default`. source: where the default
+    comes from.
+    """
+
+    name: str
+    type: str
+    range: str
+    default: Any
+    synchronous_default: Any
+    reference_default: Any
+    required: bool
+    description: str
+    source: str
+
+    @property
+    def expected(self) -> str:
+        """Type and range in words, such as `a number > 0 and <= 1`."""
+        return f"{self.type} {self.range}".strip()
+
+
+def checked(part: str, name: str, settings_class: type[S], values: Mapping[str, Any]) -> S:
+    """The settings of a part. part: what it is, for people, such as `policy`; name: its name. Raises UserError."""
+    try:
+        return settings_class(**values)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+    if not first["loc"]:  # a check over several settings
+        raise UserError(f"{part} {name!r}: {first['msg'].removeprefix('Value error, ')}")
+    key = str(first["loc"][0])
+    fields = settings_class.model_fields
+    if first["type"] == "extra_forbidden":
+        advice = nearest(key, fields) if fields else ", which has no settings"
+        raise UserError(f"unknown setting {key!r} of {part} {name!r}{advice}")
+    expected = _described(key, fields[key], NO_OTHERS, NO_OTHERS).expected
+    if first["type"] == "missing":
+        raise UserError(f"setting {key!r} of {part} {name!r} is missing, expected {expected}")
+    raise UserError(f"setting {key!r} of {part} {name!r} is {first['input']!r}, expected {expected}")
+
+
+def described(
+    settings_class: type[PartSettings],
+    *,
+    synchronous: Mapping[str, Any] = NO_OTHERS,
+    reference: Mapping[str, Any] = NO_OTHERS,
+) -> tuple[SettingDescription, ...]:
+    """Every setting, in order. synchronous, reference: defaults that are others there."""
+    return tuple(
+        _described(key, field, synchronous, reference) for key, field in settings_class.model_fields.items()
+    )
+
+
+def _described(
+    key: str, field: FieldInfo, synchronous: Mapping[str, Any], reference: Mapping[str, Any]
+) -> SettingDescription:
+    default = None if field.is_required() else field.get_default(call_default_factory=True, validated_data={})
+    extra = field.json_schema_extra if isinstance(field.json_schema_extra, Mapping) else {}
+    kind, may_be_null = _kind(field.annotation)
+    return SettingDescription(
+        name=key,
+        type=f"{kind} or null" if may_be_null else kind,
+        range=_range(field),
+        default=default,
+        synchronous_default=synchronous.get(key, default),
+        reference_default=reference.get(key, default),
+        required=field.is_required(),
+        description=field.description or "",
+        source=str(extra.get("source", "")),
+    )
+
+
+def _kind(annotation: Any) -> tuple[str, bool]:
+    """The type of a setting in words, and whether it may be null."""
+    alternatives = get_args(annotation) if get_origin(annotation) in (Union, UnionType) else (annotation,)
+    words = [_noun(one) for one in alternatives if one is not type(None)]
+    return " or ".join(words), type(None) in alternatives
+
+
+def _noun(annotation: Any) -> str:
+    if get_origin(annotation) is Literal:
+        return "one of " + ", ".join(str(choice) for choice in get_args(annotation))
+    if get_origin(annotation) in (tuple, list):
+        return f"a list, each {_noun(get_args(annotation)[0])}"
+    return _NOUNS.get(annotation, str(annotation))
+
+
+def _range(field: FieldInfo) -> str:
+    bounds = [
+        f"{sign} {getattr(bound, attribute):g}"
+        for bound in field.metadata
+        for attribute, sign in _SIGNS
+        if hasattr(bound, attribute)
+    ]
+    return " and ".join(bounds)
