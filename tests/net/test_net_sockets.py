@@ -33,15 +33,17 @@ def context() -> Iterator[Context]:
     made.term()
 
 
-@pytest.mark.parametrize("make", [sockets.router, sockets.dealer])
-def test_options_of_both_kinds_are_set(make: object, context: Context) -> None:
+@pytest.mark.parametrize(
+    ("make", "ping_ms"), [(sockets.router, 0), (sockets.dealer, 1500)]
+)  # a router's own pings abort libzmq 4.3.5 when a peer vanishes with its queue full
+def test_options_of_both_kinds_are_set(make: object, ping_ms: int, context: Context) -> None:
     socket = make(context, heartbeat_s=1.5, linger_s=0.25)  # type: ignore[operator]
     expected = {
         zmq.LINGER: 250,
         zmq.MAXMSGSIZE: limits.FRAME_BYTES_MAX,
         zmq.SNDHWM: sockets.SEND_QUEUE,
         zmq.RCVHWM: sockets.RECEIVE_QUEUE,
-        zmq.HEARTBEAT_IVL: 1500,
+        zmq.HEARTBEAT_IVL: ping_ms,
         zmq.HEARTBEAT_TIMEOUT: 32_000,  # one frame of 4 MiB at 1 Mbit/s
         zmq.HEARTBEAT_TTL: 32_000,
         zmq.TCP_KEEPALIVE: 1,

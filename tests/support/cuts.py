@@ -95,9 +95,8 @@ class Link:
                 if self._is_cut_after(len(piece)):
                     self.cut()
                     return
-        for one in (source, sink):
-            with suppress(OSError):
-                one.shutdown(socket.SHUT_RDWR)
+        with suppress(OSError):
+            sink.shutdown(socket.SHUT_WR)  # the other direction goes on: what is under way there is not lost
 
     def _must_hold(self) -> bool:
         return self._hold_bytes is not None and self.passed >= self._hold_bytes

@@ -43,9 +43,12 @@ def router(
 
     ROUTER_MANDATORY: a message to nobody is an error instead of vanishing. ROUTER_HANDOVER stays off: anyone could take
     over another's connection by its routing id, which no key belongs to; a client that comes back says hello.
+    HEARTBEAT_IVL 0: libzmq 4.3.5 aborts the process when a ping of ours is due to a peer that vanished while our queue
+    for it was full. Clients ping us, and what they send says for how long they live.
     """
     socket = context.socket(zmq.ROUTER)
     _common(socket, heartbeat_s=heartbeat_s, linger_s=linger_s)
+    socket.setsockopt(zmq.HEARTBEAT_IVL, 0)
     socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
     socket.setsockopt(zmq.ROUTER_HANDOVER, 0)
     socket.setsockopt(zmq.BACKLOG, BACKLOG)
