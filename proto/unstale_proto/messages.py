@@ -61,12 +61,20 @@ class ModelPlan(_Strict):
     projection_head: Positive | None = None
 
 
+class VariantPlan(_Strict):
+    """Another data set, whose examples take the place of a client's, `rate` of them at each version."""
+
+    name: Name
+    rate: Annotated[float, Field(gt=0, le=limits.VARIANT_RATE_MAX)]
+
+
 class DataPlan(_Strict):
     """What a data set's name leaves open."""
 
     normalise: Name | None = None
     column: Name | None = None
     labels: Digest | None = None
+    variant: VariantPlan | None = None
 
 
 class PartitionPlan(_Strict):

@@ -84,7 +84,11 @@ def to_round(
 ) -> tuple[RoundUpdate, ...]:
     """What the learner is told of each row of a round, in order of arrival."""
     return tuple(
-        update.in_round(base_version=contribution.base_version, staleness=contribution.staleness)
+        update.in_round(
+            task_id=contribution.task_id,
+            base_version=contribution.base_version,
+            staleness=contribution.staleness,
+        )
         for contribution, update in zip(contributions, staged, strict=True)
     )
 

@@ -101,6 +101,7 @@ def test_a_slow_and_a_dead_client_do_not_hold_up_the_others() -> None:
 def server_command(port: int, folder: Path) -> list[str]:
     return [
         *("server", "--json", "--address", f"tcp://127.0.0.1:{port}", "--run", str(folder)),
+        *("--server.http-address", "null"),  # its port is one for all, and two of these may run at once
         *("--clients", "1", "--rounds", "1", "--trigger", "async", "--policy", "fedbuff"),
         *("--model", "support.factories:wide", "--partition", "iid"),
         # It leaves when its client has heard of the end, however busy the machine is.

@@ -212,6 +212,19 @@ OTHERS: dict[str, dict[str, Any]] = {
         "model": {"name": "digits_cnn", "projection_head": 8},
         "rounds": 5,
     },
+    "first-order compensation": {"compensator": {"name": "first-order", "settings": {"lambda_u": 40.0}}},
+    "gradient inversion": {
+        "compensator": {
+            "name": "gradient-inversion",
+            "settings": {
+                "iterations": 6,
+                "iterations_first": 5,
+                "images_max": 4,
+                "window": 2,
+                "start": "close",  # as a simulation does
+            },
+        },
+    },
     "fedprox": {"policy": {"name": "fedprox"}, "training": {"name": "fedprox", "mu": 0.5}},
     "once a cycle": {"policy": {"name": "gsgm"}, "rounds": 12},
     "a row of memory for each client": {"policy": {"name": "mifa"}, "rounds": 12},
@@ -229,6 +242,7 @@ OTHERS: dict[str, dict[str, Any]] = {
     },
     "an optimiser": {"policy": {"name": "fedbuff", "optimiser": {"name": "adam"}, "clip_norm": 1.0}},
     "own evaluations": {"evaluate_clients_every": 2},
+    "data that changes": {"data": {"variant": {"name": "digits", "rate": 5.0}}},
     "bfloat16": {"encoding": {"updates": "bfloat16", "models": "bfloat16"}},
     "float16": {"encoding": {"updates": "float16", "models": "float16"}},
     "int8": {"encoding": {"updates": "int8", "models": "int8", "block": 32}},

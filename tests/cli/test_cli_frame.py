@@ -46,6 +46,8 @@ def other_value(name: str) -> tuple[str, Any]:
         return "tcp://127.0.0.1:6000", "tcp://127.0.0.1:6000"
     if name == "client.server":
         return "tcp://10.0.0.1:6000", "tcp://10.0.0.1:6000"
+    if name == "compensator.ray":
+        return "local", "local"
     if name in ("server.http_address", "injector.http_address"):
         return "127.0.0.1:6001", "127.0.0.1:6001"
     if " or " in key.expected and key.kind is str and not key.may_be_null:

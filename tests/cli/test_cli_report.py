@@ -108,7 +108,10 @@ def test_a_run_goes_on_when_nobody_reads_its_output_any_more(tmp_path: Path) -> 
         check=False,
     )
     os.close(writer)
-    assert (ended.returncode, ended.stderr) == (0, "standard output: broken pipe; nothing more is printed\n")
+    assert (ended.returncode, ended.stderr) == (
+        0,
+        "unstale: standard output: broken pipe; nothing more is printed\n",
+    )
     assert model.exists()
 
 

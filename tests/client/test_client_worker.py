@@ -36,14 +36,24 @@ OTHER_RUN = "2" * 32
 
 @dataclass
 class FakeTrainer:
-    """Says what it was told. loss: of every task."""
+    """Says what it was told. loss: of every task. versions: base versions of those it trained."""
 
     loss: float = 1.0
     told: list[tuple[Any, ...]] = field(default_factory=list)
+    versions: list[int] = field(default_factory=list)
 
     def train(
-        self, client_id: int, number: int, base_d: Tensor, rate: float, *, buffers_b: Any, extra_d: Any
+        self,
+        client_id: int,
+        number: int,
+        base_d: Tensor,
+        rate: float,
+        *,
+        buffers_b: Any,
+        extra_d: Any,
+        version: int,
     ) -> LocalUpdate:
+        self.versions.append(version)
         self.told.append(("train", client_id, number, base_d.tolist(), lists(buffers_b), lists(extra_d)))
         return LocalUpdate(
             vector_d=torch.ones(2),
@@ -257,7 +267,7 @@ def test_what_the_worker_dies_of_is_posted() -> None:
 
 @pytest.mark.parametrize(("loss", "said"), [(2.0, True), (inf, False), (nan, False)])
 def test_an_evaluation_without_a_finite_loss_is_not_sent_and_its_update_is(loss: float, said: bool) -> None:
-    local = FakeTrainer().train(1, 0, torch.zeros(2), 0.5, buffers_b=None, extra_d=None)
+    local = FakeTrainer().train(1, 0, torch.zeros(2), 0.5, buffers_b=None, extra_d=None, version=3)
     evaluation = Evaluation(accuracy=0.5, loss=loss, class_accuracy=(), examples=4)
     update = translate.to_update(job(1.0, 2.0).task, local, evaluation)
     assert (update.evaluation is not None) == said

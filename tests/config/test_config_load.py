@@ -32,6 +32,9 @@ OTHER = {
     "data.download": True,
     "data.normalise": "raw",
     "data.column": "writer",
+    "data.variant.name": "npz",
+    "data.variant.path": "/data/later.npz",
+    "data.variant.rate": 0.25,
     "partition.name": "iid",
     "partition.alpha": 0.7,
     "partition.min_examples": 9,
@@ -71,6 +74,10 @@ OTHER = {
     "policy.optimiser.epsilon": 0.01,
     "policy.memory": "mapped",
     "policy.memory_folder": "/data/memory",
+    "compensator.name": "auto",
+    "compensator.settings": {"iterations": 40},
+    "compensator.ray": "auto",
+    "compensator.ray_gpus": 0.5,
     "trigger.name": "deadline",
     "trigger.k": 11,
     "trigger.wait_s": 2.5,
@@ -247,7 +254,7 @@ WRONG_FILES = {
         "expected injector.keys, a loopback address like tcp://127.0.0.1:5556, or injector.insecure true"
     ),
     "zzz: 1": (
-        "FILE, line 1: unknown key 'zzz'; expected one of client, clients, data, device, encoding, "
+        "FILE, line 1: unknown key 'zzz'; expected one of client, clients, compensator, data, device, encoding, "
         "evaluate_clients_every, evaluate_every, injector, min_clients, model, partition, policy, rounds, "
         "run, save_model, scenario, seed, selector, server, simulation, threads, training, trigger"
     ),

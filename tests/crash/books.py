@@ -273,7 +273,16 @@ def _made(place: Workplace, row: Mapping[str, Any], number: int, base_d: Tensor)
 
 
 def _told(row: Mapping[str, Any]) -> RoundUpdate:
-    names = ("client_id", "base_version", "staleness", "num_examples", "batch_examples", "loss", "local_rate")
+    names = (
+        "client_id",
+        "task_id",
+        "base_version",
+        "staleness",
+        "num_examples",
+        "batch_examples",
+        "loss",
+        "local_rate",
+    )
     return RoundUpdate(**{name: row[name] for name in names})
 
 

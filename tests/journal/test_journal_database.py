@@ -249,9 +249,9 @@ def test_a_database_of_something_else_is_left_alone(path: Path) -> None:
 def test_another_format_is_refused(path: Path) -> None:
     stored(path, turn(1, 0)).close()
     with sqlite3.connect(path) as connection:
-        connection.execute("PRAGMA user_version = 2")
+        connection.execute("PRAGMA user_version = 1")
     connection.close()
-    with pytest.raises(UserError, match="has format 2, expected 1; go on with the version of unstale"):
+    with pytest.raises(UserError, match="has format 1, expected 2; go on with the version of unstale"):
         Database(path)
 
 

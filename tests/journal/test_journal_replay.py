@@ -153,7 +153,9 @@ def test_a_run_without_rounds_says_so(tmp_path: Path) -> None:
 def rounds_of(path: Path) -> list[tuple[torch.Tensor, list[tuple[int, float]]]]:
     """Each round's rows, and base version and local rate of each."""
     with RecordedRun(path) as run:
-        rows = RecordedRounds(run.database, Segments(run.directory.segments), 650)
+        rows = RecordedRounds(
+            run.database, Segments(run.directory.segments), run.directory.compensations, 650
+        )
         return [
             (
                 rows.matrix(updates := list(run.database.updates_of(row.version))),

@@ -22,6 +22,7 @@ def update(
 ) -> RoundUpdate:
     return RoundUpdate(
         client_id=client_id,
+        task_id=client_id + 1,
         base_version=base_version,
         staleness=staleness,
         num_examples=num_examples,

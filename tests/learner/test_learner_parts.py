@@ -50,6 +50,7 @@ def updates(count: int, version: int = 0) -> list[RoundUpdate]:
     return [
         RoundUpdate(
             client_id=client_id,
+            task_id=client_id + 1,
             base_version=version,
             staleness=0,
             num_examples=1,

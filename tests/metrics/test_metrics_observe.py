@@ -29,12 +29,21 @@ def test_a_refused_message_and_a_sent_task_are_one_observation_each() -> None:
 
 def test_a_round_lasts_as_long_as_its_waiting_and_its_aggregation() -> None:
     made = list(
-        observe.round_applied(7, [0, 2], [0.75, 0.25], wait_s=0.5, aggregate_s=0.25, device_memory_bytes=1024)
+        observe.round_applied(
+            7,
+            [0, 2],
+            [0.75, 0.25],
+            wait_s=0.5,
+            compensate_s=0.125,
+            aggregate_s=0.25,
+            device_memory_bytes=1024,
+        )
     )
     assert made == [
         Observation(catalogue.MODEL_VERSION, 7),
-        Observation(catalogue.ROUND_DURATION, 0.75),
+        Observation(catalogue.ROUND_DURATION, 0.875),
         Observation(catalogue.ROUND_PHASE_DURATION, 0.5, ("wait",)),
+        Observation(catalogue.ROUND_PHASE_DURATION, 0.125, ("compensate",)),
         Observation(catalogue.ROUND_PHASE_DURATION, 0.25, ("aggregate",)),
         Observation(catalogue.DEVICE_MEMORY, 1024),
         Observation(catalogue.UPDATE_STALENESS, 0, further=[2]),
@@ -45,7 +54,9 @@ def test_a_round_lasts_as_long_as_its_waiting_and_its_aggregation() -> None:
 def test_a_round_of_no_updates_has_neither_staleness_nor_weights() -> None:
     made = {
         observation.metric
-        for observation in observe.round_applied(1, [], [], wait_s=1, aggregate_s=1, device_memory_bytes=0)
+        for observation in observe.round_applied(
+            1, [], [], wait_s=1, compensate_s=0, aggregate_s=1, device_memory_bytes=0
+        )
     }
     assert catalogue.UPDATE_STALENESS not in made
     assert catalogue.AGGREGATION_WEIGHT not in made
@@ -100,5 +111,5 @@ def test_the_bounds_of_a_scrape_are_those_of_the_buckets_and_one_for_what_is_mor
 
 
 def test_no_label_is_an_identity() -> None:
-    allowed = {"phase", "outcome", "reason", "direction", "class", "state", "statistic"}
+    allowed = {"phase", "outcome", "reason", "direction", "class", "state", "statistic", "method", "measure"}
     assert {label for metric in catalogue.CATALOGUE for label in metric.labels} <= allowed

@@ -30,6 +30,7 @@ from unstale_proto.messages import (
     TensorSpec,
     TrainingPlan,
     Update,
+    VariantPlan,
     Welcome,
 )
 
@@ -64,6 +65,7 @@ tensors = st.builds(
     shape=st.lists(st.integers(1, limits.DIMENSION_MAX), max_size=limits.RANK_MAX).map(tuple),
     dtype=st.just("float32"),
 )
+variants = st.builds(VariantPlan, name=names, rate=st.floats(0, limits.VARIANT_RATE_MAX, exclude_min=True))
 partitions = st.builds(
     PartitionPlan,
     name=names,
@@ -107,7 +109,9 @@ def welcomes(draw: st.DrawFn) -> Welcome:
         heartbeat_s=heartbeat_s,
         lease_s=draw(st.floats(heartbeat_s, limits.SECONDS_MAX, exclude_min=True)),
         model_plan=draw(st.none() | st.builds(ModelPlan, norm=st.none() | names)),
-        data_plan=draw(st.none() | st.builds(DataPlan, column=st.none() | names)),
+        data_plan=draw(
+            st.none() | st.builds(DataPlan, column=st.none() | names, variant=st.none() | variants)
+        ),
         buffers=draw(st.none() | st.lists(tensors, max_size=3).map(tuple)),
         extra=draw(st.none() | st.booleans()),
     )

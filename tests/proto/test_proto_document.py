@@ -20,6 +20,7 @@ NESTED = {
         messages.TensorSpec,
         messages.ModelPlan,
         messages.DataPlan,
+        messages.VariantPlan,
         messages.PartitionPlan,
         messages.TrainingPlan,
         messages.EncodingPlan,

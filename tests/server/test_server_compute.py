@@ -25,7 +25,14 @@ def made(dimension: int, buffers: int, save: Save | None) -> Applied:
         learner, evaluate=lambda version: pytest.fail("not asked for"), post=letters.append, save=save
     )
     update = RoundUpdate(
-        client_id=0, base_version=0, staleness=0, num_examples=1, batch_examples=1, loss=1.0, local_rate=0.5
+        client_id=0,
+        task_id=1,
+        base_version=0,
+        staleness=0,
+        num_examples=1,
+        batch_examples=1,
+        loss=1.0,
+        local_rate=0.5,
     )
     rows = torch.arange(dimension + buffers, dtype=torch.float32)[None]
     compute.submit(ApplyCommand(round=Round(rows, ()), updates=(update,)))

@@ -5,7 +5,7 @@ import pytest
 
 from support.played import PlayedServer
 from unstale.coordinator.settings import SelectorSettings, TriggerSettings
-from unstale.server.exchange import StopNow
+from unstale.server.commands import StopNow
 from unstale_proto.errors import Reason
 from unstale_proto.messages import Ack, Bye, Error, Heartbeat, Message, Stop, Task, Welcome
 

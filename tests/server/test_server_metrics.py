@@ -22,8 +22,13 @@ pytestmark = pytest.mark.network
 ONES = np.ones(650, dtype="<f4")
 MODEL_BYTES = 4 * 650
 
+OF_A_COMPENSATOR = (
+    catalogue.COMPENSATED_UPDATES,
+    catalogue.COMPENSATION_FALLBACKS,
+    catalogue.COMPENSATION_ERROR,
+)
 LABELS: dict[str, set[str]] = {
-    "phase": {"wait", "aggregate", "evaluate", "checkpoint"},
+    "phase": {"wait", "compensate", "aggregate", "evaluate", "checkpoint"},
     "outcome": {"accepted", "duplicate", "rejected"},
     "reason": {"", *(reason.value for reason in Reason), *REASONS},
     "direction": {"received", "sent"},
@@ -75,6 +80,9 @@ def test_every_number_of_a_run_under_way() -> None:
         for metric in catalogue.CATALOGUE:
             family = by_name[metric.name]
             assert family.documentation == metric.help
+            if metric in OF_A_COMPENSATOR:
+                assert not family.samples, f"{metric.name} without a compensator"
+                continue
             assert family.samples, f"{metric.name} has no value"
             for one in family.samples:
                 own = {name: value for name, value in one.labels.items() if name != "le"}
@@ -108,7 +116,7 @@ def test_every_number_of_a_run_under_way() -> None:
         assert total(phases, phase_name + "_count", phase="aggregate") == 2
         assert total(phases, phase_name + "_count", phase="wait") == 2
         waited_and_aggregated = sum(
-            total(phases, phase_name + "_sum", phase=phase) for phase in ("wait", "aggregate")
+            total(phases, phase_name + "_sum", phase=phase) for phase in ("wait", "compensate", "aggregate")
         )
         assert total(duration, name + "_sum") == pytest.approx(waited_and_aggregated)
         assert total(duration, name + "_sum") > 0

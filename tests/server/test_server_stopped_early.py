@@ -12,8 +12,7 @@ from unstale.journal.recovery import Recovery
 from unstale.journal.rundir import RunDirectory
 from unstale.learner.learner import Learner
 from unstale.learner.updates import Staging
-from unstale.server.commands import CheckpointCommand, Saved
-from unstale.server.exchange import StopNow
+from unstale.server.commands import CheckpointCommand, Saved, StopNow
 
 SETTINGS = Settings(run=RunSettings(free_bytes_min=0))
 

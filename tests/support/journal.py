@@ -68,6 +68,7 @@ def round_of(version: int, *handles: int, weight: float = 0.5, rate_factor: floa
         closed_s=1.0,
         applied_s=1.5,
         wait_s=0.75,
+        compensate_s=0.125,
         aggregate_s=0.5,
         learning_rate=0.1,
         rate_factor=rate_factor,

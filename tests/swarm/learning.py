@@ -75,7 +75,10 @@ class PlayedLearner:
     def base(self, version: int) -> Version:
         return version_of(version, self.chains[version])
 
-    def apply_round(self, rows: Tensor | Rows, updates: Sequence[RoundUpdate]) -> RoundResult:
+    def apply_round(
+        self, rows: Tensor | Rows, updates: Sequence[RoundUpdate], made: None = None
+    ) -> RoundResult:
+        assert made is None, "there is no compensator"
         assert tuple(rows.shape) == (len(updates), NUMBERS)
         for update in updates:
             assert update.staleness == self.version - update.base_version
@@ -167,6 +170,7 @@ class PlayedCompute:
         return Applied(
             result=result,
             frames=frames_of(result.sent),
+            compensate_s=0.0,
             aggregate_s=0.0,
             device_memory_bytes=0,
             digest="" if self._save is None else result.sent.digest,

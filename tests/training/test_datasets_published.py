@@ -15,7 +15,7 @@ from scipy.io import savemat
 from torchvision import datasets
 
 from unstale.errors import UserError
-from unstale.training.datasets import DATASETS, load
+from unstale.training.datasets import DATASETS, load, varied
 
 LABELS = {"train": [3, 0, 9, 1], "test": [5, 0]}
 
@@ -233,18 +233,55 @@ def test_a_batch_with_another_digest_than_the_published_one_is_not_unpickled(tmp
         (folder / name).write_bytes(whole)
 
 
-def test_svhn_counts_its_digits_from_0(tmp_path, monkeypatch):
-    changed = {}
+def write_svhn(folder, monkeypatch, *, packed=True):
+    """MATLAB 5.0 files: X [32, 32, 3, N] bytes, y [N, 1] with 10 for the digit 0; their digests as published."""
+    written = {}
     for part, labels in LABELS.items():
-        path = tmp_path / f"{part}_32x32.mat"
+        path = folder / f"{part}_32x32.mat"
         column = np.array([[10 if label == 0 else label for label in labels]], dtype=np.uint8).T
-        savemat(path, {"X": pictures(part, 3, 32, 32).transpose(2, 3, 1, 0), "y": column})
-        changed[part] = ["", path.name, md5(path.read_bytes())]
-    monkeypatch.setattr(datasets.SVHN, "split_list", changed)
+        images = pictures(part, 3, 32, 32).transpose(2, 3, 1, 0)
+        savemat(path, {"X": images, "y": column}, format="5", do_compression=packed)
+        written[part] = ["", path.name, md5(path.read_bytes())]
+    monkeypatch.setattr(datasets.SVHN, "split_list", written)
+
+
+@pytest.mark.parametrize("packed", [True, False])
+def test_svhn_counts_its_digits_from_0(tmp_path, monkeypatch, packed):
+    write_svhn(tmp_path, monkeypatch, packed=packed)
     dataset = load("svhn", cache=str(tmp_path))
     assert np.array_equal(dataset.stored_train_NX.numpy(), pictures("train", 3, 32, 32))
     assert dataset.labels_train_N.tolist() == LABELS["train"]
     assert dataset.labels_test_M.tolist() == LABELS["test"]
+
+
+def test_a_torn_file_of_svhn_is_told_apart_from_a_missing_one(tmp_path, monkeypatch):
+    write_svhn(tmp_path, monkeypatch)
+    path = tmp_path / "test_32x32.mat"
+    whole = path.read_bytes()
+    for kept in (0, 100, len(whole) - 1):
+        path.write_bytes(whole[:kept])
+        with pytest.raises(
+            UserError, match=r"^data set 'svhn' is not whole in .*; delete \*_32x32\.mat there"
+        ):
+            load("svhn", cache=str(tmp_path))
+
+
+def test_mnist_gives_way_to_svhn(tmp_path, monkeypatch):
+    write_idx(tmp_path / "MNIST" / "raw", MNIST_FILES, upright())
+    write_svhn(tmp_path, monkeypatch)
+    mnist, svhn = (load(name, cache=str(tmp_path)) for name in ("mnist", "svhn"))
+    both = varied(mnist, svhn, rate=0.25, normalise="standard")
+    assert (both.classes, both.input_shape) == (10, (3, 32, 32))
+    seen = both.train_examples()
+    assert torch.equal(seen[:, 0], seen[:, 1]) and torch.equal(seen[:, 0], seen[:, 2])
+    expected = (pictures("train", 3, 32, 32) / 255 - 0.5) / 0.25
+    np.testing.assert_allclose(both.later_examples().numpy(), expected, atol=1e-6)
+    assert both.labels_test_M.tolist() == [*LABELS["test"], *LABELS["test"]]
+    # The centre of pixel 15 of 32 is that of (15 + 1/2) * 28/32 - 1/2 = 13 + 1/16 of 28, in both directions.
+    weights = np.array([15 / 16, 1 / 16])
+    corner = upright()["train"][0, 13:15, 13:15].astype(float)
+    level = (weights @ corner @ weights / 255 - 0.5) / 0.25
+    assert seen[0, 0, 15, 15].item() == pytest.approx(level, abs=0.5 / 255 / 0.25 + 1e-6)
 
 
 IN_CACHE = [name for name in DATASETS if name not in ("digits", "npz", "folder")]

@@ -90,3 +90,15 @@ def test_what_a_client_holds_depends_on_seed_client_and_epoch_alone():
 def test_examples_go_in_a_random_order():
     positions, _ = a_stream(1).replaced(0, 1000)
     assert positions.tolist() != sorted(positions.tolist())
+
+
+def test_a_rate_over_what_any_client_holds_is_told_in_one_sentence():
+    shares = [np.arange(3), np.arange(3, 8)]
+    labels = np.zeros(8, dtype=np.int64)
+    VariantStream(shares, labels, labels, rate=5, seed=0)
+    with pytest.raises(UserError) as raised:
+        VariantStream(shares, labels, labels, rate=5.5, seed=0)
+    assert str(raised.value) == (
+        "data.variant.rate is 5.5, but no client holds more than 5 examples, so all would be replaced at once; "
+        "expected at most 5"
+    )

@@ -36,12 +36,31 @@ def explain(run: Run, version: Round = None, as_json: AsJson = False) -> None:
         _tell(found, run)
 
 
+def _tell_compensation(found: "RoundExplained") -> None:
+    """What stale updates were replaced by, and how right that was of others before."""
+    for member in found.members:
+        made = member.compensation
+        if made is None or made.method == "none":
+            continue
+        inverted = (
+            ""
+            if made.iterations is None
+            else (f", {made.iterations} iterations to a disparity of {report.figure(made.disparity, '.4g')}")
+        )
+        report.line(f"client {member.client_id} replaced by {made.method} (share {made.share:.2f}){inverted}")
+    for error in found.errors:
+        report.line(
+            f"client {error.client_id} shows the error of {error.method} over {error.staleness} rounds: "
+            f"{error.l1:.4g} by L1, {error.cosine:.4f} by cosine"
+        )
+
+
 def _tell(found: "RoundExplained", run: Path) -> None:
     report.line(f"version {found.version} of {found.last_version} in {run}")
     report.line(found.why)
     report.line(
         f"open from {found.opened_s:.3f} s to {found.closed_s:.3f} s, applied at {found.applied_s:.3f} s "
-        f"(the step took {found.aggregate_s:.4f} s), in seconds of the run"
+        f"(compensating took {found.compensate_s:.4f} s, the step {found.aggregate_s:.4f} s), in seconds of the run"
     )
     if found.members:
         report.line(HEADING)
@@ -52,6 +71,7 @@ def _tell(found: "RoundExplained", run: Path) -> None:
             f"{report.figure(member.weight, '.4f'):>10}{share:>8}{report.figure(member.loss, '.4f'):>10}"
             f"{member.num_examples:>10}{member.arrived_s:>10.3f} s{member.into_round_s:>+13.3f} s"
         )
+    _tell_compensation(found)
     rejected = ", ".join(f"{count} {reason}" for reason, count in sorted(found.rejected.items()))
     report.line(f"rejected since the round before was closed: {rejected or 'nothing'}")
     if found.overflowed:

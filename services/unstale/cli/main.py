@@ -13,8 +13,9 @@ from typer.core import TyperGroup
 from typer.main import get_command
 
 from unstale import __version__
-from unstale.cli import config, data, keys, partition, scenario
+from unstale.cli import config, data, inversion, keys, partition, scenario
 from unstale.cli.client import client
+from unstale.cli.compensators import compensators
 from unstale.cli.conformance import conformance
 from unstale.cli.demo import demo
 from unstale.cli.explain import explain
@@ -68,9 +69,11 @@ app.command()(simulate)
 app.command()(replay)
 app.command()(explain)
 app.command()(policies)
+app.command()(compensators)
 app.command()(conformance)
 app.add_typer(config.app, name="config", cls=_Commands)
 app.add_typer(data.app, name="data", cls=_Commands)
+app.add_typer(inversion.app, name="inversion", cls=_Commands)
 app.add_typer(keys.app, name="keys", cls=_Commands)
 app.add_typer(partition.app, name="partition", cls=_Commands)
 app.add_typer(scenario.app, name="scenario", cls=_Commands)

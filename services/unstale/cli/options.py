@@ -19,7 +19,19 @@ from unstale.config.load import FILE_VARIABLE
 from unstale.config.write import as_yaml
 from unstale.errors import UserError
 
-RUN = ("", "model", "data", "partition", "training", "policy", "trigger", "selector", "encoding", "scenario")
+RUN = (
+    "",
+    "model",
+    "data",
+    "partition",
+    "training",
+    "policy",
+    "compensator",
+    "trigger",
+    "selector",
+    "encoding",
+    "scenario",
+)
 """The sections that describe a run, "" being the keys that stand in no section."""
 
 SHORT = {
@@ -28,6 +40,7 @@ SHORT = {
     "client.key": "--key",
     "client.server": "--server",
     "client.server_key": "--server-key",
+    "compensator.ray": "--ray",
     "data.cache": "--cache",
     "data.download": "--download",
     "injector.upstream": "--upstream",

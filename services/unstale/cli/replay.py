@@ -77,7 +77,13 @@ def _compare(comparison: "Comparison", names: tuple[str, str], plot: Path | None
     """Print, and draw, both policies. names: of the recorded one, and of the other."""
     _say_where_it_begins(comparison.replay, as_json=as_json)
     if not as_json:
-        report.line(_about(*names, asks_for_bases=comparison.asks_for_bases))
+        report.line(
+            _about(
+                *names,
+                asks_for_bases=comparison.asks_for_bases,
+                was_compensated=comparison.replay.learner.compensator is not None,
+            )
+        )
         report.line(_heading(names))
     points = []
     for point in comparison.points():
@@ -103,16 +109,21 @@ def _names(settings: Settings, other: Settings) -> tuple[str, str]:
     return was, now if now != was else f"{now}, as set"
 
 
-def _about(was: str, now: str, *, asks_for_bases: bool) -> str:
+def _about(was: str, now: str, *, asks_for_bases: bool, was_compensated: bool) -> str:
     """What the curve of the other policy is, and what it is not."""
     bases = (
         f" {now} asks for the models that updates were computed from: they are the recorded ones."
         if asks_for_bases
         else ""
     )
+    uncompensated = (
+        f" What was estimated in place of stale updates belongs to {was}: {now} folds them as they came."
+        if was_compensated
+        else ""
+    )
     return (
         f"The clients trained on the models of {was}: {now} folds what they sent then, in the same rounds, and did not "
-        f"decide what they trained on.{bases}"
+        f"decide what they trained on.{bases}{uncompensated}"
     )
 
 

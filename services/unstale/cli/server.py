@@ -5,6 +5,7 @@ from typing import Annotated
 import typer
 
 from unstale.cli import report
+from unstale.cli.inversion import announce
 from unstale.cli.options import RUN, takes_settings
 from unstale.config import Settings
 
@@ -19,6 +20,7 @@ def server(
     from unstale.server.service import Server  # imports torch
 
     report.log_to_stderr()
+    announce(settings)
     printer = report.ProgressPrinter(as_json=as_json)
     run = Server(settings, on_progress=printer)
     report.stop_on_signals(lambda _: run.stop())

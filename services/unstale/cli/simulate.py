@@ -1,12 +1,14 @@
 """`unstale simulate`: a run in virtual time, in this process."""
 
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from unstale.cli import report
+from unstale.cli.inversion import announce
 from unstale.cli.options import RUN, takes_settings
 from unstale.config import Settings
 
@@ -30,10 +32,16 @@ Record = Annotated[
 @takes_settings(*RUN, "simulation")
 def simulate(settings: Settings, as_json: AsJson = False, record_in: Record = None) -> None:
     """Play a run in virtual time: the same coordinator and learner, without sockets or waiting."""
-    from unstale.simulator.assemble import simulation  # imports torch
+    from unstale.remote.cluster import connect
+    from unstale.simulator.assemble import configured, simulation  # imports torch
 
+    report.log_to_stderr()
+    announce(settings)
     run = simulation(
-        settings, on_progress=lambda now: report.progress(now, as_json=as_json), record_in=record_in
+        settings,
+        on_progress=lambda now: report.progress(now, as_json=as_json),
+        record_in=record_in,
+        compensator_of=partial(configured, connect=connect),
     )
     outcome = run.run()
     if run.traffic.sent:

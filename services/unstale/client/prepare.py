@@ -6,7 +6,13 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from unstale import flat
-from unstale.config.learning import DataSettings, ModelSettings, PartitionSettings, TrainingSettings
+from unstale.config.learning import (
+    DataSettings,
+    ModelSettings,
+    PartitionSettings,
+    TrainingSettings,
+    VariantSettings,
+)
 from unstale.config.scenario import conditions
 from unstale.config.settings import Settings
 from unstale.config.workplace import Workplace, workplace
@@ -23,7 +29,8 @@ def workplace_of(welcome: Welcome, own: Settings) -> Workplace:
     UserError when the model comes out differently from the server's.
     """
     settings = _settings_of(welcome, own)
-    made = workplace(settings, code=(own.model.name, own.data.name))
+    code = (own.model.name, own.data.name, own.data.variant.name)
+    made = workplace(settings, code=[name for name in code if name is not None])
     tensors = [
         TensorSpec(name=name, shape=shape, dtype="float32")
         for name, shape, _ in (*flat.describe(made.model.module), *flat.describe_buffers(made.model.module))
@@ -35,8 +42,10 @@ def workplace_of(welcome: Welcome, own: Settings) -> Workplace:
         )
     told = None if welcome.data_plan is None else welcome.data_plan.labels
     if told is not None and told != made.dataset.labels_digest:
+        variant = settings.data.variant.name
+        other = "" if variant is None else f", or {variant!r} of data.variant,"
         raise UserError(
-            f"data set {welcome.data!r} has other training labels on this machine than on the server; "
+            f"data set {welcome.data!r}{other} has other training labels on this machine than on the server; "
             "use the same files on both sides"
         )
     return made
@@ -52,6 +61,8 @@ def durations_of(welcome: Welcome, own: Settings) -> Callable[[int, int, int], f
 
 
 def _settings_of(welcome: Welcome, own: Settings) -> Settings:
+    data_plan = welcome.data_plan or DataPlan()
+    variant = _variant(data_plan, own)
     settings = own.model_copy(
         update={
             "seed": welcome.seed,
@@ -62,8 +73,11 @@ def _settings_of(welcome: Welcome, own: Settings) -> Settings:
                     "name": welcome.data,
                     "path": _path(welcome.data, own),
                     # Only what this machine itself means to get.
-                    "download": own.data.download and own.data.name == welcome.data,
-                    **_left_open(welcome.data_plan or DataPlan()),
+                    "download": own.data.download
+                    and own.data.name == welcome.data
+                    and variant.name in (None, own.data.variant.name),
+                    "variant": variant,
+                    **_left_open(data_plan),
                 }
             ),
             "partition": PartitionSettings().model_copy(update=_sharing(welcome.partition)),
@@ -81,7 +95,20 @@ def _settings_of(welcome: Welcome, own: Settings) -> Settings:
 
 def _path(name: str, own: Settings) -> str | None:
     """Where this machine has a data set that lies at a path of its own."""
-    return (own.client.data_path or own.data.path) if name in ("npz", "folder") or ":" in name else None
+    return (own.client.data_path or own.data.path) if _lies_at_a_path(name) else None
+
+
+def _variant(plan: DataPlan, own: Settings) -> VariantSettings:
+    """The data set that takes the place of the first one, which the server names; where it lies is our own to say."""
+    told = plan.variant
+    if told is None:
+        return VariantSettings()
+    path = own.data.variant.path if _lies_at_a_path(told.name) else None
+    return VariantSettings().model_copy(update={"name": told.name, "path": path, "rate": told.rate})
+
+
+def _lies_at_a_path(name: str) -> bool:
+    return name in ("npz", "folder") or ":" in name
 
 
 def _given(plan: BaseModel | None) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from unstale.client.instructions import Instruction, Retire, Send, Settle, Train
 from unstale.client.models import Models
 from unstale.client.outbox import Outbox
 from unstale.client.session import ClientSession, State
+from unstale.client.silence import Silence
 from unstale.client.worker import (
     Crashed,
     Durations,
@@ -35,14 +36,9 @@ from unstale.net.mailbox import Mailbox
 from unstale_proto import codec, encodings
 from unstale_proto.errors import RemoteContractError
 from unstale_proto.limits import TEXT_MAX
-from unstale_proto.messages import Error, Message, Welcome
+from unstale_proto.messages import Bye, Error, Message, Stop, Welcome
 
 log = logging.getLogger("unstale.client")
-
-SILENCE_S = (
-    20.0  # a server that has said nothing for so long, though heartbeats are answered, is worth one too
-)
-FIRST_WORD_S = 3.0  # a server that has not answered by then is worth a word to the person who waits
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +59,11 @@ class _Line:
     run_is_over: bool = False
 
     @property
+    def is_in_the_run(self) -> bool:
+        """Whether it takes part, or is on the way there."""
+        return self.session.state is not State.OVER
+
+    @property
     def due_s(self) -> float:
         """When there is something to do for it; infinity is never."""
         session_s = inf if self.session.due_s is None else self.session.due_s
@@ -73,11 +74,11 @@ class ClientProcess:
     """Hosts clients `first` to `first + count - 1` until the run is finished or `stop` is called.
 
     server: its address. prepare: makes data, shares and model of the run that a welcome describes. heartbeat_s: of the
-    links; that of the clients is the server's to say. patience_s: give up when no server answers for so long at the
-    start; None waits for ever. durations: how long tasks of the run that a welcome describes take on the clients'
-    devices; an update leaves no sooner. None for as long as they take here. outbox: where these clients keep what must
-    outlive this process; it is closed with it. None for nowhere. identity: who this process is, and who the server is;
-    None for plain text.
+    links; that of the clients is the server's to say. patience_s: give up when nothing is heard from a server for so
+    long, at the start or later; None waits for ever. durations: how long tasks of the run that a welcome describes take
+    on the clients' devices; an update leaves no sooner. None for as long as they take here. outbox: where these clients
+    keep what must outlive this process; it is closed with it. None for nowhere. identity: who this process is, and who
+    the server is; None for plain text.
     """
 
     def __init__(
@@ -98,6 +99,7 @@ class ClientProcess:
         files.allow_connections(count, files_each=2)
         self._server = server
         self._patience_s = patience_s
+        self._linger_s = linger_s
         self._mailbox: Mailbox[Result | StopNow] = Mailbox()
         self._worker = Worker(prepare, self._mailbox.post, durations, outbox)
         self._outbox = outbox
@@ -113,10 +115,9 @@ class ClientProcess:
         )
         self._coming = _models_of(first, outbox)
         self._met = False
-        self._heard_s = 0.0
-        self._warned = False
         self._stopped = False
         self._farewells: list[Retire] = []
+        self._unanswered: set[int] = set()  # clients that said goodbye at the end of the run
         for client_id in range(first, first + count):
             socket = sockets.dealer(
                 self._context, heartbeat_s=heartbeat_s, linger_s=linger_s, identity=identity
@@ -143,22 +144,22 @@ class ClientProcess:
         self._mailbox.post(StopNow())
 
     def run(self) -> None:
-        """Work until it is over. Raises UserError when the server refuses a client or nobody answers in time."""
-        self._started_s = now_s()
+        """Work until it is over. Raises UserError when the server refuses a client or says nothing for too long."""
+        self._silence = Silence(self._server, self._patience_s, now_s())
         self._worker.start()
         why = "the client ends"
         try:
-            while not self._stopped and any(
-                line.session.state is not State.OVER for line in self._lines.values()
-            ):
+            while not self._stopped and any(line.is_in_the_run for line in self._lines.values()):
                 self._turn()
         except UserError as error:
             why = str(error)[:TEXT_MAX]
             raise
         finally:
-            self._handshakes.close()
             for line in self._lines.values():
                 self._follow(line, line.session.leave(why))
+            self._hear_goodbyes()
+            self._handshakes.close()
+            for line in self._lines.values():
                 line.socket.close()
             self._context.term()
             self._worker.close()
@@ -167,6 +168,16 @@ class ClientProcess:
         reasons = {farewell.reason: farewell.message for farewell in self._farewells}
         if reasons and "finished" not in reasons:
             raise UserError(next(iter(reasons.values())))
+
+    def _hear_goodbyes(self) -> None:
+        """Read on until the server has answered them, for `linger_s` at most. To close a connection on which something
+        still comes is to reset it, and what was said last is lost if it has not left this machine by then."""
+        for other in (self._mailbox.fileno(), self._handshakes.monitor):
+            self._poller.unregister(other)
+        until_s = now_s() + self._linger_s
+        while self._unanswered and (left_s := until_s - now_s()) > 0:
+            for waiting, _ in self._poller.poll(int(left_s * 1000) + 1):
+                self._take_in(self._line_of[waiting])
 
     def _close_outbox(self) -> None:
         if all(line.run_is_over for line in self._lines.values()):
@@ -201,36 +212,21 @@ class ClientProcess:
             if line.due_s <= at_s:
                 self._follow(line, line.session.tick(at_s))
                 self._hand_over_if_due(line, at_s)
-        if self._met:
-            self._mention_loss(at_s)
-        else:
-            self._mention_silence(at_s)
+        word = self._silence.word(at_s)
+        if word is not None:
+            log.warning("%s", word)
 
     def _patience_ms(self) -> int | None:
         due_s = min((line.due_s for line in self._lines.values()), default=inf)
-        if not self._met:
-            due_s = due_s if self._warned else min(due_s, self._started_s + FIRST_WORD_S)
-            due_s = due_s if self._patience_s is None else min(due_s, self._started_s + self._patience_s)
+        due_s = min(due_s, self._silence.due_s)
         return None if due_s == inf else max(0, int((due_s - now_s()) * 1000) + 1)
 
-    def _mention_silence(self, at_s: float) -> None:
-        silence_s = at_s - self._started_s
-        if self._patience_s is not None and silence_s >= self._patience_s:
-            raise UserError(
-                f"no server answered at {self._server} for {self._patience_s:g} s; start it, or check client.server"
-            )
-        if silence_s >= FIRST_WORD_S and not self._warned:
-            self._warned = True
-            log.warning("no server answers at %s yet; trying on until it does", self._server)
-
-    def _mention_loss(self, at_s: float) -> None:
-        if at_s - self._heard_s >= SILENCE_S and not self._warned:
-            self._warned = True
-            log.warning(
-                "nothing heard from the server at %s for %.0f s; waiting for it to come back",
-                self._server,
-                SILENCE_S,
-            )
+    def _welcomed(self, welcome: Welcome) -> None:
+        self._silence.welcomed(welcome.lease_s)
+        if not self._met:
+            self._met = True
+            log.info("the server at %s welcomes us to run %s", self._server, welcome.run_id)
+            self._mention_found(welcome.run_id)
 
     def _mention_found(self, run_id: str) -> None:
         """Say what becomes of updates that an earlier process left behind."""
@@ -245,17 +241,19 @@ class ClientProcess:
     def _take_in(self, line: _Line) -> None:
         while (received := sockets.receive(line.socket)) is not None:
             header, frames = received
-            self._heard_s, self._warned = now_s(), False
+            self._silence.heard(now_s())
             try:
                 message = codec.decode(header)
             except RemoteContractError as error:
                 log.warning("the server sent what cannot be read: %s", error)
                 self._send(line, Error(reason=error.reason, message=str(error)), ())
                 continue
-            if isinstance(message, Welcome) and not self._met:
-                self._met = True
-                log.info("the server at %s welcomes us to run %s", self._server, message.run_id)
-                self._mention_found(message.run_id)
+            if isinstance(message, Welcome):
+                self._welcomed(message)
+            elif isinstance(message, Stop) and message.reason == "finished" and line.is_in_the_run:
+                self._unanswered.add(line.session.client_id)
+            elif isinstance(message, Bye) and not line.is_in_the_run:
+                self._unanswered.discard(line.session.client_id)
             self._follow(line, line.session.received(message, [frame.buffer for frame in frames], now_s()))
 
     def _open(self, letter: Result | StopNow) -> None:

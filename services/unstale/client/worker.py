@@ -176,6 +176,7 @@ class Worker:
             job.task.learning_rate,
             buffers_b=buffers_b,
             extra_d=extra_d,
+            version=job.task.version,
         )
         if not isfinite(local.loss):
             trainer.drop(job.client_id, job.task.number)

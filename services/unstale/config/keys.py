@@ -11,8 +11,8 @@ from pydantic.fields import FieldInfo
 from unstale.config.settings import Settings
 
 PREFIX = "UNSTALE_"
-OPEN_SECTION = "policy.settings"
-"""The one key whose value is a mapping with keys of its own, which the policy knows and we do not."""
+OPEN_SECTIONS = ("policy.settings", "compensator.settings")
+"""The keys whose value is a mapping with keys of its own, which the part knows and we do not."""
 
 _NOUNS = {bool: "true or false", int: "a whole number", float: "a number", str: "a text", dict: "a mapping"}
 
@@ -42,6 +42,11 @@ class Key:
     def section(self) -> str:
         """The first part of the name, "" for a key that stands in no section."""
         return self.name.rpartition(".")[0].partition(".")[0]
+
+
+def open_section(name: str) -> str | None:
+    """The open section that a key lies in; None for one of `KEYS`."""
+    return next((section for section in OPEN_SECTIONS if name.startswith(f"{section}.")), None)
 
 
 def variable(name: str) -> str:

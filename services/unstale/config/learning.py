@@ -26,6 +26,49 @@ class ModelSettings(Section):
     )
 
 
+class VariantSettings(Section):
+    name: Name | None = Field(
+        None,
+        description="Data set whose examples take the place of those of data.name, one by one, while clients train; "
+        "null for data that stays. The test set is then that of both.",
+    )
+    path: Text | None = Field(
+        None, description="Where it is, for data.variant.name npz and folder, as data.path is for data.name."
+    )
+    rate: float | None = Field(
+        None,
+        ge=1e-6,
+        le=1e6,
+        json_schema_extra={"unit": "examples/round"},
+        description="How many of a client's examples give way at each version, such as 0.25.",
+    )
+
+
+class CompensatorSettings(Section):
+    name: Name = Field(
+        "none",
+        description="What a stale update is turned into first: none, first-order, gradient-inversion, auto or oracle; "
+        "`unstale compensators` lists them.",
+    )
+    settings: dict[str, Any] = Field(
+        {}, description="The compensator's own settings; `unstale compensators` lists them."
+    )
+    ray: Text | None = Field(
+        None,
+        pattern=r"^(auto|local|(ray://)?[^/\s]+:[0-9]{1,5})$",
+        json_schema_extra={"expected": "auto, local, HOST:PORT or ray://HOST:PORT"},
+        description="Ray cluster whose machines invert updates: auto (the one that this machine is part of), local "
+        "(one that is started for it) or an address; null to invert in this process.",
+    )
+    ray_gpus: float = Field(
+        0.0,
+        ge=0,
+        le=1,
+        json_schema_extra={"unit": "GPUs"},
+        description="Share of a GPU that each Ray task has; 0 for the CPU.",
+    )
+
+
 class DataSettings(Section):
     name: Name = Field(
         "digits", description="Data set; `unstale data list` lists them. Also package.module:factory."
@@ -38,11 +81,13 @@ class DataSettings(Section):
     download: bool = Field(False, description="Download the data set when it is not in data.cache.")
     normalise: Literal["standard", "unit", "raw"] = Field(
         "standard",
-        description="Pixels: standard (mean 0, deviation 1 in each channel), unit (0 to 1) or raw (0 to 255).",
+        description="Pixels: standard (mean 0, deviation 1 in each channel; with data.variant what is 0 to 1, less 0.5 "
+        "and over 0.25), unit (0 to 1) or raw (0 to 255).",
     )
     column: Name | None = Field(
         None, description="Column of the .npz that says whose an example is: column_train and column_test."
     )
+    variant: VariantSettings = VariantSettings()
 
 
 class PartitionSettings(Section):

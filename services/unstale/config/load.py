@@ -15,7 +15,7 @@ from pydantic_settings import EnvSettingsSource
 from pydantic_settings.sources.utils import parse_env_vars
 from typing_extensions import override
 
-from unstale.config.keys import KEYS, KEYS_AT_THE_TOP, OPEN_SECTION, PREFIX, SECTIONS, variable
+from unstale.config.keys import KEYS, KEYS_AT_THE_TOP, OPEN_SECTIONS, PREFIX, SECTIONS, open_section, variable
 from unstale.config.settings import Settings
 from unstale.errors import UserError, nearest
 
@@ -68,10 +68,10 @@ def load(
 def _nested(given: Mapping[str, Given]) -> dict[str, Any]:
     nested: dict[str, Any] = {}
     for name, item in given.items():
-        if name.startswith(f"{OPEN_SECTION}."):  # what follows may hold dots of its own
-            sections, last = OPEN_SECTION, name.removeprefix(f"{OPEN_SECTION}.")
-        else:
-            sections, _, last = name.rpartition(".")
+        sections, _, last = name.rpartition(".")
+        inside = open_section(name)
+        if inside is not None:  # what follows may hold dots of its own
+            sections, last = inside, name.removeprefix(f"{inside}.")
         below = nested
         for section in filter(None, sections.split(".")):
             below = below.setdefault(section, {})
@@ -93,7 +93,7 @@ def _unknown_key(origin: str, name: str) -> UserError:
 
 
 def _is_key(name: str) -> bool:
-    return name in KEYS or name.startswith(f"{OPEN_SECTION}.")
+    return name in KEYS or open_section(name) is not None
 
 
 def _first_mistake(error: ValidationError, given: Mapping[str, Given]) -> UserError:
@@ -159,7 +159,7 @@ def _from_texts(texts: Mapping[str, Given]) -> dict[str, Given]:
                 value = value[part]
         else:
             value = _from_yaml(item.value)
-        if key != OPEN_SECTION:
+        if key not in OPEN_SECTIONS:
             given[key] = Given(value=value, origin=item.origin)
         elif isinstance(value, dict):  # its keys are merged one by one, too
             for below, what in value.items():
@@ -213,7 +213,7 @@ def _entries(
         if name in seen:
             raise UserError(f"{place}: key {name!r} is given twice, expected once")
         seen.add(name)
-        is_section = name in SECTIONS or name == OPEN_SECTION
+        is_section = name in SECTIONS or name in OPEN_SECTIONS
         if is_section and isinstance(value_node, yaml.MappingNode):
             yield from _entries(loader, file, value_node, f"{name}.")
         elif is_section:

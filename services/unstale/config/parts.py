@@ -10,6 +10,8 @@ import torch
 from pydantic import BaseModel
 from torch import Tensor
 
+from unstale.compensators import Compensator
+from unstale.config import compensation
 from unstale.config.keys import KEYS
 from unstale.config.memory import allocator
 from unstale.config.scenario import check as check_scenario
@@ -31,7 +33,7 @@ from unstale.seeds import Stream, stream
 from unstale.toxics.scenario import Conditions
 from unstale.training import partition as partitions
 from unstale.training import registry
-from unstale.training.datasets import Dataset, Source, load
+from unstale.training.datasets import Dataset, Source, load, varied
 from unstale.training.datasets import check as check_source
 from unstale.training.evaluate import Evaluation, evaluate
 from unstale.training.local import LocalTraining
@@ -48,21 +50,39 @@ def set_up_device(settings: Settings) -> torch.device:
     return choose(settings.device)
 
 
-def dataset(settings: Settings, *, allow_factory: bool = True) -> Dataset:
-    """The data set, read where it lies on this machine. allow_factory: whether its name may be that of code."""
-    return load(**_source(settings), allow_factory=allow_factory)
+def dataset(settings: Settings, *, code: Collection[str] | None = None) -> Dataset:
+    """The data set, read where it lies on this machine; with `data.variant`, that and the one that takes its place.
+
+    code: names `package.module:factory` that may be imported; None for any.
+    """
+    first, *second = [
+        load(**source, allow_factory=code is None or source["name"] in code) for source in _sources(settings)
+    ]
+    if not second:
+        return first
+    rate = settings.data.variant.rate
+    assert rate is not None, "there is no second one without"
+    return varied(first, second[0], rate=rate, normalise=settings.data.normalise)
 
 
-def _source(settings: Settings) -> dict[str, Any]:
-    chosen = settings.data
-    return {
-        "name": chosen.name,
-        "path": chosen.path,
-        "cache": chosen.cache,
-        "download": chosen.download,
-        "normalise": chosen.normalise,
-        "column": chosen.column,
-    }
+def _sources(settings: Settings) -> list[dict[str, Any]]:
+    """What `load` is told: of the data set, and of the one that takes its place where there is one."""
+    chosen, variant = settings.data, settings.data.variant
+    common = {"cache": chosen.cache, "download": chosen.download, "normalise": chosen.normalise}
+    first = {**common, "name": chosen.name, "path": chosen.path, "column": chosen.column}
+    given = [key for key, value in variant if value is not None]
+    if not given:
+        return [first]
+    for key, what in (
+        ("name", "the data set whose examples take the place of those of data.name"),
+        ("rate", "how many of a client's examples give way at each version, such as 0.25"),
+    ):
+        if key not in given:
+            raise UserError(
+                f"data.variant.{given[0]} is {getattr(variant, given[0])!r}, but data.variant.{key} is not given; add "
+                f"it: {what}"
+            )
+    return [first, {**common, "name": variant.name, "path": variant.path, "section": "data.variant"}]
 
 
 def _given(section: Section, taken: Collection[str]) -> dict[str, Any]:
@@ -98,6 +118,8 @@ def check_partition(settings: Settings, data: Dataset) -> None:
     partitions.check(
         partition(settings), data.labels_train_N.numpy(), settings.clients, _numbers(data.groups_train_N)
     )
+    if data.later is not None:
+        changes(settings, data, shares(settings, data))
 
 
 def shares(settings: Settings, data: Dataset) -> list[partitions.Indices]:
@@ -112,6 +134,21 @@ def shares(settings: Settings, data: Dataset) -> list[partitions.Indices]:
         settings.clients,
         stream(settings.seed, Stream.PARTITION),
         _numbers(data.groups_train_N),
+    )
+
+
+def changes(
+    settings: Settings, data: Dataset, shares: Sequence[partitions.Indices]
+) -> partitions.VariantStream | None:
+    """Which examples each client holds at each version; None where they stay. shares: of `shares`."""
+    if data.later is None:
+        return None
+    return partitions.VariantStream(
+        shares,
+        data.labels_train_N.numpy(),
+        data.later.labels_L.numpy(),
+        rate=data.later.rate,
+        seed=settings.seed,
     )
 
 
@@ -241,9 +278,14 @@ def _known_availability(policy_name: str, under: Conditions) -> dict[str, Any]:
 
 
 def learner(
-    settings: Settings, model: FlatModel, where: torch.device, *, keep_versions: bool = False
+    settings: Settings,
+    model: FlatModel,
+    where: torch.device,
+    *,
+    compensator: Compensator[Any] | None = None,
+    keep_versions: bool = False,
 ) -> Learner:
-    """The learner at version 0. model: in its first state."""
+    """The learner at version 0. model: in its first state. compensator: in its first state, too."""
     late = conditions(settings).stale_rounds.values()
     return Learner(
         model.parameters_d,
@@ -253,6 +295,7 @@ def learner(
         buffers_b=model.buffers_b,
         keep_versions=keep_versions,
         past_versions=max(late, default=0),
+        compensator=compensator,
     )
 
 
@@ -353,7 +396,8 @@ def saver(settings: Settings, model: FlatModel) -> Callable[[Version, int], None
 def check(settings: Settings) -> None:
     """Raise UserError if a part cannot be made. Data and device are not looked at: they may be elsewhere."""
     find_model(settings.model.name, norm=settings.model.norm)
-    check_source(Source(**{**_source(settings), "path": settings.data.path and Path(settings.data.path)}))
+    for source in _sources(settings):
+        check_source(Source(**{**source, "path": source["path"] and Path(source["path"])}))
     partition(settings)
     schedule(settings)
     # Nor at memory: it may be there where the run is.
@@ -361,4 +405,5 @@ def check(settings: Settings) -> None:
     under = check_scenario(settings)
     made_there = settings.model_copy(update={"policy": in_ordinary_memory})
     policy(made_there, dimension=1, where=torch.device("cpu"), under=under)
+    compensation.check(settings)
     coordinator_settings(settings, under)

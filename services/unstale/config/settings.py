@@ -13,6 +13,7 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 from typing_extensions import override
 
 from unstale.config.learning import (
+    CompensatorSettings,
     DataSettings,
     ModelSettings,
     PartitionSettings,
@@ -225,7 +226,8 @@ class ClientSettings(Section):
     patience_s: Seconds | None = Field(
         None,
         json_schema_extra={"unit": "s"},
-        description="Give up when no server has answered for so long at the start; null waits for ever.",
+        description="Give up when nothing is heard from a server for so long, but not before its lease is over; null "
+        "waits for ever, through a server's restart too.",
     )
     data_path: Text | None = Field(
         None, description="Where this machine has the run's data file, if not at data.path."
@@ -425,6 +427,7 @@ class Settings(BaseSettings):
     partition: PartitionSettings = PartitionSettings()
     training: TrainingSettings = TrainingSettings()
     policy: PolicySettings = PolicySettings()
+    compensator: CompensatorSettings = CompensatorSettings()
     trigger: TriggerSettings = TriggerSettings()
     selector: SelectorSettings = SelectorSettings()
     encoding: EncodingSettings = EncodingSettings()

@@ -41,7 +41,7 @@ def workplace(settings: Settings, *, code: Collection[str] | None = None) -> Wor
     code: names `package.module:factory` that may be imported, because this machine itself named them; None for any.
     """
     device = parts.set_up_device(settings)
-    dataset = parts.dataset(settings, allow_factory=code is None or settings.data.name in code)
+    dataset = parts.dataset(settings, code=code)
     model = parts.model(settings, dataset, device, allow_factory=code is None or settings.model.name in code)
     shares = parts.shares(settings, dataset)
     trainer = Trainer(
@@ -51,5 +51,6 @@ def workplace(settings: Settings, *, code: Collection[str] | None = None) -> Wor
         parts.training(settings),
         settings.seed,
         test_shares=parts.test_shares(settings, dataset, shares),
+        changes=parts.changes(settings, dataset, shares),
     )
     return Workplace(dataset=dataset, model=model, trainer=trainer, device=device)

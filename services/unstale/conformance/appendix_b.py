@@ -1,7 +1,7 @@
 """The golden vectors of algorithms.md, appendix B.
 
-Left out: the two compensators, which are no policies, and FedHist, whose row begins with utilities that no short
-history gives; its sequences cover it.
+Left out: first-order compensation, which is no policy (`compensated`), and FedHist, whose row begins with utilities
+that no short history gives; its sequences cover it.
 
 Legend: d parameters; N clients; w the model.
 """

@@ -5,7 +5,7 @@ from functools import partial
 
 import torch
 
-from unstale.conformance import appendix_b, golden, identities
+from unstale.conformance import appendix_b, compensated, golden, identities
 from unstale.conformance.finding import Finding, Row
 from unstale.conformance.laws import LAWS
 from unstale.conformance.subject import Subject
@@ -55,6 +55,8 @@ def _made(name: str, device: torch.device, cases: list[Case]) -> Finding:
     cases += [
         (each.case, partial(golden.reproduces, each, device)) for each in (*appendix_b.of(name), *written)
     ]
+    if name == compensated.POLICY:
+        cases.append((compensated.CASE, partial(compensated.first_order, device)))
     cases += [(str(each), partial(identities.hold, each, device)) for each in identities.of(name)]
     cases += [(sentence, partial(law, subject)) for sentence, law in LAWS.items()]
     return Finding(expected="a policy", got="a policy", passed=True)

@@ -64,7 +64,7 @@ def write(folder: Path, version: int, state: Mapping[str, Any], about: Mapping[s
     tensors: dict[str, Tensor] = {}
     rest = {"state": _packed(dict(state), "state", tensors), "about": _packed(dict(about), "about", tensors)}
     tensors = dict(sorted(tensors.items(), key=lambda item: _ORDER.index(item[1].dtype)))
-    path = folder / f"{version:08d}{SUFFIX}"
+    path = path_of(folder, version)
     part = path.with_name(f".{path.name}{PART}")
     try:
         size_bytes = _write(part, _header(tensors, rest), tensors.values())
@@ -75,6 +75,11 @@ def write(folder: Path, version: int, state: Mapping[str, Any], about: Mapping[s
             part.unlink(missing_ok=True)
         raise trouble("write", path, error) from None
     return CheckpointFile(path=path, size_bytes=size_bytes)
+
+
+def path_of(folder: Path, version: int) -> Path:
+    """Where the file of a version lies."""
+    return folder / f"{version:08d}{SUFFIX}"
 
 
 def version_of(path: Path) -> int:

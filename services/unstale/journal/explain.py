@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from unstale.compensators import Compensated, MeasuredError
 from unstale.errors import UserError
 from unstale.journal.closing import Closing
 from unstale.journal.replay import RecordedRun
@@ -15,7 +16,8 @@ from unstale.journal.rows import RoundRow, UpdateRow
 class MemberExplained:
     """An update in a round. staleness: rounds. weight: in the step. share: of the sum of all weights, without their
     signs; None where that is no number. loss: nats. arrived_s: run time. into_round_s: since the round was opened, less
-    than 0 for one that came before."""
+    than 0 for one that came before. compensation: what it was replaced by before the step; None where nobody would.
+    """
 
     client_id: int
     task_id: int
@@ -27,13 +29,15 @@ class MemberExplained:
     num_examples: int
     arrived_s: float
     into_round_s: float
+    compensation: Compensated | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundExplained:
     """A round. version: that it made. last_version: of the run so far. why: it closed then, in a sentence. opened_s,
     closed_s, applied_s: run time. rejected: updates by reason, since the round before was closed. accuracy, loss: of
-    the version, None when it was not measured. The others as in `RoundRow`."""
+    the version, None when it was not measured. errors: of older estimates, told by these updates. The others as in
+    `RoundRow`."""
 
     version: int
     last_version: int
@@ -41,11 +45,13 @@ class RoundExplained:
     opened_s: float
     closed_s: float
     applied_s: float
+    compensate_s: float
     aggregate_s: float
     learning_rate: float
     rate_factor: float
     overflowed: bool
     digest: str
+    errors: tuple[MeasuredError, ...]
     members: tuple[MemberExplained, ...]
     rejected: Mapping[str, int]
     accuracy: float | None
@@ -72,11 +78,13 @@ def explain(run: RecordedRun, version: int | None = None) -> RoundExplained:
         opened_s=row.closed_s - row.wait_s,
         closed_s=row.closed_s,
         applied_s=row.applied_s,
+        compensate_s=row.compensate_s,
         aggregate_s=row.aggregate_s,
         learning_rate=row.learning_rate,
         rate_factor=row.rate_factor,
         overflowed=row.overflowed,
         digest=row.digest,
+        errors=() if row.compensation is None else row.compensation.errors,
         members=_members(row, updates),
         rejected=dict(Counter(update.reason or "" for update in _refused(run, row, before))),
         accuracy=None if evaluation is None else evaluation.accuracy,
@@ -109,8 +117,9 @@ def _members(row: RoundRow, updates: Sequence[UpdateRow]) -> tuple[MemberExplain
             num_examples=update.num_examples,
             arrived_s=update.at_s,
             into_round_s=update.at_s - (row.closed_s - row.wait_s),
+            compensation=None if row.compensation is None else row.compensation.updates[place],
         )
-        for update, member in zip(updates, row.members, strict=True)
+        for place, (update, member) in enumerate(zip(updates, row.members, strict=True))
     )
 
 

@@ -8,6 +8,7 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
+from unstale.compensators import Made
 from unstale.config.settings import RunSettings
 from unstale.coordinator import events
 from unstale.journal import checkpoints, records
@@ -194,6 +195,10 @@ class Journal:
         )
         return written.path.name, written.size_bytes
 
+    def keep_made(self, version: int, made: Made) -> None:
+        """Write down what a version was compensated with, before it is noted. Any thread."""
+        checkpoints.write(self.directory.compensations, version, {"made": made}, {})
+
     def saved(self, version: int, seq: int, file: str, size_bytes: int, at_s: float) -> None:
         """A checkpoint is whole on disk: from the next commit on, what only older ones need may go."""
         self._checkpoint_bytes = size_bytes
@@ -219,6 +224,10 @@ class Journal:
         for path in self._checkpoint_files():
             if checkpoints.version_of(path) < before_version:
                 path.unlink()
+        if not self.settings.keep_updates:
+            for path in self.directory.compensations.glob(f"*{checkpoints.SUFFIX}"):
+                if checkpoints.version_of(path) <= before_version:
+                    path.unlink()
         self.segments.retire(segments)
 
     def _checkpoint_files(self) -> list[Path]:

@@ -12,7 +12,7 @@ from unstale.coordinator.actions import Action, Contribution
 from unstale.coordinator.machine import LEASE, Coordinator
 from unstale.journal import records
 from unstale.journal.journal import Journal
-from unstale.journal.rows import EvaluationRow, MemberRow, RoundRow, TaskRow, UpdateRow
+from unstale.journal.rows import CompensationRow, EvaluationRow, MemberRow, RoundRow, TaskRow, UpdateRow
 from unstale.learner.learner import RoundResult
 from unstale.learner.updates import StagedUpdate
 from unstale.training.evaluate import Evaluation
@@ -94,6 +94,7 @@ class Recorder:
         *,
         digest: str,
         wait_s: float,
+        compensate_s: float,
         aggregate_s: float,
     ) -> list[Action]:
         """A round was applied."""
@@ -108,12 +109,14 @@ class Recorder:
                 closed_s=self._closed_s,
                 applied_s=event.at_s,
                 wait_s=wait_s,
+                compensate_s=compensate_s,
                 aggregate_s=aggregate_s,
                 learning_rate=result.learning_rate,
                 rate_factor=result.rate_factor,
                 overflowed=result.overflowed,
                 digest=digest,
                 members=_members(making, result),
+                compensation=_compensation(result),
             )
         )
         return self._noted(journal, event)
@@ -166,6 +169,18 @@ def _task(action: actions.SendTask, at_s: float) -> TaskRow:
         number=action.number,
         version=action.version,
         at_s=at_s,
+    )
+
+
+def _compensation(result: RoundResult) -> CompensationRow | None:
+    told = result.compensation
+    if told is None:
+        return None
+    return CompensationRow(
+        updates=tuple(told.updates),
+        errors=tuple(told.errors),
+        fallbacks=dict(told.fallbacks),
+        is_kept=told.made is not None,
     )
 
 

@@ -56,7 +56,9 @@ class Recovery:
         self._learner = learner
         self._staging = staging
         self._evaluate = evaluate
-        self._recorded = RecordedRounds(journal.database, journal.segments, learner.row_numbers)
+        self._recorded = RecordedRounds(
+            journal.database, journal.segments, journal.directory.compensations, learner.row_numbers
+        )
         self._round_of = {row.version: row for row in journal.database.rounds()}
         self._measured = {row.version for row in journal.database.evaluations()}
         self._rounds = 0
@@ -118,7 +120,8 @@ class Recovery:
             result = self._learner.apply_round(stored, told)
             stored.close()
         else:
-            result = self._learner.apply_round(self._recorded.matrix(updates), told)
+            made = self._recorded.made(row)
+            result = self._learner.apply_round(self._recorded.matrix(updates), told, made)
         self._rounds += 1
         if result.sent.digest != row.digest:
             raise UserError(

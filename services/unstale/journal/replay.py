@@ -13,6 +13,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from unstale.config import parts
+from unstale.config.compensation import compensator
 from unstale.config.load import Given, load
 from unstale.config.settings import Settings
 from unstale.errors import UserError
@@ -115,8 +116,19 @@ class Replay:
         self.device = parts.set_up_device(settings)
         self.dataset = parts.dataset(settings)
         self.model = parts.model(settings, self.dataset, self.device)
-        self.learner = parts.learner(settings, self.model, self.device, keep_versions=keep_versions)
-        self._recorded = RecordedRounds(database, Segments(run.directory.segments), self.learner.row_numbers)
+        self.learner = parts.learner(
+            settings,
+            self.model,
+            self.device,
+            compensator=compensator(settings, self.model, self.dataset, self.device, clock=float),
+            keep_versions=keep_versions,
+        )
+        self._recorded = RecordedRounds(
+            database,
+            Segments(run.directory.segments),
+            run.directory.compensations,
+            self.learner.row_numbers,
+        )
         self._run = run
         self._known = {0}
         self.first = self.version = self._start()
@@ -136,7 +148,8 @@ class Replay:
                 )
             updates, told = self._recorded.members(row)
             matrix_KD = self._recorded.matrix(updates)
-            digest = self.learner.apply_round(matrix_KD, told).sent.digest
+            made = self._recorded.made(row)
+            digest = self.learner.apply_round(matrix_KD, told, made).sent.digest
             if digest != row.digest:
                 self.parted = Parted(version=row.version, recorded=row.digest, computed=digest)
                 return
@@ -178,9 +191,12 @@ class Replay:
 
     def _has_all_updates(self, until: int) -> bool:
         """Whether the rounds up to this version can be made again."""
-        updates_of = self._run.database.updates_of
+        database = self._run.database
         return all(
-            update.place is not None for version in range(1, until + 1) for update in updates_of(version)
+            self._recorded.has_made(row)
+            and all(update.place is not None for update in database.updates_of(row.version))
+            for row in database.rounds()
+            if row.version <= until
         )
 
     def _forget(self, now: int) -> None:

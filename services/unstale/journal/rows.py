@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from unstale.compensators import Compensated, MeasuredError
+
 
 class Place(NamedTuple):
     """Where a row's bytes lie. segment: its number. offset, size_bytes: in that file. checksum: xxh3_64 of them."""
@@ -66,21 +68,34 @@ class MemberRow(NamedTuple):
     weight: float
 
 
+class CompensationRow(NamedTuple):
+    """What became of the updates of a round before the step; fields as in `learner.Compensation`. is_kept: whether a
+    file holds what it was made with."""
+
+    updates: tuple[Compensated, ...]
+    errors: tuple[MeasuredError, ...]
+    fallbacks: dict[str, int]
+    is_kept: bool
+
+
 class RoundRow(NamedTuple):
     """A round that was applied. version: that it made. digest: SHA-256 of what it made, hex. closed_s: when the
-    coordinator closed it. wait_s, aggregate_s: how long it was open, and how long the step took. members: in order of
-    arrival."""
+    coordinator closed it. wait_s, compensate_s, aggregate_s: how long it was open, how long stale updates were
+    compensated, and how long the step took. members: in order of arrival. compensation: what became of them before the
+    step, None where there is no compensator."""
 
     version: int
     closed_s: float
     applied_s: float
     wait_s: float
+    compensate_s: float
     aggregate_s: float
     learning_rate: float
     rate_factor: float
     overflowed: bool
     digest: str
     members: tuple[MemberRow, ...]
+    compensation: CompensationRow | None = None
 
 
 class EvaluationRow(NamedTuple):

@@ -6,7 +6,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Self
 
-from unstale.config.keys import KEYS, OPEN_SECTION
+from unstale.config.keys import KEYS, OPEN_SECTIONS
 from unstale.config.load import load, shown
 from unstale.config.settings import Settings
 from unstale.config.write import resolved
@@ -17,6 +17,7 @@ CONFIG = "config.yaml"
 DATABASE = "run.db"
 SEGMENTS = "segments"
 CHECKPOINTS = "checkpoints"
+COMPENSATIONS = "compensations"
 TRANSFERS = "transfers"
 LOCK = "lock"
 
@@ -30,6 +31,8 @@ _FREE_KEYS = frozenset(
         "data.cache",
         "data.download",
         "policy.memory",
+        "compensator.ray",
+        "compensator.ray_gpus",
         "policy.memory_folder",
     }
 )
@@ -73,12 +76,13 @@ class RunDirectory:
                 _check_has_nothing(path)
                 _write_settings(path, settings)
                 began_with = settings
-            for folder in (SEGMENTS, CHECKPOINTS):
+            for folder in (SEGMENTS, CHECKPOINTS, COMPENSATIONS):
                 (path / folder).mkdir(mode=0o700, exist_ok=True)
-            for part in (path / CHECKPOINTS).glob(
-                f".*{PART}"
-            ):  # of a server that was killed while it wrote it
-                part.unlink()
+            for folder in (CHECKPOINTS, COMPENSATIONS):
+                for part in (path / folder).glob(
+                    f".*{PART}"
+                ):  # of a server that was killed while it wrote it
+                    part.unlink()
             sync_folder(path)
             is_new = not _has_database(path)
             if is_new:
@@ -115,6 +119,11 @@ class RunDirectory:
     def transfers(self) -> Path:
         """Of updates that come in chunks, what has come."""
         return self.path / TRANSFERS
+
+    @property
+    def compensations(self) -> Path:
+        """What rounds were compensated with, one file a version."""
+        return self.path / COMPENSATIONS
 
     @property
     def checkpoints(self) -> Path:
@@ -241,7 +250,7 @@ def _values(settings: Settings) -> dict[str, Any]:
         value: Any = settings
         for part in key.name.split("."):
             value = getattr(value, part)
-        if key.name == OPEN_SECTION:
+        if key.name in OPEN_SECTIONS:
             values |= {f"{key.name}.{name}": own for name, own in value.items()}
         else:
             values[key.name] = value

@@ -1,6 +1,6 @@
 """Tables and views of `run.db`, which people read with `sqlite3`, too. docs/run-directory.md explains them."""
 
-FORMAT = 1
+FORMAT = 2
 APPLICATION = 0x756E7374  # "unst", which tells our databases from others
 
 SCHEMA = """
@@ -60,11 +60,13 @@ CREATE TABLE rounds (
   closed_s REAL NOT NULL,
   applied_s REAL NOT NULL,
   wait_s REAL NOT NULL,
+  compensate_s REAL NOT NULL,
   aggregate_s REAL NOT NULL,
   learning_rate REAL NOT NULL,
   rate_factor ANY,
   overflowed INTEGER NOT NULL,
   digest TEXT NOT NULL,
+  compensation TEXT,  -- JSON; null without a compensator
   row_checksum INTEGER NOT NULL
 ) STRICT;
 

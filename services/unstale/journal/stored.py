@@ -7,13 +7,16 @@ back: no NaN, which it keeps as null, and in columns of type REAL no integers an
 import json
 import math
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
 import msgpack
 from xxhash import xxh3_64_intdigest
 
+from unstale.compensators import Compensated, MeasuredError
 from unstale.journal.rows import (
     CheckpointRow,
+    CompensationRow,
     EvaluationRow,
     EventRow,
     MemberRow,
@@ -78,8 +81,17 @@ _UPDATE = (
     *("loss", "local_rate", "handle", "offset", "size_bytes", "checksum"),
 )
 UPDATES = Table("updates", _UPDATE, ("segment",))
-_ROUND = ("version", "closed_s", "applied_s", "wait_s", "aggregate_s", "learning_rate", "rate_factor")
-ROUNDS = Table("rounds", (*_ROUND, "overflowed", "digest"))
+_ROUND = (
+    "version",
+    "closed_s",
+    "applied_s",
+    "wait_s",
+    "compensate_s",
+    "aggregate_s",
+    "learning_rate",
+    "rate_factor",
+)
+ROUNDS = Table("rounds", (*_ROUND, "overflowed", "digest", "compensation"))
 EVALUATIONS = Table("evaluations", ("version", "at_s", "accuracy", "loss", "class_accuracy", "evaluate_s"))
 CHECKPOINTS = Table("checkpoints", ("version", "seq", "file", "size_bytes", "at_s"))
 
@@ -142,23 +154,54 @@ def update(values: Values) -> UpdateRow:
 
 
 def of_round(row: RoundRow) -> Values:
-    times = (row.closed_s, row.applied_s, row.wait_s, row.aggregate_s, row.learning_rate)
-    return (row.version, *map(_real, times), _any(row.rate_factor), int(row.overflowed), row.digest)
+    times = (row.closed_s, row.applied_s, row.wait_s, row.compensate_s, row.aggregate_s, row.learning_rate)
+    compensation = None if row.compensation is None else _of_compensation(row.compensation)
+    return (
+        row.version,
+        *map(_real, times),
+        _any(row.rate_factor),
+        int(row.overflowed),
+        row.digest,
+        compensation,
+    )
 
 
 def round_(values: Values, members: tuple[MemberRow, ...]) -> RoundRow:
-    version, closed_s, applied_s, wait_s, aggregate_s, learning_rate, rate_factor, overflowed, digest = values
+    version, closed_s, applied_s, wait_s, compensate_s, aggregate_s, learning_rate, *others = values
+    rate_factor, overflowed, digest, compensation = others
     return RoundRow(
         version=version,
         closed_s=closed_s,
         applied_s=applied_s,
         wait_s=wait_s,
+        compensate_s=compensate_s,
         aggregate_s=aggregate_s,
         learning_rate=learning_rate,
         rate_factor=_float(rate_factor),
         overflowed=bool(overflowed),
         digest=digest,
         members=members,
+        compensation=None if compensation is None else _compensation(compensation),
+    )
+
+
+def _of_compensation(row: CompensationRow) -> str:
+    said = {
+        "updates": [asdict(update) for update in row.updates],
+        "errors": [asdict(error) for error in row.errors],
+        "fallbacks": row.fallbacks,
+        "is_kept": row.is_kept,
+    }
+    return _JSON.encode(said)
+
+
+def _compensation(text: str) -> CompensationRow:
+    said = json.loads(text)
+    return CompensationRow(
+        updates=tuple(Compensated(**update) for update in said["updates"]),
+        errors=tuple(MeasuredError(**error) for error in said["errors"]),
+        fallbacks=said["fallbacks"],
+        is_kept=said["is_kept"],
     )
 
 

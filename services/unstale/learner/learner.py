@@ -1,4 +1,4 @@
-"""The learner: the global model, and the one way in which it changes.
+"""The learner: the global model, and the one way in which it changes: compensate, aggregate, apply.
 
 Legend: K updates of the round, in order of arrival; d parameters; b numbers of float buffers; D numbers of a row:
 d + b, and d more where a second vector comes along.
@@ -11,10 +11,25 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from unstale.compensators import Compensated, Compensator, Made, MeasuredError, Outcome, Received, StaleRound
 from unstale.flat import is_finite
 from unstale.learner.updates import RoundUpdate, Rows
 from unstale.learner.versions import Version, VersionStore
 from unstale.policies import Policy, Step, UpdateBatch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compensation:
+    """What became of the updates of a round before the policy saw them: fields as in `compensators.Outcome`.
+
+    made: what is to be kept with the round, so that it can be computed again; None for what needs nothing.
+    """
+
+    updates: Sequence[Compensated]
+    errors: Sequence[MeasuredError]
+    fallbacks: Mapping[str, int]
+    notes: Sequence[str]
+    made: Made | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,6 +39,7 @@ class RoundResult:
     version: the new one. sent: what clients are sent of it. learning_rate: eta_l of its tasks. weights_K: what each
     update weighed in the step. staleness: of each update, rounds. rate_factor: what the policy multiplied the learning
     rate by. overflowed: the step left the range of float32, so the version holds the same model as the one before.
+    compensation: None where there is no compensator.
     """
 
     version: int
@@ -33,6 +49,7 @@ class RoundResult:
     staleness: tuple[int, ...]
     rate_factor: float
     overflowed: bool
+    compensation: Compensation | None = None
 
 
 class Learner:
@@ -52,6 +69,7 @@ class Learner:
         buffers_b: Tensor | None = None,
         keep_versions: bool = False,
         past_versions: int = 0,
+        compensator: Compensator[Any] | None = None,
     ) -> None:
         """Start at version 0.
 
@@ -59,11 +77,13 @@ class Learner:
         learning_rate: eta_l > 0, given how many rounds have counted (`Step.counts`) so far. server_multiplier: eta_g,
         > 0; the server's step is eta_g * eta_l. keep_versions: keep every version until it is forgotten, also when the
         policy needs none. past_versions: how many before the current one may be asked for, referred to or not.
+        compensator: of stale updates; None to leave them as they are.
         """
         assert model_d.shape == (policy.dimension,), (tuple(model_d.shape), policy.dimension)
         assert model_d.dtype == torch.float32, model_d.dtype
         assert server_multiplier > 0, server_multiplier
         self.policy = policy
+        self.compensator = compensator
         self.version = 0
         self._rate_of = learning_rate
         self._server_multiplier = server_multiplier
@@ -79,7 +99,7 @@ class Learner:
             extra_d=policy.extra_d,
         )
         self._versions: VersionStore | None = None
-        if keep_versions or policy.needs_base_models:
+        if keep_versions or policy.needs_base_models or compensator is not None:
             # One for each open task (clients), for each staged update (clients, and two blocks of at most as
             # many), the current one and the next.
             self._versions = VersionStore(limit=4 * policy.clients + 2 + past_versions)
@@ -101,13 +121,48 @@ class Learner:
         """eta, the server's effective learning rate in the next round."""
         return self._server_multiplier * self.learning_rate
 
-    def apply_round(self, rows: Tensor | Rows, updates: Sequence[RoundUpdate]) -> RoundResult:
+    @property
+    def streams(self) -> bool:
+        """Whether the rows of a round need not be in memory."""
+        return self.policy.streams and self.compensator is None
+
+    @property
+    def looks_ahead(self) -> bool:
+        """Whether it is to be told of stale updates before their round closes."""
+        return self.compensator is not None and self.compensator.begins_early
+
+    def expect(self, row_D: Tensor, update: RoundUpdate) -> None:
+        """An update has come in whose round is open, and which is stale already: work on it may begin. row_D: [D]
+        float32, any device; it stays as it is until its round is applied."""
+        assert self.compensator is not None
+        with self._without_gradients:
+            self.compensator.begin(self._received(row_D, update))
+
+    def work(self) -> bool:
+        """Do a little of what was begun, while there is nothing else to do; whether there is more."""
+        if self.compensator is None:
+            return False
+        with self._without_gradients:
+            return self.compensator.work()
+
+    def make(self, rows: Tensor | Rows, updates: Sequence[RoundUpdate]) -> Made | None:
+        """What takes long of a round that is applied next; for `apply_round`, which does it itself if it is not given.
+        None where there is no compensator."""
+        if self.compensator is None:
+            return None
+        with self._without_gradients:
+            return self.compensator.make(self._stale(rows, updates))
+
+    def apply_round(
+        self, rows: Tensor | Rows, updates: Sequence[RoundUpdate], made: Made | None = None
+    ) -> RoundResult:
         """Make the next version: w <- w - rate * rate_factor * direction.
 
         rows: [K, D] float32, any device, not written to; row i is of updates[i]: its pseudo-gradient, its buffers, its
         second vector. `Rows` that are not in memory only for a policy that streams. K = 0 is a round that nobody
         contributed to. When finite updates add up to more than float32 holds, the model stays as it is and the result
-        says so: what peers sent must neither stop the server nor turn the model into NaN.
+        says so: what peers sent must neither stop the server nor turn the model into NaN. made: as this round was
+        compensated before (`Compensation.made`); None to compensate it now.
         """
         assert tuple(rows.shape) == (len(updates), self.row_numbers), tuple(rows.shape)
         for update in updates:
@@ -115,7 +170,8 @@ class Learner:
                 f"{update} at version {self.version}"
             )
         with self._without_gradients:
-            step, overflowed = self._move(rows, updates)
+            outcome, made = self._compensated(rows, updates, made)
+            step, overflowed = self._move(rows, updates, outcome)
         self.version += 1
         if step.counts:
             self._counted += 1
@@ -130,6 +186,7 @@ class Learner:
             staleness=tuple(update.staleness for update in updates),
             rate_factor=step.rate_factor,
             overflowed=overflowed,
+            compensation=None if outcome is None else self._told(outcome, made),
         )
 
     def base(self, version: int) -> Version:
@@ -158,6 +215,7 @@ class Learner:
             "sent": self.sent.state_dict(),
             "versions": {} if self._versions is None else self._versions.state_dict(),
             "policy": self.policy.state_dict(),
+            "compensator": None if self.compensator is None else self.compensator.state_dict(),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -175,15 +233,68 @@ class Learner:
             }
             self._versions.load({**older, self.version: self.sent})
         self.policy.load_state_dict(state["policy"])
+        if self.compensator is not None:
+            self.compensator.load_state_dict(state["compensator"])
 
-    def _move(self, rows: Tensor | Rows, updates: Sequence[RoundUpdate]) -> tuple[Step, bool]:
+    def _compensated(
+        self, rows: Tensor | Rows, updates: Sequence[RoundUpdate], made: Made | None
+    ) -> tuple[Outcome | None, Made | None]:
+        """What the compensator makes of a round, and what it made it of; None where there is none."""
+        if self.compensator is None:
+            return None, None
+        stale = self._stale(rows, updates)
+        if made is None:
+            made = self.compensator.make(stale)
+        return self.compensator.take(stale, made), made
+
+    def _stale(self, rows: Tensor | Rows, updates: Sequence[RoundUpdate]) -> StaleRound:
+        assert isinstance(rows, Tensor), "a compensator needs the rows of a round in memory"
+        return StaleRound(
+            version=self.version,
+            model_d=self.model_d,
+            buffers_b=self.sent.buffers_b,
+            updates=[self._received(row_D, update) for row_D, update in zip(rows, updates, strict=True)],
+        )
+
+    def _received(self, row_D: Tensor, update: RoundUpdate) -> Received:
+        assert self._versions is not None
+        is_kept = update.base_version in self._versions
+        return Received(
+            client_id=update.client_id,
+            task_id=update.task_id,
+            base_version=update.base_version,
+            staleness=update.staleness,
+            num_examples=update.num_examples,
+            local_rate=update.local_rate,
+            vector_d=row_D[: self.policy.dimension].to(self.policy.device),
+            kept_base_d=self.base(update.base_version).model_d if is_kept else None,
+        )
+
+    def _told(self, outcome: Outcome, made: Made | None) -> Compensation:
+        assert self.compensator is not None
+        return Compensation(
+            updates=outcome.updates,
+            errors=outcome.errors,
+            fallbacks=outcome.fallbacks,
+            notes=outcome.notes,
+            made=made if self.compensator.is_recorded else None,
+        )
+
+    def _move(
+        self, rows: Tensor | Rows, updates: Sequence[RoundUpdate], outcome: Outcome | None
+    ) -> tuple[Step, bool]:
         """Make what is sent of the next version; the policy's step, and whether it left the range of float32."""
         # The copy need not be waited for: screening the new model waits for the device, before the caller may
         # give the matrix to somebody else.
         if isinstance(rows, Tensor) and rows.device != self.policy.device:
             rows = rows.to(self.policy.device, non_blocking=True)
+        if outcome is not None and outcome.vectors:
+            assert isinstance(rows, Tensor)
+            rows = rows.clone()  # who gave it may look at it again
+            for place, vector_d in outcome.vectors.items():
+                rows[place, : self.policy.dimension] = vector_d
         rate = self.rate
-        step = self.policy.step(self._batch(rows, updates, rate))
+        step = self.policy.step(self._batch(rows, updates, rate, outcome))
         direction_d, sent = step.direction_d, self.sent
         assert direction_d.data_ptr() != sent.model_d.data_ptr(), "written to what the policy gave away"
         out_d = direction_d if self.policy.give_away(direction_d) else None
@@ -211,19 +322,28 @@ class Learner:
         changes_Kb = buffers_Kb.to(self.policy.device) - self.sent.buffers_b
         return self.sent.buffers_b + self.policy.buffers_change(changes_Kb, step.weights_K)
 
-    def _batch(self, rows: Tensor | Rows, updates: Sequence[RoundUpdate], rate: float) -> UpdateBatch:
+    def _batch(
+        self, rows: Tensor | Rows, updates: Sequence[RoundUpdate], rate: float, outcome: Outcome | None
+    ) -> UpdateBatch:
         d = self.policy.dimension
         columns = None if isinstance(rows, Tensor) else rows.columns
         if not isinstance(rows, Tensor):
             assert self.policy.streams, f"{type(self.policy).__name__} needs the rows of a round in memory"
             rows = torch.empty(len(updates), 0, device=self.policy.device)
+        replaced = (
+            frozenset() if outcome is None else outcome.vectors.keys()
+        )  # by updates of the current model
+        fresh = frozenset() if outcome is None else frozenset(outcome.counts_as_fresh)
         base_models = None
         if self.policy.needs_base_models:
-            base_models = tuple(self.base(update.base_version).model_d for update in updates)
+            base_models = tuple(
+                self.model_d if place in replaced else self.base(update.base_version).model_d
+                for place, update in enumerate(updates)
+            )
         # A row of one tensor for each field: to make a tensor costs more than what ten updates put into it.
         staleness_K, num_examples_K, client_ids_K, batch_sizes_K = torch.tensor(
             [
-                [update.staleness for update in updates],
+                [0 if place in fresh else update.staleness for place, update in enumerate(updates)],
                 [update.num_examples for update in updates],
                 [update.client_id for update in updates],
                 [update.batch_examples for update in updates],

@@ -27,12 +27,14 @@ Vector: TypeAlias = "np.ndarray[tuple[int], np.dtype[Any]]"
 class RoundUpdate:
     """What is known about one row of a round.
 
-    base_version: the version that it was computed from. staleness: version being aggregated into -
-    base_version, rounds. num_examples: n_i, that the client holds, >= 1. batch_examples: m_i, behind the update, >= 1.
+    task_id: of the task that it answers. base_version: the version that it was computed from. staleness: version being
+    aggregated into - base_version, rounds. num_examples: n_i, that the client holds, >= 1. batch_examples: m_i, behind
+    the update, >= 1.
     loss: mean training loss, nats. local_rate: eta_l that the client used, > 0.
     """
 
     client_id: int
+    task_id: int
     base_version: int
     staleness: int
     num_examples: int
@@ -51,10 +53,11 @@ class StagedUpdate:
     loss: float
     local_rate: float
 
-    def in_round(self, *, base_version: int, staleness: int) -> RoundUpdate:
+    def in_round(self, *, task_id: int, base_version: int, staleness: int) -> RoundUpdate:
         """The same, with what only the coordinator knows."""
         return RoundUpdate(
             client_id=self.client_id,
+            task_id=task_id,
             base_version=base_version,
             staleness=staleness,
             num_examples=self.num_examples,
@@ -214,6 +217,12 @@ class Staging:
         block = self._waiting[-1]
         block.handles.append(handle)
         block.updates.append(update)
+
+    @property
+    def newest_D(self) -> Tensor:
+        """The row last kept: [D] float32 in host memory, as it is until its round is given back."""
+        block = self._waiting[-1]
+        return block.memory.rows[len(block.handles) - 1].vector_D
 
     def discard(self, handle: int) -> None:
         """The row last given will be written again by another update."""

@@ -78,6 +78,9 @@ class VersionStore:
         assert number in self._versions, f"version {number} is not kept; kept are {sorted(self._versions)}"
         del self._versions[number]
 
+    def __contains__(self, number: int) -> bool:
+        return number in self._versions
+
     @property
     def numbers(self) -> list[int]:
         """Those that are kept."""

@@ -38,7 +38,7 @@ ROUND_DURATION = Metric(
 ROUND_PHASE_DURATION = Metric(
     name="unstale_round_phase_duration_seconds",
     kind="histogram",
-    help="Time of a round by phase: wait (for updates), aggregate, evaluate, checkpoint.",
+    help="Time of a round by phase: wait (for updates), compensate (stale ones), aggregate, evaluate, checkpoint.",
     labels=("phase",),
     buckets=_SECONDS,
 )
@@ -130,6 +130,32 @@ AGGREGATION_WEIGHT = Metric(
     help="Weight that an update had in its round.",
     buckets=_WEIGHTS,
 )
+COMPENSATED_UPDATES = Metric(
+    name="unstale_compensated_updates_total",
+    kind="counter",
+    help="Updates that were replaced before the step because they were stale, by method: first-order, "
+    "gradient-inversion, or another compensator's.",
+    labels=("method",),
+)
+COMPENSATION_FALLBACKS = Metric(
+    name="unstale_compensation_fallbacks_total",
+    kind="counter",
+    help="Stale updates that got a lesser compensation than was asked for, by reason: budget, memory (of the device), "
+    "not-finite, no-base (its model is kept no more), worker-lost.",
+    labels=("reason",),
+)
+COMPENSATION_ERROR = Metric(
+    name="unstale_compensation_error",
+    kind="gauge",
+    help="Mean distance of estimates from the updates that came to tell, in the newest round with some, by method "
+    "(none is the stale update itself) and measure: l1 (of all parameters) or cosine (1 - cos).",
+    labels=("method", "measure"),
+)
+INVERSION_ITERATIONS = Metric(
+    name="unstale_inversion_iterations_total",
+    kind="counter",
+    help="Iterations of gradient inversion, each of one update, that rounds were made with.",
+)
 DEVICE_MEMORY = Metric(
     name="unstale_device_memory_bytes",
     kind="gauge",
@@ -159,6 +185,10 @@ CATALOGUE: tuple[Metric, ...] = (
     CLIENT_TEST_ACCURACY,
     CLIENTS,
     AGGREGATION_WEIGHT,
+    COMPENSATED_UPDATES,
+    COMPENSATION_FALLBACKS,
+    COMPENSATION_ERROR,
+    INVERSION_ITERATIONS,
     DEVICE_MEMORY,
     RUN_DISK,
 )

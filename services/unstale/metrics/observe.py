@@ -1,7 +1,8 @@
 """What one fact of a run adds to the metrics. Pure functions from facts to observations."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
+from statistics import fmean
 from typing import NamedTuple
 
 from unstale.metrics import catalogue
@@ -66,19 +67,39 @@ def round_applied(
     weights: Sequence[float],
     *,
     wait_s: float,
+    compensate_s: float,
     aggregate_s: float,
     device_memory_bytes: int,
 ) -> Iterable[Observation]:
     """A round became a version. wait_s: from the version before until the trigger closed the round."""
     return (
         Observation(catalogue.MODEL_VERSION, version),
-        Observation(catalogue.ROUND_DURATION, wait_s + aggregate_s),
+        Observation(catalogue.ROUND_DURATION, wait_s + compensate_s + aggregate_s),
         Observation(catalogue.ROUND_PHASE_DURATION, wait_s, ("wait",)),
+        Observation(catalogue.ROUND_PHASE_DURATION, compensate_s, ("compensate",)),
         Observation(catalogue.ROUND_PHASE_DURATION, aggregate_s, ("aggregate",)),
         Observation(catalogue.DEVICE_MEMORY, device_memory_bytes),
         *_at_once(catalogue.UPDATE_STALENESS, staleness),
         *_at_once(catalogue.AGGREGATION_WEIGHT, weights),
     )
+
+
+def compensated(
+    methods: Mapping[str, int],
+    iterations: int,
+    fallbacks: Mapping[str, int],
+    errors: Mapping[str, Sequence[tuple[float, float]]],
+) -> Iterable[Observation]:
+    """Stale updates of a round were compensated. methods, fallbacks: how many. errors: by method, L1 and cosine."""
+    for method, number in methods.items():
+        yield Observation(catalogue.COMPENSATED_UPDATES, number, (method,))
+    for reason, number in fallbacks.items():
+        yield Observation(catalogue.COMPENSATION_FALLBACKS, number, (reason,))
+    for method, found in errors.items():
+        for measure, values in zip(("l1", "cosine"), zip(*found, strict=True), strict=True):
+            yield Observation(catalogue.COMPENSATION_ERROR, fmean(values), (method, measure))
+    if iterations:
+        yield Observation(catalogue.INVERSION_ITERATIONS, iterations)
 
 
 def phase(name: str, seconds: float) -> Observation:

@@ -1,10 +1,13 @@
 """What a run comes to: what is counted, shown while it goes on, and said at its end."""
 
 import logging
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 
+from unstale.compensators.compensator import AS_IT_IS
 from unstale.coordinator import actions
 from unstale.journal.database import Database
+from unstale.learner.learner import Compensation
 from unstale.metrics import observe
 from unstale.metrics.fairness import OwnEvaluations
 from unstale.metrics.observe import Observation
@@ -42,6 +45,7 @@ class Account:
         self._transfers: tuple[Transferred, Transferred] | None = None
         self._observed: list[Observation] = []  # of updates and models, and not recorded yet
         self._clients_at: dict[int, dict[str, int]] = {}
+        self._said: set[str] = set()  # of compensation
 
     def take_up(self, database: Database) -> None:
         """Count what servers of this run that died have done."""
@@ -97,10 +101,13 @@ class Account:
                 result.staleness,
                 result.weights_K,
                 wait_s=wait_s,
+                compensate_s=applied.compensate_s,
                 aggregate_s=applied.aggregate_s,
                 device_memory_bytes=applied.device_memory_bytes,
             )
         )
+        if result.compensation is not None:
+            self._compensated(result.compensation)
 
     def measuring(self, version: int, clients: Mapping[str, int]) -> None:
         """A version is to be measured. clients: number by state."""
@@ -133,6 +140,18 @@ class Account:
     ) -> Outcome:
         """How the run ended."""
         return self.tally.ended(finish.reason, version, updates, digest, at_s, self.own_evaluations.fairness)
+
+    def _compensated(self, told: Compensation) -> None:
+        for note in told.notes:
+            if note not in self._said:
+                self._said.add(note)
+                log.warning("%s", note)
+        methods = Counter(update.method for update in told.updates if update.method != AS_IT_IS)
+        errors: dict[str, list[tuple[float, float]]] = {}
+        for error in told.errors:
+            errors.setdefault(error.method, []).append((error.l1, error.cosine))
+        iterations = sum(update.iterations or 0 for update in told.updates)
+        self._record(observe.compensated(methods, iterations, told.fallbacks, errors))
 
     def _note_own_evaluation(self, client_id: int, version: int, evaluation: OwnEvaluation) -> None:
         self.own_evaluations.answered(client_id, version, evaluation.accuracy)

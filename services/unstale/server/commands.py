@@ -4,6 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from torch import Tensor
+
 from unstale.learner.learner import RoundResult
 from unstale.learner.updates import Round, RoundUpdate
 from unstale.training.evaluate import Evaluation
@@ -15,6 +17,15 @@ class ApplyCommand:
 
     round: Round
     updates: tuple[RoundUpdate, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExpectCommand:
+    """A stale update waits for its round: what takes long may begin. row_D: [D] float32, in host memory; it stays as it
+    is until its round is given back."""
+
+    row_D: Tensor
+    update: RoundUpdate
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,12 +55,13 @@ class CheckpointCommand:
 class Applied:
     """A round is a version. frames: what is sent of it, as payload frames; they share memory with it. digest: SHA-256
     in hex, where it is wanted. encoded: what is sent of it to clients that take the run's encoding, if that is not
-    float32."""
+    float32. compensate_s: how long stale updates were compensated, before aggregate_s."""
 
     result: RoundResult
     frames: list[memoryview]
     aggregate_s: float
     device_memory_bytes: int
+    compensate_s: float = 0.0
     digest: str = ""
     encoded: Sequence[memoryview] = ()
 
@@ -81,5 +93,11 @@ class Crashed:
     error: BaseException
 
 
-Command = ApplyCommand | EvaluateCommand | ForgetCommand | CheckpointCommand
+@dataclass(frozen=True, slots=True)
+class StopNow:
+    """The operator wants the run to end."""
+
+
+Command = ApplyCommand | ExpectCommand | EvaluateCommand | ForgetCommand | CheckpointCommand
 Result = Applied | Evaluated | Saved | Crashed
+Letter = Result | StopNow

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from unstale import flat
+from unstale.compensators import Made
 from unstale.learner.device import compute_here
 from unstale.learner.learner import Learner
 from unstale.learner.versions import Version
@@ -25,12 +26,16 @@ from unstale.server.commands import (
     Crashed,
     EvaluateCommand,
     Evaluated,
+    ExpectCommand,
     Result,
     Saved,
 )
 from unstale.training.evaluate import Evaluation
 from unstale_proto import payload
 from unstale_proto.encodings import Encoding
+
+Keep = Callable[[int, Made], None]
+"""Keeps what a version was compensated with."""
 
 Save = Callable[[CheckpointCommand, Mapping[str, Any]], tuple[str, int]]
 """Writes a checkpoint of a learner's state; the name of the file and its bytes."""
@@ -40,7 +45,8 @@ class Compute:
     """Owns the learner from `start` to `close`.
 
     evaluate: measures a version. post: takes results, from the compute thread. save: writes a checkpoint; None where
-    the run leaves nothing behind, and then versions need no digest. encoding: of the models, None for float32.
+    the run leaves nothing behind, and then versions need no digest. keep: keeps what a round cannot be made again
+    without. encoding: of the models, None for float32.
     """
 
     def __init__(
@@ -50,10 +56,12 @@ class Compute:
         evaluate: Callable[[Version], Evaluation],
         post: Callable[[Result], None],
         save: Save | None = None,
+        keep: Keep | None = None,
         encoding: Encoding | None = None,
     ) -> None:
         self._learner = learner
         self._save = save
+        self._keep = keep
         self._encoding = encoding
         self._evaluate = evaluate
         self._post = post
@@ -79,16 +87,30 @@ class Compute:
     def _run(self) -> None:
         try:
             compute_here()
-            while (command := self._commands.get()) is not None:
+            while (command := self._next()) is not None:
                 self._perform(command)
         except BaseException as error:  # noqa: BLE001  (handed to the main thread, which raises it)
             self._post(Crashed(error=error))
 
+    def _next(self) -> Command | None:
+        """The next command. While none is there, the learner goes on with what it has begun, a little at a time."""
+        while True:
+            try:
+                return self._commands.get_nowait()
+            except queue.Empty:
+                if not self._learner.work():
+                    return self._commands.get()
+
     def _perform(self, command: Command) -> None:
         started_s = now_s()
         if isinstance(command, ApplyCommand):
-            result = self._learner.apply_round(command.round.rows, command.updates)
+            made = self._learner.make(command.round.rows, command.updates)
+            compensated_s = now_s()
+            result = self._learner.apply_round(command.round.rows, command.updates, made)
             command.round.release()
+            kept = None if result.compensation is None else result.compensation.made
+            if kept is not None and self._keep is not None:
+                self._keep(result.version, kept)
             encoded = () if self._encoding is None else frames_of(result.sent, self._encoding)
             frames = frames_of(result.sent)
             self._post(
@@ -96,12 +118,15 @@ class Compute:
                     result=result,
                     frames=frames,
                     encoded=encoded,
-                    aggregate_s=now_s() - started_s,
+                    aggregate_s=now_s() - compensated_s,
+                    compensate_s=compensated_s - started_s,
                     device_memory_bytes=self._device_memory_bytes(),
                     # Of the frames, which are in host memory already: `result.sent.digest` would fetch them again.
                     digest="" if self._save is None else flat.digest_of_frames(frames),
                 )
             )
+        elif isinstance(command, ExpectCommand):
+            self._learner.expect(command.row_D, command.update)
         elif isinstance(command, EvaluateCommand):
             assert command.version == self._learner.version, (command.version, self._learner.version)
             evaluation = self._evaluate(self._learner.sent)

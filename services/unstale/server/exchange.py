@@ -6,7 +6,6 @@ or clock is in here: they are handed in, so that a network and a clock that are 
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 
 from unstale import translate
@@ -22,7 +21,7 @@ from unstale.learner.versions import Version
 from unstale.metrics.progress import Outcome
 from unstale.server.account import Account
 from unstale.server.agreed import Agreed
-from unstale.server.commands import Applied, Command, Crashed, Evaluated, Result, Saved
+from unstale.server.commands import Applied, Command, Crashed, Evaluated, Letter, Saved, StopNow
 from unstale.server.guard import Guard, MaySpeak, anyone, not_the_owner
 from unstale.server.ingest import Ingest
 from unstale.server.intake import Intake
@@ -39,14 +38,6 @@ from unstale_proto.messages import Bye, Chunk, Error, Heartbeat, Hello, Message,
 log = logging.getLogger("unstale.server")
 
 
-@dataclass(frozen=True, slots=True)
-class StopNow:
-    """The operator wants the run to end."""
-
-
-Letter = Result | StopNow
-
-
 class Exchange:
     """Whoever drives it calls `take_in` for each message and `open` for each letter, and `settle` after them and at
     `due_s`, until it is `over`: the coordinator has finished and the clients know it. Then `outcome` is set.
@@ -60,8 +51,8 @@ class Exchange:
     sent: the newest of them. dimension: d. norm_max: of an update; None for any. linger_s: how long clients have to say
     goodbye. return_s: how long they take to come back to a server that was gone. guard: bounds what anyone may say.
     may_speak: whether the owner of a key may say that it is a client; key None is that of a link in plain text.
-    transfers: what goes in chunks, and how. parts: where such updates lie until they are whole. observe: told of every
-    event and what came of it.
+    looks_ahead: whether stale updates are worked on before their round closes. transfers: what goes in chunks, and how.
+    parts: where such updates lie until they are whole. observe: told of every event and what came of it.
     """
 
     def __init__(
@@ -88,6 +79,7 @@ class Exchange:
         parts: Parts | None = None,
         observe: actions.Observer | None = None,
         encoded: Mapping[int, Sequence[memoryview]] | None = None,
+        looks_ahead: bool = False,
     ) -> None:
         self._clock = clock
         self._observe = observe
@@ -126,6 +118,7 @@ class Exchange:
             outgoing=self._outgoing,
             proof=self._proof,
             sessions=self._sessions,
+            looks_ahead=looks_ahead,
         )
         self._intake = Intake(
             ingest=Ingest(
@@ -245,7 +238,12 @@ class Exchange:
         self._account.applied(applied, self._out.wait_s)
         event = events.RoundApplied(version=result.version, at_s=self._clock())
         following = self._recorder.round_applied(
-            event, result, digest=applied.digest, wait_s=self._out.wait_s, aggregate_s=applied.aggregate_s
+            event,
+            result,
+            digest=applied.digest,
+            wait_s=self._out.wait_s,
+            compensate_s=applied.compensate_s,
+            aggregate_s=applied.aggregate_s,
         )
         # A run that was told to stop meanwhile goes on later: no state may be kept in which it is over.
         going_on = None if self._goes_on_later else self._journal
@@ -280,14 +278,15 @@ class Exchange:
                     self._sessions.forget(speaker)  # its key was revoked: nothing more is sent there
                     raise not_the_owner(speaker)
                 self._outgoing.heard_of(speaker)
-            if self._out.finish is not None and self._goes_on_later:
-                self._put_off(route, speaker, message)
-            elif isinstance(message, Hello):
+            if isinstance(message, Hello):
                 self._admit(route, speaker, message, key, at_s)
+            elif isinstance(message, Bye):
+                self._let_go(route, speaker, message, at_s)
+            elif self._out.finish is not None and self._goes_on_later:
+                # Nothing is taken in: what clients have made they keep for the server that takes up the run.
+                self._outgoing.send(route, translate.to_stop(self._out.finish))
             elif isinstance(message, Error):
                 self._take_error(speaker, message, at_s)
-            elif isinstance(message, Bye):
-                self._let_go(speaker, message, at_s)
             else:
                 self._attend(route, speaker, message, frames, at_s)
             self._pay_what_is_owed(route, at_s)
@@ -301,13 +300,6 @@ class Exchange:
     def _goes_on_later(self) -> bool:
         """Whether the run was interrupted, and is to be taken up by another server."""
         return self._recorder.is_on and self._out.finish is not None and self._out.finish.reason == "shutdown"
-
-    def _put_off(self, route: bytes, client_id: int | None, message: Message) -> None:
-        """Nothing is taken in any more: what clients have made they keep for the server that takes up the run."""
-        if not isinstance(message, Bye):
-            self._outgoing.send(route, Stop(reason="shutdown", version=self._coordinator.version))
-        elif client_id is not None:
-            self._sessions.forget(client_id)
 
     def _refuse(self, route: bytes, error: RemoteContractError) -> None:
         self._account.refused(error.reason)
@@ -353,7 +345,7 @@ class Exchange:
         if not self._may_speak(key, hello.client_id):
             raise not_the_owner(hello.client_id)
         if self._out.finish is not None:
-            self._outgoing.send(route, translate.to_stop(self._out.finish))
+            self._out.tell_of_the_end(route, hello, self._out.finish)
             return
         self._guard.greeted(route, speaker, hello.client_id, at_s)
         if self._sessions.is_superseded(hello.client_id, hello.session):
@@ -374,12 +366,16 @@ class Exchange:
         if not same_connection:
             self._proof.holds(hello, self._coordinator.awaits)
 
-    def _let_go(self, client_id: int | None, bye: Bye, at_s: float) -> None:
+    def _let_go(self, route: bytes, client_id: int | None, bye: Bye, at_s: float) -> None:
+        if self._out.finish is not None and self._out.finish.reason != "shutdown":
+            self._out.say_later(partial(self._outgoing.send, route), Bye())  # it ends when it hears this
         if client_id is None:
             return
         if self._out.finish is None:
             log.info("client %d leaves: %r", client_id, bye.reason)
         self._sessions.forget(client_id)
+        if self._goes_on_later:
+            return
         self._transfers.moved_on(client_id)
         self._handle_message(bye, client_id, at_s)
 
@@ -448,7 +444,7 @@ class Exchange:
 
     def _maybe_leave(self, finish: actions.Finish) -> None:
         """Over when nothing is being computed and every client has said goodbye, or has had its time to."""
-        waits = self._sessions.routes() or not self._leaves_early
+        waits = self._sessions.awaits_anyone(self._coordinator.is_active) or not self._leaves_early
         if self._out.commands_open or (waits and self._clock() < self._out.finished_s + self._linger_s):
             return
         self.outcome = self._account.ended(

@@ -12,8 +12,8 @@ import zmq
 
 from unstale.net import sockets
 from unstale.net.mailbox import Mailbox
+from unstale.server.commands import Letter as ForExchange
 from unstale.server.exchange import Exchange
-from unstale.server.exchange import Letter as ForExchange
 from unstale.server.wire import Delivery
 
 TURN_MESSAGES = 64  # messages taken in before timers and results get their turn

@@ -14,13 +14,14 @@ from unstale.server.commands import (
     CheckpointCommand,
     Command,
     EvaluateCommand,
+    ExpectCommand,
     ForgetCommand,
 )
 from unstale.server.guard import Guard
 from unstale.server.outgoing import Outgoing
 from unstale.server.proof import Proof
 from unstale.server.sessions import Sessions
-from unstale_proto.messages import Update
+from unstale_proto.messages import Hello, Update
 
 _About = TypeVar("_About")
 
@@ -56,7 +57,9 @@ class Performer:
         outgoing: Outgoing,
         proof: Proof,
         sessions: Sessions,
+        looks_ahead: bool = False,
     ) -> None:
+        """looks_ahead: whether stale updates are worked on before their round closes."""
         self._clock = clock
         self._coordinator = coordinator
         self._staging = staging
@@ -66,6 +69,7 @@ class Performer:
         self._outgoing = outgoing
         self._proof = proof
         self._sessions = sessions
+        self._looks_ahead = looks_ahead
         self.arrived: Arrived
         self.held: list[tuple[Callable[[Any], object], Any]] = []
         self.timers: dict[str, float] = {}
@@ -117,6 +121,13 @@ class Performer:
             )
         )
 
+    def tell_of_the_end(self, route: bytes, hello: Hello, finish: actions.Finish) -> None:
+        """Answer a hello that comes behind the end, of a client that may not have heard of it. Its goodbye will come
+        over this connection, unless another process has taken the client over."""
+        if not self._sessions.is_superseded(hello.client_id, hello.session):
+            self._sessions.admit(hello.client_id, hello.session, route)
+        self._outgoing.send(route, translate.to_stop(finish))
+
     def _send_task(self, action: actions.SendTask) -> None:
         if not self._has_begun:
             self._has_begun = True
@@ -127,9 +138,18 @@ class Performer:
         arrived = self.arrived
         if action.outcome is actions.Outcome.ACCEPTED:
             self._staging.keep(arrived.handle, arrived.staged)
+            if self._looks_ahead:
+                self._look_ahead(arrived.update.base_version, action.task_id, arrived.staged)
         self._account.judged(action, arrived.update, arrived.payload_bytes)
         self._guard.judged(action, arrived.at_s)
         self.say_later(self._outgoing.acknowledge, action)
+
+    def _look_ahead(self, base_version: int, task_id: int, staged: StagedUpdate) -> None:
+        """Have work on an update that is stale already begin before its round closes."""
+        staleness = self._coordinator.version - base_version
+        if staleness > 0:
+            update = staged.in_round(task_id=task_id, base_version=base_version, staleness=staleness)
+            self._compute(ExpectCommand(row_D=self._staging.newest_D, update=update))
 
     def _discard_update(self, action: actions.DiscardUpdate) -> None:
         self._staging.discard(action.handle)

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from unstale.config import parts
+from unstale.config.compensation import compensator
 from unstale.config.settings import Settings
 from unstale.coordinator.machine import Coordinator
 from unstale.coordinator.phase import Phase
@@ -22,9 +23,10 @@ from unstale.learner.learner import Learner
 from unstale.learner.updates import Staging
 from unstale.learner.versions import Version
 from unstale.net.clock import RunClock, now_s
+from unstale.remote.cluster import connect
 from unstale.server.aside import Aside
 from unstale.server.commands import CheckpointCommand
-from unstale.server.compute import Save, frames_of
+from unstale.server.compute import Keep, Save, frames_of
 from unstale.server.heap import keep_little
 from unstale.server.welcome import welcome
 from unstale.training.evaluate import Evaluation
@@ -88,6 +90,11 @@ class Run:
         """Writes a checkpoint; None without a journal."""
         return None if self.journal is None else partial(_write_checkpoint, self.journal)
 
+    @property
+    def keep(self) -> Keep | None:
+        """Keeps what a version was compensated with; None without a journal."""
+        return None if self.journal is None else self.journal.keep_made
+
     def close(self) -> None:
         """Nothing of it is used any more."""
         if self.journal is not None:
@@ -103,7 +110,13 @@ def prepare(settings: Settings) -> Run:
     model = parts.model(settings, dataset, device)
     told = parts.coordinator_settings(settings)
     save_model = parts.saver(settings, model)
-    learner = parts.learner(settings, model, device, keep_versions=bool(told.stale_rounds))
+    learner = parts.learner(
+        settings,
+        model,
+        device,
+        compensator=compensator(settings, model, dataset, device, clock=now_s, connect=connect),
+        keep_versions=bool(told.stale_rounds),
+    )
     model.let_go()
     coordinator = Coordinator(told)
     evaluate = parts.evaluation(settings, model, dataset, device)
@@ -145,7 +158,7 @@ def _staging(
 ) -> Staging:
     """In memory; or on disk, where rows would take too much of it and the policy can read them one by one."""
     most_bytes = 4 * learner.row_numbers * (told.unaggregated_max + 2 * told.round_size_max)
-    if journal is None or not learner.policy.streams or most_bytes <= settings.run.rows_memory_bytes_max:
+    if journal is None or not learner.streams or most_bytes <= settings.run.rows_memory_bytes_max:
         return parts.staging(told, learner.row_numbers, device)
     return journal.spill(learner.row_numbers)
 

@@ -26,9 +26,9 @@ from unstale.net.gate import Gate
 from unstale.net.mailbox import Mailbox
 from unstale.server import guard
 from unstale.server.account import Account
-from unstale.server.commands import Crashed
+from unstale.server.commands import Crashed, StopNow
 from unstale.server.compute import Compute
-from unstale.server.exchange import Exchange, StopNow
+from unstale.server.exchange import Exchange
 from unstale.server.exposition import Instruments
 from unstale.server.http import HttpService
 from unstale.server.loop import Letter, Loop, Ping, RouterWire
@@ -86,6 +86,7 @@ class Server:
                 evaluate=run.evaluate,
                 post=self._mailbox.post,
                 save=run.save,
+                keep=run.keep,
                 encoding=run.encoding,
             )
             self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
@@ -145,6 +146,7 @@ class Server:
             parts=Parts(None if run.journal is None else run.journal.directory.transfers),
             may_speak=self._gate.may_speak,
             observe=observe,
+            looks_ahead=run.learner.looks_ahead,
         )
         if run.recovered is not None:
             exchange.resume()

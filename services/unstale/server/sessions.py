@@ -69,6 +69,13 @@ class Sessions:
         """Every connection that speaks for a client and can be reached."""
         return [route for route, client_id in self._client_of.items() if client_id not in self._cut_off]
 
+    def awaits_anyone(self, is_active: Callable[[int], bool]) -> bool:
+        """Whether there is a client that has not left. One that is cut off comes back soon, if it is still active: its
+        lease has not run out."""
+        return any(
+            client_id not in self._cut_off or is_active(client_id) for client_id in self._client_of.values()
+        )
+
     def cut_off(self, client_id: int) -> None:
         """The client's connection is gone, but what came in over it before, a goodbye perhaps, is still its word."""
         if client_id in self._route_of:

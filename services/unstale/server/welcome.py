@@ -7,6 +7,7 @@ from pydantic import BaseModel, ValidationError
 
 from unstale import flat
 from unstale.config import parts
+from unstale.config.learning import DataSettings
 from unstale.config.settings import Settings
 from unstale.errors import UserError
 from unstale_proto import codec, encodings, limits, signature
@@ -16,6 +17,7 @@ from unstale_proto.messages import (
     PartitionPlan,
     TensorSpec,
     TrainingPlan,
+    VariantPlan,
     Welcome,
 )
 
@@ -56,7 +58,7 @@ def welcome(settings: Settings, model: flat.FlatModel, *, extra: bool, labels: s
         heartbeat_s=settings.server.heartbeat_s,
         lease_s=settings.server.lease_s,
         model_plan=ModelPlan(norm=settings.model.norm, projection_head=settings.model.projection_head),
-        data_plan=DataPlan(normalise=settings.data.normalise, column=settings.data.column, labels=labels),
+        data_plan=_data_plan(settings.data, labels),
         buffers=buffers or None,
         extra=extra or None,
         encoding=encodings.plan(**settings.encoding.model_dump(), dimension=model.dimension),
@@ -66,6 +68,13 @@ def welcome(settings: Settings, model: flat.FlatModel, *, extra: bool, labels: s
     except ValueError:
         raise too_many from None
     return made
+
+
+def _data_plan(data: DataSettings, labels: str | None) -> DataPlan:
+    variant = None
+    if data.variant.name is not None and data.variant.rate is not None:
+        variant = VariantPlan(name=data.variant.name, rate=data.variant.rate)
+    return DataPlan(normalise=data.normalise, column=data.column, labels=labels, variant=variant)
 
 
 def _specs(described: flat.Description) -> tuple[TensorSpec, ...]:

@@ -4,16 +4,20 @@ from collections.abc import Callable
 from dataclasses import replace
 from math import inf
 from pathlib import Path
+from typing import Any
 
+from unstale.compensators import Compensator, FreshUpdate
 from unstale.config import parts
+from unstale.config.compensation import Connect, compensator
 from unstale.config.scenario import conditions, population, read
 from unstale.config.settings import Settings
-from unstale.config.workplace import workplace
+from unstale.config.workplace import Workplace, workplace
 from unstale.coordinator.actions import Observer
 from unstale.coordinator.machine import Coordinator
 from unstale.metrics.progress import Progress
 from unstale.server.guard import Guard
 from unstale.simulator.backends.choose import choose
+from unstale.simulator.fresh import FreshUpdates
 from unstale.simulator.recording import Recording
 from unstale.simulator.remote import Relay, as_it_is, may_lose
 from unstale.simulator.simulation import Parts, Simulation
@@ -23,6 +27,18 @@ from unstale_proto import encodings
 PLAIN = "exponential"
 """The ready scenario whose device a simulated client has where the run's scenario gives it none."""
 
+CompensatorOf = Callable[[Settings, Workplace, FreshUpdate], Compensator[Any] | None]
+"""Makes the compensator of a run. What clients would send, were they given the current model, goes with it."""
+
+
+def configured(
+    settings: Settings, place: Workplace, fresh_update: FreshUpdate, *, connect: Connect | None = None
+) -> Compensator[Any] | None:
+    """The one that the settings name; None for none. connect: as in `config.compensation.compensator`."""
+    return compensator(
+        settings, place.model, place.dataset, place.device, fresh_update=fresh_update, connect=connect
+    )
+
 
 def simulation(
     settings: Settings,
@@ -31,11 +47,12 @@ def simulation(
     observe: Observer | None = None,
     relay: Relay = as_it_is,
     record_in: Path | None = None,
+    compensator_of: CompensatorOf = configured,
 ) -> Simulation:
     """Build everything that a run needs. Raises UserError for what the user can mend.
 
     on_progress, observe, relay: as in `Simulation`. record_in: a new directory for what happens, None to leave nothing
-    behind.
+    behind. compensator_of: makes another compensator than the settings name, such as one that only looks.
     """
     place = workplace(settings)
     parts.check_partition(settings, place.dataset)
@@ -44,7 +61,14 @@ def simulation(
     told = parts.coordinator_settings(settings)
     if not any(may_lose(applied.toxic) for applied in under.toxics):
         told = replace(told, lease_s=inf)  # nobody falls silent, so nobody need look
-    learner = parts.learner(settings, model, place.device, keep_versions=True)
+    backend = choose(settings, place)
+    learner = parts.learner(
+        settings,
+        model,
+        place.device,
+        compensator=compensator_of(settings, place, FreshUpdates(backend, settings).of),
+        keep_versions=True,
+    )
     coordinator = Coordinator(told)
     recording = None if record_in is None else Recording.begin(record_in, settings, coordinator)
     return Simulation(
@@ -52,7 +76,7 @@ def simulation(
             coordinator=coordinator,
             learner=learner,
             staging=parts.staging(told, learner.row_numbers, place.device),
-            backend=choose(settings, place),
+            backend=backend,
             steps_of=place.trainer.steps_of,
             evaluate=parts.evaluation(settings, model, place.dataset, place.device),
             save=parts.saver(settings, model),

@@ -82,9 +82,17 @@ class Recording:
         """A round was applied, at the very time at which it was closed."""
         opened_s = self._coordinator.round_started_s
         assert opened_s is not None
+        made = None if result.compensation is None else result.compensation.made
+        if made is not None:
+            self._journal.keep_made(result.version, made)
         return self._committed(
             self._recorder.round_applied(
-                event, result, digest=result.sent.digest, wait_s=event.at_s - opened_s, aggregate_s=0.0
+                event,
+                result,
+                digest=result.sent.digest,
+                wait_s=event.at_s - opened_s,
+                compensate_s=0.0,
+                aggregate_s=0.0,
             )
         )
 

@@ -5,6 +5,7 @@ costs nothing, and the order of what is computed is the order of arrival, as on 
 """
 
 import gc
+import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -35,6 +36,8 @@ from unstale.toxics.flight import Flight
 from unstale.toxics.scenario import Conditions
 from unstale.training.evaluate import Evaluation
 from unstale_proto.messages import EncodingPlan, Task, Update
+
+log = logging.getLogger("unstale.simulator")
 
 NOT_STAGED = -1
 NO_ROW = memoryview(b"")
@@ -138,6 +141,7 @@ class Simulation:
         self._arriving: _Arriving
         self._made: events.RoundApplied | None = None
         self._result: RoundResult
+        self._said: set[str] = set()  # of compensation
         self._finish: actions.Finish | None = None
         self._performers: dict[type, Callable[..., None]] = {
             actions.SendTask: self._send_task,
@@ -351,6 +355,10 @@ class Simulation:
         taken.release()
         self._result = result
         self._tally.applied(result.staleness, overflowed=result.overflowed)
+        for note in () if result.compensation is None else result.compensation.notes:
+            if note not in self._said:
+                self._said.add(note)
+                log.warning("%s", note)
         self._made = events.RoundApplied(version=result.version, at_s=self._agenda.now_s)
 
     def _forget_version(self, action: actions.ForgetVersion) -> None:

@@ -96,6 +96,7 @@ class Work:
                 base=self._base(client_id, task),
                 learning_rate=task.learning_rate,
                 evaluate=bool(task.evaluate),
+                version=task.version,
             )
             for client_id, task in tasks
         ]

@@ -24,7 +24,8 @@ class LocalTask:
     base_d: [d], w_b. buffers_b: [b], the base model's; None where the model has none. extra_d: [d], what the policy
     sends along (SCAFFOLD's c), None where it sends nothing. learning_rate: eta_l, > 0; a `gradient` takes no step and
     only reports it. batches: what `LocalTraining.batches` drew for it. seed: in [0, 2^63), for what PyTorch draws
-    inside, such as dropout; None where the model is known to draw nothing.
+    inside, such as dropout; None where the model is known to draw nothing. version: number of the base version, which
+    decides what the client holds where data changes; else it may be None.
     """
 
     base_d: Tensor
@@ -33,6 +34,7 @@ class LocalTask:
     seed: int | None
     buffers_b: Tensor | None = None
     extra_d: Tensor | None = None
+    version: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

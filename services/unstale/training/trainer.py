@@ -5,6 +5,7 @@ Legend: d parameters, b numbers of the model's float buffers, n training and m t
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -15,12 +16,21 @@ from unstale.training.datasets import Dataset
 from unstale.training.evaluate import Evaluation, evaluate
 from unstale.training.initialise import draws
 from unstale.training.local import LocalTask, LocalTraining, LocalUpdate, check_buffers
-from unstale.training.partition import Indices
+from unstale.training.partition import Indices, VariantStream
 
 PENDING_MAX = 16
 """Updates of one client whose fate is open; beyond it the oldest is forgotten. A client has one task at a time, so that
 only verdicts that were lost on the way pile up.
 """
+
+
+@dataclass(eq=False, slots=True)
+class _Held:
+    """What a client holds. replaced: how many of its examples have given way to later ones."""
+
+    inputs_nX: Tensor
+    labels_n: Tensor
+    replaced: int = 0
 
 
 class Trainer:
@@ -29,7 +39,8 @@ class Trainer:
 
     shares: for each client id the indices of its training examples; a client's examples are gathered once,
     when it is first trained. model: the workspace of all of them. seed: the run's. test_shares: for each client id the
-    indices of its own test examples, some perhaps none; None where the test set is not shared out.
+    indices of its own test examples, some perhaps none; None where the test set is not shared out. changes: which
+    examples clients hold at each version; None where they keep them.
 
     What a client keeps lies on the host, one vector of the size of the model for each of its names, made when it first
     keeps it: N clients that train with `moon` or `scaffold` cost N * d numbers. One thread at a time.
@@ -44,6 +55,7 @@ class Trainer:
         seed: int,
         *,
         test_shares: Sequence[Indices] | None = None,
+        changes: VariantStream | None = None,
     ) -> None:
         self._dataset = dataset
         self._shares = shares
@@ -51,8 +63,9 @@ class Trainer:
         self._training = training
         self._seed = seed
         self._test_shares = test_shares
+        self._changes = changes
         self._draws = draws(model.module)
-        self._examples: dict[int, tuple[Tensor, Tensor]] = {}
+        self._examples: dict[int, _Held] = {}
         self._kept: dict[int, dict[str, Tensor]] = {}
         self._pending: dict[int, dict[int, Mapping[str, Tensor]]] = {}
 
@@ -65,12 +78,18 @@ class Trainer:
         *,
         buffers_b: Tensor | None = None,
         extra_d: Tensor | None = None,
+        version: int | None = None,
     ) -> LocalUpdate:
         """The update of one task. number: which task of this client, from 0. The rest: as in `LocalTask`.
 
         What the client is to keep from it waits for `keep` or `drop`.
         """
-        task = self.task(client_id, number, base_d, learning_rate, buffers_b=buffers_b, extra_d=extra_d)
+        task = self.task(
+            *(client_id, number, base_d, learning_rate),
+            buffers_b=buffers_b,
+            extra_d=extra_d,
+            version=version,
+        )
         return self.compute(client_id, number, task)
 
     def task(
@@ -82,12 +101,13 @@ class Trainer:
         *,
         buffers_b: Tensor | None = None,
         extra_d: Tensor | None = None,
+        version: int | None = None,
     ) -> LocalTask:
         """What `train` computes, with everything drawn. To draw for several tasks in a row takes less time."""
         seed = None
         if self._draws:
             seed = int(stream(self._seed, Stream.BATCHES, client_id, number, 0).integers(2**63))
-        _, labels_n = self.examples(client_id)
+        _, labels_n = self.examples(client_id, version)
         rng = stream(self._seed, Stream.BATCHES, client_id, number)
         return LocalTask(
             base_d=base_d,
@@ -96,11 +116,12 @@ class Trainer:
             seed=seed,
             buffers_b=buffers_b,
             extra_d=extra_d,
+            version=version,
         )
 
     def compute(self, client_id: int, number: int, task: LocalTask) -> LocalUpdate:
         """The update of a task that `task` made for this client and number."""
-        inputs_nX, labels_n = self.examples(client_id)
+        inputs_nX, labels_n = self.examples(client_id, task.version)
         update = self._training.compute(self._model, inputs_nX, labels_n, task, self.kept(client_id))
         if update.state:
             pending = self._pending.setdefault(client_id, {})
@@ -187,14 +208,38 @@ class Trainer:
             buffers_b=buffers_b,
         )
 
-    def examples(self, client_id: int) -> tuple[Tensor, Tensor]:
-        """The client's own: [n, ...] float32 and labels [n] int64, on the model's device. Not to be written to."""
-        if client_id not in self._examples:
-            self._examples[client_id] = self._gathered(client_id)
-        return self._examples[client_id]
+    def examples(self, client_id: int, version: int | None = None) -> tuple[Tensor, Tensor]:
+        """The client's own at a version: [n, ...] float32 and labels [n] int64, on the model's device. Not to be
+        written to. Where data changes, good until the client is asked for at another version.
+        """
+        held = self._examples.get(client_id)
+        if held is None:
+            held = self._examples[client_id] = self._gathered(client_id)
+        if self._changes is not None:
+            assert version is not None, "what a client holds depends on the version"
+            self._bring_to(held, client_id, self._changes, version)
+        return held.inputs_nX, held.labels_n
 
-    def _gathered(self, client_id: int) -> tuple[Tensor, Tensor]:
+    def _gathered(self, client_id: int) -> _Held:
         own_n = torch.from_numpy(self._shares[client_id])
         device = self._model.parameters_d.device
-        inputs_nX = self._dataset.train_examples(own_n).to(device)
-        return inputs_nX, self._dataset.labels_train_N.index_select(0, own_n).to(device)
+        return _Held(
+            inputs_nX=self._dataset.train_examples(own_n).to(device),
+            labels_n=self._dataset.labels_train_N.index_select(0, own_n).to(device),
+        )
+
+    def _bring_to(self, held: _Held, client_id: int, changes: VariantStream, version: int) -> None:
+        """Put the examples of a version, before or after, in their places. Their labels are those that were there."""
+        replaced = changes.count(client_id, version)
+        if replaced == held.replaced:
+            return
+        positions_n, later_n = changes.replacements(client_id)
+        others = slice(*sorted((replaced, held.replaced)))
+        places_n = positions_n[others]
+        if replaced > held.replaced:
+            inputs_nX = self._dataset.later_examples(later_n[others])
+        else:
+            inputs_nX = self._dataset.train_examples(self._shares[client_id][places_n])
+        device = held.inputs_nX.device
+        held.inputs_nX.index_copy_(0, torch.from_numpy(places_n).to(device), inputs_nX.to(device))
+        held.replaced = replaced

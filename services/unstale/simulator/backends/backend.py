@@ -14,7 +14,8 @@ class Job:
     """One task of one client.
 
     number: which task of this client, from 0. base: the version that it starts from, not written to. learning_rate:
-    eta_l, > 0. evaluate: the client also measures the base on its own test examples.
+    eta_l, > 0. evaluate: the client also measures the base on its own test examples. version: the number of the base,
+    needed where what clients hold changes.
     """
 
     client_id: int
@@ -22,6 +23,7 @@ class Job:
     base: Version
     learning_rate: float
     evaluate: bool
+    version: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -41,7 +41,7 @@ def order(jobs: Sequence[Job], verdicts: Sequence[tuple[int, int, bool]], slots:
     slots in their order."""
     for slot, job in enumerate(jobs):
         slots.put(slot, *job.base.parts)
-    spelled = [(job.client_id, job.number, job.learning_rate, job.evaluate) for job in jobs]
+    spelled = [(job.client_id, job.number, job.version, job.learning_rate, job.evaluate) for job in jobs]
     return {"verdicts": verdicts, "jobs": spelled}
 
 
@@ -56,8 +56,9 @@ def obey(words: dict[str, Any], trainer: Trainer, slots: Slots) -> list[dict[str
             base=slots.version(slot),
             learning_rate=learning_rate,
             evaluate=evaluate,
+            version=version,
         )
-        for slot, (client_id, number, learning_rate, evaluate) in enumerate(words["jobs"])
+        for slot, (client_id, number, version, learning_rate, evaluate) in enumerate(words["jobs"])
     ]
     answer = []
     for slot, computed in enumerate(one_by_one(trainer, jobs)):

@@ -36,6 +36,7 @@ def one_by_one(trainer: Trainer, jobs: Sequence[Job]) -> Iterator[Computed]:
             *(job.client_id, job.number, job.base.model_d, job.learning_rate),
             buffers_b=job.base.buffers_b if job.base.buffers_b.numel() else None,
             extra_d=job.base.extra_d,
+            version=job.version,
         )
         for job in jobs
     ]

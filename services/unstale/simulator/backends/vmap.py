@@ -49,7 +49,12 @@ class Vmap(Backend):
     @override
     def compute(self, jobs: Sequence[Job]) -> list[Computed]:
         trainer = self._trainer
-        tasks = [trainer.task(job.client_id, job.number, job.base.model_d, job.learning_rate) for job in jobs]
+        tasks = [
+            trainer.task(
+                *(job.client_id, job.number, job.base.model_d, job.learning_rate), version=job.version
+            )
+            for job in jobs
+        ]
         alike: dict[tuple[int, ...], list[int]] = {}  # places, by the sizes of the mini-batches
         for place, task in enumerate(tasks):
             alike.setdefault(tuple(map(len, task.batches)), []).append(place)
@@ -79,7 +84,10 @@ class Vmap(Backend):
         """The updates of tasks with mini-batches of the same sizes."""
         training, device = self._training, self._model.parameters_d.device
         self._model.module.train()
-        examples = [self._trainer.examples(client_id) for client_id in clients]
+        examples = [
+            self._trainer.examples(client_id, task.version)
+            for client_id, task in zip(clients, tasks, strict=True)
+        ]
         base_Kd = torch.stack([task.base_d for task in tasks]).to(device)
         rates_K1 = torch.tensor([[task.learning_rate] for task in tasks], device=device)
         vectors_Kd, parameters_Kd = base_Kd, base_Kd.clone()

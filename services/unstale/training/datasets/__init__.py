@@ -1,8 +1,9 @@
 """Data sets by name, loaded once as tensors; a file for each kind of source."""
 
-from unstale.training.datasets.dataset import Dataset, Normalisation
+from unstale.training.datasets.dataset import Dataset, Later, Normalisation
 from unstale.training.datasets.registry import DATASETS, SUMMARIES, check, is_there, load
 from unstale.training.datasets.source import CACHE, NORMALISE, Source
+from unstale.training.datasets.variant import varied
 
 __all__ = [
     "CACHE",
@@ -10,9 +11,11 @@ __all__ = [
     "NORMALISE",
     "SUMMARIES",
     "Dataset",
+    "Later",
     "Normalisation",
     "Source",
     "check",
     "is_there",
     "load",
+    "varied",
 ]

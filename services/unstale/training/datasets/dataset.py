@@ -1,7 +1,7 @@
 """Examples and labels in a training and a test part, as they are stored and as a model sees them.
 
-Legend: N training examples, M test examples, n some of them, X the shape of one example (channels first),
-C channels.
+Legend: N training examples, M test examples, L later ones, n some of them, X the shape of one example (channels
+first), C channels.
 """
 
 import hashlib
@@ -46,13 +46,26 @@ class Normalisation:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Later:
+    """Training examples that take the place of a data set's own while clients train on it.
+
+    stored_LX, labels_L: as in `Dataset`, with examples of its shape. rate: how many of a client's examples give way at
+    each version, > 0.
+    """
+
+    stored_LX: Tensor
+    labels_L: Tensor
+    rate: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Dataset:
     """A data set whose parts fit together; UserError says what does not.
 
     stored_*: uint8 as decoded (a quarter of float32's memory) or float32, finite; on the CPU, never written to.
     labels_*: int64 in [0, classes). groups_*: int64, who an example is from (a writer, a celebrity, the value of a
     column) as a number that means the same in both parts, or None. levels: the byte that stands for 1. normalisation:
-    applied when examples are gathered. origin: where it lies, for people.
+    applied when examples are gathered. origin: where it lies, for people. later: None where data stays.
     """
 
     name: str
@@ -66,6 +79,7 @@ class Dataset:
     levels: int = BRIGHTEST
     normalisation: Normalisation = Normalisation()
     origin: str = ""
+    later: Later | None = None
 
     def __post_init__(self) -> None:
         if self.classes < 2:
@@ -75,6 +89,11 @@ class Dataset:
         train, test = _described(self.stored_train_NX[0]), _described(self.stored_test_MX[0])
         if train != test:
             raise self._wrong(f"has training examples of {train}, but test examples of {test}")
+        if self.later is not None:
+            self._check_part("later", self.later.stored_LX, self.later.labels_L, None)
+            later = _described(self.later.stored_LX[0])
+            if later != train:
+                raise self._wrong(f"has training examples of {train}, but later examples of {later}")
         mean_C, std_C = self.normalisation.mean_C, self.normalisation.std_C
         if len(mean_C) != len(std_C) or len(mean_C) not in (0, 1, self.input_shape[0]) or 0 in std_C:
             raise self._wrong(
@@ -89,10 +108,15 @@ class Dataset:
 
     @property
     def labels_digest(self) -> str:
-        """SHA-256, in hex, of the training labels and groups: whether two machines share out the same examples."""
+        """SHA-256, in hex, of the training labels and groups, and of the later labels and their rate: whether two
+        machines share out the same examples.
+        """
         digest = hashlib.sha256(self.labels_train_N.numpy().astype("<i8").tobytes())
         if self.groups_train_N is not None:
             digest.update(self.groups_train_N.numpy().astype("<i8").tobytes())
+        if self.later is not None:
+            digest.update(self.later.labels_L.numpy().astype("<i8").tobytes())
+            digest.update(np.float64(self.later.rate).astype("<f8").tobytes())
         return digest.hexdigest()
 
     def train_examples(self, indices_n: Indices | None = None) -> Tensor:
@@ -102,6 +126,11 @@ class Dataset:
     def test_examples(self, indices_n: Indices | None = None) -> Tensor:
         """These test examples (None: all) as a model sees them: float32 [n, ...], on the CPU."""
         return self._gathered(self.stored_test_MX, indices_n)
+
+    def later_examples(self, indices_n: Indices | None = None) -> Tensor:
+        """These later examples (None: all) as a model sees them: float32 [n, ...], on the CPU. Only where there are."""
+        assert self.later is not None
+        return self._gathered(self.later.stored_LX, indices_n)
 
     def _gathered(self, stored_NX: Tensor, indices_n: Indices | None) -> Tensor:
         if indices_n is not None:

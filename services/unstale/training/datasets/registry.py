@@ -82,6 +82,7 @@ def load(
     normalise: str = "standard",
     column: str | None = None,
     allow_factory: bool = True,
+    section: str = "data",
 ) -> Dataset:
     """The data set called `name`, one of DATASETS or `package.module:factory`. The other arguments are Source's.
 
@@ -96,6 +97,7 @@ def load(
         normalise=normalise,
         column=column,
         allow_factory=allow_factory,
+        section=section,
     )
     check(wanted)
     if factory.is_factory(name):
@@ -119,7 +121,9 @@ def check(wanted: Source) -> None:
         raise unknown_name("data set", wanted.name, DATASETS)
     reads, files = _KINDS[wanted.name].reads, _KINDS[wanted.name].files
     if reads is not None and wanted.path is None:
-        raise UserError(f"data set {wanted.name!r} needs a path to a {reads}; name it with data.path")
+        raise UserError(
+            f"data set {wanted.name!r} needs a path to a {reads}; name it with {wanted.section}.path"
+        )
     if reads is None and wanted.path is not None:
         where = "is built in and reads no file" if files is None else "lies in the cache and takes no path"
         advice = "did you mean 'npz'?" if files is None else "did you mean the cache, or 'npz' or 'folder'?"

@@ -24,7 +24,7 @@ class Source:
     name: one of DATASETS or `package.module:factory`. path: the file or folder of `npz` and `folder`. cache: the
     folder of all others, `~` allowed. download: whether the network may be used for what the cache lacks. normalise:
     one of NORMALISE. column: the column of an `.npz` that says who an example is from. allow_factory: whether the name
-    may be that of code; never for a name that came from a server.
+    may be that of code; never for a name that came from a server. section: of the configuration, where the path stands.
     """
 
     name: str
@@ -34,6 +34,7 @@ class Source:
     normalise: str = "standard"
     column: str | None = None
     allow_factory: bool = True
+    section: str = "data"
 
     @property
     def folder(self) -> Path:

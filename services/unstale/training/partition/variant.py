@@ -40,13 +40,20 @@ class VariantStream:
     ) -> None:
         """shares: what each client begins with. rate: q, examples an epoch, > 0. seed: the run's.
 
-        Raises UserError when the new examples of a class are fewer than some client needs.
+        Raises UserError when the rate is more than any client holds, and when the new examples of a class are fewer
+        than some client needs.
         """
         self._shares = shares
         self._labels_n = labels_n
         self._rate = Fraction(rate).limit_denominator(DENOMINATOR_MAX)
         self._seed = seed
         assert self._rate > 0
+        largest = max(map(len, shares))
+        if self._rate > largest:
+            raise UserError(
+                f"data.variant.rate is {float(rate):g}, but no client holds more than {largest} examples, so all would "
+                f"be replaced at once; expected at most {largest}"
+            )
         new = Examples(new_labels_m)
         classes = max(int(labels_n.max()) + 1, new.classes)
         self._new = [
@@ -59,21 +66,30 @@ class VariantStream:
             if most > len(own):
                 raise UserError(
                     f"a client holds {most} examples of class {label}, but there are only {len(own)} new ones to "
-                    "replace them; take more clients, or data with more examples of this class"
+                    "replace them in the data set of data.variant; let clients hold fewer, or take data with more "
+                    "examples of this class"
                 )
 
     def _rng(self, *key: int) -> Generator:
         return stream(self._seed, Stream.PARTITION, *key)
 
-    def replaced(self, client_id: int, epoch: int) -> tuple[Indices, Indices]:
-        """Positions in the client's share, and for each the index of the new example that is there at this epoch.
+    def count(self, client_id: int, epoch: int) -> int:
+        """How many of the client's examples are replaced at this epoch."""
+        return int(min(self._rate * epoch // 1, len(self._shares[client_id])))
 
-        In the order in which they were replaced: those of an earlier epoch come first, and stay.
+    def replacements(self, client_id: int) -> tuple[Indices, Indices]:
+        """Positions in the client's share, and for each the index of the new example that comes there.
+
+        All of them, in the order in which they are replaced: the first `count` of an epoch are replaced there.
         """
-        share = self._shares[client_id]
-        done = min(self._rate * epoch // 1, len(share))
-        positions = self._rng(ORDER, client_id).permutation(len(share))[:done]
+        positions = self._rng(ORDER, client_id).permutation(len(self._shares[client_id]))
         return positions, self._successors(client_id)[positions]
+
+    def replaced(self, client_id: int, epoch: int) -> tuple[Indices, Indices]:
+        """Those of the `replacements` that are there at this epoch; those of an earlier epoch come first, and stay."""
+        done = self.count(client_id, epoch)
+        positions, new = self.replacements(client_id)
+        return positions[:done], new[:done]
 
     def indices(self, client_id: int, epoch: int) -> Indices:
         """What the client holds, position by position: i < n is the old example i, n + j the new example j."""

@@ -1,0 +1,36 @@
+"""The compensator that chooses: inversion while it helps and the budget lasts, then first order, then nothing."""
+
+from unstale.compensators.compensator import AS_IT_IS
+from unstale.compensators.gradient_inversion import FIRST_ORDER, INVERSION, GradientInversion
+
+
+class Auto(GradientInversion):
+    """Gradient inversion that also ends when its estimates do not point better than the stale updates, and gives way to
+    whatever has the smaller error: first-order compensation, or the update as it is.
+
+    It goes on while, over the last `window` errors that later updates told,
+
+        mean L1(inversion) <= margin * mean L1(stale)   and   mean cosine(inversion) < mean cosine(stale)
+
+    and what is not inverted is compensated to first order while mean L1(first order) < mean L1(stale), or nothing is
+    known of it yet. Source: ours, with the errors of algorithms.md 2.22.
+    """
+
+    source = "ours, over Wang & Gao and DC-ASGD; algorithms.md 2.21, 2.22"
+
+    def helps(self) -> bool:
+        if not super().helps():
+            return False
+        trial = self.trial
+        if trial is not None:
+            return trial.cosine < 0
+        recent = self.recent
+        if not (recent.is_full(INVERSION) and recent.is_full(AS_IT_IS)):
+            return True
+        return recent.mean(INVERSION)[1] < recent.mean(AS_IT_IS)[1]
+
+    def lesser(self, *, has_ended: bool) -> str:  # noqa: ARG002  (the errors decide)
+        recent = self.recent
+        if not (recent.is_full(FIRST_ORDER) and recent.is_full(AS_IT_IS)):
+            return FIRST_ORDER
+        return FIRST_ORDER if recent.mean(FIRST_ORDER)[0] < recent.mean(AS_IT_IS)[0] else AS_IT_IS

@@ -1,0 +1,63 @@
+"""The oracle: the true unstale update, which only a simulation knows.
+
+Legend: d parameters.
+"""
+
+from unstale.compensators.compensator import (
+    Compensated,
+    Compensator,
+    CompensatorContext,
+    Made,
+    Outcome,
+    StaleRound,
+)
+from unstale.errors import UserError
+from unstale.part_settings import PartSettings
+
+
+class Oracle(Compensator[PartSettings]):
+    """A stale update is replaced by the one that its client makes of the current model: what estimates are up against.
+
+    Source: algorithms.md 2.23.
+    """
+
+    source = "Wang & Gao, Unlimited Staleness in Federated Learning; algorithms.md 2.23"
+    is_recorded = True
+    only_simulated = True
+
+    def __init__(self, settings: PartSettings, context: CompensatorContext) -> None:
+        super().__init__(settings, context)
+        if context.steps.unknown is not None:
+            raise UserError(
+                f"training.name is {context.steps.unknown!r}, whose updates depend on more than model and data, "
+                "expected sgd, gradient or fedprox for compensator.name oracle"
+            )
+        if context.network is not None and context.fresh_update is None:
+            raise UserError(
+                "compensator.name is 'oracle', which knows what clients would send; that is so in `unstale simulate` "
+                "only, expected gradient-inversion, first-order, auto or none"
+            )
+
+    def make(self, stale: StaleRound) -> Made:
+        fresh_update = self.context.fresh_update
+        assert fresh_update is not None
+        return {
+            "estimates": {
+                str(place): fresh_update(update, stale)
+                for place, update in enumerate(stale.updates)
+                if update.staleness > 0
+            }
+        }
+
+    def take(self, stale: StaleRound, made: Made) -> Outcome:
+        vectors = {
+            int(place): vector_d.to(self.context.device) for place, vector_d in made["estimates"].items()
+        }
+        return Outcome(
+            vectors=vectors,
+            counts_as_fresh=vectors.keys(),
+            updates=[
+                Compensated(method="oracle", share=1.0) if place in vectors else Compensated()
+                for place in range(len(stale.updates))
+            ],
+        )

@@ -1,0 +1,94 @@
+"""The compensator of a run, made from the configuration."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from unstale.compensators import Compensator, CompensatorContext, FreshUpdate, LocalSteps, Network, create
+from unstale.compensators.elsewhere import Elsewhere
+from unstale.config.settings import Settings
+from unstale.errors import UserError
+from unstale.flat import FlatModel
+from unstale.training.datasets import Dataset
+from unstale.training.fedprox import FedProx
+from unstale.training.registry import TRAININGS
+
+Connect = Callable[[Settings, Dataset], Elsewhere]
+"""Connects to the machines that `compensator.ray` names. Raises UserError when they cannot be had."""
+
+IMITABLE = ("gradient", "sgd", "fedprox")
+"""Local trainings whose updates are a function of model and data alone."""
+
+
+def local_steps(settings: Settings) -> LocalSteps:
+    """How the clients train, as full-batch steps."""
+    chosen = settings.training
+    if chosen.name == "gradient":
+        return LocalSteps(batch_size=chosen.batch_size)
+    default_mu: float = FedProx.model_fields["mu"].default
+    return LocalSteps(
+        steps=None if chosen.epochs is not None else chosen.steps,
+        epochs=chosen.epochs,
+        batch_size=chosen.batch_size,
+        momentum=chosen.momentum if "momentum" in TRAININGS[chosen.name].model_fields else 0.0,
+        weight_decay=chosen.weight_decay,
+        unknown=None if chosen.name in IMITABLE else chosen.name,
+        mu=(default_mu if chosen.mu is None else chosen.mu) if chosen.name == "fedprox" else 0.0,
+    )
+
+
+def compensator(
+    settings: Settings,
+    model: FlatModel,
+    dataset: Dataset,
+    where: torch.device,
+    *,
+    clock: Callable[[], float] | None = None,
+    fresh_update: FreshUpdate | None = None,
+    connect: Connect | None = None,
+) -> Compensator[Any] | None:
+    """The compensator in its first state; None for none. model: its workspace, which it borrows in the thread that
+    applies rounds. where: the updates lie. clock, fresh_update: as in `CompensatorContext`. connect: None to invert
+    here whatever the settings say. Raises UserError."""
+    check(settings)
+    network = Network(model.module, dataset.input_shape, dataset.classes)
+    made = create(
+        settings.compensator.name,
+        settings.compensator.settings,
+        CompensatorContext(
+            network=network,
+            steps=local_steps(settings),
+            seed=settings.seed,
+            clients=settings.clients,
+            device=where,
+            clock=clock,
+            fresh_update=fresh_update,
+            elsewhere=None
+            if connect is None or settings.compensator.ray is None
+            else connect(settings, dataset),
+        ),
+    )
+    if made is not None and made.inverts:
+        network.check_invertible(settings.model.name)
+    return made
+
+
+def check(settings: Settings) -> None:
+    """Raise UserError for a mistake that shows without model and data."""
+    made = create(
+        settings.compensator.name,
+        settings.compensator.settings,
+        CompensatorContext(
+            network=None,
+            steps=local_steps(settings),
+            seed=settings.seed,
+            clients=settings.clients,
+            device=torch.device("cpu"),
+        ),
+    )
+    if settings.compensator.ray is not None and not (made is not None and made.inverts):
+        raise UserError(
+            f"compensator.ray is {settings.compensator.ray!r} with compensator.name {settings.compensator.name!r}, "
+            "which inverts nothing, expected gradient-inversion or auto; leave it out"
+        )

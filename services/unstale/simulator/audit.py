@@ -1,0 +1,262 @@
+"""What a server that inverts could see: stale updates of a played run are inverted, and held against the clients' data.
+
+Legend: r reconstructed examples, X the shape of one example, C classes.
+"""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn.functional import softmax
+
+from unstale.compensators import Compensated, Compensator, FreshUpdate, Made, Outcome, Received, StaleRound
+from unstale.compensators.compensator import AS_IT_IS
+from unstale.compensators.inversion.engine import Inversion
+from unstale.compensators.inversion.inversions import Inversions
+from unstale.compensators.inversion.settings import InversionSettings
+from unstale.compensators.registry import describe
+from unstale.config.compensation import compensator
+from unstale.config.settings import Settings
+from unstale.config.workplace import Workplace
+from unstale.errors import UserError
+from unstale.metrics import likeness
+from unstale.metrics.audit import OTHERS, OWN, SAME_CLASSES, Findings, Matches, findings, label_distance
+from unstale.metrics.likeness import Measure
+from unstale.metrics.perceptual import LeftOut
+from unstale.metrics.perceptual import measure as perceptual
+from unstale.metrics.progress import Progress
+from unstale.seeds import Stream, stream
+from unstale.simulator.assemble import simulation
+from unstale.simulator.holdings import Examples, Holdings
+
+INVERSION = "gradient-inversion"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reconstructed:
+    """What one stale update gave away.
+
+    round: whose update it is, from 1. staleness: rounds. disparity: before each iteration. pixels_rX: the examples, in
+    [0, 1]. certainty: what the label of each says of its class, [r]. closest: by pool, the example there that is
+    closest to each one, by the first measure, [r, X]. matches: how close they are.
+    """
+
+    client_id: int
+    round: int
+    staleness: int
+    disparity: Sequence[float]
+    pixels_rX: Tensor
+    certainty: Sequence[float]
+    closest: Mapping[str, Tensor]
+    matches: Matches
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Audit:
+    """What was found. measures: that examples were compared by, in order. notes: sentences about what is left out."""
+
+    findings: Findings
+    reconstructed: Sequence[Reconstructed]
+    measures: Sequence[Measure]
+    notes: Sequence[str]
+
+
+def audit(
+    settings: Settings,
+    rounds: Collection[int],
+    *,
+    updates_max: int,
+    on_progress: Callable[[Progress], None] = lambda _: None,
+    on_reconstructed: Callable[[Reconstructed], None] = lambda _: None,
+) -> Audit:
+    """Play a run up to the last of some rounds, and invert the stale updates of these.
+
+    The run itself is not compensated; `compensator` says how the updates are inverted. rounds: from 1, the one that
+    makes version 1. updates_max: that are inverted in all, the first to come. on_progress: as in `Simulation`.
+    on_reconstructed: told of each. Raises UserError for what cannot be inverted or compared.
+    """
+    for number in rounds:
+        if not 1 <= number <= settings.rounds:
+            raise UserError(
+                f"round {number} is to be inverted, expected 1 to rounds, which is {settings.rounds}"
+            )
+    if settings.clients < 2:
+        raise UserError(
+            "clients is 1, but reconstructions are held against the data of others; expected 2 or more"
+        )
+    settings = _inverting(settings)
+    watches: list[_Watch] = []
+
+    def watch(
+        settings: Settings, place: Workplace, fresh_update: FreshUpdate
+    ) -> Compensator[InversionSettings]:
+        watches.append(_Watch(settings, place, fresh_update, rounds, updates_max, on_reconstructed))
+        return watches[0]
+
+    run = simulation(settings, on_progress=on_progress, compensator_of=watch)
+    with suppress(_Enough):
+        run.run()
+    (watched,) = watches
+    if not watched.reconstructed:
+        raise UserError(
+            f"no update of {_rounds(rounds)} was stale, so there was nothing to invert; name later rounds, or a "
+            "scenario whose clients are slower"
+        )
+    found = findings(
+        [one.matches for one in watched.reconstructed],
+        watched.measures,
+        stream(settings.seed, Stream.INVERSION, 0),
+    )
+    return Audit(
+        findings=found,
+        reconstructed=watched.reconstructed,
+        measures=watched.measures,
+        notes=watched.notes,
+    )
+
+
+class _Enough(Exception):  # noqa: N818  (nothing went wrong)
+    """All was inverted that was to be: the run need not go on."""
+
+
+class _Watch(Compensator[InversionSettings]):
+    """Leaves updates as they are, and inverts those that are asked for on the side."""
+
+    source = "ours"
+
+    def __init__(
+        self,
+        settings: Settings,
+        place: Workplace,
+        fresh_update: FreshUpdate,
+        rounds: Collection[int],
+        updates_max: int,
+        on_reconstructed: Callable[[Reconstructed], None],
+    ) -> None:
+        inverting = compensator(settings, place.model, place.dataset, place.device, fresh_update=fresh_update)
+        assert inverting is not None
+        assert isinstance(inverting.settings, InversionSettings)
+        super().__init__(inverting.settings, inverting.context)
+        self._inversions = Inversions(self.settings, self.context)
+        self._holdings = Holdings(settings, place.dataset)
+        self._rounds = frozenset(rounds)
+        self._left = updates_max
+        self._on_reconstructed = on_reconstructed
+        self.measures, self.notes = _measures(place.dataset.input_shape)
+        self.reconstructed: list[Reconstructed] = []
+
+    def make(self, stale: StaleRound) -> Made:
+        number = stale.version + 1
+        if number in self._rounds:
+            self._look(number, [update for update in stale.updates if update.staleness > 0][: self._left])
+        if number >= max(self._rounds) or not self._left:
+            raise _Enough
+        return {}
+
+    def take(self, stale: StaleRound, made: Made) -> Outcome:  # noqa: ARG002  (nothing is made)
+        return Outcome(vectors={}, counts_as_fresh=(), updates=[Compensated() for _ in stale.updates])
+
+    def _look(self, number: int, updates: Sequence[Received]) -> None:
+        self._left -= len(updates)
+        inverted, disparities = self._invert(updates)
+        for update, one, disparity in zip(updates, inverted, disparities, strict=True):
+            self._inversions.remember(update.client_id, one.now.to("cpu"))
+            reconstructed = self._compared(number, update, one, disparity)
+            self.reconstructed.append(reconstructed)
+            self._on_reconstructed(reconstructed)
+
+    def _invert(self, updates: Sequence[Received]) -> tuple[list[Inversion], list[list[float]]]:
+        """The updates of a round inverted together, and the disparity of each before each iteration."""
+        ones = [self._inversions.begin(update) for update in updates]
+        disparities: list[list[float]] = [[] for _ in ones]
+        try:
+            while waiting := [place for place, one in enumerate(ones) if not one.is_over]:
+                some = [place for place in waiting if ones[place].kind == ones[waiting[0]].kind]
+                self._inversions.engine.iterate([ones[place] for place in some])
+                for place in some:
+                    disparities[place].append(float(ones[place].disparity))
+        except torch.OutOfMemoryError:
+            raise UserError(
+                "the device's memory is too small to invert even one update at a time; lower "
+                "compensator.settings.images_max, or give --device cpu"
+            ) from None
+        return ones, disparities
+
+    def _compared(
+        self, number: int, update: Received, one: Inversion, disparity: Sequence[float]
+    ) -> Reconstructed:
+        of_update = update.client_id, update.base_version, update.task_id
+        pools = {
+            OWN: self._holdings.own(update.client_id, update.base_version),
+            OTHERS: self._holdings.others(*of_update),
+            SAME_CLASSES: self._holdings.others_of_its_classes(*of_update),
+        }
+        pools = {pool: examples for pool, examples in pools.items() if len(examples)}
+        pixels_rX = self._holdings.pixels(one.now.inputs_rX)
+        certainty_rC = softmax(one.now.labels_rC.to("cpu", torch.float64), -1)
+        closest = {
+            measure.key: {pool: measure.closest(pixels_rX, held.pixels_nX) for pool, held in pools.items()}
+            for measure in self.measures
+        }
+        first = closest[self.measures[0].key]
+        return Reconstructed(
+            client_id=update.client_id,
+            round=number,
+            staleness=update.staleness,
+            disparity=disparity,
+            pixels_rX=pixels_rX,
+            certainty=certainty_rC.max(1).values.tolist(),
+            closest={pool: pools[pool].pixels_nX[which_r] for pool, (_, which_r) in first.items()},
+            matches=Matches(
+                client_id=update.client_id,
+                labels=certainty_rC.argmax(1).tolist(),
+                best={
+                    key: {pool: best_r.double().numpy() for pool, (best_r, _) in by_pool.items()}
+                    for key, by_pool in closest.items()
+                },
+                pool_examples={pool: len(held) for pool, held in pools.items()},
+                label_distance=_label_distances(certainty_rC, pools),
+            ),
+        )
+
+
+def _label_distances(certainty_rC: Tensor, pools: Mapping[str, Examples]) -> dict[str, float]:
+    shares_C = certainty_rC.mean(0).numpy()
+    return {pool: label_distance(shares_C, held.labels_n) for pool, held in pools.items()}
+
+
+def _inverting(settings: Settings) -> Settings:
+    """The settings with a compensator that inverts."""
+    name = settings.compensator.name
+    if name == AS_IT_IS:
+        chosen = settings.compensator.model_copy(update={"name": INVERSION})
+        return settings.model_copy(update={"compensator": chosen})
+    if not describe(name).inverts:
+        raise UserError(
+            f"compensator.name is {name!r}, which inverts nothing, expected {INVERSION}; leave it out for its defaults"
+        )
+    return settings
+
+
+def _measures(shape: Sequence[int]) -> tuple[list[Measure], list[str]]:
+    """What examples of a shape are compared by, and sentences about what is left out."""
+    measures, notes = [likeness.PSNR], []
+    if likeness.is_image(shape):
+        measures.append(likeness.SSIM)
+    else:
+        notes.append(
+            f"SSIM is left out: examples of shape {tuple(shape)} are no images of {likeness.WINDOW} x "
+            f"{likeness.WINDOW} pixels or more"
+        )
+    try:
+        measures.append(perceptual(shape))
+    except LeftOut as reason:
+        notes.append(str(reason))
+    return measures, notes
+
+
+def _rounds(rounds: Collection[int]) -> str:
+    numbers = sorted(rounds)
+    return f"round {numbers[0]}" if len(numbers) == 1 else f"rounds {', '.join(map(str, numbers))}"

@@ -1,0 +1,38 @@
+"""What clients would send, were they given the current model: known to a simulation only.
+
+Legend: d parameters.
+"""
+
+import torch
+from torch import Tensor
+
+from unstale.compensators import Received, StaleRound
+from unstale.config.settings import Settings
+from unstale.learner.versions import Version
+from unstale.simulator.backends.backend import Backend, Job
+
+
+class FreshUpdates:
+    """Computes true unstale updates: the same task, its draws included, from another model (algorithms.md 2.23)."""
+
+    def __init__(self, backend: Backend, settings: Settings) -> None:
+        self._backend = backend
+        self._clients = settings.clients
+
+    def of(self, update: Received, stale: StaleRound) -> Tensor:
+        """The pseudo-gradient [d] that the client makes of the model of a round instead."""
+        number = (update.task_id - 1) // self._clients
+        job = Job(
+            client_id=update.client_id,
+            number=number,
+            base=Version(model_d=stale.model_d, buffers_b=stale.buffers_b),
+            learning_rate=update.local_rate,
+            evaluate=False,
+            version=stale.version,
+        )
+        with torch.enable_grad():  # rounds are applied without
+            (computed,) = self._backend.compute([job])
+        self._backend.drop(update.client_id, number)
+        local = computed.local
+        vector_d = local.vector_d.to(stale.model_d.device)
+        return vector_d / update.local_rate if local.kind == "delta" else vector_d

@@ -1,0 +1,109 @@
+"""Who holds which training examples, and how they look: what reconstructions are held against.
+
+Legend: n examples of a client, N training examples of the data set, L later ones, X the shape of one example.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from unstale.config import parts
+from unstale.config.settings import Settings
+from unstale.seeds import Stream, stream
+from unstale.training.datasets import Dataset
+from unstale.training.partition import Indices
+
+OTHERS, SAME_CLASSES = 1, 2  # which draw; behind client and task in the key of the stream
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Examples:
+    """Some training examples. pixels_nX: as `Pixels` makes them. labels_n: their classes."""
+
+    pixels_nX: Tensor
+    labels_n: Indices
+
+    def __len__(self) -> int:
+        return len(self.labels_n)
+
+
+class Pixels:
+    """What a model is given, as numbers in [0, 1]: from the least to the most that the data set can store (bytes), or
+    does store (floats). What lies beyond, which no example does, becomes 0 or 1."""
+
+    def __init__(self, dataset: Dataset) -> None:
+        normal = dataset.normalisation
+        over_channels = (-1, *(1,) * (len(dataset.input_shape) - 1))
+        self._mean = torch.tensor(normal.mean_C or (0.0,)).reshape(over_channels)
+        self._std = torch.tensor(normal.std_C or (1.0,)).reshape(over_channels)
+        stored_NX = dataset.stored_train_NX
+        if stored_NX.dtype == torch.uint8:
+            self._low, self._high = 0.0, dataset.levels / normal.divisor
+        else:
+            self._low, self._high = float(stored_NX.min()), float(stored_NX.max())
+
+    def __call__(self, inputs_nX: Tensor) -> Tensor:
+        """float32 of the same shape, on the CPU; the argument is not written to."""
+        stored_nX = inputs_nX.to("cpu") * self._std + self._mean
+        span = self._high - self._low
+        return ((stored_nX - self._low) / (span if span > 0 else 1.0)).clamp_(0.0, 1.0)
+
+
+class Holdings:
+    """What each client of a run holds at each version."""
+
+    def __init__(self, settings: Settings, dataset: Dataset) -> None:
+        self.pixels = Pixels(dataset)
+        self._dataset = dataset
+        self._seed = settings.seed
+        self._clients = settings.clients
+        self._shares = parts.shares(settings, dataset)
+        self._changes = parts.changes(settings, dataset, self._shares)
+        later = [] if dataset.later is None else [dataset.later.labels_L]
+        self._labels = torch.cat([dataset.labels_train_N, *later]).numpy()
+
+    def own(self, client_id: int, version: int) -> Examples:
+        """All that a client holds."""
+        return self._gathered(self._held(client_id, version))
+
+    def others(self, client_id: int, version: int, task_id: int) -> Examples:
+        """As many that only other clients hold, drawn among them all; fewer where there are fewer."""
+        own, candidates = self._apart(client_id, version)
+        rng = stream(self._seed, Stream.INVERSION, client_id, task_id, OTHERS)
+        return self._gathered(rng.choice(candidates, min(len(own), len(candidates)), replace=False))
+
+    def others_of_its_classes(self, client_id: int, version: int, task_id: int) -> Examples:
+        """As many of each class that only other clients hold, drawn likewise."""
+        own, candidates = self._apart(client_id, version)
+        rng = stream(self._seed, Stream.INVERSION, client_id, task_id, SAME_CLASSES)
+        drawn: list[Indices] = []
+        for label, count in zip(*np.unique(self._labels[own], return_counts=True), strict=True):
+            of_class = candidates[self._labels[candidates] == label]
+            drawn.append(rng.choice(of_class, min(int(count), len(of_class)), replace=False))
+        return self._gathered(np.concatenate(drawn))
+
+    def _held(self, client_id: int, version: int) -> Indices:
+        """i < N is the training example i of the data set, N + j its later one j."""
+        if self._changes is None:
+            return self._shares[client_id]
+        return self._changes.indices(client_id, version)
+
+    def _apart(self, client_id: int, version: int) -> tuple[Indices, Indices]:
+        """What a client holds, and what others do and it does not."""
+        own = self._held(client_id, version)
+        everybodys: Sequence[Indices] = [self._held(client, version) for client in range(self._clients)]
+        return own, np.setdiff1d(np.concatenate(everybodys), own)
+
+    def _gathered(self, indices_n: Indices) -> Examples:
+        indices_n = np.sort(indices_n)
+        first_n, later_n = np.split(
+            indices_n, [np.searchsorted(indices_n, len(self._dataset.labels_train_N))]
+        )
+        inputs_nX = self._dataset.train_examples(first_n)
+        if len(later_n):
+            later_nX = self._dataset.later_examples(later_n - len(self._dataset.labels_train_N))
+            inputs_nX = torch.cat([inputs_nX, later_nX])
+        return Examples(pixels_nX=self.pixels(inputs_nX), labels_n=self._labels[indices_n])

@@ -1,0 +1,139 @@
+"""For how long a server may say nothing."""
+
+import threading
+from math import inf
+
+import pytest
+import zmq
+
+from support.running import PATIENCE_S, small
+from support.wire import welcome
+from unstale.client.prepare import workplace_of
+from unstale.client.service import ClientProcess
+from unstale.client.silence import FIRST_WORD_S, SILENCE_S, Silence
+from unstale.errors import UserError
+from unstale_proto import codec
+from unstale_proto.messages import Heartbeat
+
+SERVER = "tcp://127.0.0.1:5555"
+
+
+def test_a_server_that_never_answers_is_mentioned_and_then_given_up() -> None:
+    silence = Silence(SERVER, patience_s=30.0, at_s=100.0)
+    assert silence.due_s == 100.0 + FIRST_WORD_S
+    assert silence.word(100.0) is None
+    assert silence.word(103.0) == f"no server answers at {SERVER} yet; trying on until it does"
+    assert silence.word(104.0) is None
+    assert silence.due_s == 130.0
+    with pytest.raises(UserError, match=rf"^no server answered at {SERVER} for 30 s; start it, or check"):
+        silence.word(130.0)
+
+
+def test_a_server_that_falls_silent_is_mentioned_and_then_given_up() -> None:
+    silence = Silence(SERVER, patience_s=30.0, at_s=100.0)
+    silence.heard(101.0)
+    silence.welcomed(lease_s=10.0)
+    assert silence.due_s == 101.0 + SILENCE_S
+    word = silence.word(121.0)
+    assert word == f"nothing heard from the server at {SERVER} for 20 s; waiting for it to come back"
+    assert silence.due_s == 131.0
+    with pytest.raises(
+        UserError, match=rf"^nothing was heard from the server at {SERVER} for 30 s; start this"
+    ):
+        silence.word(131.0)
+
+
+def test_whatever_is_heard_begins_it_anew() -> None:
+    silence = Silence(SERVER, patience_s=30.0, at_s=0.0)
+    silence.welcomed(lease_s=10.0)
+    assert silence.word(25.0) is not None
+    silence.heard(29.0)
+    assert silence.word(48.0) is None
+    assert silence.word(49.0) is not None
+    assert silence.due_s == 59.0
+
+
+def test_within_the_lease_silence_is_nothing_strange() -> None:
+    silence = Silence(SERVER, patience_s=1.0, at_s=0.0)
+    silence.welcomed(lease_s=60.0)
+    assert silence.due_s == 60.0
+    assert silence.word(59.0) is None
+    with pytest.raises(UserError, match=r"for 60 s; "):
+        silence.word(60.0)
+
+
+def test_without_a_bound_it_is_waited_for_ever() -> None:
+    silence = Silence(SERVER, patience_s=None, at_s=0.0)
+    silence.welcomed(lease_s=10.0)
+    assert silence.word(20.0) is not None
+    assert silence.due_s == inf
+    assert silence.word(1e9) is None
+
+
+class Served:
+    """A server that welcomes a client and vanishes once that is in, by a clock that is played."""
+
+    def __init__(self, patience_s: float | None, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now_s = 0.0
+        self.error: BaseException | None = None
+        monkeypatch.setattr("unstale.client.service.now_s", lambda: self.now_s)
+        with zmq.Context() as context, context.socket(zmq.ROUTER) as socket:
+            socket.linger = 0
+            self.address = f"tcp://127.0.0.1:{socket.bind_to_random_port('tcp://127.0.0.1')}"
+            settings = small(clients=1)
+            self.process = ClientProcess(
+                server=self.address,
+                first=0,
+                count=1,
+                prepare=lambda told: workplace_of(told, settings),
+                heartbeat_s=0.2,
+                linger_s=0.0,
+                patience_s=patience_s,
+            )
+            self.thread = threading.Thread(target=self._run, daemon=True)
+            self.thread.start()
+            assert socket.poll(1000 * PATIENCE_S)
+            route, _ = socket.recv_multipart()
+            told = welcome().model_copy(update={"heartbeat_s": 0.05, "lease_s": 1.0})
+            socket.send_multipart([route, codec.encode(told)])
+            for _ in range(int(20 * PATIENCE_S)):
+                if socket.poll(50):
+                    break
+                self.now_s += 0.05  # until the next heartbeat is due
+            _, header = socket.recv_multipart()
+            assert isinstance(codec.decode(header), Heartbeat)
+
+    def _run(self) -> None:
+        try:
+            self.process.run()
+        except UserError as error:
+            self.error = error
+
+
+@pytest.mark.network
+def test_a_client_gives_up_a_server_that_has_vanished(monkeypatch: pytest.MonkeyPatch) -> None:
+    served = Served(1000.0, monkeypatch)
+    served.now_s += 1000.0
+    served.thread.join(PATIENCE_S)
+    assert str(served.error) == (
+        f"nothing was heard from the server at {served.address} for 1000 s; "
+        "start this client again when it is back, or set client.patience_s higher"
+    )
+
+
+@pytest.mark.network
+def test_a_client_without_a_bound_says_that_it_waits(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    served = Served(None, monkeypatch)
+    served.now_s += 1000.0
+    for _ in range(int(20 * PATIENCE_S)):
+        if "waiting for it to come back" in caplog.text:
+            break
+        served.thread.join(0.05)
+    assert "waiting for it to come back" in caplog.text
+    assert served.thread.is_alive()
+    served.process.stop()
+    served.thread.join(PATIENCE_S)
+    assert not served.thread.is_alive()
+    assert served.error is None

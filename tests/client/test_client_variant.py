@@ -1,0 +1,102 @@
+"""A client of a run whose data changes: it trains on the data of its task's version, and on the server's files."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from support.running import small
+from support.variant import small_and_large
+from unstale.client.prepare import workplace_of
+from unstale.client.worker import Job, ReceivedModel, Trained, Worker
+from unstale.config import Settings, parts
+from unstale.config.workplace import workplace
+from unstale.errors import UserError
+from unstale.flat import to_bytes
+from unstale.server.welcome import welcome
+from unstale_proto import codec
+from unstale_proto.messages import Task, VariantPlan, Welcome
+
+
+def settings_of(data: dict[str, Any]) -> Settings:
+    return small(clients=3, data=data)
+
+
+def said_by_a_server(settings: Settings) -> Welcome:
+    dataset = parts.dataset(settings)
+    model = parts.model(settings, dataset, torch.device("cpu"))
+    said = codec.decode(codec.encode(welcome(settings, model, extra=False, labels=dataset.labels_digest)))
+    assert isinstance(said, Welcome)
+    return said
+
+
+def test_a_task_is_trained_on_the_data_of_its_base_version(tmp_path: Path) -> None:
+    settings = settings_of(small_and_large(tmp_path))
+    said = said_by_a_server(settings)
+    place = workplace(settings)
+    base_d = place.model.parameters_d.clone()
+    worker = Worker(lambda welcome: workplace_of(welcome, settings), post=lambda result: None)
+    for number, version in enumerate((40, 7)):
+        task = Task(
+            task_id=number + 1,
+            number=number,
+            version=version,
+            learning_rate=0.5,
+            signature=said.signature,
+            payload_bytes=4 * len(base_d),
+        )
+        model = ReceivedModel([to_bytes(base_d)])
+        made = worker._work(Job(client_id=1, welcome=said, task=task, model=model, wanted=lambda: True))
+        assert isinstance(made, Trained)
+        expected = place.trainer.train(1, number, base_d, 0.5, version=version)
+        assert torch.equal(made.local.vector_d, expected.vector_d)
+        other = place.trainer.train(1, number, base_d, 0.5, version=0)
+        assert not torch.equal(made.local.vector_d, other.vector_d)
+
+
+def test_a_client_with_another_second_file_is_told_so(tmp_path: Path) -> None:
+    said = said_by_a_server(settings_of(small_and_large(tmp_path)))
+    with pytest.raises(UserError) as raised:
+        workplace_of(said, settings_of(small_and_large(tmp_path, seed=3)))
+    assert str(raised.value) == (
+        "data set 'npz', or 'npz' of data.variant, has other training labels on this machine than on the server; use "
+        "the same files on both sides"
+    )
+
+
+def test_the_server_says_which_data_set_comes_in_and_how_fast(tmp_path: Path) -> None:
+    server = settings_of(small_and_large(tmp_path))
+    own = server.data.variant.model_copy(update={"name": None, "rate": None})
+    elsewhere = server.model_copy(update={"data": server.data.model_copy(update={"variant": own})})
+    made = workplace_of(said_by_a_server(server), elsewhere)
+    assert made.dataset.labels_digest == parts.dataset(server).labels_digest
+
+
+def test_a_client_whose_own_file_says_that_data_changes_takes_part_in_a_run_where_it_stays(
+    tmp_path: Path,
+) -> None:
+    own = settings_of(small_and_large(tmp_path))
+    server = settings_of({"name": "npz", "path": own.data.path})
+    assert workplace_of(said_by_a_server(server), own).dataset.later is None
+
+
+def test_code_that_only_the_server_names_as_what_comes_in_is_not_imported() -> None:
+    said = said_by_a_server(settings_of({}))
+    assert said.data_plan is not None
+    plan = said.data_plan.model_copy(update={"variant": VariantPlan(name="support.factories:data", rate=1.0)})
+    told = said.model_copy(update={"data_plan": plan})
+    with pytest.raises(
+        UserError, match=r"'support\.factories:data' is code, which only this machine's own config"
+    ):
+        workplace_of(told, settings_of({}))
+
+
+def test_nothing_is_downloaded_that_only_the_server_names(tmp_path: Path) -> None:
+    said = said_by_a_server(settings_of({}))
+    assert said.data_plan is not None
+    plan = said.data_plan.model_copy(update={"variant": VariantPlan(name="svhn", rate=1.0)})
+    told = said.model_copy(update={"data_plan": plan})
+    own = settings_of({"download": True, "cache": str(tmp_path)})
+    with pytest.raises(UserError, match=r"data set 'svhn' is not in .*; get it with"):
+        workplace_of(told, own)

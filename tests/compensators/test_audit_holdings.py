@@ -1,0 +1,134 @@
+"""Who holds what, and what reconstructions are held against."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from support import variant
+from unstale.config import Settings, parts
+from unstale.config.workplace import workplace
+from unstale.simulator.holdings import Examples, Holdings, Pixels
+from unstale.training.datasets import Dataset
+from unstale.training.datasets.dataset import Normalisation
+
+
+def dataset(stored_NX: torch.Tensor, labels: list[int], **more: Any) -> Dataset:
+    labels_N = torch.tensor(labels)
+    return Dataset(
+        name="own", classes=3, stored_train_NX=stored_NX, labels_train_N=labels_N,
+        stored_test_MX=stored_NX, labels_test_M=labels_N, **more,
+    )  # fmt: skip
+
+
+def rows(examples: Examples) -> list[tuple[float, ...]]:
+    return sorted(tuple(row) for row in examples.pixels_nX.flatten(1).tolist())
+
+
+@pytest.mark.parametrize("normalise", ["standard", "unit", "raw"])
+def test_pixels_are_bytes_over_the_most_that_there_can_be(normalise: str) -> None:
+    data = parts.dataset(Settings(data={"name": "digits", "normalise": normalise}))
+    stored = data.stored_train_NX[:50].float()
+    pixels = Pixels(data)(data.train_examples(torch.arange(50)))
+    torch.testing.assert_close(pixels, stored / 16)
+
+
+def test_pixels_of_floats_are_over_what_occurs() -> None:
+    data = dataset(torch.tensor([[-1.0, 3.0], [1.0, 0.0], [0.0, 2.0]]), [0, 1, 2])
+    assert Pixels(data)(torch.tensor([[-1.0, 3.0], [1.0, 5.0]])).tolist() == [[0.0, 1.0], [0.5, 1.0]]
+
+
+def test_pixels_have_the_mean_and_deviation_of_their_channel_taken_back() -> None:
+    normal = Normalisation(divisor=255, mean_C=(0.5, 0.25), std_C=(0.5, 0.25))
+    stored = torch.tensor([[[[0]], [[255]]], [[[51]], [[102]]]], dtype=torch.uint8)
+    data = dataset(stored, [0, 1], normalisation=normal)
+    torch.testing.assert_close(Pixels(data)(data.train_examples()), stored / 255)
+    assert Pixels(data)(torch.full((1, 2, 1, 1), -2.0)).flatten().tolist() == [0.0, 0.0]
+
+
+def test_plain_data_is_all_black() -> None:
+    assert Pixels(dataset(torch.ones(3, 2), [0, 1, 2]))(torch.ones(1, 2)).tolist() == [[0.0, 0.0]]
+
+
+@pytest.fixture
+def settings() -> Settings:
+    return Settings(clients=6, partition={"name": "dirichlet-client", "alpha": 0.5, "budget": 40})
+
+
+def test_own_examples_are_those_that_the_client_trains_on(settings: Settings) -> None:
+    place = workplace(settings)
+    holdings = Holdings(settings, place.dataset)
+    inputs_nX, labels_n = place.trainer.examples(2)
+    own = holdings.own(2, 0)
+    trained_on = Examples(pixels_nX=holdings.pixels(inputs_nX), labels_n=labels_n.numpy())
+    assert rows(own) == rows(trained_on)
+    assert sorted(own.labels_n) == sorted(trained_on.labels_n)
+
+
+def test_others_are_as_many_of_other_clients_only(settings: Settings) -> None:
+    holdings = Holdings(settings, parts.dataset(settings))
+    for client in range(6):
+        own, others = holdings.own(client, 0), holdings.others(client, 0, 1)
+        everybody_else = {
+            row for other in range(6) if other != client for row in rows(holdings.own(other, 0))
+        }
+        assert len(others) == len(own)
+        assert set(rows(others)) <= everybody_else
+        assert not set(rows(others)) & set(rows(own))
+
+
+def test_others_of_its_classes_are_as_many_of_each(settings: Settings) -> None:
+    holdings = Holdings(settings, parts.dataset(settings))
+    own, others = holdings.own(1, 0), holdings.others_of_its_classes(1, 0, 1)
+    total = np.bincount(
+        np.concatenate([holdings.own(client, 0).labels_n for client in range(6)]), minlength=10
+    )
+    own_C = np.bincount(own.labels_n, minlength=10)
+    assert np.bincount(others.labels_n, minlength=10).tolist() == np.minimum(own_C, total - own_C).tolist()
+    assert not set(rows(others)) & set(rows(own))
+
+
+def test_draws_repeat_and_differ_from_task_to_task(settings: Settings) -> None:
+    data = parts.dataset(settings)
+    holdings, again = Holdings(settings, data), Holdings(settings, data)
+    assert rows(holdings.others(0, 0, 7)) == rows(again.others(0, 0, 7))
+    assert rows(holdings.others(0, 0, 7)) != rows(holdings.others(0, 0, 8))
+
+
+def test_an_example_that_a_client_holds_itself_is_nobody_elses() -> None:
+    few = {"name": "label-count", "smallest": 2, "largest": 2, "pool": 2}
+    shared = Settings(clients=30, partition=few)  # 60 examples of ten classes of two
+    holdings = Holdings(shared, parts.dataset(shared))
+    for client in range(30):
+        assert not set(rows(holdings.own(client, 0))) & set(rows(holdings.others(client, 0, 1)))
+
+
+def test_a_class_that_nobody_else_holds_has_no_counterpart(tmp_path: Path) -> None:
+    file = tmp_path / "three.npz"
+    labels = np.repeat(np.arange(3), 20)
+    inputs = np.arange(120, dtype=np.float32).reshape(60, 2)
+    np.savez(file, x_train=inputs, y_train=labels, x_test=inputs, y_test=labels)
+    alone = Settings(clients=3, data={"name": "npz", "path": str(file)}, partition={"name": "blocks"})
+    holdings = Holdings(alone, parts.dataset(alone))
+    assert len(holdings.others(0, 0, 1)) == 20
+    assert len(holdings.others_of_its_classes(0, 0, 1)) == 0
+
+
+def test_data_that_changes_is_that_of_the_version(tmp_path: Path) -> None:
+    changing = Settings(
+        clients=3,
+        data=variant.small_and_large(tmp_path),
+        partition={"name": "iid"},
+        model={"name": "logreg"},
+    )
+    place = workplace(changing)
+    holdings = Holdings(changing, place.dataset)
+    before = holdings.own(1, 0)
+    for version in (0, 4, 9):
+        inputs_nX, labels_n = place.trainer.examples(1, version)
+        own = holdings.own(1, version)
+        assert rows(own) == rows(Examples(pixels_nX=holdings.pixels(inputs_nX), labels_n=labels_n.numpy()))
+        assert (rows(own) == rows(before)) == (version == 0)
+        assert len(holdings.others(1, version, 1)) == len(own)

@@ -1,0 +1,277 @@
+"""How wrong estimates turn out to be: the errors themselves, who tells them, and what is kept of them."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+
+from oracles import averages, inversion_oracle
+from support.compensation import (
+    context,
+    inversion,
+    numbers,
+    received,
+    reconstructed,
+    reconstruction,
+    smooth,
+    stale_round,
+)
+from unstale.compensators import LocalSteps, MeasuredError
+from unstale.compensators.errors import Matches, Recent, Switch, Waiting, measured
+from unstale.compensators.inversion.choice import Choice
+
+MODELS = {version: numbers(123, seed=version, scale=0.3) for version in range(12)}
+"""By version, as `received` and `stale_round` have them."""
+
+
+def test_an_error_by_hand():
+    # u* = 0.1 (3, 4), estimate 0.1 (3, 0): L1 0.1 * 4, cosine 1 - 9 / (5 * 3).
+    update = received(7, vector_d=torch.tensor([3.0, 4.0]), base_d=torch.zeros(2))
+    error = measured(update, "first-order", torch.tensor([3.0, 0.0]), 5)
+    assert (error.client_id, error.method, error.staleness) == (7, "first-order", 5)
+    assert error.l1 == pytest.approx(0.4)
+    assert error.cosine == pytest.approx(1 - 9 / 15)
+
+
+@pytest.mark.parametrize(
+    ("estimate", "cosine"), [([6.0, 8.0], 0.0), ([-3.0, -4.0], 2.0), ([0.0, 0.0], 1.0), ([4.0, -3.0], 1.0)]
+)
+def test_the_cosine_error_tells_the_direction_alone(estimate, cosine):
+    update = received(vector_d=torch.tensor([3.0, 4.0]), base_d=torch.zeros(2))
+    assert measured(update, "none", torch.tensor(estimate), 1).cosine == pytest.approx(cosine, abs=1e-12)
+
+
+def waiting(client_id: int = 0, version: int = 3) -> Waiting:
+    return Waiting(
+        version=version,
+        stale=received(client_id),
+        kept={5: reconstruction(), 6: reconstruction(seed=1)},
+        choice=Choice(5, 0.5, 1.0),
+        steps=2,
+        rate=0.1,
+    )
+
+
+BYTES = 4 * (2 * 123 + 2 * 4 * (16 + 3))
+
+
+def test_an_update_tells_about_the_newest_of_its_client_that_is_not_newer_than_its_base():
+    matches = Matches(100 * BYTES)
+    for client_id, version in ((0, 3), (0, 5), (0, 7), (1, 6)):
+        matches.add(waiting(client_id, version))
+
+    def found(client_id: int, base_version: int) -> int | None:
+        one = matches.of(received(client_id, base_version=base_version))
+        return None if one is None else one.version
+
+    assert [found(0, base) for base in (2, 3, 4, 5, 6, 7, 90)] == [None, 3, 3, 5, 5, 7, 7]
+    assert found(1, 7) == 6
+    assert found(2, 7) is None
+
+
+def test_what_an_update_could_have_told_about_waits_no_longer():
+    matches = Matches(100 * BYTES)
+    for client_id, version in ((0, 3), (0, 5), (0, 7), (1, 6)):
+        matches.add(waiting(client_id, version))
+    matches.settle([received(0, base_version=5), received(2, base_version=9)])
+    assert len(matches) == 2
+    assert matches.size_bytes == 2 * BYTES
+    assert matches.of(received(0, base_version=6)) is None
+    assert matches.of(received(0, base_version=7)) is not None
+    assert matches.of(received(1, base_version=7)) is not None
+
+
+def test_beyond_the_bound_the_oldest_go():
+    matches = Matches(2 * BYTES + 1)
+    for version in (3, 4, 5):
+        matches.add(waiting(0, version))
+    assert (len(matches), matches.size_bytes) == (2, 2 * BYTES)
+    assert matches.of(received(0, base_version=3)) is None
+
+
+def test_with_no_memory_nothing_waits():
+    matches = Matches(0)
+    matches.add(waiting())
+    assert (len(matches), matches.size_bytes) == (0, 0)
+
+
+def test_who_waits_is_in_the_state():
+    matches, other = Matches(100 * BYTES), Matches(100 * BYTES)
+    matches.add(waiting(0, 3))
+    matches.add(waiting(1, 4))
+    other.add(waiting(5, 5))
+    other.load_state_dict(matches.state_dict())
+    assert (len(other), other.size_bytes) == (2, 2 * BYTES)
+    found = other.of(received(0, base_version=3))
+    assert found is not None
+    assert torch.equal(found.stale.vector_d, received(0).vector_d)
+    assert torch.equal(found.stale.base_d, received(0).base_d)
+    assert (found.version, found.steps, found.rate, found.stale.staleness) == (3, 2, 0.1, 3)
+    assert found.choice == Choice(5, 0.5, 1.0)
+    assert torch.equal(found.kept[6].inputs_rX, reconstruction(seed=1).inputs_rX)
+
+
+def error(method: str, l1: float, cosine: float = 0.0) -> MeasuredError:
+    return MeasuredError(client_id=0, method=method, l1=l1, cosine=cosine, staleness=1)
+
+
+def test_means_are_over_the_newest_of_each_method():
+    recent = Recent(2)
+    assert not recent.is_full("none")
+    for l1, cosine in ((100.0, 1.0), (1.0, 0.5), (3.0, 0.1)):
+        recent.add(error("none", l1, cosine))
+    recent.add(error("first-order", 9.0))
+    assert (recent.is_full("none"), recent.is_full("first-order")) == (True, False)
+    assert recent.mean("none") == pytest.approx((2.0, 0.3))
+    assert recent.mean("first-order") == pytest.approx((9.0, 0.0))
+
+
+def test_recent_errors_are_in_the_state_and_go_on_leaving_the_window():
+    recent, other = Recent(2), Recent(2)
+    for l1 in (1.0, 2.0):
+        recent.add(error("none", l1))
+    other.add(error("first-order", 5.0))
+    other.load_state_dict(recent.state_dict())
+    other.add(error("none", 6.0))
+    assert other.mean("none")[0] == 4.0
+    assert recent.mean("none")[0] == 1.5
+    assert not other.is_full("first-order")
+
+
+@pytest.mark.parametrize(("smooth_rounds", "shares"), [(4, [1.0, 0.75, 0.5, 0.25, 0.0, 0.0]), (0, [0.0] * 6)])
+def test_the_share_of_the_estimate_falls_from_the_switch_on(smooth_rounds, shares):
+    switch = Switch(smooth_rounds)
+    assert switch.share(10**6) == 1.0
+    switch.off_at = 8
+    assert [switch.share(version) for version in range(8, 14)] == shares
+
+
+# What later updates tell.
+
+
+def estimated(subject) -> tuple[dict, Tensor]:
+    """A round at version 3, with a stale update of client 0 made from version 0: what was made of it."""
+    round_ = stale_round(received(0), version=3)
+    made = subject.make(round_)
+    outcome = subject.take(round_, made)
+    assert list(outcome.errors) == []
+    return made["estimates"][0], outcome.vectors[0]
+
+
+def told_by(subject, **later):
+    """The errors that a later update of client 0 tells."""
+    update = received(0, **later)
+    round_ = stale_round(update, version=update.base_version + update.staleness)
+    outcome = subject.take(round_, subject.make(round_))
+    return update, {one.method: one for one in outcome.errors}
+
+
+def l1(update, estimate_d: Tensor) -> float:
+    return update.local_rate * float((estimate_d - update.vector_d).abs().sum())
+
+
+@pytest.mark.parametrize("staleness", [0, 2])
+def test_the_next_update_from_the_very_model_tells_how_wrong_each_method_was(staleness):
+    subject = inversion()
+    _, estimate_d = estimated(subject)
+    true, errors = told_by(subject, base_version=3, staleness=staleness)
+    stale = received(0)
+    u_d = averages.first_order(
+        0.1 * stale.vector_d.double().numpy(), MODELS[3].double().numpy(), MODELS[0].double().numpy(), 4.0
+    )
+    assert list(errors) == ["none", "first-order", "gradient-inversion"]
+    assert errors["none"].l1 == pytest.approx(l1(true, stale.vector_d), rel=1e-5)
+    assert errors["first-order"].l1 == pytest.approx(l1(true, torch.from_numpy(u_d) / 0.1), rel=1e-5)
+    assert errors["gradient-inversion"].l1 == pytest.approx(l1(true, estimate_d), rel=1e-5)
+    cosine = torch.cosine_similarity(estimate_d, true.vector_d, dim=0)
+    assert errors["gradient-inversion"].cosine == pytest.approx(1 - float(cosine), abs=1e-5)
+    assert {one.staleness for one in errors.values()} == {3}
+
+
+@pytest.mark.parametrize("residual", [0.0, 0.5])
+def test_an_update_from_a_newer_model_tells_what_each_method_would_have_made_of_that(residual):
+    steps = LocalSteps(steps=2, momentum=0.5)
+    subject = inversion(where=context(steps=steps), residual=residual)
+    one, _ = estimated(subject)
+    true, errors = told_by(subject, base_version=5, staleness=0)
+
+    x, l = reconstructed(one)["inputs"], reconstructed(one)["labels"]  # noqa: E741
+    local = inversion_oracle.Local(steps=2, rate=0.1, momentum=0.5)
+
+    def lu(version: int) -> Tensor:
+        return inversion_oracle.local_update(smooth(), MODELS[version], x, l, local).detach() / 0.1
+
+    stale = received(0)
+    inverted_d = lu(5) + residual * (stale.vector_d - lu(0))
+    u_d = averages.first_order(
+        0.1 * stale.vector_d.double().numpy(), MODELS[5].double().numpy(), MODELS[0].double().numpy(), 4.0
+    )
+    assert errors["gradient-inversion"].l1 == pytest.approx(l1(true, inverted_d), rel=1e-4)
+    assert errors["first-order"].l1 == pytest.approx(l1(true, torch.from_numpy(u_d) / 0.1), rel=1e-5)
+    assert errors["none"].l1 == pytest.approx(l1(true, stale.vector_d), rel=1e-5)
+    assert {one.staleness for one in errors.values()} == {5}
+
+
+@pytest.mark.parametrize("later", [{"base_version": 2, "staleness": 2}, {"base_version": 1}], ids=str)
+def test_an_update_from_an_older_model_tells_nothing(later):
+    subject = inversion()
+    estimated(subject)
+    assert told_by(subject, **later)[1] == {}
+
+
+def test_what_was_told_once_is_not_told_again():
+    subject = inversion()
+    estimated(subject)
+    assert told_by(subject, base_version=3, staleness=0)[1] != {}
+    assert told_by(subject, base_version=4, staleness=0)[1] == {}
+
+
+def test_an_update_whose_base_is_gone_tells_nothing():
+    subject = inversion()
+    estimated(subject)
+    assert told_by(subject, base_version=4, staleness=1, is_kept=False)[1] == {}
+
+
+def test_errors_are_told_where_they_end_nothing_too():
+    subject = inversion(switch="never", window=1, margin=1e-6, adapt=False)
+    estimated(subject)
+    assert told_by(subject, base_version=3, staleness=0)[1] != {}
+    assert subject.state_dict()["off_at"] is None
+
+
+def test_the_errors_are_those_of_what_was_measured_when_a_round_is_computed_again():
+    subject, again = inversion(), inversion()
+    round_ = stale_round(received(0), version=3)
+    made = subject.make(round_)
+    later = stale_round(received(0, base_version=3, staleness=1), version=4)
+    for one in (subject, again):
+        one.take(round_, made)
+    recorded = subject.make(later)
+    assert subject.take(later, recorded).errors == again.take(later, recorded).errors != []
+
+
+# What a simulation knows.
+
+
+def test_true_errors_are_told_at_once_by_the_update_that_the_client_makes_of_the_current_model():
+    true_d = numbers(123, seed=77, scale=0.3)
+    asked = []
+
+    def fresh_update(update, stale):
+        asked.append((update.client_id, stale.version))
+        return true_d
+
+    subject = inversion(where=context(fresh_update=fresh_update), switch="oracle")
+    stale, fresh = received(0), received(1, base_version=3, staleness=0)
+    round_ = stale_round(stale, fresh, version=3)
+    outcome = subject.take(round_, subject.make(round_))
+    assert asked == [(0, 3)]
+    errors = {one.method: one for one in outcome.errors}
+    true = replace(stale, vector_d=true_d)
+    drift_d = MODELS[3] - MODELS[0]
+    first_order_d = stale.vector_d + 4 * 0.1 * stale.vector_d**2 * drift_d
+    assert errors["none"].l1 == pytest.approx(l1(true, stale.vector_d), rel=1e-5)
+    assert errors["first-order"].l1 == pytest.approx(l1(true, first_order_d), rel=1e-5)
+    assert errors["gradient-inversion"].l1 == pytest.approx(l1(true, outcome.vectors[0]), rel=1e-5)
+    assert {(one.client_id, one.staleness) for one in errors.values()} == {(0, 3)}

@@ -1,0 +1,336 @@
+"""Gradient inversion in rounds: what estimates are made of, laws, and what may go wrong."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+
+from oracles import inversion_oracle as oracle
+from support.compensation import (
+    CLASSES,
+    SHAPE,
+    certain,
+    context,
+    equal,
+    images,
+    inversion,
+    made,
+    network,
+    numbers,
+    received,
+    reconstructed,
+    smooth,
+    stale_round,
+    taken,
+    tensors_of,
+)
+from support.factories import with_dropout
+from unstale.compensators import LocalSteps, Network, StaleRound
+from unstale.compensators.inversion.engine import Engine
+from unstale.flat import FlatModel
+from unstale.seeds import Stream, stream
+from unstale.training.local import LocalTask
+from unstale.training.models import build
+from unstale.training.sgd import Sgd
+
+NAMES = ("gradient-inversion", "auto")
+INPUTS, LABELS = images(6, 1, 8, 8), torch.tensor([0, 3, 3, 9, 1, 0])
+TRAINING = {"epochs": 3, "momentum": 0.5, "weight_decay": 0.01}
+
+
+# With the true data it is the true update: algorithms.md, appendix B (c).
+
+
+def real_update(base_d: Tensor, rate: float = 0.1) -> Tensor:
+    """The pseudo-gradient of a client that trains on all its examples at once."""
+    model = FlatModel(build("digits_cnn", (1, 8, 8), 10, seed=1))
+    training = Sgd(batch_size=6, **TRAINING)
+    task = LocalTask(
+        base_d=base_d,
+        learning_rate=rate,
+        batches=training.batches(LABELS, stream(0, Stream.BATCHES, 0, 0)),
+        seed=0,
+    )
+    return training.compute(model, INPUTS, LABELS, task, {}).vector_d / rate
+
+
+@pytest.mark.parametrize("residual", [0.0, 0.5, 1.0])
+@pytest.mark.parametrize("name", NAMES)
+def test_with_the_true_data_the_disparity_is_0_and_the_estimate_is_the_true_unstale_update(name, residual):
+    module = build("digits_cnn", (1, 8, 8), 10, seed=1)
+    net = Network(module, (1, 8, 8), 10)
+    steps = LocalSteps(batch_size=6, **TRAINING)
+    subject = inversion(
+        name,
+        context(net, steps=steps),
+        images_share=1.0,
+        images_max=6,
+        iterations=1,
+        iterations_min=1,
+        learning_rate=1e-12,  # so that it stays there
+        residual=residual,
+    )
+    true = {"client": 0, "inputs": INPUTS, "labels": certain(LABELS, 10)}
+    state = subject.state_dict()
+    subject.load_state_dict({**state, "inversions": {**state["inversions"], "warm": [true]}})
+
+    base_d, model_d = (numbers(net.dimension, seed=seed, scale=0.1) for seed in (1, 2))
+    update = received(num_examples=6, vector_d=real_update(base_d), base_d=base_d)
+    outcome = subject.take(
+        round_ := stale_round(update, model_d=model_d),
+        subject.make(round_),
+    )
+    expected_d = real_update(model_d)
+    torch.testing.assert_close(outcome.vectors[0], expected_d, atol=1e-4, rtol=1e-4)
+    assert 0 <= outcome.updates[0].disparity < 1e-5 * 0.1 * float(update.vector_d.abs().sum())
+    # The stale update is another one.
+    assert float((update.vector_d - expected_d).norm()) > 0.2 * float(expected_d.norm())
+
+
+# What an estimate is made of.
+
+
+@pytest.mark.parametrize("residual", [0.0, 0.3])
+def test_an_estimate_is_what_the_reconstruction_makes_of_the_model_and_a_share_of_the_rest(residual):
+    subject = inversion(where=context(steps=LocalSteps(steps=2, momentum=0.5)), residual=residual)
+    update = received()
+    round_ = stale_round(update)
+    one = subject.make(round_)["estimates"][0]
+    x, l = reconstructed(one)["inputs"], reconstructed(one)["labels"]  # noqa: E741
+
+    def lu(w_d: Tensor) -> Tensor:
+        local = oracle.Local(steps=2, rate=update.local_rate, momentum=0.5)
+        return oracle.local_update(smooth(), w_d, x, l, local).detach() / update.local_rate
+
+    rest_d = residual * (update.vector_d - lu(update.base_d))
+    torch.testing.assert_close(one["estimate"], lu(round_.model_d) + rest_d, atol=1e-5, rtol=1e-5)
+    assert (one["steps"], one["rate"], one["iterations"]) == (2, update.local_rate, 6)
+
+
+def test_an_epoch_of_mini_batches_is_one_step_as_long_as_they_are_together():
+    # ceil(8 / 3) mini-batches of rate 0.1.
+    subject = inversion(where=context(steps=LocalSteps(epochs=2, batch_size=3)))
+    one = subject.make(stale_round(received()))["estimates"][0]
+    assert (one["steps"], one["rate"]) == (2, pytest.approx(0.3))
+
+
+def test_fewer_steps_are_unrolled_where_that_is_asked_for_each_as_much_longer():
+    subject = inversion(where=context(steps=LocalSteps(steps=6)), unrolled_steps=2)
+    one = subject.make(stale_round(received()))["estimates"][0]
+    assert (one["steps"], one["rate"]) == (2, pytest.approx(0.3))
+
+
+def test_what_is_said_of_an_update_is_what_was_done():
+    subject = inversion(iterations=7)
+    round_ = stale_round(received())
+    made_ = subject.make(round_)
+    (what,) = subject.take(round_, made_).updates
+    assert (what.method, what.share, what.iterations) == ("gradient-inversion", 1.0, 7)
+    assert what.disparity == made_["estimates"][0]["disparity"] > 0
+
+
+def test_more_iterations_explain_an_update_better():
+    # An update that data made, as all real ones are.
+    net = network()
+    update = received()
+    engine = Engine(net, LocalSteps(steps=2), inversion().settings)
+    made_d = engine.local_update(
+        inversion().inversions.begin(replace(update, client_id=4)).now, net.parts(update.base_d), 2, 0.1
+    )
+    update = replace(update, vector_d=made_d / 0.1)
+    few, many = (
+        taken(inversion(iterations=count, labels_start="normal"), update).updates[0].disparity
+        for count in (2, 40)
+    )
+    assert many < 0.5 * few
+
+
+def test_reconstructed_examples_are_within_2_and_finite():
+    one = inversion(learning_rate=1.0, optimiser="sign-adam").make(stale_round(received()))["estimates"][0]
+    inputs = reconstructed(one)["inputs"]
+    assert tuple(inputs.shape) == (4, *SHAPE)
+    assert float(inputs.abs().max()) <= 2.0
+    assert bool(reconstructed(one)["labels"].isfinite().all())
+
+
+# Laws.
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_same_round_is_the_same_to_the_bit(name):
+    updates = [received(client_id) for client_id in range(3)]
+    first, second = (taken(inversion(name), *updates) for _ in range(2))
+    assert equal(first, second)
+
+
+def test_several_in_a_round_are_what_each_is_alone():
+    together = taken(inversion(), *(received(client_id) for client_id in range(3)))
+    for client_id in range(3):
+        alone = taken(inversion(), received(client_id))
+        torch.testing.assert_close(alone.vectors[0], together.vectors[client_id], atol=1e-5, rtol=0)
+        assert together.updates[client_id].disparity == pytest.approx(alone.updates[0].disparity, abs=1e-5)
+
+
+def test_those_of_different_sizes_are_what_each_is_alone():
+    updates = [received(client_id, num_examples=2 + 3 * client_id) for client_id in range(3)]
+    together = taken(inversion(), *updates)
+    for place, update in enumerate(updates):
+        alone = taken(inversion(), update)
+        torch.testing.assert_close(alone.vectors[0], together.vectors[place], atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_its_arguments_are_not_written_to(name):
+    subject = inversion(name)
+    updates = [
+        received(0),
+        received(1, base_version=1, staleness=2),
+        received(2, base_version=3, staleness=0),
+    ]
+    round_ = stale_round(*updates)
+    tensors = [round_.model_d, *(tensor for update in updates for tensor in (update.vector_d, update.base_d))]
+    before = [tensor.clone() for tensor in tensors]
+    subject.begin(updates[0])
+    subject.work()
+    made_ = subject.make(round_)
+    tensors += (of_made := list(tensors_of(made_)))
+    before += [tensor.clone() for tensor in of_made]
+    subject.take(round_, made_)
+    taken(subject, received(0, base_version=3, staleness=1), version=4)
+    assert all(torch.equal(*pair) for pair in zip(tensors, before, strict=True))
+
+
+@pytest.mark.parametrize("name", [*NAMES, "first-order"])
+def test_fresh_updates_stay(name):
+    subject = made(name) if name == "first-order" else inversion(name)
+    outcome = taken(subject, received(0, base_version=3, staleness=0), received(1), received(2, staleness=0))
+    assert list(outcome.vectors) == [1]
+    assert [what.method for what in outcome.updates] == ["none", name.replace("auto", NAMES[0]), "none"]
+    assert dict(outcome.fallbacks) == {}
+
+
+def test_dropout_does_not_act():
+    net = network(with_dropout(SHAPE, CLASSES).train())
+    base_d, model_d = numbers(net.dimension), numbers(net.dimension, seed=1)
+    update = received(base_d=base_d)
+    first, second = (
+        subject.take(round_ := stale_round(update, model_d=model_d), subject.make(round_)).vectors[0]
+        for subject in (inversion(where=context(net)) for _ in range(2))
+    )
+    assert torch.equal(first, second)
+
+
+# What may go wrong.
+
+
+def short_of_memory(monkeypatch: pytest.MonkeyPatch, fit: int) -> None:
+    """A device that can invert so many updates together."""
+    iterate = Engine._iterate
+
+    def short(self, some):
+        if len(some) > fit:
+            raise torch.OutOfMemoryError
+        iterate(self, some)
+
+    monkeypatch.setattr(Engine, "_iterate", short)
+
+
+def test_where_memory_is_short_half_as_many_are_inverted_together_and_that_is_said_once(monkeypatch):
+    short_of_memory(monkeypatch, 1)
+    subject = inversion(warm_start=False)
+    notes = []
+    for version in (3, 4):
+        updates = [received(client_id, base_version=version - 3) for client_id in range(4)]
+        outcome = taken(subject, *updates, version=version)
+        assert [what.iterations for what in outcome.updates] == [6] * 4
+        assert dict(outcome.fallbacks) == {}
+        notes += outcome.notes
+    assert notes == [
+        "the device's memory is too small to invert 4 updates together; from now on at most 1 are"
+    ]
+
+
+def test_where_memory_is_short_the_estimates_are_the_same(monkeypatch):
+    updates = [received(client_id) for client_id in range(3)]
+    expected = taken(inversion(), *updates)
+    short_of_memory(monkeypatch, 2)
+    found = taken(inversion(), *updates)
+    for place in range(3):
+        torch.testing.assert_close(found.vectors[place], expected.vectors[place], atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("early", [False, True])
+def test_what_does_not_fit_alone_is_compensated_to_first_order(monkeypatch, early):
+    updates = [received(client_id) for client_id in range(2)]
+    expected = taken(made("first-order"), *updates)
+    short_of_memory(monkeypatch, 0)
+    subject = inversion()
+    if early:
+        subject.begin(updates[0])
+        subject.work()
+    outcome = taken(subject, *updates)
+    assert dict(outcome.fallbacks) == {"memory": 2}
+    assert [what.method for what in outcome.updates] == ["first-order"] * 2
+    assert all(torch.equal(outcome.vectors[place], expected.vectors[place]) for place in (0, 1))
+    assert outcome.notes[-1] == (
+        "the device's memory is too small to invert even one update at a time, so that such updates are compensated to "
+        "first order; lower compensator.settings.images_max"
+    )
+    assert sum("even one" in note for note in outcome.notes) == 1
+
+
+def test_an_update_whose_base_is_gone_stays_and_that_is_said():
+    outcome = taken(inversion(), received(4, is_kept=False), received(1))
+    assert list(outcome.vectors) == [1]
+    assert [what.method for what in outcome.updates] == ["none", "gradient-inversion"]
+    assert dict(outcome.fallbacks) == {"no-base": 1}
+    assert list(outcome.notes) == [
+        "an update of client 4 was made from version 0, which is kept no more; such updates stay as they are"
+    ]
+
+
+def test_an_estimate_that_is_not_finite_is_not_used():
+    # A model whose logits are no numbers: what would be trained on it is none either.
+    update = received()
+    model_d = numbers(123, scale=0.3)
+    model_d[-1] = torch.inf
+    subject = inversion()
+    round_ = StaleRound(version=3, model_d=model_d, buffers_b=torch.empty(0), updates=[update])
+    made_ = subject.make(round_)
+    assert made_["estimates"] == {}
+    outcome = subject.take(round_, made_)
+    assert [what.method for what in outcome.updates] == ["first-order"]
+    assert dict(outcome.fallbacks) == {"not-finite": 1}
+
+
+def test_an_update_too_large_for_float32_leaves_the_others_of_its_round_alone():
+    large = received(0, vector_d=torch.full((123,), 3e38))
+    outcome = taken(inversion(), large, received(1))
+    alone = taken(inversion(), received(1))
+    torch.testing.assert_close(outcome.vectors[1], alone.vectors[0], atol=1e-5, rtol=0)
+
+
+def test_a_round_without_updates_is_one():
+    outcome = taken(inversion())
+    assert (dict(outcome.vectors), list(outcome.updates)) == ({}, [])
+
+
+# The oracle.
+
+
+def test_the_oracle_replaces_stale_updates_by_true_ones_to_the_bit():
+    true_d, asked = numbers(123, seed=77), []
+
+    def fresh_update(update, stale):
+        asked.append((update.client_id, stale.version))
+        return true_d
+
+    subject = made("oracle", context(fresh_update=fresh_update))
+    round_ = stale_round(received(0), received(1, base_version=3, staleness=0))
+    made_ = subject.make(round_)
+    outcome = subject.take(round_, made_)
+    assert asked == [(0, 3)]
+    assert torch.equal(outcome.vectors[0], true_d)
+    assert list(outcome.vectors) == [0]
+    assert [(what.method, what.share) for what in outcome.updates] == [("oracle", 1.0), ("none", 0.0)]

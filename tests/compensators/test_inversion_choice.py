@@ -1,0 +1,189 @@
+"""How far to invert, and how much of the rest to add, learned from what later updates tell."""
+
+from typing import Any
+
+import pytest
+import torch
+
+from oracles import inversion_oracle
+from support.compensation import equal, inversion, numbers, received, smooth, stale_round, taken
+from unstale.compensators.inversion.choice import RESIDUALS, TRUSTS, Choice, Trial, Trials, marks, nearest
+
+NOTHING = {"estimates": {}, "errors": [], "fallbacks": {}, "notes": [], "spent": [0, 0.0]}
+ADAPTS: dict[str, Any] = {
+    "adapt": True,
+    "iterations": 20,
+    "iterations_first": 10,
+    "residual": 0.5,
+    "trust": 1.0,
+    "schedule": "constant",
+    "window": 1,
+}
+
+
+def told(subject, *trials: tuple[int, float, float], version: int = 2) -> None:
+    """A round without updates that tells errors of choices: iterations, residual, share of the stale update's."""
+    said = [[iterations, residual, 1.0, share, 0.0] for iterations, residual, share in trials]
+    subject.take(stale_round(version=version), {**NOTHING, "trials": said})
+
+
+def made_of(subject, *updates, version: int = 3) -> dict[str, Any]:
+    """What `make` says; the round is applied."""
+    round_ = stale_round(*updates, version=version)
+    made = subject.make(round_)
+    subject.take(round_, made)
+    return made
+
+
+def cosine_error(a_d: torch.Tensor, b_d: torch.Tensor) -> float:
+    return 1 - float(torch.nn.functional.cosine_similarity(a_d.double(), b_d.double(), dim=0))
+
+
+@pytest.mark.parametrize(
+    ("iterations", "expected"),
+    [(40, (5, 10, 20, 40)), (30, (5, 10, 20, 30)), (6, (5, 6)), (5, (5,)), (3, (3,)), (1, (1,))],
+)
+def test_an_inversion_is_looked_at_ever_more_rarely_and_at_its_end(iterations, expected):
+    assert marks(iterations) == expected
+
+
+@pytest.mark.parametrize(("wanted", "found"), [(10, 10), (19, 10), (20, 20), (90, 20), (3, 5)])
+def test_where_a_mark_was_not_reached_the_one_before_it_is_used(wanted, found):
+    assert nearest({5: None, 10: None, 20: None}, wanted) == found
+
+
+def test_the_best_choice_has_the_smallest_mean_error():
+    trials = Trials(2)
+    for choice, shares in (((5, 0.5), (0.9, 0.3)), ((10, 0.5), (0.5, 0.6)), ((20, 0.5), (0.1,))):
+        for share in shares:
+            trials.add(Choice(*choice, 1.0), Trial(share, 0.0))
+    assert trials.best() == (10, 0.5, 1.0)  # 0.55; the third is not known well enough
+    trials.add(Choice(20, 0.5, 1.0), Trial(0.1, 0.0))
+    assert trials.best() == (20, 0.5, 1.0)
+    trials.add(Choice(20, 0.5, 1.0), Trial(2.0, 0.0))  # only the newest count
+    assert trials.best() == (10, 0.5, 1.0)
+
+
+def test_of_equally_good_choices_the_shortest_is_best_and_nothing_is_best_of_none():
+    trials = Trials(1)
+    assert trials.best() is None
+    for choice in ((20, 0.0), (5, 1.0), (5, 0.5)):
+        trials.add(Choice(*choice, 1.0), Trial(0.5, 0.0))
+    assert trials.best() == (5, 0.5, 1.0)
+
+
+def test_trials_are_in_the_state_and_go_on_leaving_the_window():
+    trials, other = Trials(2), Trials(2)
+    for share in (0.8, 0.4):
+        trials.add(Choice(5, 0.5, 1.0), Trial(share, 0.0))
+    other.add(Choice(10, 0.0, 1.0), Trial(0.0, 0.0))
+    other.load_state_dict(trials.state_dict())
+    other.add(Choice(10, 1.0, 1.0), Trial(0.5, 0.0))
+    other.add(Choice(10, 1.0, 1.0), Trial(0.5, 0.0))
+    assert other.best() == (10, 1.0, 1.0)  # 0.6 against 0.5
+    other.add(Choice(5, 0.5, 1.0), Trial(0.4, 0.0))
+    assert other.best() == (5, 0.5, 1.0)  # 0.4
+    assert trials.best() == (5, 0.5, 1.0)
+
+
+# In rounds.
+
+
+def test_while_nothing_is_known_the_first_choice_is_used_though_more_is_done():
+    outcome = taken(inversion(**ADAPTS), received())
+    shorter = taken(inversion(**{**ADAPTS, "adapt": False, "iterations": 10}), received())
+    torch.testing.assert_close(outcome.vectors[0], shorter.vectors[0], atol=1e-6, rtol=0)
+    assert outcome.updates[0].iterations == 20
+
+
+def test_without_it_all_iterations_are_used_and_nothing_else_is_kept():
+    (one,) = made_of(inversion(**{**ADAPTS, "adapt": False}), received())["estimates"].values()
+    assert list(one["kept"]) == [20]
+    assert one["choice"] == [20, 0.5, 1.0]
+
+
+@pytest.mark.parametrize(
+    ("best", "used", "done"),
+    [((5, 1.0), [5, 1.0, 1.0], 10), ((10, 0.0), [10, 0.0, 1.0], 20), ((20, 0.5), [20, 0.5, 1.0], 20)],
+)
+def test_what_turned_out_best_is_used_and_not_much_more_is_done(best, used, done):
+    subject = inversion(**ADAPTS)
+    told(subject, (*best, 0.2), (5, 0.5, 0.3))
+    (one,) = made_of(subject, received())["estimates"].values()
+    assert (one["choice"], one["iterations"]) == (used, done)
+
+
+def test_a_later_update_tells_the_error_of_every_choice():
+    subject = inversion(**{**ADAPTS, "window": 9})
+    stale, true = received(0), received(0, base_version=3, staleness=1)
+    (one,) = made_of(subject, stale)["estimates"].values()
+    trials = made_of(subject, true, version=4)["trials"]
+    assert [tuple(trial[:3]) for trial in trials] == [
+        (mark, residual, trust) for mark in (5, 10, 20) for residual in RESIDUALS for trust in TRUSTS
+    ]
+    unchanged = float((stale.vector_d - true.vector_d).abs().sum())
+    local = inversion_oracle.Local(steps=2, rate=stale.local_rate)
+    for mark, residual, trust, share, cosine in trials:
+        x, l = one["kept"][mark]["inputs"], one["kept"][mark]["labels"]  # noqa: E741
+        there_d, here_d = (
+            inversion_oracle.local_update(smooth(), w_d, x, l, local).detach() / stale.local_rate
+            for w_d in (true.base_d, stale.base_d)
+        )
+        estimate_d = there_d + residual * (stale.vector_d - here_d)
+        estimate_d = (1 - trust) * stale.vector_d + trust * estimate_d
+        error = float((estimate_d - true.vector_d).abs().sum())
+        assert share == pytest.approx(error / unchanged, rel=1e-4), (mark, residual)
+        gained = cosine_error(estimate_d, true.vector_d) - cosine_error(stale.vector_d, true.vector_d)
+        assert cosine == pytest.approx(gained, abs=1e-5), (mark, residual)
+
+
+def test_the_error_of_an_estimate_is_that_of_what_was_used():
+    subject = inversion(**ADAPTS)
+    made = made_of(subject, received(0))
+    true = received(0, base_version=3, staleness=0)
+    (error,) = [one for one in made_of(subject, true, version=3)["errors"] if one[1] == "gradient-inversion"]
+    estimate_d = made["estimates"][0]["estimate"]
+    assert error[2] == pytest.approx(
+        true.local_rate * float((estimate_d - true.vector_d).abs().sum()), rel=1e-5
+    )
+
+
+def test_the_error_of_an_estimate_is_told_though_another_choice_is_better_by_now():
+    subject = inversion(**{**ADAPTS, "residual": 0.3})
+    made_of(subject, received(0))
+    told(subject, (5, 1.0, 0.1))
+    errors = made_of(subject, received(0, base_version=3, staleness=1), version=4)["errors"]
+    assert [one[1] for one in errors] == ["none", "first-order", "gradient-inversion"]
+
+
+def test_what_the_budget_ended_is_used_as_far_as_it_came():
+    early = inversion(**{**ADAPTS, "iterations_per_round": 7, "iterations_min": 2})
+    early.begin(received(0))
+    for _ in range(7):
+        assert early.work()
+    (one,) = made_of(early, received(0))["estimates"].values()
+    assert (sorted(one["kept"]), one["choice"], one["iterations"]) == ([5, 7], [7, 0.5, 1.0], 7)
+
+
+def test_an_update_that_is_the_true_one_itself_says_nothing_of_choices():
+    # The stale update was right: its error is 0, and no share of it.
+    subject = inversion(**ADAPTS)
+    vector_d = numbers(123, seed=5, scale=0.3)
+    made_of(subject, received(0, vector_d=vector_d))
+    made = made_of(subject, received(0, base_version=3, staleness=0, vector_d=vector_d), version=3)
+    assert made["trials"] == []
+    assert [one[2] for one in made["errors"] if one[1] == "none"] == [0.0]
+
+
+def test_what_was_learned_is_in_the_state():
+    subject, resumed = inversion(**ADAPTS), inversion(**ADAPTS)
+    told(subject, (5, 1.0, 0.1))
+    resumed.load_state_dict(subject.state_dict())
+    assert equal(taken(subject, received()), taken(resumed, received()))
+
+
+def test_a_state_replaces_what_was_learned_before():
+    subject, fresh = inversion(**ADAPTS), inversion(**ADAPTS)
+    told(subject, (5, 1.0, 0.1))
+    subject.load_state_dict(fresh.state_dict())
+    assert equal(taken(subject, received()), taken(fresh, received()))

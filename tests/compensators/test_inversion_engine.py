@@ -1,0 +1,376 @@
+"""Iterations of inversions: against the oracle, several together, and what ends them."""
+
+from dataclasses import replace
+from math import cos, isfinite, pi
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from oracles import inversion_oracle as oracle
+from support.compensation import (
+    CLASSES,
+    SHAPE,
+    certain,
+    images,
+    network,
+    numbers,
+    reconstruction,
+    settings,
+    smooth,
+)
+from unstale.compensators.inversion import engine as engine_module
+from unstale.compensators.inversion.engine import Engine, Inversion
+from unstale.compensators.inversion.reconstruction import Reconstruction
+from unstale.compensators.local_update import LocalSteps, as_vector
+from unstale.compensators.network import Network
+from unstale.training.models import build
+
+LIKE = LocalSteps(steps=2, momentum=0.5, weight_decay=0.01)
+ORACLES = {"soft": oracle.soft, "bce-raw": oracle.bce_raw}
+RATES = {
+    "constant": lambda i, count: 1.0,
+    "cosine": lambda i, count: 0.02 + 0.98 * (1 + cos(pi * i / count)) / 2,
+    "steps": oracle.published_rate,
+}
+
+
+def engine(net: Network | None = None, *, like: LocalSteps = LIKE, **given: Any) -> Engine:
+    return Engine(net or network(), like, settings(**given))
+
+
+def begun(
+    net: Network, seed: int = 0, *, examples: int = 4, steps: int = 2, iterations: int = 5
+) -> Inversion:
+    """An inversion of a random update, in float64 where the network is. Rates differ, too."""
+    dtype = next(net._module.parameters()).dtype
+    base_d = numbers(net.dimension, seed=seed, scale=0.4).to(dtype)
+    update_d = numbers(net.dimension, seed=seed + 100, scale=0.05).to(dtype)
+    kept = reconstruction(examples, seed=seed)
+    return Inversion(
+        base=net.parts(base_d),
+        update=net.parts(update_d),
+        steps=steps,
+        rate=0.1 * (seed + 1),
+        iterations=iterations,
+        now=Reconstruction(inputs_rX=kept.inputs_rX.to(dtype), labels_rC=kept.labels_rC.to(dtype)),
+    )
+
+
+def precise() -> Network:
+    return Network(smooth().double(), SHAPE, CLASSES)
+
+
+def state(one: Inversion) -> tuple[Tensor, Tensor]:
+    return one.now.inputs_rX, one.now.labels_rC
+
+
+def iterated(subject: Engine, *inversions: Inversion, times: int) -> None:
+    for _ in range(times):
+        subject.iterate(inversions)
+
+
+@pytest.mark.parametrize("loss", ["soft", "bce-raw"])
+@pytest.mark.parametrize("schedule", RATES)
+@pytest.mark.parametrize("optimiser", ["adam", "sign-adam"])
+@pytest.mark.parametrize("learning_rate", [0.1, 1.0])
+def test_its_iterates_are_the_oracles(optimiser, schedule, loss, learning_rate):
+    # In float64: where a slope is nearly 0, float32 decides which way Adam's first steps go.
+    net = precise()
+    one = begun(net)
+    subject = engine(
+        net,
+        optimiser=optimiser,
+        schedule=schedule,
+        label_loss=loss,
+        labels_start="normal",
+        learning_rate=learning_rate,
+    )
+    rates = [learning_rate * RATES[schedule](i, one.iterations) for i in range(3)]
+    trail = oracle.invert(
+        *(smooth().double(), as_vector(one.base), as_vector(one.update), *state(one)),
+        oracle.Local(steps=2, rate=one.rate, momentum=0.5, weight_decay=0.01),
+        rates=rates,
+        sign=optimiser == "sign-adam",
+        loss=ORACLES[loss],
+    )
+    for x, l, disparity in zip(trail.x, trail.l, trail.disparity, strict=True):  # noqa: E741
+        iterated(subject, one, times=1)
+        assert float(one.disparity) == pytest.approx(disparity, rel=1e-6)
+        torch.testing.assert_close(one.now.inputs_rX, x, atol=1e-5, rtol=0)
+        torch.testing.assert_close(one.now.labels_rC, l, atol=1e-5, rtol=0)
+
+
+def test_the_gradients_of_the_disparity_are_the_oracles_for_each_of_several():
+    net = precise()
+    some = [begun(net, seed) for seed in (0, 1, 2)]
+    inputs_BrX, labels_BrC = (torch.stack(parts) for parts in zip(*map(state, some), strict=True))
+    slopes, disparity_B = engine(net)._slopes(some, inputs_BrX, labels_BrC)
+    for place, one in enumerate(some):
+        x, l = (part.clone().requires_grad_(True) for part in state(one))  # noqa: E741
+        expected = oracle.disparity(
+            *(smooth().double(), as_vector(one.base), x, l, as_vector(one.update)),
+            oracle.Local(steps=2, rate=one.rate, momentum=0.5, weight_decay=0.01),
+        )
+        assert float(disparity_B[place]) == pytest.approx(float(expected.detach()), rel=1e-6)
+        for ours, theirs in zip(slopes, torch.autograd.grad(expected, [x, l]), strict=True):
+            torch.testing.assert_close(ours[place], theirs, atol=1e-6, rtol=1e-5)
+
+
+def test_the_gradients_with_relu_and_pooling_are_the_oracles():
+    module = build("digits_cnn", (1, 8, 8), 10, seed=1).double()
+    net = Network(module, (1, 8, 8), 10)
+    one = begun(net)
+    one.now = Reconstruction(inputs_rX=images(3, 1, 8, 8).double(), labels_rC=numbers(3, 10, seed=1).double())
+    slopes, _ = engine(net)._slopes([one], one.now.inputs_rX[None], one.now.labels_rC[None])
+    x, l = (part.clone().requires_grad_(True) for part in state(one))  # noqa: E741
+    expected = oracle.disparity(
+        *(module, as_vector(one.base), x, l, as_vector(one.update)),
+        oracle.Local(steps=2, rate=one.rate, momentum=0.5, weight_decay=0.01),
+    )
+    for ours, theirs in zip(slopes, torch.autograd.grad(expected, [x, l]), strict=True):
+        torch.testing.assert_close(ours[0], theirs, atol=1e-6, rtol=1e-5)
+
+
+def test_several_together_are_what_each_is_alone():
+    net = precise()
+    together = [begun(net, seed) for seed in (0, 1, 2)]
+    alone = [begun(net, seed) for seed in (0, 1, 2)]
+    subject = engine(net)
+    iterated(subject, *together, times=5)
+    for one in alone:
+        iterated(subject, one, times=5)
+    for one, other in zip(together, alone, strict=True):
+        for ours, theirs in zip(state(one), state(other), strict=True):
+            torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=0)
+        torch.testing.assert_close(one.disparity, other.disparity, atol=1e-5, rtol=1e-5)
+
+
+def test_several_together_make_the_same_disparity_and_estimate_in_float32():
+    net = network()
+    together = [begun(net, seed) for seed in (0, 1, 2)]
+    alone = [begun(net, seed) for seed in (0, 1, 2)]
+    subject = engine(net)
+    iterated(subject, *together, times=5)
+    for one in alone:
+        iterated(subject, one, times=5)
+    for one, other in zip(together, alone, strict=True):
+        estimates = [
+            subject.local_update(each.now, each.base, each.steps, each.rate) for each in (one, other)
+        ]
+        torch.testing.assert_close(*estimates, atol=1e-5, rtol=0)
+        torch.testing.assert_close(one.disparity, other.disparity, atol=1e-5, rtol=1e-5)
+
+
+def test_more_than_fit_together_are_computed_in_turn(monkeypatch):
+    net = precise()
+    sizes = []
+    iterate = Engine._iterate
+    monkeypatch.setattr(Engine, "_iterate", lambda self, some: (sizes.append(len(some)), iterate(self, some)))
+    some = [begun(net, seed) for seed in range(5)]
+    iterated(engine(net, batch_clients=2), *some, times=1)
+    assert sizes == [2, 2, 1]
+    assert [one.done for one in some] == [1] * 5
+
+
+def test_the_same_begun_again_is_the_same_to_the_bit():
+    first, second = begun(network()), begun(network())
+    for one in (first, second):
+        iterated(engine(), one, times=5)
+    assert all(torch.equal(*pair) for pair in zip(state(first), state(second), strict=True))
+
+
+def test_it_writes_to_none_of_its_arguments():
+    net = network()
+    one = begun(net)
+    tensors = [*one.base, *one.update, *state(one)]
+    before = [tensor.clone() for tensor in tensors]
+    iterated(engine(net), one, times=3)
+    assert all(torch.equal(*pair) for pair in zip(tensors, before, strict=True))
+
+
+def test_the_disparity_of_an_update_of_other_data_falls():
+    net = network()
+    one, subject = begun(net, iterations=40), engine(net, iterations=40)
+    one.update = net.parts(subject.local_update(reconstruction(6, seed=7), one.base, one.steps, one.rate))
+    iterated(subject, one, times=1)
+    first = float(one.disparity)
+    iterated(subject, one, times=39)
+    assert float(one.disparity) < 0.5 * first
+
+
+def test_with_the_true_data_the_disparity_is_0_to_rounding():
+    # algorithms.md, appendix B (c): one-hot labels with large logits.
+    net = network()
+    one = begun(net)
+    one.now = Reconstruction(inputs_rX=images(6), labels_rC=certain(torch.tensor([0, 1, 2, 2, 1, 0])))
+    one.update = net.parts(engine(net).local_update(one.now, one.base, one.steps, one.rate))
+    iterated(engine(net), one, times=1)
+    scale = sum(float(part.abs().sum()) for part in one.update)
+    assert 0 <= float(one.disparity) < 1e-5 * scale
+
+
+def test_examples_stay_within_2_and_labels_need_not():
+    one = begun(network())
+    iterated(engine(learning_rate=3.0, schedule="constant", optimiser="sign-adam"), one, times=3)
+    assert float(one.now.inputs_rX.abs().max()) == 2.0
+    assert float(one.now.labels_rC.abs().max()) > 4.0
+
+
+def test_only_those_of_one_kind_are_computed_together():
+    net = network()
+    with pytest.raises(AssertionError, match="several kinds"):
+        engine(net).iterate([begun(net), begun(net, 1, examples=5)])
+    assert begun(net).kind != begun(net, steps=3).kind
+
+
+# Numbers that are none.
+
+
+def test_an_update_that_is_not_finite_leaves_the_reconstruction_as_it_was():
+    net = network()
+    one = begun(net)
+    one.update = (torch.full_like(one.update[0], torch.inf), *one.update[1:])
+    before = state(one)
+    iterated(engine(net), one, times=3)
+    assert all(torch.equal(*pair) for pair in zip(state(one), before, strict=True))
+    assert one.done == 3
+
+
+def test_an_iterate_that_is_not_finite_is_not_taken(monkeypatch):
+    # The third iteration is made to fail: what the second left stays, and the fourth goes on from there.
+    net, at = network(), []
+    slopes = Engine._slopes
+
+    def failing(self, some, inputs_BrX, labels_BrC):
+        (inputs_slope, labels_slope), disparity_B = slopes(self, some, inputs_BrX, labels_BrC)
+        if some[0].done == 2:
+            labels_slope = labels_slope * torch.nan
+        return (inputs_slope, labels_slope), disparity_B
+
+    monkeypatch.setattr(Engine, "_slopes", failing)
+    one, subject = begun(net), engine(net)
+    for _ in range(4):
+        iterated(subject, one, times=1)
+        at.append(state(one))
+    assert all(torch.equal(*pair) for pair in zip(at[1], at[2], strict=True))
+    assert not torch.equal(at[2][0], at[3][0])
+    assert all(bool(tensor.isfinite().all()) for tensor in (*at[3], *one.moments))
+
+
+def test_one_that_is_not_finite_does_not_touch_those_beside_it():
+    net = precise()
+    good, alone, bad = begun(net), begun(net), begun(net, 1)
+    bad.update = (bad.update[0] * torch.nan, *bad.update[1:])
+    iterated(engine(net), bad, good, times=4)
+    iterated(engine(net), alone, times=4)
+    for ours, theirs in zip(state(good), state(alone), strict=True):
+        torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=0)
+
+
+# The end.
+
+
+def test_an_inversion_ends_where_ten_iterations_gain_less_than_the_plateau(monkeypatch):
+    # D of each iteration; looked at after 10, 20, 30: 5.0, 4.0 (a fifth less), 3.9 (less than a tenth less).
+    found = iter([9.0] * 9 + [5.0] + [9.0] * 9 + [4.0] + [9.0] * 9 + [3.9])
+    slopes = Engine._slopes
+
+    def told(self, some, *values):
+        return slopes(self, some, *values)[0], torch.full((len(some),), next(found))
+
+    monkeypatch.setattr(Engine, "_slopes", told)
+    one = begun(network(), iterations=100)
+    subject = engine(plateau=0.1, iterations=100)
+    while not one.is_over:
+        iterated(subject, one, times=1)
+    assert one.done == one.iterations == 30
+
+
+def test_without_a_plateau_it_goes_on_to_the_end():
+    one = begun(network(), iterations=25)
+    subject = engine(iterations=25, learning_rate=1e-9)
+    iterated(subject, one, times=24)
+    assert not one.is_over
+    iterated(subject, one, times=1)
+    assert one.is_over
+
+
+# The device.
+
+
+@pytest.mark.parametrize(("fit", "left"), [(8, 8), (4, 4), (3, 2), (1, 1)])
+def test_where_the_memory_is_too_small_half_as_many_are_computed_together(monkeypatch, fit, left):
+    net = network()
+    iterate = Engine._iterate
+
+    def short(self, some):
+        if len(some) > fit:
+            raise torch.OutOfMemoryError
+        iterate(self, some)
+
+    monkeypatch.setattr(Engine, "_iterate", short)
+    some = [begun(net, seed) for seed in range(8)]
+    subject = engine(net, batch_clients=8)
+    iterated(subject, *some, times=2)
+    assert subject.together == left
+    assert [one.done for one in some] == [2] * 8
+
+
+def test_fewer_than_may_be_together_are_halved_from_what_they_are(monkeypatch):
+    # Three do not fit where eight might be: not four are tried next, but one.
+    iterate, tried = Engine._iterate, []
+
+    def short(self, some):
+        tried.append(len(some))
+        if len(some) > 1:
+            raise torch.OutOfMemoryError
+        iterate(self, some)
+
+    monkeypatch.setattr(Engine, "_iterate", short)
+    net = network()
+    engine(net, batch_clients=8).iterate([begun(net, seed) for seed in range(3)])
+    assert tried == [3, 1, 1, 1]
+
+
+def test_what_does_not_fit_alone_is_said(monkeypatch):
+    def short(self, some):
+        raise torch.OutOfMemoryError
+
+    monkeypatch.setattr(Engine, "_iterate", short)
+    net = network()
+    with pytest.raises(torch.OutOfMemoryError):
+        engine(net, batch_clients=4).iterate([begun(net, seed) for seed in range(4)])
+
+
+def test_bfloat16_is_near_and_leaves_the_state_in_float32():
+    net = network()
+    low, full = begun(net), begun(net)
+    iterated(engine(net, precision="bfloat16"), low, times=1)
+    iterated(engine(net), full, times=1)
+    assert {tensor.dtype for tensor in (*state(low), *low.moments)} == {torch.float32}
+    assert isfinite(float(low.disparity))
+    assert float(low.disparity) == pytest.approx(float(full.disparity), rel=0.05)
+
+
+def test_a_local_update_of_what_lies_elsewhere_is_the_same():
+    net = network()
+    one = begun(net)
+    kept = replace(one.now, inputs_rX=one.now.inputs_rX.to("cpu", copy=True))
+    subject = engine(net)
+    assert torch.equal(
+        subject.local_update(kept, one.base, 2, 0.1), subject.local_update(one.now, one.base, 2, 0.1)
+    )
+
+
+def test_the_published_schedule_ends_where_the_paper_says():
+    # I = 15,000: floor(I / 2.667) = 5624, floor(I / 1.6) = 9375, floor(I / 1.142) = 13134.
+    subject = engine(schedule="steps", learning_rate=1.0, iterations=15_000)
+    one = begun(network(), iterations=15_000)
+    rates = []
+    for done in (0, 5623, 5624, 9374, 9375, 13133, 13134, 14999):
+        one.done = done
+        rates.append(subject._rate(one))
+    assert rates == pytest.approx([1, 1, 0.1, 0.1, 0.01, 0.01, 0.001, 0.001])
+    assert engine_module.COSINE_END == 0.02

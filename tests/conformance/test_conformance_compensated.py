@@ -1,0 +1,35 @@
+"""The golden vectors of stale updates in `unstale conformance`: first-order compensation, and weighting."""
+
+import pytest
+import torch
+
+from unstale.compensators.first_order import FirstOrder
+from unstale.conformance import compensated, examine
+
+CPU = torch.device("cpu")
+
+
+@pytest.mark.parametrize(
+    ("policy", "case"), [("direct", compensated.CASE), ("weighted", "appendix B, staleness 40")]
+)
+def test_it_is_a_case_of_the_report_and_passes(policy: str, case: str) -> None:
+    (row,) = [row for row in examine((policy,)) if row.case == case]
+    assert row.verdict == "pass"
+    assert row.expected == "within 1e-06 of the written results"
+
+
+def test_it_is_a_case_of_no_other_policy() -> None:
+    assert compensated.CASE not in {row.case for row in examine(("weighted",))}
+
+
+@pytest.mark.parametrize("factor", [0.0, 0.5, 2.0])
+def test_a_wrong_correction_is_found(monkeypatch: pytest.MonkeyPatch, factor: float) -> None:
+    estimate = FirstOrder.estimate
+
+    def wrong(self, update, model_d):
+        return update.vector_d + factor * (estimate(self, update, model_d) - update.vector_d)
+
+    monkeypatch.setattr(FirstOrder, "estimate", wrong)
+    finding = compensated.first_order(CPU)
+    assert not finding.passed
+    assert finding.got.endswith("off in round 0")

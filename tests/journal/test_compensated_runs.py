@@ -1,0 +1,111 @@
+"""What rounds were compensated with is kept with them, so that a run can be computed again and taken up.
+
+Inversions may end with the time that there was, so nobody could make them again to the bit.
+"""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.recorded import over_sockets, simulated
+from unstale.errors import UserError
+from unstale.journal.explain import explain
+from unstale.journal.replay import RecordedRun, Replay
+from unstale.server.run import prepare
+
+QUICK = {"iterations": 6, "iterations_first": 5, "images_max": 4, "window": 2}
+COMPENSATORS: dict[str, dict[str, Any]] = {
+    "first-order": {"name": "first-order", "settings": {"strength": "adaptive"}},
+    "gradient-inversion": {"name": "gradient-inversion", "settings": QUICK},
+    "auto": {"name": "auto", "settings": {**QUICK, "margin": 0.01, "smooth_rounds": 3}},
+    "oracle": {"name": "oracle"},
+}
+K_ASYNC = {"name": "k-async", "k": 3}
+
+
+def recorded(path: Path, name: str) -> Any:
+    return simulated(path, compensator=COMPENSATORS[name], trigger=K_ASYNC, model={"name": "logreg"})
+
+
+def replayed(path: Path) -> Replay:
+    with RecordedRun(path) as run:
+        again = Replay(run, run.settings)
+        for _ in again.rounds():
+            pass
+    return again
+
+
+@pytest.mark.parametrize("name", [name for name in COMPENSATORS if name != "oracle"])
+def test_every_version_comes_out_as_it_was(name: str, tmp_path: Path) -> None:
+    outcome = recorded(tmp_path / "run", name)
+    again = replayed(tmp_path / "run")
+    assert again.parted is None
+    assert again.learner.sent.digest == outcome.model_digest
+
+
+@pytest.mark.parametrize("name", ["first-order", "gradient-inversion", "auto"])
+def test_a_server_takes_up_what_was_recorded(name: str, tmp_path: Path) -> None:
+    outcome = recorded(tmp_path / "run", name)
+    with RecordedRun(tmp_path / "run") as run:
+        settings = run.settings
+    again = prepare(settings)  # which compares every digest
+    assert again.learner.sent.digest == outcome.model_digest
+    assert again.recovered is not None and again.recovered.rounds == 12
+    again.close()
+
+
+@pytest.mark.network
+def test_inversions_that_begin_on_arrival_are_kept_and_not_made_again(tmp_path: Path) -> None:
+    outcome = over_sockets(
+        tmp_path / "run",
+        rounds=20,
+        evaluate_every=20,
+        compensator=COMPENSATORS["gradient-inversion"],
+        trigger=K_ASYNC,
+        model={"name": "logreg"},
+    )
+    kept = list((tmp_path / "run" / "compensations").iterdir())
+    assert len(kept) == 20
+    again = replayed(tmp_path / "run")
+    assert again.parted is None
+    assert again.learner.sent.digest == outcome.model_digest
+    methods = set()
+    with RecordedRun(tmp_path / "run") as run:
+        for version in range(1, 21):
+            for member in explain(run, version).members:
+                assert member.compensation is not None
+                assert (member.compensation.method == "gradient-inversion") == (member.staleness > 0)
+                methods.add(member.compensation.method)
+    assert methods == {"none", "gradient-inversion"}
+
+
+@pytest.mark.network
+def test_what_checkpoints_cover_is_let_go(tmp_path: Path) -> None:
+    over_sockets(
+        tmp_path / "run",
+        rounds=20,
+        evaluate_every=20,
+        run={"keep_updates": False, "checkpoint_every": 4, "durability": "full"},
+        compensator=COMPENSATORS["gradient-inversion"],
+        trigger=K_ASYNC,
+        model={"name": "logreg"},
+    )
+    kept = sorted(int(path.stem) for path in (tmp_path / "run" / "compensations").iterdir())
+    assert kept == list(range(17, 21))  # behind the older of the two checkpoints, of versions 16 and 20
+    assert replayed(tmp_path / "run").parted is None
+
+
+def test_a_file_that_is_gone_or_damaged_is_said_to_be(tmp_path: Path) -> None:
+    recorded(tmp_path / "run", "gradient-inversion")
+    file = tmp_path / "run" / "compensations" / "00000007.safetensors"
+    shutil.copy(file, tmp_path / "whole")
+    data = bytearray(file.read_bytes())
+    data[len(data) // 2] ^= 1
+    file.write_bytes(data)
+    with pytest.raises(UserError, match=r"00000007\.safetensors"):
+        replayed(tmp_path / "run")
+    file.unlink()
+    with pytest.raises(UserError, match=r"00000007\.safetensors"):
+        replayed(tmp_path / "run")

@@ -1,0 +1,222 @@
+"""Inversions that are computed elsewhere, whoever computes them: what is asked for, waited for, counted and let go."""
+
+from collections.abc import Collection
+from dataclasses import replace
+
+import pytest
+import torch
+
+from support.compensation import PlayedClock, context, inversion, network, received, settings, stale_round
+from unstale.compensators.elsewhere import Tensors
+from unstale.compensators.inversion.away import computed
+from unstale.compensators.inversion.engine import Engine
+
+ITERATIONS = 6
+TEN = tuple(received(client_id, staleness=1 + client_id % 3) for client_id in range(10))
+AGAIN = tuple(received(client_id, base_version=1, staleness=2) for client_id in range(5, 15))
+"""Half of them go on from where they were, with fewer iterations."""
+
+
+class Played:
+    """Other machines, in this process: they compute when they are waited for. lost: why all get lost, None for no loss.
+    slow: nothing is there in time. seconds: that each group takes."""
+
+    def __init__(self, *, lost: str | None = None, slow: bool = False, seconds: float = 1.5, **given) -> None:
+        where = context()
+        self._network = where.network
+        self._engine = Engine(self._network, where.steps, settings(**given))
+        self.lost, self.slow, self.seconds = lost, slow, seconds
+        self.groups: list[Tensors] = []
+        self.waited: list[tuple[list[int], float | None]] = []
+        self.cancelled: list[int] = []
+        self.together: int | None = None
+
+    def submit(self, group: Tensors) -> int:
+        self.groups.append(group)
+        return len(self.groups) - 1
+
+    def wait(self, numbers: Collection[int], longest_s: float | None) -> dict[int, Tensors | str]:
+        self.waited.append((list(numbers), longest_s))
+        return {} if self.slow else {number: self._answer(number) for number in numbers}
+
+    def cancel(self, number: int) -> None:
+        self.cancelled.append(number)
+
+    def _answer(self, number: int) -> Tensors | str:
+        if self.lost is not None:
+            return self.lost
+        answer = computed(self.groups[number], self._network, self._engine, torch.device("cpu"))
+        answer["seconds"] = torch.tensor(self.seconds, dtype=torch.float64)
+        if self.together is not None:
+            answer["together"] = torch.tensor(self.together)
+        return answer
+
+    @property
+    def sizes(self) -> list[int]:
+        return [len(group["update_Bd"]) for group in self.groups]
+
+
+def inverting(elsewhere: Played | None = None, *, clock: PlayedClock | None = None, **given):
+    where = replace(context(network(), clock=clock), elsewhere=elsewhere)
+    return inversion(where=where, **{"iterations": ITERATIONS, **given})
+
+
+def spent(subject) -> float:
+    return subject.state_dict()["inversions"]["iterations"]
+
+
+def assert_same_bits(here: dict, there: dict) -> None:
+    assert here["estimates"].keys() == there["estimates"].keys()
+    for place, one in here["estimates"].items():
+        other = there["estimates"][place]
+        assert torch.equal(one["estimate"], other["estimate"])
+        assert one["kept"].keys() == other["kept"].keys()
+        for mark, kept in one["kept"].items():
+            assert torch.equal(kept["inputs"], other["kept"][mark]["inputs"])
+            assert torch.equal(kept["labels"], other["kept"][mark]["labels"])
+        assert (one["iterations"], one["disparity"]) == (other["iterations"], other["disparity"])
+
+
+@pytest.mark.parametrize(
+    ("batch_clients", "given"),
+    [(1, {}), (4, {}), (8, {}), (8, {"adapt": True}), (4, {"plateau": 0.999, "iterations": 25})],
+    ids=str,
+)
+def test_the_bits_are_those_of_the_same_groups_here(batch_clients, given):
+    given = {"batch_clients": batch_clients, **given}
+    elsewhere = Played(**given)
+    here, there = inverting(**given), inverting(elsewhere, **given)
+    for version, updates in ((3, TEN), (4, AGAIN)):
+        round_ = stale_round(*updates, version=version)
+        of_here, of_there = here.make(round_), there.make(round_)
+        assert len(of_here["estimates"]) == 10
+        assert_same_bits(of_here, of_there)
+        here.take(round_, of_here)
+        there.take(round_, of_there)
+        assert spent(here) == spent(there)
+    full, rest = divmod(10, batch_clients)
+    assert elsewhere.sizes == 2 * ([batch_clients] * full + [rest] * bool(rest))
+
+
+def test_an_inversion_that_ends_early_costs_only_what_it_took():
+    # A plateau of nearly 1 ends every inversion at the second look, after twenty iterations.
+    given = {"plateau": 0.999, "iterations": 50}
+    here, there = inverting(**given), inverting(Played(**given), **given)
+    round_ = stale_round(*TEN[:2])
+    of_here, of_there = here.make(round_), there.make(round_)
+    assert [one["iterations"] for one in of_there["estimates"].values()] == [20, 20]
+    assert of_there["spent"][0] == of_here["spent"][0] == 40
+
+
+def test_what_has_come_in_is_sent_at_once_and_only_waited_for_with_its_round():
+    elsewhere = Played()
+    subject = inverting(elsewhere)
+    for update in TEN[:3]:
+        subject.begin(update)
+    assert not subject.work()
+    assert (elsewhere.sizes, elsewhere.waited) == ([3], [])
+    subject.work()
+    assert elsewhere.sizes == [3], "once"
+    result = subject.make(stale_round(*TEN[:3]))
+    assert elsewhere.waited == [([0], None)]
+    assert_same_bits(inverting().make(stale_round(*TEN[:3])), result)
+
+
+def test_a_group_is_waited_for_once_though_its_updates_are_of_two_rounds():
+    elsewhere = Played()
+    subject = inverting(elsewhere)
+    for update in TEN[:2]:
+        subject.begin(update)
+    subject.work()
+    for place in (0, 1):
+        assert subject.make(stale_round(TEN[place]))["estimates"][0]["iterations"] == ITERATIONS
+    assert elsewhere.sizes == [2]
+    assert [numbers for numbers, _ in elsewhere.waited] == [[0], []]
+
+
+def test_a_round_waits_for_what_is_left_of_its_seconds():
+    clock, elsewhere = PlayedClock(), Played(slow=True)
+    subject = inverting(elsewhere, clock=clock, seconds_per_round=2.0)
+    submit = elsewhere.submit
+
+    def in_half_a_second(group: Tensors) -> int:
+        clock.now_s += 0.5
+        return submit(group)
+
+    elsewhere.submit = in_half_a_second
+    result = subject.make(stale_round(*TEN[:2]))
+    assert [longest_s for _, longest_s in elsewhere.waited] == [1.5]
+    assert (result["estimates"], result["fallbacks"]) == ({}, {"budget": 2})
+    assert elsewhere.cancelled == [0]
+
+
+def test_a_group_that_another_round_waits_for_is_not_cancelled():
+    elsewhere = Played(slow=True)
+    subject = inverting(elsewhere)
+    for update in TEN[:2]:
+        subject.begin(update)
+    subject.work()
+    assert subject.make(stale_round(TEN[0]))["fallbacks"] == {"budget": 1}
+    assert elsewhere.cancelled == []
+    elsewhere.slow = False
+    assert subject.make(stale_round(TEN[1]))["estimates"][0]["iterations"] == ITERATIONS
+
+
+def test_no_more_is_sent_than_the_iterations_of_the_round_allow():
+    elsewhere = Played()
+    subject = inverting(elsewhere, iterations_per_round=2 * ITERATIONS + 1)
+    result = subject.make(stale_round(*TEN[:3]))
+    assert elsewhere.sizes == [2]
+    assert sorted(result["estimates"]) == [1, 2], "the most stale"
+    assert (result["fallbacks"], result["spent"][0]) == ({"budget": 1}, 2 * ITERATIONS)
+
+
+def test_no_more_is_sent_than_those_of_the_run_allow_also_before_a_round_closes():
+    elsewhere = Played()
+    subject = inverting(elsewhere, iterations_total=ITERATIONS)
+    for update in TEN[:2]:
+        subject.begin(update)
+        subject.work()
+    assert elsewhere.sizes == [1]
+    result = subject.make(stale_round(*TEN[:2]))
+    assert list(result["estimates"]) == [0]
+    assert (result["fallbacks"], result["spent"][0]) == ({"budget": 1}, ITERATIONS)
+
+
+def test_seconds_elsewhere_count_where_seconds_do():
+    clock = PlayedClock()
+    timed, virtual = inverting(Played(), clock=clock), inverting(Played())
+    round_ = stale_round(*TEN[:2])
+    assert timed.make(round_)["spent"] == [2 * ITERATIONS, 1.5]
+    assert virtual.make(round_)["spent"] == [2 * ITERATIONS, 0.0]
+
+
+def test_what_is_lost_is_compensated_to_first_order():
+    subject = inverting(Played(lost="all machines are off"))
+    round_ = stale_round(*TEN[:2])
+    outcome = subject.take(round_, subject.make(round_))
+    assert [what.method for what in outcome.updates] == ["first-order", "first-order"]
+    assert outcome.fallbacks == {"worker-lost": 2}
+    assert outcome.notes == [
+        "an inversion that was computed elsewhere is lost (all machines are off); such updates are compensated to "
+        "first order"
+    ]
+
+
+def test_too_little_memory_elsewhere_is_said_once():
+    elsewhere = Played()
+    elsewhere.together = 2
+    subject = inverting(elsewhere)
+    sentence = "the device's memory is too small to invert 3 updates together; from now on at most 2 are"
+    assert subject.make(stale_round(*TEN[:3]))["notes"] == [sentence]
+    assert subject.make(stale_round(*TEN[3:6]))["notes"] == []
+
+
+def test_an_update_that_is_too_large_for_the_memory_elsewhere_falls_back(monkeypatch):
+    elsewhere = Played()
+
+    def too_large(self, some):
+        raise torch.OutOfMemoryError
+
+    monkeypatch.setattr(Engine, "iterate", too_large)
+    assert inverting(elsewhere).make(stale_round(*TEN[:2]))["fallbacks"] == {"memory": 2}

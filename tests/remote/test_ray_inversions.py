@@ -1,0 +1,272 @@
+"""Inversions on a Ray cluster of two machines: as here to the bit, and what a lost worker costs."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from importlib.util import find_spec
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from remote.gated_model import FOLDER
+from support.compensation import CLASSES, SHAPE, context, made, network, received, smooth, stale_round
+from unstale.config.compensation import local_steps
+from unstale.config.settings import Settings
+from unstale.errors import UserError
+from unstale.net.clock import now_s
+from unstale.remote import cluster as cluster_module
+from unstale.remote.cluster import Cluster, connect
+
+pytestmark = [
+    pytest.mark.network,
+    pytest.mark.slow,
+    pytest.mark.skipif(find_spec("ray") is None, reason="Ray is not installed: pip install 'unstale[ray]'"),
+]
+
+HERE = Path(__file__).parent
+ITERATIONS = 6
+OWN = {"images_max": 4, "iterations": ITERATIONS, "iterations_min": 2, "batch_clients": 2}
+DATA: Any = SimpleNamespace(input_shape=SHAPE, classes=CLASSES)
+FIRST = tuple(received(client_id, staleness=3 - client_id % 2) for client_id in range(3))
+SECOND = tuple(received(client_id, base_version=1, staleness=3) for client_id in range(1, 4))
+"""Of the four, client 3 begins anew and the others where they were."""
+
+
+def settings(address: str, **compensator: Any) -> Settings:
+    return Settings(
+        model={"name": "remote.gated_model:network"},
+        training={"steps": 2},
+        compensator={"name": "gradient-inversion", "settings": OWN, "ray": address, **compensator},
+    )
+
+
+class Gate:
+    """Holds up whoever computes with the model."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def close(self) -> None:
+        for file in self._folder.iterdir():
+            file.unlink()
+        (self._folder / "closed").touch()
+
+    def open(self) -> None:
+        (self._folder / "closed").unlink(missing_ok=True)
+
+    def waiting(self, count: int = 1) -> set[int]:
+        """The processes that wait, once there are so many."""
+        for _ in range(3000):
+            numbers = {int(file.name) for file in self._folder.iterdir() if file.name != "closed"}
+            if len(numbers) >= count:
+                return numbers
+            time.sleep(0.01)
+        raise AssertionError(f"no {count} workers wait at the gate")
+
+    def kill(self) -> None:
+        """The one that waits."""
+        (number,) = self.waiting()
+        os.kill(number, signal.SIGKILL)
+        (self._folder / str(number)).unlink()
+
+
+@pytest.fixture(scope="module")
+def surroundings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Of every process: the folder of the gate."""
+    folder = tmp_path_factory.mktemp("gate")
+    # Ray's sockets lie in there, and the path of a socket must be short.
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        TemporaryDirectory(prefix="ray", ignore_cleanup_errors=True) as ray_folder,
+    ):
+        patch.setenv("RAY_TMPDIR", ray_folder)
+        patch.setenv(FOLDER, str(folder))
+        patch.setenv("PYTHONPATH", str(HERE.parent))
+        patch.setenv("RAY_AUTH_MODE", "disabled")  # else Ray leaves a token in the home folder
+        patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+        yield folder
+
+
+@pytest.fixture(scope="module")
+def nodes(surroundings: Path) -> Iterator[subprocess.Popen[str]]:
+    process = subprocess.Popen(
+        [sys.executable, HERE / "two_nodes.py"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+    yield process
+    process.stdin.close()
+    try:
+        process.wait(30)
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+
+
+@pytest.fixture(scope="module")
+def address(nodes: subprocess.Popen[str]) -> str:
+    line = next((line for line in nodes.stdout if line.startswith("address ")), None)
+    assert line is not None, "the cluster did not come up"
+    return line.split()[1]
+
+
+@pytest.fixture(scope="module")
+def connected(address: str) -> Iterator[Cluster]:
+    cluster = connect(settings(address), DATA)
+    yield cluster
+    cluster.close()
+
+
+@pytest.fixture
+def gate(surroundings: Path) -> Iterator[Gate]:
+    closed = Gate(surroundings)
+    closed.close()
+    yield closed
+    closed.open()
+
+
+def compensator(elsewhere: Cluster | None = None, **given: Any):
+    steps = local_steps(settings("auto"))
+    where = replace(context(network(smooth()), steps=steps, clock=now_s), elsewhere=elsewhere)
+    return made("gradient-inversion", where, **{**OWN, "start": "close", **given})
+
+
+def outcomes(subject) -> list[Any]:
+    """What it makes of two rounds."""
+    made_of = []
+    for version, updates in ((3, FIRST), (4, SECOND)):
+        round_ = stale_round(*updates, version=version)
+        made_of.append(subject.make(round_))
+        subject.take(round_, made_of[-1])
+    return made_of
+
+
+def assert_same(here: Any, there: Any) -> None:
+    """To the bit; but for the seconds that it took."""
+    if isinstance(here, torch.Tensor):
+        assert torch.equal(here, there)
+    elif isinstance(here, dict):
+        assert here.keys() == there.keys()
+        for key in here.keys() - {"spent"}:
+            assert_same(here[key], there[key])
+    else:
+        assert here == there
+
+
+def test_what_comes_from_the_cluster_is_what_is_computed_here(connected):
+    here, there = outcomes(compensator()), outcomes(compensator(connected))
+    for one, other in zip(here, there, strict=True):
+        assert len(one["estimates"]) == 3
+        assert_same(one, other)
+        assert one["spent"][0] == other["spent"][0]
+    assert there[1]["spent"][1] > 0, "seconds of computing count wherever they pass"
+
+
+def test_groups_are_computed_on_both_machines_at_a_time(connected, gate):
+    subject = compensator(connected, start="arrival")
+    for update in FIRST:
+        subject.begin(update)
+    assert not subject.work(), "nothing is left to do here"
+    assert len(gate.waiting(2)) == 2
+    gate.open()
+    result = subject.make(stale_round(*FIRST))
+    assert_same(compensator().make(stale_round(*FIRST)), result)
+
+
+def test_a_worker_that_is_lost_costs_a_retry(connected, gate):
+    subject = compensator(connected, start="arrival")
+    subject.begin(FIRST[0])
+    subject.work()
+    gate.kill()
+    gate.waiting()
+    gate.open()
+    result = subject.make(stale_round(FIRST[0]))
+    assert_same(compensator().make(stale_round(FIRST[0])), result)
+
+
+def test_a_second_one_costs_the_inversion_but_not_the_round(connected, gate):
+    subject = compensator(connected, start="arrival")
+    subject.begin(FIRST[0])
+    subject.work()
+    gate.kill()
+    gate.kill()
+    round_ = stale_round(FIRST[0])
+    outcome = subject.take(round_, subject.make(round_))
+    assert [what.method for what in outcome.updates] == ["first-order"]
+    assert outcome.fallbacks == {"worker-lost": 1}
+    assert outcome.notes == [
+        "an inversion that was computed elsewhere is lost (one worker after the other died of it); such updates are "
+        "compensated to first order"
+    ]
+    gate.open()
+    assert len(outcomes(subject)[0]["estimates"]) == 3, "the next round is computed there again"
+
+
+def test_a_round_waits_no_longer_than_it_may(connected, gate):
+    subject = compensator(connected, seconds_per_round=0.1)
+    result = subject.make(stale_round(*FIRST))
+    assert (result["estimates"], result["fallbacks"]) == ({}, {"budget": 3})
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        (
+            {"ray_gpus": 0.5},
+            r"but no machine of that cluster has what a task takes \(1 CPU and 0\.5 of a GPU\), expected at least one; "
+            r"lower threads or compensator\.ray_gpus",
+        ),
+        (
+            {"address": "127.0.0.1:1"},
+            r"but nothing answers there \(.+\), expected the head of a Ray cluster; start one with `ray start --head`, "
+            r"or use local",
+        ),
+    ],
+    ids=["no GPU", "no cluster"],
+)
+def test_a_cluster_that_will_not_do_is_refused_in_a_sentence(address, given, sentence):
+    chosen = settings(**{"address": address, **given})
+    with pytest.raises(UserError, match=f"^compensator.ray is {chosen.compensator.ray!r}, {sentence}$"):
+        connect(chosen, DATA)
+
+
+def test_a_worker_that_knows_the_model_not_is_refused_in_a_sentence(address):
+    chosen = settings(address).model_copy(update={"model": Settings(model={"name": "no.such:model"}).model})
+    with pytest.raises(UserError, match=r"no\.such"):
+        connect(chosen, DATA)
+
+
+def test_without_ray_a_sentence_says_how_to_install_it(monkeypatch):
+    monkeypatch.setattr(cluster_module, "find_spec", lambda name: None)
+    with pytest.raises(UserError) as caught:
+        connect(settings("auto"), DATA)
+    assert str(caught.value) == (
+        "compensator.ray is 'auto', but Ray is not installed; install it with pip install 'unstale[ray]'"
+    )
+
+
+def test_machines_that_leave_cost_no_round(nodes, connected, gate):  # the last: nobody computes afterwards
+    subject = compensator(connected, start="arrival")
+    subject.begin(FIRST[0])
+    subject.work()
+    gate.waiting()
+    nodes.stdin.write("\n")
+    nodes.stdin.flush()
+    assert nodes.stdout.readline() == "left\n"
+    result = subject.make(stale_round(FIRST[0]))
+    assert (result["estimates"], result["fallbacks"]) == ({}, {"worker-lost": 1})
+    result = subject.make(stale_round(FIRST[1]))
+    assert (result["estimates"], result["fallbacks"]) == ({}, {"worker-lost": 1}), (
+        "nor does the next one wait"
+    )

@@ -1,0 +1,83 @@
+"""What a worker of a Ray cluster does of what it is told."""
+
+import json
+import sys
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load, save
+
+from support.compensation import CLASSES, SHAPE, context, network, received, settings
+from unstale.compensators.inversion.away import packed
+from unstale.compensators.inversion.inversions import Inversions
+from unstale.config.settings import Settings
+from unstale.errors import UserError
+from unstale.net.clock import now_s
+from unstale.remote import worker
+from unstale.training.models import build
+
+DATA: Any = SimpleNamespace(input_shape=SHAPE, classes=CLASSES)
+
+
+def described(**compensator: Any) -> str:
+    own = {"images_max": 4, "iterations": 6, "iterations_min": 2}
+    chosen = Settings(
+        model={"name": "logreg"},
+        training={"steps": 2},
+        threads=torch.get_num_threads(),
+        compensator={"name": "gradient-inversion", "settings": own, **compensator},
+    )
+    return worker.described(chosen, DATA)
+
+
+@pytest.fixture(autouse=True)
+def nothing_kept() -> None:
+    worker._bench.cache_clear()
+
+
+def test_it_builds_the_model_from_its_name_and_says_how_long_it_took():
+    inversions = Inversions(settings(), context(network(build("logreg", SHAPE, CLASSES, 0)), clock=now_s))
+    size = 17 * CLASSES
+    update = received(vector_d=torch.ones(size), base_d=torch.zeros(size))
+    answer = load(worker.invert(described(), save(packed([inversions.begin(update)]))))
+    assert answer["done_B"].tolist() == [6]
+    assert answer["inputs_MBrX"].shape[1:] == (1, 4, *SHAPE)
+    assert bool(answer["disparity_B"].isfinite().all())
+    assert float(answer["seconds"]) > 0
+
+
+@pytest.mark.parametrize("name", ["unstale", "torch"])
+def test_another_version_is_refused(name):
+    told = json.loads(described())
+    told["versions"][name] = "0.0.1"
+    with pytest.raises(UserError) as caught:
+        worker.prepare(json.dumps(told))
+    here = json.loads(described())["versions"][name]
+    assert str(caught.value) == (
+        f"a worker of the Ray cluster has {name} {here}, expected 0.0.1, as where the run is; install the same on all "
+        "machines"
+    )
+
+
+def test_a_gpu_that_pytorch_does_not_find_is_refused(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(UserError) as caught:
+        worker.prepare(described(ray_gpus=0.5))
+    assert str(caught.value) == (
+        "compensator.ray_gpus is 0.5, but PyTorch finds no GPU on a machine where Ray does, expected one that it can "
+        "use; install a PyTorch for it, or set 0"
+    )
+
+
+@pytest.mark.parametrize(("visible", "given", "number"), [(None, "1", 1), ("2,3", "3", 1), ("2,3", "2", 0)])
+def test_it_takes_the_gpu_that_ray_gave_it(monkeypatch, visible, given, number):
+    told = SimpleNamespace(get_accelerator_ids=lambda: {"GPU": [given]})
+    monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(get_runtime_context=lambda: told))
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if visible is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert worker._gpu(described(ray_gpus=0.5)) == number
+    assert worker._gpu(described()) is None

@@ -1,0 +1,34 @@
+"""A Ray cluster of two machines with a CPU each, and a head that computes nothing, in a process of its own.
+
+    python two_nodes.py
+
+It says its address. On a line of input the two machines leave it, and it says when they have. It ends with its input.
+"""
+
+import sys
+
+from ray.cluster_utils import Cluster
+
+BYTES = 80 * 2**20  # of object memory, each; Ray takes no less
+
+
+def main() -> None:
+    # No dashboard: it is no part of what `pip install ray` brings.
+    head = {"num_cpus": 0, "object_store_memory": BYTES, "include_dashboard": False}
+    cluster = Cluster(initialize_head=True, head_node_args=head)
+    nodes = [cluster.add_node(num_cpus=1, object_store_memory=BYTES) for _ in range(2)]
+    _say(f"address {cluster.address}")
+    for _ in sys.stdin:
+        while nodes:
+            cluster.remove_node(nodes.pop())
+        _say("left")
+    cluster.shutdown()
+
+
+def _say(line: str) -> None:
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,99 @@
+"""Every backend computes a client on the data of its base version, where data changes."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from support.running import small
+from support.variant import small_and_large
+from unstale.config import parts
+from unstale.config.settings import Settings
+from unstale.config.workplace import workplace
+from unstale.learner.versions import Version
+from unstale.simulator.assemble import simulation
+from unstale.simulator.backends.backend import Backend, Computed, Job
+from unstale.simulator.backends.loop import Loop
+from unstale.simulator.backends.processes import Processes
+from unstale.simulator.backends.vmap import Vmap
+
+CLIENTS = 4
+VERSIONS = ((0, 0, 0, 0), (3, 9, 1, 400), (5, 2, 8, 6))
+"""Of each client's tasks; some clients are given older ones than before."""
+
+
+def settings_of(folder: Path, training: dict[str, Any]) -> Settings:
+    return small(clients=CLIENTS, training=training, policy={"name": "fedavg"}, data=small_and_large(folder))
+
+
+def jobs_of(settings: Settings, number: int, versions: tuple[int | None, ...]) -> list[Job]:
+    model = workplace(settings).model
+    return [
+        Job(
+            client_id=client_id,
+            number=number,
+            base=Version(model_d=model.parameters_d.clone(), buffers_b=model.buffers_b.clone()),
+            learning_rate=0.1,
+            evaluate=client_id == 0,
+            version=version,
+        )
+        for client_id, version in enumerate(versions)
+    ]
+
+
+def all_of(backend: Backend, settings: Settings) -> list[Computed]:
+    made: list[Computed] = []
+    for number, versions in enumerate(VERSIONS):
+        made += backend.compute(jobs_of(settings, number, versions))
+        for client_id in range(CLIENTS):
+            backend.keep(client_id, number)
+    backend.close()
+    return made
+
+
+def loop(settings: Settings) -> Loop:
+    return Loop(workplace(settings).trainer)
+
+
+def test_the_loop_gives_what_the_trainer_gives_at_that_version(tmp_path: Path) -> None:
+    settings = settings_of(tmp_path, {"name": "sgd", "steps": 2, "batch_size": 8})
+    trainer = workplace(settings).trainer
+    made = all_of(loop(settings), settings)
+    jobs = [job for number, versions in enumerate(VERSIONS) for job in jobs_of(settings, number, versions)]
+    for job, computed in zip(jobs, made, strict=True):
+        alone = trainer.train(job.client_id, job.number, job.base.model_d, 0.1, version=job.version)
+        assert torch.equal(computed.local.vector_d, alone.vector_d)
+    begin = all_of(Loop(workplace(settings).trainer), settings)[:CLIENTS]
+    late = loop(settings).compute(jobs_of(settings, 0, (400,) * CLIENTS))
+    for early, other in zip(begin, late, strict=True):
+        assert not torch.equal(early.local.vector_d, other.local.vector_d)
+
+
+def test_processes_give_the_bits_of_the_loop_on_data_that_changes(tmp_path: Path) -> None:
+    settings = settings_of(tmp_path, {"name": "moon", "steps": 2, "batch_size": 8})
+    processes = Processes(workplace(settings), parts.training(settings), settings, 2)
+    processes.wait()
+    for ours, theirs in zip(all_of(processes, settings), all_of(loop(settings), settings), strict=True):
+        assert torch.equal(ours.local.vector_d, theirs.local.vector_d)
+        assert ours.local.loss == theirs.local.loss
+        assert ours.evaluation == theirs.evaluation
+
+
+def test_vmap_is_near_the_loop_on_data_that_changes(tmp_path: Path) -> None:
+    settings = settings_of(tmp_path, {"name": "sgd", "steps": 2, "batch_size": 8})
+    vmap = Vmap(workplace(settings), parts.training(settings))
+    for ours, theirs in zip(all_of(vmap, settings), all_of(loop(settings), settings), strict=True):
+        assert torch.allclose(ours.local.vector_d, theirs.local.vector_d, atol=1e-6)
+        assert ours.evaluation == theirs.evaluation
+
+
+def test_a_run_on_data_that_changes_is_the_same_with_processes_as_with_the_loop(tmp_path: Path) -> None:
+    def digest(backend: str, rate: float) -> str:
+        data = small_and_large(tmp_path)
+        data["variant"]["rate"] = rate
+        chosen = {"backend": backend, "processes": 2}
+        settings = small(clients=CLIENTS, rounds=12, data=data, simulation=chosen)
+        return simulation(settings, on_progress=lambda _: None).run().model_digest
+
+    assert digest("processes", 1.5) == digest("loop", 1.5)
+    assert digest("loop", 1.5) != digest("loop", 3.0)
