@@ -8,24 +8,20 @@ then `unstale replay` computes the run again in a process of its own, and compar
 
 import argparse
 import json
-import os
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks import report
+from benchmarks import processes, report
 
 ROUNDS = 500
 CLIENTS = 20
 K = 4
-LIMIT_S = 600  # of one process, which has failed then
-ERRORS = "errors.txt"
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,73 +76,22 @@ def record(case: Case, rounds: int, folder: Path) -> dict[str, Any]:
         *("--address", "tcp://127.0.0.1:0", "--set", "server.http_address=null"),
         *("--run", "run", "--run.keep-updates", "--json"),
     )
-    with ExitStack() as stack:
-        server = _start(stack, folder, "server", *of_the_run)
-        assert server.stdout is not None
-        address = json.loads(server.stdout.readline())["address"]
-        half = CLIENTS // 2
-        clients = [
-            _start(
-                stack,
-                folder,
-                *("client", "--server", address, "--first", str(first), "--count", str(half)),
-                *("--set", f"client.directory=clients-{first}"),
-            )
-            for first in (0, half)
-        ]
-        said = _end_of(server, clients, folder)
+    said = processes.run(folder, of_the_run, clients=CLIENTS)
     last: dict[str, Any] = json.loads(said.splitlines()[-1])
     return last
-
-
-def _end_of(server: "subprocess.Popen[str]", clients: Sequence["subprocess.Popen[str]"], folder: Path) -> str:
-    """What the server printed until it ended. Raises RuntimeError when a process fails."""
-    for _ in range(LIMIT_S):
-        try:
-            said, _ = server.communicate(timeout=1)
-        except subprocess.TimeoutExpired:
-            said = None
-        if any(process.poll() not in (None, 0) for process in (server, *clients)):
-            break
-        if said is not None:
-            return said
-    raise RuntimeError(f"the run did not come to its end: {(folder / ERRORS).read_text()[-2000:]}")
 
 
 def replay(folder: Path) -> dict[str, Any]:
     """What `unstale replay` says of it."""
     found = subprocess.run(
-        [*UNSTALE, "replay", "run", "--json"],
-        cwd=folder, env=_environment(), stdout=subprocess.PIPE, text=True, check=False, timeout=LIMIT_S,
+        [*processes.UNSTALE, "replay", "run", "--json"],
+        cwd=folder, env=processes.environment(), stdout=subprocess.PIPE, text=True, check=False,
+        timeout=processes.LIMIT_S,
     )  # fmt: skip
     if found.returncode not in (0, 1):
         raise subprocess.CalledProcessError(found.returncode, found.args)
     said: dict[str, Any] = json.loads(found.stdout.splitlines()[-1])
     return said
-
-
-UNSTALE = (sys.executable, "-m", "unstale")
-
-
-def _start(stack: ExitStack, folder: Path, *arguments: str) -> "subprocess.Popen[str]":
-    with (folder / ERRORS).open("a") as errors:
-        process = subprocess.Popen(
-            [*UNSTALE, *arguments],
-            cwd=folder, env=_environment(), stdout=subprocess.PIPE, stderr=errors, text=True,
-        )  # fmt: skip
-    stack.callback(_end, process)
-    return process
-
-
-def _end(process: "subprocess.Popen[str]") -> None:
-    process.terminate()
-    process.wait()
-    assert process.stdout is not None
-    process.stdout.close()
-
-
-def _environment() -> dict[str, str]:
-    return {name: value for name, value in os.environ.items() if not name.startswith("UNSTALE_")}
 
 
 def _table(rows: Sequence[dict[str, str]]) -> str:

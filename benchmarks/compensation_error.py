@@ -1,0 +1,234 @@
+"""How wrong estimates of a fresh update are, against how stale the update is (the paper's figures 2 and 7).
+
+Clients that hold the most of class 5 of MNIST are asked for what they would send from a model s rounds older than the
+current one, for s from 5 to 60; each method estimates what they would send from the current one, and the truth is
+computed. The model is that of a run in which nobody is stale (algorithms.md 3.3 with alpha 0.1, 6.3).
+
+Gradient inversion is shown as it begins (5 iterations, residual and trust 0.5), as it is once it has learned from
+later updates how long to go on and how much of what to add (here: from the errors at all other stalenesses of the same
+run), and in its plain form, all iterations without residual. Errors as in algorithms.md 7.8.
+
+    python -m benchmarks.compensation_error --file mnist.npz --out folder [--seeds 3] [--clients 5]
+"""
+
+import argparse
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from benchmarks import machine, report
+from benchmarks.stale_updates import StaleUpdates
+from unstale.compensators import CompensatorContext, StaleRound, create
+from unstale.compensators.errors import measured
+from unstale.compensators.gradient_inversion import GradientInversion
+from unstale.compensators.inversion.choice import Choice
+
+NOW = 110
+STALENESS = tuple(range(5, 61, 5))
+NONE, FIRST_ORDER = "none", "first-order"
+AS_IT_BEGINS, LEARNED, PLAIN = "inversion, first", "inversion, learned", "inversion, plain"
+SHOWN = (NONE, FIRST_ORDER, AS_IT_BEGINS, LEARNED, PLAIN)
+
+
+@dataclass(frozen=True, slots=True)
+class Error:
+    """Of one estimate. method: `none`, `first-order`, or `iterations/residual/trust` of an inversion."""
+
+    seed: int
+    staleness: int
+    client: int
+    method: str
+    l1: float
+    cosine: float
+
+
+def errors_of(cases: StaleUpdates, clients: int) -> Iterator[Error]:
+    """Every method at every staleness, in one run."""
+    versions = cases.models(NOW)
+    chosen = cases.holders[:clients]
+    for staleness in STALENESS:
+        stale = cases.stale_round(versions, NOW, staleness, chosen)
+        true = cases.true_updates(stale)
+        for method, place, estimate_d in estimates_of(cases, stale):
+            update = replace(stale.updates[place], vector_d=true[place])
+            error = measured(update, method, estimate_d, staleness)
+            yield Error(cases.seed, staleness, update.client_id, method, error.l1, error.cosine)
+
+
+def estimates_of(cases: StaleUpdates, stale: StaleRound) -> Iterator[tuple[str, int, Tensor]]:
+    """Method, place in the round, pseudo-gradient [d]."""
+    context = CompensatorContext(
+        network=cases.network,
+        steps=cases.steps,
+        seed=cases.seed,
+        clients=cases.settings.clients,
+        device=torch.device("cpu"),
+    )
+    for place, update in enumerate(stale.updates):
+        yield NONE, place, update.vector_d
+    first_order = create(FIRST_ORDER, {}, context)
+    assert first_order is not None
+    for place, vector_d in first_order.take(stale, first_order.make(stale)).vectors.items():
+        yield FIRST_ORDER, place, vector_d
+    inversion = create("gradient-inversion", {"switch": "never", "start": "close"}, context)
+    assert isinstance(inversion, GradientInversion)
+    found = inversion.inversions.finish(dict(enumerate(stale.updates))).found
+    for place, one in found.items():
+        for mark, kept in one.kept.items():
+            estimates = inversion.estimates(stale.updates[place], stale.model_d, kept, one)
+            for residual, vector_d in estimates.items():
+                yield name_of(Choice(mark, residual)), place, vector_d
+
+
+def name_of(choice: Choice) -> str:
+    return f"{choice.iterations}/{choice.residual:g}/{choice.trust:g}"
+
+
+def shown(errors: Sequence[Error]) -> dict[str, list[Error]]:
+    """The errors of each method that is shown."""
+    inverted = sorted({error.method for error in errors} - {NONE, FIRST_ORDER})
+    longest = max(int(method.partition("/")[0]) for method in inverted)
+    by_method: dict[str, list[Error]] = {
+        NONE: [error for error in errors if error.method == NONE],
+        FIRST_ORDER: [error for error in errors if error.method == FIRST_ORDER],
+        AS_IT_BEGINS: [error for error in errors if error.method == "5/0.5/0.5"],
+        LEARNED: [],
+        PLAIN: [error for error in errors if error.method == f"{longest}/0/1"],
+    }
+    for seed in sorted({error.seed for error in errors}):
+        for staleness in STALENESS:
+            others = [error for error in errors if error.seed == seed and error.staleness != staleness]
+            best = min(inverted, key=lambda method: fmean(e.l1 for e in others if e.method == method))
+            by_method[LEARNED] += [
+                error
+                for error in errors
+                if (error.seed, error.staleness, error.method) == (seed, staleness, best)
+            ]
+    return by_method
+
+
+def table(by_method: Mapping[str, Sequence[Error]], measure: str) -> str:
+    """A row a staleness: mean over clients and seeds, ± standard deviation."""
+    rows = []
+    for staleness in STALENESS:
+        cells = []
+        for method in SHOWN:
+            values = [getattr(error, measure) for error in by_method[method] if error.staleness == staleness]
+            cells.append(f"{fmean(values):.3f} ± {stdev(values):.3f}")
+        rows.append([str(staleness), *cells])
+    return report.table(["staleness", *SHOWN], rows)
+
+
+def crossing(by_method: Mapping[str, Sequence[Error]], method: str, measure: str) -> str:
+    """From which staleness on a method has a smaller mean error than first order."""
+    better = []
+    for staleness in STALENESS:
+        means = {
+            name: fmean(getattr(e, measure) for e in by_method[name] if e.staleness == staleness)
+            for name in (method, FIRST_ORDER)
+        }
+        better.append(means[method] < means[FIRST_ORDER])
+    worse = [staleness for staleness, is_better in zip(STALENESS, better, strict=True) if not is_better]
+    if not worse:
+        return f"at every staleness from {STALENESS[0]} on"
+    later = [staleness for staleness in STALENESS if staleness > max(worse)]
+    return f"from staleness {later[0]} on" if later else "not up to 60"
+
+
+def draw(by_method: Mapping[str, Sequence[Error]], file: Path) -> None:
+    """Both measures against staleness, mean and range over seeds of the means over clients."""
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    from matplotlib import pyplot
+
+    figure, both = pyplot.subplots(1, 2, figsize=(11, 4.2), layout="constrained")
+    for axes, (measure, label) in zip(both, (("l1", "L1 error"), ("cosine", "1 - cosine")), strict=True):
+        for method in SHOWN:
+            means = _by_seed(by_method[method], measure)
+            middle = [fmean(values) for values in means]
+            (line,) = axes.plot(STALENESS, middle, label=method, linewidth=1.8, marker="o", markersize=3)
+            axes.fill_between(
+                STALENESS,
+                [min(values) for values in means],
+                [max(values) for values in means],
+                color=line.get_color(),
+                alpha=0.15,
+                linewidth=0,
+            )
+        axes.set(xlabel="staleness, rounds", ylabel=label, ylim=(0, None))
+        axes.grid(alpha=0.3)
+        axes.spines[["top", "right"]].set_visible(False)
+    both[0].legend(frameon=False)
+    figure.suptitle(
+        "Error of estimates of the fresh update, MNIST, class-5 clients (mean and range over seeds)"
+    )
+    figure.savefig(file, dpi=150)
+    pyplot.close(figure)
+
+
+def _by_seed(errors: Sequence[Error], measure: str) -> list[list[float]]:
+    seeds = sorted({error.seed for error in errors})
+    return [
+        [
+            fmean(getattr(e, measure) for e in errors if (e.seed, e.staleness) == (seed, staleness))
+            for seed in seeds
+        ]
+        for staleness in STALENESS
+    ]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--file", type=Path, required=True, help="MNIST in a .npz of four arrays")
+    parser.add_argument("--out", type=Path, required=True, help="folder for errors.jsonl, table and plot")
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--clients", type=int, default=5)
+    parser.add_argument("--examples", type=int, default=450)
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    options.out.mkdir(parents=True, exist_ok=True)
+    kept = options.out / "errors.jsonl"
+    lines: list[dict[str, Any]] = (
+        [json.loads(line) for line in kept.read_text().splitlines()] if kept.exists() else []
+    )
+    errors = [Error(**line) for line in lines]
+    done = {error.seed for error in errors}
+    for seed in range(options.seeds):
+        if seed not in done:
+            cases = StaleUpdates(data="mnist", file=options.file, seed=seed, examples=options.examples)
+            found = list(errors_of(cases, options.clients))
+            errors += found
+            with kept.open("a") as file:
+                file.writelines(json.dumps(asdict(error)) + "\n" for error in found)
+            print(f"seed {seed} done", flush=True)
+    by_method = shown(errors)
+    text = "\n\n".join(
+        [
+            machine.description("python -m benchmarks.compensation_error"),
+            "L1:",
+            table(by_method, "l1"),
+            "1 - cosine:",
+            table(by_method, "cosine"),
+            *(
+                f"{method} is better than first-order {crossing(by_method, method, 'l1')} by L1, "
+                f"{crossing(by_method, method, 'cosine')} by cosine."
+                for method in (AS_IT_BEGINS, LEARNED, PLAIN)
+            ),
+        ]
+    )
+    (options.out / "table.md").write_text(text + "\n")
+    draw(by_method, options.out / "errors.png")
+    print(text)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,212 @@
+"""A class that only stale clients hold much of, learned over sockets under each answer to staleness.
+
+A hundred clients with unlike shares of MNIST (algorithms.md 3.3, alpha 0.1) train lenet_gi, ten a round in turn; the
+ten that hold the most of class 5 are 40 rounds stale (algorithms.md 3.8, 4.3). What is compared is the accuracy on
+class 5: direct aggregation, weighted aggregation, first-order compensation and `auto`. The figures are of this size,
+which one machine can do, and not of the paper's.
+
+    python -m benchmarks.compensation_run --file mnist.npz --out folder [--seeds 3] [--rounds 200]
+"""
+
+import argparse
+import json
+import sqlite3
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import fmean, stdev
+
+from benchmarks import machine, processes, report
+
+CLIENTS, AT_A_TIME, LABEL = 100, 10, 5
+METHODS: dict[str, Sequence[str]] = {
+    "direct": ("--policy", "direct"),
+    "weighted": ("--policy", "weighted"),
+    "first-order": ("--policy", "direct", "--compensator", "first-order"),
+    "auto": ("--policy", "direct", "--compensator", "auto"),
+}
+LAST = 5  # evaluations that a final accuracy is the mean of
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What one run came to. accuracy, of_class: by version that was measured. methods: updates by what replaced them.
+    errors: by method, version, L1 and cosine."""
+
+    method: str
+    seed: int
+    seconds: float
+    versions: list[int]
+    accuracy: list[float]
+    of_class: list[float]
+    methods: dict[str, int]
+    errors: dict[str, list[tuple[int, float, float]]]
+
+    @property
+    def final(self) -> float:
+        return fmean(self.of_class[-LAST:])
+
+
+def run(method: str, seed: int, options: argparse.Namespace) -> Run:
+    """One run over sockets."""
+    with tempfile.TemporaryDirectory() as name:
+        folder, started_s = Path(name), time.perf_counter()
+        processes.run(
+            folder,
+            [
+                *("--data", "npz", "--data.path", str(options.file.resolve()), "--model", "lenet_gi"),
+                *("--partition", "dirichlet-client", "--partition.alpha", "0.1"),
+                *("--partition.budget", str(options.examples), "--epochs", "5", "--batch-size", "1000000"),
+                *("--lr", str(options.rate), "--clients", str(CLIENTS), "--rounds", str(options.rounds)),
+                *("--seed", str(seed), "--scenario", "staleness-40", "--trigger", "sync"),
+                *("--selector", "round-robin", "--selector.size", str(AT_A_TIME)),
+                *("--evaluate-every", "5", "--device", "cpu", "--address", "tcp://127.0.0.1:0"),
+                *(
+                    "--set",
+                    "server.http_address=null",
+                    "--set",
+                    "server.lease_s=120",
+                    "--run",
+                    "run",
+                    "--json",
+                ),
+                *METHODS[method],
+            ],
+            clients=CLIENTS,
+            of_the_clients=("--data.path", str(options.file.resolve())),
+            limit_s=3600,
+        )
+        seconds = time.perf_counter() - started_s
+        with sqlite3.connect(folder / "run" / "run.db") as database:
+            measured = database.execute(
+                "SELECT version, accuracy, class_accuracy FROM evaluations ORDER BY version"
+            ).fetchall()
+            told = database.execute(
+                "SELECT version, compensation FROM rounds WHERE compensation IS NOT NULL"
+            ).fetchall()
+        database.close()
+    methods: dict[str, int] = {}
+    errors: dict[str, list[tuple[int, float, float]]] = {}
+    for version, text in told:
+        said = json.loads(text)
+        for update in said["updates"]:
+            methods[update["method"]] = methods.get(update["method"], 0) + 1
+        for error in said["errors"]:
+            errors.setdefault(error["method"], []).append((version, error["l1"], error["cosine"]))
+    return Run(
+        method=method,
+        seed=seed,
+        seconds=seconds,
+        versions=[version for version, _, _ in measured],
+        accuracy=[accuracy for _, accuracy, _ in measured],
+        of_class=[json.loads(classes)[LABEL] for _, _, classes in measured],
+        methods=methods,
+        errors=errors,
+    )
+
+
+def table(runs: Sequence[Run]) -> str:
+    """A row a method: final accuracy of the class and of all, how long a run took, what replaced stale updates."""
+    rows = []
+    for method in METHODS:
+        own = [one for one in runs if one.method == method]
+        if own:
+            replaced = {
+                key: sum(one.methods.get(key, 0) for one in own) for one in own for key in one.methods
+            }
+            rows.append(
+                [
+                    method,
+                    _mean([one.final for one in own]),
+                    _mean([fmean(one.accuracy[-LAST:]) for one in own]),
+                    ", ".join(f"{one.final:.3f}" for one in own),
+                    report.median_and_spread([one.seconds for one in own], ".0f"),
+                    ", ".join(f"{n} {key}" for key, n in sorted(replaced.items()) if key != "none") or "-",
+                ]
+            )
+    headings = ["method", "class 5", "all classes", "class 5 by seed", "seconds", "updates replaced"]
+    return report.table(headings, rows)
+
+
+def _mean(values: Sequence[float]) -> str:
+    return f"{fmean(values):.3f} ± {stdev(values) if len(values) > 1 else 0:.3f}"
+
+
+def draw(runs: Sequence[Run], file: Path) -> None:
+    """Accuracy of the class over rounds: mean and range over the seeds."""
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(figsize=(8, 4.5), layout="constrained")
+    for method in METHODS:
+        own = [one for one in runs if one.method == method]
+        if not own:
+            continue
+        curves = list(zip(*(one.of_class for one in own), strict=True))
+        (line,) = axes.plot(
+            own[0].versions, [fmean(values) for values in curves], label=method, linewidth=1.8
+        )
+        axes.fill_between(
+            own[0].versions,
+            [min(values) for values in curves],
+            [max(values) for values in curves],
+            color=line.get_color(),
+            alpha=0.15,
+            linewidth=0,
+        )
+    axes.set(xlabel="round", ylabel="accuracy on class 5", ylim=(0, 1), xlim=(0, None))
+    axes.grid(alpha=0.3)
+    axes.legend(frameon=False, loc="lower right")
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.set_title(
+        "Class 5 of MNIST, whose ten largest holders are 40 rounds stale (mean and range over seeds)"
+    )
+    figure.savefig(file, dpi=150)
+    pyplot.close(figure)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--file", type=Path, required=True, help="MNIST in a .npz of four arrays")
+    parser.add_argument("--out", type=Path, required=True, help="folder for runs.jsonl, table and plot")
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=200)
+    parser.add_argument("--examples", type=int, default=128, help="that a client holds at most")
+    parser.add_argument("--rate", type=float, default=0.01)
+    options = parser.parse_args()
+    options.out.mkdir(parents=True, exist_ok=True)
+    kept = options.out / "runs.jsonl"
+    runs = [Run(**json.loads(line)) for line in kept.read_text().splitlines()] if kept.exists() else []
+    done = {(one.method, one.seed) for one in runs}
+    for seed in range(options.seeds):
+        for method in METHODS:
+            if (method, seed) not in done:
+                runs.append(run(method, seed, options))
+                with kept.open("a") as file:
+                    file.write(json.dumps(asdict(runs[-1])) + "\n")
+                print(
+                    f"{method}, seed {seed}: class 5 {runs[-1].final:.3f}, {runs[-1].seconds:.0f} s",
+                    flush=True,
+                )
+    text = "\n\n".join(
+        [
+            machine.description("python -m benchmarks.compensation_run"),
+            f"{options.rounds} rounds, {CLIENTS} clients with at most {options.examples} examples, {AT_A_TIME} a "
+            f"round, rate {options.rate:g}, 5 full-batch steps; accuracy is the mean of the last {LAST} evaluations, ± "
+            "standard deviation over seeds.",
+            table(runs),
+        ]
+    )
+    (options.out / "table.md").write_text(text + "\n")
+    draw(runs, options.out / "class_accuracy.png")
+    print(text)
+
+
+if __name__ == "__main__":
+    main()
