@@ -160,10 +160,10 @@ def draw(runs: Sequence[Run], file: Path) -> None:
         )
     axes.set(xlabel="round", ylabel="accuracy on class 5", ylim=(0, 1), xlim=(0, None))
     axes.grid(alpha=0.3)
-    axes.legend(frameon=False, loc="lower right")
+    axes.legend(frameon=False, loc="upper left")
     axes.spines[["top", "right"]].set_visible(False)
     axes.set_title(
-        "Class 5 of MNIST, whose ten largest holders are 40 rounds stale (mean and range over seeds)"
+        "Class 5, whose ten largest holders are 40 rounds stale (mean and range over seeds)", fontsize=11
     )
     figure.savefig(file, dpi=150)
     pyplot.close(figure)
