@@ -8,7 +8,7 @@ Gradient inversion is shown as it begins (5 iterations, residual and trust 0.5),
 later updates how long to go on and how much of what to add (here: from the errors at all other stalenesses of the same
 run), and in its plain form, all iterations without residual. Errors as in algorithms.md 7.8.
 
-    python -m benchmarks.compensation_error --file mnist.npz --out folder [--seeds 3] [--clients 5]
+    python -m benchmarks.compensation_error --file mnist.npz --out folder [--seeds 0 1 2] [--clients 5]
 """
 
 import argparse
@@ -27,7 +27,7 @@ from benchmarks.stale_updates import StaleUpdates
 from unstale.compensators import CompensatorContext, StaleRound, create
 from unstale.compensators.errors import measured
 from unstale.compensators.gradient_inversion import GradientInversion
-from unstale.compensators.inversion.choice import Choice
+from unstale.compensators.inversion.choice import TRUSTS, Choice
 
 NOW = 110
 STALENESS = tuple(range(5, 61, 5))
@@ -83,7 +83,9 @@ def estimates_of(cases: StaleUpdates, stale: StaleRound) -> Iterator[tuple[str, 
         for mark, kept in one.kept.items():
             estimates = inversion.estimates(stale.updates[place], stale.model_d, kept, one)
             for residual, vector_d in estimates.items():
-                yield name_of(Choice(mark, residual)), place, vector_d
+                for trust in TRUSTS:
+                    mixed_d = torch.lerp(stale.updates[place].vector_d, vector_d, trust)
+                    yield name_of(Choice(mark, residual, trust)), place, mixed_d
 
 
 def name_of(choice: Choice) -> str:
@@ -190,7 +192,7 @@ def main() -> None:
     )
     parser.add_argument("--file", type=Path, required=True, help="MNIST in a .npz of four arrays")
     parser.add_argument("--out", type=Path, required=True, help="folder for errors.jsonl, table and plot")
-    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--clients", type=int, default=5)
     parser.add_argument("--examples", type=int, default=450)
     options = parser.parse_args()
@@ -202,7 +204,7 @@ def main() -> None:
     )
     errors = [Error(**line) for line in lines]
     done = {error.seed for error in errors}
-    for seed in range(options.seeds):
+    for seed in options.seeds:
         if seed not in done:
             cases = StaleUpdates(data="mnist", file=options.file, seed=seed, examples=options.examples)
             found = list(errors_of(cases, options.clients))

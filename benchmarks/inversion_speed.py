@@ -35,12 +35,13 @@ from unstale.compensators.inversion.settings import InversionSettings
 ROUNDS, STALENESS = 100, 40
 PUBLISHED = {"preset": "reference", "images_max": None, "batch_clients": 1}
 MARKS = (10, 25, 50, 100, 200, 300, 400, 500, 600, 700, 800, 900, 1000)
-RESIDUALS = (0.0, 0.5, 1.0)
+MIXTURES = ((0.0, 1.0), (0.5, 0.5), (0.5, 1.0), (1.0, 1.0))
+"""Residual and trust: the plain estimate, that of a first inversion, and others that are learned."""
 
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """Seconds and errors of each update after so many iterations, by residual."""
+    """Seconds and errors of each update after so many iterations, by residual/trust."""
 
     iterations: int
     seconds: float
@@ -79,16 +80,21 @@ class Procedure:
     def _errors(
         self, ones: Sequence[Inversion], stale: StaleRound, true: Sequence[Tensor]
     ) -> dict[str, list[float]]:
-        errors: dict[str, list[float]] = {str(residual): [] for residual in RESIDUALS}
+        errors: dict[str, list[float]] = {_name(*mixture): [] for mixture in MIXTURES}
         again: Callable[..., Tensor] = self._inversions.engine.local_update
         for one, update, true_d in zip(ones, stale.updates, true, strict=True):
             u_d = update.vector_d * update.local_rate
             here_d = again(one.now, self._network.parts(update.base_d), one.steps, one.rate)
             there_d = again(one.now, self._network.parts(stale.model_d), one.steps, one.rate)
-            for residual in RESIDUALS:
-                estimate_d = there_d + residual * (u_d - here_d)
-                errors[str(residual)].append(float((estimate_d - update.local_rate * true_d).abs().sum()))
+            for residual, trust in MIXTURES:
+                estimate_d = torch.lerp(u_d, there_d + residual * (u_d - here_d), trust)
+                error = float((estimate_d - update.local_rate * true_d).abs().sum())
+                errors[_name(residual, trust)].append(error)
         return errors
+
+
+def _name(residual: float, trust: float) -> str:
+    return f"{residual:g}/{trust:g}"
 
 
 def measure(options: argparse.Namespace) -> None:
@@ -132,7 +138,7 @@ def _plain(mark: Mark) -> dict[str, Any]:
 
 
 def table(files: Sequence[Path]) -> str:
-    """A row for each data set and residual."""
+    """A row for each data set and mixture."""
     rows = []
     for file in files:
         lines = [json.loads(line) for line in file.read_text().splitlines()]
@@ -140,18 +146,18 @@ def table(files: Sequence[Path]) -> str:
         last = max(line["iterations"] for line in ended.values())
         done = [line for line in ended.values() if line["iterations"] == last]
         places = [line["place"] for line in done]
-        target = fmean(line["errors"]["0.0"][0] for line in done)
+        target = fmean(line["errors"][_name(0.0, 1.0)][0] for line in done)
         ten_s = 10 * fmean(line["seconds"] for line in done)
         (stale,) = (line["errors"] for line in lines if line["what"] == "stale")
         repeats = sorted({line["repeat"] for line in lines if line["what"] == "ours"})
-        for residual in map(str, RESIDUALS):
+        for mixture in (_name(*mixture) for mixture in MIXTURES):
             reached = []
             for repeat in repeats:
                 own = [line for line in lines if line["what"] == "ours" and line["repeat"] == repeat]
                 there = [
                     line
                     for line in own
-                    if fmean(line["errors"][residual][place] for place in places) <= target
+                    if fmean(line["errors"][mixture][place] for place in places) <= target
                 ]
                 reached.append(min(there, key=lambda line: line["iterations"]) if there else None)
             rows.append(
@@ -160,14 +166,14 @@ def table(files: Sequence[Path]) -> str:
                     f"{fmean(stale[place] for place in places):.2f}",
                     f"{target:.2f} after {last:,}",
                     f"{ten_s:,.0f} s",
-                    residual,
+                    mixture,
                     _reached(reached, "iterations", ".0f"),
                     _reached(reached, "seconds", ".1f"),
                     _ratio(reached, ten_s),
                 ]
             )
     headings = [
-        "data", "error of stale", "published error", "published, ten clients", "residual", "our iterations",
+        "data", "error of stale", "published error", "published, ten clients", "residual/trust", "our iterations",
         "our seconds, ten clients", "times less",
     ]  # fmt: skip
     return report.table(headings, rows)

@@ -73,7 +73,7 @@ class InversionSettings(FirstOrderSettings):
         32, ge=1, le=10**6, description="Reconstructed examples at most.", json_schema_extra=_ours()
     )
     iterations: int = Field(
-        20, ge=1, le=10**7, description="Iterations of an inversion at most.", json_schema_extra=_ours()
+        40, ge=1, le=10**7, description="Iterations of an inversion at most.", json_schema_extra=_ours()
     )
     adapt: bool = Field(
         True,
