@@ -6,12 +6,13 @@ Legend: K updates of a round, in order of arrival; D numbers of a row.
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, NoReturn, Self
 
 import torch
 from torch import Tensor
 from typing_extensions import override
 
+from unstale.compensators import Received, StaleRound
 from unstale.config import parts
 from unstale.config.compensation import compensator
 from unstale.config.load import Given, load
@@ -120,7 +121,9 @@ class Replay:
             settings,
             self.model,
             self.device,
-            compensator=compensator(settings, self.model, self.dataset, self.device, clock=float),
+            compensator=compensator(
+                settings, self.model, self.dataset, self.device, clock=float, fresh_update=_not_here
+            ),
             keep_versions=keep_versions,
         )
         self._recorded = RecordedRounds(
@@ -276,6 +279,11 @@ class _Folding(Learner):
         self.load_state_dict(
             {**mine, "version": was["version"], "counted": was["counted"], "sent": sent, "versions": {}}
         )
+
+
+def _not_here(update: Received, stale: StaleRound) -> NoReturn:
+    """What a simulation knew of a client's true update is kept with its round, and not asked for again."""
+    raise AssertionError(f"asked for the update of client {update.client_id} at version {stale.version}")
 
 
 def _last_uses(database: Database) -> tuple[dict[int, int], int]:
