@@ -155,7 +155,15 @@ def draw(by_method: Mapping[str, Sequence[Error]], file: Path) -> None:
         for method in SHOWN:
             means = _by_seed(by_method[method], measure)
             middle = [fmean(values) for values in means]
-            (line,) = axes.plot(STALENESS, middle, label=method, linewidth=1.8, marker="o", markersize=3)
+            (line,) = axes.plot(
+                STALENESS,
+                middle,
+                label=method,
+                linewidth=1.8,
+                marker="o",
+                markersize=3,
+                linestyle="--" if method == FIRST_ORDER else "-",
+            )
             axes.fill_between(
                 STALENESS,
                 [min(values) for values in means],
