@@ -1,7 +1,7 @@
 """A model, named as `remote.gated_model:network`, whose computing a test can stop and let go on, in any process."""
 
 import os
-import time
+from contextlib import suppress
 from pathlib import Path
 
 from torch import Tensor, nn
@@ -9,15 +9,17 @@ from torch import Tensor, nn
 from support.compensation import smooth
 
 FOLDER = "UNSTALE_TEST_GATE"
-"""The variable that names the folder of the gate. A process that waits leaves a file there with its number."""
+"""The variable that names the folder of the gate. While `closed`, a pipe, is there, a process writes its number to the
+pipe `waiting`, and reads from `closed` until that is opened and ended by the test."""
 
 
 class Gate(nn.Module):
     def forward(self, inputs: Tensor) -> Tensor:
         folder = Path(os.environ[FOLDER])
-        while (folder / "closed").exists():
-            (folder / str(os.getpid())).touch()
-            time.sleep(0.02)
+        if (folder / "closed").exists():
+            with suppress(FileNotFoundError):  # opened meanwhile
+                (folder / "waiting").write_bytes(b"%d\n" % os.getpid())
+                (folder / "closed").read_bytes()
         return inputs
 
 

@@ -1,10 +1,10 @@
 """Inversions on a Ray cluster of two machines: as here to the bit, and what a lost worker costs."""
 
 import os
+import select
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 from importlib.util import find_spec
@@ -32,6 +32,7 @@ pytestmark = [
 ]
 
 HERE = Path(__file__).parent
+PATIENCE_S = 60.0  # a wait that takes so long has failed; nothing is measured by it
 ITERATIONS = 6
 OWN = {"images_max": 4, "iterations": ITERATIONS, "iterations_min": 2, "batch_clients": 2}
 DATA: Any = SimpleNamespace(input_shape=SHAPE, classes=CLASSES)
@@ -52,30 +53,37 @@ class Gate:
     """Holds up whoever computes with the model."""
 
     def __init__(self, folder: Path) -> None:
-        self._folder = folder
-
-    def close(self) -> None:
-        for file in self._folder.iterdir():
+        for file in folder.iterdir():
             file.unlink()
-        (self._folder / "closed").touch()
+        self._closed = folder / "closed"
+        os.mkfifo(folder / "waiting")
+        os.mkfifo(self._closed)
+        self._said = os.open(folder / "waiting", os.O_RDWR | os.O_NONBLOCK)
+        self._waiting: set[int] = set()
 
     def open(self) -> None:
-        (self._folder / "closed").unlink(missing_ok=True)
+        if self._closed.exists():
+            writer = os.open(self._closed, os.O_RDWR)
+            self._closed.unlink()
+            os.close(writer)  # the end of what they read
+
+    def end(self) -> None:
+        self.open()
+        os.close(self._said)
 
     def waiting(self, count: int = 1) -> set[int]:
         """The processes that wait, once there are so many."""
-        for _ in range(3000):
-            numbers = {int(file.name) for file in self._folder.iterdir() if file.name != "closed"}
-            if len(numbers) >= count:
-                return numbers
-            time.sleep(0.01)
-        raise AssertionError(f"no {count} workers wait at the gate")
+        while len(self._waiting) < count:
+            ready, _, _ = select.select([self._said], [], [], PATIENCE_S)
+            assert ready, f"no {count} workers wait at the gate"
+            self._waiting |= {int(number) for number in os.read(self._said, 4096).split()}
+        return self._waiting
 
     def kill(self) -> None:
         """The one that waits."""
         (number,) = self.waiting()
         os.kill(number, signal.SIGKILL)
-        (self._folder / str(number)).unlink()
+        self._waiting.remove(number)
 
 
 @pytest.fixture(scope="module")
@@ -131,9 +139,8 @@ def connected(address: str) -> Iterator[Cluster]:
 @pytest.fixture
 def gate(surroundings: Path) -> Iterator[Gate]:
     closed = Gate(surroundings)
-    closed.close()
     yield closed
-    closed.open()
+    closed.end()
 
 
 def compensator(elsewhere: Cluster | None = None, **given: Any):

@@ -1,10 +1,8 @@
 """`unstale policies`: the aggregation policies that there are."""
 
-import json
-from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from unstale.cli.tables import AsJson, Names, print_settings, print_table
+from unstale.cli.tables import AsJson, Names, print_parts, print_settings, print_table
 
 if TYPE_CHECKING:
     from unstale.policies import PolicyDescription
@@ -14,14 +12,12 @@ def policies(name: Names = None, as_json: AsJson = False) -> None:
     """List the aggregation policies, or show some of them: settings, ranges, defaults and where those come from."""
     from unstale.policies import describe, names  # imports torch
 
-    descriptions = [describe(each) for each in name or names()]
-    if as_json:
-        print(json.dumps([asdict(description) for description in descriptions], indent=2))
-    elif name:
-        for description in descriptions:
-            _print_one(description)
-    else:
-        _print_all(descriptions)
+    print_parts(
+        [describe(each) for each in name or names()],
+        one=_print_one if name else None,
+        all_of_them=_print_all,
+        as_json=as_json,
+    )
 
 
 def _print_all(descriptions: "list[PolicyDescription]") -> None:

@@ -1,18 +1,41 @@
 """Tables of parts that are chosen by name, and of the settings that each takes."""
 
 import json
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Annotated, Any
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
 if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
     from unstale.part_settings import SettingDescription
 
 Names = Annotated[
     list[str] | None, typer.Argument(help="Show these with their settings.", show_default=False)
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print a JSON list, for programs.")]
+
+
+Described = TypeVar("Described", bound="DataclassInstance")
+
+
+def print_parts(
+    descriptions: list[Described],
+    *,
+    one: Callable[[Described], None] | None,
+    all_of_them: Callable[[list[Described]], None],
+    as_json: bool,
+) -> None:
+    """Print what parts there are. one: prints each of those that were asked for; None for all of them together."""
+    if as_json:
+        print(json.dumps([asdict(description) for description in descriptions], indent=2))
+    elif one is None:
+        all_of_them(descriptions)
+    else:
+        for description in descriptions:
+            one(description)
 
 
 def print_table(headings: Sequence[str], rows: Iterable[Sequence[str]], *, lines: bool = True) -> None:

@@ -53,21 +53,11 @@ def compensator(
     here whatever the settings say. Raises UserError."""
     check(settings)
     network = Network(model.module, dataset.input_shape, dataset.classes)
-    made = create(
-        settings.compensator.name,
-        settings.compensator.settings,
-        CompensatorContext(
-            network=network,
-            steps=local_steps(settings),
-            seed=settings.seed,
-            clients=settings.clients,
-            device=where,
-            clock=clock,
-            fresh_update=fresh_update,
-            elsewhere=None
-            if connect is None or settings.compensator.ray is None
-            else connect(settings, dataset),
-        ),
+    elsewhere = None
+    if connect is not None and settings.compensator.ray is not None:
+        elsewhere = connect(settings, dataset)
+    made = _made(
+        settings, where, network=network, clock=clock, fresh_update=fresh_update, elsewhere=elsewhere
     )
     if made is not None and made.inverts:
         network.check_invertible(settings.model.name)
@@ -76,19 +66,32 @@ def compensator(
 
 def check(settings: Settings) -> None:
     """Raise UserError for a mistake that shows without model and data."""
-    made = create(
-        settings.compensator.name,
-        settings.compensator.settings,
-        CompensatorContext(
-            network=None,
-            steps=local_steps(settings),
-            seed=settings.seed,
-            clients=settings.clients,
-            device=torch.device("cpu"),
-        ),
-    )
+    made = _made(settings, torch.device("cpu"), network=None)
     if settings.compensator.ray is not None and not (made is not None and made.inverts):
         raise UserError(
             f"compensator.ray is {settings.compensator.ray!r} with compensator.name {settings.compensator.name!r}, "
             "which inverts nothing, expected gradient-inversion or auto; leave it out"
         )
+
+
+def _made(
+    settings: Settings,
+    where: torch.device,
+    *,
+    network: Network | None,
+    clock: Callable[[], float] | None = None,
+    fresh_update: FreshUpdate | None = None,
+    elsewhere: Elsewhere | None = None,
+) -> Compensator[Any] | None:
+    """The arguments as in `CompensatorContext`."""
+    context = CompensatorContext(
+        network=network,
+        steps=local_steps(settings),
+        seed=settings.seed,
+        clients=settings.clients,
+        device=where,
+        clock=clock,
+        fresh_update=fresh_update,
+        elsewhere=elsewhere,
+    )
+    return create(settings.compensator.name, settings.compensator.settings, context)

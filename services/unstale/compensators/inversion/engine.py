@@ -20,7 +20,6 @@ from unstale.compensators.network import Network, Parts
 BETA_1, BETA_2, EPSILON = 0.9, 0.999, 1e-8  # Adam's own
 COSINE_END = 0.02  # share of the rate that the cosine ends with
 PLATEAU_ITERATIONS = 10  # between two looks at the disparity: to look is to wait for the device
-OUT_OF_MEMORY = "out-of-memory"
 
 
 @dataclass(slots=True, kw_only=True)
