@@ -19,11 +19,13 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from benchmarks import machine, report
 from benchmarks.stale_updates import StaleUpdates
+from unstale.cli.inversion_plot import draw_errors_by_staleness
 from unstale.compensators import CompensatorContext, StaleRound, create
 from unstale.compensators.errors import measured
 from unstale.compensators.gradient_inversion import GradientInversion
@@ -144,54 +146,22 @@ def crossing(by_method: Mapping[str, Sequence[Error]], method: str, measure: str
 
 
 def draw(by_method: Mapping[str, Sequence[Error]], file: Path) -> None:
-    """Both measures against staleness, mean and range over seeds of the means over clients."""
-    import matplotlib as mpl
-
-    mpl.use("Agg")
-    from matplotlib import pyplot
-
-    figure, both = pyplot.subplots(1, 2, figsize=(11, 4.2), layout="constrained")
-    for axes, (measure, label) in zip(both, (("l1", "L1 error"), ("cosine", "1 - cosine")), strict=True):
-        for method in SHOWN:
-            means = _by_seed(by_method[method], measure)
-            middle = [fmean(values) for values in means]
-            (line,) = axes.plot(
-                STALENESS,
-                middle,
-                label=method,
-                linewidth=1.8,
-                marker="o",
-                markersize=3,
-                linestyle="--" if method == FIRST_ORDER else "-",
+    """Both measures against staleness, over clients and seeds."""
+    names = {LEARNED: "gradient-inversion"}
+    l1, cosine = (
+        {
+            names.get(method, method): np.array(
+                [
+                    [getattr(error, measure) for error in by_method[method] if error.staleness == staleness]
+                    for staleness in STALENESS
+                ]
             )
-            axes.fill_between(
-                STALENESS,
-                [min(values) for values in means],
-                [max(values) for values in means],
-                color=line.get_color(),
-                alpha=0.15,
-                linewidth=0,
-            )
-        axes.set(xlabel="staleness, rounds", ylabel=label, ylim=(0, None))
-        axes.grid(alpha=0.3)
-        axes.spines[["top", "right"]].set_visible(False)
-    both[0].legend(frameon=False)
-    figure.suptitle(
-        "Error of estimates of the fresh update, MNIST, class-5 clients (mean and range over seeds)"
+            for method in SHOWN
+        }
+        for measure in ("l1", "cosine")
     )
-    figure.savefig(file, dpi=150)
-    pyplot.close(figure)
-
-
-def _by_seed(errors: Sequence[Error], measure: str) -> list[list[float]]:
-    seeds = sorted({error.seed for error in errors})
-    return [
-        [
-            fmean(getattr(e, measure) for e in errors if (e.seed, e.staleness) == (seed, staleness))
-            for seed in seeds
-        ]
-        for staleness in STALENESS
-    ]
+    title = "Error of estimates of the fresh update, MNIST, clients of class 5; gradient inversion as learned"
+    draw_errors_by_staleness(STALENESS, l1, cosine, title, file)
 
 
 def main() -> None:

@@ -30,6 +30,9 @@ NAMES = {
     "first-order": "first-order",
     "gradient-inversion": "gradient inversion",
 }
+OTHERS = (("#0072b2", "--", "D"), ("#cc79a7", "-.", "v"))
+"""Of methods that have no line of their own, in their order."""
+
 POOL_COLOURS = ("#0072b2", "#d55e00", "#009e73")
 BAND = 0.18  # opacity
 DOTS_PER_INCH = 150
@@ -148,18 +151,26 @@ def draw_errors_by_staleness(
     file: Path,
 ) -> None:
     """Compensation error against staleness. l1, cosine: by method, [S, R], NaN where there is none. The line is the
-    mean, the band one standard deviation. Source: Wang & Gao, Fig. 2 and 7."""
+    mean, the band one standard deviation. Besides the methods of `NAMES` at most two others may be there, under
+    names of their own. Source: Wang & Gao, Fig. 2 and 7."""
     figure, (left, right) = _figure(2, (11.0, 4.6))
     figure.suptitle(title, fontsize="medium", wrap=True)
     for axes, errors, what in ((left, l1, "L1 error"), (right, cosine, "cosine error, 1 - cos")):
+        others = iter(OTHERS)
         for method, values_SR in errors.items():
-            colour, line, marker = LINES[method]
+            colour, line, marker = LINES[method] if method in LINES else next(others)
             known_S = np.isfinite(values_SR).any(axis=1)
             at_S = np.asarray(staleness_S)[known_S]
             mean_S, std_S = np.nanmean(values_SR[known_S], axis=1), np.nanstd(values_SR[known_S], axis=1)
             axes.fill_between(at_S, mean_S - std_S, mean_S + std_S, color=colour, alpha=BAND, linewidth=0)
             axes.plot(
-                at_S, mean_S, color=colour, linestyle=line, marker=marker, markersize=4, label=NAMES[method]
+                at_S,
+                mean_S,
+                color=colour,
+                linestyle=line,
+                marker=marker,
+                markersize=4,
+                label=NAMES.get(method, method),
             )
         axes.set_xlabel("staleness, rounds")
         axes.set_ylabel(what)
