@@ -151,7 +151,7 @@ class Learner:
         if self.compensator is None:
             return None
         with self._without_gradients:
-            return self.compensator.make(self._stale(rows, updates))
+            return self.compensator.make(self._stale(self._here(rows), updates))
 
     def apply_round(
         self, rows: Tensor | Rows, updates: Sequence[RoundUpdate], made: Made | None = None
@@ -170,8 +170,11 @@ class Learner:
                 f"{update} at version {self.version}"
             )
         with self._without_gradients:
-            outcome, made = self._compensated(rows, updates, made)
-            step, overflowed = self._move(rows, updates, outcome)
+            here = self._here(rows)
+            outcome, made = self._compensated(here, updates, made)
+            if outcome is not None and outcome.vectors:
+                here = self._replaced(here, outcome.vectors, is_ours=here is not rows)
+            step, overflowed = self._move(here, updates, outcome)
         self.version += 1
         if step.counts:
             self._counted += 1
@@ -280,19 +283,26 @@ class Learner:
             made=made if self.compensator.is_recorded else None,
         )
 
+    def _here(self, rows: Tensor | Rows) -> Tensor | Rows:
+        """Rows on the policy's device; those that lie elsewhere than in memory stay there."""
+        # The copy need not be waited for: screening the new model waits for the device, before the caller may
+        # give the matrix to somebody else.
+        if isinstance(rows, Tensor) and rows.device != self.policy.device:
+            return rows.to(self.policy.device, non_blocking=True)
+        return rows
+
+    def _replaced(self, rows: Tensor | Rows, vectors: Mapping[int, Tensor], *, is_ours: bool) -> Tensor:
+        """The rows with others at some places. is_ours: nobody else looks at them, so they may be written to."""
+        assert isinstance(rows, Tensor)
+        rows = rows if is_ours else rows.clone()
+        for place, vector_d in vectors.items():
+            rows[place, : self.policy.dimension] = vector_d
+        return rows
+
     def _move(
         self, rows: Tensor | Rows, updates: Sequence[RoundUpdate], outcome: Outcome | None
     ) -> tuple[Step, bool]:
         """Make what is sent of the next version; the policy's step, and whether it left the range of float32."""
-        # The copy need not be waited for: screening the new model waits for the device, before the caller may
-        # give the matrix to somebody else.
-        if isinstance(rows, Tensor) and rows.device != self.policy.device:
-            rows = rows.to(self.policy.device, non_blocking=True)
-        if outcome is not None and outcome.vectors:
-            assert isinstance(rows, Tensor)
-            rows = rows.clone()  # who gave it may look at it again
-            for place, vector_d in outcome.vectors.items():
-                rows[place, : self.policy.dimension] = vector_d
         rate = self.rate
         step = self.policy.step(self._batch(rows, updates, rate, outcome))
         direction_d, sent = step.direction_d, self.sent
