@@ -1,15 +1,19 @@
-# One image for server and clients. Built from the repository's root: docker build --tag unstale .
+# One image for server, clients and injector. Built from the repository's root:
 #
-#   docker run --rm unstale demo
+#   docker build --tag unstale:0.1.0 .
+#   docker run --rm --init unstale:0.1.0 demo
 #
-# A server that others connect to needs keys, and a volume for its run: see k8s/README.md.
+# docs/deploy.md says how to run it. On x86-64 the PyTorch that pip takes by default computes on the CPU and on CUDA,
+# and takes 6 GB. Where the CPU is enough, name an index that has CPU builds; of the same version pip prefers those,
+# because of the suffix that they bear. VARIANT is what the image is to be, and the build fails where it is not:
 #
-# On x86-64 the PyTorch that pip takes by default computes on the CPU and on CUDA, and is large. Where the CPU is enough,
-# name an index that has CPU builds; of the same version pip prefers those, because of the suffix that they bear:
-#
-#   docker build --tag unstale --build-arg PIP_EXTRA_INDEX_URL=... .
+#   docker build --tag unstale:0.1.0 --build-arg VARIANT=cpu --build-arg PIP_EXTRA_INDEX_URL=... .
+#   docker build --tag unstale:0.1.0-cuda --build-arg VARIANT=cuda .
 
-FROM python:3.11-slim-bookworm AS build
+# To pin it to the byte, put the digest behind it that `docker buildx imagetools inspect` shows: ...bookworm@sha256:...
+ARG BASE=python:3.11.14-slim-bookworm
+
+FROM ${BASE} AS build
 ARG PIP_EXTRA_INDEX_URL
 ENV PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACHE_DIR=1 PIP_ROOT_USER_ACTION=ignore
 RUN python -m venv /opt/unstale
@@ -18,21 +22,46 @@ WORKDIR /source
 
 # What unstale needs: a layer that a change of the code leaves as it is.
 COPY pyproject.toml constraints.txt ./
-RUN python -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["dependencies"], sep="\n")' \
+RUN python -c 'import tomllib as t; print(*t.load(open("pyproject.toml", "rb"))["project"]["dependencies"], sep="\n")' \
         > requirements.txt \
     && pip install --constraint constraints.txt --requirement requirements.txt
+
+# cpu, cuda, or nothing for whatever pip took.
+ARG VARIANT=
+RUN found=$(python -c 'import torch; print("cuda" if torch.version.cuda else "cpu")') \
+    && if [ "${VARIANT:-$found}" != "$found" ]; then \
+        echo "PyTorch is of the variant $found, expected $VARIANT; name its index as PIP_EXTRA_INDEX_URL" >&2; \
+        exit 1; \
+    fi
 
 COPY README.md LICENSE ./
 COPY services services
 COPY proto proto
-RUN pip install --no-deps .
+# Headers are for who compiles against PyTorch, and pip for who installs something.
+RUN pip install --no-deps . \
+    && rm -rf /opt/unstale/lib/python3*/site-packages/torch/include \
+    && pip uninstall --yes pip
 
-FROM python:3.11-slim-bookworm
+FROM ${BASE}
+ARG VERSION=0.1.0
+ARG REVISION=
+LABEL org.opencontainers.image.title="unstale" \
+      org.opencontainers.image.description="Federated learning that does not wait: server, clients and injector" \
+      org.opencontainers.image.licenses="Apache-2.0" \
+      org.opencontainers.image.version="${VERSION}" \
+      org.opencontainers.image.revision="${REVISION}"
+RUN groupadd --gid 10001 unstale \
+    && useradd --uid 10001 --gid 10001 --home-dir /tmp --no-create-home --shell /usr/sbin/nologin unstale
 COPY --from=build /opt/unstale /opt/unstale
-ENV PATH=/opt/unstale/bin:$PATH PYTHONUNBUFFERED=1
+# HOME: libraries keep caches there, and everywhere else may be read-only.
+ENV PATH=/opt/unstale/bin:$PATH PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 HOME=/tmp LOGNAME=unstale \
+    HEALTH_URL=http://127.0.0.1:9464/healthz
 # A number, so that Kubernetes can tell that it is not root. What the options do not place elsewhere is written to /tmp,
 # runs and what clients keep, too: it is gone with the container.
 USER 10001:10001
 WORKDIR /tmp
 EXPOSE 5555 9464
+# Of a server. An injector answers at port 9465, a client where client.http_address says: set HEALTH_URL to that.
+HEALTHCHECK --start-period=5m --interval=30s --timeout=6s --retries=3 \
+    CMD ["python", "-c", "import os, urllib.request; urllib.request.urlopen(os.environ['HEALTH_URL'], timeout=5)"]
 ENTRYPOINT ["unstale"]

@@ -14,7 +14,7 @@ from typer.main import get_command
 
 from unstale.cli import main
 from unstale.config.write import write_commented
-from unstale.metrics.catalogue import CATALOGUE, INJECTOR_CATALOGUE, Metric
+from unstale.metrics.catalogue import CATALOGUE, CLIENT_CATALOGUE, INJECTOR_CATALOGUE, Metric
 from unstale.policies.registry import ENTRY_POINT_GROUP
 
 ROOT = Path(__file__).parents[2]
@@ -187,7 +187,8 @@ def test_the_entry_point_of_the_example_is_one_that_is_looked_for() -> None:
 
 
 @pytest.mark.parametrize(
-    ("first_column", "catalogue"), [("metric", CATALOGUE), ("injector metric", INJECTOR_CATALOGUE)]
+    ("first_column", "catalogue"),
+    [("metric", CATALOGUE), ("client metric", CLIENT_CATALOGUE), ("injector metric", INJECTOR_CATALOGUE)],
 )
 def test_the_table_of_metrics_is_the_catalogue(first_column: str, catalogue: Sequence[Metric]) -> None:
     rows = table(text_of("docs/metrics.md"), first_column)
@@ -204,7 +205,7 @@ def test_the_table_of_metrics_is_the_catalogue(first_column: str, catalogue: Seq
 
 
 def test_the_metrics_named_elsewhere_are_in_the_catalogue() -> None:
-    names = {metric.name for metric in (*CATALOGUE, *INJECTOR_CATALOGUE)}
+    names = {metric.name for metric in (*CATALOGUE, *CLIENT_CATALOGUE, *INJECTOR_CATALOGUE)}
     names |= {f"{name}_{part}" for name in names for part in ("bucket", "sum", "count")}
     for path in DOCUMENTS:
         for name in re.findall(r"\bunstale_(?!proto)\w+", path.read_text(encoding="utf-8")):

@@ -1,7 +1,6 @@
 """Models and updates of 8 MiB over real sockets that break, and processes that are killed. Source: PROTOCOL.md 4.7."""
 
-import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -118,16 +117,6 @@ def client_command(server: str, folder: Path) -> list[str]:
 
 def start(arguments: list[str]) -> Process:
     return Process(*arguments, python_path=Path(__file__).parents[1])
-
-
-def until(holds: Callable[[], bool]) -> None:
-    """Look again and again."""
-    pause = threading.Event()
-    for _ in range(int(20 * PATIENCE_S)):
-        if holds():
-            return
-        pause.wait(0.05)
-    raise AssertionError("it does not happen")
 
 
 def sizes(folder: Path, pattern: str) -> list[int]:

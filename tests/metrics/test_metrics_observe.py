@@ -37,9 +37,11 @@ def test_a_round_lasts_as_long_as_its_waiting_and_its_aggregation() -> None:
             compensate_s=0.125,
             aggregate_s=0.25,
             device_memory_bytes=1024,
+            overflowed=False,
         )
     )
     assert made == [
+        Observation(catalogue.ROUNDS_OVERFLOWED, 0),
         Observation(catalogue.MODEL_VERSION, 7),
         Observation(catalogue.ROUND_DURATION, 0.875),
         Observation(catalogue.ROUND_PHASE_DURATION, 0.5, ("wait",)),
@@ -55,7 +57,7 @@ def test_a_round_of_no_updates_has_neither_staleness_nor_weights() -> None:
     made = {
         observation.metric
         for observation in observe.round_applied(
-            1, [], [], wait_s=1, compensate_s=0, aggregate_s=1, device_memory_bytes=0
+            1, [], [], wait_s=1, compensate_s=0, aggregate_s=1, device_memory_bytes=0, overflowed=True
         )
     }
     assert catalogue.UPDATE_STALENESS not in made
@@ -65,9 +67,9 @@ def test_a_round_of_no_updates_has_neither_staleness_nor_weights() -> None:
 def test_a_class_that_the_test_set_has_none_of_has_no_accuracy() -> None:
     made = list(observe.evaluated(0.5, 1.25, [1.0, None, 0.0], evaluate_s=0.125))
     assert made == [
+        Observation(catalogue.ROUND_PHASE_DURATION, 0.125, ("evaluate",)),
         Observation(catalogue.TEST_ACCURACY, 0.5),
         Observation(catalogue.TEST_LOSS, 1.25),
-        Observation(catalogue.ROUND_PHASE_DURATION, 0.125, ("evaluate",)),
         Observation(catalogue.TEST_CLASS_ACCURACY, 1.0, ("0",)),
         Observation(catalogue.TEST_CLASS_ACCURACY, 0.0, ("2",)),
     ]
@@ -87,29 +89,53 @@ def test_a_clients_own_evaluation_is_four_statistics() -> None:
     ]
 
 
+EVERY = (*catalogue.CATALOGUE, *catalogue.CLIENT_CATALOGUE, *catalogue.INJECTOR_CATALOGUE)
+
+
+def test_an_answer_to_an_update_is_timed_only_where_this_process_has_sent_it() -> None:
+    assert list(observe.update_answered("rejected", "non-finite", None)) == [
+        Observation(catalogue.CLIENT_UPDATES, 1, ("rejected", "non-finite"))
+    ]
+    assert list(observe.update_answered("accepted", None, 0.5)) == [
+        Observation(catalogue.CLIENT_UPDATES, 1, ("accepted", "")),
+        Observation(catalogue.CLIENT_ACKNOWLEDGE, 0.5),
+    ]
+
+
 def test_names_follow_the_conventions() -> None:
     # prometheus.io, "naming": one prefix, base units, `_total` on counters and on nothing else.
-    for metric in catalogue.CATALOGUE:
+    for metric in EVERY:
         assert metric.name.startswith("unstale_")
         assert metric.name.endswith("_total") == (metric.kind == "counter"), metric.name
         assert metric.help.endswith("."), metric.name
         assert not any(unit in metric.name for unit in ("milli", "micro", "percent", "minutes")), metric.name
-    names = [metric.name for metric in catalogue.CATALOGUE]
-    assert len(set(names)) == len(names)
+    assert len({metric.name for metric in EVERY}) == len(set(EVERY))  # what two have alike is one metric
 
 
 def test_histograms_and_nothing_else_have_buckets_and_they_rise() -> None:
-    for metric in catalogue.CATALOGUE:
+    for metric in EVERY:
         assert bool(metric.buckets) == (metric.kind == "histogram"), metric.name
         assert list(metric.buckets) == sorted(set(metric.buckets)), metric.name
     assert catalogue.UPDATE_STALENESS.buckets != Histogram.DEFAULT_BUCKETS  # those are for seconds
 
 
 def test_the_bounds_of_a_scrape_are_those_of_the_buckets_and_one_for_what_is_more() -> None:
-    for metric in (*catalogue.CATALOGUE, *catalogue.INJECTOR_CATALOGUE):
+    for metric in EVERY:
         assert metric.bounds == (*(floatToGoString(bound) for bound in metric.buckets), "+Inf")
 
 
 def test_no_label_is_an_identity() -> None:
-    allowed = {"phase", "outcome", "reason", "direction", "class", "state", "statistic", "method", "measure"}
-    assert {label for metric in catalogue.CATALOGUE for label in metric.labels} <= allowed
+    allowed = {
+        "phase",
+        "outcome",
+        "reason",
+        "direction",
+        "class",
+        "state",
+        "statistic",
+        "method",
+        "measure",
+        "toxic",
+    }
+    of_a_process = (catalogue.BUILD_INFO, catalogue.RUN_INFO)  # one series each
+    assert {label for metric in EVERY if metric not in of_a_process for label in metric.labels} <= allowed

@@ -8,9 +8,11 @@ from prometheus_client import CollectorRegistry, Gauge
 
 from support.scrape import Page, families, get
 from unstale.errors import UserError
-from unstale.server.http import HttpService
+from unstale.exposition.http import HttpService
 
 pytestmark = pytest.mark.network
+
+KEY = "server.http_address"
 
 
 class State:
@@ -27,7 +29,9 @@ def state() -> State:
 def service(state: State) -> Iterator[HttpService]:
     registry = CollectorRegistry()
     Gauge("answer", "Of everything.", registry=registry).set(42)
-    made = HttpService("127.0.0.1:0", registry, healthy=lambda: state.healthy, ready=lambda: state.ready)
+    made = HttpService(
+        "127.0.0.1:0", registry, key=KEY, healthy=lambda: state.healthy, ready=lambda: state.ready
+    )
     yield made
     made.close()
 
@@ -51,9 +55,9 @@ def test_anything_else_is_not_there(path: str, service: HttpService) -> None:
 
 
 def test_the_port_is_free_again_after_closing() -> None:
-    service = HttpService("127.0.0.1:0", CollectorRegistry(), healthy=bool, ready=bool)
+    service = HttpService("127.0.0.1:0", CollectorRegistry(), key=KEY, healthy=bool, ready=bool)
     service.close()
-    again = HttpService(service.address, CollectorRegistry(), healthy=bool, ready=bool)
+    again = HttpService(service.address, CollectorRegistry(), key=KEY, healthy=bool, ready=bool)
     assert again.address == service.address
     again.close()
 
@@ -64,10 +68,10 @@ def test_a_port_in_use_is_told_in_a_sentence() -> None:
         with pytest.raises(
             UserError, match=rf"^server\.http_address {address} cannot be used \(address already in use\)"
         ):
-            HttpService(address, CollectorRegistry(), healthy=bool, ready=bool)
+            HttpService(address, CollectorRegistry(), key=KEY, healthy=bool, ready=bool)
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1", "127.0.0.1:http", "127.0.0.1:70000", ""])
 def test_what_is_no_address_is_told_in_a_sentence(address: str) -> None:
     with pytest.raises(UserError, match=r"^server\.http_address is .*, expected HOST:PORT"):
-        HttpService(address, CollectorRegistry(), healthy=bool, ready=bool)
+        HttpService(address, CollectorRegistry(), key=KEY, healthy=bool, ready=bool)

@@ -1,5 +1,6 @@
 """/metrics of a run under way, every number of it counted by hand. Source: design.md 9."""
 
+from math import isnan
 from pathlib import Path
 from urllib.error import URLError
 
@@ -7,7 +8,7 @@ import numpy as np
 import pytest
 from prometheus_client import Metric as Family
 
-from support.running import RunningServer, small
+from support.running import RunningServer, small, until
 from support.scrape import Page, families, get, sample
 from support.wire import RawClient, update_of
 from unstale.coordinator.membership import State
@@ -22,6 +23,7 @@ pytestmark = pytest.mark.network
 ONES = np.ones(650, dtype="<f4")
 MODEL_BYTES = 4 * 650
 
+ABOUT = (catalogue.BUILD_INFO, catalogue.RUN_INFO)
 OF_A_COMPENSATOR = (
     catalogue.COMPENSATED_UPDATES,
     catalogue.COMPENSATION_FALLBACKS,
@@ -53,8 +55,7 @@ def test_every_number_of_a_run_under_way() -> None:
         RawClient(server.address, 1) as b,
         RawClient(server.address, 2) as c,
     ):
-        for client in (a, b, c):
-            client.join()
+        (run_id,) = {client.join().run_id for client in (a, b, c)}
         tasks = {client.client_id: client.task()[0] for client in (a, b, c)}  # 3 models sent
         assert [tasks[client].evaluate for client in range(3)] == [None] * 3  # nobody has learned anything
         a.answer(tasks[0], ONES, evaluation=OwnEvaluation(accuracy=1.0, loss=0.0, examples=4))  # unasked
@@ -84,6 +85,10 @@ def test_every_number_of_a_run_under_way() -> None:
                 assert not family.samples, f"{metric.name} without a compensator"
                 continue
             assert family.samples, f"{metric.name} has no value"
+            if metric in ABOUT:
+                (about,) = family.samples
+                assert (set(about.labels), about.value) == (set(metric.labels), 1)
+                continue
             for one in family.samples:
                 own = {name: value for name, value in one.labels.items() if name != "le"}
                 assert set(own) == set(metric.labels)
@@ -133,6 +138,16 @@ def test_every_number_of_a_run_under_way() -> None:
         assert all(0 <= one.value <= 1 for one in by_class)
         assert total(by_name["unstale_device_memory_bytes"], "unstale_device_memory_bytes") == 0
         assert total(by_name["unstale_run_disk_bytes"], "unstale_run_disk_bytes") == 0
+        assert isnan(total(by_name["unstale_run_disk_free_bytes"], "unstale_run_disk_free_bytes"))
+        assert total(by_name["unstale_run_rounds"], "unstale_run_rounds") == 9
+        assert total(by_name["unstale_updates_pending"], "unstale_updates_pending") == 1
+        overflowed = by_name["unstale_rounds_overflowed_total"]
+        assert total(overflowed, "unstale_rounds_overflowed_total") == 0
+        (about,) = by_name["unstale_run_info"].samples
+        assert about.labels == {
+            "run": run_id, "policy": "fedbuff", "compensator": "none", "trigger": "k-async",
+            "selector": "all", "model": "logreg", "data": "digits", "training": "sgd", "device": "cpu",
+        }  # fmt: skip
 
         clients = {one.labels["state"]: one.value for one in by_name["unstale_clients"].samples}
         assert clients == {
@@ -150,11 +165,29 @@ def test_what_a_run_takes_on_disk_is_shown_with_what_has_come_of_transfers(tmp_p
         client.answer(task, ONES)  # which lies in the run's directory now
         assert sample(server.http, "unstale_run_disk_bytes") >= before + MODEL_BYTES
         assert before >= (run / "config.yaml").stat().st_size
+        assert sample(server.http, "unstale_run_disk_free_bytes") > 0
+        assert sample(server.http, "unstale_journal_commit_seconds_count") >= 3  # a client, a task, an update
         client.task()  # a round was made
         before = sample(server.http, "unstale_run_disk_bytes")
         (run / "transfers" / "0-9.part").write_bytes(bytes(10**7))
         assert 10**7 <= sample(server.http, "unstale_run_disk_bytes") - before < 2 * 10**7
         (run / "transfers" / "0-9.part").unlink()
+
+
+def test_a_server_that_goes_on_shows_where_the_run_stands_and_before_the_first_evaluation_there_is_no_number(
+    tmp_path: Path,
+) -> None:
+    settings = small(clients=1, rounds=9, evaluate_every=1, run={"directory": str(tmp_path / "run")})
+    with RunningServer(settings) as server, RawClient(server.address) as client:
+        assert isnan(sample(server.http, "unstale_test_accuracy_ratio"))
+        client.join()
+        client.answer(client.task()[0], ONES)
+        client.task()
+        until(lambda: not isnan(sample(server.http, "unstale_test_accuracy_ratio")))
+        accuracy = sample(server.http, "unstale_test_accuracy_ratio")
+    with RunningServer(settings) as server:
+        assert sample(server.http, "unstale_model_version") == 1
+        assert sample(server.http, "unstale_test_accuracy_ratio") == accuracy
 
 
 def test_health_and_readiness_from_before_the_run_to_after_its_end() -> None:
@@ -164,7 +197,7 @@ def test_health_and_readiness_from_before_the_run_to_after_its_end() -> None:
         assert client.hear(Error).reason is Reason.HELLO_FIRST  # so it turns, and takes clients from now on
         assert get(f"{server.http}/readyz") == Page(200, "ok\n")
         assert get(f"{server.http}/healthz") == Page(200, "ok\n")
-        assert get(f"{server.http}/").status == 404
+        assert get(f"{server.http}/nothing").status == 404
         client.join()
         task, _ = client.task()
         client.answer(task, ONES)

@@ -12,7 +12,7 @@ from unstale.journal.recovery import Recovery
 from unstale.journal.rundir import RunDirectory
 from unstale.learner.learner import Learner
 from unstale.learner.updates import Staging
-from unstale.server.commands import CheckpointCommand, Saved, StopNow
+from unstale.server.commands import ApplyCommand, CheckpointCommand, Saved, StopNow
 
 SETTINGS = Settings(run=RunSettings(free_bytes_min=0))
 
@@ -47,4 +47,25 @@ def test_a_run_to_which_nobody_came_is_taken_up_at_its_beginning(tmp_path: Path)
         evaluate=evaluation,
     )
     assert recovery.run().at_s == 0.0  # else leases run out as soon as they begin
+    journal.close()
+
+
+def test_a_server_that_is_stopped_while_it_makes_a_version_writes_a_checkpoint_of_that(
+    tmp_path: Path,
+) -> None:
+    journal = journal_in(tmp_path)
+    server = PlayedServer(journal=journal)
+    client = server.client(0)
+    client.say_update(client.task())
+    server.exchange.open(StopNow())
+    server.exchange.settle()
+    (applying,) = (command for command in server.commands if isinstance(command, ApplyCommand))
+    assert not server.exchange.is_finishing
+    server.commands.clear()
+    applied = server.carry_out(applying)
+    assert applied is not None
+    server.exchange.open(applied)
+    server.exchange.settle()
+    assert [command.version for command in server.commands if isinstance(command, CheckpointCommand)] == [1]
+    assert server.exchange.is_finishing
     journal.close()

@@ -35,6 +35,16 @@ SMALL_SERVER: dict[str, Any] = {
 }
 
 
+def until(holds: Callable[[], object], what: str = "") -> None:
+    """Look again and again. what: is waited for, to be said when it never comes."""
+    pause = threading.Event()
+    for _ in range(int(20 * PATIENCE_S)):
+        if holds():
+            return
+        pause.wait(0.05)
+    raise AssertionError(f"it does not happen: {what}")
+
+
 def small(*, server: dict[str, Any] | None = None, **changes: Any) -> Settings:
     """Settings of a run that costs next to nothing. changes: keys at the top. server: keys of that group."""
     return Settings(**{**SMALL, **changes, "server": {**SMALL_SERVER, **(server or {})}})

@@ -44,6 +44,7 @@ def client(settings: Settings, ends_with_input: report.EndsWithInput = False) ->
         durations=None if scenario is None else lambda welcome: durations_of(welcome, settings),
         outbox=outbox,
         identity=identity,
+        http_address=hosted.http_address,
     )
     report.stop_on_signals(lambda _: process.stop())
     if ends_with_input:

@@ -227,7 +227,7 @@ def _introduction(settings: Settings, listening: dict[str, Any]) -> str:
         f"[bold]{settings.clients} clients[/bold] train [bold]{settings.model.name}[/bold] on "
         f"[bold]{settings.data.name}[/bold] ({settings.partition.name} partition);\n"
         f"policy {settings.policy.name}, trigger {settings.trigger.name}{scenario}.\n"
-        f"server {listening['address']}   metrics http://{listening['http_address']}/metrics\n"
+        f"server {listening['address']}   watch it at http://{listening['http_address']}/\n"
     )
 
 

@@ -22,6 +22,7 @@ from unstale.cli.explain import explain
 from unstale.cli.inject import inject
 from unstale.cli.policies import policies
 from unstale.cli.replay import replay
+from unstale.cli.reports import report
 from unstale.cli.server import server
 from unstale.cli.simulate import simulate
 from unstale.errors import UserError, unknown_name
@@ -68,6 +69,7 @@ app.command()(inject)
 app.command()(simulate)
 app.command()(replay)
 app.command()(explain)
+app.command()(report)
 app.command()(policies)
 app.command()(compensators)
 app.command()(conformance)

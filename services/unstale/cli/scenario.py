@@ -1,6 +1,7 @@
 """`unstale scenario`: what goes wrong in a scenario, as a client would see it."""
 
 import json
+import sys
 from collections.abc import Iterator, Sequence
 from math import ceil, log10
 from pathlib import Path
@@ -13,6 +14,7 @@ from unstale.config import Settings
 from unstale.errors import UserError
 
 if TYPE_CHECKING:
+    from unstale.toxics.chaos_mesh import Translation
     from unstale.toxics.preview import GroupSeen, Preview
 
 app = typer.Typer(
@@ -31,6 +33,10 @@ PayloadBytes = Annotated[
 ]
 Seconds = Annotated[float, typer.Option(metavar="SECONDS", help="How much of the scenario to look at.")]
 SECONDS_MIN, SECONDS_MAX = 1e-3, 1e7
+ClientsEach = Annotated[
+    int, typer.Option(metavar="N", min=1, help="Clients in a pod: the Job's UNSTALE_CLIENT__COUNT.")
+]
+Namespace = Annotated[str, typer.Option(metavar="NAME", help="Where the pods are.")]
 
 
 @app.callback()
@@ -85,6 +91,39 @@ def show(
     _print_time_lines(seen)
     if plot is not None:
         print(f"{plot}: written")
+
+
+@app.command(name="chaos-mesh")
+@takes_settings("clients", "seed", "data", "partition", "scenario.time_scale")
+def chaos_mesh(
+    settings: Settings, name: Name, clients_each: ClientsEach = 5, namespace: Namespace = "unstale"
+) -> None:
+    """Print a scenario as objects of Chaos Mesh, for the pods of k8s/; what it cannot say goes to stderr, too."""
+    from unstale.config.scenario import conditions, population
+    from unstale.toxics.chaos_mesh import Pods, translated
+
+    chosen = settings.scenario.model_copy(update={"name": name})
+    made = conditions(settings.model_copy(update={"scenario": chosen}), of=population(settings))
+    pods = Pods(clients=settings.clients, clients_each=clients_each, namespace=namespace)
+    translation = translated(made, pods)
+    print("\n".join(_as_documents(name, pods.count, translation)))
+    for sentence in translation.left_out:
+        print(f"not in Chaos Mesh: {sentence}", file=sys.stderr)
+
+
+def _as_documents(name: str, pods: int, translation: "Translation") -> Iterator[str]:
+    """Lines of YAML: a document for each fault, under what it differs in."""
+    import yaml
+
+    yield f"# Scenario {name} for {pods} pod{'s' * (pods > 1)} of clients. Times count from when it is applied."
+    yield "# Of several faults with the same target, Chaos Mesh lets a packet meet one."
+    for sentence in translation.left_out:
+        yield f"# Not in here: {sentence}"
+    for fault in translation.faults:
+        yield "---"
+        if fault.remark:
+            yield f"# {fault.remark}"
+        yield yaml.safe_dump(fault.manifest, sort_keys=False).rstrip("\n")
 
 
 def _look(settings: Settings, payload_bytes: int, seconds: float) -> "Preview":

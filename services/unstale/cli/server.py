@@ -29,7 +29,7 @@ def server(
     if as_json:
         report.json_line("listening", {"address": run.address, "http_address": run.http_address})
     else:
-        http = f"; metrics at http://{run.http_address}/metrics" if run.http_address else ""
+        http = f"; watch it at http://{run.http_address}/" if run.http_address else ""
         report.line(f"listening at {run.address}{http}")
         report.line(run.standing)
     with printer:

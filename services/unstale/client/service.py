@@ -4,11 +4,13 @@ import logging
 import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from math import inf
 from weakref import WeakValueDictionary
 
 import zmq
 
+from unstale.client.account import Account
 from unstale.client.instructions import Instruction, Retire, Send, Settle, Train, Warn
 from unstale.client.models import Models
 from unstale.client.outbox import Outbox
@@ -27,12 +29,16 @@ from unstale.client.worker import (
 )
 from unstale.config.workplace import Workplace
 from unstale.errors import UserError
+from unstale.exposition import process
+from unstale.exposition.http import PING_S, HttpService
+from unstale.exposition.instruments import Instruments
 from unstale.journal.parts import Parts
+from unstale.metrics import catalogue
 from unstale.net import files, sockets
 from unstale.net.clock import now_s
 from unstale.net.handshakes import Handshakes
 from unstale.net.keys import Identity
-from unstale.net.mailbox import Mailbox
+from unstale.net.mailbox import Mailbox, Ping
 from unstale_proto import codec, encodings
 from unstale_proto.errors import RemoteContractError
 from unstale_proto.limits import TEXT_MAX
@@ -44,6 +50,9 @@ log = logging.getLogger("unstale.client")
 @dataclass(frozen=True, slots=True)
 class StopNow:
     """The operator wants this process to end."""
+
+
+Letter = Result | StopNow | Ping
 
 
 @dataclass(slots=True)
@@ -78,7 +87,7 @@ class ClientProcess:
     long, at the start or later; None waits for ever. durations: how long tasks of the run that a welcome describes take
     on the clients' devices; an update leaves no sooner. None for as long as they take here. outbox: where these clients
     keep what must outlive this process; it is closed with it. None for nowhere. identity: who this process is, and who
-    the server is; None for plain text.
+    the server is; None for plain text. http_address: HOST:PORT of /metrics and checks; None for none.
     """
 
     def __init__(
@@ -94,13 +103,14 @@ class ClientProcess:
         durations: Callable[[Welcome], Durations] | None = None,
         outbox: Outbox | None = None,
         identity: Identity | None = None,
+        http_address: str | None = None,
     ) -> None:
         sockets.require_libzmq()
         files.allow_connections(count, files_each=2)
         self._server = server
         self._patience_s = patience_s
         self._linger_s = linger_s
-        self._mailbox: Mailbox[Result | StopNow] = Mailbox()
+        self._mailbox: Mailbox[Letter] = Mailbox()
         self._worker = Worker(prepare, self._mailbox.post, durations, outbox)
         self._outbox = outbox
         self._found = {} if outbox is None else outbox.load()
@@ -138,6 +148,39 @@ class ClientProcess:
             self._lines[client_id] = line
             self._line_of[socket] = line
             self._poller.register(socket, zmq.POLLIN | zmq.POLLOUT)
+        instruments = self._instruments()
+        self._account = Account(instruments.record_all, now_s)
+        self._http = None
+        if http_address is not None:
+            self._http = HttpService(
+                http_address,
+                instruments.registry,
+                key="client.http_address",
+                healthy=self._is_healthy,
+                ready=self._is_ready,
+            )
+        self.http_address = None if self._http is None else self._http.address
+
+    def _instruments(self) -> Instruments:
+        instruments = Instruments(catalogue.CLIENT_CATALOGUE)
+        process.describe(instruments)
+        sessions = [line.session for line in self._lines.values()]
+        for state in State:
+            instruments.follow(catalogue.CLIENT_SESSIONS, (state.value,), partial(_in_state, sessions, state))
+        instruments.follow(
+            catalogue.CLIENT_UPDATES_KEPT, (), lambda: sum(session.unacknowledged for session in sessions)
+        )
+        return instruments
+
+    def _is_healthy(self) -> bool:
+        """Whether the loop turns."""
+        ping = Ping()
+        self._mailbox.post(ping)
+        return ping.is_answered(PING_S)
+
+    def _is_ready(self) -> bool:
+        """Whether the server has welcomed every hosted client that has not ended."""
+        return all(line.session.state in (State.IN, State.OVER) for line in self._lines.values())
 
     def stop(self) -> None:
         """End soon, telling the server. Any thread, signal handlers included."""
@@ -163,6 +206,8 @@ class ClientProcess:
                 line.socket.close()
             self._context.term()
             self._worker.close()
+            if self._http is not None:
+                self._http.close()
             self._mailbox.close()
             self._close_outbox()
         reasons = {farewell.reason: farewell.message for farewell in self._farewells}
@@ -248,6 +293,8 @@ class ClientProcess:
                 log.warning("the server sent what cannot be read: %s", error)
                 self._send(line, Error(reason=error.reason, message=str(error)), ())
                 continue
+            payload_bytes = sum(len(frame.buffer) for frame in frames)
+            self._account.received(line.session.client_id, message, payload_bytes)
             if isinstance(message, Welcome):
                 self._welcomed(message)
             elif isinstance(message, Stop) and message.reason == "finished" and line.is_in_the_run:
@@ -256,8 +303,11 @@ class ClientProcess:
                 self._unanswered.discard(line.session.client_id)
             self._follow(line, line.session.received(message, [frame.buffer for frame in frames], now_s()))
 
-    def _open(self, letter: Result | StopNow) -> None:
-        if isinstance(letter, Ready | Failed):
+    def _open(self, letter: Letter) -> None:
+        if isinstance(letter, Ping):
+            letter.answered.set()
+        elif isinstance(letter, Ready | Failed):
+            self._account.worked(letter)
             line = self._lines[letter.job.client_id]
             if line.session.wants(letter.job.welcome.run_id, letter.job.task.task_id):
                 line.finished = letter
@@ -290,6 +340,7 @@ class ClientProcess:
     def _give_up(self, finished: Ready | Failed | None) -> None:
         """An update that is ready will never be sent: its file goes, and what its client would have kept."""
         if isinstance(finished, Ready):
+            self._account.superseded()
             self._settle(finished.job.client_id, finished.made.run_id, finished.made.number, accepted=False)
 
     def _settle(self, client_id: int, run_id: str, number: int, *, accepted: bool) -> None:
@@ -350,7 +401,12 @@ class ClientProcess:
             return False
         for position, frame in enumerate(frames, start=1):
             line.socket.send(frame, zmq.SNDMORE if position < len(frames) else 0, copy=False)
+        self._account.sent(line.session.client_id, message, sum(map(len, frames)))
         return True
+
+
+def _in_state(sessions: Sequence[ClientSession], state: State) -> int:
+    return sum(session.state is state for session in sessions)
 
 
 def _models_of(first: int, outbox: Outbox | None) -> Models:

@@ -3,7 +3,7 @@
 import queue
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import isfinite
 
 from torch import Tensor
@@ -15,6 +15,7 @@ from unstale.client.outbox import Outbox
 from unstale.client.residuals import Residuals
 from unstale.config.workplace import Workplace
 from unstale.learner.device import compute_here
+from unstale.net.clock import now_s
 from unstale.training.evaluate import Evaluation
 from unstale.training.local import LocalUpdate
 from unstale.training.trainer import Trainer
@@ -71,11 +72,14 @@ class Trained:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ready:
-    """The update of a job can be sent: it is stored, where there is an outbox. duration_s: as in `Trained`."""
+    """The update of a job can be sent: it is stored, where there is an outbox. duration_s: as in `Trained`. computed_s:
+    how long it really took here.
+    """
 
     job: Job
     made: Made
     duration_s: float = 0.0
+    computed_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,8 +153,13 @@ class Worker:
                 if isinstance(job, Settlement):
                     self._settle(job)
                 elif job.wanted():
+                    began_s = now_s()
                     done = self._work(job)
-                    self._post(self._stored(done) if isinstance(done, Trained) else done)
+                    if isinstance(done, Trained):
+                        stored = self._stored(done)
+                        self._post(replace(stored, computed_s=now_s() - began_s))
+                    else:
+                        self._post(done)
         except BaseException as error:  # noqa: BLE001  (handed to the main thread, which raises it)
             self._post(Crashed(error=error))
 

@@ -74,7 +74,7 @@ class ServerSettings(Section):
     http_address: HttpAddress | None = Field(
         "127.0.0.1:9464",
         json_schema_extra={"expected": "HOST:PORT"},
-        description="HOST:PORT of /metrics, /healthz and /readyz; null for none.",
+        description="HOST:PORT of the status page, /metrics, /healthz and /readyz; null for none.",
     )
     heartbeat_s: Seconds = Field(
         2.0, json_schema_extra={"unit": "s"}, description="How often a client says that it is there."
@@ -253,6 +253,11 @@ class ClientSettings(Section):
     )
     insecure: bool = Field(
         False, description="Connect in plain text to other machines, not only on loopback."
+    )
+    http_address: HttpAddress | None = Field(
+        None,
+        json_schema_extra={"expected": "HOST:PORT"},
+        description="HOST:PORT of /metrics, /healthz and /readyz of this process, as 127.0.0.1:9466; null for none.",
     )
 
     def check_link(self) -> None:

@@ -15,7 +15,7 @@ from functools import partial
 from http import HTTPStatus
 from typing import Any, NoReturn
 
-from prometheus_client import CollectorRegistry, make_wsgi_app
+from prometheus_client import CollectorRegistry, ProcessCollector, make_wsgi_app
 
 from unstale.errors import UserError
 from unstale.injector.inventory import Inventory, UnknownNameError
@@ -54,6 +54,7 @@ class Control:
         self._changing = threading.Lock()
         registry = CollectorRegistry()
         registry.register(Scrape(self._numbers_or_none))
+        ProcessCollector(registry=registry)
         self._metrics = make_wsgi_app(registry)
         self._server = HttpServer(address, self._application, key="injector.http_address")
         self.address = self._server.address

@@ -9,6 +9,7 @@ from itertools import accumulate
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.registry import Collector
 
+from unstale.exposition import process
 from unstale.metrics import catalogue
 
 Family = CounterMetricFamily | GaugeMetricFamily | HistogramMetricFamily
@@ -90,6 +91,10 @@ class Scrape(Collector):
             for label, count in sorted(by_label.items()):
                 family.add_metric([label], count)
             yield family
+        build = process.build()
+        about = GaugeMetricFamily(build.metric.name, build.metric.help, labels=build.metric.labels)
+        about.add_metric(build.labels, build.value)
+        yield about
         for metric, value in (
             (catalogue.INJECTOR_MESSAGES_IN_FLIGHT, numbers.in_flight_messages),
             (catalogue.INJECTOR_BYTES_IN_FLIGHT, numbers.in_flight_bytes),

@@ -162,6 +162,17 @@ class Database:
 
     # --- reading ---
 
+    @contextmanager
+    def snapshot(self) -> Iterator[None]:
+        """All that is read meanwhile is as it was at the first read, whatever a server stores. Nothing is written."""
+        with self._reported("read"):
+            self._connection.execute("BEGIN")
+        try:
+            yield
+        finally:
+            with self._reported("read"):
+                self._connection.execute("ROLLBACK")
+
     def meta(self, key: str) -> str | None:
         """A fact about the run, None when it was never said."""
         return next((value for _, value in self._select(stored.META, "WHERE key = ?", key)), None)

@@ -43,6 +43,12 @@ end and who is in quarantine is recorded as it happens, so `server.lease_s` and 
 """
 
 
+def decides(key: str) -> bool:
+    """Whether a key, by its whole name, may change a bit of the model, or what counts."""
+    section = key.partition(".")[0] if "." in key else ""
+    return key in _FIXED_KEYS or not (section in _FREE_SECTIONS or key in _FREE_KEYS)
+
+
 class RunDirectory:
     """The directory of one run, by `open` for the one process that writes to it, or by `look` for who reads.
 
@@ -245,7 +251,7 @@ def _values(settings: Settings) -> dict[str, Any]:
     """Every value that must stay, by its key; those of the policy's own settings one by one."""
     values: dict[str, Any] = {}
     for key in KEYS.values():
-        if key.name in _FREE_KEYS or (key.section in _FREE_SECTIONS and key.name not in _FIXED_KEYS):
+        if not decides(key.name):
             continue
         value: Any = settings
         for part in key.name.split("."):

@@ -1,5 +1,5 @@
-"""Every metric of the server and of the injector: name, kind, unit, help, labels. Dashboards, documents and tests are
-held against it.
+"""Every metric of the server, of clients and of the injector: name, kind, unit, help, labels. Dashboards, rules,
+documents and tests are held against it.
 
 Names follow the Prometheus conventions: base units, `_total` on counters. Every label has a closed set of values, so no
 client id, task id or version is one.
@@ -29,6 +29,27 @@ class Metric:
         return (*(str(float(bound)) for bound in self.buckets), "+Inf")
 
 
+# --- of every process ---
+
+BUILD_INFO = Metric(
+    name="unstale_build_info",
+    kind="gauge",
+    help="1, labelled with what this process is made of: versions of unstale, Python and PyTorch.",
+    labels=("version", "python", "torch"),
+)
+
+# --- of the server ---
+
+RUN_INFO = Metric(
+    name="unstale_run_info",
+    kind="gauge",
+    help="1, labelled with what the server runs: id of the run, policy, compensator, trigger, selector, model, data "
+    "set, kind of local training, compute device.",
+    labels=("run", "policy", "compensator", "trigger", "selector", "model", "data", "training", "device"),
+)
+RUN_ROUNDS = Metric(
+    name="unstale_run_rounds", kind="gauge", help="Rounds that the run is to have: its version at the end."
+)
 ROUND_DURATION = Metric(
     name="unstale_round_duration_seconds",
     kind="histogram",
@@ -47,6 +68,16 @@ UPDATE_STALENESS = Metric(
     kind="histogram",
     help="Versions made between the model that an update was computed from and its aggregation; 0 is fresh.",
     buckets=_ROUNDS,
+)
+ROUNDS_OVERFLOWED = Metric(
+    name="unstale_rounds_overflowed_total",
+    kind="counter",
+    help="Rounds whose step left the range of float32 and was not taken.",
+)
+UPDATES_PENDING = Metric(
+    name="unstale_updates_pending",
+    kind="gauge",
+    help="Updates that were accepted and wait for their round to be aggregated.",
 )
 UPDATES = Metric(
     name="unstale_updates_total",
@@ -161,6 +192,17 @@ DEVICE_MEMORY = Metric(
     kind="gauge",
     help="Memory allocated by the learner on its device: the accelerator's, or 0 on a CPU.",
 )
+JOURNAL_COMMIT = Metric(
+    name="unstale_journal_commit_seconds",
+    kind="histogram",
+    help="Time to make what happened durable, before it is acknowledged; one commit takes many updates together.",
+    buckets=_SECONDS,
+)
+RUN_DISK_FREE = Metric(
+    name="unstale_run_disk_free_bytes",
+    kind="gauge",
+    help="What is free on the file system of the run's directory; nan without one.",
+)
 RUN_DISK = Metric(
     name="unstale_run_disk_bytes",
     kind="gauge",
@@ -168,9 +210,14 @@ RUN_DISK = Metric(
 )
 
 CATALOGUE: tuple[Metric, ...] = (
+    BUILD_INFO,
+    RUN_INFO,
+    RUN_ROUNDS,
     ROUND_DURATION,
     ROUND_PHASE_DURATION,
     UPDATE_STALENESS,
+    ROUNDS_OVERFLOWED,
+    UPDATES_PENDING,
     UPDATES,
     UPDATE_BYTES,
     TRANSFERS,
@@ -190,7 +237,77 @@ CATALOGUE: tuple[Metric, ...] = (
     COMPENSATION_ERROR,
     INVERSION_ITERATIONS,
     DEVICE_MEMORY,
+    JOURNAL_COMMIT,
     RUN_DISK,
+    RUN_DISK_FREE,
+)
+
+# --- of a client process, which may host many clients ---
+
+CLIENT_SESSIONS = Metric(
+    name="unstale_client_sessions",
+    kind="gauge",
+    help="Hosted clients by state of their session: away (no connection), greeting (not welcomed yet), in, over.",
+    labels=("state",),
+)
+CLIENT_WELCOMES = Metric(
+    name="unstale_client_welcomes_total",
+    kind="counter",
+    help="Times that a hosted client was welcomed: the first time, and after each loss of the connection.",
+)
+CLIENT_TASKS = Metric(
+    name="unstale_client_tasks_total",
+    kind="counter",
+    help="Tasks that were worked on, by outcome: trained, failed (nothing that could be sent), superseded (trained in "
+    "vain: a newer task, or another run, came meanwhile).",
+    labels=("outcome",),
+)
+CLIENT_TRAINING = Metric(
+    name="unstale_client_training_duration_seconds",
+    kind="histogram",
+    help="Computing time of one task: reading the model, evaluating it where that is asked for, training, encoding.",
+    buckets=_SECONDS,
+)
+CLIENT_UPDATES = Metric(
+    name="unstale_client_updates_total",
+    kind="counter",
+    help="Answers of the server to updates, by outcome (accepted, duplicate, rejected) and, if rejected, by reason.",
+    labels=("outcome", "reason"),
+)
+CLIENT_UPDATES_SENT = Metric(
+    name="unstale_client_updates_sent_total",
+    kind="counter",
+    help="Times that an update was sent or announced, repeats included.",
+)
+CLIENT_UPDATES_KEPT = Metric(
+    name="unstale_client_updates_kept",
+    kind="gauge",
+    help="Updates that are made and not acknowledged.",
+)
+CLIENT_ACKNOWLEDGE = Metric(
+    name="unstale_client_acknowledge_duration_seconds",
+    kind="histogram",
+    help="Time from the first sending of an update to the server's answer.",
+    buckets=_SECONDS,
+)
+CLIENT_BYTES = Metric(
+    name="unstale_client_payload_bytes_total",
+    kind="counter",
+    help="Payload bytes, as they were encoded: received are models, sent are updates.",
+    labels=("direction",),
+)
+
+CLIENT_CATALOGUE: tuple[Metric, ...] = (
+    BUILD_INFO,
+    CLIENT_SESSIONS,
+    CLIENT_WELCOMES,
+    CLIENT_TASKS,
+    CLIENT_TRAINING,
+    CLIENT_UPDATES,
+    CLIENT_UPDATES_SENT,
+    CLIENT_UPDATES_KEPT,
+    CLIENT_ACKNOWLEDGE,
+    CLIENT_BYTES,
 )
 
 # --- of the injector ---
@@ -229,6 +346,7 @@ INJECTOR_REFUSED = Metric(
 )
 
 INJECTOR_CATALOGUE: tuple[Metric, ...] = (
+    BUILD_INFO,
     INJECTED_DELAY,
     INJECTED_FAULTS,
     INJECTOR_MESSAGES_IN_FLIGHT,

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
+from math import nan
 from statistics import fmean
 from typing import NamedTuple
 
@@ -19,6 +20,22 @@ class Observation(NamedTuple):
     value: float
     labels: tuple[str, ...] = ()
     further: Sequence[float] = ()
+
+
+def run_begins(labels: tuple[str, ...], *, rounds: int, version: int) -> Iterable[Observation]:
+    """A server begins, or goes on. labels: what it runs, in the order of `catalogue.RUN_INFO`. version: that it is
+    at."""
+    return (
+        Observation(catalogue.RUN_INFO, 1, labels),
+        Observation(catalogue.RUN_ROUNDS, rounds),
+        Observation(catalogue.MODEL_VERSION, version),
+        *measured(nan, nan, ()),  # until something is; 0 would be a result
+    )
+
+
+def committed(seconds: float) -> Observation:
+    """What happened was made durable."""
+    return Observation(catalogue.JOURNAL_COMMIT, seconds)
 
 
 def verdict(outcome: str, reason: str | None, payload_bytes: int) -> tuple[Observation, Observation]:
@@ -70,9 +87,12 @@ def round_applied(
     compensate_s: float,
     aggregate_s: float,
     device_memory_bytes: int,
+    overflowed: bool,
 ) -> Iterable[Observation]:
-    """A round became a version. wait_s: from the version before until the trigger closed the round."""
+    """A round became a version. wait_s: from the version before until the trigger closed the round. overflowed: its
+    step was not taken."""
     return (
+        Observation(catalogue.ROUNDS_OVERFLOWED, overflowed),
         Observation(catalogue.MODEL_VERSION, version),
         Observation(catalogue.ROUND_DURATION, wait_s + compensate_s + aggregate_s),
         Observation(catalogue.ROUND_PHASE_DURATION, wait_s, ("wait",)),
@@ -111,9 +131,14 @@ def evaluated(
     accuracy: float, loss: float, class_accuracy: Sequence[float | None], *, evaluate_s: float
 ) -> Iterable[Observation]:
     """A version was measured. class_accuracy: by class; None where the test set has none of it."""
+    yield phase("evaluate", evaluate_s)
+    yield from measured(accuracy, loss, class_accuracy)
+
+
+def measured(accuracy: float, loss: float, class_accuracy: Sequence[float | None]) -> Iterable[Observation]:
+    """What the newest evaluation says, of this process or of one before it."""
     yield Observation(catalogue.TEST_ACCURACY, accuracy)
     yield Observation(catalogue.TEST_LOSS, loss)
-    yield Observation(catalogue.ROUND_PHASE_DURATION, evaluate_s, ("evaluate",))
     for label, share in enumerate(class_accuracy):
         if share is not None:
             yield Observation(catalogue.TEST_CLASS_ACCURACY, share, (str(label),))
@@ -123,6 +148,43 @@ def own_evaluations(fairness: Fairness) -> Iterable[Observation]:
     """A client measured a model on its own test examples."""
     for statistic in ("mean", "std", "worst_tenth", "best_tenth"):
         yield Observation(catalogue.CLIENT_TEST_ACCURACY, getattr(fairness, statistic), (statistic,))
+
+
+# --- of a client process ---
+
+
+def trained(seconds: float) -> Iterable[Observation]:
+    """A task made an update. seconds: of computing."""
+    return Observation(catalogue.CLIENT_TRAINING, seconds), Observation(
+        catalogue.CLIENT_TASKS, 1, ("trained",)
+    )
+
+
+def task_without_update(outcome: str) -> Observation:
+    """A task ended, `failed` or `superseded`."""
+    return Observation(catalogue.CLIENT_TASKS, 1, (outcome,))
+
+
+def update_answered(outcome: str, reason: str | None, seconds: float | None) -> Iterable[Observation]:
+    """The server answered an update. seconds: since it was first sent by this process; None where it was not."""
+    yield Observation(catalogue.CLIENT_UPDATES, 1, (outcome, reason or ""))
+    if seconds is not None:
+        yield Observation(catalogue.CLIENT_ACKNOWLEDGE, seconds)
+
+
+def update_sent() -> Observation:
+    """An update was sent or announced, perhaps again."""
+    return Observation(catalogue.CLIENT_UPDATES_SENT, 1)
+
+
+def welcomed() -> Observation:
+    """A hosted client was welcomed."""
+    return Observation(catalogue.CLIENT_WELCOMES, 1)
+
+
+def client_payload(direction: str, payload_bytes: int) -> Observation:
+    """Payload went in or out."""
+    return Observation(catalogue.CLIENT_BYTES, payload_bytes, (direction,))
 
 
 @cache  # of the few that there are, one is made for every update

@@ -5,10 +5,22 @@ pair is one that every platform can poll and that may be written to from anywher
 """
 
 import socket
+import threading
 from collections import deque
+from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Ping:
+    """Asks the reading thread whether it still turns. answered: set by it."""
+
+    answered: threading.Event = field(default_factory=threading.Event)
+
+    def is_answered(self, within_s: float) -> bool:
+        return self.answered.wait(within_s)
 
 
 class Mailbox(Generic[T]):

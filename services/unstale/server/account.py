@@ -13,6 +13,7 @@ from unstale.metrics.fairness import OwnEvaluations
 from unstale.metrics.observe import Observation
 from unstale.metrics.progress import Outcome, Progress, Tally
 from unstale.server.commands import Applied, Evaluated, Saved
+from unstale.server.status import Status
 from unstale_proto.errors import Reason
 from unstale_proto.messages import OwnEvaluation, Update
 
@@ -26,7 +27,7 @@ class Account:
     """The exchange's thread only.
 
     record: takes what is observed. on_progress: told of every evaluation. evaluate_clients_every: rounds between
-    evaluations by the clients; None for none.
+    evaluations by the clients; None for none. status: what is shown to whoever looks; None where nobody can.
     """
 
     def __init__(
@@ -36,11 +37,13 @@ class Account:
         record: Callable[[Iterable[Observation]], None],
         on_progress: Callable[[Progress], None],
         evaluate_clients_every: int | None,
+        status: Status | None = None,
     ) -> None:
         self.own_evaluations = OwnEvaluations(evaluate_clients_every)
         self.tally = Tally(rounds)
         self._record = record
         self._on_progress = on_progress
+        self._status = Status(clock=float) if status is None else status
         self._accepted = 0  # updates that the tally was not told of yet
         self._transfers: tuple[Transferred, Transferred] | None = None
         self._observed: list[Observation] = []  # of updates and models, and not recorded yet
@@ -52,21 +55,47 @@ class Account:
         started_s = database.started_s()
         if started_s is not None:
             self.tally.started(started_s)
+            self._status.started(started_s)
         for row in database.rounds():
-            self.tally.applied([member.staleness for member in row.members], overflowed=row.overflowed)
+            staleness = [member.staleness for member in row.members]
+            self.tally.applied(staleness, overflowed=row.overflowed)
+            self._status.applied(
+                row.version,
+                staleness,
+                [member.weight for member in row.members],
+                wait_s=row.wait_s,
+                compensate_s=row.compensate_s,
+                aggregate_s=row.aggregate_s,
+                overflowed=row.overflowed,
+                at_s=row.applied_s,
+            )
+            if row.compensation is not None:
+                told = row.compensation
+                self._status.compensated(row.version, told.updates, told.errors, told.fallbacks)
         for measured in database.evaluations():
             self.tally.evaluated(measured.version, measured.accuracy, measured.loss, {}, measured.at_s)
+            self._status.evaluated(
+                measured.version,
+                measured.accuracy,
+                measured.loss,
+                evaluate_s=measured.evaluate_s,
+                at_s=measured.at_s,
+            )
+            self._record(observe.measured(measured.accuracy, measured.loss, measured.class_accuracy))
 
     def refused(self, reason: Reason) -> None:
         """A message was answered with an error, or not at all."""
+        self._status.refused(reason)
         self._record([observe.refused(reason)])
 
     def quarantined(self) -> None:
         """A client is kept out for a while."""
+        self._status.quarantined()
         self._record([observe.quarantined()])
 
     def model_sent(self, payload_bytes: int) -> None:
         """A model went out."""
+        self._status.started()
         self._observed.append(observe.model_sent(payload_bytes))
 
     def transfers(self, *, uploads: Transferred, downloads: Transferred) -> None:
@@ -81,6 +110,8 @@ class Account:
             self._accepted += 1
             if update.evaluation is not None:
                 self._note_own_evaluation(verdict.client_id, update.base_version, update.evaluation)
+        elif verdict.outcome is actions.Outcome.REJECTED:
+            self._status.rejected(verdict.reason or "")
         self._observed += observe.verdict(verdict.outcome, verdict.reason, payload_bytes)
 
     def settle(self) -> None:
@@ -93,6 +124,15 @@ class Account:
         """A round is a version. wait_s: for how long it was open."""
         result = applied.result
         self.tally.applied(result.staleness, overflowed=result.overflowed)
+        self._status.applied(
+            result.version,
+            result.staleness,
+            result.weights_K,
+            wait_s=wait_s,
+            compensate_s=applied.compensate_s,
+            aggregate_s=applied.aggregate_s,
+            overflowed=result.overflowed,
+        )
         if result.overflowed:
             log.warning("version %d: its step left the range of float32 and was not taken", result.version)
         self._record(
@@ -104,10 +144,13 @@ class Account:
                 compensate_s=applied.compensate_s,
                 aggregate_s=applied.aggregate_s,
                 device_memory_bytes=applied.device_memory_bytes,
+                overflowed=result.overflowed,
             )
         )
         if result.compensation is not None:
-            self._compensated(result.compensation)
+            told = result.compensation
+            self._status.compensated(result.version, told.updates, told.errors, told.fallbacks)
+            self._compensated(told)
 
     def measuring(self, version: int, clients: Mapping[str, int]) -> None:
         """A version is to be measured. clients: number by state."""
@@ -124,6 +167,13 @@ class Account:
                 evaluate_s=evaluated.evaluate_s,
             )
         )
+        self._status.evaluated(
+            evaluated.version,
+            evaluation.accuracy,
+            evaluation.loss,
+            evaluate_s=evaluated.evaluate_s,
+            at_s=at_s,
+        )
         clients = self._clients_at.pop(evaluated.version)
         self.tally.accepted(self._accepted)
         self._accepted = 0
@@ -133,12 +183,14 @@ class Account:
 
     def saved(self, saved: Saved) -> None:
         """A checkpoint is on disk."""
+        self._status.saved(saved.version, saved.checkpoint_s)
         self._record([observe.phase("checkpoint", saved.checkpoint_s)])
 
     def ended(
         self, finish: actions.Finish, version: int, updates: Mapping[str, int], digest: str, at_s: float
     ) -> Outcome:
         """How the run ended."""
+        self._status.ended(digest, at_s)
         return self.tally.ended(finish.reason, version, updates, digest, at_s, self.own_evaluations.fairness)
 
     def _compensated(self, told: Compensation) -> None:

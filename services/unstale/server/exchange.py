@@ -90,6 +90,7 @@ class Exchange:
         self._welcome = welcome
         self._linger_s, self._return_s = linger_s, return_s
         self._leaves_early = True
+        self._stops = False  # as soon as the version that is being made is there
         self._guard = Guard() if guard is None else guard
         self._may_speak = may_speak
         self._sessions = Sessions(welcome.clients)
@@ -248,14 +249,19 @@ class Exchange:
         # A run that was told to stop meanwhile goes on later: no state may be kept in which it is over.
         going_on = None if self._goes_on_later else self._journal
         ends = self._coordinator.phase is Phase.FINISHED
-        if going_on is not None and going_on.wants_checkpoint(result.version, ends=ends):
+        if going_on is not None and (self._stops or going_on.wants_checkpoint(result.version, ends=ends)):
             self._out.checkpoint(going_on)
         self._perform(event, following)
+        if self._stops and self._out.finish is None:
+            self._handle(events.StopRequested(at_s=self._clock()))
 
     def _stop(self) -> None:
-        """The operator ends the process. A run with a journal goes on when it is started again."""
-        idle = self._coordinator.making is None and self._out.finish is None
-        if self._journal is not None and idle:
+        """The operator ends the process. A run with a journal goes on when it is started again, from a checkpoint: one
+        cannot be written while a version is being made, so that is waited for."""
+        if self._journal is not None and self._out.finish is None:
+            if self._coordinator.making is not None:
+                self._stops = True
+                return
             self._out.checkpoint(self._journal)
         self._handle(events.StopRequested(at_s=self._clock()))
 

@@ -3,15 +3,13 @@
 It waits in one poll on the two until the next timer is due.
 """
 
-import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import zmq
 
 from unstale.net import sockets
-from unstale.net.mailbox import Mailbox
+from unstale.net.mailbox import Mailbox, Ping
 from unstale.server.commands import Letter as ForExchange
 from unstale.server.exchange import Exchange
 from unstale.server.wire import Delivery
@@ -20,13 +18,6 @@ TURN_MESSAGES = 64  # messages taken in before timers and results get their turn
 _MORE = int(zmq.SNDMORE)  # as numbers: putting two flags of an enumeration together takes longer than sending
 _MORE_AT_ONCE = int(zmq.SNDMORE) | int(zmq.NOBLOCK)
 FRAMES_KEPT = 64 * 1024  # bytes; smaller frames are copied into the message, larger are referred to
-
-
-@dataclass(frozen=True, slots=True)
-class Ping:
-    """Answered by setting `answered`: the thread turns."""
-
-    answered: threading.Event = field(default_factory=threading.Event)
 
 
 Letter = ForExchange | Ping

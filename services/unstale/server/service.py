@@ -6,9 +6,10 @@ http: scrapes.
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from functools import partial
+from math import nan
 
 import zmq
 
@@ -16,27 +17,30 @@ from unstale.config.settings import Settings
 from unstale.coordinator.actions import Observer
 from unstale.coordinator.machine import Coordinator
 from unstale.coordinator.phase import Phase
+from unstale.exposition import process
+from unstale.exposition.http import PING_S, HttpService
+from unstale.exposition.instruments import Instruments
+from unstale.journal.disk import free_bytes
 from unstale.journal.parts import Parts
 from unstale.learner.device import compute_here
 from unstale.metrics import catalogue
 from unstale.metrics import observe as observations
+from unstale.metrics.observe import Observation
 from unstale.metrics.progress import Outcome, Progress
 from unstale.net import files, gate, keys, sockets
 from unstale.net.gate import Gate
-from unstale.net.mailbox import Mailbox
+from unstale.net.mailbox import Mailbox, Ping
 from unstale.server import guard
 from unstale.server.account import Account
 from unstale.server.commands import Crashed, StopNow
 from unstale.server.compute import Compute
 from unstale.server.exchange import Exchange
-from unstale.server.exposition import Instruments
-from unstale.server.http import HttpService
-from unstale.server.loop import Letter, Loop, Ping, RouterWire
-from unstale.server.run import prepare
+from unstale.server.loop import Letter, Loop, RouterWire
+from unstale.server.pages import Pages
+from unstale.server.run import Run, prepare
+from unstale.server.status import Live, Status
 
 log = logging.getLogger("unstale.server")
-
-PING_S = 2.0  # a thread that does not answer for so long is stuck
 
 
 class Server:
@@ -56,21 +60,27 @@ class Server:
     ) -> None:
         sockets.require_libzmq()
         files.allow_connections(settings.clients, files_each=1)
-        self._instruments = Instruments()
+        self._instruments = Instruments(catalogue.CATALOGUE)
         self._instruments.record_all(observations.none_yet(catalogue.HANDSHAKES_REFUSED, gate.REASONS))
+        process.describe(self._instruments)
         self._http: HttpService | None = None
         self._error: BaseException | None = None
         self._done = threading.Event()
         with ExitStack() as stack:
             self._run = run = prepare(settings)
             stack.callback(run.close)
-            for state in run.coordinator.clients_by_state:
-                self._instruments.follow(
-                    catalogue.CLIENTS, (state,), partial(_in_state, run.coordinator, state)
-                )
-            if run.journal is not None:
-                directory = run.journal.directory
-                self._instruments.follow(catalogue.RUN_DISK, (), lambda: directory.size_bytes)
+            about = _about(run, settings)
+            self._watch(run, settings, about)
+            status = Status(
+                {
+                    **about,
+                    "rounds": settings.rounds,
+                    "clients": settings.clients,
+                    "clients_to_start": run.coordinator.settings.clients_to_start,
+                    "evaluate_every": settings.evaluate_every,
+                },
+                clock=run.clock,
+            )
             self._mailbox: Mailbox[Letter] = Mailbox()
             stack.callback(self._mailbox.close)
             self._gate = Gate(
@@ -97,24 +107,50 @@ class Server:
             stack.callback(self._socket.close)
             self._gate.guard(self._context, self._socket)
             self.address = sockets.bind(self._socket, settings.server.address)
-            self._exchange = self._make_exchange(settings, on_progress, observe)
+            self._exchange = self._make_exchange(settings, status, on_progress, observe)
             self._loop = Loop(
                 self._socket, self._mailbox, self._exchange, clock=run.clock, key_of=self._gate.key_of
             )
             self._thread = threading.Thread(target=self._run_exchange, name="exchange", daemon=True)
             if settings.server.http_address is not None:
+                pages = Pages(status, partial(_live, run))
                 self._http = HttpService(
                     settings.server.http_address,
                     self._instruments.registry,
+                    key="server.http_address",
+                    pages=pages.routes,
                     healthy=self._is_healthy,
                     ready=self._is_ready,
                 )
                 stack.callback(self._http.close)
+                stack.callback(pages.close)
             self._closing = stack.pop_all()
         self.http_address = None if self._http is None else self._http.address
 
+    def _watch(self, run: Run, settings: Settings, about: Mapping[str, str]) -> None:
+        """Tell what runs, and follow what is known without being told."""
+        instruments, coordinator = self._instruments, run.coordinator
+        labels = tuple(about[label] for label in catalogue.RUN_INFO.labels)
+        instruments.record_all(
+            observations.run_begins(labels, rounds=settings.rounds, version=coordinator.version)
+        )
+        for state in coordinator.clients_by_state:
+            instruments.follow(catalogue.CLIENTS, (state,), partial(_in_state, coordinator, state))
+        instruments.follow(catalogue.UPDATES_PENDING, (), lambda: len(coordinator.pending))
+        if run.journal is None:
+            instruments.record(Observation(catalogue.RUN_DISK_FREE, nan))
+            return
+        directory = run.journal.directory
+        run.journal.on_commit = lambda seconds: instruments.record(observations.committed(seconds))
+        instruments.follow(catalogue.RUN_DISK, (), lambda: directory.size_bytes)
+        instruments.follow(catalogue.RUN_DISK_FREE, (), lambda: free_bytes(directory.path))
+
     def _make_exchange(
-        self, settings: Settings, on_progress: Callable[[Progress], None], observe: Observer | None
+        self,
+        settings: Settings,
+        status: Status,
+        on_progress: Callable[[Progress], None],
+        observe: Observer | None,
     ) -> Exchange:
         run = self._run
         account = Account(
@@ -122,6 +158,7 @@ class Server:
             record=self._instruments.record_all,
             on_progress=on_progress,
             evaluate_clients_every=settings.evaluate_clients_every,
+            status=status,
         )
         if run.journal is not None:
             account.take_up(run.journal.database)
@@ -200,7 +237,7 @@ class Server:
             return False
         ping = Ping()
         self._mailbox.post(ping)
-        return ping.answered.wait(PING_S)
+        return ping.is_answered(PING_S)
 
     def _is_ready(self) -> bool:
         """Whether clients may come."""
@@ -210,3 +247,31 @@ class Server:
 def _in_state(coordinator: Coordinator, state: str) -> int:
     """How many clients are in a state; a number read while the exchange thread may be writing it."""
     return coordinator.clients_by_state[state]
+
+
+def _about(run: Run, settings: Settings) -> dict[str, str]:
+    """What runs, by the labels of `unstale_run_info`."""
+    return {
+        "run": run.welcome.run_id,
+        "policy": settings.policy.name,
+        "compensator": settings.compensator.name,
+        "trigger": settings.trigger.name,
+        "selector": settings.selector.name,
+        "model": settings.model.name,
+        "data": settings.data.name,
+        "training": settings.training.name,
+        "device": str(run.learner.model_d.device),
+    }
+
+
+def _live(run: Run) -> Live:
+    """How the coordinator stands; read while the exchange thread may be writing it."""
+    coordinator = run.coordinator
+    return Live(
+        at_s=run.clock(),
+        phase=coordinator.phase,
+        version=coordinator.version,
+        clients=coordinator.clients_by_state,
+        updates=coordinator.updates_by_outcome,
+        pending=len(coordinator.pending),
+    )

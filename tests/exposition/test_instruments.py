@@ -4,9 +4,9 @@ from prometheus_client import Metric as Family
 from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
+from unstale.exposition.instruments import Instruments
 from unstale.metrics import catalogue
 from unstale.metrics.observe import Observation
-from unstale.server.exposition import Instruments
 
 
 def families(instruments: Instruments) -> dict[str, Family]:
@@ -20,7 +20,7 @@ def values(instruments: Instruments, family: str) -> dict[tuple[str, ...], float
 
 
 def test_every_metric_of_the_catalogue_is_there_with_its_help_and_kind() -> None:
-    found = families(Instruments())
+    found = families(Instruments(catalogue.CATALOGUE))
     for metric in catalogue.CATALOGUE:
         family = found[metric.name.removesuffix("_total")]
         assert (family.documentation, family.type) == (metric.help, metric.kind)
@@ -28,7 +28,7 @@ def test_every_metric_of_the_catalogue_is_there_with_its_help_and_kind() -> None
 
 
 def test_a_counter_grows_a_gauge_becomes_and_a_histogram_counts() -> None:
-    instruments = Instruments()
+    instruments = Instruments(catalogue.CATALOGUE)
     instruments.record_all(
         [
             Observation(catalogue.UPDATES, 1, ("accepted", "")),
@@ -52,7 +52,7 @@ def test_a_counter_grows_a_gauge_becomes_and_a_histogram_counts() -> None:
 
 
 def test_a_gauge_that_follows_is_asked_at_every_scrape() -> None:
-    instruments = Instruments()
+    instruments = Instruments(catalogue.CATALOGUE)
     now = [5.0]
     instruments.follow(catalogue.CLIENTS, ("working",), lambda: now[0])
     assert values(instruments, "unstale_clients") == {("unstale_clients", "working"): 5}

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.openmetrics import exposition as openmetrics
 
+from unstale.exposition.instruments import Instruments
 from unstale.metrics import catalogue
 from unstale.metrics.catalogue import CATALOGUE, Metric
 from unstale.metrics.observe import Observation
-from unstale.server.exposition import Instruments
 
 LABELS = st.sampled_from(
     ["accepted", "rejected", "", "non-finite", 'with "quotes"', "back\\slash", "line\nbreak", "ü"]
@@ -85,7 +85,7 @@ def followed(draw: st.DrawFn) -> tuple[Metric, tuple[str, ...], float]:
 
 
 def one_of_each() -> list[Observation]:
-    return [Observation(metric, 1, tuple("ab"[: len(metric.labels)])) for metric in CATALOGUE]
+    return [Observation(metric, 1, tuple("abcdefghi"[: len(metric.labels)])) for metric in CATALOGUE]
 
 
 @given(
@@ -98,7 +98,7 @@ def test_a_scrape_gives_to_the_letter_what_prometheus_clients_own_instruments_gi
     gauges: Sequence[tuple[Metric, tuple[str, ...], float]],
     data: st.DataObject | None,
 ) -> None:
-    instruments, own = Instruments(), Own()
+    instruments, own = Instruments(catalogue.CATALOGUE), Own()
     followed_from = data.draw(st.integers(0, len(batches))) if data else 0
     for number, batch in enumerate([*batches, []]):
         if number == followed_from:
@@ -113,7 +113,7 @@ def test_a_scrape_gives_to_the_letter_what_prometheus_clients_own_instruments_gi
 
 
 def test_one_family_can_be_asked_for_alone() -> None:
-    instruments, own = Instruments(), Own()
+    instruments, own = Instruments(catalogue.CATALOGUE), Own()
     for observation in one_of_each():
         instruments.record(observation)
         own.record(observation)
@@ -128,7 +128,7 @@ def test_one_family_can_be_asked_for_alone() -> None:
 
 
 def test_a_counter_does_not_fall_and_labels_are_as_many_as_the_metric_has() -> None:
-    instruments = Instruments()
+    instruments = Instruments(catalogue.CATALOGUE)
     with pytest.raises(AssertionError, match="would fall by 1"):
         instruments.record(Observation(catalogue.QUARANTINES, -1))
     with pytest.raises(AssertionError, match="has the labels"):
@@ -153,7 +153,7 @@ def test_every_scrape_sees_whole_batches_of_several_threads_and_none_is_lost() -
         Observation(catalogue.UPDATE_STALENESS, 1, (), (4,)),
         Observation(catalogue.UPDATE_BYTES, 3, ("received",)),
     ]
-    instruments = Instruments()
+    instruments = Instruments(catalogue.CATALOGUE)
     asked = instruments.registry.get_sample_value
 
     def count() -> None:

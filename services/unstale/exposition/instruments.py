@@ -6,7 +6,7 @@ prometheus_client's own takes ten calls and two locks for every number, several 
 
 import threading
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
 
@@ -14,7 +14,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.registry import Collector
 
-from unstale.metrics.catalogue import CATALOGUE, Metric
+from unstale.metrics.catalogue import Metric
 from unstale.metrics.observe import Observation
 
 Family = CounterMetricFamily | GaugeMetricFamily | HistogramMetricFamily
@@ -43,13 +43,14 @@ class _Series:
 
 
 class Instruments(Collector):
-    """One registry with every metric of the catalogue. Any thread may call any method."""
+    """One registry with every metric of a catalogue. Any thread may call any method."""
 
-    def __init__(self) -> None:
+    def __init__(self, catalogue: Sequence[Metric]) -> None:
         # By name and labels; what has no labels is there from the start.
-        self._series: dict[str, dict[tuple[str, ...], _Series]] = {m.name: {} for m in CATALOGUE}
+        self._catalogue = catalogue
+        self._series: dict[str, dict[tuple[str, ...], _Series]] = {m.name: {} for m in catalogue}
         self._lock = threading.Lock()
-        for metric in CATALOGUE:
+        for metric in catalogue:
             if not metric.labels:
                 self._begin(metric, ())
         self.registry = CollectorRegistry()
@@ -81,7 +82,7 @@ class Instruments(Collector):
 
     def describe(self) -> list[Family]:
         """Every family without its numbers."""
-        return [_family(metric, {}) for metric in CATALOGUE]
+        return [_family(metric, {}) for metric in self._catalogue]
 
     def collect(self) -> Iterator[Family]:
         """Every family as it stands now. What is followed is asked without the lock: it may take its time."""
@@ -90,7 +91,7 @@ class Instruments(Collector):
                 name: {labels: one.copied() for labels, one in series.items()}
                 for name, series in self._series.items()
             }
-        for metric in CATALOGUE:
+        for metric in self._catalogue:
             yield _family(metric, now[metric.name])
 
     def _begin(self, metric: Metric, labels: tuple[str, ...]) -> _Series:

@@ -1,0 +1,47 @@
+"""What a client process counts, for a scrape."""
+
+from collections.abc import Callable, Iterable
+
+from unstale.client.worker import Ready, Result
+from unstale.metrics import observe
+from unstale.metrics.observe import Observation
+from unstale_proto.messages import Ack, Message, Update, Welcome
+
+
+class Account:
+    """The main thread only. record: takes what is observed. clock: seconds, never going back."""
+
+    def __init__(self, record: Callable[[Iterable[Observation]], None], clock: Callable[[], float]) -> None:
+        self._record = record
+        self._clock = clock
+        self._first_sent_s: dict[tuple[int, int], float] = {}
+
+    def sent(self, client_id: int, message: Message, payload_bytes: int) -> None:
+        """A message of a hosted client was handed to its connection."""
+        if isinstance(message, Update):
+            self._first_sent_s.setdefault((client_id, message.task_id), self._clock())
+            self._record([observe.update_sent()])
+        if payload_bytes:
+            self._record([observe.client_payload("sent", payload_bytes)])
+
+    def received(self, client_id: int, message: Message, payload_bytes: int) -> None:
+        """A message came for a hosted client."""
+        if isinstance(message, Welcome):
+            self._record([observe.welcomed()])
+        elif isinstance(message, Ack):
+            sent_s = self._first_sent_s.pop((client_id, message.task_id), None)
+            seconds = None if sent_s is None else self._clock() - sent_s
+            self._record(observe.update_answered(message.outcome, message.reason, seconds))
+        if payload_bytes:
+            self._record([observe.client_payload("received", payload_bytes)])
+
+    def worked(self, result: Result) -> None:
+        """The worker is done with a task."""
+        if isinstance(result, Ready):
+            self._record(observe.trained(result.computed_s))
+        else:
+            self._record([observe.task_without_update("failed")])
+
+    def superseded(self) -> None:
+        """What was made of a task will never be sent."""
+        self._record([observe.task_without_update("superseded")])

@@ -1,0 +1,60 @@
+"""What a process says over HTTP: /metrics, /healthz, /readyz, and what else it has to show. Read only."""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from prometheus_client import CollectorRegistry, make_wsgi_app
+
+from unstale.net.http import Application, HttpServer
+
+_TEXT = (("Content-Type", "text/plain; charset=utf-8"), ("Cache-Control", "no-store"))
+PING_S = 2.0  # a thread that does not answer for so long is stuck
+
+
+class HttpService:
+    """Serves from threads of its own until closed.
+
+    healthy: whether the process still turns; asked anew for each request. ready: whether it does its work. pages: by
+    path, what else there is. address: HOST:PORT; port 0 takes a free one. `self.address` is the one really taken. key:
+    of the configuration that the address comes from.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        registry: CollectorRegistry,
+        *,
+        key: str,
+        healthy: Callable[[], bool],
+        ready: Callable[[], bool],
+        pages: Mapping[str, Application] | None = None,
+    ) -> None:
+        routes: dict[str, Application] = {
+            "/metrics": make_wsgi_app(registry),
+            "/healthz": _check(healthy, b"stuck\n"),
+            "/readyz": _check(ready, b"not yet\n"),
+            **(pages or {}),
+        }
+        *others, last = routes
+
+        def application(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
+            found = routes.get(environ["PATH_INFO"])
+            if found is not None:
+                return found(environ, start_response)
+            start_response("404 Not Found", [*_TEXT])
+            return [f"there is {', '.join(others)} and {last}\n".encode()]
+
+        self._server = HttpServer(address, application, key=key)
+        self.address = self._server.address
+
+    def close(self) -> None:
+        self._server.close()
+
+
+def _check(good: Callable[[], bool], otherwise: bytes) -> Application:
+    def application(_: dict[str, Any], start_response: Any) -> Iterable[bytes]:
+        holds = good()
+        start_response("200 OK" if holds else "503 Service Unavailable", [*_TEXT])
+        return [b"ok\n" if holds else otherwise]  # a list for each answer: wsgiref adds its length to it
+
+    return application

@@ -1,0 +1,54 @@
+"""A report as one HTML page that needs nothing else: no script, no request, and a policy that forbids both."""
+
+import base64
+import hashlib
+from pathlib import Path
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+
+from unstale import __version__
+from unstale.report import drawing, svg
+from unstale.report.content import Cell, Column, Picture, Report
+
+_FOLDER = Path(__file__).parent
+LONG = 20  # signs of a cell, beyond which it may break anywhere
+
+
+def html(report: Report) -> str:
+    """The page. The same report gives the same bytes."""
+    style = (_FOLDER / "page.css").read_text(encoding="utf-8")
+    environment = Environment(
+        loader=FileSystemLoader(_FOLDER),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    return environment.get_template("page.html").render(
+        report=report,
+        style=Markup(style),  # noqa: S704  (our own file)
+        policy=_policy(style),
+        version=__version__,
+        drawn=_drawn,
+        kind=_kind,
+    )
+
+
+def _policy(style: str) -> str:
+    """Nothing is loaded and nothing runs: this style sheet, and pixels that are in the page itself."""
+    digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
+    return (
+        f"default-src 'none'; style-src 'sha256-{digest}'; img-src data:; base-uri 'none'; form-action 'none'"
+    )
+
+
+def _drawn(picture: Picture) -> Markup:
+    return Markup(svg.inline(drawing.svg(picture), picture.name, picture.alternative))  # noqa: S704  (made by us)
+
+
+def _kind(column: Column, cell: Cell) -> str:
+    """The class of a cell: numbers end at the right, and a long text may break."""
+    if column.is_number:
+        return "number"
+    return "long" if len(column.shown(cell)) > LONG else "text"

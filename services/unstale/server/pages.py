@@ -1,0 +1,221 @@
+"""What the server shows people over HTTP: the status page, and how the run stands as a stream of events or one answer.
+
+Whoever looks does so at a pace of their own: twice a second each stream takes the newest sample and sends what has
+changed since its last one. So a slow reader misses samples, holds no lock and holds up nobody.
+"""
+
+import json
+import threading
+from base64 import b64encode
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import cache, partial
+from hashlib import sha256
+from importlib.resources import files
+from typing import Any, NamedTuple
+
+from unstale.net.clock import now_s
+from unstale.net.http import Application
+from unstale.server.status import Live, Status
+
+SAMPLE_S = 0.5  # between two samples: as often as people can follow
+HEARTBEAT_S = 10.0  # a stream is silent for no longer, so that a page knows a quiet run from a dead link
+STREAMS_MAX = 16  # each has a thread; whoever wants more than a few pages watches by Prometheus
+CLOSE_S = 1.0  # how long closing waits until open pages have heard the last
+RETRY_MS = 1000  # after which a page looks for a server that was gone
+
+SCRIPTS = ("format.js", "charts.js", "tables.js", "page.js")
+
+Write = Callable[[bytes], object]
+
+
+class Sample(NamedTuple):
+    """How the run stood at a moment. number: counts samples that differ. parts: JSON by section."""
+
+    number: int
+    elapsed_s: float | None
+    parts: Mapping[str, str]
+
+
+class Samples:
+    """Taken when somebody asks, and shared by all who ask soon after. Any thread."""
+
+    def __init__(self, status: Status, live: Callable[[], Live]) -> None:
+        self._status = status
+        self._live = live
+        self._lock = threading.Lock()
+        self._last = Sample(0, None, {})
+        self._due_s = now_s()
+
+    def newest(self, *, at_once: bool = False) -> Sample:
+        """The last one while it is fresh, else another. at_once: another in any case."""
+        with self._lock:
+            if at_once or now_s() >= self._due_s:
+                live = self._live()
+                sections = self._status.sections(live)
+                parts = {name: _json(section) for name, section in sections.items()}
+                number = self._last.number + (parts != self._last.parts)
+                self._last = Sample(number, self._status.elapsed_s(live), parts)
+                self._due_s = now_s() + SAMPLE_S / 2
+            return self._last
+
+
+class Pages:
+    """The applications behind `/`, `/events` and `/status.json`, until closed.
+
+    status: of the run. live: what it stands at now, asked from threads of the HTTP server.
+    """
+
+    def __init__(self, status: Status, live: Callable[[], Live]) -> None:
+        self._samples = Samples(status, live)
+        self._closing = threading.Event()
+        self._streams = 0
+        self._streams_changed = threading.Condition()
+        self.routes: dict[str, Application] = {
+            "/": partial(_answer, self._page),
+            "/events": self._events,
+            "/status.json": partial(_answer, self._status_json),
+        }
+
+    def close(self) -> None:
+        """Tell open pages how the run stands at last, and let go of them."""
+        self._closing.set()
+        with self._streams_changed:
+            self._streams_changed.wait_for(lambda: self._streams == 0, CLOSE_S)
+
+    def _page(self) -> tuple[bytes, list[tuple[str, str]]]:
+        page, policy = assembled()
+        return page, [("Content-Type", "text/html; charset=utf-8"), ("Content-Security-Policy", policy)]
+
+    def _status_json(self) -> tuple[bytes, list[tuple[str, str]]]:
+        sample = self._samples.newest()
+        body = f"{_data(sample, sample.parts)}\n".encode()
+        return body, [("Content-Type", "application/json; charset=utf-8")]
+
+    def _events(self, environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
+        if environ["REQUEST_METHOD"] != "GET":
+            return _wrong_method(environ, start_response, "GET")
+        with self._place() as is_free:
+            if not is_free:
+                told = (
+                    f"{STREAMS_MAX} streams are open, which is the limit; close one, or read /status.json\n"
+                )
+                return _say(environ, start_response, "503 Service Unavailable", told, [("Retry-After", "10")])
+            headers = [("Content-Type", "text/event-stream; charset=utf-8"), ("X-Accel-Buffering", "no")]
+            write = start_response("200 OK", [*headers, *_common()])
+            try:
+                self._stream(write)
+            except TimeoutError:  # it takes nothing any more
+                raise ConnectionAbortedError("the reader of a stream is gone") from None
+        return []
+
+    def _stream(self, write: Write) -> None:
+        """Everything at once, then what changes, until the end."""
+        sent = self._samples.newest()
+        write(_event("snapshot", sent, sent.parts, f"retry: {RETRY_MS}\n"))
+        said_s = now_s()
+        over = False
+        while not over:
+            over = self._closing.wait(SAMPLE_S)
+            sample = self._samples.newest(at_once=over)
+            if sample.number != sent.number:
+                changed = {name: part for name, part in sample.parts.items() if part != sent.parts[name]}
+                write(_event("change", sample, changed))
+            elif now_s() - said_s >= HEARTBEAT_S:
+                write(_event("alive", sample, {}, ": the server is there\n"))
+            else:
+                continue
+            sent, said_s = sample, now_s()
+
+    @contextmanager
+    def _place(self) -> Iterator[bool]:
+        """One of the streams that there may be, if one is free."""
+        with self._streams_changed:
+            is_free = self._streams < STREAMS_MAX and not self._closing.is_set()
+            self._streams += is_free
+        try:
+            yield is_free
+        finally:
+            with self._streams_changed:
+                self._streams -= is_free
+                self._streams_changed.notify_all()
+
+
+@cache
+def assembled() -> tuple[bytes, str]:
+    """The page with its style and script in it, and the Content-Security-Policy under which nothing else may run."""
+    folder = files("unstale.server") / "page"
+    page, style, *scripts = (
+        (folder / name).read_text(encoding="utf-8") for name in ("index.html", "style.css", *SCRIPTS)
+    )
+    script = "\n".join(scripts)
+    assert "</" not in script, "what looks like a tag would end the script"
+    for reference, text in (
+        ('<link rel="stylesheet" href="style.css">', f"<style>{style}</style>"),
+        ('<script type="module" src="page.js"></script>', f'<script type="module">{script}</script>'),
+    ):
+        assert page.count(reference) == 1, reference
+        page = page.replace(reference, text)
+    policy = (
+        f"default-src 'none'; style-src {_hash(style)}; script-src {_hash(script)}; img-src data:; connect-src 'self'; "
+        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'"
+    )
+    return page.encode(), policy
+
+
+def _hash(text: str) -> str:
+    return f"'sha256-{b64encode(sha256(text.encode()).digest()).decode()}'"
+
+
+def _common() -> list[tuple[str, str]]:
+    """Headers of every answer: a list of its own for each, because wsgiref adds its length to it."""
+    return [
+        ("Cache-Control", "no-store"),
+        ("X-Content-Type-Options", "nosniff"),
+        ("Referrer-Policy", "no-referrer"),
+        ("Cross-Origin-Resource-Policy", "same-origin"),
+    ]
+
+
+def _answer(
+    make: Callable[[], tuple[bytes, list[tuple[str, str]]]], environ: dict[str, Any], start_response: Any
+) -> Iterable[bytes]:
+    """What is read as a whole."""
+    if environ["REQUEST_METHOD"] not in ("GET", "HEAD"):
+        return _wrong_method(environ, start_response, "GET, HEAD")
+    body, headers = make()
+    return _send(environ, start_response, "200 OK", body, headers)
+
+
+def _wrong_method(environ: dict[str, Any], start_response: Any, allowed: str) -> Iterable[bytes]:
+    told = f"{environ['PATH_INFO']} takes no {environ['REQUEST_METHOD']}, expected {allowed.replace(', ', ' or ')}\n"
+    return _say(environ, start_response, "405 Method Not Allowed", told, [("Allow", allowed)])
+
+
+def _say(
+    environ: dict[str, Any], start_response: Any, status: str, told: str, headers: list[tuple[str, str]]
+) -> Iterable[bytes]:
+    text = ("Content-Type", "text/plain; charset=utf-8")
+    return _send(environ, start_response, status, told.encode(), [text, *headers])
+
+
+def _send(
+    environ: dict[str, Any], start_response: Any, status: str, body: bytes, headers: list[tuple[str, str]]
+) -> Iterable[bytes]:
+    start_response(status, [*headers, *_common(), ("Content-Length", str(len(body)))])
+    return [] if environ["REQUEST_METHOD"] == "HEAD" else [body]
+
+
+def _event(kind: str, sample: Sample, parts: Mapping[str, str], before: str = "") -> bytes:
+    """One event of a stream, whose data is one line. before: further lines of it."""
+    return f"{before}id: {sample.number}\nevent: {kind}\ndata: {_data(sample, parts)}\n\n".encode()
+
+
+def _data(sample: Sample, parts: Mapping[str, str]) -> str:
+    """An object with the time and these sections, which are JSON already."""
+    members = {"elapsed_s": _json(sample.elapsed_s), **parts}
+    return "{" + ",".join(f'"{name}":{value}' for name, value in members.items()) + "}"
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, allow_nan=False, separators=(",", ":"))

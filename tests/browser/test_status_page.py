@@ -1,0 +1,352 @@
+"""The status page in a real browser."""
+
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from support.processes import free_port
+from support.running import RunningServer, small
+from support.shown import NOBODY, Site
+from support.wire import RawClient
+from unstale.compensators import Compensated, MeasuredError
+from unstale.server import pages
+
+expect = pytest.importorskip("playwright.sync_api", reason="Playwright is not installed").expect
+
+pytestmark = pytest.mark.network
+
+Look = Callable[..., Any]
+
+ONES = np.ones(650, dtype="<f4")
+ACCESS = (Path(__file__).parent / "access.js").read_text(encoding="utf-8")
+WINDOWS: dict[str, dict[str, Any]] = {
+    "light": {"viewport": {"width": 1200, "height": 900}, "color_scheme": "light"},
+    "dark": {"viewport": {"width": 1200, "height": 900}, "color_scheme": "dark"},
+    "phone": {"viewport": {"width": 360, "height": 740}, "color_scheme": "light", "has_touch": True},
+    "phone-dark": {"viewport": {"width": 360, "height": 740}, "color_scheme": "dark", "has_touch": True},
+}
+
+
+@pytest.fixture
+def site() -> Iterator[Site]:
+    with Site() as made:
+        yield made
+
+
+def eventful(site: Site) -> None:
+    """Something of everything that the page can show."""
+    site.begin()
+    for version in range(1, 61):
+        site.round(staleness=(0, version % 7, 3), weights=(0.5, 0.25, 0.25))
+        error = MeasuredError(client_id=1, method="none", l1=3.0 + version % 5, cosine=0.5, staleness=3)
+        better = MeasuredError(
+            client_id=1, method="first-order", l1=2.0 + version % 3, cosine=0.25, staleness=3
+        )
+        site.status.compensated(version, [Compensated(method="first-order")], [error, better], {"budget": 1})
+    site.status.saved(60, 0.25)
+    site.status.rejected("expired-task")
+    site.status.refused("malformed-header")
+    site.status.quarantined()
+    site.now(
+        clients={**NOBODY, "working": 11, "waiting": 4, "lost": 3, "left": 2},
+        updates={"accepted": 180, "duplicate": 2, "rejected": 1},
+        pending=4,
+    )
+
+
+def text_of(page: Any, selector: str) -> str:
+    text: str = page.locator(selector).inner_text()
+    return text.replace("\u202f", " ")
+
+
+def history(page: Any) -> list[str]:
+    """What a journal holds of a run, without the times that it counts from another moment."""
+    rounds = page.locator("#last tbody tr").all_inner_texts()
+    figures = [text_of(page, name) for name in ("#run", "#accuracy", "#loss", "#staleness")]
+    return [*figures, *(line.rpartition("\t")[0] for line in rounds)]
+
+
+def test_it_shows_a_run_while_its_rounds_are_applied_and_its_end(look: Look) -> None:
+    settings = small(clients=1, rounds=3, evaluate_every=1, server={"linger_s": 30.0})
+    with RunningServer(settings) as server, RawClient(server.address) as client:
+        page = look(server.http, forgiven="net::ERR")  # when the server has ended
+        expect(page.locator("#state")).to_have_text("Waiting for clients")
+        expect(page.locator("#hint")).to_have_text("0 of the 1 clients that the run begins with have joined.")
+        client.join()
+        for version in range(1, 4):
+            task, _ = client.task()
+            expect(page.locator("#state")).to_have_text("Running")
+            client.answer(task, ONES)
+            expect(page.locator("#version")).to_have_text(str(version))
+            expect(page.locator("#last tbody tr")).to_have_count(version)
+        expect(page.locator("#state")).to_have_text("Finished")
+        expect(page.locator("#accuracy")).to_have_text(re.compile(r"^\d+\.\d\d.%$"))
+        expect(page.locator("#accepted")).to_have_text("3")
+        client.leave_after_stop()
+        digest = server.end().model_digest
+        expect(page.locator("#about")).to_contain_text(digest)
+        expect(page.locator("#banner")).to_have_text("The server has ended. These are its last numbers.")
+
+
+def test_it_goes_on_with_a_server_that_is_started_again_and_with_what_its_journal_holds(
+    look: Look, tmp_path: Path
+) -> None:
+    settings = small(
+        clients=1,
+        rounds=9,
+        evaluate_every=1,
+        run={"directory": str(tmp_path / "run")},
+        server={"http_address": f"127.0.0.1:{free_port()}"},
+    )
+    with RunningServer(settings) as server, RawClient(server.address) as client:
+        page = look(server.http, forgiven="net::ERR")
+        client.join()
+        for _ in range(3):
+            client.answer(client.task()[0], ONES)
+        expect(page.locator("#last tbody tr")).to_have_count(3)
+        expect(page.locator("#accuracy-chart .dot")).to_have_count(4)  # versions 0 to 3
+        before = history(page)
+    expect(page.locator("#state")).to_have_text("Stopped")
+    expect(page.locator("#banner")).to_be_visible()
+    with RunningServer(settings) as server, RawClient(server.address) as client:
+        expect(page.locator("#banner")).to_be_hidden()
+        after = history(page)
+        assert after == before
+        client.join()
+        client.answer(client.task()[0], ONES)
+        expect(page.locator("#last tbody tr")).to_have_count(4)
+        expect(page.locator("#accuracy-chart .dot")).to_have_count(5)
+        expect(page.locator("#state")).to_have_text("Running")
+
+
+def test_a_server_that_dies_is_told_and_its_last_numbers_stay(look: Look) -> None:
+    with Site() as site:
+        site.begin()
+        site.round()
+        page = look(site.url, forgiven="net::ERR")
+        expect(page.locator("#state")).to_have_text("Running")
+        address = site.address
+    expect(page.locator("#state")).to_have_text("Server gone")
+    expect(page.get_by_role("alert")).to_have_text(
+        "The server is gone: reconnecting. These are its last numbers."
+    )
+    expect(page.locator("#version")).to_have_text("1")
+    with Site(address, policy="dynsgd") as other:  # another run
+        other.begin()
+        expect(page.locator("#state")).to_have_text("Running")
+        expect(page.get_by_role("alert")).to_be_hidden()
+        expect(page.locator("#about")).to_contain_text("dynsgd")
+        expect(page.locator("#last tbody tr")).to_have_count(0)
+
+
+def test_where_too_many_look_a_page_asks_again_and_again(
+    look: Look, site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pages, "STREAMS_MAX", 0)
+    site.begin()
+    site.round()
+    page = look(site.url, forgiven="503")
+    expect(page.locator("#version")).to_have_text("1")
+    expect(page.locator("#banner")).to_contain_text("Too many pages are open")
+    monkeypatch.setattr(pages, "STREAMS_MAX", 1)
+    site.round()
+    expect(page.locator("#version")).to_have_text("2")
+    expect(page.locator("#banner")).to_be_hidden()
+
+
+def test_before_anything_has_happened_it_says_so(look: Look, site: Site) -> None:
+    page = look(site.url)
+    expect(page.locator("#accuracy-chart .plot")).to_have_text(
+        "Not measured yet: the first time comes after round 1."
+    )
+    expect(page.locator("#staleness-chart .plot")).to_have_text("No round has been applied yet.")
+    expect(page.locator("#last-empty")).to_be_visible()
+    expect(page.locator("#rejections-empty")).to_have_text("Nothing was rejected.")
+    expect(page.locator("#compensation-chart")).to_be_hidden()
+    assert [text_of(page, name) for name in ("#elapsed", "#left", "#round-time", "#accuracy")] == ["–"] * 4
+    assert page.evaluate(ACCESS) == []
+
+
+def test_every_number_is_the_one_that_was_told(look: Look) -> None:
+    with Site(compensator="first-order") as site:
+        eventful(site)
+        page = look(site.url)
+        expect(page.locator("#version")).to_have_text("60")
+        shown = {
+            "#rounds": "100",
+            "#round-time": "1.00 s",
+            "#accuracy": "60.00 %",
+            "#loss": "0.0167",
+            "#staleness": f"{sum(version % 7 + 3 for version in range(1, 61)) / 180:.2f}",
+            "#staleness-note": "rounds, at most 6",
+            "#accepted": "180",
+            "#accepted-note": "4 pending",
+            "#rejected": "1",
+            "#rejected-note": "2 duplicates",
+            "#active": "15",
+            "#active-note": "of 20, 3 lost",
+            "#quarantines": "1 time a client was put into quarantine.",
+            "#accuracy-chart .readout": "round 60 · 60.00 % · after 1 min 00 s",
+        }
+        assert {name: text_of(page, name) for name in shown} == shown
+        newest = page.locator("#last tbody tr").first
+        assert newest.locator("td, th").all_inner_texts()[2:] == [
+            "2.33 (at most 4)",
+            "875\u202fms",
+            "1\u202fmin 00\u202fs",
+        ]
+        assert page.locator("#rejections tbody tr").all_inner_texts() == [
+            "expired-task\ntoo late: its task was taken back\n\t1\t0",
+            "malformed-header\t0\t1",
+        ]
+        expect(page.locator("#compensation-note")).to_have_text(
+            "Compensated: 60 by first-order. Less than was asked for: 60 (budget)."
+        )
+
+
+def test_what_lies_behind_a_chart_can_be_read_as_a_table(look: Look, site: Site) -> None:
+    site.begin()
+    for _ in range(3):
+        site.round()
+    page = look(site.url)
+    page.get_by_text("Accuracy as a table").click()
+    table = page.get_by_role("table", name="Test accuracy by round, the newest first")
+    expect(table.get_by_role("row")).to_have_count(4)
+    assert [text.replace("\u202f", " ") for text in table.get_by_role("row").all_inner_texts()] == [
+        "Round\tAccuracy\tAfter",
+        "3\t3.00 %\t3.00 s",
+        "2\t2.00 %\t2.00 s",
+        "1\t1.00 %\t1.00 s",
+    ]
+    site.round()
+    expect(table.get_by_role("row")).to_have_count(5)
+
+
+def test_a_chart_is_read_with_the_arrow_keys(look: Look, site: Site) -> None:
+    site.begin()
+    for _ in range(30):
+        site.round()
+    page = look(site.url)
+    chart = page.get_by_role("slider", name="Accuracy, read with the arrow keys")
+    expect(chart).to_have_attribute("aria-valuemax", "30")
+    chart.focus()
+    for key, version in (("ArrowLeft", 29), ("PageDown", 19), ("Home", 1), ("ArrowRight", 2), ("End", 30)):
+        chart.press(key)
+        expect(chart).to_have_attribute(
+            "aria-valuetext",
+            re.compile(rf"^round {version} · {version}\.00.% · after {version}(\.\d+)?.s$"),
+        )
+    chart.hover(position={"x": 52, "y": 40})
+    expect(page.locator("#accuracy-chart .readout")).to_have_text(re.compile("^round 1 "))
+
+
+def test_a_round_that_is_opened_stays_open_while_others_come(look: Look, site: Site) -> None:
+    site.begin()
+    site.round(staleness=(0, 4), weights=(0.75, 0.25))
+    page = look(site.url)
+    page.locator("#last summary").click()
+    site.round()
+    expect(page.locator("#last tbody tr")).to_have_count(2)
+    opened = page.locator("#last tbody tr").nth(1)
+    expect(opened.locator("li")).to_have_text(["0.750 fresh", "0.250 4 rounds late"])
+    expect(opened.locator("ol")).to_be_visible()
+
+
+def test_a_pause_keeps_what_is_shown_and_its_end_shows_what_was_missed(look: Look, site: Site) -> None:
+    site.begin()
+    site.round()
+    page = look(site.url)
+    expect(page.locator("#version")).to_have_text("1")
+    button = page.get_by_role("button", name="Pause updates")
+    button.click()
+    expect(button).to_have_attribute("aria-pressed", "true")
+    other = look(site.url)
+    for version in (
+        "2",
+        "3",
+    ):  # who shows the second one has had all the time that the first page needed for one
+        site.round()
+        expect(other.locator("#version")).to_have_text(version)
+    expect(page.locator("#banner")).to_have_text("Paused. The run goes on.")
+    expect(page.locator("#version")).to_have_text("1")
+    button.click()
+    expect(page.locator("#version")).to_have_text("3")
+
+
+def test_what_others_have_named_is_text_and_nothing_else(look: Look) -> None:
+    hostile = "</script><img src=x onerror=alert(1)><b>&amp;\"'`${1}"
+    with Site(run=hostile, model=hostile, data=hostile, policy=hostile, compensator=hostile) as site:
+        eventful(site)
+        site.status.rejected(hostile)
+        site.status.compensated(60, [Compensated(method=hostile)], [], {hostile: 1})
+        page = look(site.url)
+        expect(page.locator("#run")).to_have_text(hostile)
+        expect(page.locator("#about")).to_contain_text(hostile)
+        expect(page.locator("#rejections")).to_contain_text(hostile)
+        expect(page.locator("#compensation-note")).to_contain_text(hostile)
+        assert page.locator("img, b b, script + script").count() == 0
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+
+
+@pytest.mark.parametrize("window", WINDOWS)
+def test_everybody_can_read_it(window: str, look: Look, tmp_path: Path) -> None:
+    with Site(compensator="first-order") as site:
+        eventful(site)
+        page = look(site.url, {**WINDOWS[window], "reduced_motion": "reduce"})
+        expect(page.locator("#version")).to_have_text("60")
+        for summary in page.locator("summary").all()[:6]:
+            summary.click()
+        page.get_by_role("button").click()
+        for state in ("gathering", "idle", "running", "finished", "stopped", "lost", "loading"):
+            page.evaluate("state => { document.getElementById('state').dataset.state = state; }", state)
+            assert page.evaluate(ACCESS) == [], state
+        assert page.evaluate("document.getAnimations().length") == 0
+        page.screenshot(path=tmp_path / f"{window}.png", full_page=True)
+        drawn = page.evaluate("getComputedStyle(document.body).backgroundColor")
+        assert (sum(map(int, re.findall(r"\d+", drawn))) < 128 * 3) == window.endswith("dark")
+
+
+def test_only_the_state_is_said_aloud_and_only_when_it_is_another(look: Look, site: Site) -> None:
+    site.begin()
+    page = look(site.url)
+    expect(page.locator("#state")).to_have_text("Running")
+    page.evaluate(
+        """() => {
+          window.said = [];
+          for (const live of document.querySelectorAll("[role=status], [role=alert], [aria-live]")) {
+            const watched = { childList: true, subtree: true, characterData: true };
+            new MutationObserver(() => said.push(live.textContent)).observe(live, watched);
+          }
+        }"""
+    )
+    for version in range(1, 4):
+        site.round()
+        expect(page.locator("#version")).to_have_text(str(version))
+    assert page.evaluate("said") == []
+    site.finish()
+    expect(page.locator("#state")).to_have_text("Finished")
+    assert page.evaluate("said") == ["Finished"]
+
+
+def test_nothing_moves_while_numbers_change(look: Look, site: Site) -> None:
+    site.begin()
+    site.round()
+    page = look(site.url)
+    expect(page.locator("#version")).to_have_text("1")
+    boxes = """() => [...document.querySelectorAll(".card, .tile, .plot")].slice(0, 14).map((each) => {
+      const { x, y, width } = each.getBoundingClientRect();
+      return [x, y, width];
+    })"""
+    upper = "() => document.querySelector('#last').getBoundingClientRect().y"
+    before, top = page.evaluate(boxes), page.evaluate(upper)
+    for _ in range(40):
+        site.round(staleness=(0, 12, 3), weights=(0.5, 0.25, 0.25))
+    site.now(updates={"accepted": 123_456, "duplicate": 7, "rejected": 1234}, pending=99)
+    expect(page.locator("#version")).to_have_text("41")
+    expect(page.locator("#accepted")).to_have_text("123,456")
+    assert page.evaluate(boxes) == before
+    assert page.evaluate(upper) == top

@@ -1,0 +1,298 @@
+"""Pods as local processes: what their manifests say, started, probed and deleted as Kubernetes would.
+
+Commands, arguments and variables are those of the manifests. Three things are put in their places, and nothing else:
+
+    a path of a volumeMount                     the folder that stands for it in the pod's own folder
+    tcp://SERVICE:PORT, 0.0.0.0:PORT            127.0.0.1 and a free port, the same for a Service and what is behind it
+    the image's entry point, and `unstale`      this Python's
+
+A Secret's files are readable for the group, as the kubelet makes them where there is an fsGroup; a mounted Secret or
+ConfigMap is links, as the kubelet writes it; a mount below a read-only one needs its mount point; a claim outlives its
+pod. Namespaces, users and limits are not played.
+"""
+
+import base64
+import json
+import os
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, Self
+
+import yaml
+
+from kubernetes.manifests import K8S, Object, Workload, named
+from support.processes import START_S, free_port
+from support.scrape import get
+from unstale.net.clock import now_s
+
+POLL_S = 0.02  # between two looks at what is waited for
+ENTRY_POINT = ("unstale",)
+
+
+class Cluster:
+    """What pods share: objects, claims, addresses. Left as a context, no process is. folder: for everything."""
+
+    def __init__(self, objects: Sequence[Object], folder: Path) -> None:
+        self.objects = [*objects]
+        self.folder = folder
+        self.pods: list[Pod] = []
+        self._ports: dict[tuple[str, int], int] = {}
+        self._bin = folder / "bin"
+        self._bin.mkdir(parents=True)
+        shim = self._bin / "unstale"
+        shim.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m unstale "$@"\n')
+        shim.chmod(0o755)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for pod in self.pods:
+            pod.kill()
+
+    def make_keys(self, *arguments: str) -> None:
+        """Apply what k8s/make-keys.sh makes."""
+        done = subprocess.run(
+            [str(K8S / "make-keys.sh"), *arguments, str(self.folder / "keys")],
+            env={**os.environ, "PATH": self.path},
+            capture_output=True,
+            text=True,
+            timeout=START_S,
+        )
+        assert done.returncode == 0, done.stderr
+        self.objects += yaml.safe_load_all(done.stdout)
+
+    @property
+    def path(self) -> str:
+        """PATH, with `unstale` as this Python has it."""
+        return f"{self._bin}{os.pathsep}{os.environ['PATH']}"
+
+    def port(self, owner: str, number: int) -> int:
+        """The local port in place of one of a pod, or of all pods of a component."""
+        return self._ports.setdefault((owner, number), free_port())
+
+    def behind(self, service: str, number: int) -> int:
+        """The local port of whatever a Service leads to."""
+        chosen = named(self.objects, "Service", service)["spec"]
+        target = next(port["targetPort"] for port in chosen["ports"] if port["port"] == number)
+        component = chosen["selector"]["app.kubernetes.io/component"]
+        (found,) = [
+            port["containerPort"]
+            for one in self.objects
+            if one.get("spec", {}).get("template", {}).get("metadata", {}).get("labels") == chosen["selector"]
+            for port in one["spec"]["template"]["spec"]["containers"][0]["ports"]
+            if port["name"] == target
+        ]
+        return self.port(f"{component}-0", found)
+
+    def start(self, workload: Workload, index: int = 0) -> "Pod":
+        """A pod: its init containers run to their ends, then its container."""
+        pod = Pod(self, workload, index)
+        self.pods.append(pod)
+        pod.start()
+        return pod
+
+
+class Pod:
+    """One pod. index: ordinal of a StatefulSet, completion index of a Job."""
+
+    def __init__(self, cluster: Cluster, workload: Workload, index: int) -> None:
+        self._cluster = cluster
+        self._workload = workload
+        self._index = index
+        self.name = f"{workload.component}-{index}"
+        self._root = cluster.folder / "pods" / self.name  # paths are the same in every pod of that name
+        self._logs = cluster.folder / "logs" / f"{self.name}.{len(cluster.pods)}"
+        (self._container,) = workload.spec["containers"]
+        self.process: subprocess.Popen[bytes]
+
+    # --- its life ---
+
+    def start(self) -> None:
+        shutil.rmtree(self._root, ignore_errors=True)  # of the pod before it
+        self._logs.mkdir(parents=True)
+        self._volumes = {one["name"]: self._volume(one) for one in self._workload.spec["volumes"]}
+        for claim in self._workload.owner["spec"].get("volumeClaimTemplates", []):
+            path = self._cluster.folder / "claims" / f"{claim['metadata']['name']}-{self.name}"
+            path.mkdir(parents=True, exist_ok=True)
+            self._volumes[claim["metadata"]["name"]] = path
+        for box in self._workload.spec.get("initContainers", []):
+            done = self._begin(box, "init").wait(START_S)
+            assert done == 0, self.errors()
+        self.process = self._begin(self._container, "main")
+
+    def delete(self) -> int:
+        """As `kubectl delete pod` does: SIGTERM, and SIGKILL when the grace period is over. The exit code."""
+        self.process.send_signal(signal.SIGTERM)
+        try:
+            self.process.wait(self._workload.spec["terminationGracePeriodSeconds"])
+        except subprocess.TimeoutExpired:
+            self.kill()
+        return self.process.returncode
+
+    def kill(self) -> None:
+        """As when its node is gone, or by force."""
+        if hasattr(self, "process") and self.process.poll() is None:
+            os.killpg(self.process.pid, signal.SIGKILL)
+            self.process.wait(START_S)
+
+    def end(self) -> int:
+        """Wait for it to end by itself; the exit code."""
+        return self.process.wait(START_S)
+
+    # --- how it is ---
+
+    def probe(self, kind: str) -> bool:
+        """What one look of the kubelet finds. kind: `startupProbe`, `livenessProbe` or `readinessProbe`."""
+        asked = self._container[kind]["httpGet"]
+        try:
+            return 200 <= get(f"{self.http(asked['port'])}{asked['path']}").status < 400
+        except OSError:
+            return False
+
+    def http(self, port: str = "http") -> str:
+        """URL of one of its ports, without a path."""
+        (number,) = [one["containerPort"] for one in self._container["ports"] if one["name"] == port]
+        return f"http://127.0.0.1:{self._cluster.port(self.name, number)}"
+
+    def wait(self, holds: Callable[[], bool], what: str) -> None:
+        """Until something holds. Fails when the pod's process ends before, or it takes too long."""
+        until_s = now_s() + START_S
+        pause = threading.Event()
+        while not holds():
+            assert self.process.poll() is None, f"{self.name} has ended, {what}: {self.errors()}"
+            assert now_s() < until_s, f"{self.name}: {what} takes too long: {self.errors()}"
+            pause.wait(POLL_S)
+
+    def is_started(self) -> None:
+        """Until its startup probe has succeeded."""
+        self.wait(partial(self.probe, "startupProbe"), "until it is started")
+
+    def is_ready(self) -> None:
+        self.wait(partial(self.probe, "readinessProbe"), "until it is ready")
+
+    def facts(self) -> list[dict[str, Any]]:
+        """The JSON lines that it has printed."""
+        return [
+            json.loads(line)
+            for line in (self._logs / "stdout").read_text().splitlines()
+            if line.startswith("{")
+        ]
+
+    def errors(self) -> str:
+        return "".join(file.read_text() for file in sorted(self._logs.glob("*.stderr")))
+
+    @property
+    def claim(self) -> Path:
+        """The folder of its one claim."""
+        (claim,) = self._workload.owner["spec"]["volumeClaimTemplates"]
+        return self._volumes[claim["metadata"]["name"]]
+
+    def path(self, path: str, role: str = "main") -> Path:
+        """What stands for a path of its container, or of its init containers with the role `init`."""
+        return self._root / role / path.removeprefix("/")
+
+    # --- volumes ---
+
+    def _volume(self, volume: Object) -> Path:
+        path: Path = self._root / "volumes" / volume["name"]
+        path.mkdir(parents=True)
+        if "secret" in volume:
+            about = volume["secret"]
+            data = named(self._cluster.objects, "Secret", about["secretName"])["data"]
+            files = {name: base64.b64decode(text) for name, text in data.items()}
+            _write_as_links(path, files, about.get("defaultMode", 0o644) | 0o440)
+        elif "configMap" in volume:
+            about = named(self._cluster.objects, "ConfigMap", volume["configMap"]["name"])
+            files = {name: text.encode() for name, text in about["data"].items()}
+            _write_as_links(path, files, 0o644)
+        return path
+
+    def _mount(self, box: Object, root: Path, variables: dict[str, str]) -> dict[str, str]:
+        """Local paths by the paths of the container's mounts."""
+        placed: dict[str, str] = {}
+        read_only: list[str] = []
+        for mount in sorted(box["volumeMounts"], key=lambda one: one["mountPath"]):
+            at = mount["mountPath"]
+            inside = mount.get("subPath") or _expanded(mount.get("subPathExpr", ""), variables)
+            source = self._volumes[mount["name"]] / inside
+            assert source.exists(), f"{self.name}: there is no {inside} in {mount['name']}"
+            place = root / at.removeprefix("/")
+            below = [other for other in placed if at.startswith(f"{other}/")]
+            if below and any(other in read_only for other in below):
+                assert place.is_dir(), f"{at} lies in a read-only mount, which has no such folder"
+            place.parent.mkdir(parents=True, exist_ok=True)
+            if place.is_dir() and not place.is_symlink():
+                place.rmdir()
+            place.unlink(missing_ok=True)
+            place.symlink_to(source)
+            placed[at] = str(place)
+            if mount.get("readOnly"):
+                read_only.append(at)
+        return placed
+
+    # --- processes ---
+
+    def _begin(self, box: Object, role: str) -> subprocess.Popen[bytes]:
+        variables = {one["name"]: one["value"] for one in box.get("env", [])}
+        if self._workload.kind == "Job":
+            variables["JOB_COMPLETION_INDEX"] = str(self._index)  # the Job's controller adds it
+        root = self._root / role
+        mounts = self._mount(box, root, variables)
+        put = partial(self._in_its_place, mounts)
+        command = box.get("command", list(ENTRY_POINT)) + box.get("args", [])
+        environment = {
+            "PATH": self._cluster.path,
+            "HOME": str(root),
+            **{name: os.environ[name] for name in ("PYTHONPATH", "OMP_NUM_THREADS") if name in os.environ},
+            **{name: put(_expanded(value, variables)) for name, value in variables.items()},
+        }
+        with (
+            open(self._logs / "stdout", "ab") as out,
+            open(self._logs / f"{box['name']}.stderr", "ab") as errors,
+        ):
+            return subprocess.Popen(
+                [put(_expanded(word, variables)) for word in command],
+                env=environment,
+                cwd=root,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=errors,
+                start_new_session=True,  # so that what it starts can be killed with it
+            )
+
+    def _in_its_place(self, mounts: dict[str, str], text: str) -> str:
+        def local(found: re.Match[str]) -> str:
+            scheme, host, number = found[1] or "", found[2], int(found[3])
+            if host == "0.0.0.0":
+                return f"{scheme}127.0.0.1:{self._cluster.port(self.name, number)}"
+            return f"{scheme}127.0.0.1:{self._cluster.behind(host, number)}"
+
+        text = re.sub(r"(tcp://)?\b(unstale-[\w-]+|0\.0\.0\.0):(\d+)", local, text)
+        longest_first = "|".join(map(re.escape, sorted(mounts, key=len, reverse=True)))
+        mentioned = rf"(?<![\w./-])({longest_first})(?=[/\s\"']|$)"
+        return re.sub(mentioned, lambda found: mounts[found[1]], text)
+
+
+def _write_as_links(path: Path, files: dict[str, bytes], mode: int) -> None:
+    """As the kubelet does, so that all files change at once: NAME -> ..data/NAME, ..data -> ..now."""
+    folder = path / "..now"
+    folder.mkdir()
+    (path / "..data").symlink_to("..now")
+    for name, content in files.items():
+        (folder / name).write_bytes(content)
+        (folder / name).chmod(mode)
+        (path / name).symlink_to(f"..data/{name}")
+
+
+def _expanded(text: str, variables: dict[str, str]) -> str:
+    """With the $(NAME) that Kubernetes itself puts in their places; of others it leaves them as they are."""
+    return re.sub(r"\$\((\w+)\)", lambda found: variables.get(found[1], found[0]), text)

@@ -1,0 +1,67 @@
+"""`k8s/make-keys.sh`: what it prints is what the manifests ask for, and a folder of keys is never made another."""
+
+import base64
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kubernetes.kubelet import Cluster
+from kubernetes.manifests import K8S, MADE_BY_HAND, needs_kubectl
+from unstale.net import keys
+from unstale.net.admitted import Admitted
+
+pytestmark = needs_kubectl
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Cluster:
+    return Cluster([], tmp_path / "cluster")
+
+
+def objects(cluster: Cluster) -> dict[tuple[str, str], dict[str, Any]]:
+    return {(one["kind"], one["metadata"]["name"]): one["data"] for one in cluster.objects}
+
+
+def test_it_makes_what_the_manifests_name_and_no_more(cluster: Cluster) -> None:
+    cluster.make_keys("--injector", "2", "3")
+    assert objects(cluster).keys() == MADE_BY_HAND
+    owners = Admitted(cluster.folder / "keys/admitted").owners.values()
+    assert {one.name: one.clients.text for one in owners} == {
+        "clients-0": "0-2",
+        "clients-1": "3-5",
+        "injector": "all",
+    }
+    found = objects(cluster)
+    assert found["Secret", "unstale-client-keys"].keys() == {"clients-0.key_secret", "clients-1.key_secret"}
+    assert found["Secret", "unstale-server-key"].keys() == {"server.key_secret"}
+    for (kind, _), data in found.items():
+        for name, text in data.items():
+            content = base64.b64decode(text).decode() if kind == "Secret" else text
+            assert ("secret-key" in content) == (kind == "Secret"), name
+
+
+def test_a_second_time_it_keeps_the_keys_and_adds_those_of_further_pods(cluster: Cluster) -> None:
+    cluster.make_keys("1", "2")
+    before = keys.identity(cluster.folder / "keys/clients-0.key_secret", "client.key")
+    cluster.make_keys("2", "2")
+    assert keys.identity(cluster.folder / "keys/clients-0.key_secret", "client.key") == before
+    owners = Admitted(cluster.folder / "keys/admitted").owners.values()
+    assert [one.clients.text for one in owners] == ["0-1", "2-3"]
+
+
+def test_other_clients_for_a_key_that_is_there_are_refused(cluster: Cluster) -> None:
+    cluster.make_keys("1", "2")
+    with pytest.raises(
+        AssertionError, match=r"clients-0.key is not for the clients 0-4; name another folder"
+    ):
+        cluster.make_keys("1", "5")
+
+
+def test_without_its_numbers_it_says_what_it_takes() -> None:
+    done = subprocess.run(
+        [str(K8S / "make-keys.sh")], capture_output=True, text=True, check=False, timeout=60
+    )
+    assert done.returncode == 2
+    assert done.stderr.startswith("make-keys.sh: PODS and COUNT are not given")

@@ -1,0 +1,396 @@
+"""Every overlay builds, is valid, and says the same of one thing in all places."""
+
+import json
+import os
+import re
+import tomllib
+from collections.abc import Callable, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import kubernetes_validate
+import pytest
+import yaml
+
+from kubernetes.manifests import (
+    COMPONENTS,
+    K8S,
+    MADE_BY_HAND,
+    OVERLAYS,
+    ROOT,
+    Object,
+    Workload,
+    built,
+    carries,
+    composed,
+    named,
+    needs_kubectl,
+    of_kind,
+    overlay,
+    references,
+    variables,
+    workloads,
+)
+from kubernetes.restricted import beyond, violations
+from unstale.config import load
+from unstale.config.keys import KEYS, variable
+from unstale.config.scenario import read
+from unstale.toxics.chaos_mesh import Pods
+
+pytestmark = needs_kubectl
+
+MINORS = 3  # the latest ones, as the Kubernetes project itself supports
+VARIABLES = {variable(key) for key in KEYS} | {"UNSTALE_CONFIG"}
+
+every_overlay = pytest.mark.parametrize("name", OVERLAYS)
+
+
+def versions() -> list[str]:
+    latest = kubernetes_validate.latest_version()
+    major, minor, _ = (int(part) for part in latest.split("."))
+    return [f"{major}.{minor - back}" for back in range(MINORS)]
+
+
+@cache
+def check_valid(text: str, version: str) -> None:
+    kubernetes_validate.validate(json.loads(text), version, strict=True)
+
+
+def check_all_valid(objects: Sequence[Object]) -> None:
+    for one in objects:
+        if one["apiVersion"].startswith("monitoring.coreos.com/"):
+            continue  # of the Prometheus operator, which Kubernetes knows nothing of
+        for version in versions():
+            check_valid(json.dumps(one, sort_keys=True), version)  # most are the same in all overlays
+
+
+def test_every_object_is_one_of_the_latest_versions_of_kubernetes() -> None:
+    for name in OVERLAYS:
+        check_all_valid(overlay(name))
+
+
+@every_overlay
+def test_every_pod_passes_the_restricted_profile_and_more(name: str) -> None:
+    found = workloads(overlay(name))
+    assert {one.component for one in found} >= {"server", "client"}
+    for one in found:
+        assert violations(one.spec) == []
+        assert beyond(one.spec) == []
+
+
+@every_overlay
+def test_the_namespace_holds_to_the_restricted_profile_and_everything_is_in_it(name: str) -> None:
+    objects = overlay(name)
+    (namespace,) = of_kind(objects, "Namespace")
+    assert namespace["metadata"]["labels"]["pod-security.kubernetes.io/enforce"] == "restricted"
+    others = [one for one in objects if one is not namespace]
+    assert {one["metadata"]["namespace"] for one in others} == {namespace["metadata"]["name"]}
+
+
+@every_overlay
+def test_selectors_find_pods_and_every_pod_is_found_by_its_own(name: str) -> None:
+    objects = overlay(name)
+    pods = workloads(objects)
+    for pod in pods:
+        selector = pod.owner["spec"].get("selector", {}).get("matchLabels", pod.labels)
+        assert carries(pod.labels, selector)
+    for service in of_kind(objects, "Service"):
+        assert pods_of(pods, service["spec"]["selector"])
+    for kind, where in (("PodDisruptionBudget", "selector"), ("NetworkPolicy", "podSelector")):
+        for one in of_kind(objects, kind):
+            assert pods_of(pods, one["spec"][where]["matchLabels"])
+    for monitor in of_kind(objects, "ServiceMonitor"):
+        services = of_kind(objects, "Service")
+        chosen = monitor["spec"]["selector"]["matchLabels"]
+        assert any(carries(service["metadata"]["labels"], chosen) for service in services)
+    for monitor in of_kind(objects, "PodMonitor"):
+        assert pods_of(pods, monitor["spec"]["selector"]["matchLabels"])
+
+
+def pods_of(pods: Sequence[Workload], selector: dict[str, str]) -> list[Workload]:
+    return [one for one in pods if carries(one.labels, selector)]
+
+
+def ports_of(one: Workload) -> dict[str, int]:
+    return {port["name"]: port["containerPort"] for box in one.containers for port in box.get("ports", [])}
+
+
+@every_overlay
+def test_every_port_that_is_named_is_one_of_the_pods_meant(name: str) -> None:
+    objects = overlay(name)
+    pods = workloads(objects)
+    for service in of_kind(objects, "Service"):
+        for port in service["spec"]["ports"]:
+            for pod in pods_of(pods, service["spec"]["selector"]):
+                assert ports_of(pod)[port["targetPort"]] == port["port"]
+    for policy in of_kind(objects, "NetworkPolicy"):
+        about = pods_of(pods, policy["spec"]["podSelector"]["matchLabels"])
+        for rule in policy["spec"].get("ingress", []):
+            for port in rule["ports"]:
+                assert all(port["port"] in ports_of(pod) for pod in about)
+        for rule in policy["spec"].get("egress", []):
+            for peer in rule["to"]:
+                for pod in pods_of(pods, peer["podSelector"]["matchLabels"]) if "podSelector" in peer else []:
+                    assert all(port["port"] in ports_of(pod) for port in rule["ports"])
+    for pod in pods:
+        for box in pod.spec["containers"]:
+            for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
+                assert box[probe]["httpGet"]["port"] in ports_of(pod)
+                assert box[probe]["httpGet"]["path"] in ("/healthz", "/readyz")
+        told = pod.template["metadata"].get("annotations", {})
+        assert told.get("prometheus.io/port", str(ports_of(pod)["http"])) == str(ports_of(pod)["http"])
+
+
+@every_overlay
+def test_what_a_process_listens_at_and_connects_to_is_what_pods_and_services_say(name: str) -> None:
+    objects = overlay(name)
+    services = {
+        f"{service['metadata']['name']}:{port['port']}"
+        for service in of_kind(objects, "Service")
+        for port in service["spec"]["ports"]
+    }
+    for pod in workloads(objects):
+        (box,) = pod.spec["containers"]
+        said = variables(box)
+        listening = {"server": "SERVER", "injector": "INJECTOR", "client": "CLIENT"}[pod.component]
+        assert said[f"UNSTALE_{listening}__HTTP_ADDRESS"] == f"0.0.0.0:{ports_of(pod)['http']}"
+        if pod.component != "client":
+            assert said[f"UNSTALE_{listening}__ADDRESS"] == f"tcp://0.0.0.0:{ports_of(pod)['updates']}"
+        for key in ("UNSTALE_CLIENT__SERVER", "UNSTALE_INJECTOR__UPSTREAM"):
+            if key in said:
+                assert said[key].removeprefix("tcp://") in services
+
+
+@every_overlay
+def test_network_policies_let_a_process_reach_what_it_connects_to_and_deny_the_rest(name: str) -> None:
+    objects = overlay(name)
+    pods = {one.component: one for one in workloads(objects)}
+    through = "injector" if "injector" in pods else "server"
+    wanted = {("client", through)} | ({("injector", "server")} if through == "injector" else set())
+    found = {
+        (source, target)
+        for source in pods
+        for target in pods
+        if may(objects, pods[source], pods[target], "updates")
+    }
+    assert found == wanted
+
+
+def may(objects: Sequence[Object], source: Workload, target: Workload, port: str) -> bool:
+    """Whether policies of both sides let pods of one open connections to the other's."""
+
+    def allows(one: Workload, direction: str, peers: str, other: Workload) -> bool:
+        policies = [
+            policy["spec"]
+            for policy in of_kind(objects, "NetworkPolicy")
+            if direction.capitalize() in policy["spec"]["policyTypes"]
+            and carries(one.labels, policy["spec"]["podSelector"]["matchLabels"])
+        ]
+        assert policies, "nothing denies by default"
+        return any(
+            carries(other.labels, peer["podSelector"]["matchLabels"]) and port in numbers(rule)
+            for spec in policies
+            for rule in spec.get(direction, [])
+            for peer in rule[peers]
+            if "podSelector" in peer
+        )
+
+    def numbers(rule: Object) -> list[Any]:
+        return [one["port"] for one in rule["ports"]]
+
+    return allows(source, "egress", "to", target) and allows(target, "ingress", "from", source)
+
+
+@every_overlay
+def test_what_pods_refer_to_is_there_or_made_by_the_documented_command(name: str) -> None:
+    objects = overlay(name)
+    there = {(one["kind"], one["metadata"]["name"]) for one in objects}
+    for pod in workloads(objects):
+        missing = {reference for reference in references(pod.spec) if reference not in there}
+        assert missing <= MADE_BY_HAND
+        mounted = {mount["name"] for box in pod.containers for mount in box["volumeMounts"]}
+        claims = pod.owner["spec"].get("volumeClaimTemplates", [])
+        volumes = {one["name"] for one in pod.spec["volumes"]} | {one["metadata"]["name"] for one in claims}
+        assert mounted == volumes
+    assert not of_kind(objects, "Secret"), "a secret is in the repository"
+
+
+@every_overlay
+def test_variables_are_keys_of_ours_and_the_files_that_they_name_are_mounted(name: str) -> None:
+    for pod in workloads(overlay(name)):
+        for box in pod.containers:
+            mounts = [mount["mountPath"] for mount in box["volumeMounts"]]
+            for key, value in variables(box).items():
+                assert key in VARIABLES
+                if value.startswith("/"):
+                    assert any(value == at or value.startswith(f"{at}/") for at in mounts)
+
+
+@every_overlay
+def test_the_configuration_can_be_loaded_and_counts_as_many_clients_as_there_are_pods_for(
+    name: str, tmp_path: Path
+) -> None:
+    objects = overlay(name)
+    job = next(one for one in workloads(objects) if one.component == "client")
+    (box,) = job.spec["containers"]
+    each = int(variables(box)["UNSTALE_CLIENT__COUNT"])
+    pods = job.owner["spec"]["completions"]
+    assert job.owner["spec"]["parallelism"] == pods
+    assert named(objects, "PodDisruptionBudget", "unstale-clients")["spec"]["minAvailable"] == pods - 1
+    for one in workloads(objects):
+        (main,) = one.spec["containers"]
+        settings = load(config_of(objects, one, tmp_path), variables(main))
+        if one.component != "client":
+            assert settings.clients == pods * each
+        if one.component == "client":
+            settings.client.check_link()
+
+
+def config_of(objects: Sequence[Object], pod: Workload, folder: Path) -> Path:
+    """The file that the pod's UNSTALE_CONFIG names."""
+    (volume,) = [one for one in pod.spec["volumes"] if one["name"] == "config"]
+    data = named(objects, "ConfigMap", volume["configMap"]["name"])["data"]
+    file = folder / Path(variables(pod.spec["containers"][0])["UNSTALE_CONFIG"]).name
+    file.write_text(data[file.name])
+    return file
+
+
+@every_overlay
+def test_there_is_one_image_and_it_is_this_version(name: str) -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    images = {box["image"] for pod in workloads(overlay(name)) for box in pod.containers}
+    assert images == {f"unstale:{project['version']}" + ("-cuda" if name == "gpu" else "")}
+
+
+def test_the_user_of_the_pods_is_that_of_the_image() -> None:
+    user = re.search(r"^USER (\d+):(\d+)$", (ROOT / "Dockerfile").read_text(), re.MULTILINE)
+    assert user is not None
+    for pod in workloads(overlay("lossy")):
+        context = pod.spec["securityContext"]
+        assert [str(context[key]) for key in ("runAsUser", "runAsGroup")] == [*user.groups()]
+        assert context["fsGroup"] == context["runAsGroup"]  # so that volumes can be written to
+
+
+def test_components_go_together(tmp_path: Path) -> None:
+    objects = composed(tmp_path / "all", *COMPONENTS)
+    assert {one.component for one in workloads(objects)} == {"server", "client", "injector"}
+    check_all_valid(objects)
+    for pod in workloads(objects):
+        assert pod.template["metadata"]["annotations"]["prometheus.io/scrape"] == "true"
+
+
+def test_prometheus_calls_the_jobs_by_their_components() -> None:
+    objects = overlay("monitoring")
+    endpoints = [
+        *of_kind(objects, "ServiceMonitor")[0]["spec"]["endpoints"],
+        *of_kind(objects, "PodMonitor")[0]["spec"]["podMetricsEndpoints"],
+    ]
+    for endpoint in endpoints:
+        (rule,) = endpoint["relabelings"]
+        assert rule == {
+            "sourceLabels": ["__meta_kubernetes_pod_label_app_kubernetes_io_component"],
+            "targetLabel": "job",
+            "replacement": "unstale-$1",
+        }
+
+
+def test_a_gpu_is_asked_for_where_the_taint_is_tolerated() -> None:
+    for pod in workloads(overlay("gpu")):
+        (box,) = pod.spec["containers"]
+        assert box["resources"]["limits"]["nvidia.com/gpu"] == "1"
+        assert [one["key"] for one in pod.spec["tolerations"]] == ["nvidia.com/gpu"]
+        assert variables(box)["UNSTALE_DEVICE"] == "cuda"
+
+
+def test_the_scenario_of_the_lossy_overlay_is_one_and_reaches_all_three(tmp_path: Path) -> None:
+    objects = overlay("lossy")
+    (config_map,) = [one for one in of_kind(objects, "ConfigMap") if "scenario.yaml" in one["data"]]
+    file = tmp_path / "scenario.yaml"
+    file.write_text(config_map["data"]["scenario.yaml"])
+    assert [group.name for group in read(str(file)).groups] == ["everyone", "slow"]
+    for pod in workloads(objects):
+        assert ("ConfigMap", config_map["metadata"]["name"]) in references(pod.spec)
+        (box,) = pod.spec["containers"]
+        assert variables(box)["UNSTALE_SCENARIO__NAME"] == "/etc/unstale-scenario/scenario.yaml"
+
+
+def test_a_pod_of_clients_sees_its_own_key_alone() -> None:
+    job = next(one for one in workloads(overlay("local")) if one.component == "client")
+    mounts = [
+        mount for box in job.containers for mount in box["volumeMounts"] if mount["name"] == "client-keys"
+    ]
+    assert [mount["subPathExpr"] for mount in mounts] == ["clients-$(JOB_COMPLETION_INDEX).key_secret"]
+
+
+def test_another_configuration_makes_other_names_so_that_pods_are_made_anew(tmp_path: Path) -> None:
+    def name(rounds: int) -> str:
+        objects = composed(tmp_path / str(rounds), config={"unstale-run": {"rounds": rounds}})
+        return next(name for pod in workloads(objects) for _, name in references(pod.spec) if "run" in name)
+
+    assert name(1) != name(2)
+
+
+def test_the_kustomization_of_the_document_builds(tmp_path: Path) -> None:
+    text = (ROOT / "docs/deploy.md").read_text()
+    (block,) = re.findall(r"^```yaml\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    (mine / "kustomization.yaml").write_text(
+        block.replace("../unstale/", os.path.relpath(ROOT, mine.resolve()) + "/")
+    )
+    (mine / "run.yaml").write_text("clients: 1000\n")
+    (mine / "scenario.yaml").write_text("groups: [{name: everyone}]\n")
+    objects = built(mine)
+    check_all_valid(objects)
+    pods = {one.component: one for one in workloads(objects)}
+    job = pods["client"]
+    assert (
+        job.owner["spec"]["completions"] * int(variables(job.containers[-1])["UNSTALE_CLIENT__COUNT"]) == 1000
+    )
+    assert all(
+        box["image"].startswith("registry.example.com/") for pod in pods.values() for box in pod.containers
+    )
+    for component in ("server", "client"):
+        assert "/data-set" in [mount["mountPath"] for mount in pods[component].containers[-1]["volumeMounts"]]
+
+
+def test_the_pod_that_reads_results_has_the_servers_volume() -> None:
+    pod = yaml.safe_load((K8S / "results.yaml").read_text())
+    check_all_valid([pod])
+    assert violations(pod["spec"]) == beyond(pod["spec"]) == []
+    (server,) = of_kind(overlay("local"), "StatefulSet")
+    (claim,) = [one["metadata"]["name"] for one in server["spec"]["volumeClaimTemplates"]]
+    claims = [
+        one["persistentVolumeClaim"] for one in pod["spec"]["volumes"] if "persistentVolumeClaim" in one
+    ]
+    assert claims == [{"claimName": f"{claim}-{server['metadata']['name']}-0"}]
+    assert {box["image"] for box in pod["spec"]["containers"]} == {
+        server["spec"]["template"]["spec"]["containers"][0]["image"]
+    }
+    assert pod["metadata"]["namespace"] == server["metadata"]["namespace"]
+
+
+def test_chaos_finds_the_pods_by_their_labels() -> None:
+    pods = {one.component: one for one in workloads(overlay("local"))}
+    where = Pods(clients=4, clients_each=2, namespace="unstale")
+    for component, selector in (("client", where.selector()), ("server", where.server())):
+        assert carries(pods[component].labels, selector["selector"]["labelSelectors"])
+        assert selector["selector"]["namespaces"] == [pods[component].owner["metadata"]["namespace"]]
+
+
+changes: list[tuple[Callable[[Object], Any], str]] = [
+    (lambda pod: pod["spec"].update(replicas="one"), "replicas"),
+    (lambda pod: pod["spec"].update(replica=1), "replica"),
+]
+
+
+@pytest.mark.parametrize(("change", "where"), changes)
+def test_the_validation_finds_a_wrong_type_and_an_unknown_field(
+    change: Callable[[Object], Any], where: str
+) -> None:
+    # Otherwise the validity above would say nothing.
+    (one,) = of_kind(overlay("local"), "StatefulSet")
+    change(one)
+    with pytest.raises(kubernetes_validate.ValidationError, match=where):
+        kubernetes_validate.validate(one, versions()[0], strict=True)

@@ -1,0 +1,140 @@
+"""The commands, variables and probes of the manifests, as local processes; and a server's pod that is deleted.
+
+What is put in place of addresses and paths is said in `kubernetes.kubelet`.
+"""
+
+import signal
+import sqlite3
+from collections.abc import Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from kubernetes.kubelet import Cluster, Pod
+from kubernetes.manifests import Object, Workload, composed, needs_kubectl, overlay, workloads
+from support.scrape import sample
+from unstale.config import Settings
+from unstale.errors import UserError
+from unstale.net import keys
+from unstale.simulator.assemble import simulation
+
+pytestmark = [needs_kubectl, pytest.mark.network, pytest.mark.slow]
+
+RUN: dict[str, Any] = {
+    "clients": 4,
+    "evaluate_every": 1000,
+    "device": "cpu",
+    "model": {"name": "logreg"},
+    "partition": {"name": "iid", "min_examples": 1},
+    "training": {"name": "sgd", "learning_rate": 0.5, "steps": 1, "batch_size": 1},
+    "policy": {"name": "fedbuff"},
+    "trigger": {"name": "sync"},
+    "selector": {"name": "round-robin", "size": 2},
+}
+"""Not a bit of its model depends on what is lost, or on who is faster. Of two clients a round each has half of the
+weight, so that the sum is the same whoever comes first. With one example each, a task that was lost and is given anew
+is the same, though its draws are others."""
+SERVER: dict[str, Any] = {
+    "server": {
+        "heartbeat_s": 0.1,
+        "lease_s": 600.0,
+        "linger_s": 1.0,
+    },  # nobody is lost while a pod starts again
+    "run": {"checkpoint_every": 10**6},  # so that checkpoints are those of servers that are told to end
+}
+
+
+def by_component(objects: Sequence[Object]) -> dict[str, Workload]:
+    return {one.component: one for one in workloads(objects)}
+
+
+def version(server: Pod) -> float:
+    return sample(server.http(), "unstale_model_version")
+
+
+def has_made(server: Pod, versions: float) -> None:
+    """Until the server has made so many."""
+    server.wait(lambda: version(server) >= versions, f"until it has made version {versions:g}")
+
+
+def test_a_run_whose_server_pod_is_deleted_and_killed_ends_with_the_model_of_one_that_nobody_disturbed(
+    tmp_path: Path,
+) -> None:
+    play(tmp_path, rounds=1000, killed_too=True)
+
+
+def test_so_does_one_through_the_injector_whose_server_pod_is_deleted(tmp_path: Path) -> None:
+    play(tmp_path, "lossy", rounds=60)
+
+
+def data_of_one_example_a_client(folder: Path) -> dict[str, Any]:
+    examples = np.eye(RUN["clients"], 8, dtype=np.float32) + 0.5
+    labels = np.arange(RUN["clients"])
+    np.savez(folder / "data.npz", x_train=examples, y_train=labels, x_test=examples, y_test=labels)
+    return {"name": "npz", "path": str(folder / "data.npz")}
+
+
+def play(folder: Path, *components: str, rounds: int, killed_too: bool = False) -> None:
+    everywhere = {"data": data_of_one_example_a_client(folder), "scenario": {"time_scale": 0.01}}
+    config = {"unstale-run": {**RUN, **SERVER, **everywhere, "rounds": rounds}, "unstale-clients": everywhere}
+    objects = composed(folder / "overlay", *components, base="overlays/local", config=config)
+    made_of = by_component(objects)
+    with Cluster(objects, folder / "cluster") as cluster:
+        cluster.make_keys(*(["--injector"] if components else []), "2", "2")
+        server = cluster.start(made_of["server"])
+        others = [cluster.start(made_of[name]) for name in components and ["injector"]]
+        clients = [cluster.start(made_of["client"], index) for index in range(2)]
+        for pod in (server, *others, *clients):
+            pod.is_started()
+            pod.is_ready()
+            assert pod.probe("livenessProbe")
+        has_made(server, 5)
+        assert server.delete() == 0
+        (told,) = [fact for fact in server.facts() if fact["event"] == "finished"]
+        assert told["reason"] == "shutdown"
+        assert newest_checkpoint(server) == told["versions"]
+        server = cluster.start(made_of["server"])
+        if killed_too:
+            server.is_started()
+            has_made(server, told["versions"] + 5)
+            server.kill()
+            server = cluster.start(made_of["server"])
+        assert server.end() == 0
+        (told,) = [fact for fact in server.facts() if fact["event"] == "finished"]
+        assert (told["reason"], told["versions"]) == ("finished", rounds)
+        assert [pod.end() for pod in clients] == [0, 0]
+        for pod in others:
+            assert pod.delete() == 0
+    undisturbed = Settings(**RUN, data=everywhere["data"], rounds=rounds, run={"durability": "off"})
+    assert told["model_digest"] == simulation(undisturbed, on_progress=lambda _: None).run().model_digest
+    assert told["updates"]["accepted"] == 2 * rounds
+
+
+def newest_checkpoint(server: Pod) -> int:
+    with closing(sqlite3.connect(f"file:{server.claim / 'run' / 'run.db'}?mode=ro", uri=True)) as opened:
+        (found,) = opened.execute("SELECT max(version) FROM checkpoints").fetchone()
+    return int(found)
+
+
+def test_clients_that_are_told_to_end_do_not_look_finished_to_their_job(tmp_path: Path) -> None:
+    with Cluster(overlay("local"), tmp_path / "cluster") as cluster:
+        cluster.make_keys("2", "2")
+        pod = cluster.start(by_component(cluster.objects)["client"], 1)
+        pod.is_started()  # it waits for a server
+        assert not pod.probe("readinessProbe")
+        assert pod.delete() == 128 + signal.SIGTERM
+
+
+def test_a_secret_is_refused_as_kubernetes_mounts_it_and_taken_as_the_init_container_leaves_it(
+    tmp_path: Path,
+) -> None:
+    with Cluster(overlay("local"), tmp_path / "cluster") as cluster:
+        cluster.make_keys("2", "2")
+        pod = cluster.start(by_component(cluster.objects)["client"])
+        with pytest.raises(UserError, match="has mode 440, so that others can use it"):
+            keys.identity(pod.path("/secret/client.key_secret", "init"), "client.key")
+        own = keys.identity(pod.path("/keys/client.key_secret"), "client.key")
+        assert own.public == keys.public_key(tmp_path / "cluster/keys/admitted/clients-0.key", "a key")

@@ -1,0 +1,98 @@
+"""A run as its directory has it: numbers by hand, and how far it is."""
+
+import fcntl
+import sqlite3
+from math import isnan
+from pathlib import Path
+
+import pytest
+
+from report.made import curve, measured, run, small_run
+from support.journal import accepted
+from unstale.errors import UserError
+from unstale.journal.database import Database
+from unstale.journal.rows import Batch
+from unstale.report.recorded import State, names_of, read
+
+
+def test_updates_have_their_round_and_their_share_of_it(tmp_path: Path) -> None:
+    found = read(run(tmp_path / "run", small_run()), "run").updates
+    assert found.version_U.tolist() == [1, 1, 0, 2, 2, 0, 0]
+    assert found.staleness_U.tolist() == [0, 0, -1, 1, 3, -1, -1]
+    # Weights 0.75 and -0.25: shares 3/4 and 1/4. 0.5 and 0.5: halves.
+    assert [share for share in found.share_U if not isnan(share)] == [0.75, 0.25, 0.5, 0.5]
+    assert found.weight_U[1] == -0.25
+    assert list(found.reasons_U) == ["", "", "non-finite", "", "", "", "expired-task"]
+    assert found.elapsed_s_U[0] == 1 / 8 - 0.5  # the first task was given at 0.5 s
+
+
+def test_a_run_is_received_and_what_became_of_it(tmp_path: Path) -> None:
+    found = read(run(tmp_path / "run", small_run()), "run")
+    of = found.conservation
+    assert (of.received, of.aggregated, of.pending, of.rejected) == (7, 4, 1, 2)
+    assert (found.version, found.elapsed_s, found.tasks[0]) == (2, 20.0, 3)
+    assert found.is_simulated
+
+
+def test_classes_that_no_example_has_are_no_number(tmp_path: Path) -> None:
+    found = read(run(tmp_path / "run", small_run()), "run").evaluations
+    assert found.classes_EC[:, 0].tolist() == [0.25, 0.75]
+    assert all(isnan(share) for share in found.classes_EC[:, 1])
+
+
+@pytest.mark.parametrize(
+    ("rounds", "ended", "state"),
+    [(2, False, State.FINISHED), (3, True, State.STOPPED), (3, False, State.BROKEN)],
+)
+def test_how_far_a_run_is(rounds: int, ended: bool, state: State, tmp_path: Path) -> None:
+    path = run(tmp_path / "run", small_run(), run_id="r", rounds=rounds, ended=ended)
+    assert read(path, "run").state is state
+
+
+def test_a_run_that_a_server_has_open_still_goes_on(tmp_path: Path) -> None:
+    path = run(tmp_path / "run", small_run(), rounds=3, ended=False)
+    with (path / "lock").open("rb") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert read(path, "run").state is State.GOES_ON
+
+
+def test_a_run_without_a_round_is_read(tmp_path: Path) -> None:
+    found = read(run(tmp_path / "run", Batch()), "run")
+    assert (found.version, found.elapsed_s, len(found.evaluations), found.compensations) == (0, 0.0, 0, None)
+
+
+def test_a_snapshot_is_of_one_instant(tmp_path: Path) -> None:
+    path = run(tmp_path / "run", small_run())
+    writing = Database(path / "run.db")
+    reading = Database(path / "run.db", read_only=True)
+    with reading.snapshot():
+        before = reading.conservation()
+        writing.store(Batch(updates=[accepted(8, 8)]), sync=False)
+        assert reading.conservation() == before
+    assert reading.conservation().received == before.received + 1
+    reading.close()
+    writing.close()
+
+
+def test_what_is_no_run_or_of_another_format_is_told(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="is not the directory of a run"):
+        read(tmp_path, "run")
+    path = run(tmp_path / "run", curve(0.5))
+    with sqlite3.connect(path / "run.db") as database:
+        database.execute("PRAGMA user_version = 99")
+    database.close()
+    with pytest.raises(UserError, match="has format 99, expected"):
+        read(path, "run")
+
+
+def test_runs_are_named_by_as_much_of_their_path_as_tells_them_apart(tmp_path: Path) -> None:
+    assert names_of([tmp_path / "a", tmp_path / "b"]) == ["a", "b"]
+    assert names_of([tmp_path / "x/run", tmp_path / "y/run"]) == ["x/run", "y/run"]
+    assert names_of([tmp_path / "a\nb"]) == ["a\N{REPLACEMENT CHARACTER}b"]
+    with pytest.raises(UserError, match="is named twice"):
+        names_of([tmp_path / "a", tmp_path / "x/../a"])
+
+
+def test_the_last_evaluation_ends_a_run_too(tmp_path: Path) -> None:
+    found = read(run(tmp_path / "run", Batch(evaluations=[measured(0, 0.5, at_s=3.0)])), "run")
+    assert found.elapsed_s == 3.0  # no task was given: times are those of the run

@@ -1,0 +1,58 @@
+"""`unstale scenario chaos-mesh`: every ready scenario comes out as YAML, and what is left out is said twice."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from unstale.cli import main
+from unstale.config.scenario import ready_names
+
+
+def said(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[str, list[str]]:
+    assert main.run(["scenario", "chaos-mesh", *arguments]) == 0
+    captured = capsys.readouterr()
+    return captured.out, captured.err.splitlines()
+
+
+@pytest.mark.parametrize("name", ready_names())
+def test_a_ready_scenario_is_said_or_left_out_and_never_dropped(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out, errors = said(capsys, name)
+    objects = [one for one in yaml.safe_load_all(out) if one]
+    assert objects or errors
+    assert {one["apiVersion"] for one in objects} <= {"chaos-mesh.org/v1alpha1"}
+    names = [one["metadata"]["name"] for one in objects]
+    assert len(set(names)) == len(names)
+    for error in errors:
+        assert f"# Not in here: {error.removeprefix('not in Chaos Mesh: ')}" in out.splitlines()
+
+
+def test_a_scenario_of_ones_own_for_pods_of_ones_own(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_text("""
+groups:
+  - name: cellar
+    clients: ["6-8"]
+    toxics:
+      - {type: latency, direction: up, delay: 10}
+""")
+    arguments = [
+        "--clients",
+        "9",
+        "--clients-each",
+        "3",
+        "--namespace",
+        "lab",
+        "--scenario.time-scale",
+        "0.1",
+    ]
+    out, errors = said(capsys, str(file), *arguments)
+    (made,) = yaml.safe_load_all(out)
+    assert errors == []
+    assert made["metadata"]["namespace"] == "lab"
+    assert made["spec"]["delay"]["latency"] == "1s"
+    assert made["spec"]["selector"]["expressionSelectors"][0]["values"] == ["2"]
