@@ -11,7 +11,7 @@ import pytest
 from support.cuts import Link
 from support.large import MODEL_BYTES, RunningClient, wide
 from support.processes import START_S, Process, free_port
-from support.running import PATIENCE_S, RunningServer
+from support.running import PATIENCE_S, RunningServer, until
 from support.scrape import sample
 from support.wire import RawClient, update_of
 from unstale_proto.messages import Ack, Chunk, Credit, Heartbeat, Task

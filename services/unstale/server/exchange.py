@@ -85,8 +85,7 @@ class Exchange:
         self._observe = observe
         self._coordinator = coordinator
         self._recorder = Recorder(coordinator, journal)
-        self._journal = journal
-        self._account = account
+        self._journal, self._account = journal, account
         self._welcome = welcome
         self._linger_s, self._return_s = linger_s, return_s
         self._leaves_early = True
@@ -256,11 +255,10 @@ class Exchange:
             self._handle(events.StopRequested(at_s=self._clock()))
 
     def _stop(self) -> None:
-        """The operator ends the process. A run with a journal goes on when it is started again, from a checkpoint: one
-        cannot be written while a version is being made, so that is waited for."""
+        """The operator ends the process. A run goes on from a checkpoint; while a version is made none can be written."""
         if self._journal is not None and self._out.finish is None:
-            if self._coordinator.making is not None:
-                self._stops = True
+            self._stops = self._coordinator.making is not None
+            if self._stops:
                 return
             self._out.checkpoint(self._journal)
         self._handle(events.StopRequested(at_s=self._clock()))
