@@ -11,14 +11,19 @@ which one machine can do, and not of the paper's.
 import argparse
 import json
 import sqlite3
+import sys
 import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from math import nan
 from pathlib import Path
 from statistics import fmean, stdev
 
+import numpy as np
+
 from benchmarks import machine, processes, report
+from unstale.cli.inversion_plot import draw_errors_by_round
 
 CLIENTS, AT_A_TIME, LABEL = 100, 10, 5
 METHODS: dict[str, Sequence[str]] = {
@@ -169,6 +174,25 @@ def draw(runs: Sequence[Run], file: Path) -> None:
     pyplot.close(figure)
 
 
+def draw_errors(runs: Sequence[Run], file: Path) -> None:
+    """How wrong estimates of `auto` and the updates as they came turned out to be over rounds, in its first run."""
+    told = next((one.errors for one in runs if one.method == "auto" and one.errors), None)
+    if told is None:
+        return
+    rounds = sorted({version for found in told.values() for version, _, _ in found})
+    l1, cosine = (
+        {
+            method: np.array(
+                [fmean([one[measure] for one in found if one[0] == version] or [nan]) for version in rounds]
+            )
+            for method, found in told.items()
+        }
+        for measure in (1, 2)
+    )
+    title = "E1 of estimates and E2 of the stale updates themselves over rounds, as later updates tell"
+    draw_errors_by_round(rounds, l1, cosine, title, file)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -179,13 +203,15 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=200)
     parser.add_argument("--examples", type=int, default=128, help="that a client holds at most")
     parser.add_argument("--rate", type=float, default=0.01)
+    parser.add_argument("--methods", nargs="+", choices=tuple(METHODS), default=list(METHODS))
     options = parser.parse_args()
+    head = machine.description(f"python -m benchmarks.compensation_run {' '.join(sys.argv[1:])}")
     options.out.mkdir(parents=True, exist_ok=True)
-    kept = options.out / "runs.jsonl"
+    kept = options.out / f"runs_{options.rounds}_{options.examples}_{options.rate:g}.jsonl"
     runs = [Run(**json.loads(line)) for line in kept.read_text().splitlines()] if kept.exists() else []
     done = {(one.method, one.seed) for one in runs}
     for seed in range(options.seeds):
-        for method in METHODS:
+        for method in options.methods:
             if (method, seed) not in done:
                 runs.append(run(method, seed, options))
                 with kept.open("a") as file:
@@ -196,7 +222,7 @@ def main() -> None:
                 )
     text = "\n\n".join(
         [
-            machine.description("python -m benchmarks.compensation_run"),
+            head,
             f"{options.rounds} rounds, {CLIENTS} clients with at most {options.examples} examples, {AT_A_TIME} a "
             f"round, rate {options.rate:g}, 5 full-batch steps; accuracy is the mean of the last {LAST} evaluations, ± "
             "standard deviation over seeds.",
@@ -205,6 +231,7 @@ def main() -> None:
     )
     (options.out / "table.md").write_text(text + "\n")
     draw(runs, options.out / "class_accuracy.png")
+    draw_errors(runs, options.out / "errors.png")
     print(text)
 
 

@@ -28,14 +28,16 @@ def run(
         assert server.stdout is not None
         address = json.loads(server.stdout.readline())["address"]
         half = clients // 2
+        shares = ((0, half), (half, clients - half))
         hosts = [
             _start(
                 stack,
                 folder,
-                *("client", "--server", address, "--first", str(first), "--count", str(half)),
+                *("client", "--server", address, "--first", str(first), "--count", str(count)),
                 *("--set", f"client.directory=clients-{first}", *of_the_clients),
             )
-            for first in (0, half)
+            for first, count in shares
+            if count
         ]
         return _end_of(server, hosts, folder, limit_s)
 

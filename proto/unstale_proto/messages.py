@@ -65,7 +65,7 @@ class VariantPlan(_Strict):
     """Another data set, whose examples take the place of a client's, `rate` of them at each version."""
 
     name: Name
-    rate: Annotated[float, Field(gt=0, le=limits.VARIANT_RATE_MAX)]
+    rate: Annotated[float, Field(ge=limits.VARIANT_RATE_MIN, le=limits.VARIANT_RATE_MAX)]
 
 
 class DataPlan(_Strict):

@@ -218,7 +218,6 @@ OTHERS: dict[str, dict[str, Any]] = {
             "name": "gradient-inversion",
             "settings": {
                 "iterations": 6,
-                "iterations_first": 5,
                 "images_max": 4,
                 "window": 2,
                 "start": "close",  # as a simulation does

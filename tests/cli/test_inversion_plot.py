@@ -12,7 +12,7 @@ from matplotlib.image import imread
 from unstale.cli import inversion_plot as plot
 from unstale.cli.inversion_plot import Numbers, Tile
 
-BLUE, ORANGE, GREEN = (0, 114, 178), (213, 94, 0), (0, 158, 115)
+BLUE, ORANGE, LIGHT_BLUE, GREEN = (0, 114, 178), (213, 94, 0), (86, 180, 233), (0, 158, 115)
 
 
 def pixels(file: Path) -> Numbers:
@@ -64,12 +64,17 @@ def test_a_sheet_shows_colours_as_they_are(tmp_path: Path) -> None:
 
 
 def test_closeness_is_drawn_of_each_measure_and_pool(tmp_path: Path) -> None:
-    values = {"own": np.arange(9.0), "others": np.arange(9.0) / 2, "others, same classes": np.full(9, 3.0)}
+    values = {
+        "own": np.arange(9.0),
+        "others": np.arange(9.0) / 2,
+        "own, same classes": np.arange(9.0) / 3,
+        "others, same classes": np.full(9, 3.0),
+    }
     one, two = tmp_path / "one.png", tmp_path / "two.png"
     plot.draw_closeness({"PSNR, dB": values}, "Title", one)
     plot.draw_closeness({"PSNR, dB": values, "SSIM": {"own": np.full(3, 0.5)}}, "Title", two)
     assert pixels(two).shape[1] > pixels(one).shape[1]
-    for colour in (BLUE, ORANGE, GREEN):
+    for colour in (BLUE, ORANGE, LIGHT_BLUE, GREEN):
         assert has(one, colour)
 
 

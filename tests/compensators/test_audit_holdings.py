@@ -10,6 +10,9 @@ import torch
 from support import variant
 from unstale.config import Settings, parts
 from unstale.config.workplace import workplace
+from unstale.metrics.audit import POOLS, Matches, findings
+from unstale.metrics.likeness import PSNR
+from unstale.seeds import Stream, stream
 from unstale.simulator.holdings import Examples, Holdings, Pixels
 from unstale.training.datasets import Dataset
 from unstale.training.datasets.dataset import Normalisation
@@ -52,6 +55,10 @@ def test_plain_data_is_all_black() -> None:
     assert Pixels(dataset(torch.ones(3, 2), [0, 1, 2]))(torch.ones(1, 2)).tolist() == [[0.0, 0.0]]
 
 
+def own(holdings: Holdings, client_id: int, version: int = 0) -> Examples:
+    return holdings.own_and_others(client_id, version, 1)[0]
+
+
 @pytest.fixture
 def settings() -> Settings:
     return Settings(clients=6, partition={"name": "dirichlet-client", "alpha": 0.5, "budget": 40})
@@ -61,40 +68,68 @@ def test_own_examples_are_those_that_the_client_trains_on(settings: Settings) ->
     place = workplace(settings)
     holdings = Holdings(settings, place.dataset)
     inputs_nX, labels_n = place.trainer.examples(2)
-    own = holdings.own(2, 0)
+    held = own(holdings, 2)
     trained_on = Examples(pixels_nX=holdings.pixels(inputs_nX), labels_n=labels_n.numpy())
-    assert rows(own) == rows(trained_on)
-    assert sorted(own.labels_n) == sorted(trained_on.labels_n)
+    assert rows(held) == rows(trained_on)
+    assert sorted(held.labels_n) == sorted(trained_on.labels_n)
 
 
 def test_others_are_as_many_of_other_clients_only(settings: Settings) -> None:
     holdings = Holdings(settings, parts.dataset(settings))
     for client in range(6):
-        own, others = holdings.own(client, 0), holdings.others(client, 0, 1)
-        everybody_else = {
-            row for other in range(6) if other != client for row in rows(holdings.own(other, 0))
-        }
-        assert len(others) == len(own)
+        held, others = holdings.own_and_others(client, 0, 1)
+        everybody_else = {row for other in range(6) if other != client for row in rows(own(holdings, other))}
+        assert len(others) == len(held)
         assert set(rows(others)) <= everybody_else
-        assert not set(rows(others)) & set(rows(own))
+        assert not set(rows(others)) & set(rows(held))
 
 
-def test_others_of_its_classes_are_as_many_of_each(settings: Settings) -> None:
+def test_in_each_class_there_are_as_many_own_as_of_others(settings: Settings) -> None:
     holdings = Holdings(settings, parts.dataset(settings))
-    own, others = holdings.own(1, 0), holdings.others_of_its_classes(1, 0, 1)
-    total = np.bincount(
-        np.concatenate([holdings.own(client, 0).labels_n for client in range(6)]), minlength=10
-    )
-    own_C = np.bincount(own.labels_n, minlength=10)
-    assert np.bincount(others.labels_n, minlength=10).tolist() == np.minimum(own_C, total - own_C).tolist()
-    assert not set(rows(others)) & set(rows(own))
+    held, others = holdings.own_and_others_of_its_classes(1, 0, 1)
+    total = np.bincount(np.concatenate([own(holdings, client).labels_n for client in range(6)]), minlength=10)
+    own_C = np.bincount(own(holdings, 1).labels_n, minlength=10)
+    expected = np.minimum(own_C, total - own_C).tolist()
+    assert np.bincount(held.labels_n, minlength=10).tolist() == expected
+    assert np.bincount(others.labels_n, minlength=10).tolist() == expected
+    assert set(rows(held)) <= set(rows(own(holdings, 1)))
+    assert not set(rows(others)) & set(rows(own(holdings, 1)))
+
+
+@pytest.mark.parametrize("of_others", [8, 32, 128, 500])
+def test_noise_is_as_close_to_own_data_as_to_that_of_others(of_others: int, tmp_path: Path) -> None:
+    drawn = stream(3, Stream.INVERSION, of_others)
+    inputs, labels = drawn.random((640, 4), dtype=np.float32), drawn.integers(3, size=640)
+    np.savez(tmp_path / "noise.npz", x_train=inputs, y_train=labels, x_test=inputs, y_test=labels)
+    noise = Settings(clients=2, data={"name": "npz", "path": str(tmp_path / "noise.npz")})
+    holdings = Holdings(noise, parts.dataset(noise))
+    holdings._shares = [np.arange(128), np.arange(128, 128 + of_others)]
+    all_matches = []
+    for task in range(1, 101):
+        every = (*holdings.own_and_others(0, 0, task), *holdings.own_and_others_of_its_classes(0, 0, task))
+        made = torch.from_numpy(drawn.random((8, 4), dtype=np.float32))
+        pools = dict(zip(POOLS, every, strict=True))
+        best = {pool: PSNR.closest(made, held.pixels_nX)[0].double().numpy() for pool, held in pools.items()}
+        all_matches.append(
+            Matches(
+                client_id=0,
+                labels=[0] * 8,
+                best={"psnr": best},
+                pool_examples={pool: len(held) for pool, held in pools.items()},
+                label_distance=dict.fromkeys(pools, 0.0),
+            )
+        )
+    (found,) = findings(all_matches, [PSNR], drawn).measures
+    for difference in found.closer.values():
+        assert 0.4 <= difference.closer_share <= 0.6
 
 
 def test_draws_repeat_and_differ_from_task_to_task(settings: Settings) -> None:
     data = parts.dataset(settings)
     holdings, again = Holdings(settings, data), Holdings(settings, data)
-    assert rows(holdings.others(0, 0, 7)) == rows(again.others(0, 0, 7))
-    assert rows(holdings.others(0, 0, 7)) != rows(holdings.others(0, 0, 8))
+    _, others = holdings.own_and_others(0, 0, 7)
+    assert rows(others) == rows(again.own_and_others(0, 0, 7)[1])
+    assert rows(others) != rows(holdings.own_and_others(0, 0, 8)[1])
 
 
 def test_an_example_that_a_client_holds_itself_is_nobody_elses() -> None:
@@ -102,7 +137,8 @@ def test_an_example_that_a_client_holds_itself_is_nobody_elses() -> None:
     shared = Settings(clients=30, partition=few)  # 60 examples of ten classes of two
     holdings = Holdings(shared, parts.dataset(shared))
     for client in range(30):
-        assert not set(rows(holdings.own(client, 0))) & set(rows(holdings.others(client, 0, 1)))
+        held, others = holdings.own_and_others(client, 0, 1)
+        assert not set(rows(held)) & set(rows(others))
 
 
 def test_a_class_that_nobody_else_holds_has_no_counterpart(tmp_path: Path) -> None:
@@ -112,8 +148,8 @@ def test_a_class_that_nobody_else_holds_has_no_counterpart(tmp_path: Path) -> No
     np.savez(file, x_train=inputs, y_train=labels, x_test=inputs, y_test=labels)
     alone = Settings(clients=3, data={"name": "npz", "path": str(file)}, partition={"name": "blocks"})
     holdings = Holdings(alone, parts.dataset(alone))
-    assert len(holdings.others(0, 0, 1)) == 20
-    assert len(holdings.others_of_its_classes(0, 0, 1)) == 0
+    assert list(map(len, holdings.own_and_others(0, 0, 1))) == [20, 20]
+    assert list(map(len, holdings.own_and_others_of_its_classes(0, 0, 1))) == [0, 0]
 
 
 def test_data_that_changes_is_that_of_the_version(tmp_path: Path) -> None:
@@ -125,10 +161,10 @@ def test_data_that_changes_is_that_of_the_version(tmp_path: Path) -> None:
     )
     place = workplace(changing)
     holdings = Holdings(changing, place.dataset)
-    before = holdings.own(1, 0)
+    before = own(holdings, 1)
     for version in (0, 4, 9):
         inputs_nX, labels_n = place.trainer.examples(1, version)
-        own = holdings.own(1, version)
-        assert rows(own) == rows(Examples(pixels_nX=holdings.pixels(inputs_nX), labels_n=labels_n.numpy()))
-        assert (rows(own) == rows(before)) == (version == 0)
-        assert len(holdings.others(1, version, 1)) == len(own)
+        held, others = holdings.own_and_others(1, version, 1)
+        assert rows(held) == rows(Examples(pixels_nX=holdings.pixels(inputs_nX), labels_n=labels_n.numpy()))
+        assert (rows(held) == rows(before)) == (version == 0)
+        assert len(others) == len(held)

@@ -47,7 +47,8 @@ def test_every_reconstructed_example_is_compared() -> None:
         assert one.staleness > 0
         assert one.pixels_rX.shape == (4, 1, 8, 8)
         assert 0 <= float(one.pixels_rX.min()) <= float(one.pixels_rX.max()) <= 1
-        assert one.matches.pool_examples["own"] == one.matches.pool_examples["others"]
+        in_pool = one.matches.pool_examples
+        assert in_pool["own"] == in_pool["others"] >= in_pool["own_same_classes"] == in_pool["same_classes"]
         for pool, closest_rX in one.closest.items():
             mse_r = (one.pixels_rX - closest_rX).square().mean((1, 2, 3)).double()
             expected = (-10 * mse_r.log10()).numpy()
@@ -128,8 +129,8 @@ def test_examples_that_are_no_images_are_compared_by_their_numbers(tmp_path: Any
 @pytest.mark.parametrize(
     ("rounds", "changes", "sentence"),
     [
-        ([7], {}, "round 7 is to be inverted, expected 1 to rounds, which is 6"),
-        ([0], {}, "round 0 is to be inverted, expected 1 to rounds"),
+        ([7], {}, "--at is 7, expected 1 to 6, which is rounds"),
+        ([0], {}, "--at is 0, expected 1 to 6, which is rounds"),
         ([6], {"clients": 1}, "clients is 1, but reconstructions are held against the data of others"),
         ([1], {}, "no update of round 1 was stale, so there was nothing to invert; name later rounds"),
         (

@@ -67,28 +67,52 @@ def test_label_distance_by_hand() -> None:
 def test_findings_are_over_all_updates_and_by_class() -> None:
     found = findings(
         [
-            matches(0, [1, 1], psnr={"own": [10.0, 14.0], "others": [8.0, 15.0], "same_classes": [9.0, 9.0]}),
-            matches(1, [2], psnr={"own": [12.0], "others": [12.0], "same_classes": [20.0]}),
+            matches(
+                0,
+                [1, 1],
+                psnr={
+                    "own": [10.0, 14.0],
+                    "others": [8.0, 15.0],
+                    "own_same_classes": [9.0, 13.0],
+                    "same_classes": [9.0, 9.0],
+                },
+            ),
+            matches(
+                1,
+                [2],
+                psnr={"own": [12.0], "others": [12.0], "own_same_classes": [11.0], "same_classes": [20.0]},
+            ),
         ],
         [PSNR],
         rng(),
     )
     assert (found.updates, found.clients, found.examples) == (2, 2, 3)
-    assert found.pool_examples == {"own": 15.0, "others": 15.0, "same_classes": 15.0}
+    assert list(found.pool_examples) == ["own", "others", "own_same_classes", "same_classes"]
+    assert set(found.pool_examples.values()) == {15.0}
     assert found.label_distance["own"] == 0.125
     (psnr,) = found.measures
     assert (psnr.measure, psnr.unit) == ("psnr", "dB")
     assert psnr.pools["own"].mean == psnr.pools["own"].median == 12.0
     assert psnr.pools["own"].p25 == 11.0
     assert psnr.closer["others"].mean == pytest.approx((2 - 1 + 0) / 3)
-    assert psnr.closer["same_classes"].mean == pytest.approx((1 + 5 - 8) / 3)
-    assert "own" not in psnr.closer
+    assert psnr.closer["same_classes"].mean == pytest.approx((0 + 4 - 9) / 3)  # to as many own of each class
+    assert list(psnr.closer) == ["others", "same_classes"]
     assert [(one.label, one.examples) for one in found.classes] == [(1, 2), (2, 1)]
-    assert found.classes[0].means["psnr"] == {"own": 12.0, "others": 11.5, "same_classes": 9.0}
+    assert found.classes[0].means["psnr"] == {
+        "own": 12.0,
+        "others": 11.5,
+        "own_same_classes": 11.0,
+        "same_classes": 9.0,
+    }
 
 
 def test_where_smaller_is_closer_less_counts_as_closer() -> None:
-    pools: dict[str, Any] = {"own": [0.25], "others": [0.75], "same_classes": [0.125]}
+    pools: dict[str, Any] = {
+        "own": [0.25],
+        "others": [0.75],
+        "own_same_classes": [0.25],
+        "same_classes": [0.125],
+    }
     found = findings([matches(0, [0], lpips=pools, ssim=pools)], [APART, SSIM], rng())
     assert [one.closer["others"].mean for one in found.measures] == [0.5, -0.5]
     assert [one.closer["same_classes"].mean for one in found.measures] == [-0.125, 0.125]
@@ -97,7 +121,11 @@ def test_where_smaller_is_closer_less_counts_as_closer() -> None:
 def test_a_pool_that_an_update_has_not_is_left_out() -> None:
     found = findings(
         [
-            matches(0, [1], psnr={"own": [10.0], "others": [8.0], "same_classes": [9.0]}),
+            matches(
+                0,
+                [1],
+                psnr={"own": [10.0], "others": [8.0], "own_same_classes": [10.0], "same_classes": [9.0]},
+            ),
             matches(1, [2], psnr={"own": [12.0], "others": [12.0]}),
         ],
         [PSNR],

@@ -1,19 +1,26 @@
 """When inversion ends, how it gives way, and what comes after it. Source: algorithms.md 2.22, and `auto`'s own rule."""
 
+from typing import Any
+
 import pytest
 import torch
 
-from support.compensation import inversion, received, stale_round, taken
+from support.compensation import context, inversion, numbers, received, stale_round, taken
 from unstale.compensators import Outcome
 
-NOTHING = {"estimates": {}, "trials": [], "fallbacks": {}, "notes": [], "spent": [0, 0.0]}
+NOTHING = {"estimates": {}, "fallbacks": {}, "notes": [], "spent": [0, 0.0]}
+LEARNS: dict[str, Any] = {"adapt": True, "iterations": 20, "residual": 0.5, "trust": 0.5}
+"""As it is by default: the trials of what is used decide, whose first choice is this."""
+FIRST = [5, 0.5, 0.5]
 
 
-def told(subject, version: int, **errors: tuple[float, float]) -> Outcome:
-    """A round without updates that tells L1 and cosine errors: of inversion, stale and first_order."""
+def told(subject, version: int, *trials: list[float], **errors: tuple[float, float]) -> Outcome:
+    """A round without updates that tells L1 and cosine errors: of inversion, stale and first_order; and trials of one
+    update."""
     names = {"inversion": "gradient-inversion", "stale": "none", "first_order": "first-order"}
     measured = [[0, names[name], *values, 3] for name, values in errors.items()]
-    return subject.take(stale_round(version=version), {**NOTHING, "errors": measured})
+    made = {**NOTHING, "errors": measured, "trials": [list(trials)] if trials else []}
+    return subject.take(stale_round(version=version), made)
 
 
 def is_on(subject) -> bool:
@@ -53,15 +60,75 @@ def test_the_sentence_names_both_errors():
     ]
 
 
-def test_only_the_newest_errors_count():
-    subject = inversion(window=2)
-    for version, inverted in enumerate((100.0, 1.0, 1.0, 1.0)):
-        told(subject, version, inversion=(inverted, 0.1))
-    told(subject, 5, stale=(4.0, 0.5))
-    told(subject, 6, stale=(4.0, 0.5))
+@pytest.mark.parametrize(("margin", "ends"), [(1.0, True), (1.1, False)])
+@pytest.mark.parametrize("name", ["gradient-inversion", "auto"])
+def test_what_is_used_now_decides_and_the_sentence_has_its_numbers(name, margin, ends):
+    # What was used before did well; the best of what later updates tried does not.
+    subject = inversion(name, **LEARNS, window=2, margin=margin)
+    other = [10, 0.5, 0.5, 9.0, 0.9, 4.0, 0.5]
+    for version, l1 in ((4, 4.0), (5, 4.4)):
+        outcome = told(
+            subject, version, [*FIRST, l1, 0.25, 4.0, 0.5], other, inversion=(1.0, 0.1), stale=(4.0, 0.5)
+        )
+    assert is_on(subject) is not ends
+    assert list(outcome.notes) == ends * [
+        "gradient inversion ends at version 6: over the last 2 updates its estimates were wrong by 4.2 (L1; 0.250 by "
+        "cosine), the stale updates by 4 (0.500)"
+    ]
+
+
+def test_a_choice_that_does_better_keeps_inversion_going():
+    subject = inversion(**LEARNS, window=2)
+    better = [10, 1.0, 0.25, 3.9, 0.4, 4.0, 0.5]
+    for version in (4, 5):
+        told(subject, version, [*FIRST, 5.0, 0.6, 4.0, 0.5], better, inversion=(5.0, 0.6), stale=(4.0, 0.5))
     assert is_on(subject)
-    told(subject, 7, inversion=(8.0, 0.1))
-    assert not is_on(subject)
+
+
+def test_means_decide_and_not_the_mean_of_ratios():
+    # The first of ten is wrong by 25 times a stale error of 0.1, the others by half of 10.
+    subject = inversion(**LEARNS, window=10)
+    for version in range(10):
+        stale, inverted = (0.1, 2.5) if version == 0 else (10.0, 5.0)
+        told(
+            subject,
+            version,
+            [*FIRST, inverted, 0.4, stale, 0.5],
+            inversion=(inverted, 0.4),
+            stale=(stale, 0.5),
+        )
+    assert is_on(subject)
+
+
+@pytest.mark.parametrize(("true", "matched", "goes_on"), [(1.0, 12.0, True), (5.0, 1.0, False)])
+def test_with_the_oracle_true_errors_decide_whatever_later_updates_tell(true, matched, goes_on):
+    where = context(fresh_update=lambda update, stale: numbers(123))
+    subject = inversion(where=where, **LEARNS, switch="oracle", window=1)
+    trial = [*FIRST, matched, 0.1, 4.0, 0.5]
+    told(subject, 5, trial, inversion=(true, 0.1), stale=(4.0, 0.5))
+    assert is_on(subject) is goes_on
+
+
+def test_auto_looks_at_the_direction_of_what_is_used_now():
+    auto, inverting = (inversion(name, **LEARNS, window=1) for name in ("auto", "gradient-inversion"))
+    for subject in (auto, inverting):
+        told(subject, 4, [*FIRST, 3.0, 0.5, 4.0, 0.5], inversion=(3.0, 0.1), stale=(4.0, 0.5))
+    assert not is_on(auto)
+    assert is_on(inverting)
+
+
+@pytest.mark.parametrize("given", [{"last_round": 5}, {"window": 1, "smooth_rounds": 1}], ids=str)
+def test_when_nothing_will_be_inverted_any_more_nothing_is_kept_for_it(given):
+    subject = inversion(**given)
+    for version in (3, 4):
+        if version == 4 and "window" in given:
+            told(subject, 3, inversion=(5.0, 0.1), stale=(4.0, 0.5))
+        kept = subject.state_dict()
+        assert bool(kept["inversions"]["warm"]) == bool(kept["matches"]["waiting"]) == (version == 4)
+        taken(subject, received(0, base_version=version - 3), version=version)
+    kept = subject.state_dict()
+    assert (kept["inversions"]["warm"], kept["matches"]) == ([], {"waiting": [], "bases": {}})
+    assert subject._matches.size_bytes == 0
 
 
 def test_it_ends_once_and_for_good():

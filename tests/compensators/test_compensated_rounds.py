@@ -275,14 +275,14 @@ def test_what_costs_nothing_is_not_kept_with_the_round():
 def test_an_update_whose_base_is_gone_is_applied_as_it_is():
     policy = create("direct", dimension=123, clients=10, device="cpu")
     subject, plain = learner(inversion(), policy), learner(None, create("direct", dimension=123, clients=10))
-    rows = numbers(1, 123, seed=51, scale=0.3)
+    rows, results = numbers(1, 123, seed=51, scale=0.3), []
     for one in (subject, plain):
         one.apply_round(numbers(1, 123, scale=0.3), [update(1, base_version=0, staleness=0)])
         one.forget(0)
-        result = one.apply_round(rows, [update(0, base_version=0, staleness=1)])
+        results.append(one.apply_round(rows, [update(0, base_version=0, staleness=1)]))
     assert torch.equal(subject.model_d, plain.model_d)
-    assert result.compensation is None
-    assert subject.version == 2
+    assert [what.method for what in results[0].compensation.updates] == ["none"]
+    assert results[0].compensation.fallbacks == {"no-base": 1}
 
 
 @pytest.mark.parametrize("name", COMPENSATORS)

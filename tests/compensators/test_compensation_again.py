@@ -35,7 +35,7 @@ LEARNING: dict[str, Any] = {
 KINDS = [
     ("gradient-inversion", LEARNING),
     ("auto", LEARNING),
-    ("auto", {**LEARNING, "adapt": True, "iterations_first": 5, "window": 1}),
+    ("auto", {**LEARNING, "adapt": True, "window": 1}),
 ]
 """Inverting compensators with all that they keep between rounds."""
 

@@ -16,8 +16,9 @@ from support.compensation import (
     reconstruction,
     smooth,
     stale_round,
+    tensors_of,
 )
-from unstale.compensators import LocalSteps, MeasuredError
+from unstale.compensators import LocalSteps, MeasuredError, gradient_inversion
 from unstale.compensators.errors import Matches, Recent, Switch, Waiting, measured
 from unstale.compensators.inversion.choice import Choice
 
@@ -42,6 +43,13 @@ def test_the_cosine_error_tells_the_direction_alone(estimate, cosine):
     assert measured(update, "none", torch.tensor(estimate), 1).cosine == pytest.approx(cosine, abs=1e-12)
 
 
+@pytest.mark.skipif(not torch.backends.mps.is_available(), reason="there is no Apple GPU")
+def test_an_error_on_a_device_without_float64_is_the_same():
+    update, estimate_d = received(), numbers(123, seed=5)
+    there = replace(update, vector_d=update.vector_d.to("mps"))
+    assert measured(there, "none", estimate_d.to("mps"), 1) == measured(update, "none", estimate_d, 1)
+
+
 def waiting(client_id: int = 0, version: int = 3) -> Waiting:
     return Waiting(
         version=version,
@@ -53,7 +61,9 @@ def waiting(client_id: int = 0, version: int = 3) -> Waiting:
     )
 
 
-BYTES = 4 * (2 * 123 + 2 * 4 * (16 + 3))
+BYTES = 4 * (123 + 2 * 4 * (16 + 3))
+"""Of one that waits; the base model, which all share, is to be added."""
+BASE_BYTES = 4 * 123
 
 
 def test_an_update_tells_about_the_newest_of_its_client_that_is_not_newer_than_its_base():
@@ -74,25 +84,65 @@ def test_what_an_update_could_have_told_about_waits_no_longer():
     matches = Matches(100 * BYTES)
     for client_id, version in ((0, 3), (0, 5), (0, 7), (1, 6)):
         matches.add(waiting(client_id, version))
-    matches.settle([received(0, base_version=5), received(2, base_version=9)])
+    matches.settle([received(0, base_version=5), received(2, base_version=9)], 9)
     assert len(matches) == 2
-    assert matches.size_bytes == 2 * BYTES
+    assert matches.size_bytes == 2 * BYTES + BASE_BYTES
     assert matches.of(received(0, base_version=6)) is None
     assert matches.of(received(0, base_version=7)) is not None
     assert matches.of(received(1, base_version=7)) is not None
 
 
-def test_beyond_the_bound_the_oldest_go():
-    matches = Matches(2 * BYTES + 1)
-    for version in (3, 4, 5):
-        matches.add(waiting(0, version))
-    assert (len(matches), matches.size_bytes) == (2, 2 * BYTES)
-    assert matches.of(received(0, base_version=3)) is None
+def test_of_several_updates_of_a_client_the_one_of_the_newest_base_settles_whatever_their_order():
+    matches = Matches(100 * BYTES)
+    matches.add(waiting(0, 4))
+    matches.settle([received(0, base_version=4), received(0, base_version=3)], 5)
+    assert len(matches) == 0
 
 
-def test_with_no_memory_nothing_waits():
-    matches = Matches(0)
-    matches.add(waiting())
+def test_where_there_is_no_room_those_that_wait_longest_stay():
+    matches = Matches(2 * BYTES + BASE_BYTES)
+    assert [matches.add(waiting(0, version)) for version in (3, 4, 5)] == [True, True, False]
+    assert (len(matches), matches.size_bytes) == (2, 2 * BYTES + BASE_BYTES)
+    assert matches.of(received(0, base_version=9)).version == 4
+    matches.settle([received(0, base_version=3)], 6)
+    assert matches.add(waiting(0, 6))
+
+
+@pytest.mark.parametrize("bytes_max", [0, BYTES, BYTES + BASE_BYTES - 1])
+def test_what_has_no_room_at_all_does_not_wait(bytes_max):
+    matches = Matches(bytes_max)
+    assert not matches.add(waiting())
+    assert (len(matches), matches.size_bytes) == (0, 0)
+
+
+def test_a_base_model_of_several_is_kept_once_also_in_the_state():
+    matches, other = Matches(100 * BYTES), Matches(100 * BYTES)
+    for client_id in range(3):
+        matches.add(waiting(client_id))
+    other.load_state_dict(matches.state_dict())
+    for one in (matches, other):
+        bases = {id(one.of(received(client_id, base_version=3)).stale.base_d) for client_id in range(3)}
+        assert len(bases) == 1
+        assert one.size_bytes == 3 * BYTES + BASE_BYTES
+    assert len(list(tensors_of(matches.state_dict()))) == 3 * 5 + 1
+
+
+def test_what_waits_shares_no_memory_with_the_update():
+    matches, one = Matches(100 * BYTES), waiting()
+    matches.add(one)
+    one.stale.vector_d.zero_()
+    one.stale.base_d.zero_()
+    kept = matches.of(received(0, base_version=3)).stale
+    assert torch.equal(kept.vector_d, received(0).vector_d)
+    assert torch.equal(kept.base_d, received(0).base_d)
+
+
+def test_who_sends_nothing_for_five_hundred_rounds_is_waited_for_no_longer():
+    matches = Matches(100 * BYTES)
+    matches.add(waiting(0, 3))
+    matches.settle([], 503)
+    assert len(matches) == 1
+    matches.settle([], 504)
     assert (len(matches), matches.size_bytes) == (0, 0)
 
 
@@ -102,7 +152,7 @@ def test_who_waits_is_in_the_state():
     matches.add(waiting(1, 4))
     other.add(waiting(5, 5))
     other.load_state_dict(matches.state_dict())
-    assert (len(other), other.size_bytes) == (2, 2 * BYTES)
+    assert (len(other), other.size_bytes) == (2, 2 * BYTES + BASE_BYTES)
     found = other.of(received(0, base_version=3))
     assert found is not None
     assert torch.equal(found.stale.vector_d, received(0).vector_d)
@@ -225,6 +275,48 @@ def test_what_was_told_once_is_not_told_again():
     estimated(subject)
     assert told_by(subject, base_version=3, staleness=0)[1] != {}
     assert told_by(subject, base_version=4, staleness=0)[1] == {}
+
+
+def test_two_updates_of_a_round_tell_once():
+    subject = inversion()
+    estimated(subject)
+    later = [received(0, base_version=3, staleness=2), received(0, base_version=4, staleness=1)]
+    errors = subject.make(stale_round(*later, version=5))["errors"]
+    assert [one[1] for one in errors] == ["none", "first-order", "gradient-inversion"]
+
+
+def test_with_room_for_some_of_what_waits_these_are_told_about_and_the_rest_is_said():
+    # Every client is six rounds late, so that sixty wait; a third of that fits.
+    subject = inversion(matches_bytes_max=20 * (BYTES + BASE_BYTES), warm_start=False, iterations=2)
+    told, notes = 0, []
+    for version in range(6, 20):
+        updates = [received(client_id, base_version=version - 6, staleness=6) for client_id in range(10)]
+        round_ = stale_round(*updates, version=version)
+        outcome = subject.take(round_, subject.make(round_))
+        told += len(outcome.errors)
+        notes += outcome.notes
+    assert told >= 3 * 20
+    assert set(notes) == {
+        "there is no room for more estimates that wait for their client's next update, so that not all are held "
+        "against it; raise compensator.settings.matches_bytes_max to learn from all"
+    }
+
+
+@pytest.mark.parametrize("bad", ["none", "first-order", "gradient-inversion"])
+@pytest.mark.parametrize("number", [torch.inf, torch.nan])
+def test_where_one_error_is_not_finite_none_of_the_three_is_told(monkeypatch, bad, number):
+    def told(update, method, estimate_d, staleness):
+        one = measured(update, method, estimate_d, staleness)
+        return replace(one, l1=number) if method == bad else one
+
+    subject = inversion()
+    estimated(subject)
+    monkeypatch.setattr(gradient_inversion, "measured", told)
+    assert told_by(subject, base_version=3, staleness=0)[1] == {}
+    oracle = inversion(
+        where=context(fresh_update=lambda update, stale: numbers(123, seed=7)), switch="oracle"
+    )
+    assert oracle.make(stale_round(received(0)))["errors"] == []
 
 
 def test_an_update_whose_base_is_gone_tells_nothing():

@@ -111,11 +111,14 @@ def test_fresh_updates_stay(strength):
 
 
 def test_an_update_whose_base_is_gone_stays_and_that_is_said():
-    outcome = played(made("first-order"), stale_round(received(is_kept=False), received(1)))
+    gone = [received(client_id, is_kept=False) for client_id in (0, 2)]
+    outcome = played(made("first-order"), stale_round(gone[0], received(1), gone[1]))
     assert list(outcome.vectors) == [1]
-    assert [what.method for what in outcome.updates] == ["none", "first-order"]
-    assert dict(outcome.fallbacks) == {"no-base": 1}
-    assert [note for note in outcome.notes if "version 0, which is kept no more" in note]
+    assert [what.method for what in outcome.updates] == ["none", "first-order", "none"]
+    assert dict(outcome.fallbacks) == {"no-base": 2}
+    assert list(outcome.notes) == [
+        "some updates were made from a version that is kept no more; such updates stay as they are"
+    ]
 
 
 def test_a_constant_lambda_keeps_no_state():

@@ -1,11 +1,16 @@
 """What inverting may cost: iterations and seconds, of a round and of the run, and what becomes of what does not fit."""
 
+import math
+from collections.abc import Collection
+from contextlib import suppress
 from dataclasses import replace
 
 import pytest
+import torch
 
 from support.compensation import PlayedClock, context, inversion, made, received, settings, stale_round, taken
 from unstale.compensators import Outcome
+from unstale.compensators.elsewhere import Tensors
 from unstale.compensators.inversion.budget import Budget
 from unstale.compensators.inversion.engine import Engine
 from unstale.compensators.inversion.inversions import Inversions
@@ -43,47 +48,36 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> PlayedClock:
 @pytest.mark.parametrize(
     ("given", "spent", "in_round", "most"),
     [
-        ({}, 10**6, 10**6, 10**9),
+        ({}, 10**6, 10**6, math.inf),
         ({"iterations_per_round": 10}, 50, 4, 6),
         ({"iterations_total": 60}, 50, 4, 10),
         ({"iterations_per_round": 10, "iterations_total": 53}, 50, 4, 3),
         ({"iterations_per_round": 10}, 0, 10, 0),
+        ({"iterations_per_round": 10}, 0, 11, 0),
+        ({"iterations_total": 50}, 50, 0, 0),
     ],
     ids=str,
 )
 def test_how_many_more_iterations_fit(given, spent, in_round, most):
     budget = Budget(settings(**given), None)
     budget.iterations = spent
-    assert budget.fits(most, in_round)
-    assert not budget.fits(most + 1, in_round) or most == 10**9
+    assert budget.room(in_round) == most
 
 
-def test_it_counts_iterations_and_the_seconds_that_they_take():
+def test_it_counts_the_seconds_that_something_takes():
     clock = PlayedClock()
-    budget = Budget(settings(iterations_total=5, seconds_total=3.0), clock)
-
-    def work():
+    budget = Budget(settings(seconds_total=3.0), clock)
+    with budget.timed():
         clock.now_s += 1.25
-
-    budget.spend(2, work)
     clock.now_s += 50  # nobody computes
-    budget.spend(2, work)
-    assert (budget.iterations, budget.seconds, budget.is_spent) == (4, 2.5, False)
-    budget.spend(1, work)
-    assert (budget.iterations, budget.seconds, budget.is_spent) == (5, 3.75, True)
-
-
-@pytest.mark.parametrize(("key", "by_iterations"), [("iterations_total", 2), ("seconds_total", 1.0)])
-def test_either_total_ends_it(key, by_iterations):
-    clock = PlayedClock()
-    budget = Budget(settings(**{key: by_iterations}), clock)
-
-    def work():
-        clock.now_s += 1
-
-    assert not budget.is_spent
-    budget.spend(2, work)
-    assert budget.is_spent
+    with suppress(torch.OutOfMemoryError), budget.timed():
+        clock.now_s += 1.5
+        raise torch.OutOfMemoryError
+    assert (budget.seconds, budget.is_spent) == (2.75, False)
+    with budget.timed():
+        clock.now_s += 0.25
+    assert (budget.seconds, budget.is_spent) == (3.0, True)
+    assert budget.room(0) == 0
 
 
 def test_a_round_has_waited_long_enough_once_its_seconds_are_over():
@@ -93,9 +87,9 @@ def test_a_round_has_waited_long_enough_once_its_seconds_are_over():
     budget.close_round()
     assert not budget.is_out_of_time
     clock.now_s += 1.5
-    assert not budget.is_out_of_time
+    assert (budget.left_s, budget.is_out_of_time) == (0.5, False)
     clock.now_s += 0.5
-    assert budget.is_out_of_time
+    assert (budget.left_s, budget.is_out_of_time) == (0.0, True)
     budget.close_round()
     assert not budget.is_out_of_time
 
@@ -120,14 +114,38 @@ def test_without_a_bound_all_are_inverted():
     assert (dict(outcome.fallbacks), list(outcome.notes)) == ({}, [])
 
 
+@pytest.mark.parametrize("start", ["arrival", "close"])
 @pytest.mark.parametrize(
-    ("most", "inverted"), [(18, [0, 1, 2]), (17, [1, 2]), (12, [1, 2]), (11, [1]), (6, [1]), (5, [])]
+    ("most", "done"),
+    [
+        (18, [6, 6, 6]),
+        (17, [5, 6, 6]),
+        (14, [2, 6, 6]),
+        (13, [None, 6, 6]),  # 1 is less than iterations_min
+        (12, [None, 6, 6]),
+        (8, [None, 6, 2]),
+        (5, [None, 5, None]),
+        (2, [None, 2, None]),
+        (1, [None, None, None]),
+    ],
 )
-def test_a_round_inverts_the_most_stale_that_fit(most, inverted):
-    outcome = taken(inversion(iterations_per_round=most), *UPDATES)
-    assert [place for place in range(3) if methods(outcome)[place] == "gradient-inversion"] == inverted
-    assert [count for count in iterations(outcome) if count is not None] == [6] * len(inverted)
-    assert outcome.fallbacks.get("budget", 0) == 3 - len(inverted)
+def test_a_round_inverts_the_most_stale_as_far_as_fits(most, done, start):
+    outcome = taken(inversion(iterations_per_round=most, start=start), *UPDATES)
+    assert iterations(outcome) == done
+    assert methods(outcome) == ["first-order" if one is None else "gradient-inversion" for one in done]
+    assert outcome.fallbacks.get("budget", 0) == done.count(None)
+
+
+def test_a_run_s_last_iterations_are_used_if_they_are_enough():
+    subject = inversion(iterations_total=9, start="close", warm_start=False)
+    assert iterations(taken(subject, SAME[0])) == [6]
+    assert iterations(taken(subject, SAME[1])) == [3]
+    assert iterations(taken(subject, SAME[2])) == [None]
+    assert subject.inversions.budget.iterations == 9
+
+
+def test_one_that_is_to_have_fewer_iterations_than_the_least_is_used():
+    assert iterations(taken(made("gradient-inversion", iterations=3), UPDATES[0])) == [3]
 
 
 def test_of_equally_stale_ones_the_first_is_inverted():
@@ -139,7 +157,7 @@ def test_of_equally_stale_ones_the_first_is_inverted():
 
 
 def test_what_does_not_fit_is_compensated_to_first_order():
-    outcome = taken(inversion(iterations_per_round=5, lambda_u=3.0), *UPDATES)
+    outcome = taken(inversion(iterations_per_round=1, lambda_u=3.0), *UPDATES)
     expected = taken(made("first-order", lambda_u=3.0), *UPDATES)
     assert all(outcome.vectors[place].equal(expected.vectors[place]) for place in range(3))
 
@@ -237,6 +255,31 @@ def test_no_work_is_left_of_a_round_that_was_applied():
     assert not subject.inversions._open
 
 
+class Elsewhere:
+    """Other machines, which are never done."""
+
+    def __init__(self) -> None:
+        self.cancelled: list[int] = []
+
+    def submit(self, group: Tensors) -> int:
+        return 7
+
+    def wait(self, numbers: Collection[int], longest_s: float | None) -> dict[int, Tensors | str]:
+        return {}
+
+    def cancel(self, number: int) -> None:
+        self.cancelled.append(number)
+
+
+def test_what_is_under_way_elsewhere_for_a_round_that_inverts_nothing_is_cancelled():
+    elsewhere = Elsewhere()
+    subject = inversion(where=replace(context(), elsewhere=elsewhere), last_round=3)
+    subject.begin(received(0, staleness=2))
+    subject.work()
+    taken(subject, received(0, staleness=3), version=3)
+    assert elsewhere.cancelled == [7]
+
+
 # Seconds.
 
 
@@ -271,6 +314,27 @@ def test_seconds_of_the_run_end_it(clock):
     ]
     assert [iterations(outcome) for outcome in outcomes] == [[6], [2], [None]]
     assert [dict(outcome.fallbacks) for outcome in outcomes] == [{}, {}, {"budget": 1}]
+
+
+def test_what_later_updates_tell_and_what_estimates_take_are_seconds_of_the_round_and_of_the_run(
+    clock, monkeypatch
+):
+    subject = inverted_in_seconds(clock, seconds_per_round=4.5, warm_start=False)
+    taken(subject, SAME[0])
+    assert subject.inversions.budget.seconds == 5  # iterations
+    local_update = Engine.local_update
+
+    def in_half_a_second(self, *args):
+        clock.now_s += 0.5
+        return local_update(self, *args)
+
+    monkeypatch.setattr(Engine, "local_update", in_half_a_second)
+    later = received(0, base_version=3, staleness=3)
+    outcome = taken(subject, later, version=6)
+    # What was reconstructed is asked at both models: 1 s. Of 3.5 s four iterations take 4; then the estimate, 1 s.
+    assert len(outcome.errors) == 3
+    assert iterations(outcome) == [4]
+    assert subject.inversions.budget.seconds == 5 + 6
 
 
 def test_what_was_spent_is_in_the_state_and_in_what_is_recorded(clock):

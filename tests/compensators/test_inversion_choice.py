@@ -1,5 +1,6 @@
 """How far to invert, and how much of the rest to add, learned from what later updates tell."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -7,24 +8,29 @@ import torch
 
 from oracles import inversion_oracle
 from support.compensation import equal, inversion, numbers, received, smooth, stale_round, taken
+from unstale.compensators import gradient_inversion
+from unstale.compensators.errors import measured
 from unstale.compensators.inversion.choice import RESIDUALS, TRUSTS, Choice, Trial, Trials, marks, nearest
 
 NOTHING = {"estimates": {}, "errors": [], "fallbacks": {}, "notes": [], "spent": [0, 0.0]}
 ADAPTS: dict[str, Any] = {
     "adapt": True,
     "iterations": 20,
-    "iterations_first": 10,
     "residual": 0.5,
     "trust": 1.0,
-    "schedule": "constant",
     "window": 1,
 }
 
 
+def trial(share: float, stale_l1: float = 1.0) -> Trial:
+    """Of an estimate whose L1 error was this share of the stale update's."""
+    return Trial(share * stale_l1, 0.0, stale_l1, 0.0)
+
+
 def told(subject, *trials: tuple[int, float, float], version: int = 2) -> None:
-    """A round without updates that tells errors of choices: iterations, residual, share of the stale update's."""
-    said = [[iterations, residual, 1.0, share, 0.0] for iterations, residual, share in trials]
-    subject.take(stale_round(version=version), {**NOTHING, "trials": said})
+    """A round without updates; one before told errors of choices: iterations, residual, share of the stale update's."""
+    said = [[iterations, residual, 1.0, *trial(share)] for iterations, residual, share in trials]
+    subject.take(stale_round(version=version), {**NOTHING, "trials": [said]})
 
 
 def made_of(subject, *updates, version: int = 3) -> dict[str, Any]:
@@ -52,38 +58,61 @@ def test_where_a_mark_was_not_reached_the_one_before_it_is_used(wanted, found):
     assert nearest({5: None, 10: None, 20: None}, wanted) == found
 
 
+A, B, C = Choice(5, 0.5, 1.0), Choice(10, 0.5, 1.0), Choice(20, 0.5, 1.0)
+
+
 def test_the_best_choice_has_the_smallest_mean_error():
     trials = Trials(2)
-    for choice, shares in (((5, 0.5), (0.9, 0.3)), ((10, 0.5), (0.5, 0.6)), ((20, 0.5), (0.1,))):
-        for share in shares:
-            trials.add(Choice(*choice, 1.0), Trial(share, 0.0))
-    assert trials.best() == (10, 0.5, 1.0)  # 0.55; the third is not known well enough
-    trials.add(Choice(20, 0.5, 1.0), Trial(0.1, 0.0))
-    assert trials.best() == (20, 0.5, 1.0)
-    trials.add(Choice(20, 0.5, 1.0), Trial(2.0, 0.0))  # only the newest count
-    assert trials.best() == (10, 0.5, 1.0)
+    trials.add({A: trial(0.9), B: trial(0.5)})
+    assert trials.best() is None  # one update is not enough
+    trials.add({A: trial(0.3), B: trial(0.6)})
+    assert trials.best() == B  # 0.55 against 0.6
+    trials.add({A: trial(0.2), B: trial(0.1)})
+    assert trials.best() == A  # only the newest count: 0.25 against 0.35
+
+
+def test_an_update_whose_error_is_small_says_as_little_as_that():
+    # Of a stale error of 0.1 it is 25 times as much, of nine of 10 the half: 47.5 of 90.1, not a mean of ratios.
+    trials = Trials(10)
+    trials.add({A: trial(25.0, 0.1), B: trial(1.0, 0.1)})
+    for _ in range(9):
+        trials.add({A: trial(0.5, 10.0), B: trial(0.6, 10.0)})
+    assert trials.of(A) == pytest.approx((4.75, 0.0, 9.01, 0.0))
+    assert trials.best() == A
+
+
+def test_what_is_not_tried_any_more_is_forgotten():
+    trials = Trials(2)
+    for _ in range(2):
+        trials.add({A: trial(0.5), C: trial(0.1)})
+    assert trials.best() == C
+    trials.add({A: trial(0.5)})
+    assert trials.best() == A
+    trials.add({A: trial(0.5), C: trial(0.1)})
+    assert trials.best() == A  # C is not known as well as that yet
+    trials.add({A: trial(0.5), C: trial(0.1)})
+    assert trials.best() == C
 
 
 def test_of_equally_good_choices_the_shortest_is_best_and_nothing_is_best_of_none():
     trials = Trials(1)
     assert trials.best() is None
-    for choice in ((20, 0.0), (5, 1.0), (5, 0.5)):
-        trials.add(Choice(*choice, 1.0), Trial(0.5, 0.0))
+    trials.add({Choice(*choice, 1.0): trial(0.5) for choice in ((20, 0.0), (5, 1.0), (5, 0.5))})
+    assert trials.best() == (5, 0.5, 1.0)
+    trials.add({})  # tells nothing
     assert trials.best() == (5, 0.5, 1.0)
 
 
 def test_trials_are_in_the_state_and_go_on_leaving_the_window():
     trials, other = Trials(2), Trials(2)
     for share in (0.8, 0.4):
-        trials.add(Choice(5, 0.5, 1.0), Trial(share, 0.0))
-    other.add(Choice(10, 0.0, 1.0), Trial(0.0, 0.0))
+        trials.add({A: trial(share), B: trial(0.5)})
+    other.add({C: trial(0.0)})
     other.load_state_dict(trials.state_dict())
-    other.add(Choice(10, 1.0, 1.0), Trial(0.5, 0.0))
-    other.add(Choice(10, 1.0, 1.0), Trial(0.5, 0.0))
-    assert other.best() == (10, 1.0, 1.0)  # 0.6 against 0.5
-    other.add(Choice(5, 0.5, 1.0), Trial(0.4, 0.0))
-    assert other.best() == (5, 0.5, 1.0)  # 0.4
-    assert trials.best() == (5, 0.5, 1.0)
+    assert other.best() == B  # 0.5 against 0.6
+    other.add({A: trial(0.4), B: trial(0.5)})
+    assert other.best() == A
+    assert trials.best() == B
 
 
 # In rounds.
@@ -91,7 +120,7 @@ def test_trials_are_in_the_state_and_go_on_leaving_the_window():
 
 def test_while_nothing_is_known_the_first_choice_is_used_though_more_is_done():
     outcome = taken(inversion(**ADAPTS), received())
-    shorter = taken(inversion(**{**ADAPTS, "adapt": False, "iterations": 10}), received())
+    shorter = taken(inversion(**{**ADAPTS, "adapt": False, "iterations": 5}), received())
     torch.testing.assert_close(outcome.vectors[0], shorter.vectors[0], atol=1e-6, rtol=0)
     assert outcome.updates[0].iterations == 20
 
@@ -117,13 +146,13 @@ def test_a_later_update_tells_the_error_of_every_choice():
     subject = inversion(**{**ADAPTS, "window": 9})
     stale, true = received(0), received(0, base_version=3, staleness=1)
     (one,) = made_of(subject, stale)["estimates"].values()
-    trials = made_of(subject, true, version=4)["trials"]
-    assert [tuple(trial[:3]) for trial in trials] == [
+    (trials,) = made_of(subject, true, version=4)["trials"]
+    assert [tuple(row[:3]) for row in trials] == [
         (mark, residual, trust) for mark in (5, 10, 20) for residual in RESIDUALS for trust in TRUSTS
     ]
     unchanged = float((stale.vector_d - true.vector_d).abs().sum())
     local = inversion_oracle.Local(steps=2, rate=stale.local_rate)
-    for mark, residual, trust, share, cosine in trials:
+    for mark, residual, trust, l1, cosine, stale_l1, stale_cosine in trials:
         x, l = one["kept"][mark]["inputs"], one["kept"][mark]["labels"]  # noqa: E741
         there_d, here_d = (
             inversion_oracle.local_update(smooth(), w_d, x, l, local).detach() / stale.local_rate
@@ -132,9 +161,10 @@ def test_a_later_update_tells_the_error_of_every_choice():
         estimate_d = there_d + residual * (stale.vector_d - here_d)
         estimate_d = (1 - trust) * stale.vector_d + trust * estimate_d
         error = float((estimate_d - true.vector_d).abs().sum())
-        assert share == pytest.approx(error / unchanged, rel=1e-4), (mark, residual)
-        gained = cosine_error(estimate_d, true.vector_d) - cosine_error(stale.vector_d, true.vector_d)
-        assert cosine == pytest.approx(gained, abs=1e-5), (mark, residual)
+        assert l1 == pytest.approx(true.local_rate * error, rel=1e-4), (mark, residual)
+        assert stale_l1 == pytest.approx(true.local_rate * unchanged, rel=1e-4)
+        assert cosine == pytest.approx(cosine_error(estimate_d, true.vector_d), abs=1e-5), (mark, residual)
+        assert stale_cosine == pytest.approx(cosine_error(stale.vector_d, true.vector_d), abs=1e-5)
 
 
 def test_the_error_of_an_estimate_is_that_of_what_was_used():
@@ -157,12 +187,39 @@ def test_the_error_of_an_estimate_is_told_though_another_choice_is_better_by_now
 
 
 def test_what_the_budget_ended_is_used_as_far_as_it_came():
-    early = inversion(**{**ADAPTS, "iterations_per_round": 7, "iterations_min": 2})
+    early = inversion(**{**ADAPTS, "iterations_per_round": 4, "iterations_min": 2})
     early.begin(received(0))
-    for _ in range(7):
+    for _ in range(4):
         assert early.work()
     (one,) = made_of(early, received(0))["estimates"].values()
-    assert (sorted(one["kept"]), one["choice"], one["iterations"]) == ([5, 7], [7, 0.5, 1.0], 7)
+    assert (sorted(one["kept"]), one["choice"], one["iterations"]) == ([4], [4, 0.5, 1.0], 4)
+
+
+@pytest.mark.parametrize(("most", "kept"), [(4, [4]), (7, [5]), (13, [5, 10])])
+def test_what_the_budget_ended_is_used_as_ever_but_only_its_marks_are_tried(most, kept):
+    subject = inversion(**{**ADAPTS, "iterations_per_round": most, "iterations_min": 2})
+    (one,) = made_of(subject, received(0))["estimates"].values()
+    assert (sorted(one["kept"]), one["choice"][0], one["iterations"]) == (kept, kept[0], most)
+    made = made_of(subject, received(0, base_version=3, staleness=0), version=3)
+    assert {row[0] for rows in made["trials"] for row in rows} == set(kept) - {4}
+    assert [error[1] for error in made["errors"]] == ["none", "first-order", "gradient-inversion"]
+
+
+def test_an_estimate_whose_error_is_not_finite_is_not_tried(monkeypatch):
+    def told(update, method, estimate_d, staleness):
+        error = measured(update, method, estimate_d, staleness)
+        is_bad = method == "gradient-inversion" and torch.equal(estimate_d, bad_d)
+        return replace(error, cosine=torch.nan) if is_bad else error
+
+    subject = inversion(**{**ADAPTS, "window": 9})
+    made = made_of(subject, received(0))
+    bad_d = made["estimates"][0]["estimate"]  # of the choice that was used
+    monkeypatch.setattr(gradient_inversion, "measured", told)
+    after = made_of(subject, received(0, base_version=3, staleness=0), version=3)
+    assert after["errors"] == []
+    (rows,) = after["trials"]
+    assert [5, 0.5, 1.0] not in [row[:3] for row in rows]
+    assert len(rows) == 3 * len(RESIDUALS) * len(TRUSTS) - 1
 
 
 def test_an_update_that_is_the_true_one_itself_says_nothing_of_choices():
@@ -171,7 +228,7 @@ def test_an_update_that_is_the_true_one_itself_says_nothing_of_choices():
     vector_d = numbers(123, seed=5, scale=0.3)
     made_of(subject, received(0, vector_d=vector_d))
     made = made_of(subject, received(0, base_version=3, staleness=0, vector_d=vector_d), version=3)
-    assert made["trials"] == []
+    assert made["trials"] == [[]]
     assert [one[2] for one in made["errors"] if one[1] == "none"] == [0.0]
 
 

@@ -140,13 +140,6 @@ def test_how_many_steps_and_how_long(like, expected):
 
 
 @pytest.mark.parametrize(
-    ("most", "expected"), [(2, (2, 0.25)), (5, (5, 0.1)), (6, (5, 0.1)), (None, (5, 0.1))]
-)
-def test_fewer_steps_go_as_far(most, expected):
-    assert LocalSteps(epochs=5, batch_size=8).of(8, 0.1, most) == pytest.approx(expected)
-
-
-@pytest.mark.parametrize(
     ("momentum", "steps", "gradients"),
     # z = 1, then 1.5, then 1.75: they add up to 4.25.
     [(0.0, 3, 3.0), (0.5, 1, 1.0), (0.5, 3, 4.25)],

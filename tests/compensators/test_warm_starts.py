@@ -13,6 +13,7 @@ from support.compensation import (
     reconstruction,
     settings,
     stale_round,
+    tensors_of,
 )
 from unstale.compensators.inversion.inversions import Inversions
 from unstale.compensators.inversion.warm import WarmStarts
@@ -123,6 +124,15 @@ def test_a_compensator_goes_on_from_its_own_reconstruction():
     assert torch.equal(begun.now.inputs_rX, reconstructed(made["estimates"][0])["inputs"])
     outcome = subject.take(second, subject.make(second))
     assert [one.iterations for one in outcome.updates] == [3]
+
+
+def test_what_is_kept_of_one_keeps_nothing_of_those_beside_it():
+    subject = inversion()
+    round_ = stale_round(*(received(client_id) for client_id in range(4)))
+    made = subject.make(round_)
+    subject.take(round_, made)
+    for one in tensors_of([subject.state_dict()["inversions"]["warm"], made]):
+        assert one.untyped_storage().nbytes() == one.nbytes
 
 
 def test_what_is_only_computed_is_not_remembered():

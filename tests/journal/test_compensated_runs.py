@@ -15,7 +15,7 @@ from unstale.journal.explain import explain
 from unstale.journal.replay import RecordedRun, Replay
 from unstale.server.run import prepare
 
-QUICK = {"iterations": 6, "iterations_first": 5, "images_max": 4, "window": 2}
+QUICK = {"iterations": 6, "images_max": 4, "window": 2}
 COMPENSATORS: dict[str, dict[str, Any]] = {
     "first-order": {"name": "first-order", "settings": {"strength": "adaptive"}},
     "gradient-inversion": {"name": "gradient-inversion", "settings": QUICK},

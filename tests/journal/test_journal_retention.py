@@ -15,8 +15,8 @@ ROW = memoryview(bytes(100))
 class Life:
     """A journal whose segments hold one row each. Every version is a round of one update, and a checkpoint."""
 
-    def __init__(self, folder: Path, durability: str) -> None:
-        run = RunSettings(directory=str(folder), durability=durability)
+    def __init__(self, folder: Path, durability: str, *, keep_updates: bool = False) -> None:
+        run = RunSettings(directory=str(folder), durability=durability, keep_updates=keep_updates)
         directory = RunDirectory.open(folder, Settings(run=run))
         self.now_s = 0.0
         self.journal = Journal(directory, run, clock=lambda: self.now_s)
@@ -32,6 +32,7 @@ class Life:
         journal.seq += 2
         journal.batch.events += [event(journal.seq - 1), event(journal.seq)]
         journal.batch.updates.append(accepted(journal.seq - 1, handle, place))
+        journal.keep_made(self.version, {})
         journal.batch.rounds.append(round_of(self.version, handle))
         journal.commit()
         if saved:
@@ -47,6 +48,9 @@ class Life:
 
     def segments(self) -> list[int]:
         return sorted(int(path.stem) for path in (self.folder / "segments").iterdir())
+
+    def compensations(self) -> list[int]:
+        return sorted(int(path.stem) for path in (self.folder / "compensations").iterdir())
 
     def checkpoints(self) -> list[int]:
         return sorted(int(path.stem) for path in (self.folder / "checkpoints").iterdir())
@@ -78,6 +82,7 @@ def test_nothing_is_deleted_before_what_makes_it_unnecessary_is_on_the_disk(tmp_
         life.make_version(saved=True)  # no time goes by: one sync has begun, and that is all
     assert life.checkpoints() == [1, 2, 3, 4, 5, 6]
     assert life.segments() == [1, 2, 3, 4, 5, 6]
+    assert life.compensations() == [1, 2, 3, 4, 5, 6]
     life.journal.close()
 
 
@@ -89,4 +94,25 @@ def test_a_journal_that_is_closed_has_deleted_what_it_was_about_to(tmp_path: Pat
     life.journal.commit()
     life.journal.close()
     assert life.checkpoints() == [5, 6]
-    assert life.segments() == [6]
+    assert life.segments() == life.compensations() == [6]
+
+
+@EACH
+def test_one_checkpoint_covers_nothing_alone(tmp_path: Path, durability: str) -> None:
+    life = Life(tmp_path / "run", durability)
+    for version in range(1, 5):
+        life.make_version(saved=version == 4)
+    life.journal.commit()
+    life.journal.close()
+    assert life.checkpoints() == [4]
+    assert life.segments() == life.compensations() == [1, 2, 3, 4]
+
+
+def test_a_run_that_keeps_its_updates_keeps_what_they_were_compensated_with(tmp_path: Path) -> None:
+    life = Life(tmp_path / "run", "full", keep_updates=True)
+    for _ in range(4):
+        life.make_version(saved=True)
+    life.journal.commit()
+    life.journal.close()
+    assert life.checkpoints() == [3, 4]
+    assert life.segments() == life.compensations() == [1, 2, 3, 4]

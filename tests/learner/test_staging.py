@@ -124,15 +124,22 @@ def test_a_discarded_row_does_not_hinder_a_round_of_single_rows() -> None:
     assert staging.take(handles).rows.tolist() == [[1.0], [2.0]]
 
 
-def test_several_single_rows_are_copied_so_that_their_memory_is_free_before_the_round_is_released() -> None:
-    staging = Staging(1, 1, blocks_max=2)
-    taken = staging.take([stage(staging, 1), stage(staging, 2)])
+def test_single_rows_that_were_looked_at_ahead_stay_until_their_round_is_released() -> None:
+    staging = Staging(1, 1, blocks_max=4)
+    handles, ahead = [], []
+    for value in (1, 2):
+        handles.append(stage(staging, value))
+        ahead.append(staging.newest_D)
+    taken = staging.take(handles)
     stage(staging, 3)
     stage(staging, 4)
+    assert [row_D.item() for row_D in ahead] == [1.0, 2.0]
     assert taken.rows.tolist() == [[1.0], [2.0]]
     taken.release()
-    with pytest.raises(AssertionError, match="all 2 blocks are in use"):
-        staging.row()  # there are no more than before, although a round was released
+    later = [stage(staging, 5), stage(staging, 6)]  # in the rows that were given back
+    with pytest.raises(AssertionError, match="all 4 blocks are in use"):
+        staging.row()
+    assert staging.take(later).rows.tolist() == [[5.0], [6.0]]
 
 
 def test_a_single_row_is_taken_once() -> None:

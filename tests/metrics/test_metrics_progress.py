@@ -33,6 +33,13 @@ def test_progress_counts_from_the_evaluation_before() -> None:
     assert (later.staleness_mean, later.updates_per_s, later.elapsed_s) == (8.0, 1 / 4, 6.0)
 
 
+def test_a_note_is_news_once_in_a_run() -> None:
+    tally = Tally(rounds=2)
+    assert tally.news(["two", "one", "two"]) == ["two", "one"]
+    assert tally.news(["one", "three"]) == ["three"]
+    assert Tally(rounds=2).news(["one"]) == ["one"]
+
+
 def test_the_outcome_is_of_the_whole_run() -> None:
     tally = Tally(rounds=2)
     tally.started(10.0)

@@ -65,7 +65,9 @@ tensors = st.builds(
     shape=st.lists(st.integers(1, limits.DIMENSION_MAX), max_size=limits.RANK_MAX).map(tuple),
     dtype=st.just("float32"),
 )
-variants = st.builds(VariantPlan, name=names, rate=st.floats(0, limits.VARIANT_RATE_MAX, exclude_min=True))
+variants = st.builds(
+    VariantPlan, name=names, rate=st.floats(limits.VARIANT_RATE_MIN, limits.VARIANT_RATE_MAX)
+)
 partitions = st.builds(
     PartitionPlan,
     name=names,
@@ -384,6 +386,17 @@ def test_a_fault_inside_a_nested_map_is_named_by_its_path() -> None:
     assert refusal(msgpack.packb(welcome)) == (
         Reason.MALFORMED_HEADER,
         "welcome: field 'tensors.1.shape.1': Input should be greater than or equal to 1",
+    )
+
+
+def test_a_rate_at_which_no_example_ever_gives_way_is_refused() -> None:
+    welcome = msgpack.unpackb((VECTORS / "welcome.bin").read_bytes())
+    variant = {"name": "svhn", "rate": limits.VARIANT_RATE_MIN}
+    assert decode(msgpack.packb(welcome | {"data_plan": {"variant": variant}}))
+    variant["rate"] /= 10
+    assert refusal(msgpack.packb(welcome | {"data_plan": {"variant": variant}})) == (
+        Reason.MALFORMED_HEADER,
+        "welcome: field 'data_plan.variant.rate': Input should be greater than or equal to 0.000001",
     )
 
 

@@ -213,8 +213,8 @@ def test_a_second_one_costs_the_inversion_but_not_the_round(connected, gate):
     assert [what.method for what in outcome.updates] == ["first-order"]
     assert outcome.fallbacks == {"worker-lost": 1}
     assert outcome.notes == [
-        "an inversion that was computed elsewhere is lost (one worker after the other died of it); such updates are "
-        "compensated to first order"
+        "an inversion that was computed elsewhere is lost (The worker died unexpectedly while executing this task; it "
+        "was tried 2 times); such updates are compensated to first order"
     ]
     gate.open()
     assert len(outcomes(subject)[0]["estimates"]) == 3, "the next round is computed there again"

@@ -81,3 +81,47 @@ def test_it_takes_the_gpu_that_ray_gave_it(monkeypatch, visible, given, number):
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     assert worker._gpu(described(ray_gpus=0.5)) == number
     assert worker._gpu(described()) is None
+
+
+class OnAGpu:
+    """A worker's bench on one, with what became of it. error: of every inversion."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, error: Exception | None = None) -> None:
+        self.happened: list[Any] = []
+        bench = worker._Bench(Any, Any, torch.device("cuda", 1))
+        monkeypatch.setattr(worker, "_gpu", lambda description: 1)
+        monkeypatch.setattr(worker, "_bench", lambda description, gpu: bench)
+        monkeypatch.setattr(worker, "computed", self._computed)
+        monkeypatch.setattr(torch.cuda, "empty_cache", lambda: self.happened.append("empty"))
+        monkeypatch.setattr(worker.os, "_exit", self._exit)
+        self._error = error
+
+    def _computed(self, *_: Any) -> dict[str, torch.Tensor]:
+        if self._error is not None:
+            raise self._error
+        return {}
+
+    def _exit(self, code: int) -> None:
+        self.happened.append(code)
+        raise SystemExit(code)
+
+
+def test_what_it_does_not_use_of_a_gpu_is_free_for_others(monkeypatch):
+    there = OnAGpu(monkeypatch)
+    worker.invert(described(), save({}))
+    assert there.happened == ["empty"]
+
+
+def test_so_it_is_after_an_error(monkeypatch):
+    there = OnAGpu(monkeypatch, RuntimeError("no such kernel"))
+    with pytest.raises(RuntimeError, match="no such kernel"):
+        worker.invert(described(), save({}))
+    assert there.happened == ["empty"]
+
+
+def test_a_worker_that_can_use_its_gpu_no_more_ends(monkeypatch, capsys):
+    there = OnAGpu(monkeypatch, torch.AcceleratorError("device-side assert triggered"))
+    with pytest.raises(SystemExit):
+        worker.invert(described(), save({}))
+    assert there.happened[0] == 1
+    assert "device-side assert triggered" in capsys.readouterr().err

@@ -1,14 +1,17 @@
 """What an account makes of verdicts."""
 
 import pytest
+import torch
 
 from support.wire import update_of
 from unstale.coordinator.actions import Acknowledge, Outcome
+from unstale.learner.learner import Compensation, RoundResult
+from unstale.learner.versions import Version
 from unstale.metrics import catalogue
 from unstale.metrics.observe import Observation
 from unstale.metrics.progress import Progress
 from unstale.server.account import Account
-from unstale.server.commands import Evaluated
+from unstale.server.commands import Applied, Evaluated
 from unstale.training.evaluate import Evaluation
 from unstale_proto.messages import OwnEvaluation, Task
 
@@ -73,6 +76,32 @@ def test_what_a_client_measured_itself_counts_with_an_update_that_does(
         Observation(catalogue.UPDATES, 1, (outcome, "")),
         Observation(catalogue.UPDATE_BYTES, 8, ("received",)),
     ]
+
+
+def test_a_note_of_compensation_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    kept = Kept()
+    told = Compensation(updates=[], errors=[], fallbacks={}, notes=["There is little memory."], made=None)
+    for version in (1, 2):
+        result = RoundResult(
+            version=version,
+            sent=Version(model_d=torch.zeros(1), buffers_b=torch.empty(0), extra_d=None),
+            learning_rate=0.5,
+            weights_K=(),
+            staleness=(),
+            rate_factor=1.0,
+            overflowed=False,
+            compensation=told,
+        )
+        applied = Applied(
+            result=result,
+            frames=[],
+            aggregate_s=0.0,
+            compensate_s=0.0,
+            device_memory_bytes=0,
+            digest="",
+        )
+        kept.account.applied(applied, wait_s=0.0)
+    assert caplog.messages == ["There is little memory."]
 
 
 def test_what_updates_and_models_come_to_is_recorded_once() -> None:

@@ -65,12 +65,11 @@ def context(
     fresh_update: FreshUpdate | None = None,
     seed: int = 0,
 ) -> CompensatorContext:
-    """Of ten clients that make two steps. net: `smooth` where it is not said."""
+    """Of clients that make two steps. net: `smooth` where it is not said."""
     return CompensatorContext(
         network=net or network(),
         steps=steps or LocalSteps(steps=2),
         seed=seed,
-        clients=10,
         device=torch.device("cpu"),
         clock=clock,
         fresh_update=fresh_update,
@@ -90,7 +89,6 @@ PINNED = {
     "adapt": False,
     "trust": 1.0,
     "learning_rate": 0.1,
-    "schedule": "cosine",
     "residual": 0.5,
 }
 """A few iterations; and what the tests reckon with, whatever has come to measure best."""

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from unstale.errors import UserError
 from unstale.seeds import Stream, stream
 from unstale.training.partition import VariantStream, create, split
+from unstale_proto import limits
 
 OLD_LABELS = np.arange(400) % 4
 NEW_LABELS = np.arange(800)[::-1] // 2 % 4
@@ -90,6 +91,11 @@ def test_what_a_client_holds_depends_on_seed_client_and_epoch_alone():
 def test_examples_go_in_a_random_order():
     positions, _ = a_stream(1).replaced(0, 1000)
     assert positions.tolist() != sorted(positions.tolist())
+
+
+def test_at_the_least_rate_of_the_wire_one_example_gives_way_in_a_million_epochs():
+    changing = a_stream(limits.VARIANT_RATE_MIN)
+    assert [len(changing.replaced(0, epoch)[0]) for epoch in (999_999, 1_000_000)] == [0, 1]
 
 
 def test_a_rate_over_what_any_client_holds_is_told_in_one_sentence():

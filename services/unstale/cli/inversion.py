@@ -29,13 +29,24 @@ WHAT_IT_DOES = (
     "and, with durability, in the run's directory; it does not go together with secure aggregation. What it reveals, "
     "`unstale inversion audit` measures in simulation (docs/threat-model.md)."
 )
+WHERE_IT_GOES = (
+    " Updates, and what is reconstructed from them, also go to the machines of the Ray cluster {ray}, which may write "
+    "them to disk (docs/inversions-on-ray.md)."
+)
 
-POOL_NAMES = {"own": "own", "others": "others", "same_classes": "others, same classes"}
+POOL_NAMES = {
+    "own": "own",
+    "others": "others",
+    "own_same_classes": "own, same classes",
+    "same_classes": "others, same classes",
+}
 WHOSE = {
     "own": "examples of its client",
     "others": "of other clients",
-    "same_classes": "of other clients with its client's classes",
+    "own_same_classes": "of its client as far as others hold the class",
+    "same_classes": "of others with as many of each class",
 }
+SAME_CLASSES = ("own_same_classes", "same_classes")
 CLASSES_SHOWN_MAX = 20
 SHOWN_OF_AN_UPDATE = 6  # examples in the sheet
 
@@ -72,9 +83,10 @@ def announce(settings: Settings) -> None:
     """Say on stderr what the compensator does, if it reconstructs data."""
     from unstale.compensators import describe  # imports torch
 
-    name = settings.compensator.name
+    name, ray = settings.compensator.name, settings.compensator.ray
     if describe(name).inverts:
-        print(f"unstale: {WHAT_IT_DOES.format(name=name)}", file=sys.stderr, flush=True)
+        where = "" if ray is None else WHERE_IT_GOES.format(ray=ray)
+        print(f"unstale: {WHAT_IT_DOES.format(name=name)}{where}", file=sys.stderr, flush=True)
 
 
 @app.command()
@@ -116,7 +128,9 @@ def _make_folder(folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise UserError(f"cannot make {folder}: {(error.strerror or str(error)).lower()}") from None
+        raise UserError(
+            f"--plots is {folder}, which cannot be made: {(error.strerror or str(error)).lower()}; name another folder"
+        ) from None
 
 
 def _tell_one(one: "Reconstructed", *, as_json: bool) -> None:
@@ -151,7 +165,7 @@ def _tell_one(one: "Reconstructed", *, as_json: bool) -> None:
 def _tell_findings(done: "Audit") -> None:
     found = done.findings
     names = {measure.key: measure.name for measure in done.measures}
-    pools = " and ".join(
+    pools = ", ".join(
         f"{number:,.0f} {WHOSE[pool]} ({POOL_NAMES[pool]})" for pool, number in found.pool_examples.items()
     )
     report.line(
@@ -192,7 +206,7 @@ def _tell_findings(done: "Audit") -> None:
     distances = [
         f"{distance:.2f} from those of {POOL_NAMES[pool]}"
         for pool, distance in found.label_distance.items()
-        if pool != "same_classes"  # which has those of own
+        if pool not in SAME_CLASSES  # whose classes were chosen
     ]
     report.line(
         f"shares of classes read from updates: {', '.join(distances)} "
@@ -232,13 +246,9 @@ def _count(number: int, noun: str) -> str:
 
 def _draw(done: "Audit", settings: Settings, folder: Path) -> list[Path]:
     """The files that were written."""
-    try:
-        from unstale.cli import inversion_plot as plot  # imports matplotlib
-    except ModuleNotFoundError as error:
-        raise UserError(
-            "--plots needs matplotlib, which is not installed; get it with: pip install matplotlib"
-        ) from error
     import numpy as np
+
+    from unstale.cli import inversion_plot as plot  # imports matplotlib
 
     run = f"{settings.model.name}, {settings.data.name}, {_count(done.findings.updates, 'stale update')}"
     pools = list(done.findings.pool_examples)
@@ -251,11 +261,12 @@ def _draw(done: "Audit", settings: Settings, folder: Path) -> list[Path]:
         }
         for measure in done.measures
     }
-    columns = ("reconstructed", *(f"closest of {POOL_NAMES[pool]}" for pool in pools))
+    shown = [pool for pool in pools if pool != "own_same_classes"]  # of its client, too
+    columns = ("reconstructed", *(f"closest of {POOL_NAMES[pool]}" for pool in shown))
     tiles = [
         plot.Tile(images=images, label=label)
         for one in done.reconstructed
-        for images, label in _shown(one, pools)
+        for images, label in _shown(one, shown)
     ]
     files = [folder / "closeness.png", folder / "disparity.png", folder / "examples.png"]
     try:
@@ -264,7 +275,10 @@ def _draw(done: "Audit", settings: Settings, folder: Path) -> list[Path]:
         if tiles:
             plot.draw_sheet(tiles, columns, f"Reconstructed examples: {run}", files[2])
     except OSError as error:
-        raise UserError(f"cannot write in {folder}: {(error.strerror or str(error)).lower()}") from None
+        raise UserError(
+            f"--plots is {folder}, which cannot be written in: {(error.strerror or str(error)).lower()}; name another "
+            "folder"
+        ) from None
     return files if tiles else files[:2]
 
 

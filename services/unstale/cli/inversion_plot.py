@@ -30,10 +30,10 @@ NAMES = {
     "first-order": "first-order",
     "gradient-inversion": "gradient inversion",
 }
-OTHERS = (("#0072b2", "--", "D"), ("#cc79a7", "-.", "v"))
+OTHERS = (("#0072b2", "--", "D"), ("#cc79a7", "-.", "v"), ("#009e73", ":", "P"))
 """Of methods that have no line of their own, in their order."""
 
-POOL_COLOURS = ("#0072b2", "#d55e00", "#009e73")
+POOL_LINES = (("#0072b2", "-"), ("#d55e00", "--"), ("#56b4e9", "-."), ("#009e73", ":"))
 BAND = 0.18  # opacity
 DOTS_PER_INCH = 150
 EDGES = 25  # of a histogram
@@ -124,9 +124,7 @@ def draw_closeness(pools: Mapping[str, Mapping[str, Numbers]], title: str, file:
         values = np.concatenate(list(by_pool.values()))
         low, high = float(values.min()), float(values.max())
         edges = np.linspace(low, high if high > low else low + 1, EDGES + 1)
-        for colour, line, (pool, values_r) in zip(
-            POOL_COLOURS, ("-", "--", ":"), by_pool.items(), strict=False
-        ):
+        for (colour, line), (pool, values_r) in zip(POOL_LINES, by_pool.items(), strict=False):
             shares = np.histogram(values_r, edges)[0] / len(values_r)
             axes.stairs(shares, edges, fill=True, color=colour, alpha=BAND)
             axes.stairs(shares, edges, color=colour, linestyle=line, linewidth=1.4, label=pool)
@@ -136,7 +134,7 @@ def draw_closeness(pools: Mapping[str, Mapping[str, Numbers]], title: str, file:
     figure.legend(
         *every[0].get_legend_handles_labels(),
         loc="outside lower center",
-        ncols=len(POOL_COLOURS),
+        ncols=2 if len(every) == 1 else len(POOL_LINES),
         frameon=False,
         title="closest among (vertical: mean)",
     )
@@ -151,7 +149,7 @@ def draw_errors_by_staleness(
     file: Path,
 ) -> None:
     """Compensation error against staleness. l1, cosine: by method, [S, R], NaN where there is none. The line is the
-    mean, the band one standard deviation. Besides the methods of `NAMES` at most two others may be there, under
+    mean, the band one standard deviation. Besides the methods of `NAMES` at most three others may be there, under
     names of their own. Source: Wang & Gao, Fig. 2 and 7."""
     figure, (left, right) = _figure(2, (11.0, 4.6))
     figure.suptitle(title, fontsize="medium", wrap=True)

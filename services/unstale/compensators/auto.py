@@ -1,7 +1,7 @@
 """The compensator that chooses: inversion while it helps and the budget lasts, then first order, then nothing."""
 
 from unstale.compensators.compensator import AS_IT_IS
-from unstale.compensators.gradient_inversion import FIRST_ORDER, INVERSION, GradientInversion
+from unstale.compensators.gradient_inversion import FIRST_ORDER, GradientInversion
 
 
 class Auto(GradientInversion):
@@ -19,15 +19,8 @@ class Auto(GradientInversion):
     source = "ours, over Wang & Gao and DC-ASGD; algorithms.md 2.21, 2.22"
 
     def helps(self) -> bool:
-        if not super().helps():
-            return False
-        trial = self.trial
-        if trial is not None:
-            return trial.cosine < 0
-        recent = self.recent
-        if not (recent.is_full(INVERSION) and recent.is_full(AS_IT_IS)):
-            return True
-        return recent.mean(INVERSION)[1] < recent.mean(AS_IT_IS)[1]
+        known = self.known
+        return super().helps() and (known is None or known.cosine < known.stale_cosine)
 
     def lesser(self, *, has_ended: bool) -> str:  # noqa: ARG002  (the errors decide)
         recent = self.recent

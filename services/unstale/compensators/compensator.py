@@ -78,8 +78,9 @@ class MeasuredError:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compensated:
-    """What became of one update. method: what was made of it; `none` when it stays. share: a, what part of the result
-    is the estimate, the rest being the update as it came. iterations, disparity: of its inversion, None without one.
+    """What became of one update. method: what was made of it; `none` when it stays. share: what part of the result
+    is the estimate, the rest being the update as it came: a, times trust. iterations, disparity: of its inversion, None
+    without one.
     """
 
     method: str = AS_IT_IS
@@ -95,7 +96,8 @@ class Outcome:
     vectors: by place in the round, [d] float32, pseudo-gradients; an update that is not there stays as it is.
     counts_as_fresh: which of them the policy is to take for updates of the current version. updates: what
     became of each, in order. errors: that were measured. fallbacks: by reason, how many updates got a lesser
-    compensation than was asked for. notes: sentences for people, each to be said once in a run.
+    compensation than was asked for. notes: sentences for people, each to be said once in a run; few,
+    and so without the number of a client or a round, which would make a new one of each.
     """
 
     vectors: Mapping[int, Tensor]
@@ -110,12 +112,8 @@ NO_BASE = "no-base"
 """A reason for a fall-back: there is nothing that the update could be compared with."""
 
 
-def without_base(update: Received) -> str:
-    """The sentence for it."""
-    return (
-        f"an update of client {update.client_id} was made from version {update.base_version}, which is kept no more; "
-        "such updates stay as they are"
-    )
+WITHOUT_BASE = "some updates were made from a version that is kept no more; such updates stay as they are"
+"""The note for `no-base`."""
 
 
 Made = dict[str, Any]
@@ -131,7 +129,7 @@ class CompensatorContext:
     """What a compensator is told of the run.
 
     network: the model as a function; None where only settings are to be checked. steps: how clients train. seed: of the
-    run. clients: N. device: where the updates lie. clock: seconds that never go back; None where time is virtual.
+    run. device: where the updates lie. clock: seconds that never go back; None where time is virtual.
     fresh_update: the pseudo-gradient [d] that the client of an update would make of the current model instead; in a
     simulation only. elsewhere: where updates are inverted; None for here.
     """
@@ -139,7 +137,6 @@ class CompensatorContext:
     network: Network | None
     steps: LocalSteps
     seed: int
-    clients: int
     device: torch.device
     clock: Callable[[], float] | None = None
     fresh_update: FreshUpdate | None = None

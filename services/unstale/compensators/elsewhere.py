@@ -10,7 +10,8 @@ Tensors = dict[str, Tensor]
 
 
 class Elsewhere(Protocol):
-    """Other machines that compute. Used by one thread. None of its methods raises when machines are lost."""
+    """Other machines that compute. Used by one thread, but for `stop`. None of its methods raises when machines are
+    lost."""
 
     def submit(self, group: Tensors) -> int:
         """Begin with a group of inversions, without waiting for anything; the number that it goes by from now on."""
@@ -21,3 +22,6 @@ class Elsewhere(Protocol):
 
     def cancel(self, number: int) -> None:
         """Nobody waits for this one any more."""
+
+    def stop(self) -> None:
+        """All that is there, or is sent there from now on, is lost, and whoever waits is told so. Any thread."""

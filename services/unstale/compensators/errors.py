@@ -5,7 +5,8 @@ Legend: d parameters.
 
 from collections import deque
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
+from math import isfinite
 from typing import Any, Self
 
 import torch
@@ -16,12 +17,14 @@ from unstale.compensators.inversion.choice import Choice
 from unstale.compensators.inversion.reconstruction import Reconstruction
 
 NO_DIRECTION = 1e-12  # two vectors whose lengths' product is at most this have cosine 0: algorithms.md 1.5
+WAITS_ROUNDS_MAX = 500  # who has sent nothing for so long is hardly going to
 
 
 def measured(update: Received, method: str, estimate_d: Tensor, staleness: int) -> MeasuredError:
     """The error of an estimate of what an update turned out to be; both are pseudo-gradients [d]."""
-    true_d = update.vector_d.double()
-    estimate_d = estimate_d.to(true_d.device, torch.float64)
+    where = "cpu" if update.vector_d.device.type == "mps" else update.vector_d.device  # mps has no float64
+    true_d = update.vector_d.to(where, torch.float64)
+    estimate_d = estimate_d.to(where, torch.float64)
     lengths = float(true_d.norm()) * float(estimate_d.norm())
     along = float(true_d @ estimate_d) / lengths if lengths > NO_DIRECTION else 0.0
     return MeasuredError(
@@ -33,12 +36,17 @@ def measured(update: Received, method: str, estimate_d: Tensor, staleness: int) 
     )
 
 
+def is_finite(error: MeasuredError) -> bool:
+    """Whether both numbers of an error are; means know no others."""
+    return isfinite(error.l1) and isfinite(error.cosine)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Waiting:
     """What is needed to say what each method would have made of a stale update at any model.
 
     version: of the model that estimates were made for. stale: the update. kept: what it was reconstructed to be, by
-    iterations. choice: what was used of that. steps, rate: of its inversion. All tensors on the host.
+    iterations; on the host. choice: what was used of that. steps, rate: of its inversion.
     """
 
     version: int
@@ -50,15 +58,16 @@ class Waiting:
 
     @property
     def size_bytes(self) -> int:
-        vectors = (self.stale.vector_d, self.stale.base_d)
+        """Without the base model, which others may share."""
         kept_bytes = sum(reconstruction.size_bytes for reconstruction in self.kept.values())
-        return sum(4 * vector_d.numel() for vector_d in vectors) + kept_bytes
+        return self.stale.vector_d.nbytes + kept_bytes
 
     def state_dict(self) -> dict[str, Any]:
+        """Without the base model."""
         stale = {field.name: getattr(self.stale, field.name) for field in fields(self.stale)}
         return {
             "version": self.version,
-            "stale": stale,
+            "stale": {**stale, "kept_base_d": None},
             "kept": {mark: reconstruction.state_dict() for mark, reconstruction in self.kept.items()},
             "choice": list(self.choice),
             "steps": self.steps,
@@ -79,20 +88,32 @@ class Waiting:
 
 class Matches:
     """Stale updates that wait for the one that tells what became of their estimates: the client's first whose base
-    version is as new as the model that they were made for. Beyond `bytes_max` the oldest go.
+    version is as new as the model that they were made for. They lie on the host; a base model that several were made
+    from lies there once.
+
+    bytes_max: where there is no room for one, it does not wait. Those that wait longest stay, being the next to be told
+    about.
     """
 
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
-        self._waiting: deque[Waiting] = deque()
+        self._waiting: list[Waiting] = []
+        self._base_ds: dict[int, Tensor] = {}  # by version
         self.size_bytes = 0
 
-    def add(self, waiting: Waiting) -> None:
-        """Wait for one more."""
-        self._waiting.append(waiting)
-        self.size_bytes += waiting.size_bytes
-        while self.size_bytes > self._bytes_max:
-            self.size_bytes -= self._waiting.popleft().size_bytes
+    def add(self, waiting: Waiting) -> bool:
+        """Wait for one more, if there is room for it; whether there was. Its update is copied."""
+        stale = waiting.stale
+        base_d = self._base_ds.get(stale.base_version)
+        more_bytes = waiting.size_bytes + (stale.base_d.nbytes if base_d is None else 0)
+        if self.size_bytes + more_bytes > self._bytes_max:
+            return False
+        if base_d is None:
+            base_d = self._base_ds[stale.base_version] = stale.base_d.to("cpu", copy=True)
+        vector_d = stale.vector_d.to("cpu", copy=True)
+        self._waiting.append(replace(waiting, stale=replace(stale, vector_d=vector_d, kept_base_d=base_d)))
+        self.size_bytes += more_bytes
+        return True
 
     def of(self, update: Received) -> Waiting | None:
         """The newest that this update can tell about."""
@@ -103,27 +124,48 @@ class Matches:
         ]
         return max(found, key=lambda one: one.version, default=None)
 
-    def settle(self, updates: Iterable[Received]) -> None:
-        """These have come in: no other will tell what they can."""
-        newest = {update.client_id: update.base_version for update in updates}
-        self._waiting = deque(
-            one for one in self._waiting if one.version > newest.get(one.stale.client_id, -1)
+    def settle(self, updates: Iterable[Received], version: int) -> None:
+        """These have come in: no other will tell what they can. version: of the current model; what was made for one
+        that is much older goes."""
+        newest: dict[int, int] = {}
+        for update in updates:
+            newest[update.client_id] = max(update.base_version, newest.get(update.client_id, -1))
+        self._keep(
+            [
+                one
+                for one in self._waiting
+                if one.version > newest.get(one.stale.client_id, -1)
+                and one.version >= version - WAITS_ROUNDS_MAX
+            ]
         )
-        self.size_bytes = sum(one.size_bytes for one in self._waiting)
+
+    def clear(self) -> None:
+        """Nothing waits any more."""
+        self._keep([])
+
+    def _keep(self, waiting: list[Waiting]) -> None:
+        self._waiting = waiting
+        self._base_ds = {one.stale.base_version: one.stale.base_d for one in waiting}
+        self.size_bytes = sum(one.size_bytes for one in waiting)
+        self.size_bytes += sum(base_d.nbytes for base_d in self._base_ds.values())
 
     def __len__(self) -> int:
         return len(self._waiting)
 
-    def state_dict(self) -> list[dict[str, Any]]:
-        """The oldest first."""
-        return [one.state_dict() for one in self._waiting]
+    def state_dict(self) -> dict[str, Any]:
+        """The oldest first; the base models by version."""
+        return {"waiting": [one.state_dict() for one in self._waiting], "bases": dict(self._base_ds)}
 
-    def load_state_dict(self, state: Iterable[Mapping[str, Any]]) -> None:
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Wait for exactly these."""
-        self._waiting.clear()
-        self.size_bytes = 0
-        for one in state:
-            self.add(Waiting.from_state(one))
+        found = [Waiting.from_state(one) for one in state["waiting"]]
+        bases = state["bases"]
+        self._keep(
+            [
+                replace(one, stale=replace(one.stale, kept_base_d=bases[one.stale.base_version]))
+                for one in found
+            ]
+        )
 
 
 class Recent:

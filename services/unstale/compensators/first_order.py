@@ -12,6 +12,7 @@ from torch import Tensor
 
 from unstale.compensators.compensator import (
     NO_BASE,
+    WITHOUT_BASE,
     Compensated,
     Compensator,
     CompensatorContext,
@@ -19,7 +20,6 @@ from unstale.compensators.compensator import (
     Outcome,
     Received,
     StaleRound,
-    without_base,
 )
 from unstale.part_settings import PartSettings
 
@@ -93,7 +93,7 @@ class FirstOrder(Compensator[FirstOrderSettings]):
             counts_as_fresh=vectors.keys() if self.settings.counts_as_fresh else (),
             updates=updates,
             fallbacks={NO_BASE: len(gone)} if gone else {},
-            notes=[without_base(update) for update in gone],
+            notes=[WITHOUT_BASE] if gone else [],
         )
 
     def note(self, update: Received) -> None:

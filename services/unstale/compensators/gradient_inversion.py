@@ -3,7 +3,8 @@
 Legend: d parameters, r reconstructed examples.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -21,7 +22,7 @@ from unstale.compensators.compensator import (
     Received,
     StaleRound,
 )
-from unstale.compensators.errors import Matches, Recent, Switch, Waiting, measured
+from unstale.compensators.errors import Matches, Recent, Switch, Waiting, is_finite, measured
 from unstale.compensators.first_order import FirstOrder
 from unstale.compensators.inversion.choice import (
     RESIDUALS,
@@ -29,16 +30,25 @@ from unstale.compensators.inversion.choice import (
     Choice,
     Trial,
     Trials,
+    as_rows,
+    from_rows,
+    marks,
     nearest,
     next_mark,
 )
 from unstale.compensators.inversion.engine import Inversion
-from unstale.compensators.inversion.inversions import NOT_FINITE, Inversions
+from unstale.compensators.inversion.inversions import MEMORY, NOT_FINITE, TOO_LARGE, Inversions
 from unstale.compensators.inversion.reconstruction import Reconstruction
 from unstale.compensators.inversion.settings import InversionSettings
 from unstale.errors import UserError
 
 INVERSION, FIRST_ORDER = "gradient-inversion", "first-order"
+NO_ROOM = (
+    "there is no room for more estimates that wait for their client's next update, so that not all are held against "
+    "it; raise compensator.settings.matches_bytes_max to learn from all"
+)
+UNTOLD = "the device's memory is too small to hold estimates against some later updates, which tell nothing"
+"""Notes."""
 
 
 class GradientInversion(Compensator[InversionSettings]):
@@ -70,7 +80,8 @@ class GradientInversion(Compensator[InversionSettings]):
         self.recent = Recent(settings.window)
         self._switch = Switch(settings.smooth_rounds)
         self._trials = Trials(settings.window)
-        first = min(settings.iterations, settings.iterations_first) if settings.adapt else settings.iterations
+        self._marks = marks(settings.iterations) if settings.adapt else ()
+        first = self._marks[0] if settings.adapt else settings.iterations
         self._choice = self._first_choice = Choice(first, settings.residual, settings.trust)
         self._matches = Matches(settings.matches_bytes_max)
         if context.network is None:
@@ -84,21 +95,21 @@ class GradientInversion(Compensator[InversionSettings]):
         self.inversions = Inversions(settings, context)
 
     @property
-    def trial(self) -> Trial | None:
-        """How what is used now would have done lately; None while little is known."""
-        return self._trials.of(self._choice)
+    def known(self) -> Trial | None:
+        """How what is used now has done lately, or would have; None while little is known. True errors are of what was
+        used alone."""
+        trial = None if self.settings.switch == "oracle" else self._trials.of(self._choice)
+        recent = self.recent
+        if trial is not None or not (recent.is_full(INVERSION) and recent.is_full(AS_IT_IS)):
+            return trial
+        return Trial(*recent.mean(INVERSION), *recent.mean(AS_IT_IS))
 
     # What subclasses decide.
 
     def helps(self) -> bool:
         """Whether the estimates are better than what they replace, as far as the errors tell."""
-        trial = self.trial
-        if trial is not None:
-            return trial.share <= self.settings.margin
-        recent = self.recent
-        if not (recent.is_full(INVERSION) and recent.is_full(AS_IT_IS)):
-            return True
-        return recent.mean(INVERSION)[0] <= self.settings.margin * recent.mean(AS_IT_IS)[0]
+        known = self.known
+        return known is None or known.l1 <= self.settings.margin * known.stale_l1
 
     def lesser(self, *, has_ended: bool) -> str:
         """What becomes of a stale update that is not inverted. has_ended: because inversion has, for good."""
@@ -112,7 +123,9 @@ class GradientInversion(Compensator[InversionSettings]):
 
     def begin(self, update: Received) -> None:
         if update.kept_base_d is not None and self._share(update.base_version + update.staleness) > 0:
-            self.inversions.begin(update)
+            # Where memory is too small now, its round tries again, and says so.
+            with suppress(torch.OutOfMemoryError):
+                self.inversions.begin(update)
 
     def work(self) -> bool:
         return self.inversions.work()
@@ -120,7 +133,10 @@ class GradientInversion(Compensator[InversionSettings]):
     # A round.
 
     def make(self, stale: StaleRound) -> Made:
-        errors, trials = self._matched(stale)
+        budget = self.inversions.budget
+        budget.close_round()
+        with budget.timed():
+            errors, tried, notes = self._matched(stale)
         if self.settings.switch == "oracle":
             errors = []
         wanted: dict[int, Received] = {}
@@ -129,33 +145,29 @@ class GradientInversion(Compensator[InversionSettings]):
         inverted = self.inversions.finish(wanted)
         self.inversions.close(stale.updates)
         estimates: dict[int, dict[str, Any]] = {}
-        for place, one in inverted.found.items():
-            update = wanted[place]
-            mark = nearest(one.kept, self._choice.iterations)
-            choice = self._choice._replace(iterations=mark)
-            inverted_d = self.estimates(update, stale.model_d, one.kept[mark], one)[choice.residual]
-            estimate_d = _between(update.vector_d.to(inverted_d.device), inverted_d, choice.trust)
-            if not bool(estimate_d.isfinite().all()):
-                inverted.fallbacks[NOT_FINITE] += 1
-                continue
-            if self.settings.switch == "oracle":
-                errors.extend(self._true_errors(update, estimate_d, stale))
-            estimates[place] = {
-                "estimate": estimate_d,
-                "choice": list(choice),
-                "kept": {mark: kept.to("cpu").state_dict() for mark, kept in one.kept.items()},
-                "steps": one.steps,
-                "rate": one.rate,
-                "iterations": one.done,
-                "disparity": float(one.disparity),
-            }
+        with budget.timed():
+            for place, one in inverted.found.items():
+                try:
+                    estimate = self._made_of(wanted[place], stale.model_d, one)
+                except torch.OutOfMemoryError:
+                    inverted.fallbacks[MEMORY] += 1
+                    continue
+                if not bool(estimate["estimate"].isfinite().all()):
+                    inverted.fallbacks[NOT_FINITE] += 1
+                    continue
+                estimates[place] = estimate
+        if self.settings.switch == "oracle":
+            for place, estimate in estimates.items():
+                errors += self._true_errors(wanted[place], estimate["estimate"], stale)
+        if inverted.fallbacks[MEMORY]:
+            notes = [*notes, TOO_LARGE]
         return {
             "estimates": estimates,
-            "trials": [[*choice, *trial] for choice, trial in trials],
+            "trials": [as_rows(one) for one in tried],
             "errors": [[one.client_id, one.method, one.l1, one.cosine, one.staleness] for one in errors],
             "fallbacks": dict(inverted.fallbacks),
-            "notes": inverted.notes,
-            "spent": [self.inversions.budget.iterations, self.inversions.budget.seconds],
+            "notes": [*inverted.notes, *notes],
+            "spent": [budget.iterations, budget.seconds],
         }
 
     def take(self, stale: StaleRound, made: Made) -> Outcome:
@@ -166,19 +178,25 @@ class GradientInversion(Compensator[InversionSettings]):
             for client_id, method, l1, cosine, staleness in made["errors"]
         ]
         vectors, updates = self._replaced(stale, made["estimates"])
-        self._matches.settle(stale.updates)
-        for place, one in made["estimates"].items():
-            self._remember(stale, stale.updates[place], one)
+        self._matches.settle(stale.updates, stale.version)
+        notes = list(made["notes"])
+        remembered = [
+            self._remember(stale, stale.updates[place], one) for place, one in made["estimates"].items()
+        ]
+        if not all(remembered):
+            notes.append(NO_ROOM)
         for error in errors:
             self.recent.add(error)
-        for iterations, residual, trust, share, cosine in made["trials"]:
-            self._trials.add(Choice(iterations, residual, trust), Trial(share, cosine))
+        for rows in made["trials"]:
+            self._trials.add(from_rows(rows))
         self._choose()
-        notes = list(made["notes"])
         may_end = self.settings.switch != "never" and self._switch.off_at is None
         if may_end and errors and not self.helps():
             self._switch.off_at = stale.version + 1
             notes.append(self._why_ended(stale.version + 1))
+        if self._share(stale.version + 1) == 0:
+            self._matches.clear()
+            self.inversions.forget()
         return Outcome(
             vectors=vectors,
             counts_as_fresh=made["estimates"].keys() if self.settings.counts_as_fresh else (),
@@ -192,6 +210,22 @@ class GradientInversion(Compensator[InversionSettings]):
         """a: what part of the result an estimate is in the round that makes the next version out of this one."""
         last = self.settings.last_round
         return 0.0 if last is not None and version >= last else self._switch.share(version)
+
+    def _made_of(self, update: Received, model_d: Tensor, one: Inversion) -> dict[str, Any]:
+        """What is used of an inversion, and what is to be kept of it."""
+        mark = nearest(one.kept, self._choice.iterations)
+        choice = self._choice._replace(iterations=mark)
+        inverted_d = self.estimates(update, model_d, one.kept[mark], one)[choice.residual]
+        kept = {at: each for at, each in one.kept.items() if at == mark or at in self._marks}
+        return {
+            "estimate": _between(update.vector_d.to(inverted_d.device), inverted_d, choice.trust),
+            "choice": list(choice),
+            "kept": {at: each.on_host().state_dict() for at, each in kept.items()},
+            "steps": one.steps,
+            "rate": one.rate,
+            "iterations": one.done,
+            "disparity": float(one.disparity),
+        }
 
     def estimates(
         self, update: Received, model_d: Tensor, reconstruction: Reconstruction, like: Inversion | Waiting
@@ -229,7 +263,10 @@ class GradientInversion(Compensator[InversionSettings]):
                 estimate_d = one["estimate"].to(update.vector_d.device)
                 vectors[place] = _between(update.vector_d, estimate_d, share)
                 what = Compensated(
-                    method=INVERSION, share=share, iterations=one["iterations"], disparity=one["disparity"]
+                    method=INVERSION,
+                    share=share * Choice(*one["choice"]).trust,
+                    iterations=one["iterations"],
+                    disparity=one["disparity"],
                 )
             elif update.staleness > 0 and method == FIRST_ORDER and update.kept_base_d is not None:
                 vectors[place] = self.first_order.estimate(update, stale.model_d)
@@ -239,19 +276,16 @@ class GradientInversion(Compensator[InversionSettings]):
 
     # What is learned from it.
 
-    def _remember(self, stale: StaleRound, update: Received, one: Mapping[str, Any]) -> None:
-        """Keep what was reconstructed, and what tells how good it was once the client's next update is there."""
+    def _remember(self, stale: StaleRound, update: Received, one: Mapping[str, Any]) -> bool:
+        """Keep what was reconstructed, and what tells how good it was once the client's next update is there; whether
+        there was room for that."""
         choice = Choice(*one["choice"])
         kept = {mark: Reconstruction.from_state(state) for mark, state in one["kept"].items()}
         self.inversions.remember(update.client_id, kept[choice.iterations])
-        self._matches.add(
+        return self._matches.add(
             Waiting(
                 version=stale.version,
-                stale=replace(
-                    update,
-                    vector_d=update.vector_d.to("cpu", copy=True),
-                    kept_base_d=update.base_d.to("cpu", copy=True),
-                ),
+                stale=update,
                 kept=kept,
                 choice=choice,
                 steps=one["steps"],
@@ -259,45 +293,62 @@ class GradientInversion(Compensator[InversionSettings]):
             )
         )
 
-    def _matched(self, stale: StaleRound) -> tuple[list[MeasuredError], list[tuple[Choice, Trial]]]:
-        """What the updates of a round say about estimates: what each method would have made, of what was known before,
-        of the models that they were made from. And of each choice the error, as a share of the stale update's own."""
+    def _matched(
+        self, stale: StaleRound
+    ) -> tuple[list[MeasuredError], list[dict[Choice, Trial]], Sequence[str]]:
+        """What the updates of a round say about estimates: errors, trials of each update, and notes. Of several updates
+        of a client the first that can tell about an estimate does."""
         errors: list[MeasuredError] = []
-        trials: list[tuple[Choice, Trial]] = []
+        tried: list[dict[Choice, Trial]] = []
+        notes: Sequence[str] = ()
+        told: dict[int, int] = {}
         for update in stale.updates:
             waiting = self._matches.of(update)
             if waiting is None or update.kept_base_d is None:
                 continue
-            device = update.base_d.device
-            before = replace(
-                waiting.stale,
-                vector_d=waiting.stale.vector_d.to(device),
-                kept_base_d=waiting.stale.base_d.to(device),
-            )
-            bridged = update.base_version - before.base_version
-            unchanged = measured(update, AS_IT_IS, before.vector_d, bridged)
-            first_order_d = self.first_order.estimate(before, update.base_d)
-            errors += [unchanged, measured(update, FIRST_ORDER, first_order_d, bridged)]
-            for mark, kept in waiting.kept.items():
-                if mark != waiting.choice.iterations and not self.settings.adapt:
-                    continue
-                inverted = self.estimates(before, update.base_d, kept, waiting)
-                for choice in self._choices(mark):
-                    estimate_d = _between(before.vector_d, inverted[choice.residual], choice.trust)
-                    error = measured(update, INVERSION, estimate_d, bridged)
-                    if choice == waiting.choice:
-                        errors.append(error)
-                    if unchanged.l1 > 0 and self.settings.adapt:
-                        share, cosine = error.l1 / unchanged.l1, error.cosine - unchanged.cosine
-                        trials.append((choice, Trial(share, cosine)))
-        return errors, trials
+            if waiting.version <= told.get(update.client_id, -1):
+                continue
+            told[update.client_id] = update.base_version
+            try:
+                of_update, choices = self._told_by(update, waiting)
+            except torch.OutOfMemoryError:
+                notes = (UNTOLD,)
+                continue
+            errors += of_update
+            tried.append(choices)
+        return errors, tried, notes
+
+    def _told_by(self, update: Received, waiting: Waiting) -> tuple[list[MeasuredError], dict[Choice, Trial]]:
+        """What each method would have made, of what was known before, of the model that an update was made from: the
+        errors of what was used, none where one is not finite; and those of each choice."""
+        device = update.base_d.device
+        before = replace(
+            waiting.stale,
+            vector_d=waiting.stale.vector_d.to(device),
+            kept_base_d=waiting.stale.base_d.to(device),
+        )
+        bridged = update.base_version - before.base_version
+        unchanged = measured(update, AS_IT_IS, before.vector_d, bridged)
+        first_order_d = self.first_order.estimate(before, update.base_d)
+        errors = [unchanged, measured(update, FIRST_ORDER, first_order_d, bridged)]
+        tried: dict[Choice, Trial] = {}
+        is_comparable = unchanged.l1 > 0 and is_finite(unchanged)
+        for mark, kept in waiting.kept.items():
+            inverted = self.estimates(before, update.base_d, kept, waiting)
+            is_mark = mark in self._marks
+            for choice in self._choices(mark) if is_mark else [waiting.choice]:
+                estimate_d = _between(before.vector_d, inverted[choice.residual], choice.trust)
+                error = measured(update, INVERSION, estimate_d, bridged)
+                if choice == waiting.choice:
+                    errors.append(error)
+                if is_mark and is_comparable and is_finite(error):
+                    tried[choice] = Trial(error.l1, error.cosine, unchanged.l1, unchanged.cosine)
+        return (errors if all(map(is_finite, errors)) else []), tried
 
     def _choices(self, mark: int) -> list[Choice]:
         """Those that can be made of a reconstruction after so many iterations."""
-        first = self._first_choice
-        if not self.settings.adapt:
-            return [first._replace(iterations=mark)]
-        residuals, trusts = sorted({*RESIDUALS, first.residual}), sorted({*TRUSTS, first.trust})
+        residuals = sorted({*RESIDUALS, self._first_choice.residual})
+        trusts = sorted({*TRUSTS, self._first_choice.trust})
         return [Choice(mark, residual, trust) for residual in residuals for trust in trusts]
 
     def _true_errors(self, update: Received, estimate_d: Tensor, stale: StaleRound) -> list[MeasuredError]:
@@ -305,18 +356,20 @@ class GradientInversion(Compensator[InversionSettings]):
         assert self.context.fresh_update is not None
         true = replace(update, vector_d=self.context.fresh_update(update, stale))
         first_order_d = self.first_order.estimate(update, stale.model_d)
-        return [
+        errors = [
             measured(true, AS_IT_IS, update.vector_d, update.staleness),
             measured(true, FIRST_ORDER, first_order_d, update.staleness),
             measured(true, INVERSION, estimate_d, update.staleness),
         ]
+        return errors if all(map(is_finite, errors)) else []
 
     def _why_ended(self, version: int) -> str:
-        inverted, stale = self.recent.mean(INVERSION), self.recent.mean(AS_IT_IS)
+        known = self.known
+        assert known is not None
         return (
             f"gradient inversion ends at version {version}: over the last {self.settings.window} updates its estimates "
-            f"were wrong by {inverted[0]:.3g} (L1; {inverted[1]:.3f} by cosine), the stale updates by {stale[0]:.3g} "
-            f"({stale[1]:.3f})"
+            f"were wrong by {known.l1:.3g} (L1; {known.cosine:.3f} by cosine), the stale updates by "
+            f"{known.stale_l1:.3g} ({known.stale_cosine:.3f})"
         )
 
     # State.

@@ -35,16 +35,11 @@ class LocalSteps:
     mu: float = 0.0
     unknown: str | None = None
 
-    def of(self, num_examples: int, local_rate: float, most: int | None = None) -> tuple[int, float]:
-        """kg, and eta_gi. An epoch is one step, as long as its mini-batch steps together. most: fewer steps than the
-        client's, each as much longer, if these are more; None for as many as the client makes."""
+    def of(self, num_examples: int, local_rate: float) -> tuple[int, float]:
+        """kg, and eta_gi. An epoch is one step, as long as its mini-batch steps together."""
         if self.epochs is not None:
-            steps, rate = self.epochs, local_rate * ceil(num_examples / self.batch_size)
-        else:
-            steps, rate = self.steps or 1, local_rate
-        if most is not None and steps > most:
-            return most, rate * steps / most
-        return steps, rate
+            return self.epochs, local_rate * ceil(num_examples / self.batch_size)
+        return self.steps or 1, local_rate
 
     def reach(self, steps: int) -> float:
         """How many gradients a local update of so many steps adds up to, were all the same."""

@@ -43,16 +43,14 @@ class Oracle(Compensator[PartSettings]):
         assert fresh_update is not None
         return {
             "estimates": {
-                str(place): fresh_update(update, stale)
+                place: fresh_update(update, stale)
                 for place, update in enumerate(stale.updates)
                 if update.staleness > 0
             }
         }
 
     def take(self, stale: StaleRound, made: Made) -> Outcome:
-        vectors = {
-            int(place): vector_d.to(self.context.device) for place, vector_d in made["estimates"].items()
-        }
+        vectors = {place: vector_d.to(self.context.device) for place, vector_d in made["estimates"].items()}
         return Outcome(
             vectors=vectors,
             counts_as_fresh=vectors.keys(),

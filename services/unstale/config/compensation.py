@@ -1,6 +1,7 @@
 """The compensator of a run, made from the configuration."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -53,14 +54,12 @@ def compensator(
     here whatever the settings say. Raises UserError."""
     check(settings)
     network = Network(model.module, dataset.input_shape, dataset.classes)
-    elsewhere = None
-    if connect is not None and settings.compensator.ray is not None:
-        elsewhere = connect(settings, dataset)
-    made = _made(
-        settings, where, network=network, clock=clock, fresh_update=fresh_update, elsewhere=elsewhere
-    )
+    make = partial(_made, settings, where, network=network, clock=clock, fresh_update=fresh_update)
+    made = make()
     if made is not None and made.inverts:
         network.check_invertible(settings.model.name)
+    if connect is not None and settings.compensator.ray is not None:
+        made = make(elsewhere=connect(settings, dataset))
     return made
 
 
@@ -88,7 +87,6 @@ def _made(
         network=network,
         steps=local_steps(settings),
         seed=settings.seed,
-        clients=settings.clients,
         device=where,
         clock=clock,
         fresh_update=fresh_update,

@@ -38,7 +38,7 @@ def first_order(device: torch.device) -> Finding:
 
 def _estimate(device: torch.device) -> Tensor:
     """What the compensator makes of the update, a pseudo-gradient [d]; the update where it leaves it alone."""
-    context = CompensatorContext(network=None, steps=LocalSteps(), seed=0, clients=5, device=device)
+    context = CompensatorContext(network=None, steps=LocalSteps(), seed=0, device=device)
     compensator = create("first-order", {}, context)
     assert compensator is not None
     update = Received(

@@ -216,21 +216,24 @@ class Journal:
         oldest = kept[-1]
         self.database.forget_checkpoints(oldest.version)
         unneeded: Collection[int] = ()
+        covered = 0  # the newest version that is never made again
         if len(kept) == CHECKPOINTS_KEPT and not self.settings.keep_updates:
             needed = self.database.segments_behind(oldest.version)
             self.database.forget_events(oldest.seq)
             self.database.forget_segments(needed)
             unneeded = self.segments.others(needed)
-        self._when_synced(partial(self._delete, oldest.version, unneeded))
+            covered = oldest.version
+        self._when_synced(partial(self._delete, oldest.version, unneeded, covered))
 
-    def _delete(self, before_version: int, segments: Collection[int]) -> None:
-        """Delete older checkpoints, and segments. The database names them no more, on the disk."""
+    def _delete(self, before_version: int, segments: Collection[int], covered: int) -> None:
+        """Delete older checkpoints, and segments, and what versions up to one were compensated with. The database names
+        the first two no more, on the disk."""
         for path in self._checkpoint_files():
             if checkpoints.version_of(path) < before_version:
                 path.unlink()
-        if not self.settings.keep_updates:
+        if covered:
             for path in self.directory.compensations.glob(f"*{checkpoints.SUFFIX}"):
-                if checkpoints.version_of(path) <= before_version:
+                if checkpoints.version_of(path) <= covered:
                     path.unlink()
         self.segments.retire(segments)
 

@@ -145,16 +145,30 @@ class Learner:
         with self._without_gradients:
             return self.compensator.work()
 
+    def here(self, rows: Tensor | Rows) -> Tensor | Rows:
+        """Rows of a round on the policy's device, for `make` and `apply_round`: a copy, or the same where they lie
+        there; those that are not in memory stay where they are."""
+        # The copy need not be waited for: screening the new model waits for the device, before the caller may
+        # give the matrix to somebody else.
+        if isinstance(rows, Tensor) and rows.device != self.policy.device:
+            return rows.to(self.policy.device, non_blocking=True)
+        return rows
+
     def make(self, rows: Tensor | Rows, updates: Sequence[RoundUpdate]) -> Made | None:
         """What takes long of a round that is applied next; for `apply_round`, which does it itself if it is not given.
         None where there is no compensator."""
         if self.compensator is None:
             return None
         with self._without_gradients:
-            return self.compensator.make(self._stale(self._here(rows), updates))
+            return self.compensator.make(self._stale(self.here(rows), updates))
 
     def apply_round(
-        self, rows: Tensor | Rows, updates: Sequence[RoundUpdate], made: Made | None = None
+        self,
+        rows: Tensor | Rows,
+        updates: Sequence[RoundUpdate],
+        made: Made | None = None,
+        *,
+        may_write: bool = False,
     ) -> RoundResult:
         """Make the next version: w <- w - rate * rate_factor * direction.
 
@@ -162,7 +176,8 @@ class Learner:
         second vector. `Rows` that are not in memory only for a policy that streams. K = 0 is a round that nobody
         contributed to. When finite updates add up to more than float32 holds, the model stays as it is and the result
         says so: what peers sent must neither stop the server nor turn the model into NaN. made: as this round was
-        compensated before (`Compensation.made`); None to compensate it now.
+        compensated before (`Compensation.made`); None to compensate it now. may_write: nobody else looks at the rows,
+        so they may be written to after all.
         """
         assert tuple(rows.shape) == (len(updates), self.row_numbers), tuple(rows.shape)
         for update in updates:
@@ -170,10 +185,10 @@ class Learner:
                 f"{update} at version {self.version}"
             )
         with self._without_gradients:
-            here = self._here(rows)
+            here = self.here(rows)
             outcome, made = self._compensated(here, updates, made)
             if outcome is not None and outcome.vectors:
-                here = self._replaced(here, outcome.vectors, is_ours=here is not rows)
+                here = self._replaced(here, outcome.vectors, may_write=may_write or here is not rows)
             step, overflowed = self._move(here, updates, outcome)
         self.version += 1
         if step.counts:
@@ -283,18 +298,10 @@ class Learner:
             made=made if self.compensator.is_recorded else None,
         )
 
-    def _here(self, rows: Tensor | Rows) -> Tensor | Rows:
-        """Rows on the policy's device; those that lie elsewhere than in memory stay there."""
-        # The copy need not be waited for: screening the new model waits for the device, before the caller may
-        # give the matrix to somebody else.
-        if isinstance(rows, Tensor) and rows.device != self.policy.device:
-            return rows.to(self.policy.device, non_blocking=True)
-        return rows
-
-    def _replaced(self, rows: Tensor | Rows, vectors: Mapping[int, Tensor], *, is_ours: bool) -> Tensor:
-        """The rows with others at some places. is_ours: nobody else looks at them, so they may be written to."""
+    def _replaced(self, rows: Tensor | Rows, vectors: Mapping[int, Tensor], *, may_write: bool) -> Tensor:
+        """The rows with others at some places."""
         assert isinstance(rows, Tensor)
-        rows = rows if is_ours else rows.clone()
+        rows = rows if may_write else rows.clone()
         for place, vector_d in vectors.items():
             rows[place, : self.policy.dimension] = vector_d
         return rows

@@ -257,9 +257,11 @@ class Staging:
         blocks = [taken[handle] for handle in handles]
         if len(blocks) == 1:
             return self._lent(blocks[0], 1)
-        matrix_KD = torch.cat([block.memory.matrix_RD for block in blocks])
-        self._free.extend(block.memory for block in blocks)
-        return Round(matrix_KD, tuple(block.updates[0] for block in blocks))
+        memories = [block.memory for block in blocks]
+        matrix_KD = torch.cat([memory.matrix_RD for memory in memories])
+        # Not before the round is released: whoever looks ahead (`newest_D`) may still read the rows themselves.
+        give_back = partial(self._free.extend, memories)
+        return Round(matrix_KD, tuple(block.updates[0] for block in blocks), give_back)
 
     def _lent(self, block: _Block, rows: int) -> Round:
         return Round(

@@ -2,7 +2,8 @@
 
 A reconstructed example is compared with its client's own examples, and with as many of other clients: what is not
 closer to the first than to the second tells nothing of this client. Other clients hold other classes; so there is a
-third pool, with the classes of the own one, and what is closer than that tells more than the class.
+second pair of pools, which have as many of each class, and what is closer to its own there tells more than the class.
+The pools of a pair are of one size, because of more examples the closest is closer, by chance.
 
 Legend: r reconstructed examples, c clients, D draws of the bootstrap.
 """
@@ -18,8 +19,12 @@ from numpy.typing import NDArray
 from unstale.metrics.likeness import Measure
 from unstale.seeds import Generator
 
-OWN, OTHERS, SAME_CLASSES = "own", "others", "same_classes"
-POOLS = (OWN, OTHERS, SAME_CLASSES)
+OWN, OTHERS = "own", "others"
+OWN_SAME_CLASSES, SAME_CLASSES = "own_same_classes", "same_classes"
+BESIDE = {OTHERS: OWN, SAME_CLASSES: OWN_SAME_CLASSES}
+"""By pool of others, the own one that it is compared with."""
+
+POOLS = (OWN, OTHERS, OWN_SAME_CLASSES, SAME_CLASSES)
 
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 DRAWS = 10_000
@@ -33,8 +38,9 @@ class Matches:
     """The reconstruction of one update, held against the pools that there are.
 
     labels: of each example, the class that its label says most of. best: by measure and pool, how alike each example
-    and the closest of the pool are, [r]. pool_examples: by pool, how many there were to choose from. label_distance:
-    by pool, total variation distance of its shares of classes from those that were reconstructed, in [0, 1].
+    and the closest of the pool are, [r]. pool_examples: by pool, how many there were to choose from, as many as in the
+    pool `BESIDE` it. label_distance: by pool, total variation distance of its shares of classes from those that were
+    reconstructed, in [0, 1].
     """
 
     client_id: int
@@ -63,9 +69,9 @@ class Distribution:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
-    """How much closer examples are to their client's own data than to another pool: mean, > 0 for closer, in the unit
-    of the measure; low and high bound it with 95 % (nan with one client). closer_share: of the examples; those that are
-    equally close count half.
+    """How much closer examples are to their client's own data than to as many of others: mean, > 0 for closer, in the
+    unit of the measure; low and high bound it with 95 % (nan with one client). closer_share: of the examples; those
+    that are equally close count half.
     """
 
     mean: float
@@ -76,7 +82,7 @@ class Difference:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compared:
-    """One measure over all examples. pools: how close they come. closer: own data than each other pool."""
+    """One measure over all examples. pools: how close they come. closer: by pool of others, to own data than to it."""
 
     measure: str
     unit: str
@@ -109,6 +115,9 @@ class Findings:
 
 def findings(matches: Sequence[Matches], measures: Sequence[Measure], rng: Generator) -> Findings:
     """Over one or more updates; of the pools that each of them has. rng: for the bootstrap."""
+    for one in matches:
+        for pool, own in BESIDE.items():
+            assert one.pool_examples.get(pool) == one.pool_examples.get(own), one.pool_examples
     pools = [pool for pool in POOLS if all(pool in one.pool_examples for one in matches)]
     clients_r = np.concatenate([np.full(len(one.labels), one.client_id) for one in matches])
     labels_r = np.concatenate([np.asarray(one.labels) for one in matches])
@@ -167,9 +176,9 @@ def _compared(
         larger_is_closer=measure.larger_is_closer,
         pools={pool: Distribution.of(values_r) for pool, values_r in best.items()},
         closer={
-            pool: difference(sign * (best[OWN] - values_r), clients_r, rng)
-            for pool, values_r in best.items()
-            if pool != OWN
+            pool: difference(sign * (best[own] - best[pool]), clients_r, rng)
+            for pool, own in BESIDE.items()
+            if pool in best
         },
     )
 

@@ -1,6 +1,6 @@
 """How a run stands, and how it ended: the same words from the server and from the simulator. Pure."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import nan
 
@@ -50,7 +50,7 @@ class Outcome:
 
 
 class Tally:
-    """Counts what happens between evaluations and over the whole run. Every call takes the time."""
+    """Counts what happens between evaluations and over the whole run, on the shell's clock."""
 
     def __init__(self, rounds: int) -> None:
         """rounds: versions to make."""
@@ -62,6 +62,7 @@ class Tally:
         self._staleness = _Mean()
         self._staleness_in_all = _Mean()
         self._accuracy = self._loss = nan
+        self._notes: set[str] = set()
 
     def started(self, at_s: float) -> None:
         """The first task goes out; told again, nothing changes."""
@@ -96,6 +97,13 @@ class Tally:
         )
         self._since_s, self._accepted, self._staleness = at_s, 0, _Mean()
         return progress
+
+    def news(self, notes: Iterable[str]) -> list[str]:
+        """Those of some sentences for people that were not there before: each is said once in a run. Whoever makes them
+        sees to it that there are few."""
+        new = [note for note in dict.fromkeys(notes) if note not in self._notes]
+        self._notes.update(new)
+        return new
 
     def ended(
         self,

@@ -13,23 +13,28 @@ import queue
 import socket
 import sys
 import threading
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any
 
 import ray
-from ray.exceptions import RayError, RayTaskError, TaskCancelledError
+from ray.exceptions import RayError, RayTaskError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from unstale.errors import UserError
 from unstale.net.clock import now_s
 from unstale.remote.frames import Kind, Pipe, Start, hear, say
 
-ATTEMPTS = 2  # a worker that is lost costs one
+ATTEMPTS = 2  # whatever is wrong costs one: a worker or a machine that is broken is not the only one
+TASK_S = 3600.0  # in which nothing comes back; a group of the preset `paper` may take that long on a CPU
 CONNECT_S = 5.0  # Ray itself would try for two minutes
 PREPARE_S = 120.0  # a worker imports PyTorch and builds the model; on a cold disk that may take a minute
+OTHERS_S = 20.0  # for all machines that are slower than the first, which may be busy with something else
 POLL_S = 0.02  # how long an order may wait for Ray
 LOOK_S = 5.0  # between two looks at whether there still is a machine that computes
+LISTEN_S = 1.0  # between two looks at whether anybody still waits for the check
 STORE_BYTES = 256 * 2**20  # object memory of a cluster that is started here; what is over goes to disk
 
 KEEP_GPUS_VISIBLE = {"env_vars": {"RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES": "1"}}  # why: `worker._gpu`
@@ -67,9 +72,10 @@ class Courier:
         self._pipe = pipe
         self._tasks: dict[Any, _Task] = {}
         self._orders: queue.SimpleQueue[Order | None] = queue.SimpleQueue()
-        self._looked_s = now_s()
+        self._looked_s = self._moved_s = now_s()
         _connect(start.address)
-        if not self._has_room():
+        machines = self._machines()
+        if not machines:
             cpus = "1 CPU" if start.cpus == 1 else f"{start.cpus} CPUs"
             share = f" and {start.gpus:g} of a GPU" if start.gpus else ""
             raise UserError(
@@ -81,11 +87,10 @@ class Courier:
             "num_cpus": start.cpus,
             "num_gpus": start.gpus,
             "max_retries": 0,
-            "scheduling_strategy": "SPREAD",
             **({"runtime_env": KEEP_GPUS_VISIBLE} if start.gpus else {}),
         }
-        self._check_worker(ray.remote(max_calls=0)(_prepare).options(**options))
-        self._invert = ray.remote(max_calls=0)(_invert).options(**options)
+        self._check(machines, ray.remote(max_calls=0)(_prepare), options)
+        self._invert = ray.remote(max_calls=0)(_invert).options(**options, scheduling_strategy="SPREAD")
 
     def run(self) -> None:
         """Until nobody gives orders any more. Raises RayError or OSError when the cluster is lost."""
@@ -113,62 +118,87 @@ class Courier:
 
     def _submit(self, task: _Task) -> None:
         task.attempts += 1
-        self._tasks[self._invert.remote(self._start.description, task.group)] = task
+        self._moved_s = now_s()
+        try:
+            reference = self._invert.remote(self._start.description, task.group)
+        except RayError as error:  # no place is left for the group
+            self._lose(task, _why(error))
+        else:
+            self._tasks[reference] = task
 
     def _cancel(self, number: int) -> None:
         for reference, task in list(self._tasks.items()):
             if task.number == number:
                 del self._tasks[reference]
-                ray.cancel(reference)
+                _end(reference)
 
     def _look(self) -> None:
         """Wait a little for what is under way."""
         ended, _ = ray.wait(list(self._tasks), num_returns=1, timeout=POLL_S)
         for reference in ended:
+            self._moved_s = now_s()
             self._settle(reference, self._tasks.pop(reference))
+        if now_s() - self._moved_s > TASK_S:
+            self._begin_again()
         if now_s() - self._looked_s > LOOK_S:
             self._looked_s = now_s()
-            if not self._has_room():
+            if not self._machines():
                 raise ConnectionError("no machine of the cluster is left that computes")
 
     def _settle(self, reference: Any, task: _Task) -> None:
         try:
             answer = ray.get(reference)
-        except TaskCancelledError:
-            return
-        except RayTaskError as error:
-            say(self._pipe, Kind.LOST, task.number, _why(error).encode())
-        except RayError:
-            if task.attempts < ATTEMPTS:
-                self._submit(task)
-            else:
-                say(self._pipe, Kind.LOST, task.number, b"one worker after the other died of it")
+        except RayError as error:
+            self._again(task, _why(error))
         else:
             say(self._pipe, Kind.DONE, task.number, answer)
 
-    def _has_room(self) -> bool:
-        """Whether there is a machine that could do a task, were it idle."""
+    def _begin_again(self) -> None:
+        """Nothing moves: of what is under way, nobody knows what waits and what hangs."""
+        stuck, self._tasks = self._tasks, {}
+        for reference, task in stuck.items():
+            _end(reference)
+            self._again(task, f"nothing came of it in {TASK_S:g} s")
+
+    def _again(self, task: _Task, why: str) -> None:
+        if task.attempts < ATTEMPTS:
+            self._submit(task)
+        else:
+            self._lose(task, f"{why}; it was tried {ATTEMPTS} times")
+
+    def _lose(self, task: _Task, why: str) -> None:
+        say(self._pipe, Kind.LOST, task.number, why.encode())
+
+    def _machines(self) -> list[str]:
+        """Those that could do a task, were they idle."""
         alive = {node["NodeID"]: node["Resources"] for node in ray.nodes() if node["Alive"]}
         is_client = self._start.address.startswith("ray://")
         if not is_client and ray.get_runtime_context().get_node_id() not in alive:
-            return False  # nothing reaches the others without the machine that this process is on
-        return any(
-            has.get("CPU", 0) >= self._start.cpus and has.get("GPU", 0) >= self._start.gpus
-            for has in alive.values()
-        )
+            return []  # nothing reaches the others without the machine that this process is on
+        return [
+            name
+            for name, has in alive.items()
+            if has.get("CPU", 0) >= self._start.cpus and has.get("GPU", 0) >= self._start.gpus
+        ]
 
-    def _check_worker(self, prepare: Any) -> None:
-        """Raise UserError if a worker cannot do what it will be asked to."""
-        begun = prepare.remote(self._start.description)
-        ready, _ = ray.wait([begun], timeout=PREPARE_S)
+    def _check(self, machines: Sequence[str], prepare: Any, options: Mapping[str, Any]) -> None:
+        """Raise UserError if a worker on one of the machines cannot do what it will be asked to, or none has begun in
+        time. Raises EOFError when nobody waits for it any more."""
         where = f"compensator.ray is {self._start.address!r}, but"
-        if not ready:
-            raise UserError(
-                f"{where} no worker of that cluster is ready within {PREPARE_S:g} s, expected one that is idle; look "
-                "at `ray status` there"
-            )
         try:
-            ray.get(begun)
+            begun = [
+                prepare.options(
+                    **options, scheduling_strategy=NodeAffinitySchedulingStrategy(machine, soft=False)
+                ).remote(self._start.description)
+                for machine in machines
+            ]
+            ready = self._ready(begun)
+            if not ready:
+                raise UserError(
+                    f"{where} no worker of that cluster is ready within {PREPARE_S:g} s, expected one that is idle; "
+                    "look at `ray status` there"
+                )
+            ray.get(ready)
         except RayTaskError as error:
             if isinstance(error.cause, UserError):
                 raise error.cause from None
@@ -177,7 +207,27 @@ class Courier:
                 "unstale; install it on all machines"
             ) from None
         except RayError as error:
-            raise UserError(f"{where} a worker of that cluster ends at once: {_begins(error)}") from None
+            raise UserError(
+                f"{where} a first task there has failed ({_why(error)}), expected one that ends; look at Ray's logs"
+            ) from None
+
+    def _ready(self, begun: Sequence[Any]) -> list[Any]:
+        """Those that end in time."""
+        ready: list[Any] = []
+        waiting, until_s = list(begun), now_s() + PREPARE_S
+        while waiting and now_s() < until_s:
+            if self._pipe.poll():  # nothing is said before this is
+                raise EOFError
+            more, waiting = ray.wait(waiting, num_returns=len(waiting), timeout=LISTEN_S)
+            if more and not ready:
+                until_s = min(until_s, now_s() + OTHERS_S)
+            ready += more
+        return ready
+
+
+def _end(reference: Any) -> None:
+    """Of a task, with its worker: one that is interrupted while it imports PyTorch could never import it again."""
+    ray.cancel(reference, force=True)
 
 
 def _connect(address: str) -> None:
@@ -196,14 +246,19 @@ def _connect(address: str) -> None:
             ) from None
     try:
         ray.init(log_to_driver=False, configure_logging=False, logging_level=logging.ERROR, **options)
-    except (OSError, ValueError, ImportError, RuntimeError, RayError) as error:
+    except Exception as error:  # noqa: BLE001  (Ray raises plain ones, too)
         raise UserError(
             f"compensator.ray is {address!r}, but Ray cannot connect ({_begins(error)}), expected a cluster that "
             "runs; start one with `ray start --head`, or use local"
         ) from None
 
 
-def _why(error: RayTaskError) -> str:
+def _why(error: RayError) -> str:
+    """What went wrong in a task, or with it."""
+    if not isinstance(error, RayTaskError):
+        return _begins(error) or type(error).__name__
+    if isinstance(error.cause, UserError):
+        return str(error.cause)
     return f"{type(error.cause).__name__}: {_begins(error.cause)}"
 
 

@@ -6,6 +6,8 @@ groups of inversions as tensors in the safetensors format.
 
 import json
 import os
+import sys
+import traceback
 from collections.abc import Mapping
 from dataclasses import asdict
 from functools import lru_cache
@@ -55,10 +57,21 @@ def prepare(description: str) -> None:
 
 def invert(description: str, group: bytes) -> bytes:
     """Do all iterations of a group. description: from `described`. group: as `away.packed` made it, and the answer as
-    `away.computed` does, with the seconds that it took; both in the safetensors format."""
+    `away.computed` does, with the seconds that it took; both in the safetensors format. Ends this process where it can
+    use its GPU no more."""
     bench = _bench(description, _gpu(description))
     started_s = now_s()
-    answer = computed(load(group), bench.network, bench.engine, bench.device)
+    try:
+        answer = computed(load(group), bench.network, bench.engine, bench.device)
+    except torch.AcceleratorError:
+        traceback.print_exc()
+        sys.stderr.flush()
+        os._exit(
+            1
+        )  # the next task in it would fail as well; of a worker that is lost, the courier takes another
+    finally:
+        if bench.device.type == "cuda":
+            torch.cuda.empty_cache()  # the next task may be given another GPU, and another one this share of it
     answer["seconds"] = torch.tensor(now_s() - started_s, dtype=torch.float64)
     return save(answer)
 

@@ -48,7 +48,6 @@ class Account:
         self._transfers: tuple[Transferred, Transferred] | None = None
         self._observed: list[Observation] = []  # of updates and models, and not recorded yet
         self._clients_at: dict[int, dict[str, int]] = {}
-        self._said: set[str] = set()  # of compensation
 
     def take_up(self, database: Database) -> None:
         """Count what servers of this run that died have done."""
@@ -194,10 +193,8 @@ class Account:
         return self.tally.ended(finish.reason, version, updates, digest, at_s, self.own_evaluations.fairness)
 
     def _compensated(self, told: Compensation) -> None:
-        for note in told.notes:
-            if note not in self._said:
-                self._said.add(note)
-                log.warning("%s", note)
+        for note in self.tally.news(told.notes):
+            log.warning("%s", note)
         methods = Counter(update.method for update in told.updates if update.method != AS_IT_IS)
         errors: dict[str, list[tuple[float, float]]] = {}
         for error in told.errors:

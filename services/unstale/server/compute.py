@@ -80,7 +80,10 @@ class Compute:
         return self._thread.is_alive()
 
     def close(self) -> None:
-        """Finish what is queued, then end the thread."""
+        """Finish what is queued, without what other machines have not done yet, then end the thread."""
+        compensator = self._learner.compensator
+        if compensator is not None and compensator.context.elsewhere is not None:
+            compensator.context.elsewhere.stop()
         self._commands.put(None)
         self._thread.join()
 
@@ -104,9 +107,13 @@ class Compute:
     def _perform(self, command: Command) -> None:
         started_s = now_s()
         if isinstance(command, ApplyCommand):
-            made = self._learner.make(command.round.rows, command.updates)
-            compensated_s = now_s()
-            result = self._learner.apply_round(command.round.rows, command.updates, made)
+            rows = self._learner.here(command.round.rows)
+            begun_s = now_s()
+            made = self._learner.make(rows, command.updates)
+            compensate_s = now_s() - begun_s
+            result = self._learner.apply_round(
+                rows, command.updates, made, may_write=rows is not command.round.rows
+            )
             command.round.release()
             kept = None if result.compensation is None else result.compensation.made
             if kept is not None and self._keep is not None:
@@ -118,8 +125,8 @@ class Compute:
                     result=result,
                     frames=frames,
                     encoded=encoded,
-                    aggregate_s=now_s() - compensated_s,
-                    compensate_s=compensated_s - started_s,
+                    aggregate_s=now_s() - started_s - compensate_s,
+                    compensate_s=compensate_s,
                     device_memory_bytes=self._device_memory_bytes(),
                     # Of the frames, which are in host memory already: `result.sent.digest` would fetch them again.
                     digest="" if self._save is None else flat.digest_of_frames(frames),

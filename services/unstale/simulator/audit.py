@@ -22,7 +22,7 @@ from unstale.config.settings import Settings
 from unstale.config.workplace import Workplace
 from unstale.errors import UserError
 from unstale.metrics import likeness
-from unstale.metrics.audit import OTHERS, OWN, SAME_CLASSES, Findings, Matches, findings, label_distance
+from unstale.metrics.audit import POOLS, Findings, Matches, findings, label_distance
 from unstale.metrics.likeness import Measure
 from unstale.metrics.perceptual import LeftOut
 from unstale.metrics.perceptual import measure as perceptual
@@ -79,12 +79,15 @@ def audit(
     """
     for number in rounds:
         if not 1 <= number <= settings.rounds:
-            raise UserError(
-                f"round {number} is to be inverted, expected 1 to rounds, which is {settings.rounds}"
-            )
+            raise UserError(f"--at is {number}, expected 1 to {settings.rounds}, which is rounds")
     if settings.clients < 2:
         raise UserError(
             "clients is 1, but reconstructions are held against the data of others; expected 2 or more"
+        )
+    if settings.compensator.ray is not None:
+        raise UserError(
+            f"compensator.ray is {settings.compensator.ray!r}, but an audit inverts in its own process, expected null; "
+            "leave it out"
         )
     settings = _inverting(settings)
     watches: list[_Watch] = []
@@ -162,16 +165,16 @@ class _Watch(Compensator[InversionSettings]):
         self._left -= len(updates)
         inverted, disparities = self._invert(updates)
         for update, one, disparity in zip(updates, inverted, disparities, strict=True):
-            self._inversions.remember(update.client_id, one.now.to("cpu"))
+            self._inversions.remember(update.client_id, one.now.on_host())
             reconstructed = self._compared(number, update, one, disparity)
             self.reconstructed.append(reconstructed)
             self._on_reconstructed(reconstructed)
 
     def _invert(self, updates: Sequence[Received]) -> tuple[list[Inversion], list[list[float]]]:
         """The updates of a round inverted together, and the disparity of each before each iteration."""
-        ones = [self._inversions.begin(update) for update in updates]
-        disparities: list[list[float]] = [[] for _ in ones]
         try:
+            ones = [self._inversions.begin(update) for update in updates]
+            disparities: list[list[float]] = [[] for _ in ones]
             while waiting := [place for place, one in enumerate(ones) if not one.is_over]:
                 some = [place for place in waiting if ones[place].kind == ones[waiting[0]].kind]
                 self._inversions.engine.iterate([ones[place] for place in some])
@@ -188,12 +191,11 @@ class _Watch(Compensator[InversionSettings]):
         self, number: int, update: Received, one: Inversion, disparity: Sequence[float]
     ) -> Reconstructed:
         of_update = update.client_id, update.base_version, update.task_id
-        pools = {
-            OWN: self._holdings.own(update.client_id, update.base_version),
-            OTHERS: self._holdings.others(*of_update),
-            SAME_CLASSES: self._holdings.others_of_its_classes(*of_update),
-        }
-        pools = {pool: examples for pool, examples in pools.items() if len(examples)}
+        every = (
+            *self._holdings.own_and_others(*of_update),
+            *self._holdings.own_and_others_of_its_classes(*of_update),
+        )
+        pools = {pool: examples for pool, examples in zip(POOLS, every, strict=True) if len(examples)}
         pixels_rX = self._holdings.pixels(one.now.inputs_rX)
         certainty_rC = softmax(one.now.labels_rC.to("cpu", torch.float64), -1)
         closest = {

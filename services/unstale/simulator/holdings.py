@@ -3,7 +3,7 @@
 Legend: n examples of a client, N training examples of the data set, L later ones, X the shape of one example.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,7 +12,7 @@ from torch import Tensor
 
 from unstale.config import parts
 from unstale.config.settings import Settings
-from unstale.seeds import Stream, stream
+from unstale.seeds import Generator, Stream, stream
 from unstale.training.datasets import Dataset
 from unstale.training.partition import Indices
 
@@ -65,25 +65,32 @@ class Holdings:
         later = [] if dataset.later is None else [dataset.later.labels_L]
         self._labels = torch.cat([dataset.labels_train_N, *later]).numpy()
 
-    def own(self, client_id: int, version: int) -> Examples:
-        """All that a client holds."""
-        return self._gathered(self._held(client_id, version))
-
-    def others(self, client_id: int, version: int, task_id: int) -> Examples:
-        """As many that only other clients hold, drawn among them all; fewer where there are fewer."""
-        own, candidates = self._apart(client_id, version)
+    def own_and_others(self, client_id: int, version: int, task_id: int) -> tuple[Examples, Examples]:
+        """What a client holds, and as many examples, drawn among all that only other clients hold. Where these hold
+        fewer, as many are drawn of its own: the more there are, the closer the closest of them is, by chance."""
         rng = stream(self._seed, Stream.INVERSION, client_id, task_id, OTHERS)
-        return self._gathered(rng.choice(candidates, min(len(own), len(candidates)), replace=False))
+        return self._drawn(rng, [self._apart(client_id, version)])
 
-    def others_of_its_classes(self, client_id: int, version: int, task_id: int) -> Examples:
-        """As many of each class that only other clients hold, drawn likewise."""
-        own, candidates = self._apart(client_id, version)
+    def own_and_others_of_its_classes(
+        self, client_id: int, version: int, task_id: int
+    ) -> tuple[Examples, Examples]:
+        """The same within each class that the client holds."""
+        own, others = self._apart(client_id, version)
         rng = stream(self._seed, Stream.INVERSION, client_id, task_id, SAME_CLASSES)
-        drawn: list[Indices] = []
-        for label, count in zip(*np.unique(self._labels[own], return_counts=True), strict=True):
-            of_class = candidates[self._labels[candidates] == label]
-            drawn.append(rng.choice(of_class, min(int(count), len(of_class)), replace=False))
-        return self._gathered(np.concatenate(drawn))
+        of_own, of_others = self._labels[own], self._labels[others]
+        return self._drawn(
+            rng, [(own[of_own == label], others[of_others == label]) for label in np.unique(of_own)]
+        )
+
+    def _drawn(self, rng: Generator, groups: Iterable[tuple[Indices, Indices]]) -> tuple[Examples, Examples]:
+        """Of both sides of each group as many as the smaller has."""
+        sides: tuple[list[Indices], list[Indices]] = ([], [])
+        for group in groups:
+            count = min(map(len, group))
+            for drawn, held in zip(sides, group, strict=True):
+                drawn.append(rng.choice(held, count, replace=False))
+        own, others = (self._gathered(np.concatenate(drawn)) for drawn in sides)
+        return own, others
 
     def _held(self, client_id: int, version: int) -> Indices:
         """i < N is the training example i of the data set, N + j its later one j."""

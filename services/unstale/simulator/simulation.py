@@ -141,7 +141,6 @@ class Simulation:
         self._arriving: _Arriving
         self._made: events.RoundApplied | None = None
         self._result: RoundResult
-        self._said: set[str] = set()  # of compensation
         self._finish: actions.Finish | None = None
         self._performers: dict[type, Callable[..., None]] = {
             actions.SendTask: self._send_task,
@@ -355,10 +354,8 @@ class Simulation:
         taken.release()
         self._result = result
         self._tally.applied(result.staleness, overflowed=result.overflowed)
-        for note in () if result.compensation is None else result.compensation.notes:
-            if note not in self._said:
-                self._said.add(note)
-                log.warning("%s", note)
+        for note in () if result.compensation is None else self._tally.news(result.compensation.notes):
+            log.warning("%s", note)
         self._made = events.RoundApplied(version=result.version, at_s=self._agenda.now_s)
 
     def _forget_version(self, action: actions.ForgetVersion) -> None:

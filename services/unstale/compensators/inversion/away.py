@@ -3,7 +3,8 @@
 Legend: d parameters, r reconstructed examples, C classes, B updates of a group.
 """
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass
 
 import torch
 
@@ -25,13 +26,38 @@ def packed(group: Sequence[Inversion]) -> Tensors:
         "steps": torch.tensor(group[0].steps),
         "rate_B": torch.tensor([one.rate for one in group], dtype=torch.float64),
         "iterations_B": torch.tensor([one.iterations for one in group]),
+        "has_marks": torch.tensor(bool(group[0].marks)),
     }
 
 
 def computed(group: Tensors, network: Network, engine: Engine, device: torch.device) -> Tensors:
     """Do all iterations of what was packed; what becomes of it. An update that is too large for the device's memory
     is said to be."""
-    inversions = [
+    inversions = _unpacked(group, network, torch.device("cpu"))
+    try:
+        inversions = _unpacked(group, network, device)
+        while some := [one for one in inversions if not one.is_over]:
+            engine.iterate(some)
+    except torch.OutOfMemoryError:
+        for one in inversions:
+            one.is_too_large = not one.is_over
+    longest = max(one.done for one in inversions)
+    looked_at = marks(longest) if bool(group["has_marks"]) else (longest,)
+    kept = [[one.kept.get(mark, one.now).to("cpu") for one in inversions] for mark in looked_at]
+    return {
+        "marks_M": torch.tensor(looked_at),
+        "inputs_MBrX": torch.stack([torch.stack([each.inputs_rX for each in some]) for some in kept]),
+        "labels_MBrC": torch.stack([torch.stack([each.labels_rC for each in some]) for some in kept]),
+        "disparity_B": torch.stack([one.disparity.cpu() for one in inversions]),
+        "done_B": torch.tensor([one.done for one in inversions]),
+        "is_too_large_B": torch.tensor([one.is_too_large for one in inversions]),
+        "together": torch.tensor(engine.together),
+    }
+
+
+def _unpacked(group: Tensors, network: Network, device: torch.device) -> list[Inversion]:
+    has_marks = bool(group["has_marks"])
+    return [
         Inversion(
             base=network.parts(base_d),
             update=network.parts(update_d),
@@ -39,7 +65,7 @@ def computed(group: Tensors, network: Network, engine: Engine, device: torch.dev
             rate=rate,
             iterations=iterations,
             now=Reconstruction(inputs_rX=inputs_rX, labels_rC=labels_rC),
-            marks=marks(iterations),
+            marks=marks(iterations) if has_marks else (),
         )
         for base_d, update_d, inputs_rX, labels_rC, rate, iterations in zip(
             group["base_Bd"].to(device),
@@ -51,23 +77,6 @@ def computed(group: Tensors, network: Network, engine: Engine, device: torch.dev
             strict=True,
         )
     ]
-    try:
-        while some := [one for one in inversions if not one.is_over]:
-            engine.iterate(some)
-    except torch.OutOfMemoryError:
-        for one in inversions:
-            one.is_too_large = not one.is_over
-    looked_at = marks(max(one.done for one in inversions))
-    kept = [[one.kept.get(mark, one.now) for one in inversions] for mark in looked_at]
-    return {
-        "marks_M": torch.tensor(looked_at),
-        "inputs_MBrX": torch.stack([torch.stack([each.inputs_rX for each in some]) for some in kept]).cpu(),
-        "labels_MBrC": torch.stack([torch.stack([each.labels_rC for each in some]) for some in kept]).cpu(),
-        "disparity_B": torch.stack([one.disparity.cpu() for one in inversions]),
-        "done_B": torch.tensor([one.done for one in inversions]),
-        "is_too_large_B": torch.tensor([one.is_too_large for one in inversions]),
-        "together": torch.tensor(engine.together),
-    }
 
 
 def taken_back(group: Sequence[Inversion], answer: Tensors, device: torch.device) -> int:
@@ -88,18 +97,28 @@ def taken_back(group: Sequence[Inversion], answer: Tensors, device: torch.device
     return int(answer["done_B"].sum())
 
 
-class Away:
-    """Keeps what is under way elsewhere. device: of the learner."""
+@dataclass(slots=True, kw_only=True)
+class _Sent:
+    """A group that is there. awaited: those of it that a round may still ask for."""
 
-    def __init__(self, elsewhere: Elsewhere, device: torch.device) -> None:
+    group: list[Inversion]
+    awaited: list[Inversion]
+    sent_s: float
+
+
+class Away:
+    """Keeps what is under way elsewhere. device: of the learner. clock: seconds; 0 where nobody counts them."""
+
+    def __init__(self, elsewhere: Elsewhere, device: torch.device, clock: Callable[[], float]) -> None:
         self._elsewhere = elsewhere
         self._device = device
-        self._groups: dict[int, list[Inversion]] = {}
+        self._clock = clock
+        self._sent: dict[int, _Sent] = {}
         self._lost: list[Inversion] = []
 
     def has(self, one: Inversion) -> bool:
         """Whether it is there, or was and got lost."""
-        return self.is_lost(one) or any(_is_among(one, group) for group in self._groups.values())
+        return self.is_lost(one) or any(_is_among(one, sent.group) for sent in self._sent.values())
 
     def is_lost(self, one: Inversion) -> bool:
         return _is_among(one, self._lost)
@@ -107,37 +126,45 @@ class Away:
     def send(self, groups: Iterable[Sequence[Inversion]]) -> None:
         """Have these computed, each of one kind, with as many iterations as they say."""
         for group in groups:
-            self._groups[self._elsewhere.submit(packed(group))] = list(group)
+            sent = _Sent(group=list(group), awaited=list(group), sent_s=self._clock())
+            self._sent[self._elsewhere.submit(packed(group))] = sent
 
     def fetch(self, wanted: Collection[Inversion], longest_s: float | None) -> "Fetched":
         """Wait for these, and take back what is there in time. longest_s: None for as long as it takes."""
         numbers = [
-            number for number, group in self._groups.items() if any(_is_among(one, wanted) for one in group)
+            number for number, sent in self._sent.items() if any(_is_among(one, wanted) for one in sent.group)
         ]
         fetched = Fetched()
         for number, answer in self._elsewhere.wait(numbers, longest_s).items():
-            group = self._groups.pop(number)
+            sent = self._sent.pop(number)
             if isinstance(answer, str):
-                self._lost += group
+                self._lost += sent.awaited
                 fetched.whys.append(answer)
+                fetched.seconds += self._clock() - sent.sent_s
                 continue
-            planned = sum(one.iterations for one in group)
-            fetched.saved += planned - taken_back(group, answer, self._device)
+            planned = sum(one.iterations for one in sent.group)
+            fetched.saved += planned - taken_back(sent.group, answer, self._device)
             fetched.seconds += float(answer["seconds"])
             fetched.together = min(fetched.together, int(answer["together"]))
         return fetched
 
-    def forget(self, those: Collection[Inversion]) -> None:
-        """Nobody asks for these any more, wherever they are."""
+    def forget(self, those: Collection[Inversion]) -> float:
+        """Nobody asks for these any more, wherever they are. A group that nobody asks for is cancelled; the seconds
+        since such were sent."""
         self._lost = [one for one in self._lost if not _is_among(one, those)]
-        for number, group in list(self._groups.items()):
-            if all(_is_among(one, those) for one in group):
+        seconds = 0.0
+        for number, sent in list(self._sent.items()):
+            sent.awaited = [one for one in sent.awaited if not _is_among(one, those)]
+            if not sent.awaited:
                 self._elsewhere.cancel(number)
-                del self._groups[number]
+                del self._sent[number]
+                seconds += self._clock() - sent.sent_s
+        return seconds
 
 
 class Fetched:
-    """What came back. saved: iterations that were planned and not needed. seconds: of computing. together: how many
+    """What came back. saved: iterations that were planned and not needed. seconds: of computing, and since what
+    was lost had been sent. together: how many
     updates fitted into the memory of the smallest device. whys: of what was lost."""
 
     def __init__(self) -> None:

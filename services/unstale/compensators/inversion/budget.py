@@ -1,6 +1,7 @@
 """How much inverting may cost."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from math import inf
 
 from unstale.compensators.inversion.settings import InversionSettings
@@ -32,10 +33,15 @@ class Budget:
         self._closed_s = self._clock()
 
     @property
+    def left_s(self) -> float | None:
+        """How much longer the round that waits may; None for as long as it takes."""
+        longest_s = self._settings.seconds_per_round
+        return None if longest_s is None else max(0.0, longest_s - (self._clock() - self._closed_s))
+
+    @property
     def is_out_of_time(self) -> bool:
         """Whether the round that waits has waited long enough."""
-        longest_s = self._settings.seconds_per_round
-        return longest_s is not None and self._clock() - self._closed_s >= longest_s
+        return self.left_s == 0
 
     @property
     def is_spent(self) -> bool:
@@ -45,21 +51,26 @@ class Budget:
             settings.seconds_total is not None and self.seconds >= settings.seconds_total
         )
 
-    def fits(self, iterations: int, in_round: int, planned: int = 0) -> bool:
-        """Whether so many more are allowed. in_round: how many the round has had or is to have. planned: those of these
-        that `iterations` does not count yet."""
+    def room(self, in_round: int, planned: int = 0) -> float:
+        """How many more iterations are allowed, infinitely many where there is no bound. in_round: how many the round
+        has had or is to have. planned: those of these that `iterations` does not count yet."""
+        if self.is_spent:
+            return 0
         settings = self._settings
-        most = min(
-            inf if settings.iterations_per_round is None else settings.iterations_per_round - in_round,
-            inf
-            if settings.iterations_total is None
-            else settings.iterations_total - self.iterations - planned,
+        in_run = self.iterations + planned
+        return max(
+            0,
+            min(
+                inf if settings.iterations_per_round is None else settings.iterations_per_round - in_round,
+                inf if settings.iterations_total is None else settings.iterations_total - in_run,
+            ),
         )
-        return iterations <= most
 
-    def spend(self, iterations: int, work: Callable[[], None]) -> None:
-        """Do some work that takes so many iterations."""
+    @contextmanager
+    def timed(self) -> Iterator[None]:
+        """What is done meanwhile takes seconds of the run."""
         started_s = self._clock()
-        work()
-        self.iterations += iterations
-        self.seconds += self._clock() - started_s
+        try:
+            yield
+        finally:
+            self.seconds += self._clock() - started_s

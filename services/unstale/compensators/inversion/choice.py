@@ -6,7 +6,7 @@ errors decide.
 """
 
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from statistics import fmean
 from typing import Any, NamedTuple
 
@@ -40,49 +40,60 @@ def next_mark(iterations: int) -> int:
 
 
 class Trial(NamedTuple):
-    """How an estimate did beside the stale update itself. share: its L1 error over that of the stale update. cosine:
-    its cosine error less that of the stale update."""
+    """How an estimate did, and the stale update itself beside it: errors by L1 and by cosine."""
 
-    share: float
+    l1: float
     cosine: float
+    stale_l1: float
+    stale_cosine: float
+
+    @property
+    def share(self) -> float:
+        """The error of the estimate over that of the stale update, which is not 0."""
+        return self.l1 / self.stale_l1
 
 
 class Trials:
-    """How each choice did. window: how many times are kept of each."""
+    """How the choices did at the last `window` updates that told about some."""
 
     def __init__(self, window: int) -> None:
-        self._window = window
-        self._errors: dict[Choice, deque[Trial]] = {}
+        self._told: deque[Mapping[Choice, Trial]] = deque(maxlen=window)
 
-    def add(self, choice: Choice, trial: Trial) -> None:
-        """One more."""
-        self._errors.setdefault(choice, deque(maxlen=self._window)).append(trial)
+    def add(self, tried: Mapping[Choice, Trial]) -> None:
+        """What one more update told."""
+        if tried:
+            self._told.append(tried)
 
     def of(self, choice: Choice) -> Trial | None:
-        """How one did, in the mean; None while it was not tried as often as the window holds."""
-        errors = self._errors.get(choice, ())
-        if len(errors) < self._window:
+        """How one did, in the mean; None where one of these updates, or one that is missing yet, told nothing of it."""
+        found = [tried[choice] for tried in self._told if choice in tried]
+        if len(found) < (self._told.maxlen or 0):
             return None
-        return Trial(fmean(trial.share for trial in errors), fmean(trial.cosine for trial in errors))
+        return Trial(*(fmean(values) for values in zip(*found, strict=True)))
 
     def best(self) -> Choice | None:
-        """The one with the smallest mean error, and of equal ones that with the fewest iterations; None while no choice
-        has as many errors as the window holds."""
-        means = {choice: mean for choice in self._errors if (mean := self.of(choice)) is not None}
+        """The one with the smallest error, as a share of the stale updates', and of equal ones that with the fewest
+        iterations; None while there is none that all those updates told of."""
+        newest: Mapping[Choice, Trial] = self._told[-1] if self._told else {}
+        means = {choice: mean for choice in newest if (mean := self.of(choice)) is not None}
         return min(means, key=lambda choice: (means[choice].share, choice), default=None)
 
-    def state_dict(self) -> list[list[Any]]:
-        return [
-            [*choice, [list(trial) for trial in errors]] for choice, errors in sorted(self._errors.items())
-        ]
+    def state_dict(self) -> list[list[list[float]]]:
+        return [as_rows(tried) for tried in self._told]
 
-    def load_state_dict(self, state: Iterable[Any]) -> None:
-        self._errors = {
-            Choice(iterations, residual, trust): deque(
-                (Trial(*trial) for trial in errors), maxlen=self._window
-            )
-            for iterations, residual, trust, errors in state
-        }
+    def load_state_dict(self, state: Iterable[Iterable[Sequence[Any]]]) -> None:
+        self._told.clear()
+        self._told.extend(from_rows(rows) for rows in state)
+
+
+def as_rows(tried: Mapping[Choice, Trial]) -> list[list[float]]:
+    """As plain lists of numbers."""
+    return [[*choice, *trial] for choice, trial in tried.items()]
+
+
+def from_rows(rows: Iterable[Sequence[Any]]) -> dict[Choice, Trial]:
+    """What they were made of."""
+    return {Choice(*row[:3]): Trial(*row[3:]) for row in rows}
 
 
 def nearest(kept: Mapping[int, Any], iterations: int) -> int:

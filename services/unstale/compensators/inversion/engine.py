@@ -5,7 +5,6 @@ Legend: d parameters, r reconstructed examples, C classes, B updates inverted to
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from math import cos, pi
 
 import torch
 from torch import Tensor
@@ -18,8 +17,6 @@ from unstale.compensators.local_update import LABEL_LOSSES, LocalSteps, as_vecto
 from unstale.compensators.network import Network, Parts
 
 BETA_1, BETA_2, EPSILON = 0.9, 0.999, 1e-8  # Adam's own
-COSINE_END = 0.02  # share of the rate that the cosine ends with
-PLATEAU_ITERATIONS = 10  # between two looks at the disparity: to look is to wait for the device
 
 
 @dataclass(slots=True, kw_only=True)
@@ -27,7 +24,8 @@ class Inversion:
     """One update on its way. base: w_b. update: u, both as parts. steps, rate: kg and eta_gi. iterations: how many
     there will be. done: how many there were. disparity: D at the last iterate but one, a number on the device; infinite
     before. is_warm: whether it began where another one ended. staleness: of the update, rounds. is_too_large: for the
-    device's memory. marks: after how many iterations what is reconstructed is kept.
+    device's memory. marks: after how many iterations what is reconstructed is kept. finite: the last iterate whose
+    disparity was a number; None before the first.
     """
 
     base: Parts
@@ -44,7 +42,7 @@ class Inversion:
     done: int = 0
     disparity: Tensor = field(default_factory=lambda: torch.tensor(torch.inf))
     moments: tuple[Tensor, ...] = ()
-    looked_at: float = float("inf")
+    finite: Reconstruction | None = None
 
     @property
     def is_over(self) -> bool:
@@ -61,8 +59,9 @@ class Engine:
 
         minimise over x, l:  D = |LU(w_b; x, l) - u|_1
 
-    by Adam, with the rate's schedule; x is clamped to [-2, 2] after each step. An iterate whose D or gradient is not
-    finite is not taken. Source: algorithms.md 2.22.
+    by Adam, with the rate's schedule; x is clamped to [-2, 2] after each step. From an iterate whose D is not finite
+    it goes back to the last one whose D was, and no step is taken along a gradient that is not. Source: algorithms.md
+    2.22.
     """
 
     def __init__(self, network: Network, like: LocalSteps, settings: InversionSettings) -> None:
@@ -110,7 +109,8 @@ class Engine:
             for beta in (BETA_1, BETA_2)
         ]
         rate_B = torch.tensor([self._rate(one) for one in some], device=device)
-        finite_B = disparity_B.isfinite() & _all_finite(slopes[0]) & _all_finite(slopes[1])
+        is_number_B = disparity_B.isfinite()
+        finite_B = is_number_B & _all_finite(slopes[0]) & _all_finite(slopes[1])
         inputs_slope, labels_slope = (torch.where(_wide(finite_B, slope), slope, 0.0) for slope in slopes)
         if self._settings.optimiser == "sign-adam":
             inputs_slope = inputs_slope.sign()
@@ -118,17 +118,24 @@ class Engine:
             -CLAMP, CLAMP
         )
         new_labels = _adam(labels_BrC, labels_slope, moments[2], moments[3], corrections, rate_B)
-        new_inputs = torch.where(_wide(finite_B, new_inputs), new_inputs, inputs_BrX)
-        new_labels = torch.where(_wide(finite_B, new_labels), new_labels, labels_BrC)
+        last = [one.now if one.finite is None else one.finite for one in some]
+        last_inputs, last_labels = (
+            torch.where(_wide(is_number_B, now_B), now_B, before_B)
+            for now_B, before_B in (
+                (inputs_BrX, torch.stack([one.inputs_rX for one in last])),
+                (labels_BrC, torch.stack([one.labels_rC for one in last])),
+            )
+        )
+        new_inputs = torch.where(_wide(finite_B, new_inputs), new_inputs, last_inputs)
+        new_labels = torch.where(_wide(finite_B, new_labels), new_labels, last_labels)
         for place, one in enumerate(some):
             one.now = Reconstruction(inputs_rX=new_inputs[place], labels_rC=new_labels[place])
+            one.finite = Reconstruction(inputs_rX=last_inputs[place], labels_rC=last_labels[place])
             one.moments = tuple(moment_B[place] for moment_B in moments)
             one.disparity = disparity_B[place]
             one.done += 1
             if one.done in one.marks:
                 one.kept[one.done] = one.now
-        if self._settings.plateau:
-            self._end_where_flat(some)
 
     def _slopes(
         self, some: Sequence[Inversion], inputs_BrX: Tensor, labels_BrC: Tensor
@@ -158,22 +165,11 @@ class Engine:
         return slopes, disparity_B
 
     def _rate(self, one: Inversion) -> float:
-        settings, passed = self._settings, one.done / one.iterations
-        if settings.schedule == "cosine":
-            return settings.learning_rate * (COSINE_END + (1 - COSINE_END) * (1 + cos(pi * passed)) / 2)
+        settings = self._settings
         if settings.schedule == "steps":
             ends = [int(one.iterations / divisor) for divisor in (2.667, 1.6, 1.142)]
             return float(settings.learning_rate * 0.1 ** sum(one.done >= end for end in ends))
         return settings.learning_rate
-
-    def _end_where_flat(self, some: Sequence[Inversion]) -> None:
-        due = [one for one in some if one.done % PLATEAU_ITERATIONS == 0]
-        if not due:
-            return
-        for one, now in zip(due, torch.stack([one.disparity for one in due]).tolist(), strict=True):
-            if now > one.looked_at * (1 - self._settings.plateau):
-                one.iterations = one.done
-            one.looked_at = now
 
     def local_update(self, reconstruction: Reconstruction, start: Parts, steps: int, rate: float) -> Tensor:
         """LU(w; x, l) of what is reconstructed, [d], in parameter units. start: w. steps, rate: kg, eta_gi."""

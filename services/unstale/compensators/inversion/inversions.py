@@ -11,21 +11,25 @@ from typing import Any
 
 import torch
 
-from unstale.compensators.compensator import NO_BASE, CompensatorContext, Received, without_base
+from unstale.compensators.compensator import NO_BASE, WITHOUT_BASE, CompensatorContext, Received
 from unstale.compensators.inversion import start
 from unstale.compensators.inversion.away import Away
 from unstale.compensators.inversion.budget import Budget
 from unstale.compensators.inversion.choice import marks
 from unstale.compensators.inversion.engine import Engine, Inversion
 from unstale.compensators.inversion.reconstruction import Reconstruction
-from unstale.compensators.inversion.settings import InversionSettings
+from unstale.compensators.inversion.settings import EXAMPLES_MAX, InversionSettings
 from unstale.compensators.inversion.warm import WarmStarts
 from unstale.compensators.network import Parts
 from unstale.seeds import Stream, stream
 
-EXAMPLES_MAX = 4096  # of one update, whatever its client says that it holds
 BUDGET, MEMORY, NOT_FINITE = "budget", "memory", "not-finite"
 WORKER_LOST = "worker-lost"
+TOO_LARGE = (
+    "the device's memory is too small to invert even one update at a time, so that such updates are compensated to "
+    "first order; lower compensator.settings.images_max"
+)
+"""The note for `memory`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,12 +59,14 @@ class Inversions:
         self._warm = WarmStarts(settings.warm_bytes_max)
         self._open: dict[tuple[int, int], Inversion] = {}
         self._notes: list[str] = []
-        self._away = None if context.elsewhere is None else Away(context.elsewhere, context.device)
+        self._away = (
+            None if context.elsewhere is None else Away(context.elsewhere, context.device, self._now_s)
+        )
         self._together = settings.batch_clients
         self.longest: int | None = None
 
     def begin(self, update: Received) -> Inversion:
-        """Begin with an update, whose base model is kept; or go on with it."""
+        """Begin with an update, whose base model is kept; or go on with it. Raises OutOfMemoryError."""
         if update.key not in self._open:
             self._open[update.key] = self._new(update)
         return self._open[update.key]
@@ -72,54 +78,53 @@ class Inversions:
             return False
         in_round = sum(one.done for one in self._open.values())
         some = _next_of(self._groups(self._open.values()))
-        if not some or self.budget.is_spent or not self.budget.fits(len(some), in_round):
+        if not some or self.budget.room(in_round) < len(some):
             return False
-        try:
-            self._iterate(some)
-        except torch.OutOfMemoryError:
-            for one in some:
-                one.iterations = one.done  # the round says what becomes of them
-                one.is_too_large = True
+        self._iterate(some)
         return True
 
     def finish(self, wanted: Mapping[int, Received]) -> Inverted:
         """What some updates of a round, by place, are reconstructed to be; as far as the budget goes, the most stale
-        first. Nothing is open afterwards of what was begun for them."""
-        self.budget.close_round()
-        closed_s = self._now_s()
+        first. What was begun for them stays until `close`."""
         result = Inverted()
         chosen: dict[int, Inversion] = {}
         for place, update in sorted(wanted.items(), key=lambda item: (-item[1].staleness, item[0])):
             if update.kept_base_d is None:
                 result.fallbacks[NO_BASE] += 1
-                result.notes.append(without_base(update))
+                result.notes.append(WITHOUT_BASE)
                 continue
-            chosen[place] = self.begin(update)
+            try:
+                chosen[place] = self.begin(update)
+            except torch.OutOfMemoryError:
+                result.fallbacks[MEMORY] += 1
         those = list(chosen.values())
-        for one, fits in zip(those, self._fit(those, 0), strict=True):
-            if not fits:
-                one.iterations = one.done
+        for one, more in zip(those, self._fit(those, 0, in_part=True), strict=True):
+            if not self._is_away(one):
+                one.iterations = one.done + more
         if self._away is None:
             self._compute(those)
         else:
             self._away.send(self._groups(those))
-            self._fetch(self._away, those, closed_s)
+            self._fetch(self._away, those)
         self._sort_out(chosen, result)
-        if self._away is not None:
-            self._away.forget(those)
         result.notes.extend(self._notes)
         self._notes.clear()
         return result
 
     def close(self, updates: Iterable[Received]) -> None:
-        """Leave nothing of what was begun for these."""
-        for update in updates:
-            self._open.pop(update.key, None)
+        """Leave nothing of what was begun for these, here or elsewhere."""
+        closed = [self._open.pop(update.key) for update in updates if update.key in self._open]
+        if self._away is not None:
+            self.budget.seconds += self._away.forget(closed)
 
     def remember(self, client_id: int, reconstruction: Reconstruction) -> None:
         """Begin the client's next inversion there."""
         if self._settings.warm_start:
             self._warm.put(client_id, reconstruction)
+
+    def forget(self) -> None:
+        """Nothing will be inverted any more: keep nothing to begin from."""
+        self._warm.clear()
 
     def state_dict(self) -> dict[str, Any]:
         """What warm starts begin from, and what was spent. What is open is begun again."""
@@ -133,23 +138,25 @@ class Inversions:
         self._warm.load_state_dict(state["warm"])
         self.budget.iterations, self.budget.seconds = state["iterations"], state["seconds"]
 
-    def _fit(self, those: Sequence[Inversion], in_round: int) -> list[bool]:
-        """Of which of those, in their order, all iterations that are left may be done. What is to be done elsewhere
-        counts from now on. in_round: how many the round has had."""
-        verdicts, planned = [], 0
+    def _fit(self, those: Sequence[Inversion], in_round: int, *, in_part: bool) -> list[int]:
+        """How many more iterations each of those may have, in their order: all that are left; or with `in_part` as many
+        as the budget allows, if with them it can be used; or none. What is to be done elsewhere counts from now on.
+        in_round: how many the round has had."""
+        allowed, planned = [], 0
         had = [one.iterations if self._is_away(one) else one.done for one in those]
         in_round += sum(had)
         for one, before in zip(those, had, strict=True):
             left = max(one.iterations - before, 0)
-            fits = not left or (not self.budget.is_spent and self.budget.fits(left, in_round, planned))
-            if fits:
-                in_round += left
-                if self._away is None:
-                    planned += left
-                else:
-                    self.budget.iterations += left
-            verdicts.append(fits)
-        return verdicts
+            more = int(min(left, self.budget.room(in_round, planned)))
+            if more < left and not (in_part and before + more >= self._least(one)):
+                more = 0
+            in_round += more
+            if self._away is None:
+                planned += more
+            else:
+                self.budget.iterations += more
+            allowed.append(more)
+        return allowed
 
     def _is_away(self, one: Inversion) -> bool:
         return self._away is not None and self._away.has(one)
@@ -168,29 +175,22 @@ class Inversions:
 
     def _compute(self, those: Sequence[Inversion]) -> None:
         groups = self._groups(those)
-        try:
-            while some := _next_of(groups):
-                if self.budget.is_out_of_time or self.budget.is_spent:
-                    break
-                self._iterate(some)
-        except torch.OutOfMemoryError:
-            for one in those:
-                one.is_too_large = one.is_too_large or not one.is_over
+        while some := _next_of(groups):
+            if self.budget.is_out_of_time or self.budget.is_spent:
+                break
+            self._iterate(some)
 
     def _send(self, away: Away) -> None:
         """Have what is open computed elsewhere, as far as the budget goes."""
         unsent = [one for one in self._open.values() if not one.is_over and not away.has(one)]
         if unsent:
             in_round = sum(one.iterations for one in self._open.values() if away.has(one) or one.is_over)
-            fit = self._fit(unsent, in_round)
-            away.send(self._groups(one for one, fits in zip(unsent, fit, strict=True) if fits))
+            fit = self._fit(unsent, in_round, in_part=False)
+            away.send(self._groups(one for one, more in zip(unsent, fit, strict=True) if more))
 
-    def _fetch(self, away: Away, those: Sequence[Inversion], closed_s: float) -> None:
-        """Wait for those as long as the round may, which was closed at `closed_s`, and take back what is there."""
-        longest_s = self._settings.seconds_per_round
-        fetched = away.fetch(
-            those, None if longest_s is None else max(0.0, longest_s - (self._now_s() - closed_s))
-        )
+    def _fetch(self, away: Away, those: Sequence[Inversion]) -> None:
+        """Wait for those as long as the round may, and take back what is there."""
+        fetched = away.fetch(those, self.budget.left_s)
         self.budget.iterations -= fetched.saved
         if (
             self._context.clock is not None
@@ -208,16 +208,15 @@ class Inversions:
                 result.fallbacks[MEMORY] += 1
             elif self._away is not None and self._away.is_lost(one):
                 result.fallbacks[WORKER_LOST] += 1
-            elif one.done < min(self._settings.iterations_min, self._planned(is_warm=one.is_warm)):
+            elif one.done < self._least(one):
                 result.fallbacks[BUDGET] += 1
             else:
                 one.kept[one.done] = one.now
                 result.found[place] = one
-        if result.fallbacks[MEMORY]:
-            result.notes.append(
-                "the device's memory is too small to invert even one update at a time, so that such updates are "
-                "compensated to first order; lower compensator.settings.images_max"
-            )
+
+    def _least(self, one: Inversion) -> int:
+        """How many iterations are enough for it to be used."""
+        return min(self._settings.iterations_min, self._planned(is_warm=one.is_warm))
 
     def _planned(self, *, is_warm: bool) -> int:
         most = self._settings.iterations
@@ -227,7 +226,7 @@ class Inversions:
 
     def _new(self, update: Received) -> Inversion:
         settings, context, network = self._settings, self._context, self._network
-        steps, rate = context.steps.of(update.num_examples, update.local_rate, settings.unrolled_steps)
+        steps, rate = context.steps.of(update.num_examples, update.local_rate)
         most = min(settings.images_max or EXAMPLES_MAX, EXAMPLES_MAX)
         examples = max(1, min(ceil(settings.images_share * update.num_examples), most))
         vector_d = update.vector_d.to(context.device) * update.local_rate
@@ -265,7 +264,16 @@ class Inversions:
         return Reconstruction(inputs_rX=inputs_rX, labels_rC=labels_rC)
 
     def _iterate(self, some: Sequence[Inversion]) -> None:
-        self.budget.spend(len(some), lambda: self.engine.iterate(some))
+        """One iteration of each; where the device's memory is too small for one, they are over."""
+        before = sum(one.done for one in some)
+        with self.budget.timed():
+            try:
+                self.engine.iterate(some)
+            except torch.OutOfMemoryError:
+                for one in some:
+                    one.iterations = one.done  # the round says what becomes of them
+                    one.is_too_large = True
+        self.budget.iterations += sum(one.done for one in some) - before
         self._note_memory(len(some), self.engine.together)
 
     def _now_s(self) -> float:

@@ -26,6 +26,12 @@ class Reconstruction:
         """The same on a device, without a copy where it lies there already."""
         return type(self)(inputs_rX=self.inputs_rX.to(device), labels_rC=self.labels_rC.to(device))
 
+    def on_host(self) -> Self:
+        """A copy on the host, which keeps nothing else in memory."""
+        return type(self)(
+            inputs_rX=self.inputs_rX.to("cpu", copy=True), labels_rC=self.labels_rC.to("cpu", copy=True)
+        )
+
     @property
     def size_bytes(self) -> int:
         return sum(tensor.numel() * tensor.element_size() for tensor in (self.inputs_rX, self.labels_rC))

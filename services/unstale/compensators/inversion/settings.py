@@ -8,6 +8,8 @@ from pydantic import Field, model_validator
 
 from unstale.compensators.first_order import FirstOrderSettings
 
+EXAMPLES_MAX = 4096  # that are reconstructed of one update, whatever its client says that it holds
+
 PRESETS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
     {
         "fast": {},  # the defaults below
@@ -23,8 +25,6 @@ PRESETS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
             "residual": 0.0,
             "trust": 1.0,
             "adapt": False,
-            "unrolled_steps": None,
-            "plateau": 0.0,
             "warm_share": 0.57,
         },
         "reference": {
@@ -39,8 +39,6 @@ PRESETS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
             "residual": 0.0,
             "trust": 1.0,
             "adapt": False,
-            "unrolled_steps": None,
-            "plateau": 0.0,
             "warm_start": False,
         },
     }
@@ -70,7 +68,7 @@ class InversionSettings(FirstOrderSettings):
         json_schema_extra={"source": "Wang & Gao: 1/2"},
     )
     images_max: int | None = Field(
-        32, ge=1, le=10**6, description="Reconstructed examples at most.", json_schema_extra=_ours()
+        32, ge=1, le=EXAMPLES_MAX, description="Reconstructed examples at most.", json_schema_extra=_ours()
     )
     iterations: int = Field(
         40, ge=1, le=10**7, description="Iterations of an inversion at most.", json_schema_extra=_ours()
@@ -81,18 +79,11 @@ class InversionSettings(FirstOrderSettings):
         "and do not go on much longer; false: all iterations, and residual.",
         json_schema_extra=_ours(),
     )
-    iterations_first: int = Field(
-        5,
-        ge=1,
-        le=10**7,
-        description="For adapt: after how many iterations a reconstruction is used while nothing is known.",
-        json_schema_extra=_ours(),
-    )
     iterations_min: int = Field(
         5,
         ge=1,
         le=10**7,
-        description="An inversion that the budget ends earlier is not used.",
+        description="An inversion that the budget ends earlier is not used; one that is to have fewer is.",
         json_schema_extra=_ours(),
     )
     label_loss: Literal["soft", "bce-raw"] = Field(
@@ -113,9 +104,9 @@ class InversionSettings(FirstOrderSettings):
     learning_rate: float = Field(
         0.3, gt=0, le=1e3, description="Rate of that optimiser.", json_schema_extra=_ours()
     )
-    schedule: Literal["cosine", "steps", "constant"] = Field(
+    schedule: Literal["steps", "constant"] = Field(
         "constant",
-        description="How the rate falls over the iterations: cosine to 2 %, by ten at 3/8, 5/8 and 7/8, or not.",
+        description="How the rate falls over the iterations: by ten at 3/8, 5/8 and 7/8, or not.",
         json_schema_extra=_ours(),
     )
     residual: float = Field(
@@ -126,26 +117,12 @@ class InversionSettings(FirstOrderSettings):
         "estimate; with adapt, while nothing is known.",
         json_schema_extra=_ours(),
     )
-    unrolled_steps: int | None = Field(
-        None,
-        ge=1,
-        le=1000,
-        description="Local steps that an iteration differentiates through at most, each as much longer; null for all.",
-        json_schema_extra=_ours("all, as the paper"),
-    )
     trust: float = Field(
         0.5,
         gt=0,
         le=1,
         description="What part of the result the estimate is, the rest being the update as it came; with adapt, while "
         "nothing is known.",
-        json_schema_extra=_ours(),
-    )
-    plateau: float = Field(
-        0.0,
-        ge=0,
-        lt=1,
-        description="An inversion ends when ten iterations lower the disparity by less than this share; 0 for never.",
         json_schema_extra=_ours(),
     )
     precision: Literal["float32", "bfloat16"] = Field(
@@ -244,7 +221,7 @@ class InversionSettings(FirstOrderSettings):
         256 * 1024**2,
         ge=0,
         le=2**50,
-        description="Memory of the host for estimates that wait for the true update, bytes; the oldest go first.",
+        description="Memory of the host for estimates that wait for the true update, bytes; more than fit do not wait.",
         json_schema_extra=_ours("ten clients, ten rounds, a model of 62,006 parameters take 75 MB"),
     )
     counts_as_fresh: bool = Field(
@@ -263,10 +240,6 @@ class InversionSettings(FirstOrderSettings):
 
     @model_validator(mode="after")
     def _fits_together(self) -> "InversionSettings":
-        if self.iterations_min > self.iterations:
-            raise ValueError(
-                f"iterations_min is {self.iterations_min}, expected at most iterations, which is {self.iterations}"
-            )
         if self.label_loss == "bce-raw" and self.labels_start == "gradient":
             raise ValueError(
                 "labels_start is 'gradient', which makes labels of a softmax, expected 'normal' with label_loss "

@@ -27,6 +27,11 @@ class WarmStarts:
         """What is kept of a client."""
         return self._kept.get(client_id)
 
+    def clear(self) -> None:
+        """Keep nothing."""
+        self._kept.clear()
+        self.size_bytes = 0
+
     def _drop(self, client_id: int) -> None:
         before = self._kept.pop(client_id, None)
         if before is not None:
@@ -41,7 +46,6 @@ class WarmStarts:
 
     def load_state_dict(self, state: Iterable[Mapping[str, Any]]) -> None:
         """Keep exactly these."""
-        self._kept.clear()
-        self.size_bytes = 0
+        self.clear()
         for one in state:
             self.put(one["client"], Reconstruction.from_state(one))

@@ -1,0 +1,123 @@
+"""What a run says, refuses and checks before it connects to a Ray cluster, and that it does not wait for it when it is
+stopped."""
+
+from collections.abc import Collection
+from dataclasses import replace
+from threading import Event
+from typing import Any
+
+import pytest
+import torch
+
+from support.compensation import CLASSES, SHAPE, context, inversion, network, numbers
+from support.factories import with_buffers
+from unstale.cli.inversion import announce
+from unstale.compensators.elsewhere import Tensors
+from unstale.config.compensation import compensator
+from unstale.config.settings import Settings
+from unstale.errors import UserError
+from unstale.flat import FlatModel
+from unstale.learner.learner import Learner
+from unstale.learner.updates import Round, RoundUpdate
+from unstale.policies import create
+from unstale.server.commands import Applied, ApplyCommand, Result
+from unstale.server.compute import Compute
+from unstale.simulator.audit import audit
+
+ON_RAY: dict[str, Any] = {"name": "gradient-inversion", "ray": "auto"}
+
+
+class Hangs:
+    """Other machines of which nothing comes back."""
+
+    def __init__(self) -> None:
+        self.is_waited_for, self.is_stopped = Event(), Event()
+
+    def submit(self, group: Tensors) -> int:
+        return 1
+
+    def wait(self, numbers: Collection[int], longest_s: float | None) -> dict[int, Tensors | str]:
+        assert longest_s is None
+        self.is_waited_for.set()
+        assert self.is_stopped.wait(60.0), "nobody stopped it"
+        return dict.fromkeys(numbers, "the run was stopped")
+
+    def cancel(self, number: int) -> None:
+        pass
+
+    def stop(self) -> None:
+        self.is_stopped.set()
+
+
+def update(base_version: int, staleness: int) -> RoundUpdate:
+    return RoundUpdate(
+        client_id=0,
+        task_id=1 + base_version + staleness,
+        base_version=base_version,
+        staleness=staleness,
+        num_examples=8,
+        batch_examples=8,
+        loss=1.0,
+        local_rate=0.1,
+    )
+
+
+def test_a_server_that_is_stopped_waits_for_no_other_machine():
+    elsewhere = Hangs()
+    learner = Learner(
+        numbers(123, scale=0.3),
+        create("fedavg", dimension=123, clients=1),
+        learning_rate=lambda counted: 0.1,
+        compensator=inversion(where=replace(context(network()), elsewhere=elsewhere)),
+    )
+    letters: list[Result] = []
+    compute = Compute(
+        learner, evaluate=lambda version: pytest.fail("not asked for"), post=letters.append, save=None
+    )
+    compute.start()
+    for staleness in (0, 1):
+        rows = numbers(1, 123, seed=staleness)
+        compute.submit(ApplyCommand(round=Round(rows, ()), updates=(update(0, staleness),)))
+    assert elsewhere.is_waited_for.wait(60.0), "nothing was inverted"
+    compute.close()
+    assert not compute.is_alive()
+    assert isinstance(letters[-1], Applied)
+    assert letters[-1].result.compensation.fallbacks == {"worker-lost": 1}
+
+
+def test_updates_that_leave_the_server_are_spoken_of(capsys):
+    announce(Settings(compensator={"name": "auto"}))
+    assert "Ray" not in capsys.readouterr().err
+    announce(Settings(compensator={**ON_RAY, "ray": "192.0.2.7:6379"}))
+    said = capsys.readouterr().err
+    assert said.endswith(
+        " Updates, and what is reconstructed from them, also go to the machines of the Ray cluster 192.0.2.7:6379, "
+        "which may write them to disk (docs/inversions-on-ray.md).\n"
+    )
+    assert said.count("\n") == 1
+
+
+def test_an_audit_refuses_a_cluster():
+    with pytest.raises(UserError) as caught:
+        audit(Settings(compensator=ON_RAY), [1], updates_max=1)
+    assert str(caught.value) == (
+        "compensator.ray is 'auto', but an audit inverts in its own process, expected null; leave it out"
+    )
+
+
+@pytest.mark.parametrize(
+    ("own", "sentence"),
+    [({}, "has a layer of BatchNorm"), ({"switch": "oracle"}, "only a simulation knows true errors")],
+    ids=["model", "settings"],
+)
+def test_what_cannot_be_inverted_is_told_before_it_connects(own, sentence):
+    data: Any = type("Data", (), {"input_shape": SHAPE, "classes": CLASSES})
+    chosen = Settings(compensator={**ON_RAY, "settings": own})
+    with pytest.raises(UserError, match=sentence):
+        compensator(
+            chosen,
+            FlatModel(with_buffers(SHAPE, CLASSES)),
+            data,
+            torch.device("cpu"),
+            connect=lambda settings, dataset: pytest.fail("it has connected"),
+        )
