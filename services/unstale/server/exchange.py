@@ -255,7 +255,7 @@ class Exchange:
             self._handle(events.StopRequested(at_s=self._clock()))
 
     def _stop(self) -> None:
-        """The operator ends the process. A run goes on from a checkpoint; while a version is made none can be written."""
+        """The operator ends the process. A run goes on from a checkpoint; none is written while a version is made."""
         if self._journal is not None and self._out.finish is None:
             self._stops = self._coordinator.making is not None
             if self._stops:

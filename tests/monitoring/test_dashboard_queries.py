@@ -1,0 +1,252 @@
+"""Every query of every dashboard, asked of a real Prometheus that watches a real run in which everything happens."""
+
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from math import isfinite
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+from PIL import Image
+
+from monitoring import dashboards, preview, querying
+from support.keyed import KeyedClient
+from support.prometheus import Prometheus, needs_prometheus
+from support.running import PATIENCE_S, RunningServer, small, until
+from support.scrape import sample
+from unstale.client.prepare import workplace_of
+from unstale.client.service import ClientProcess
+from unstale.config import Settings
+from unstale.injector.service import Injector
+from unstale.net import keyring, keys
+from unstale.net.keys import ClientIds, Identity
+from unstale_proto.messages import Error
+
+pytestmark = [pytest.mark.network, needs_prometheus]
+
+HOSTED, OTHER = 5, 5  # clients of our own kind in one process, and the id of one that does what is wrong
+CLIENTS = HOSTED + 1
+TOXICS = (
+    {"type": "latency", "delay": {"distribution": "exponential", "mean_s": 0.02}, "clients": ["0-2"]},
+    {"type": "duplicate", "toxicity": 0.5, "messages": ["update"]},
+)
+RULE = {"alert": "UnstaleOfThisTest", "expr": "vector(1)"}
+SCRAPE_S = 0.2  # of support.prometheus
+
+
+def settings_of(folder: Path) -> Settings:
+    """Stale updates, of which some are inverted and some are too many; all that is measured, measured."""
+    return small(
+        clients=CLIENTS,
+        min_clients=HOSTED,
+        rounds=100_000,
+        evaluate_every=2,
+        evaluate_clients_every=1,
+        trigger={"name": "k-async", "k": 2},
+        training={"name": "sgd", "learning_rate": 0.05, "steps": 1, "batch_size": 8},
+        compensator={
+            "name": "gradient-inversion",
+            "settings": {
+                "images_max": 2,
+                "iterations": 4,
+                "iterations_min": 2,
+                "iterations_per_round": 6,
+                "start": "close",
+            },
+        },
+        run={"directory": str(folder / "run"), "durability": "normal", "checkpoint_every": 5},
+        server={"keys": str(folder / "keys")},
+    )
+
+
+def made_keys(folder: Path) -> None:
+    keyring.make(folder / "keys", "server", None)
+    keyring.make(folder / "keys", "injector", ClientIds.parse("all", "--clients"))
+    keyring.make(folder / "keys", "hosted", ClientIds.parse(f"0-{HOSTED - 1}", "--clients"))
+    keyring.make(folder / "keys", "other", ClientIds.parse(str(OTHER), "--clients"))
+
+
+def identity(folder: Path, name: str, towards: str) -> Identity:
+    found = keys.client_identity(str(folder / f"keys/{name}.key_secret"), str(folder / f"keys/{towards}.key"))
+    assert found is not None
+    return found
+
+
+@contextmanager
+def in_a_thread(process: Any) -> Iterator[None]:
+    """Something with `run` and `stop`."""
+    thread = threading.Thread(target=process.run, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        process.stop()
+        thread.join(PATIENCE_S)
+    assert not thread.is_alive()
+
+
+def injector_to(upstream: str, folder: Path) -> Injector:
+    scenario = folder / "scenario.yaml"
+    scenario.write_text(yaml.safe_dump({"groups": [{"name": "all", "toxics": list(TOXICS)}]}))
+    own = {
+        "address": "tcp://127.0.0.1:0",
+        "http_address": "127.0.0.1:0",
+        "upstream": upstream,
+        "keys": str(folder / "keys"),
+    }
+    return Injector(Settings(clients=CLIENTS, injector=own, scenario={"name": str(scenario)}))
+
+
+def clients_of(address: str, folder: Path) -> ClientProcess:
+    own = small(clients=CLIENTS)
+    return ClientProcess(
+        server=address,
+        first=0,
+        count=HOSTED,
+        prepare=lambda told: workplace_of(told, own),
+        heartbeat_s=0.2,
+        linger_s=0.1,
+        identity=identity(folder, "hosted", "injector"),
+        http_address="127.0.0.1:0",
+    )
+
+
+def misbehave(folder: Path, server: RunningServer, injector: Injector) -> None:
+    """An update that is not finite, a message that is none, and strangers without a key."""
+    with KeyedClient(server.address, OTHER, identity(folder, "other", "server")) as client:
+        client.join()
+        task, _ = client.task()
+        assert client.answer(task, np.full(650, np.nan, dtype="<f4")).outcome == "rejected"
+        client.say_bytes(b"no message")
+        assert client.hear(Error).reason == "malformed-header"
+    for address, http, counter in (
+        (server.address, server.http, "unstale_handshakes_refused_total"),
+        (injector.address, f"http://{injector.http_address}", "unstale_injector_refused_total"),
+    ):
+        with KeyedClient(address, OTHER, None):
+            until(lambda: sample(http, counter, reason="no-key"), "a stranger is refused")  # noqa: B023
+
+
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """What a Prometheus has seen so far."""
+
+    prometheus: Prometheus
+    start_s: float
+
+    def get(self, path: str, parameters: Mapping[str, str]) -> Any:
+        return self.prometheus.get(path, **parameters)
+
+    @property
+    def now_s(self) -> float:
+        return self.prometheus.query("time()")[0].value
+
+    @property
+    def span(self) -> querying.Span:
+        """Up to now."""
+        return querying.Span(start_s=self.start_s, end_s=self.now_s, step_s=SCRAPE_S, scrape_s=SCRAPE_S)
+
+    def shows(
+        self, dashboard: dashboards.Dashboard, title: str, run: str | None = None
+    ) -> list[querying.Series]:
+        """What a panel shows, by its title."""
+        (panel,) = [panel for panel in dashboard.panels if panel.title == title]
+        return querying.asked(
+            self.get, panel, querying.chosen(self.get, dashboard, self.span, run), self.span
+        )
+
+    def without_data(self) -> dict[str, list[str]]:
+        """Queries that give nothing but gaps, by panel."""
+        span, found = self.span, {}
+        for dashboard in dashboards.DASHBOARDS:
+            variables = querying.chosen(self.get, dashboard, span)
+            for panel in dashboard.panels:
+                answered = {
+                    one.query
+                    for one in querying.asked(self.get, panel, variables, span)
+                    if any(isfinite(value) for value in one.values)
+                }
+                empty = [
+                    query.expression for place, query in enumerate(panel.queries) if place not in answered
+                ]
+                if empty:
+                    found[f"{dashboard.title}: {panel.title}"] = empty
+        return found
+
+
+@pytest.fixture(scope="module")
+def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
+    """Server, injector and clients with keys, a compensator, faults and refusals; and a Prometheus that scrapes all."""
+    folder = tmp_path_factory.mktemp("watched")
+    made_keys(folder)
+    (folder / "rules.yml").write_text(yaml.safe_dump({"groups": [{"name": "test", "rules": [RULE]}]}))
+    with ExitStack() as stack:
+        server = stack.enter_context(RunningServer(settings_of(folder)))
+        injector = injector_to(server.address, folder)
+        stack.enter_context(in_a_thread(injector))
+        clients = clients_of(injector.address, folder)
+        stack.enter_context(in_a_thread(clients))
+        targets = {
+            "unstale-server": [str(server.server.http_address)],
+            "unstale-client": [str(clients.http_address)],
+            "unstale-injector": [str(injector.http_address)],
+        }
+        prometheus = stack.enter_context(Prometheus(folder, targets, rules=[folder / "rules.yml"]))
+        start_s = prometheus.query("time()")[0].value
+        prometheus.until(lambda: prometheus.query("unstale_model_version > 0"), "there are rounds")
+        misbehave(folder, server, injector)
+        yield Watched(prometheus, start_s)
+
+
+def test_every_query_of_every_panel_gives_data(watched: Watched) -> None:
+    found: dict[str, list[str]] = {}
+
+    def all_answered() -> bool:
+        found.clear()
+        found.update(watched.without_data())
+        return not found
+
+    try:
+        watched.prometheus.until(all_answered, "every query gives data")
+    except AssertionError as error:
+        raise AssertionError(found) from error
+
+
+def test_every_variable_and_every_note_of_a_restart_has_values(watched: Watched) -> None:
+    for dashboard in dashboards.DASHBOARDS:
+        found = querying.chosen(watched.get, dashboard, watched.span)
+        for variable in dashboard.variables:
+            assert querying.values_of(watched.get, variable, found, watched.span), variable.query
+        started = watched.prometheus.query(querying.filled(dashboard.started, found))
+        assert started and all(one.value > 1e12 for one in started), "milliseconds since 1970"
+
+
+def test_of_two_runs_at_once_those_dashboards_show_one_that_are_about_one(tmp_path: Path) -> None:
+    overview, staleness, *_ = dashboards.DASHBOARDS
+    with RunningServer(small(clients=2)) as small_one, RunningServer(small(clients=3)) as large_one:
+        clients = {str(small_one.server.http_address): 2, str(large_one.server.http_address): 3}
+        with Prometheus(tmp_path, {"unstale-server": list(clients)}) as prometheus:
+            watched = Watched(prometheus, prometheus.query("time()")[0].value)
+            prometheus.until(lambda: len(prometheus.query("unstale_run_info")) == 2, "both are scraped")
+            runs = {one.labels["instance"]: one.labels["run"] for one in prometheus.query("unstale_run_info")}
+            rows = watched.shows(overview, "Runs")
+            assert {(one.labels["instance"], one.labels["run"]) for one in rows if one.query == 0} == {
+                *runs.items()
+            }
+            for instance, run in runs.items():
+                states = watched.shows(staleness, "Clients by state", run)
+                assert sum(one.values[-1] for one in states) == clients[instance]
+
+
+def test_every_dashboard_can_be_drawn(watched: Watched, tmp_path: Path) -> None:
+    url = watched.prometheus.url
+    drawn = list(preview.draw(dashboards.DASHBOARDS, url, tmp_path, seconds=5, scrape_s=SCRAPE_S))
+    assert sorted(path.name for path in drawn) == sorted(path.name for path in tmp_path.iterdir())
+    assert len(drawn) == len(dashboards.DASHBOARDS)
+    for path in drawn:
+        with Image.open(path) as picture:
+            assert picture.width == preview.WIDE

@@ -1,0 +1,290 @@
+"""The dashboards as files: complete, and about nothing that there is not."""
+
+import json
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator, Mapping
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from monitoring import __main__ as command
+from monitoring import dashboards, querying, units
+from unstale.client.session import State as SessionState
+from unstale.compensators import registry as compensators
+from unstale.coordinator.actions import Outcome
+from unstale.coordinator.membership import State as ClientState
+from unstale.errors import UserError
+from unstale.metrics.catalogue import CATALOGUE, CLIENT_CATALOGUE, INJECTOR_CATALOGUE
+from unstale.toxics import registry as toxics
+
+FOLDER = Path(__file__).parents[2] / "monitoring"
+UIDS = [  # in links and bookmarks of people: they stay
+    "unstale-overview",
+    "unstale-staleness",
+    "unstale-aggregation",
+    "unstale-wire",
+    "unstale-injector",
+    "unstale-resources",
+]
+KINDS = {"timeseries", "stat", "bargauge", "heatmap", "histogram", "table"}  # none that Grafana has given up
+METRICS = {metric.name: metric for metric in (*CATALOGUE, *CLIENT_CATALOGUE, *INJECTOR_CATALOGUE)}
+OF_PROCESSES = {
+    "process_cpu_seconds_total",
+    "process_max_fds",
+    "process_open_fds",
+    "process_resident_memory_bytes",
+    "process_start_time_seconds",
+    "up",
+}
+OF_PROMETHEUS = {"ALERTS"}
+VALUES: Mapping[str, set[str]] = {
+    "outcome": {*Outcome, "trained", "failed", "superseded"},
+    "state": {*(one.name.lower() for one in ClientState), *(one.value for one in SessionState)},
+    "direction": {"received", "sent"},
+    "phase": {"wait", "compensate", "aggregate", "evaluate", "checkpoint"},
+    "statistic": {"mean", "std", "worst_tenth", "best_tenth"},
+    "method": set(compensators.names()),
+    "measure": {"l1", "cosine"},
+    "toxic": set(toxics.names()),
+    "le": {bound for metric in METRICS.values() for bound in metric.bounds},
+}
+
+OVERVIEW, STALENESS, *_ = dashboards.DASHBOARDS
+
+each_dashboard = pytest.mark.parametrize("uid", UIDS)
+
+
+def read(uid: str) -> dict[str, Any]:
+    text = (FOLDER / f"grafana/dashboards/{uid}.json").read_text(encoding="utf-8")
+    made: dict[str, Any] = json.loads(text)
+    return made
+
+
+def panels_of(uid: str) -> Iterator[dict[str, Any]]:
+    """All but headings; those of folded rows too."""
+    for panel in read(uid)["panels"]:
+        if panel["type"] != "row":
+            yield panel
+        yield from panel.get("panels", ())
+
+
+def expressions_of(uid: str) -> Iterator[str]:
+    """PromQL of panels, variables and notes of restarts."""
+    board = read(uid)
+    yield from (target["expr"] for panel in panels_of(uid) for target in panel["targets"])
+    yield from (one["definition"] for one in board["templating"]["list"] if one["type"] == "query")
+    yield from (one["expr"] for one in board["annotations"]["list"] if "expr" in one)
+
+
+def selectors_of(uid: str) -> Iterator[tuple[str, dict[str, str]]]:
+    """Metric, and what its labels have to match."""
+    for expression in expressions_of(uid):
+        for name, matchers in re.findall(r"([a-zA-Z_:][\w:]*)\{([^}]*)\}", expression):
+            yield name, dict(re.findall(r'(\w+)(?:=~|!=|=)"([^"]*)"', matchers))
+
+
+def family(name: str) -> str:
+    """The metric that a series belongs to."""
+    for part in ("_bucket", "_sum", "_count"):
+        if (found := METRICS.get(name.removesuffix(part))) and found.kind == "histogram":
+            return found.name
+    return name
+
+
+def test_the_files_are_what_the_code_makes() -> None:
+    for path, text in command.files().items():
+        assert path.read_text(encoding="utf-8") == text, (
+            f"run python -m monitoring: {path.name} is not up to date"
+        )
+    assert {path.stem for path in (FOLDER / "grafana/dashboards").iterdir()} == set(UIDS)
+
+
+def test_the_names_by_which_dashboards_are_linked_stay() -> None:
+    assert [board.uid for board in dashboards.DASHBOARDS] == UIDS
+    titles = [board.title for board in dashboards.DASHBOARDS]
+    assert len(set(titles)) == len(titles)
+
+
+@each_dashboard
+def test_a_panel_says_what_it_shows_in_which_unit_and_what_follows_from_it(uid: str) -> None:
+    found = list(panels_of(uid))
+    assert len({panel["id"] for panel in found}) == len(found)
+    for panel in found:
+        assert panel["type"] in KINDS
+        assert panel["title"] and not panel["title"].endswith(".")
+        assert panel["description"].endswith(".")
+        assert panel["fieldConfig"]["defaults"]["unit"]
+        assert panel["targets"]
+        steps = panel["fieldConfig"]["defaults"]["thresholds"]["steps"]
+        assert steps[0]["value"] is None
+        assert steps[1:] == sorted(steps[1:], key=lambda step: step["value"])
+        legends = [target["legendFormat"] for target in panel["targets"]]
+        if panel["type"] in {"timeseries", "bargauge", "heatmap"}:
+            assert "__auto" not in legends and len(set(legends)) == len(legends)
+
+
+@each_dashboard
+def test_panels_lie_on_the_grid_and_on_no_other(uid: str) -> None:
+    for level in (read(uid)["panels"], *(row["panels"] for row in read(uid)["panels"] if "panels" in row)):
+        for panel in level:
+            place = panel["gridPos"]
+            assert place["x"] >= 0 and place["x"] + place["w"] <= 24
+        for one, other in combinations((panel["gridPos"] for panel in level), 2):
+            beside = one["x"] + one["w"] <= other["x"] or other["x"] + other["w"] <= one["x"]
+            below = one["y"] + one["h"] <= other["y"] or other["y"] + other["h"] <= one["y"]
+            assert beside or below
+
+
+@each_dashboard
+def test_what_is_asked_for_is_in_the_catalogue(uid: str) -> None:
+    for name, matchers in selectors_of(uid):
+        if name in OF_PROCESSES | OF_PROMETHEUS:
+            continue
+        metric = METRICS[family(name)]
+        assert (name != metric.name) == (metric.kind == "histogram"), f"{name} is no series"
+        assert matchers.keys() <= {*metric.labels, "job", "instance", "le"}
+
+
+@each_dashboard
+def test_labels_are_compared_with_values_that_they_have(uid: str) -> None:
+    for name, matchers in selectors_of(uid):
+        for label, wanted in matchers.items():
+            if not wanted.startswith("$") and name != "ALERTS":
+                assert set(wanted.split("|")) <= VALUES[label], f"{name} has no {label} {wanted}"
+
+
+@each_dashboard
+def test_a_colour_belongs_to_a_series_that_there_can_be(uid: str) -> None:
+    for panel in panels_of(uid):
+        legends = [target["legendFormat"] for target in panel["targets"]]
+        labels = {label for legend in legends for label in re.findall(r"\{\{(\w+)\}\}", legend)}
+        possible = set(legends).union(*(VALUES[label] for label in labels & VALUES.keys()))
+        for one in panel["fieldConfig"]["overrides"]:
+            if panel["type"] != "table":
+                assert one["matcher"]["options"] in possible
+
+
+@each_dashboard
+def test_variables_are_there_before_they_are_used(uid: str) -> None:
+    known = {"__rate_interval", "__range", "datasource"}
+    for variable in read(uid)["templating"]["list"]:
+        assert set(re.findall(r"\$(\w+)", variable.get("definition", ""))) <= known
+        known.add(variable["name"])
+    for expression in expressions_of(uid):
+        assert set(re.findall(r"\$(\w+)", expression)) <= known
+
+
+@each_dashboard
+def test_links_lead_to_dashboards_that_there_are(uid: str) -> None:
+    board = read(uid)
+    (links,) = board["links"]
+    assert links["tags"] == board["tags"] and links["includeVars"] and links["keepTime"]
+    assert set(re.findall(r"/d/([\w-]+)", json.dumps(board))) <= set(UIDS)
+
+
+def test_every_metric_is_on_a_dashboard() -> None:
+    shown = {family(name) for uid in UIDS for name, _ in selectors_of(uid)}
+    assert METRICS.keys() <= shown
+
+
+# ----------------------------------------------------------------------------------------------------------- beside it
+
+
+def test_variables_are_filled_in_as_grafana_does() -> None:
+    run = OVERVIEW.variables[1]
+    span = querying.Span(start_s=1000, end_s=1060, step_s=1, scrape_s=15)
+    asked: list[Mapping[str, str]] = []
+
+    def get(path: str, parameters: Mapping[str, str]) -> list[str]:
+        asked.append({"path": path, **parameters})
+        return ["b.1", "a"]
+
+    found = {"job": "(x)"}
+    assert querying.values_of(get, run, found, span) == ["a", "b.1"]
+    assert asked == [
+        {
+            "path": "label/run/values",
+            "match[]": 'unstale_run_info{job=~"(x)"}',
+            "start": "1000",
+            "end": "1060",
+        }
+    ]
+    chosen = querying.chosen(get, STALENESS, span)
+    assert chosen["job"] == "(a|b\\\\.1)"  # of several, as a regular expression in a PromQL string
+    assert chosen["run"] == "a"  # of one, the first
+    assert querying.chosen(get, STALENESS, span, run="b.1")["run"] == "b\\\\.1"
+    with pytest.raises(UserError, match="unknown run 'c'"):
+        querying.chosen(get, STALENESS, span, run="c")
+    assert (chosen["__rate_interval"], chosen["__range"]) == ("60000ms", "60000ms")  # 4 scrapes of 15 s
+
+
+@pytest.mark.parametrize(
+    ("value", "unit", "decimals", "text"),
+    [
+        (0.9312, "percentunit", 1, "93.1%"),
+        (0.25, "s", None, "250 ms"),
+        (90, "s", 0, "2 mins"),
+        (90, "s", None, "1.5 mins"),
+        (3 * 1024**3, "bytes", None, "3 GiB"),
+        (2048, "binBps", None, "2 KiB/s"),
+        (12_300, "count:updates/s", None, "12.3 K updates/s"),
+        (3, "count:rounds", 0, "3 rounds"),
+        (0, "s", None, "0 s"),
+        (1500, "short", None, "1.5 K"),
+        (1500, "none", None, "1500"),
+        (float("nan"), "s", None, "–"),
+    ],
+)
+def test_numbers_are_written_with_their_units(
+    value: float, unit: str, decimals: int | None, text: str
+) -> None:
+    assert units.shown(value, unit, decimals) == text
+
+
+def test_a_threshold_colours_from_its_bound_on() -> None:
+    steps = dashboards.panels.Steps("green", ((1, "yellow"), (10, "red")))
+    assert [steps.colour(value) for value in (0, 1, 9.9, 10)] == ["green", "yellow", "yellow", "red"]
+
+
+def test_a_preview_without_a_prometheus_is_refused_in_one_sentence(tmp_path: Path) -> None:
+    arguments = ["preview", "--prometheus", "http://127.0.0.1:9", "--out", str(tmp_path)]
+    found = CliRunner().invoke(command.app, arguments)
+    assert isinstance(found.exception, UserError)
+    assert str(found.exception).startswith(
+        "--prometheus is 'http://127.0.0.1:9', expected the address of a Prometheus"
+    )
+
+
+def test_grafana_is_told_where_everything_is() -> None:
+    (board,) = provisioned("dashboards/unstale.yml")["providers"]
+    assert board["options"]["path"].endswith("/unstale")
+    (source,) = provisioned("datasources/prometheus.yml")["datasources"]
+    scraping = yaml.safe_load((FOLDER / "prometheus/prometheus.yml").read_text())["global"]["scrape_interval"]
+    assert source["jsonData"]["timeInterval"] == scraping
+
+
+def provisioned(name: str) -> dict[str, Any]:
+    made: dict[str, Any] = yaml.safe_load((FOLDER / "grafana/provisioning" / name).read_text())
+    assert made["apiVersion"] == 1
+    return made
+
+
+@pytest.mark.skipif(shutil.which("kubectl") is None, reason="kubectl is not installed")
+def test_kubernetes_gets_every_dashboard_and_the_rules() -> None:
+    built = subprocess.run(
+        ["kubectl", "kustomize", FOLDER], capture_output=True, text=True, check=True, timeout=60
+    )
+    maps = list(yaml.safe_load_all(built.stdout))
+    of_grafana = [one for one in maps if one["metadata"]["labels"].get("grafana_dashboard") == "1"]
+    assert {name for one in of_grafana for name in one["data"]} == {f"{uid}.json" for uid in UIDS}
+    for one in of_grafana:
+        assert len(json.dumps(one)) < 256 * 1024, "kubectl apply keeps a copy in an annotation"
+    (rules,) = [one for one in maps if one not in of_grafana]
+    assert rules["metadata"]["name"] == "unstale-rules"
+    assert rules["data"]["unstale.rules.yml"] == (FOLDER / "prometheus/rules/unstale.rules.yml").read_text()
