@@ -1,6 +1,6 @@
 """Each alert is made to fire by the fault that it is for, on a real run that a real Prometheus scrapes, and resolves.
 
-The rules are those that are shipped, with every duration divided by `TIMES`: five minutes are 1.25 s.
+The rules are those that are shipped, with every duration divided by `TIMES`: five minutes are 1 s.
 """
 
 import json
@@ -30,7 +30,8 @@ from unstale.net import keyring
 
 pytestmark = [pytest.mark.network, pytest.mark.slow, needs_prometheus]
 
-TIMES = 240
+TIMES = 300
+SCRAPE = "150ms"  # more than twice in the shortest range, two minutes
 TASK_S = 0.05  # of a client's device, so that rounds come evenly
 ENDLESS = 10**9
 
@@ -43,7 +44,7 @@ def watching(folder: Path, **targets: str | list[str]) -> Iterator[Prometheus]:
     jobs = {
         f"unstale-{name}": [found] if isinstance(found, str) else found for name, found in targets.items()
     }
-    with Prometheus(folder, jobs, rules=[rules]) as prometheus:
+    with Prometheus(folder, jobs, rules=[rules], scrape=SCRAPE) as prometheus:
         yield prometheus
 
 
@@ -138,7 +139,7 @@ def test_faults_of_the_network(tmp_path: Path) -> None:
             prometheus.until(lambda: prometheus.query(before), "it is known what was usual")
             assert prometheus.firing() == set()
 
-            with toxic(http, type="latency", delay=2, direction="up", clients=["0-2"]):
+            with toxic(http, type="latency", delay=1.5, direction="up", clients=["0-2"]):
                 fires(prometheus, "UnstaleStalenessDrifting")
             with toxic(http, type="corrupt", bits=64, where="payload", messages=["update"]):
                 fires(prometheus, "UnstaleRejectionsHigh")
@@ -153,46 +154,56 @@ def test_faults_of_the_network(tmp_path: Path) -> None:
 
 
 def test_hostile_clients(tmp_path: Path) -> None:
+    rate = 2.0
     settings = small(
-        clients=3,
         rounds=ENDLESS,
         evaluate_every=5,
-        training={"learning_rate": 2.0, "steps": 1, "batch_size": 32},
+        training={"learning_rate": rate, "steps": 1, "batch_size": 32},
         server={
             "quarantine_after": 3,
-            "retry_s": 0.05,
             "lease_s": 3600.0,  # they say nothing for long
         },
     )
-    rate = settings.training.learning_rate
+    squaring = settings.model_copy(
+        update={"compensator": Settings(compensator={"name": "first-order"}).compensator}
+    )
     with (
         RunningServer(settings) as server,
-        watching(tmp_path, server=str(server.server.http_address)) as prometheus,
+        RunningServer(squaring) as other,
+        watching(tmp_path, server=[str(one.server.http_address) for one in (server, other)]) as prometheus,
         clients(settings, server.address, 0, 1),
         RawClient(server.address, 1) as hostile,
-        RawClient(server.address, 2) as broken,
+        RawClient(other.address, 0) as early,
+        RawClient(other.address, 1) as late,
     ):
-        hostile.join()
-        broken.join()
+        for one in (hostile, early, late):
+            one.join()
         learns(prometheus)
         prometheus.until(
             lambda: any(one.value > 0.7 for one in prometheus.query("unstale_test_accuracy_ratio")),
             "it learns",
         )
 
+        task, good_d = hostile.task()
+        assert hostile.answer(task, np.ones_like(good_d)).outcome == "accepted"
+
         def turn_it_around() -> None:
             task, model_d = hostile.task()
-            assert hostile.answer(task, 4 * model_d / rate).outcome == "accepted"
+            assert hostile.answer(task, (model_d + 2 * good_d) / rate).outcome == "accepted"
 
         fires(prometheus, "UnstaleAccuracyFalling", meanwhile=turn_it_around)
 
-        task, model_d = broken.task()
+        stale, model_d = late.task()
+        task, _ = early.task()
+        assert early.answer(task, np.ones_like(model_d)).outcome == "accepted"
+        early.task()  # there is a version between
         beyond_d = np.zeros_like(model_d)
-        beyond_d[0] = 3e38  # finite, and with the learning rate not
-        assert broken.answer(task, beyond_d).outcome == "accepted"
-        for _ in range(3):
-            task, model_d = broken.task()
-            assert broken.answer(task, np.full_like(model_d, np.nan)).outcome == "rejected"
+        beyond_d[0] = 1.8e19  # passes, and its square times the way of the model does not
+        assert late.answer(stale, beyond_d).outcome == "accepted"
+        late.task()
+        for made_up in range(3):
+            verdict = late.answer(stale, np.ones_like(model_d), task_id=10**6 + made_up)
+            assert verdict.outcome == "rejected"
         fires(prometheus, "UnstaleRoundsOverflowed", "UnstaleClientQuarantined")
         resolves(prometheus, "UnstaleAccuracyFalling", "UnstaleRoundsOverflowed", "UnstaleClientQuarantined")
 

@@ -35,7 +35,7 @@ TOXICS = (
     {"type": "duplicate", "toxicity": 0.5, "messages": ["update"]},
 )
 RULE = {"alert": "UnstaleOfThisTest", "expr": "vector(1)"}
-SCRAPE_S = 0.2  # of support.prometheus
+SCRAPE_S, SHOWN_S = 0.2, 10.0  # of support.prometheus; what a dashboard shows
 
 
 def settings_of(folder: Path) -> Settings:
@@ -53,8 +53,8 @@ def settings_of(folder: Path) -> Settings:
             "settings": {
                 "images_max": 2,
                 "iterations": 4,
-                "iterations_min": 2,
-                "iterations_per_round": 6,
+                "iterations_min": 4,
+                "iterations_per_round": 5,  # enough for one update
                 "start": "close",
             },
         },
@@ -142,13 +142,11 @@ class Watched:
         return self.prometheus.get(path, **parameters)
 
     @property
-    def now_s(self) -> float:
-        return self.prometheus.query("time()")[0].value
-
-    @property
     def span(self) -> querying.Span:
-        """Up to now."""
-        return querying.Span(start_s=self.start_s, end_s=self.now_s, step_s=SCRAPE_S, scrape_s=SCRAPE_S)
+        """The last seconds: a window that grew would take longer each time."""
+        now_s = self.prometheus.query("time()")[0].value
+        start_s = max(self.start_s, now_s - SHOWN_S)
+        return querying.Span(start_s=start_s, end_s=now_s, step_s=SCRAPE_S, scrape_s=SCRAPE_S)
 
     def shows(
         self, dashboard: dashboards.Dashboard, title: str, run: str | None = None
@@ -238,6 +236,7 @@ def test_of_two_runs_at_once_those_dashboards_show_one_that_are_about_one(tmp_pa
                 *runs.items()
             }
             for instance, run in runs.items():
+                prometheus.until(lambda: watched.shows(staleness, "Clients by state", run), "a step has data")  # noqa: B023
                 states = watched.shows(staleness, "Clients by state", run)
                 assert sum(one.values[-1] for one in states) == clients[instance]
 

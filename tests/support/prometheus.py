@@ -58,10 +58,15 @@ class Series(NamedTuple):
 
 class Prometheus:
     """Runs while the context lasts. targets: HOST:PORT by job. rules: files of rules, evaluated as often as it
-    scrapes."""
+    scrapes, which is every `scrape`."""
 
     def __init__(
-        self, folder: Path, targets: Mapping[str, Sequence[str]], *, rules: Sequence[Path] = ()
+        self,
+        folder: Path,
+        targets: Mapping[str, Sequence[str]],
+        *,
+        rules: Sequence[Path] = (),
+        scrape: str = SCRAPE,
     ) -> None:
         assert PROMETHEUS is not None
         self.url = f"http://127.0.0.1:{free_port()}"
@@ -69,7 +74,7 @@ class Prometheus:
         configuration.write_text(
             yaml.safe_dump(
                 {
-                    "global": {"scrape_interval": SCRAPE, "evaluation_interval": SCRAPE},
+                    "global": {"scrape_interval": scrape, "evaluation_interval": scrape},
                     "rule_files": [str(path) for path in rules],
                     "scrape_configs": [
                         {"job_name": job, "static_configs": [{"targets": list(addresses)}]}
