@@ -36,7 +36,7 @@ NOW = (
         description="Cores that all of them keep busy.",
         unit="count:cores",
         queries=(Query(f"sum({CPU})"),),
-        decimals=1,
+        decimals=2,
     ),
     Stat(
         title="Memory",
@@ -70,7 +70,6 @@ PROCESSES = (
         description="Cores that a process keeps busy. A server computes in one thread beside the one that answers.",
         unit="count:cores",
         queries=(Query(CPU, EACH),),
-        decimals=1,
     ),
     TimeSeries(
         title="Memory",

@@ -118,6 +118,7 @@ OTHER = {
     "client.key": "/data/phone.key_secret",
     "client.server_key": "/data/injector.key",
     "client.insecure": True,
+    "client.http_address": "127.0.0.1:9470",
     "injector.address": "tcp://127.0.0.1:6002",
     "injector.upstream": "tcp://10.0.0.1:6000",
     "injector.http_address": "127.0.0.1:6003",
