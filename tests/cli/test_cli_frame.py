@@ -48,7 +48,7 @@ def other_value(name: str) -> tuple[str, Any]:
         return "tcp://10.0.0.1:6000", "tcp://10.0.0.1:6000"
     if name == "compensator.ray":
         return "local", "local"
-    if name in ("server.http_address", "injector.http_address"):
+    if name.endswith(".http_address"):
         return "127.0.0.1:6001", "127.0.0.1:6001"
     if " or " in key.expected and key.kind is str and not key.may_be_null:
         other = next(choice for choice in key.expected.split(" or ") if choice != key.default)
