@@ -30,7 +30,7 @@ NAMES = {
     "first-order": "first-order",
     "gradient-inversion": "gradient inversion",
 }
-OTHERS = (("#0072b2", "--", "D"), ("#cc79a7", "-.", "v"), ("#009e73", ":", "P"))
+OTHERS = (("#999999", "--", "D"), ("#cc79a7", "-.", "v"), ("#e69f00", ":", "P"))
 """Of methods that have no line of their own, in their order."""
 
 POOL_LINES = (("#0072b2", "-"), ("#d55e00", "--"), ("#56b4e9", "-."), ("#009e73", ":"))
