@@ -107,6 +107,7 @@ class PlayedServer:
         may_speak: MaySpeak = anyone,
         norm_max: float | None = None,
         journal: Journal | None = None,
+        stays: bool = False,
         **told: Any,
     ) -> None:
         self.now_s = 0.0
@@ -153,6 +154,7 @@ class PlayedServer:
             may_speak=may_speak,
             transfers=transfers or EVERY_DAY,
             parts=parts,
+            stays=stays,
         )
 
     def compute(self) -> None:

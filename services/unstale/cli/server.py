@@ -36,3 +36,7 @@ def server(
         end = run.run()
     report.outcome(end, as_json=as_json, clock="")
     run.save()
+    if settings.server.stay:
+        if not as_json and end.reason == "finished":
+            report.line("staying to be watched; end it with Ctrl-C")
+        run.stay()

@@ -45,14 +45,15 @@ class Exchange:
     What follows from a message or a letter is said by `settle`, when it is durable: a turn is one transaction.
 
     wire: sends. clock: seconds of the run, never going back. compute: takes commands; each of them but ForgetCommand is
-    answered by a letter, in order. recorder: the coordinator, written down. account: counts. welcome: for any client;
-    id and version are filled in, and its encoding becomes what the client can do. learning_rate: eta_l of its tasks
-    now. frames: of the versions that tasks may carry now. encoded: the same as the run encodes its models, if it does.
-    sent: the newest of them. dimension: d. norm_max: of an update; None for any. linger_s: how long clients have to say
-    goodbye. return_s: how long they take to come back to a server that was gone. guard: bounds what anyone may say.
-    may_speak: whether the owner of a key may say that it is a client; key None is that of a link in plain text.
-    looks_ahead: whether stale updates are worked on before their round closes. transfers: what goes in chunks, and how.
-    parts: where such updates lie until they are whole. observe: told of every event and what came of it.
+    answered by a letter, in order. journal: None for a run that leaves nothing behind. account: counts. welcome: for
+    any client; id and version are filled in, and its encoding becomes what the client can do. learning_rate: eta_l of
+    its tasks now. frames: of the versions that tasks may carry now. encoded: the same as the run encodes its models, if
+    it does. sent: the newest of them. dimension: d. norm_max: of an update; None for any. linger_s: how long clients
+    have to say goodbye. return_s: how long they take to come back to a server that was gone. guard: bounds what anyone
+    may say. may_speak: whether the owner of a key may say that it is a client; key None is that of a link in plain
+    text. looks_ahead: whether stale updates are worked on before their round closes. transfers: what goes in chunks,
+    and how. parts: where such updates lie until they are whole. stays: whether it goes on after the end, for those who
+    come then, until it is told to stop. observe: told of every event and its actions.
     """
 
     def __init__(
@@ -80,15 +81,14 @@ class Exchange:
         observe: actions.Observer | None = None,
         encoded: Mapping[int, Sequence[memoryview]] | None = None,
         looks_ahead: bool = False,
+        stays: bool = False,
     ) -> None:
-        self._clock = clock
-        self._observe = observe
-        self._coordinator = coordinator
+        self._clock, self._coordinator, self._observe = clock, coordinator, observe
         self._recorder = Recorder(coordinator, journal)
         self._journal, self._account = journal, account
         self._welcome = welcome
         self._linger_s, self._return_s = linger_s, return_s
-        self._leaves_early = True
+        self._leaves_early, self._stays = True, stays
         self._stops = False  # as soon as the version that is being made is there
         self._guard = Guard() if guard is None else guard
         self._may_speak = may_speak
@@ -149,19 +149,19 @@ class Exchange:
     @property
     def is_finishing(self) -> bool:
         """Whether the run has ended and only goodbyes are left. Any thread."""
-        return self._out.finish is not None
+        return self._out.finish is not None and not self._stays
 
     @property
     def over(self) -> bool:
         """Whether there is nothing more to do."""
-        return self.outcome is not None
+        return self.outcome is not None and not self._stays
 
     @property
     def due_s(self) -> float | None:
         """When `settle` has something to do next, if nothing happens before; None is never."""
         dues_s = [*self._out.timers.values(), self._transfers.due_s]
         due_s = min((each_s for each_s in dues_s if each_s is not None), default=None)
-        if self._out.finish is not None and not self._out.commands_open:
+        if self._out.finish is not None and self.outcome is None and not self._out.commands_open:
             leave_s = self._out.finished_s + self._linger_s
             due_s = leave_s if due_s is None else min(due_s, leave_s)
         return due_s
@@ -184,7 +184,7 @@ class Exchange:
         for client_id, task_id in self._transfers.settle(at_s):
             self._task_is_lost(client_id, task_id, at_s)
         self._say_what_is_held()
-        if self._out.finish is not None:
+        if self._out.finish is not None and self.outcome is None:
             self._maybe_leave(self._out.finish)
 
     def _fire_timers(self, *, more_waits: bool) -> None:
@@ -256,6 +256,7 @@ class Exchange:
 
     def _stop(self) -> None:
         """The operator ends the process. A run goes on from a checkpoint; none is written while a version is made."""
+        self._stays = False
         if self._journal is not None and self._out.finish is None:
             self._stops = self._coordinator.making is not None
             if self._stops:

@@ -73,10 +73,13 @@ class Loop:
         self._poller.register(mailbox.fileno(), zmq.POLLIN)
         self._more_waits = False
 
-    def run(self) -> None:
-        """Turn until the run is over. Raises what the compute thread died of."""
+    def run(self, *, ended: Callable[[], None]) -> None:
+        """Turn until there is nothing more to do. Raises what the compute thread died of. ended: told once the run has
+        an outcome, and perhaps again."""
         while not self._exchange.over:
             self._turn()
+            if self._exchange.outcome is not None:
+                ended()
 
     def _turn(self) -> None:
         ready = dict(self._poller.poll(self._patience_ms()))

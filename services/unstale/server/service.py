@@ -65,6 +65,7 @@ class Server:
         process.describe(self._instruments)
         self._http: HttpService | None = None
         self._error: BaseException | None = None
+        self._stays = settings.server.stay
         self._done = threading.Event()
         with ExitStack() as stack:
             self._run = run = prepare(settings)
@@ -184,6 +185,7 @@ class Server:
             may_speak=self._gate.may_speak,
             observe=observe,
             looks_ahead=run.learner.looks_ahead,
+            stays=self._stays,
         )
         if run.recovered is not None:
             exchange.resume()
@@ -200,17 +202,25 @@ class Server:
         return f"going on at version {coordinator.version}"
 
     def run(self) -> Outcome:
-        """Serve until the run is over, then tell how it ended. Raises what a thread died of."""
+        """Serve until the run is over, then tell how it ended. Raises what a thread died of.
+
+        With the setting server.stay nothing is closed yet, and `stay` is to be called.
+        """
         self._compute.start()
         self._thread.start()
         self._done.wait()
+        if not self._stays or self._error is not None:
+            self.stay()
+        assert self._exchange.outcome is not None
+        return self._exchange.outcome
+
+    def stay(self) -> None:
+        """After `run`: tell whoever comes that it has ended, and be watched, until `stop`. Raises as `run` does."""
         self._thread.join()
         self._compute.close()
         self._closing.close()
         if self._error is not None:
             raise self._error
-        assert self._exchange.outcome is not None
-        return self._exchange.outcome
 
     def save(self) -> None:
         """After `run`: write the last version to save_model, if that names a file; UserError when that fails."""
@@ -223,7 +233,7 @@ class Server:
     def _run_exchange(self) -> None:
         try:
             compute_here()
-            self._loop.run()
+            self._loop.run(ended=self._done.set)
         except BaseException as error:  # noqa: BLE001  (raised by `run` in the main thread)
             self._error = error
         finally:
