@@ -102,6 +102,7 @@ OTHER = {
     "server.lease_s": 20.0,
     "server.retry_s": 3.0,
     "server.linger_s": 0.0,
+    "server.stay": True,
     "server.client_messages_per_s_max": 50,
     "server.quarantine_after": None,
     "server.quarantine_s": 5.0,

@@ -12,7 +12,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from support.journal import accepted, checkpoint, evaluation, event, rejected, round_of, task, turn
+from support.journal import (
+    accepted,
+    checkpoint,
+    evaluation,
+    event,
+    own_evaluation,
+    rejected,
+    round_of,
+    task,
+    turn,
+)
 from unstale.errors import UserError
 from unstale.journal import records
 from unstale.journal.database import Conservation, Database
@@ -41,6 +51,7 @@ def test_every_record_comes_back_as_it_was(path: Path) -> None:
         updates=[*members, rejected(3), rejected(6, "expired-task")],
         rounds=[round_of(1, 0, 1)],
         evaluations=[evaluation(1)],
+        own_evaluations=[own_evaluation(1), own_evaluation(2, client_id=1, accuracy=1.0)],
         checkpoints=[checkpoint(1, 2)],
     )
     stored(path, batch).close()
@@ -54,6 +65,7 @@ def test_every_record_comes_back_as_it_was(path: Path) -> None:
     assert list(database.rounds()) == batch.rounds
     assert list(database.rounds(after=1)) == []
     assert list(database.evaluations()) == batch.evaluations
+    assert list(database.own_evaluations()) == batch.own_evaluations
     assert database.checkpoints() == batch.checkpoints
     assert database.last_seq() == 7
     assert database.last_handle() == 1
@@ -117,6 +129,15 @@ def test_a_version_that_is_measured_or_saved_again_is_there_once(path: Path) -> 
     )
     assert [each.loss for each in database.evaluations()] == [0.5]
     assert database.checkpoints() == [again]
+    database.close()
+
+
+def test_what_never_happened_was_not_measured_by_a_client_either(path: Path) -> None:
+    updates = [accepted(1, 0), accepted(2, 1)]
+    database = stored(path, Batch(updates=updates, own_evaluations=[own_evaluation(1), own_evaluation(2)]))
+    database.cut_back(2)
+    assert list(database.own_evaluations()) == [own_evaluation(1)]
+    assert list(database.updates_after(0)) == updates[:1]
     database.close()
 
 
@@ -251,7 +272,7 @@ def test_another_format_is_refused(path: Path) -> None:
     with sqlite3.connect(path) as connection:
         connection.execute("PRAGMA user_version = 1")
     connection.close()
-    with pytest.raises(UserError, match="has format 1, expected 2; go on with the version of unstale"):
+    with pytest.raises(UserError, match="has format 1, expected 3; go on with the version of unstale"):
         Database(path)
 
 

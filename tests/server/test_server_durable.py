@@ -15,6 +15,7 @@ import pytest
 
 from support.disks import fill, small_disk
 from support.running import RunningServer, small
+from support.scrape import sample
 from support.wire import RawClient, update_of
 from unstale.config import Settings
 from unstale.errors import UserError
@@ -23,7 +24,7 @@ from unstale.journal.database import Database
 from unstale.journal.journal import Journal
 from unstale.journal.rounds import RecordedRounds
 from unstale_proto.errors import Reason
-from unstale_proto.messages import Ack, Error, Stop
+from unstale_proto.messages import Ack, Error, OwnEvaluation, Stop
 
 pytestmark = pytest.mark.network
 
@@ -83,6 +84,30 @@ def test_half_a_round_waits_for_the_next_server(tmp_path: Path, durability: str)
         following, _ = b.task()
         assert following.version == 1
     assert conserved(tmp_path) == (2, 2, 0, 0)
+
+
+def test_what_clients_have_measured_themselves_is_known_to_the_next_server(tmp_path: Path) -> None:
+    settings = kept_in(tmp_path, evaluate_clients_every=1)
+    with RunningServer(settings) as first, client(first, 0) as a, client(first, 1) as b:
+        for one in (a, b):
+            task, _ = one.task()
+            assert one.answer(task, ONES).outcome == "accepted"
+        task, _ = a.task()
+        assert (task.version, task.evaluate) == (1, True)
+        own = OwnEvaluation(accuracy=0.25, loss=1.5, examples=8)
+        assert a.answer(task, ONES, evaluation=own).outcome == "accepted"
+    with RunningServer(settings) as second, client(second, 0), client(second, 1) as b:
+        assert sample(second.http, "unstale_client_test_accuracy_ratio", statistic="mean") == 0.25
+        task, _ = b.task()
+        own = OwnEvaluation(accuracy=0.75, loss=0.5, examples=8)
+        assert b.answer(task, ONES, evaluation=own).outcome == "accepted"
+        assert sample(second.http, "unstale_client_test_accuracy_ratio", statistic="mean") == 0.5
+    found = Database(tmp_path / "run" / "run.db", read_only=True)
+    assert [(row.client_id, row.version, row.accuracy, row.loss) for row in found.own_evaluations()] == [
+        (0, 1, 0.25, 1.5),
+        (1, 1, 0.75, 0.5),
+    ]
+    found.close()
 
 
 def test_a_task_that_died_with_its_client_is_given_again_under_another_id(tmp_path: Path) -> None:

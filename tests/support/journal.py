@@ -8,6 +8,7 @@ from unstale.journal.rows import (
     EvaluationRow,
     EventRow,
     MemberRow,
+    OwnEvaluationRow,
     Place,
     RoundRow,
     TaskRow,
@@ -85,6 +86,10 @@ def evaluation(version: int, loss: float = 1.25) -> EvaluationRow:
     return EvaluationRow(
         version=version, at_s=2.0, accuracy=0.5, loss=loss, class_accuracy=(0.25, None, 1.0), evaluate_s=0.1
     )
+
+
+def own_evaluation(seq: int, client_id: int = 0, accuracy: float = 0.25) -> OwnEvaluationRow:
+    return OwnEvaluationRow(seq, client_id, version=0, accuracy=accuracy, loss=-0.0, examples=4)
 
 
 def checkpoint(version: int, seq: int) -> CheckpointRow:

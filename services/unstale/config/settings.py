@@ -97,7 +97,8 @@ class ServerSettings(Section):
         description="How long messages under way may still be delivered when a process ends.",
     )
     stay: bool = Field(
-        False, description="When the run has ended, go on telling clients so, and being watched, until stopped."
+        False,
+        description="When the run has ended, go on telling clients so, and being watched, until stopped.",
     )
     client_messages_per_s_max: int | None = Field(
         1000,

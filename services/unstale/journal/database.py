@@ -13,7 +13,16 @@ from unstale.errors import UserError
 from unstale.journal import records, stored
 from unstale.journal.disk import DamagedError, NoRoomError, boot
 from unstale.journal.newest import Newest
-from unstale.journal.rows import Batch, CheckpointRow, EvaluationRow, EventRow, RoundRow, TaskRow, UpdateRow
+from unstale.journal.rows import (
+    Batch,
+    CheckpointRow,
+    EvaluationRow,
+    EventRow,
+    OwnEvaluationRow,
+    RoundRow,
+    TaskRow,
+    UpdateRow,
+)
 from unstale.journal.schema import APPLICATION, FORMAT, SCHEMA
 from unstale.journal.stored import Table, Values
 
@@ -99,6 +108,7 @@ class Database:
             self._insert(stored.EVENTS, map(stored.of_event, batch.events))
             self._insert(stored.TASKS, map(stored.of_task, batch.tasks))
             self._insert(stored.UPDATES, map(stored.of_update, batch.updates))
+            self._insert(stored.OWN_EVALUATIONS, map(stored.of_own_evaluation, batch.own_evaluations))
             self._insert(stored.ROUNDS, map(stored.of_round, batch.rounds))
             for row in batch.rounds:
                 self._join(row)
@@ -134,6 +144,7 @@ class Database:
                 run("DELETE FROM evaluations WHERE version >= ?", (version,))
                 run("DELETE FROM rounds WHERE version >= ?", (version,))
             run("DELETE FROM tasks WHERE at_s >= ?", (at_s,))
+            run("DELETE FROM own_evaluations WHERE seq >= ?", (seq,))
             run("DELETE FROM updates WHERE seq >= ?", (seq,))
             run("DELETE FROM events WHERE seq >= ?", (seq,))
         self._newest.set(self.last_seq())
@@ -229,6 +240,10 @@ class Database:
     def evaluations(self) -> Iterator[EvaluationRow]:
         """Every measurement, in order of versions."""
         return map(stored.evaluation, self._select(stored.EVALUATIONS, "ORDER BY version"))
+
+    def own_evaluations(self) -> Iterator[OwnEvaluationRow]:
+        """What clients measured on their own test examples, in order of arrival."""
+        return map(stored.own_evaluation, self._select(stored.OWN_EVALUATIONS, "ORDER BY seq"))
 
     def checkpoints(self) -> list[CheckpointRow]:
         """Every checkpoint that was not forgotten, the newest first."""

@@ -12,20 +12,31 @@ from unstale.coordinator.actions import Action, Contribution
 from unstale.coordinator.machine import LEASE, Coordinator
 from unstale.journal import records
 from unstale.journal.journal import Journal
-from unstale.journal.rows import CompensationRow, EvaluationRow, MemberRow, RoundRow, TaskRow, UpdateRow
+from unstale.journal.rows import (
+    CompensationRow,
+    EvaluationRow,
+    MemberRow,
+    OwnEvaluationRow,
+    RoundRow,
+    TaskRow,
+    UpdateRow,
+)
 from unstale.learner.learner import RoundResult
 from unstale.learner.updates import StagedUpdate
 from unstale.training.evaluate import Evaluation
+from unstale_proto.messages import OwnEvaluation
 
 _OF_A_TASK = (events.TaskFailed, events.TaskDeclined, events.TaskLost)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arriving:
-    """What an update brings beside its event. row: its bytes as they are staged, empty when it is not."""
+    """What an update brings beside its event. row: its bytes as they are staged, empty when it is not. evaluation: of
+    the task's model on the client's own test examples, None without one."""
 
     staged: StagedUpdate
     row: memoryview
+    evaluation: OwnEvaluation | None = None
 
 
 class Recorder:
@@ -84,6 +95,13 @@ class Recorder:
                 place=journal.append(arriving.row, event.handle) if accepted else None,
             )
         )
+        own = arriving.evaluation
+        if accepted and own is not None:
+            journal.batch.own_evaluations.append(
+                OwnEvaluationRow(
+                    seq, event.client_id, event.base_version, own.accuracy, own.loss, own.examples
+                )
+            )
         self._note_actions(journal, following, event.at_s)
         return following
 

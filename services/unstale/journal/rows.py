@@ -110,6 +110,18 @@ class EvaluationRow(NamedTuple):
     evaluate_s: float
 
 
+class OwnEvaluationRow(NamedTuple):
+    """A client measured the version of a task on its own test examples, and said so with the task's update, which was
+    accepted. seq: of that update. accuracy: correct / examples. loss: nats."""
+
+    seq: int
+    client_id: int
+    version: int
+    accuracy: float
+    loss: float
+    examples: int
+
+
 class CheckpointRow(NamedTuple):
     """A checkpoint that is whole on disk. seq: of the last event that it covers. file: its name."""
 
@@ -130,6 +142,7 @@ class Batch:
     updates: list[UpdateRow] = field(default_factory=list)
     rounds: list[RoundRow] = field(default_factory=list)
     evaluations: list[EvaluationRow] = field(default_factory=list)
+    own_evaluations: list[OwnEvaluationRow] = field(default_factory=list)
     checkpoints: list[CheckpointRow] = field(default_factory=list)
     synced: int | None = None
 

@@ -1,6 +1,6 @@
 """Tables and views of `run.db`, which people read with `sqlite3`, too. docs/run-directory.md explains them."""
 
-FORMAT = 2
+FORMAT = 3
 APPLICATION = 0x756E7374  # "unst", which tells our databases from others
 
 SCHEMA = """
@@ -77,6 +77,16 @@ CREATE TABLE evaluations (
   loss ANY,  -- null for what is not a number
   class_accuracy TEXT NOT NULL,  -- JSON, by class
   evaluate_s REAL NOT NULL,
+  row_checksum INTEGER NOT NULL
+) STRICT;
+
+CREATE TABLE own_evaluations (
+  seq INTEGER PRIMARY KEY,  -- of the update that it came with
+  client_id INTEGER NOT NULL,
+  version INTEGER NOT NULL,
+  accuracy REAL NOT NULL,
+  loss ANY NOT NULL,
+  examples INTEGER NOT NULL,
   row_checksum INTEGER NOT NULL
 ) STRICT;
 

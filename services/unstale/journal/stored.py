@@ -20,6 +20,7 @@ from unstale.journal.rows import (
     EvaluationRow,
     EventRow,
     MemberRow,
+    OwnEvaluationRow,
     Place,
     RoundRow,
     TaskRow,
@@ -93,6 +94,7 @@ _ROUND = (
 )
 ROUNDS = Table("rounds", (*_ROUND, "overflowed", "digest", "compensation"))
 EVALUATIONS = Table("evaluations", ("version", "at_s", "accuracy", "loss", "class_accuracy", "evaluate_s"))
+OWN_EVALUATIONS = Table("own_evaluations", ("seq", "client_id", "version", "accuracy", "loss", "examples"))
 CHECKPOINTS = Table("checkpoints", ("version", "seq", "file", "size_bytes", "at_s"))
 
 MEMBERS = (
@@ -234,6 +236,15 @@ def evaluation(values: Values) -> EvaluationRow:
         class_accuracy=tuple(json.loads(class_accuracy)),
         evaluate_s=evaluate_s,
     )
+
+
+def of_own_evaluation(row: OwnEvaluationRow) -> Values:
+    seq, client_id, version, accuracy, loss, examples = row
+    return (seq, client_id, version, accuracy + 0.0, _any(loss), examples)
+
+
+def own_evaluation(values: Values) -> OwnEvaluationRow:
+    return OwnEvaluationRow(*values)
 
 
 def of_checkpoint(row: CheckpointRow) -> Values:

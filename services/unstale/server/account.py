@@ -81,6 +81,9 @@ class Account:
                 at_s=measured.at_s,
             )
             self._record(observe.measured(measured.accuracy, measured.loss, measured.class_accuracy))
+        for own in database.own_evaluations():
+            self.own_evaluations.answered(own.client_id, own.version, own.accuracy)
+        self._tell_fairness()
 
     def refused(self, reason: Reason) -> None:
         """A message was answered with an error, or not at all."""
@@ -204,6 +207,9 @@ class Account:
 
     def _note_own_evaluation(self, client_id: int, version: int, evaluation: OwnEvaluation) -> None:
         self.own_evaluations.answered(client_id, version, evaluation.accuracy)
+        self._tell_fairness()
+
+    def _tell_fairness(self) -> None:
         fairness = self.own_evaluations.fairness
         if fairness is not None:
             self._record(observe.own_evaluations(fairness))

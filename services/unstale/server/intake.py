@@ -55,7 +55,8 @@ class Intake:
         staged = translate.to_staged(update, client_id)
         self._out.arrived = Arrived(handle, update, staged, payload_bytes, at_s)
         event = translate.to_update_arrived(update, client_id, handle, defect, at_s)
-        self._perform(event, self._recorder.update(event, Arriving(staged=staged, row=row)))
+        arriving = Arriving(staged=staged, row=row, evaluation=update.evaluation)
+        self._perform(event, self._recorder.update(event, arriving))
         return True
 
     def has_room(self, client_id: int, update: Update, size_bytes: int) -> bool:

@@ -76,7 +76,8 @@ class Recording:
             if update is None
             else translate.to_staged(update, client_id)
         )
-        return self._committed(self._recorder.update(event, Arriving(staged=staged, row=row)))
+        arriving = Arriving(staged=staged, row=row, evaluation=None if update is None else update.evaluation)
+        return self._committed(self._recorder.update(event, arriving))
 
     def round_applied(self, event: events.RoundApplied, result: RoundResult) -> list[Action]:
         """A round was applied, at the very time at which it was closed."""
