@@ -67,7 +67,7 @@ class RawClient:
         self.client_id = client_id
         self.session = session or f"{client_id:032x}"
         self.address = address
-        self.socket = zmq.Context.instance().socket(zmq.DEALER)
+        self.socket: zmq.Socket[bytes] = zmq.Context.instance().socket(zmq.DEALER)
         self.socket.setsockopt(zmq.LINGER, 0)
         self.socket.setsockopt(zmq.RCVHWM, receive_queue)
         self.socket.connect(address)

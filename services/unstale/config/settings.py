@@ -96,10 +96,7 @@ class ServerSettings(Section):
         json_schema_extra={"unit": "s"},
         description="How long messages under way may still be delivered when a process ends.",
     )
-    stay: bool = Field(
-        False,
-        description="When the run has ended, go on telling clients so, and being watched, until stopped.",
-    )
+    stay: bool = Field(False, description="After its run, go on until stopped, so that it can be watched.")
     client_messages_per_s_max: int | None = Field(
         1000,
         ge=1,

@@ -86,7 +86,7 @@ class Exchange:
         self._clock, self._coordinator, self._observe = clock, coordinator, observe
         self._recorder = Recorder(coordinator, journal)
         self._journal, self._account = journal, account
-        self._welcome = welcome
+        self._welcome, self._sent = welcome, sent
         self._linger_s, self._return_s = linger_s, return_s
         self._leaves_early, self._stays = True, stays
         self._stops = False  # as soon as the version that is being made is there
@@ -143,7 +143,6 @@ class Exchange:
             account=account,
             intake=self._intake,
         )
-        self._sent = sent
         self.outcome: Outcome | None = None
 
     @property
