@@ -122,9 +122,10 @@ class Claim:
     """A sentence of a paper that a table can settle.
 
     text: what is claimed, in our words, with the numbers that were printed. measure: that it is about. better, worse:
-    labels that choose cells, compared where their other labels are alike; worse empty: every other one. at_least: how
-    much better on average, in the measure's unit, or times with `as_ratio`. Where a measure is better when it is
-    smaller (rounds to a target), better is smaller.
+    labels that choose cells, compared where all labels are alike but those that `worse` names and, if `better` names
+    it, the preset's method; with `worse` empty and no method in `better`, but those of `better`. at_least: how much
+    better on average, in the measure's unit, or times with `as_ratio`. Where a measure is better when it is smaller
+    (rounds to a target), better is smaller.
     """
 
     text: str
