@@ -13,7 +13,7 @@ from typer.core import TyperGroup
 from typer.main import get_command
 
 from unstale import __version__
-from unstale.cli import config, data, inversion, keys, partition, scenario
+from unstale.cli import config, data, inversion, keys, partition, reproduce, scenario
 from unstale.cli.client import client
 from unstale.cli.compensators import compensators
 from unstale.cli.conformance import conformance
@@ -78,6 +78,7 @@ app.add_typer(data.app, name="data", cls=_Commands)
 app.add_typer(inversion.app, name="inversion", cls=_Commands)
 app.add_typer(keys.app, name="keys", cls=_Commands)
 app.add_typer(partition.app, name="partition", cls=_Commands)
+app.add_typer(reproduce.app, name="reproduce", cls=_Commands)
 app.add_typer(scenario.app, name="scenario", cls=_Commands)
 
 
