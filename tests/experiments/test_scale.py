@@ -92,3 +92,14 @@ def test_a_scale_out_of_bounds_is_refused(wrong: float) -> None:
         Scale.of(wrong)
     with pytest.raises(UserError, match="the scale of rounds is"):
         Scale(rounds=wrong)
+
+
+def test_a_short_run_spends_no_more_than_fifty_evaluations() -> None:
+    small = scaled(cell(rounds=10000, evaluate_every=10), Scale(rounds=0.1)).settings
+    assert (small.rounds, small.evaluate_every) == (1000, 20)
+
+
+def test_the_clients_that_a_policy_waits_for_are_as_large_a_part() -> None:
+    policy = {"name": "fedavg-s", "settings": {"size": 50}}
+    small = scaled(cell(clients=100, policy=policy, trigger={"name": "sync"}), Scale(clients=0.3)).settings
+    assert (small.clients, small.policy.settings["size"]) == (30, 15)

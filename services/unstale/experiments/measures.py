@@ -324,7 +324,14 @@ def _of_other_measurements() -> Iterable[Measure]:
         yield _found(f"LPIPS to {pool} examples", "", 3, "lower", f"LPIPS {nearest}", "6.3")
         yield _found(f"SSIM to {pool} examples", "", 3, "higher", f"SSIM {nearest}", "6.3")
         yield _found(f"PSNR to {pool} examples", "dB", 1, "higher", f"PSNR {nearest}", "6.3")
-    yield _found("Shapley share", "%", 1, "higher", "Share of client 0 in the sum over all clients", "6.4")
+    yield _found(
+        "Shapley share",
+        "%",
+        1,
+        "higher",
+        "Share of client 0 in the values of all clients, without their signs",
+        "6.4",
+    )
     yield _found("Shapley value", "%", 2, "higher", "What client 0's last update adds to the accuracy", "6.4")
 
 

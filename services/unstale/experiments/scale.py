@@ -12,7 +12,7 @@ from unstale.errors import UserError
 from unstale.experiments.preset import Cell
 
 ROUNDS_MIN = 4
-EVALUATIONS_MIN = 2  # of a run
+EVALUATIONS_MIN, EVALUATIONS_MAX = 2, 50  # of a run that is not at full size
 CLIENTS_MIN = 2
 CLASSES = 10  # of the data sets that `classes` shares out
 _TAKES_K = ("k-sync", "k-async", "buffered")
@@ -22,7 +22,7 @@ _TAKES_K = ("k-sync", "k-async", "buffered")
 class Scale:
     """What rounds, clients and examples are multiplied by, each in (0, 1].
 
-    Rounds and the rounds between evaluations shrink alike, so a curve keeps its points. Clients and the updates of a
+    Rounds and the rounds between evaluations shrink alike, so a curve keeps its points, up to fifty. Clients and the updates of a
     round shrink alike, so that N/K, which sets the staleness, stays; no round has less than one update. A client's
     share of the data stays about as large when data and clients shrink alike.
     """
@@ -64,9 +64,7 @@ def scaled(cell: Cell, scale: Scale) -> Cell:
     clients, per_round = _clients(settings, scale.clients)
     changes: dict[str, Any] = {
         "rounds": rounds,
-        "evaluate_every": max(
-            1, min(round(settings.evaluate_every * scale.rounds), rounds // EVALUATIONS_MIN)
-        ),
+        "evaluate_every": _evaluate_every(settings, rounds, scale.rounds),
         "clients": clients,
         "data.share": settings.data.share * scale.data,
     }
@@ -74,6 +72,9 @@ def scaled(cell: Cell, scale: Scale) -> Cell:
         changes["trigger.k"] = per_round
     if settings.selector.size is not None:
         changes["selector.size"] = per_round
+    if "size" in settings.policy.settings:  # S of fedavg-s
+        size = settings.policy.settings["size"]
+        changes["policy.settings.size"] = max(1, round(size * clients / settings.clients))
     options = dict(cell.options)
     for key in cell.in_rounds:
         if key in options:
@@ -86,6 +87,12 @@ def scaled(cell: Cell, scale: Scale) -> Cell:
         options=options,
         scenario=None if cell.scenario is None else _fewer(cell.scenario, scale.clients),
     )
+
+
+def _evaluate_every(settings: Settings, rounds: int, scale: float) -> int:
+    """As many points of a curve, but at most `EVALUATIONS_MAX`: a short run would spend most of its time on them."""
+    every = max(1, round(settings.evaluate_every * scale), ceil(rounds / EVALUATIONS_MAX))
+    return max(1, min(every, rounds // EVALUATIONS_MIN))
 
 
 def _clients(settings: Settings, scale: float) -> tuple[int, int | None]:
