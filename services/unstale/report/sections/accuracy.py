@@ -133,7 +133,7 @@ def _scale(axes: Axes, curves: Sequence[Curve]) -> None:
     every = np.concatenate([curve.mean_x for curve in curves])
     finite = every[np.isfinite(every)]
     if len(finite) and finite.min() > 0 and finite.max() > _LOG_FROM * finite.min():
-        axes.set_yscale("log")
+        drawing.logarithmic(axes, "y")
         axes.set_ylim(float(finite.min()) / 2, float(finite.max()) * 2)
 
 
