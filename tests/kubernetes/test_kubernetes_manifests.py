@@ -1,7 +1,6 @@
 """Every overlay builds, is valid, and says the same of one thing in all places."""
 
 import re
-import subprocess
 import tomllib
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -204,13 +203,6 @@ def test_components_go_together(tmp_path: Path) -> None:
 
 
 def test_the_operator_follows_the_rules_that_everybody_does() -> None:
-    done = subprocess.run(
-        [str(K8S / "make-rules.sh")], capture_output=True, text=True, check=True, timeout=60
-    )
-    made = K8S / "components/service-monitor/rules.yaml"
-    assert made.read_text() == done.stdout, (
-        "run: k8s/make-rules.sh > k8s/components/service-monitor/rules.yaml"
-    )
     (rules,) = of_kind(overlay("monitoring"), "PrometheusRule")
     assert rules["spec"] == yaml.safe_load(
         (ROOT / "monitoring/prometheus/rules/unstale.rules.yml").read_text()

@@ -1,6 +1,7 @@
 """Rules and alerts: Prometheus takes them, each is unit-tested, has a page, and asks for metrics that there are."""
 
 import re
+import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -43,6 +44,18 @@ def test_prometheus_takes_the_rules() -> None:
 def test_unit_tests_of_promtool_pass(file: Path) -> None:
     found = promtool("test", "rules", file)
     assert found.returncode == 0, found.stdout + found.stderr
+
+
+@pytest.mark.skipif(shutil.which("kubectl") is None, reason="kubectl is not installed")
+def test_the_operator_gets_the_same_rules_under_the_label_that_it_looks_for() -> None:
+    built = subprocess.run(
+        ["kubectl", "kustomize", MONITORING], capture_output=True, text=True, check=True, timeout=60
+    )
+    made = yaml.safe_load(built.stdout)
+    assert (made["apiVersion"], made["kind"]) == ("monitoring.coreos.com/v1", "PrometheusRule")
+    assert made["spec"] == yaml.safe_load(RULES.read_text())
+    assert "release" in made["metadata"]["labels"]
+    assert "namespace" not in made["metadata"], "that is for whoever applies it"
 
 
 def test_each_alert_is_shown_to_fire_and_not_to_fire() -> None:
