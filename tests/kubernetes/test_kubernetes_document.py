@@ -17,14 +17,11 @@ from kubernetes.manifests import (
     carries,
     composed,
     named,
-    needs_kubectl,
     of_kind,
     variables,
     workloads,
 )
 from kubernetes.validity import check_all_valid
-
-pytestmark = needs_kubectl
 
 TEXT = (ROOT / "docs/deploy.md").read_text(encoding="utf-8")
 KUSTOMIZATION, PATCHES = re.findall(r"^```yaml\n(.*?)^```", TEXT, re.MULTILINE | re.DOTALL)

@@ -8,12 +8,10 @@ from typing import Any
 import pytest
 
 from kubernetes.kubelet import Cluster
-from kubernetes.manifests import K8S, MADE_BY_HAND, needs_kubectl
+from kubernetes.manifests import K8S, MADE_BY_HAND
 from support.processes import START_S
 from unstale.net import keys
 from unstale.net.admitted import Admitted
-
-pytestmark = needs_kubectl
 
 
 @pytest.fixture

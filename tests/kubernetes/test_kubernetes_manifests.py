@@ -21,7 +21,6 @@ from kubernetes.manifests import (
     carries,
     composed,
     named,
-    needs_kubectl,
     of_kind,
     overlay,
     pods_of,
@@ -36,8 +35,6 @@ from unstale.config import load
 from unstale.config.keys import KEYS, variable
 from unstale.config.scenario import read
 from unstale.toxics.chaos_mesh import Pods
-
-pytestmark = needs_kubectl
 
 VARIABLES = {variable(key) for key in KEYS} | {"UNSTALE_CONFIG"}
 

@@ -12,15 +12,12 @@ from kubernetes.manifests import (
     carries,
     composed,
     named,
-    needs_kubectl,
     of_kind,
     overlay,
     pods_of,
     ports_of,
     workloads,
 )
-
-pytestmark = needs_kubectl
 
 every_overlay = pytest.mark.parametrize("name", OVERLAYS)
 

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from kubernetes.kubelet import Cluster, Pod
-from kubernetes.manifests import Object, Workload, composed, needs_kubectl, overlay, workloads
+from kubernetes.manifests import Object, Workload, composed, overlay, workloads
 from kubernetes.networks import Loopback, Namespaces, Network, best, need_namespaces
 from support.scrape import sample
 from unstale.config import Settings
@@ -22,7 +22,7 @@ from unstale.errors import UserError
 from unstale.net import keys
 from unstale.simulator.assemble import simulation
 
-pytestmark = [needs_kubectl, pytest.mark.network, pytest.mark.slow]
+pytestmark = [pytest.mark.network, pytest.mark.slow]
 
 RUN: dict[str, Any] = {
     "clients": 4,

@@ -2,7 +2,6 @@
 
 import json
 import re
-import shutil
 import subprocess
 from collections.abc import Iterator, Mapping
 from itertools import combinations
@@ -15,6 +14,7 @@ from typer.testing import CliRunner
 
 from monitoring import __main__ as command
 from monitoring import dashboards, querying, units
+from support.kubectl import built
 from support.prometheus import PROMTOOL, needs_prometheus
 from unstale.client.session import State as SessionState
 from unstale.compensators import registry as compensators
@@ -314,12 +314,8 @@ def provisioned(name: str) -> dict[str, Any]:
     return made
 
 
-@pytest.mark.skipif(shutil.which("kubectl") is None, reason="kubectl is not installed")
 def test_kubernetes_gets_every_dashboard_and_the_rules() -> None:
-    built = subprocess.run(
-        ["kubectl", "kustomize", FOLDER], capture_output=True, text=True, check=True, timeout=60
-    )
-    maps = list(yaml.safe_load_all(built.stdout))
+    maps = built(FOLDER)
     of_grafana = [one for one in maps if one["metadata"]["labels"].get("grafana_dashboard") == "1"]
     assert {name for one in of_grafana for name in one["data"]} == {f"{uid}.json" for uid in UIDS}
     for one in of_grafana:

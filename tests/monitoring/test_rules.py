@@ -1,7 +1,6 @@
 """Rules and alerts: Prometheus takes them, each is unit-tested, has a page, and asks for metrics that there are."""
 
 import re
-import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -9,6 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
+from support.kubectl import built
 from support.prometheus import MONITORING, PROMTOOL, RULES, faster, needs_prometheus
 from unstale.metrics.catalogue import CATALOGUE, CLIENT_CATALOGUE, INJECTOR_CATALOGUE, Metric
 
@@ -46,12 +46,8 @@ def test_unit_tests_of_promtool_pass(file: Path) -> None:
     assert found.returncode == 0, found.stdout + found.stderr
 
 
-@pytest.mark.skipif(shutil.which("kubectl") is None, reason="kubectl is not installed")
 def test_the_operator_gets_the_same_rules_under_the_label_that_it_looks_for() -> None:
-    built = subprocess.run(
-        ["kubectl", "kustomize", MONITORING], capture_output=True, text=True, check=True, timeout=60
-    )
-    made = yaml.safe_load(built.stdout)
+    (made,) = built(MONITORING)
     assert (made["apiVersion"], made["kind"]) == ("monitoring.coreos.com/v1", "PrometheusRule")
     assert made["spec"] == yaml.safe_load(RULES.read_text())
     assert "release" in made["metadata"]["labels"]
