@@ -2,7 +2,7 @@
 # Makes keys for a server and for PODS pods of COUNT clients each, and prints the Secrets and ConfigMaps that the
 # manifests ask for:
 #
-#   k8s/make-keys.sh PODS COUNT [FOLDER] | kubectl apply --namespace unstale --filename -
+#   k8s/make-keys.sh PODS COUNT [FOLDER] | kubectl apply --server-side --namespace unstale --filename -
 #   k8s/make-keys.sh --injector PODS COUNT [FOLDER] | ...     for the component lossy, too
 #
 # Keys that are in FOLDER (keys) already are kept, so run it again when there are more pods. Keep the folder where

@@ -1,4 +1,4 @@
-"""`python -m monitoring`: write what is made from the catalogue and the dashboards' code; or draw the dashboards."""
+"""`python -m monitoring`: write what is made from catalogue, rules and the dashboards' code; or draw the dashboards."""
 
 import sys
 from pathlib import Path
@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from monitoring import metrics_document, preview
+from monitoring import metrics_document, preview, prometheus_rule
 from monitoring.dashboards import DASHBOARDS
 from unstale.errors import UserError
 
@@ -20,13 +20,14 @@ def files() -> dict[Path, str]:
     document = metrics_document.DOCUMENT
     return {
         document: metrics_document.with_tables(document.read_text(encoding="utf-8")),
+        prometheus_rule.OBJECT: prometheus_rule.text(prometheus_rule.RULES.read_text(encoding="utf-8")),
         **{FOLDER / f"{dashboard.uid}.json": dashboard.text() for dashboard in DASHBOARDS},
     }
 
 
 @app.callback(invoke_without_command=True)
 def write(context: typer.Context) -> None:
-    """Write the dashboards' JSON and the tables of docs/metrics.md."""
+    """Write the dashboards' JSON, the rules for the Prometheus operator and the tables of docs/metrics.md."""
     if context.invoked_subcommand is not None:
         return
     FOLDER.mkdir(parents=True, exist_ok=True)

@@ -10,7 +10,7 @@ from urllib.error import URLError
 from urllib.parse import urlencode
 from urllib.request import urlopen
 
-from monitoring.dashboards.dashboard import Dashboard, Variable
+from monitoring.dashboards.dashboard import WHATEVER, Dashboard, Variable
 from monitoring.dashboards.panels import Panel, Query
 from unstale.errors import UserError, unknown_name
 
@@ -124,6 +124,8 @@ def _between(span: Span) -> dict[str, str]:
 
 def _joined(variable: Variable, values: list[str]) -> str:
     """As it stands in a PromQL string: one value, or an expression that matches all."""
+    if variable.thousands:
+        return WHATEVER
     escaped = [re.escape(value).replace("\\", "\\\\") for value in values]
     return f"({'|'.join(escaped)})" if variable.several else (escaped or [""])[0]
 

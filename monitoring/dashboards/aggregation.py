@@ -1,9 +1,9 @@
 """What rounds are made of, where their time goes, and whether compensation helps."""
 
 from monitoring.dashboards.dashboard import JOB, RUN, SERVER, Dashboard, Row
-from monitoring.dashboards.expressions import Not, Wanted, latest, of, quantile, rate, share, spread
-from monitoring.dashboards.panels import Heatmap, Query, Stat, Steps, TimeSeries
-from monitoring.dashboards.shared import PHASES, SHARES, quantiles
+from monitoring.dashboards.expressions import Not, Wanted, latest, of, quantile, rate, share
+from monitoring.dashboards.panels import Query, Stat, Steps, TimeSeries
+from monitoring.dashboards.shared import PHASES, over_time, quantiles, rates_by
 from unstale.metrics import catalogue
 
 ROUNDS = rate(catalogue.ROUND_DURATION, part="count")
@@ -96,20 +96,19 @@ ROUND = (
         log=True,
         colours=PHASES,
     ),
-    Heatmap(
+    over_time(
+        catalogue.AGGREGATION_WEIGHT,
         title="Weights of updates over time",
         description="What share of its round an update had; the brighter, the more of them. One bright line is a "
         "policy that weighs all alike, a band one that turns stale or strange updates down.",
         unit="percentunit",
-        queries=(Query(spread(catalogue.AGGREGATION_WEIGHT), "{{le}}"),),
     ),
-    TimeSeries(
+    quantiles(
+        catalogue.AGGREGATION_WEIGHT,
         title="Weights: half, 95 % and 99 % of the updates",
         description="So much at most. An update that outweighs all others decides the round alone.",
         unit="percentunit",
-        queries=quantiles(catalogue.AGGREGATION_WEIGHT),
         maximum=1,
-        colours=SHARES,
     ),
 )
 
@@ -140,23 +139,23 @@ COMPENSATION = (
         colours=METHODS,
         width=8,
     ),
-    TimeSeries(
+    rates_by(
+        catalogue.COMPENSATED_UPDATES,
+        "method",
         title="Updates compensated, by method",
         description="Replaced before the step because they were stale.",
-        unit="count:updates/s",
-        queries=(Query(rate(catalogue.COMPENSATED_UPDATES, "method"), "{{method}}"),),
-        stacked=True,
         colours=METHODS,
         width=8,
+        things="updates",
     ),
-    TimeSeries(
+    rates_by(
+        catalogue.COMPENSATION_FALLBACKS,
+        "reason",
         title="Lesser compensation, by reason",
         description="Stale updates that got less than was asked for: the budget was used up, the device had no memory, "
         "the result was not finite, the model was kept no more, or a worker was lost.",
-        unit="count:updates/s",
-        queries=(Query(rate(catalogue.COMPENSATION_FALLBACKS, "reason"), "{{reason}}"),),
-        stacked=True,
         width=8,
+        things="updates",
     ),
     TimeSeries(
         title="Iterations of gradient inversion",

@@ -11,17 +11,20 @@ SCHEMA_VERSION = 41  # of Grafana 11.6 and 12.0; newer ones bring it up to date 
 COLUMNS = 24
 TAG = "unstale"
 ALL = {"text": ["All"], "value": ["$__all"]}
+WHATEVER = ".+"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Variable:
-    """What the reader chooses. metric, label: its values are those that the label has. several: or all of them."""
+    """What the reader chooses. metric, label: its values are those that the label has. several: or all of them.
+    thousands: there may be so many, so that all of them are not written out in each query."""
 
     name: str
     title: str
     metric: str
     label: str
     several: bool = True
+    thousands: bool = False
 
     @property
     def query(self) -> str:
@@ -41,6 +44,7 @@ class Variable:
             },
             "multi": self.several,
             "includeAll": self.several,
+            **({"allValue": WHATEVER} if self.thousands else {}),
             "current": ALL if self.several else {},
             "refresh": 2,  # when the time range changes
             "sort": 1,
@@ -61,12 +65,17 @@ CLIENT = Variable(
     title="Client process",
     metric='unstale_client_updates_kept{job=~"$job"}',
     label="instance",
+    thousands=True,
 )
 INJECTOR = Variable(
     name="injector", title="Injector", metric='unstale_injector_connections{job=~"$job"}', label="instance"
 )
 PROCESS = Variable(
-    name="process", title="Process", metric='unstale_build_info{job=~"$job"}', label="instance"
+    name="process",
+    title="Process",
+    metric='unstale_build_info{job=~"$job"}',
+    label="instance",
+    thousands=True,
 )
 
 

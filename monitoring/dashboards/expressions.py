@@ -11,6 +11,7 @@ from unstale.metrics.catalogue import CLIENT_CATALOGUE, INJECTOR_CATALOGUE, RUN_
 
 WINDOW = "$__rate_interval"  # at least four scrapes, as Grafana reckons
 SHOWN = "$__range"  # all that the dashboard shows
+LINES_MAX = 20  # more in a panel cannot be told apart, and client processes may be thousands
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +71,16 @@ def share(part: str, whole: str) -> str:
 def latest(metric: Metric, *by: str, **values: Wanted) -> str:
     """A gauge of one run, whichever process of it runs now; summed where it belongs to parts."""
     return f"{_sum(by)}({of(metric, '', **values)})"
+
+
+def most(expression: str) -> str:
+    """The series that are largest, of as many as there may be."""
+    return f"topk({LINES_MAX}, {expression})"
+
+
+def least(expression: str) -> str:
+    """The series that are smallest, of as many as there may be."""
+    return f"bottomk({LINES_MAX}, {expression})"
 
 
 def named(expression: str) -> str:

@@ -2,9 +2,9 @@
 
 from monitoring.dashboards import dashboard
 from monitoring.dashboards.dashboard import JOB, Dashboard, Row
-from monitoring.dashboards.expressions import SHOWN, latest, mean, of, rate, spread
-from monitoring.dashboards.panels import Heatmap, Query, Spread, Stat, Steps, TimeSeries
-from monitoring.dashboards.shared import SHARES, quantiles
+from monitoring.dashboards.expressions import latest, mean, rate
+from monitoring.dashboards.panels import Query, Stat, Steps
+from monitoring.dashboards.shared import altogether, by_process, over_time, quantiles, rates_by
 from unstale.metrics import catalogue
 
 TOXICS = {  # what holds up, what changes, what loses
@@ -67,68 +67,64 @@ NOW = (
 )
 
 DELAYS = (
-    Heatmap(
+    over_time(
+        catalogue.INJECTED_DELAY,
         title="Injected delay over time",
         description="How many messages were held up for how long; the brighter, the more. Those that nothing delays "
         "are in the lowest bucket.",
         unit="s",
-        queries=(Query(spread(catalogue.INJECTED_DELAY), "{{le}}"),),
         width=16,
-        height=9,
+        height=10,
     ),
-    Spread(
+    altogether(
+        catalogue.INJECTED_DELAY,
         title="Injected delay of all messages shown",
         description="The same over the whole time shown. A bar is a bucket, named by the most seconds that it takes.",
-        unit="short",
-        queries=(Query(f"round({spread(catalogue.INJECTED_DELAY, SHOWN)})", "{{le}}"),),
-        width=8,
-        height=9,
     ),
-    TimeSeries(
+    quantiles(
+        catalogue.INJECTED_DELAY,
         title="Injected delay: half, 95 % and 99 % of the messages",
         description="So long at most, and the mean.",
         unit="s",
-        queries=quantiles(catalogue.INJECTED_DELAY),
-        colours=SHARES,
     ),
-    TimeSeries(
+    rates_by(
+        catalogue.INJECTED_FAULTS,
+        "toxic",
         title="Faults by toxic",
         description="Messages that each type of toxic changed, held up or lost; on the tcp layer pieces of bytes.",
-        unit="count:faults/s",
-        queries=(Query(rate(catalogue.INJECTED_FAULTS, "toxic"), "{{toxic}}"),),
-        stacked=True,
         colours=TOXICS,
+        things="faults",
     ),
 )
 
 HELD = (
-    TimeSeries(
+    by_process(
+        catalogue.INJECTOR_MESSAGES_IN_FLIGHT,
         title="Messages held",
         description="What the injector has taken in and not let go yet.",
         unit="count:messages",
-        queries=(Query(of(catalogue.INJECTOR_MESSAGES_IN_FLIGHT), "{{instance}}"),),
         decimals=0,
     ),
-    TimeSeries(
+    by_process(
+        catalogue.INJECTOR_BYTES_IN_FLIGHT,
         title="Bytes held",
         description="The same in bytes.",
         unit="bytes",
-        queries=(Query(of(catalogue.INJECTOR_BYTES_IN_FLIGHT), "{{instance}}"),),
     ),
-    TimeSeries(
+    by_process(
+        catalogue.INJECTOR_CONNECTIONS,
         title="Connections",
         description="Of clients. A saw of them is a disconnect, or a blackout of bytes.",
         unit="count:connections",
-        queries=(Query(of(catalogue.INJECTOR_CONNECTIONS), "{{instance}}"),),
         decimals=0,
     ),
-    TimeSeries(
+    rates_by(
+        catalogue.INJECTOR_REFUSED,
+        "reason",
         title="Refused by reason",
         description="For want of the right key: connections by unknown-key, wrong-server-key or no-key, messages by "
         "not-the-owner. Nothing without keys.",
-        unit="count:refusals/s",
-        queries=(Query(rate(catalogue.INJECTOR_REFUSED, "reason"), "{{reason}}"),),
-        stacked=True,
+        things="refusals",
     ),
 )
 

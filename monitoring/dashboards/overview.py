@@ -1,14 +1,22 @@
 """Is it learning, how fast, and is anything wrong: every run at once."""
 
 from monitoring.dashboards.dashboard import JOB, RUNS, SERVER, Dashboard, Row
-from monitoring.dashboards.expressions import mean, named, of, quantile, rate, share
+from monitoring.dashboards.expressions import mean, named, of, quantile, rate
 from monitoring.dashboards.panels import Column, Query, Stat, Steps, Table, TimeSeries
-from monitoring.dashboards.shared import IN_THE_RUN, clients_by_state, updates_by_outcome
+from monitoring.dashboards.shared import (
+    IN_THE_RUN,
+    clients_by_state,
+    mean_staleness,
+    updates_by_outcome,
+    updates_rejected,
+)
 from unstale.metrics import catalogue
 
 OF_A_RUN = "{{policy}} at {{instance}}"
 EACH = ("job", "instance")
 VERSION, ROUNDS = of(catalogue.MODEL_VERSION), of(catalogue.RUN_ROUNDS)
+# Not a rate: where rounds take longer than its window, that is of no round or of one.
+OF_A_ROUND = f"{of(catalogue.ROUND_DURATION, 'sum')} / ({of(catalogue.ROUND_DURATION, 'count')} > 0)"
 DOWN = 'count(up{job=~"$job"} == 0) or vector(0)'
 FIRING = 'count(ALERTS{alertname=~"Unstale.+", alertstate="firing"}) or vector(0)'
 
@@ -33,24 +41,13 @@ NOW = (
     ),
     Stat(
         title="Time left",
-        description="Until the last round, at the pace of the last minutes; of several runs the longest.",
+        description="Until the last round, at the mean pace since the server started; of several runs the longest.",
         unit="s",
-        queries=(
-            Query(
-                f"max(({ROUNDS} - {VERSION}) / (rate({of(catalogue.ROUND_DURATION, 'count')}[$__rate_interval]) > 0))"
-            ),
-        ),
+        queries=(Query(f"max(({ROUNDS} - {VERSION}) * {OF_A_ROUND})"),),
         decimals=1,
         width=3,
     ),
-    Stat(
-        title="Mean staleness",
-        description="Versions made between the model that an update was computed from and its aggregation.",
-        unit="count:rounds",
-        queries=(Query(mean(catalogue.UPDATE_STALENESS)),),
-        decimals=1,
-        width=3,
-    ),
+    mean_staleness(width=3),
     Stat(
         title="Clients in the run",
         description="Share of the clients that are there and alive: neither absent, lost nor gone.",
@@ -61,16 +58,7 @@ NOW = (
         decimals=0,
         width=3,
     ),
-    Stat(
-        title="Updates rejected",
-        description="Share of the updates that count for nothing. Which reason, the dashboard of the wire tells.",
-        unit="percentunit",
-        queries=(Query(share(rate(catalogue.UPDATES, outcome="rejected"), rate(catalogue.UPDATES))),),
-        steps=Steps("green", ((0.01, "yellow"), (0.1, "red"))),
-        maximum=1,
-        decimals=1,
-        width=3,
-    ),
+    updates_rejected(" Which reason, the dashboard of the wire tells.", width=3),
     Stat(
         title="Processes down",
         description="Servers, client processes and injectors that Prometheus cannot reach.",

@@ -170,7 +170,7 @@ class TimeSeries(Panel):
             "lineWidth": 1 if self.stacked else 2,
             "fillOpacity": 35 if self.stacked else 6,
             "gradientMode": "none",
-            "showPoints": "never",
+            "showPoints": "auto",  # where rounds are rare, a value may have no neighbour
             "spanNulls": False,
             "axisPlacement": "auto",
             "axisLabel": self.axis,

@@ -1,9 +1,9 @@
 """What the processes take of their machines."""
 
 from monitoring.dashboards.dashboard import JOB, PROCESS, RUNS, SERVER, Dashboard, Row
-from monitoring.dashboards.expressions import WINDOW, of, of_process
+from monitoring.dashboards.expressions import WINDOW, least, most, of, of_process
 from monitoring.dashboards.panels import Column, Query, Stat, Steps, Table, TimeSeries
-from monitoring.dashboards.wire import LOW_DISK
+from monitoring.dashboards.shared import by_process, disk
 from unstale.metrics import catalogue
 
 EACH = "{{job}} {{instance}}"
@@ -67,30 +67,33 @@ NOW = (
 PROCESSES = (
     TimeSeries(
         title="Processor",
-        description="Cores that a process keeps busy. A server computes in one thread beside the one that answers.",
+        description="Cores that a process keeps busy, of the twenty busiest. A server computes in one thread beside "
+        "the one that answers.",
         unit="count:cores",
-        queries=(Query(CPU, EACH),),
+        queries=(Query(most(CPU), EACH),),
     ),
     TimeSeries(
         title="Memory",
-        description="Resident. A server with a policy that folds stays flat, however many clients there are.",
+        description="Resident, of the twenty largest. A server with a policy that folds stays flat, however many "
+        "clients there are.",
         unit="bytes",
-        queries=(Query(MEMORY, EACH),),
+        queries=(Query(most(MEMORY), EACH),),
     ),
     TimeSeries(
         title="Open files beside the limit",
-        description="Each client is a connection, and a connection is a file.",
+        description="Of the twenty processes that are nearest to it. Each client is a connection, and a connection is "
+        "a file.",
         unit="percentunit",
-        queries=(Query(OPEN_FILES, EACH),),
+        queries=(Query(most(OPEN_FILES), EACH),),
         steps=Steps("transparent", ((0.9, "red"),)),
         maximum=1,
         lined=True,
     ),
     TimeSeries(
         title="Up for",
-        description="A line that falls to the ground is a restart.",
+        description="Of the twenty that started last. A line that falls to the ground is a restart.",
         unit="s",
-        queries=(Query(UPTIME, EACH),),
+        queries=(Query(least(UPTIME), EACH),),
     ),
     Table(
         title="What runs where",
@@ -115,28 +118,14 @@ PROCESSES = (
 )
 
 DEVICE_AND_DISK = (
-    TimeSeries(
+    by_process(
+        catalogue.DEVICE_MEMORY,
         title="Device memory of the learner",
         description="What it has allocated on the accelerator; 0 on a CPU.",
         unit="bytes",
-        queries=(Query(of(catalogue.DEVICE_MEMORY), "{{instance}}"),),
         width=8,
     ),
-    TimeSeries(
-        title="Disk taken by the run",
-        description="Records, updates, checkpoints, transfers under way.",
-        unit="bytes",
-        queries=(Query(of(catalogue.RUN_DISK), "{{instance}}"),),
-        width=8,
-    ),
-    TimeSeries(
-        title="Disk free",
-        description="On the file system of the run.",
-        unit="bytes",
-        queries=(Query(of(catalogue.RUN_DISK_FREE), "{{instance}}"),),
-        steps=LOW_DISK,
-        width=8,
-    ),
+    *disk(),
 )
 
 RESOURCES = Dashboard(

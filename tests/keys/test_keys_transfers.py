@@ -9,7 +9,7 @@ import pytest
 from support.cuts import Link
 from support.keyed import KeyedClient
 from support.large import MODEL_BYTES, RunningClient, wide
-from support.running import RunningServer, small
+from support.running import PATIENCE_S, RunningServer, small
 from unstale.net.keys import Identity
 from unstale_proto.errors import Reason
 from unstale_proto.limits import FRAME_BYTES_MAX
@@ -43,7 +43,7 @@ def test_over_an_encrypted_link_that_is_cut_six_times_little_is_sent_twice(
         Link(server.address, every_bytes=MODEL_BYTES // 4, cuts=6) as link,
         RunningClient(settings, link.address, tmp_path / "kept", identity_of("phone")),
     ):
-        outcome = server.end()
+        outcome = server.end(patience_s=4 * PATIENCE_S)
         assert outcome.updates == {"accepted": 2, "duplicate": 0, "rejected": 0}
     assert link.cuts_left == 0
     assert link.passed < 1.6 * 3 * MODEL_BYTES  # one model down for both, two updates up

@@ -3,7 +3,7 @@
 Commands, arguments and variables are those of the manifests. Three things are put in their places, and nothing else:
 
     a path of a volumeMount                     the folder that stands for it in the pod's own folder
-    tcp://SERVICE:PORT, 0.0.0.0:PORT            127.0.0.1 and a free port, the same for a Service and what is behind it
+    addresses                                   what `kubernetes.networks` has for them; in network namespaces, nothing
     the image's entry point, and `unstale`      this Python's
 
 A Secret's files are readable for the group, as the kubelet makes them where there is an fsGroup; a mounted Secret or
@@ -22,6 +22,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
 from typing import Any, Self
@@ -29,7 +30,9 @@ from typing import Any, Self
 import yaml
 
 from kubernetes.manifests import K8S, Object, Workload, named
-from support.processes import START_S, free_port
+from kubernetes.networks import Loopback, Network
+from support.kubectl import KUBECTL
+from support.processes import START_S
 from support.scrape import get
 from unstale.net.clock import now_s
 
@@ -38,25 +41,33 @@ ENTRY_POINT = ("unstale",)
 
 
 class Cluster:
-    """What pods share: objects, claims, addresses. Left as a context, no process is. folder: for everything."""
+    """What pods share: objects, claims, a network. Left as a context, no process is. folder: for everything."""
 
-    def __init__(self, objects: Sequence[Object], folder: Path) -> None:
+    def __init__(
+        self,
+        objects: Sequence[Object],
+        folder: Path,
+        network: Callable[[Sequence[Object]], Network] = Loopback,
+    ) -> None:
         self.objects = [*objects]
         self.folder = folder
+        self.network = network(self.objects)
         self.pods: list[Pod] = []
-        self._ports: dict[tuple[str, int], int] = {}
-        self._bin = folder / "bin"
-        self._bin.mkdir(parents=True)
-        shim = self._bin / "unstale"
-        shim.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m unstale "$@"\n')
-        shim.chmod(0o755)
+        self.bin = folder / "bin"
+        self.bin.mkdir(parents=True)
+        self._put("unstale", f"{shlex.quote(sys.executable)} -m unstale")
+        self._put("kubectl", shlex.quote(KUBECTL))
 
     def __enter__(self) -> Self:
+        self.network.__enter__()
         return self
 
     def __exit__(self, *_: object) -> None:
-        for pod in self.pods:
-            pod.kill()
+        try:
+            for pod in self.pods:
+                pod.kill()
+        finally:
+            self.network.__exit__()
 
     def make_keys(self, *arguments: str) -> None:
         """Apply what k8s/make-keys.sh makes."""
@@ -72,26 +83,8 @@ class Cluster:
 
     @property
     def path(self) -> str:
-        """PATH, with `unstale` as this Python has it."""
-        return f"{self._bin}{os.pathsep}{os.environ['PATH']}"
-
-    def port(self, owner: str, number: int) -> int:
-        """The local port in place of one of a pod, or of all pods of a component."""
-        return self._ports.setdefault((owner, number), free_port())
-
-    def behind(self, service: str, number: int) -> int:
-        """The local port of whatever a Service leads to."""
-        chosen = named(self.objects, "Service", service)["spec"]
-        target = next(port["targetPort"] for port in chosen["ports"] if port["port"] == number)
-        component = chosen["selector"]["app.kubernetes.io/component"]
-        (found,) = [
-            port["containerPort"]
-            for one in self.objects
-            if one.get("spec", {}).get("template", {}).get("metadata", {}).get("labels") == chosen["selector"]
-            for port in one["spec"]["template"]["spec"]["containers"][0]["ports"]
-            if port["name"] == target
-        ]
-        return self.port(f"{component}-0", found)
+        """PATH, with `unstale` and `kubectl` as the tests have them."""
+        return f"{self.bin}{os.pathsep}{os.environ['PATH']}"
 
     def start(self, workload: Workload, index: int = 0) -> "Pod":
         """A pod: its init containers run to their ends, then its container."""
@@ -99,6 +92,11 @@ class Cluster:
         self.pods.append(pod)
         pod.start()
         return pod
+
+    def _put(self, name: str, command: str) -> None:
+        shim = self.bin / name
+        shim.write_text(f'#!/bin/sh\nexec {command} "$@"\n')
+        shim.chmod(0o755)
 
 
 class Pod:
@@ -117,6 +115,7 @@ class Pod:
     # --- its life ---
 
     def start(self) -> None:
+        self._cluster.network.join(self.name)
         shutil.rmtree(self._root, ignore_errors=True)  # of the pod before it
         self._logs.mkdir(parents=True)
         self._volumes = {one["name"]: self._volume(one) for one in self._workload.spec["volumes"]}
@@ -154,14 +153,15 @@ class Pod:
         """What one look of the kubelet finds. kind: `startupProbe`, `livenessProbe` or `readinessProbe`."""
         asked = self._container[kind]["httpGet"]
         try:
-            return 200 <= get(f"{self.http(asked['port'])}{asked['path']}").status < 400
+            with self.http(asked["port"]) as url:
+                return 200 <= get(f"{url}{asked['path']}").status < 400
         except OSError:
             return False
 
-    def http(self, port: str = "http") -> str:
-        """URL of one of its ports, without a path."""
+    def http(self, port: str = "http") -> AbstractContextManager[str]:
+        """URL of one of its ports, without a path; to be reached while the context lasts."""
         (number,) = [one["containerPort"] for one in self._container["ports"] if one["name"] == port]
-        return f"http://127.0.0.1:{self._cluster.port(self.name, number)}"
+        return self._cluster.network.reached(self.name, number)
 
     def wait(self, holds: Callable[[], bool], what: str) -> None:
         """Until something holds. Fails when the pod's process ends before, or it takes too long."""
@@ -260,7 +260,9 @@ class Pod:
             open(self._logs / f"{box['name']}.stderr", "ab") as errors,
         ):
             return subprocess.Popen(
-                [put(_expanded(word, variables)) for word in command],
+                self._cluster.network.command(
+                    self.name, [put(_expanded(word, variables)) for word in command]
+                ),
                 env=environment,
                 cwd=root,
                 stdin=subprocess.DEVNULL,
@@ -270,13 +272,7 @@ class Pod:
             )
 
     def _in_its_place(self, mounts: dict[str, str], text: str) -> str:
-        def local(found: re.Match[str]) -> str:
-            scheme, host, number = found[1] or "", found[2], int(found[3])
-            if host == "0.0.0.0":
-                return f"{scheme}127.0.0.1:{self._cluster.port(self.name, number)}"
-            return f"{scheme}127.0.0.1:{self._cluster.behind(host, number)}"
-
-        text = re.sub(r"(tcp://)?\b(unstale-[\w-]+|0\.0\.0\.0):(\d+)", local, text)
+        text = self._cluster.network.in_its_place(self.name, text)
         longest_first = "|".join(map(re.escape, sorted(mounts, key=len, reverse=True)))
         mentioned = rf"(?<![\w./-])({longest_first})(?=[/\s\"']|$)"
         return re.sub(mentioned, lambda found: mounts[found[1]], text)

@@ -1,16 +1,14 @@
 """The manifests as kustomize builds them."""
 
 import os
-import shutil
-import subprocess
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import Any
 
-import pytest
 import yaml
+
+from support.kubectl import built
 
 ROOT = Path(__file__).parents[2]
 K8S = ROOT / "k8s"
@@ -18,8 +16,6 @@ OVERLAYS = sorted(folder.parent.name for folder in K8S.glob("overlays/*/kustomiz
 COMPONENTS = sorted(folder.parent.name for folder in K8S.glob("components/*/kustomization.yaml"))
 
 Object = dict[str, Any]
-
-needs_kubectl = pytest.mark.skipif(shutil.which("kubectl") is None, reason="kubectl is not installed")
 
 MADE_BY_HAND = {  # by k8s/make-keys.sh
     ("Secret", "unstale-server-key"),
@@ -60,19 +56,6 @@ class Workload:
         return [*self.spec.get("initContainers", []), *self.spec["containers"]]
 
 
-@cache
-def _built(folder: Path) -> str:
-    done = subprocess.run(["kubectl", "kustomize", str(folder)], capture_output=True, text=True, timeout=60)
-    assert done.returncode == 0, done.stderr
-    assert not done.stderr, done.stderr  # a deprecated field, for one
-    return done.stdout
-
-
-def built(folder: Path) -> list[Object]:
-    """The objects of a kustomization, each time anew."""
-    return [one for one in yaml.load_all(_built(folder), yaml.CSafeLoader) if one is not None]
-
-
 def overlay(name: str) -> list[Object]:
     return built(K8S / "overlays" / name)
 
@@ -109,6 +92,15 @@ def workloads(objects: Sequence[Object]) -> list[Workload]:
 
 def of_kind(objects: Sequence[Object], kind: str) -> list[Object]:
     return [one for one in objects if one["kind"] == kind]
+
+
+def pods_of(pods: Sequence[Workload], selector: dict[str, str]) -> list[Workload]:
+    return [one for one in pods if carries(one.labels, selector)]
+
+
+def ports_of(one: Workload) -> dict[str, int]:
+    """Ports of its containers by name."""
+    return {port["name"]: port["containerPort"] for box in one.containers for port in box.get("ports", [])}
 
 
 def named(objects: Sequence[Object], kind: str, name: str) -> Object:

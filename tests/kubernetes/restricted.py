@@ -41,10 +41,13 @@ def beyond(spec: Object) -> list[str]:
         if own.get("readOnlyRootFilesystem") is not True:
             found.append(f"{name}: its root file system can be written to")
         resources = one.get("resources", {})
-        if not {"cpu", "memory"} <= resources.get("requests", {}).keys():
+        if not {"cpu", "memory", "ephemeral-storage"} <= resources.get("requests", {}).keys():
             found.append(f"{name}: does not say what it needs")
-        if "memory" not in resources.get("limits", {}):
-            found.append(f"{name}: memory has no limit")
+        found += [
+            f"{name}: {what} has no limit"
+            for what in ("memory", "ephemeral-storage")
+            if what not in resources.get("limits", {})
+        ]
     return found
 
 

@@ -8,11 +8,10 @@ from typing import Any
 import pytest
 
 from kubernetes.kubelet import Cluster
-from kubernetes.manifests import K8S, MADE_BY_HAND, needs_kubectl
+from kubernetes.manifests import K8S, MADE_BY_HAND
+from support.processes import START_S
 from unstale.net import keys
 from unstale.net.admitted import Admitted
-
-pytestmark = needs_kubectl
 
 
 @pytest.fixture
@@ -49,6 +48,21 @@ def test_a_second_time_it_keeps_the_keys_and_adds_those_of_further_pods(cluster:
     assert keys.identity(cluster.folder / "keys/clients-0.key_secret", "client.key") == before
     owners = Admitted(cluster.folder / "keys/admitted").owners.values()
     assert [one.clients.text for one in owners] == ["0-1", "2-3"]
+
+
+def test_a_key_that_was_revoked_is_made_anew_and_the_others_are_kept(cluster: Cluster) -> None:
+    cluster.make_keys("2", "2")
+    folder = cluster.folder / "keys"
+    before = [keys.identity(folder / f"clients-{pod}.key_secret", "client.key") for pod in range(2)]
+    words = [str(cluster.bin / "unstale"), "keys", "revoke", "clients-1", "--folder", str(folder)]
+    subprocess.run(words, check=True, capture_output=True, timeout=START_S)
+    cluster.make_keys("2", "2")
+    after = [keys.identity(folder / f"clients-{pod}.key_secret", "client.key") for pod in range(2)]
+    assert after[0] == before[0]
+    assert after[1] != before[1]
+    owners = Admitted(folder / "admitted").owners
+    assert {one.clients.text for one in owners.values()} == {"0-1", "2-3"}
+    assert before[1].public not in owners
 
 
 def test_other_clients_for_a_key_that_is_there_are_refused(cluster: Cluster) -> None:

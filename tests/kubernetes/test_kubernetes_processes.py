@@ -1,6 +1,6 @@
 """The commands, variables and probes of the manifests, as local processes; and a server's pod that is deleted.
 
-What is put in place of addresses and paths is said in `kubernetes.kubelet`.
+What is put in place of addresses and paths is said in `kubernetes.kubelet` and `kubernetes.networks`.
 """
 
 import signal
@@ -14,14 +14,15 @@ import numpy as np
 import pytest
 
 from kubernetes.kubelet import Cluster, Pod
-from kubernetes.manifests import Object, Workload, composed, needs_kubectl, overlay, workloads
+from kubernetes.manifests import Object, Workload, composed, overlay, workloads
+from kubernetes.networks import Loopback, Namespaces, Network, best, need_namespaces
 from support.scrape import sample
 from unstale.config import Settings
 from unstale.errors import UserError
 from unstale.net import keys
 from unstale.simulator.assemble import simulation
 
-pytestmark = [needs_kubectl, pytest.mark.network, pytest.mark.slow]
+pytestmark = [pytest.mark.network, pytest.mark.slow]
 
 RUN: dict[str, Any] = {
     "clients": 4,
@@ -52,7 +53,8 @@ def by_component(objects: Sequence[Object]) -> dict[str, Workload]:
 
 
 def version(server: Pod) -> float:
-    return sample(server.http(), "unstale_model_version")
+    with server.http() as url:
+        return sample(url, "unstale_model_version")
 
 
 def has_made(server: Pod, versions: float) -> None:
@@ -63,11 +65,11 @@ def has_made(server: Pod, versions: float) -> None:
 def test_a_run_whose_server_pod_is_deleted_and_killed_ends_with_the_model_of_one_that_nobody_disturbed(
     tmp_path: Path,
 ) -> None:
-    play(tmp_path, rounds=1000, killed_too=True)
+    play(tmp_path, Loopback, rounds=1000, killed_too=True)
 
 
 def test_so_does_one_through_the_injector_whose_server_pod_is_deleted(tmp_path: Path) -> None:
-    play(tmp_path, "lossy", rounds=60)
+    play(tmp_path, best(), "lossy", rounds=60)
 
 
 def data_of_one_example_a_client(folder: Path) -> dict[str, Any]:
@@ -77,12 +79,14 @@ def data_of_one_example_a_client(folder: Path) -> dict[str, Any]:
     return {"name": "npz", "path": str(folder / "data.npz")}
 
 
-def play(folder: Path, *components: str, rounds: int, killed_too: bool = False) -> None:
+def play(
+    folder: Path, network: type[Network], *components: str, rounds: int, killed_too: bool = False
+) -> None:
     everywhere = {"data": data_of_one_example_a_client(folder), "scenario": {"time_scale": 0.01}}
     config = {"unstale-run": {**RUN, **SERVER, **everywhere, "rounds": rounds}, "unstale-clients": everywhere}
     objects = composed(folder / "overlay", *components, base="overlays/local", config=config)
     made_of = by_component(objects)
-    with Cluster(objects, folder / "cluster") as cluster:
+    with Cluster(objects, folder / "cluster", network) as cluster:
         cluster.make_keys(*(["--injector"] if components else []), "2", "2")
         server = cluster.start(made_of["server"])
         others = [cluster.start(made_of[name]) for name in components and ["injector"]]
@@ -93,7 +97,7 @@ def play(folder: Path, *components: str, rounds: int, killed_too: bool = False) 
             assert pod.probe("livenessProbe")
         has_made(server, 5)
         assert server.delete() == 0
-        (told,) = [fact for fact in server.facts() if fact["event"] == "finished"]
+        told = finished(server)
         assert told["reason"] == "shutdown"
         assert newest_checkpoint(server) == told["versions"]
         server = cluster.start(made_of["server"])
@@ -102,15 +106,26 @@ def play(folder: Path, *components: str, rounds: int, killed_too: bool = False) 
             has_made(server, told["versions"] + 5)
             server.kill()
             server = cluster.start(made_of["server"])
-        assert server.end() == 0
-        (told,) = [fact for fact in server.facts() if fact["event"] == "finished"]
-        assert (told["reason"], told["versions"]) == ("finished", rounds)
         assert [pod.end() for pod in clients] == [0, 0]
-        for pod in others:
+        server.wait(lambda: bool(finished(server)), "until the run has ended")
+        assert cluster.start(made_of["client"]).end() == 0  # comes late, and is told
+        assert server.probe("readinessProbe")
+        assert server.probe("livenessProbe")
+        assert version(server) == rounds
+        for pod in (*others, server):
             assert pod.delete() == 0
+        told = finished(server)
+        assert (told["reason"], told["versions"]) == ("finished", rounds)
     undisturbed = Settings(**RUN, data=everywhere["data"], rounds=rounds, run={"durability": "off"})
     assert told["model_digest"] == simulation(undisturbed, on_progress=lambda _: None).run().model_digest
     assert told["updates"]["accepted"] == 2 * rounds
+
+
+def finished(server: Pod) -> dict[str, Any]:
+    """What the server has printed at the end of the run; empty when it has not."""
+    found = [fact for fact in server.facts() if fact["event"] == "finished"]
+    assert len(found) <= 1
+    return found[0] if found else {}
 
 
 def newest_checkpoint(server: Pod) -> int:
@@ -119,8 +134,13 @@ def newest_checkpoint(server: Pod) -> int:
     return int(found)
 
 
-def test_clients_that_are_told_to_end_do_not_look_finished_to_their_job(tmp_path: Path) -> None:
-    with Cluster(overlay("local"), tmp_path / "cluster") as cluster:
+@pytest.mark.parametrize("network", [Loopback, Namespaces])
+def test_clients_that_are_told_to_end_do_not_look_finished_to_their_job(
+    tmp_path: Path, network: type[Network]
+) -> None:
+    if network is Namespaces:
+        need_namespaces()
+    with Cluster(overlay("local"), tmp_path / "cluster", network) as cluster:
         cluster.make_keys("2", "2")
         pod = cluster.start(by_component(cluster.objects)["client"], 1)
         pod.is_started()  # it waits for a server

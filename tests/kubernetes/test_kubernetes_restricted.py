@@ -22,7 +22,10 @@ GOOD: Object = {
                 "readOnlyRootFilesystem": True,
                 "capabilities": {"drop": ["ALL"]},
             },
-            "resources": {"requests": {"cpu": 1, "memory": 1}, "limits": {"memory": 1}},
+            "resources": {
+                "requests": {"cpu": 1, "memory": 1, "ephemeral-storage": 1},
+                "limits": {"memory": 1, "ephemeral-storage": 1},
+            },
         }
     ],
     "volumes": [{"name": "some", "emptyDir": {"sizeLimit": "1Mi"}}],
@@ -77,6 +80,14 @@ def test_what_the_profile_forbids_is_found(change: Callable[[Object], None], fou
         (pod_wide(volumes=[{"name": "some", "emptyDir": {}}]), "an emptyDir has no sizeLimit"),
         (own(readOnlyRootFilesystem=False), "one: its root file system can be written to"),
         (lambda pod: pod["containers"][0].pop("resources"), "one: memory has no limit"),
+        (
+            lambda pod: pod["containers"][0]["resources"]["requests"].pop("ephemeral-storage"),
+            "one: does not say what it needs",
+        ),
+        (
+            lambda pod: pod["containers"][0]["resources"]["limits"].pop("ephemeral-storage"),
+            "one: ephemeral-storage has no limit",
+        ),
     ],
 )
 def test_so_is_what_we_ask_beyond(change: Callable[[Object], None], found: str) -> None:

@@ -2,7 +2,6 @@
 
 import json
 import re
-import shutil
 import subprocess
 from collections.abc import Iterator, Mapping
 from itertools import combinations
@@ -15,6 +14,8 @@ from typer.testing import CliRunner
 
 from monitoring import __main__ as command
 from monitoring import dashboards, querying, units
+from support.kubectl import built
+from support.prometheus import PROMTOOL, needs_prometheus
 from unstale.client.session import State as SessionState
 from unstale.compensators import registry as compensators
 from unstale.coordinator.actions import Outcome
@@ -181,6 +182,16 @@ def test_variables_are_there_before_they_are_used(uid: str) -> None:
 
 
 @each_dashboard
+def test_a_panel_has_no_line_for_each_client(uid: str) -> None:
+    """Of which there may be thousands of processes."""
+    for panel in panels_of(uid):
+        for target in panel["targets"]:
+            per_process = "{{instance}}" in target["legendFormat"]
+            if per_process and re.search(r'"\$(client|process)"', target["expr"]):
+                assert re.match(r"(top|bottom)k\(\d+, ", target["expr"])
+
+
+@each_dashboard
 def test_links_lead_to_dashboards_that_there_are(uid: str) -> None:
     board = read(uid)
     (links,) = board["links"]
@@ -191,6 +202,33 @@ def test_links_lead_to_dashboards_that_there_are(uid: str) -> None:
 def test_every_metric_is_on_a_dashboard() -> None:
     shown = {family(name) for uid in UIDS for name, _ in selectors_of(uid)}
     assert METRICS.keys() <= shown
+
+
+@needs_prometheus
+def test_the_time_left_of_a_run_with_rounds_of_an_hour_is_its_rounds_times_an_hour(tmp_path: Path) -> None:
+    (query,) = next(panel for panel in OVERVIEW.panels if panel.title == "Time left").queries
+    series = {  # a round at 60m and one at 120m, of ten
+        "unstale_run_rounds": "10+0x150",
+        "unstale_model_version": "0+0x59 1+0x59 2+0x30",
+        "unstale_round_duration_seconds_sum": "0+0x59 3600+0x59 7200+0x30",
+        "unstale_round_duration_seconds_count": "0+0x59 1+0x59 2+0x30",
+    }
+    labels = '{job="unstale-server", instance="a:9464"}'
+    filled = querying.filled(query.expression, {"job": ".+", "instance": ".+", "__rate_interval": "1m"})
+    case = {
+        "interval": "1m",
+        "input_series": [{"series": name + labels, "values": values} for name, values in series.items()],
+        "promql_expr_test": [
+            {"expr": filled, "eval_time": "130m", "exp_samples": [{"labels": "{}", "value": 8 * 3600}]}
+        ],
+    }
+    file = tmp_path / "test.yml"
+    file.write_text(yaml.safe_dump({"tests": [case]}))
+    assert PROMTOOL is not None
+    found = subprocess.run(
+        [PROMTOOL, "test", "rules", file], capture_output=True, text=True, check=False, timeout=60
+    )
+    assert found.returncode == 0, found.stdout + found.stderr
 
 
 # ----------------------------------------------------------------------------------------------------------- beside it
@@ -221,6 +259,7 @@ def test_variables_are_filled_in_as_grafana_does() -> None:
     assert querying.chosen(get, STALENESS, span, run="b.1")["run"] == "b\\\\.1"
     with pytest.raises(UserError, match="unknown run 'c'"):
         querying.chosen(get, STALENESS, span, run="c")
+    assert chosen["client"] == ".+"  # of thousands
     assert (chosen["__rate_interval"], chosen["__range"]) == ("60000ms", "60000ms")  # 4 scrapes of 15 s
 
 
@@ -275,12 +314,8 @@ def provisioned(name: str) -> dict[str, Any]:
     return made
 
 
-@pytest.mark.skipif(shutil.which("kubectl") is None, reason="kubectl is not installed")
 def test_kubernetes_gets_every_dashboard_and_the_rules() -> None:
-    built = subprocess.run(
-        ["kubectl", "kustomize", FOLDER], capture_output=True, text=True, check=True, timeout=60
-    )
-    maps = list(yaml.safe_load_all(built.stdout))
+    maps = built(FOLDER)
     of_grafana = [one for one in maps if one["metadata"]["labels"].get("grafana_dashboard") == "1"]
     assert {name for one in of_grafana for name in one["data"]} == {f"{uid}.json" for uid in UIDS}
     for one in of_grafana:

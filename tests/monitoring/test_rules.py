@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
+from support.kubectl import built
 from support.prometheus import MONITORING, PROMTOOL, RULES, faster, needs_prometheus
 from unstale.metrics.catalogue import CATALOGUE, CLIENT_CATALOGUE, INJECTOR_CATALOGUE, Metric
 
@@ -43,6 +44,14 @@ def test_prometheus_takes_the_rules() -> None:
 def test_unit_tests_of_promtool_pass(file: Path) -> None:
     found = promtool("test", "rules", file)
     assert found.returncode == 0, found.stdout + found.stderr
+
+
+def test_the_operator_gets_the_same_rules_under_the_label_that_it_looks_for() -> None:
+    (made,) = built(MONITORING)
+    assert (made["apiVersion"], made["kind"]) == ("monitoring.coreos.com/v1", "PrometheusRule")
+    assert made["spec"] == yaml.safe_load(RULES.read_text())
+    assert "release" in made["metadata"]["labels"]
+    assert "namespace" not in made["metadata"], "that is for whoever applies it"
 
 
 def test_each_alert_is_shown_to_fire_and_not_to_fire() -> None:

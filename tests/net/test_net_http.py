@@ -1,8 +1,12 @@
-"""The small HTTP server: who hangs up early, or says nothing, leaves no trace."""
+"""The small HTTP server: who hangs up early, or says nothing, leaves no trace; and whom it tells nothing."""
 
 import socket
 import struct
 import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, closing
+from http.client import HTTPConnection
+from select import select
 from typing import Any
 
 import pytest
@@ -17,6 +21,14 @@ pytestmark = pytest.mark.network
 def application(_: Any, start_response: Any) -> list[bytes]:
     start_response("200 OK", [])
     return [bytes(1_000_000)]
+
+
+@pytest.fixture
+def address() -> Iterator[tuple[str, int]]:
+    server = HttpServer("127.0.0.1:0", application, key="key")
+    host, port = server.address.split(":")
+    yield host, int(port)
+    server.close()
 
 
 @pytest.mark.parametrize("said", [b"", b"GET / HT", b"GET / HTTP/1.1\r\n\r\n"])
@@ -39,3 +51,63 @@ def test_who_hangs_up_early_is_not_talked_about(
     assert ended.wait(PATIENCE_S)
     server.close()
     assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize(
+    "name", ["evil.example", "evil.example:9464", "127.0.0.1.evil.example", "[::1", "2130706433"]
+)
+def test_a_page_of_somebody_who_points_his_name_here_is_told_nothing(
+    name: str, address: tuple[str, int]
+) -> None:
+    with closing(HTTPConnection(*address, timeout=PATIENCE_S)) as connection:
+        connection.request("GET", "/", headers={"Host": name})
+        answer = connection.getresponse()
+        said = f"Host is {name!r}, expected localhost or an address; let a proxy on this machine pass on one of them\n"
+        assert (answer.status, answer.read().decode()) == (403, said)
+
+
+@pytest.mark.parametrize(
+    "name", ["localhost:9464", "LOCALHOST", "127.0.0.1", "10.1.2.3:80", "[::1]:9464", ""]
+)
+def test_whoever_asks_by_an_address_or_by_localhost_is_answered(name: str, address: tuple[str, int]) -> None:
+    with closing(HTTPConnection(*address, timeout=PATIENCE_S)) as connection:
+        connection.request("GET", "/", headers={"Host": name})
+        assert connection.getresponse().status == 200
+
+
+def test_more_connections_than_it_has_threads_for_are_closed_and_their_places_come_back(
+    address: tuple[str, int],
+) -> None:
+    with ExitStack() as stack:
+        # Connections are taken in order: all that may stay have when the next one is closed.
+        for _ in range(http.CONNECTIONS_MAX):
+            stack.enter_context(socket.create_connection(address, timeout=PATIENCE_S))
+        with socket.create_connection(address, timeout=PATIENCE_S) as one_more:
+            assert one_more.recv(1) == b""
+    asked = 0
+    while not _is_answered(address):  # a thread notices that its client is gone a little later
+        asked += 1
+        assert asked < 1000
+
+
+def _is_answered(address: tuple[str, int]) -> bool:
+    with closing(HTTPConnection(*address, timeout=PATIENCE_S)) as connection:
+        try:
+            connection.request("GET", "/")
+            return connection.getresponse().status == 200
+        except ConnectionError:
+            return False
+
+
+def test_a_request_that_comes_byte_by_byte_is_cut_off(
+    address: tuple[str, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(http, "REQUEST_S", 0.05)
+    with socket.create_connection(address, timeout=PATIENCE_S) as client:
+        client.sendall(b"GET / HTTP/1.1\r\nX-Slow: ")
+        for _ in range(1000):  # never silent for as long as a connection may be
+            ready, _, _ = select([client], [], [], 0.01)
+            if ready:
+                return  # an answer, or the end
+            client.sendall(b"x")
+    raise AssertionError("it is listened to for ever")

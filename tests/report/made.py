@@ -1,4 +1,4 @@
-"""Run directories of which every number is known."""
+"""Run directories of which every number is known, and what a report says of them."""
 
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,16 @@ from unstale.journal.disk import boot
 from unstale.journal.lost import ENDED, RUN_ID
 from unstale.journal.rows import Batch, CompensationRow, EvaluationRow, MemberRow, RoundRow, UpdateRow
 from unstale.journal.rundir import RunDirectory
+from unstale.report.content import Report
+
+Rows = list[dict[str, Any]]
+
+
+def rows(of: Report, name: str) -> Rows:
+    """Of the table of this name, each by the names of its columns."""
+    (table,) = (table for table in of.tables if table.name == name)
+    names = [column.name for column in table.columns]
+    return [dict(zip(names, row, strict=True)) for row in table.rows]
 
 
 def run(path: Path, batch: Batch, *, run_id: str | None = None, ended: bool = True, **changes: Any) -> Path:

@@ -12,6 +12,7 @@ import pytest
 from report.made import compensated, curve, run, small_run
 from unstale.cli import main
 
+FULL = Path("/dev/full")  # a device that has no room
 DOCUMENT = Path(__file__).parents[2] / "docs/report.md"
 
 
@@ -120,11 +121,9 @@ def test_a_folder_where_one_may_not_write_is_told(
     assert "permission denied" in refusal(capsys, one, "--out", locked / "x.html")
 
 
+@pytest.mark.skipif(not FULL.exists(), reason=f"there is no {FULL}")
 def test_a_disk_that_is_full_is_told(one: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    full = Path("/dev/full")
-    if not full.exists():
-        pytest.skip("there is no /dev/full here")
-    (tmp_path / "x.html").symlink_to(full)
+    (tmp_path / "x.html").symlink_to(FULL)
     assert "the disk is full; make room" in refusal(capsys, one, "--out", tmp_path / "x.html")
 
 

@@ -5,13 +5,13 @@ import io
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
-from math import isnan, sqrt
+from math import inf, isnan, sqrt
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from report.made import compensated, curve, measured, round_of, run, small_run
+from report.made import Rows, compensated, curve, measured, round_of, rows, run, small_run
 from support.journal import accepted, task
 from support.recorded import simulated
 from unstale.errors import UserError
@@ -21,13 +21,6 @@ from unstale.report.files import as_csv
 from unstale.report.make import report
 
 T_1 = 12.706204736  # Student's t, 1 degree of freedom, 97.5 %
-Rows = list[dict[str, Any]]
-
-
-def rows(of: Report, name: str) -> Rows:
-    (table,) = (table for table in of.tables if table.name == name)
-    names = [column.name for column in table.columns]
-    return [dict(zip(names, row, strict=True)) for row in table.rows]
 
 
 def sentences(of: Report) -> str:
@@ -114,6 +107,19 @@ def test_evaluations_that_not_all_runs_have_are_left_out_and_told(tmp_path: Path
     assert "Left out: 1 evaluation of versions that not every run of the group measured" in picture.caption
 
 
+def test_what_is_no_finite_number_is_told_and_leaves_the_rest_as_it_is(tmp_path: Path) -> None:
+    paths = [
+        run(tmp_path / str(seed), curve(0.1, 0.2, 0.3, loss=loss), seed=seed)
+        for seed, loss in enumerate((1.0, inf))
+    ]
+    of = report(paths)
+    captions = {picture.name: picture.caption for picture in of.pictures}
+    assert "Gaps: 3 evaluations came out as no finite number" in captions["loss_over_versions"]
+    assert "Gaps" not in captions["accuracy_over_versions"]
+    (row,) = rows(of, "groups")
+    assert row["accuracy_mean_ratio"] == pytest.approx(0.3) and row["loss_mean_nats"] == inf
+
+
 # ------------------------------------------------------------------------------------------------------- what is noted
 
 
@@ -121,14 +127,13 @@ def test_what_a_reader_should_know_comes_first(tmp_path: Path) -> None:
     paths = [
         run(tmp_path / "short", small_run(), rounds=9, ended=False, run_id="r"),
         run(tmp_path / "twin", small_run(), rounds=9, seed=1, run_id="r"),
-        run(tmp_path / "played", Batch(), rounds=9, data={"name": "mnist"}, evaluate_clients_every=5),
+        run(tmp_path / "played", Batch(), rounds=9, data={"name": "mnist"}),
     ]
     noted = report(paths).notes
     assert noted[0].startswith("Broken off: short (version 2 of 9); its server died")
     for words in (
         "Simulated, so that times are virtual and not to be compared with the others': played",
         "No version was measured on the test set yet: played",
-        "Clients measured models on their own test examples in played",
         "The runs are of different data sets, digits and mnist",
         "short and twin made the same versions to the bit: they are one run, counted twice",
     ):
@@ -215,6 +220,13 @@ def test_errors_of_compensation_are_averaged_by_method(tmp_path: Path) -> None:
     ]
     assert [(row["reason"], row["updates"]) for row in rows(of, "compensation_fallbacks")] == [("no-base", 2)]
     assert {"compensation_error_l1", "compensation_error_cosine"} <= {picture.name for picture in of.pictures}
+
+
+def test_the_stale_update_comes_first_among_what_is_held_against_it(tmp_path: Path) -> None:
+    of = report([run(tmp_path / "run", compensated(), compensator={"name": "first-order"})])
+    assert [row["method"] for row in rows(of, "compensation_errors")] == ["none", "first-order"]
+    (picture,) = (picture for picture in of.pictures if picture.name == "compensation_error_l1")
+    assert list(picture.keys) == ["stale update as it is (E2)", "first-order"]
 
 
 def test_a_run_without_a_compensator_has_no_section_of_it(tmp_path: Path) -> None:

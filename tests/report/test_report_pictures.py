@@ -1,6 +1,7 @@
 """Pictures: drawn of little and of much, as PNG and as part of a page."""
 
 import io
+import re
 from math import inf, nan
 from pathlib import Path
 
@@ -8,7 +9,8 @@ import numpy as np
 import pytest
 from matplotlib.image import imread
 
-from report.made import curve, run, small_run
+from report.made import curve, measured, round_of, run, small_run
+from support.journal import accepted, task
 from unstale.journal.rows import Batch
 from unstale.report import drawing, svg
 from unstale.report.content import Picture
@@ -76,7 +78,36 @@ def test_many_rounds_are_drawn_as_means_of_some() -> None:
     assert at[0] == 1.5 and (values == 4.0).all()  # what is not known counts for nothing
 
 
-@pytest.mark.parametrize("batch", [small_run(), curve(0.1, 0.9, loss=inf), Batch()])
+def test_a_loss_that_has_grown_beyond_all_others_has_an_axis_that_can_be_read(tmp_path: Path) -> None:
+    grown = Batch(tasks=[task(1)], evaluations=[measured(0, 0.1, loss=2.0), measured(1, 0.1, loss=1e30)])
+    of = report([run(tmp_path / "run", grown)])
+    (loss,) = (one for one in of.pictures if one.name == "loss_over_versions")
+    drawn = drawing.svg(loss)
+    assert "mathdefault" not in drawn and re.search(r">1e\+\d\d</text>", drawn)
+
+
+def weighted(*weights: float) -> Batch:
+    """A round of updates with these weights."""
+    members = [(handle, 0, weight) for handle, weight in enumerate(weights, start=1)]
+    return Batch(
+        tasks=[task(1)],
+        updates=[accepted(handle, handle) for handle, _, _ in members],
+        rounds=[round_of(1, *members)],
+        evaluations=[measured(1, 0.1)],
+    )
+
+
+@pytest.mark.parametrize(
+    "batch",
+    [
+        small_run(),
+        curve(0.1, 0.9, loss=inf),
+        Batch(),
+        weighted(nan, nan),
+        weighted(inf, 0.5),
+        weighted(0.0, 0.0),
+    ],
+)
 def test_every_picture_of_a_report_is_drawn(batch: Batch, tmp_path: Path) -> None:
     paths = [run(tmp_path / f"{seed}", batch, seed=seed) for seed in range(3)]
     drawn = report(paths).pictures

@@ -8,6 +8,7 @@ import pytest
 
 from support.played import PlayedServer
 from support.processes import Process
+from support.running import until
 from support.scrape import get, sample
 from support.wire import RawClient
 from unstale.server.commands import StopNow
@@ -98,7 +99,7 @@ def test_its_last_values_can_be_scraped_and_so_they_can_when_it_is_started_again
             with RawClient(listening["address"], session="c" * 32) as late:
                 late.say_hello()
                 assert late.hear(Stop).reason == "finished"
-            assert model.exists()
+            until(model.exists, "the model is saved")
             assert sample(http, "unstale_model_version") == 1
             assert [get(f"{http}{path}").status for path in ("/healthz", "/readyz", "/")] == [200, 200, 200]
             server.process.send_signal(signal.SIGTERM)

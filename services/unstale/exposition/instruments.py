@@ -6,7 +6,7 @@ prometheus_client's own takes ten calls and two locks for every number, several 
 
 import threading
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
 
@@ -21,7 +21,7 @@ Family = CounterMetricFamily | GaugeMetricFamily | HistogramMetricFamily
 
 
 @dataclass(slots=True)
-class _Series:
+class Series:
     """What a metric comes to with some values of its labels.
 
     number: what a counter or a gauge stands at, the sum of a histogram. counts: of a histogram, by bucket, the last one
@@ -38,7 +38,7 @@ class _Series:
             if value == value:  # nan is in no bucket, not even in the last one
                 self.counts[bisect_left(buckets, value)] += 1
 
-    def copied(self) -> "_Series":
+    def copied(self) -> "Series":
         return replace(self, counts=self.counts.copy())
 
 
@@ -48,7 +48,7 @@ class Instruments(Collector):
     def __init__(self, catalogue: Sequence[Metric]) -> None:
         # By name and labels; what has no labels is there from the start.
         self._catalogue = catalogue
-        self._series: dict[str, dict[tuple[str, ...], _Series]] = {m.name: {} for m in catalogue}
+        self._series: dict[str, dict[tuple[str, ...], Series]] = {m.name: {} for m in catalogue}
         self._lock = threading.Lock()
         for metric in catalogue:
             if not metric.labels:
@@ -82,7 +82,7 @@ class Instruments(Collector):
 
     def describe(self) -> list[Family]:
         """Every family without its numbers."""
-        return [_family(metric, {}) for metric in self._catalogue]
+        return [family(metric, {}) for metric in self._catalogue]
 
     def collect(self) -> Iterator[Family]:
         """Every family as it stands now. What is followed is asked without the lock: it may take its time."""
@@ -92,16 +92,17 @@ class Instruments(Collector):
                 for name, series in self._series.items()
             }
         for metric in self._catalogue:
-            yield _family(metric, now[metric.name])
+            yield family(metric, now[metric.name])
 
-    def _begin(self, metric: Metric, labels: tuple[str, ...]) -> _Series:
+    def _begin(self, metric: Metric, labels: tuple[str, ...]) -> Series:
         assert len(labels) == len(metric.labels), f"{metric.name} has the labels {metric.labels}"
         counts = [0] * (len(metric.buckets) + 1) if metric.kind == "histogram" else []
-        series = self._series[metric.name][labels] = _Series(counts=counts)
+        series = self._series[metric.name][labels] = Series(counts=counts)
         return series
 
 
-def _family(metric: Metric, series: dict[tuple[str, ...], _Series]) -> Family:
+def family(metric: Metric, series: Mapping[tuple[str, ...], Series]) -> Family:
+    """A metric as prometheus_client writes it. series: by the values of its labels."""
     if metric.kind == "histogram":
         histogram = HistogramMetricFamily(metric.name, metric.help, labels=metric.labels)
         for labels, one in series.items():

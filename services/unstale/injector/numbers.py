@@ -1,18 +1,17 @@
-"""What an injector counts, and how it tells a scrape. Pure, but for the names of prometheus_client."""
+"""What an injector counts, and how it tells a scrape."""
 
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from itertools import accumulate
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.registry import Collector
 
 from unstale.exposition import process
+from unstale.exposition.instruments import Family, Series, family
 from unstale.metrics import catalogue
-
-Family = CounterMetricFamily | GaugeMetricFamily | HistogramMetricFamily
+from unstale.metrics.catalogue import Metric
+from unstale.net.gate import REASONS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,24 +79,20 @@ class Scrape(Collector):
         numbers = self._numbers()
         if numbers is None:
             return
-        delay = catalogue.INJECTED_DELAY
-        buckets = list(zip(delay.bounds, accumulate(numbers.delays), strict=True))
-        yield HistogramMetricFamily(delay.name, delay.help, buckets=buckets, sum_value=numbers.delay_s)
-        for counter, by_label in (
-            (catalogue.INJECTED_FAULTS, numbers.faults),
-            (catalogue.INJECTOR_REFUSED, numbers.refused),
-        ):
-            family = CounterMetricFamily(counter.name, counter.help, labels=counter.labels)
-            for label, count in sorted(by_label.items()):
-                family.add_metric([label], count)
-            yield family
         build = process.build()
-        about = GaugeMetricFamily(build.metric.name, build.metric.help, labels=build.metric.labels)
-        about.add_metric(build.labels, build.value)
-        yield about
-        for metric, value in (
-            (catalogue.INJECTOR_MESSAGES_IN_FLIGHT, numbers.in_flight_messages),
-            (catalogue.INJECTOR_BYTES_IN_FLIGHT, numbers.in_flight_bytes),
-            (catalogue.INJECTOR_CONNECTIONS, numbers.connections),
-        ):
-            yield GaugeMetricFamily(metric.name, metric.help, value=value)
+        now: dict[Metric, dict[tuple[str, ...], Series]] = {
+            build.metric: {build.labels: Series(build.value)},
+            catalogue.INJECTED_DELAY: {(): Series(numbers.delay_s, list(numbers.delays))},
+            catalogue.INJECTED_FAULTS: _by_label(numbers.faults),
+            # A counter that is not there cannot be told from one that nobody asks for.
+            catalogue.INJECTOR_REFUSED: _by_label(dict.fromkeys(REASONS, 0) | numbers.refused),
+            catalogue.INJECTOR_MESSAGES_IN_FLIGHT: {(): Series(numbers.in_flight_messages)},
+            catalogue.INJECTOR_BYTES_IN_FLIGHT: {(): Series(numbers.in_flight_bytes)},
+            catalogue.INJECTOR_CONNECTIONS: {(): Series(numbers.connections)},
+        }
+        for metric in catalogue.INJECTOR_CATALOGUE:
+            yield family(metric, now[metric])
+
+
+def _by_label(counts: Mapping[str, int]) -> dict[tuple[str, ...], Series]:
+    return {(label,): Series(count) for label, count in sorted(counts.items())}

@@ -4,11 +4,11 @@ Legend: U updates that had a verdict, in order; R rounds; E evaluations; C class
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
-from math import nan
+from math import inf, nan
 from pathlib import Path
 
 import numpy as np
@@ -20,8 +20,9 @@ from unstale.errors import UserError
 from unstale.journal.database import Conservation, Database
 from unstale.journal.lost import ENDED, RUN_ID
 from unstale.journal.replay import RecordedRun
-from unstale.journal.rows import CompensationRow, RoundRow
+from unstale.journal.rows import CompensationRow, OwnEvaluationRow, RoundRow
 from unstale.journal.rundir import LOCK
+from unstale.metrics.fairness import Fairness, OwnEvaluations
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -102,6 +103,16 @@ class Compensations:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Own:
+    """What clients measured on their own test examples. answers: to what they were asked, in order. last: the last
+    accuracy of each client. fairness: over those, as the server's metrics have it; None where nobody answered."""
+
+    answers: Sequence[OwnEvaluationRow]
+    last: Mapping[int, float]
+    fairness: Fairness | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
     """name: that no other run of the report has. run_id: None for a simulated one, whose times are virtual. tasks: how
     many each client was given. rounds_wanted: with which it is finished. compensations: None without a compensator."""
@@ -116,6 +127,7 @@ class Run:
     rounds: Rounds
     evaluations: Evaluations
     compensations: Compensations | None
+    own: Own
     conservation: Conservation
 
     @property
@@ -155,6 +167,7 @@ def read(path: Path, name: str) -> Run:
             rounds=_rounds(rounds, started_s),
             evaluations=_evaluations(database, started_s),
             compensations=_compensations(rounds),
+            own=_own(database, recorded.settings.evaluate_clients_every),
             conservation=database.conservation(),
         )
 
@@ -220,7 +233,7 @@ def _updates(database: Database, rounds: Sequence[RoundRow], started_s: float) -
         weight_K = np.array([member.weight for member in round_.members])
         weight_U[at_K] = weight_K
         total = np.abs(weight_K).sum()
-        share_U[at_K] = np.abs(weight_K) / total if total > 0 else nan
+        share_U[at_K] = np.abs(weight_K) / total if 0 < total < inf else nan
     return Updates(
         elapsed_s_U=np.array([row.at_s for row in rows], np.float64) - started_s,
         client_U=np.array([row.client_id for row in rows], np.int64),
@@ -281,4 +294,16 @@ def _compensations(rounds: Sequence[RoundRow]) -> Compensations | None:
         errors=[(version, error) for version, row in rows for error in row.errors],
         methods=Counter((version, update.method) for version, row in rows for update in row.updates),
         fallbacks=fallbacks,
+    )
+
+
+def _own(database: Database, every: int | None) -> Own:
+    asked = OwnEvaluations(every)
+    answers = []
+    for row in database.own_evaluations():
+        if asked.wanted(row.client_id, row.version):
+            asked.answered(row.client_id, row.version, row.accuracy)
+            answers.append(row)
+    return Own(
+        answers=answers, last={row.client_id: row.accuracy for row in answers}, fairness=asked.fairness
     )

@@ -11,26 +11,21 @@ from unstale.report import drawing
 from unstale.report.content import Cell, Column, Picture, Section, Table, count
 from unstale.report.groups import Group, keys
 from unstale.report.recorded import Evaluations, Floats, Run
+from unstale.report.sections.columns import GROUP, INTERVAL, RUN, RUNS, VERSION, of_spread
 from unstale.report.statistics import Curve, over_time, over_versions
 
 _EVALUATIONS = (
-    Column(name="run", head="run"),
-    Column(name="version", head="version", form=","),
+    RUN,
+    VERSION,
     Column(name="elapsed_s", head="time, s", form=",.2f"),
     Column(name="accuracy_ratio", head="accuracy", form=".4f"),
     Column(name="loss_nats", head="loss, nats", form=".4f"),
     Column(name="evaluate_s", head="measuring took, s", form=".4f"),
 )
 _CURVES = (
-    Column(name="group", head="group"),
-    Column(name="version", head="version", form=","),
-    Column(name="runs", head="runs", form=","),
-    Column(name="accuracy_mean_ratio", head="accuracy, mean", form=".4f"),
-    Column(name="accuracy_low_ratio", head="95 % from", form=".4f"),
-    Column(name="accuracy_high_ratio", head="to", form=".4f"),
-    Column(name="loss_mean_nats", head="loss, mean", form=".4f"),
-    Column(name="loss_low_nats", head="95 % from", form=".4f"),
-    Column(name="loss_high_nats", head="to", form=".4f"),
+    *(GROUP, VERSION, RUNS),
+    *of_spread("accuracy", "ratio", ".4f", INTERVAL),
+    *of_spread("loss", "nats", ".4f", INTERVAL),
 )
 _LOG_FROM = 200.0  # greatest loss over the least
 
@@ -87,7 +82,10 @@ def _picture_over_versions(known: _Known, measure: _Measure) -> Picture:
         if left_out
         else ""
     )
-    caption = f"{measure.title} on the test set against the number of rounds applied{_band(curves)}.{less}"
+    caption = (
+        f"{measure.title} on the test set against the number of rounds applied{_band(curves)}.{less}"
+        f"{_without_number(known, measure)}"
+    )
     return _picture(known, curves, measure, caption, drawing.VERSIONS)
 
 
@@ -97,7 +95,10 @@ def _picture_over_time(known: _Known, measure: _Measure) -> Picture:
         for _, runs in known
     ]
     less = " A mean ends with the first of its runs." if any(curve.left_out for curve in curves) else ""
-    caption = f"What was measured last by then, in seconds since the first task{_band(curves)}.{less}"
+    caption = (
+        f"What was measured last by then, in seconds since the first task{_band(curves)}.{less}"
+        f"{_without_number(known, measure)}"
+    )
     return _picture(known, curves, measure, caption, drawing.TIME)
 
 
@@ -118,6 +119,14 @@ def _band(curves: Sequence[Curve]) -> str:
     if not any(curve.n > 1 for curve in curves):
         return ""
     return ": mean over runs, with its 95 % confidence band (Student's t) where there are several"
+
+
+def _without_number(known: _Known, measure: _Measure) -> str:
+    """A run that has diverged is not to look as if it had ended well."""
+    lost = sum(int((~np.isfinite(measure.of(run.evaluations))).sum()) for _, runs in known for run in runs)
+    return (
+        f" Gaps: {count(lost, 'evaluation')} came out as no finite number, which has no mean." if lost else ""
+    )
 
 
 def _draw(axes: Axes, labels: Sequence[str], curves: Sequence[Curve], measure: _Measure, along: str) -> None:

@@ -23,11 +23,11 @@ def means(run: Run, values_U: Floats) -> Floats:
 
 
 def greatest(run: Run, values_U: Floats) -> Floats:
-    """Over the updates of each round, [R]; NaN for a round without any."""
+    """Over the updates of each round, [R]; NaN for a round without any that is a number."""
     taken = run.updates.aggregated_U
-    most_R = np.full(len(run.rounds.version_R), -np.inf)
-    np.maximum.at(most_R, run.updates.version_U[taken] - 1, values_U[taken])
-    return np.where(np.isfinite(most_R), most_R, np.nan)
+    most_R = np.full(len(run.rounds.version_R), np.nan)
+    np.fmax.at(most_R, run.updates.version_U[taken] - 1, values_U[taken])
+    return most_R
 
 
 def picture(

@@ -11,21 +11,16 @@ from unstale.report.content import Cell, Column, Picture, Section, Table
 from unstale.report.groups import Group, keys
 from unstale.report.recorded import Floats, Run
 from unstale.report.sections.accuracy import measured
+from unstale.report.sections.columns import GROUP, RUN, RUNS, VERSION, cells, of_spread
 from unstale.report.statistics import Spread, over_versions, spread
 
+_CLASS = Column(name="class", head="class", form="d")
 _CLASSES = (
-    Column(name="group", head="group"),
-    Column(name="class", head="class", form="d"),
-    Column(name="runs", head="runs", form=","),
-    Column(name="accuracy_mean_ratio", head="accuracy, mean", form=".4f"),
-    Column(name="accuracy_std_ratio", head="± std", form=".4f"),
-    Column(name="accuracy_low_ratio", head="95 % from", form=".4f"),
-    Column(name="accuracy_high_ratio", head="to", form=".4f"),
+    *(GROUP, _CLASS, RUNS),
+    *of_spread("accuracy", "ratio", ".4f"),
 )
 _EVALUATIONS = (
-    Column(name="run", head="run"),
-    Column(name="version", head="version", form=","),
-    Column(name="class", head="class", form="d"),
+    *(RUN, VERSION, _CLASS),
     Column(name="accuracy_ratio", head="accuracy", form=".4f"),
 )
 ROWS_SHOWN = 40
@@ -43,7 +38,7 @@ def section(groups: Sequence[Group]) -> Section | None:
     if len(known) == 1:
         pictures.insert(0, _map(*known[0]))
     rows: list[tuple[Cell, ...]] = [
-        (group.label, label, of.n, of.mean, of.std, of.low, of.high)
+        (group.label, label, of.n, *cells(of))
         for label in range(max(map(len, last)))
         for (group, _), by_class in zip(known, last, strict=True)
         for of in by_class[label : label + 1]

@@ -1,4 +1,4 @@
-"""How evenly clients took part, and how evenly what they sent counted."""
+"""How evenly clients took part, how evenly what they sent counted, and how evenly they are served."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,11 +11,12 @@ from unstale.report import drawing
 from unstale.report.content import Cell, Column, Picture, Section, Table
 from unstale.report.groups import Group, keys
 from unstale.report.recorded import Floats, Run
+from unstale.report.sections import own
+from unstale.report.sections.columns import CLIENT, GROUP, RUN, RUNS
 from unstale.report.statistics import jain, spread
 
 _FAIRNESS = (
-    Column(name="group", head="group"),
-    Column(name="runs", head="runs", form=","),
+    *(GROUP, RUNS),
     Column(name="clients", head="clients", form=",.0f"),
     Column(name="without_update_mean", head="nothing of theirs counted", form=",.1f"),
     Column(name="updates_jain", head="evenness of updates", form=".3f"),
@@ -24,8 +25,7 @@ _FAIRNESS = (
     Column(name="even_share_ratio", head="even share", form=".2%"),
 )
 _CLIENTS = (
-    Column(name="run", head="run"),
-    Column(name="client_id", head="client", form="d"),
+    *(RUN, CLIENT),
     Column(name="tasks", head="tasks", form=","),
     Column(name="received", head="updates", form=","),
     Column(name="aggregated", head="aggregated", form=","),
@@ -33,6 +33,7 @@ _CLIENTS = (
     Column(name="weight_share_ratio", head="share of weight", form=".2%"),
     Column(name="staleness_mean_rounds", head="mean staleness", form=".2f"),
     Column(name="last_update_s", head="last update at, s", form=",.1f"),
+    Column(name="own_accuracy_ratio", head="accuracy on own examples", form=".4f"),
 )
 ROWS_SHOWN = 20
 
@@ -51,7 +52,6 @@ class _Counts:
 
 def section(groups: Sequence[Group]) -> Section:
     counts = {run.name: _counts(run) for group in groups for run in group.runs}
-    active = [group for group in groups if any(counts[run.name].aggregated_N.any() for run in group.runs)]
     runs = [run for group in groups for run in group.runs]
     tables = [
         Table(
@@ -61,6 +61,7 @@ def section(groups: Sequence[Group]) -> Section:
             columns=_FAIRNESS,
             rows=[_fairness_row(group, [counts[run.name] for run in group.runs]) for group in groups],
         ),
+        *own.tables(groups),
         Table(
             name="clients",
             caption="Clients, by what they sent that counted",
@@ -75,8 +76,15 @@ def section(groups: Sequence[Group]) -> Section:
             ("aggregated_N", "updates", "Participation"),
             ("share_N", "weight", "Weight over clients"),
         )
-        if active
+        if (
+            active := [
+                group
+                for group in groups
+                if any(getattr(counts[run.name], column).any() for run in group.runs)
+            ]
+        )
     ]
+    pictures += own.pictures(groups)
     return Section(name="clients", title="Fairness over clients", pictures=pictures, tables=tables)
 
 
@@ -136,6 +144,7 @@ def _client_rows(run: Run, of: _Counts) -> list[tuple[Cell, ...]]:
             float(of.share_N[client_id]),
             float(of.staleness_N[client_id]),
             float(of.last_s_N[client_id]),
+            run.own.last.get(client_id),
         )
         for client_id in order
     ]

@@ -4,38 +4,33 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import reduce
+from itertools import chain
 
 import numpy as np
 
 from unstale.report.content import Cell, Column, Section, Table, listed
 from unstale.report.groups import Group
 from unstale.report.recorded import Run
+from unstale.report.sections.columns import GROUP, INTERVAL, MEAN, RUNS, cells, of_spread
 from unstale.report.statistics import spread
 
 _TARGETS = (
-    Column(name="group", head="group"),
+    GROUP,
     Column(name="target_accuracy_ratio", head="target", form="g"),
-    Column(name="runs", head="runs", form=","),
+    RUNS,
     Column(name="reached", head="reached it", form=","),
-    Column(name="rounds_mean", head="rounds, mean", form=",.1f"),
-    Column(name="rounds_std", head="± std", form=",.1f"),
-    Column(name="elapsed_mean_s", head="time, mean s", form=",.1f"),
-    Column(name="elapsed_std_s", head="± std", form=",.1f"),
-    Column(name="updates_mean", head="updates, mean", form=",.1f"),
-    Column(name="updates_std", head="± std", form=",.1f"),
+    *of_spread("rounds", "", ",.1f", MEAN),
+    *of_spread("elapsed", "s", ",.1f", MEAN, head="time, mean s"),
+    *of_spread("updates", "", ",.1f", MEAN),
 )
 _PAIRS = (
-    Column(name="group", head="group"),
+    GROUP,
     Column(name="against", head="against"),
     Column(name="seeds", head="seeds", form=","),
     Column(name="version", head="at version", form=","),
-    Column(name="accuracy_difference_mean_ratio", head="accuracy, mean difference", form="+.4f"),
-    Column(name="accuracy_difference_low_ratio", head="95 % from", form="+.4f"),
-    Column(name="accuracy_difference_high_ratio", head="to", form="+.4f"),
+    *of_spread("accuracy_difference", "ratio", "+.4f", INTERVAL, head="accuracy, mean difference"),
     Column(name="more_accurate", head="more accurate in", form=","),
-    Column(name="loss_difference_mean_nats", head="loss, mean difference", form="+.4f"),
-    Column(name="loss_difference_low_nats", head="95 % from", form="+.4f"),
-    Column(name="loss_difference_high_nats", head="to", form="+.4f"),
+    *of_spread("loss_difference", "nats", "+.4f", INTERVAL, head="loss, mean difference"),
 )
 
 
@@ -98,13 +93,13 @@ def section(groups: Sequence[Group], targets: Sequence[float]) -> Section | None
 
 def _target_row(group: Group, target: float) -> tuple[Cell, ...]:
     found = [there for run in group.runs if (there := reached(run, target)) is not None]
-    rounds = spread([there.version for there in found])
-    elapsed_s = spread([there.elapsed_s for there in found])
-    updates = spread([there.updates for there in found])
-    return (
-        *(group.label, target, len(group.runs), len(found)),
-        *(rounds.mean, rounds.std, elapsed_s.mean, elapsed_s.std, updates.mean, updates.std),
+    measures = (
+        [there.version for there in found],
+        [there.elapsed_s for there in found],
+        [there.updates for there in found],
     )
+    spreads = [cells(spread(values), MEAN) for values in measures]
+    return (group.label, target, len(group.runs), len(found), *chain.from_iterable(spreads))
 
 
 def _pairs(groups: Sequence[Group]) -> tuple[list[tuple[Cell, ...]], list[str]]:
@@ -143,11 +138,11 @@ def _pair_row(group: Group, first: Group, pairs: Sequence[tuple[Run, Run]]) -> t
         return None
     version = int(common[-1])
     accuracies, losses = zip(*(_differences(*pair, version) for pair in pairs), strict=True)
-    accuracy, loss = spread(accuracies), spread(losses)
     return (
         *(group.label, first.label, len(pairs), version),
-        *(accuracy.mean, accuracy.low, accuracy.high, sum(difference > 0 for difference in accuracies)),
-        *(loss.mean, loss.low, loss.high),
+        *cells(spread(accuracies), INTERVAL),
+        sum(difference > 0 for difference in accuracies),
+        *cells(spread(losses), INTERVAL),
     )
 
 

@@ -9,40 +9,37 @@ from statistics import fmean
 import numpy as np
 from matplotlib.axes import Axes
 
+from unstale.compensators.compensator import AS_IT_IS
 from unstale.report import drawing
 from unstale.report.content import Cell, Column, Picture, Section, Table
 from unstale.report.groups import Group
+from unstale.report.sections.columns import CLIENT, GROUP, METHOD, RUN, STALENESS, VERSION
 from unstale.report.statistics import Curve
 
 _ERRORS = (
-    Column(name="group", head="group"),
-    Column(name="method", head="method"),
+    *(GROUP, METHOD),
     Column(name="estimates", head="estimates", form=","),
     Column(name="staleness_mean_rounds", head="mean staleness", form=".2f"),
     Column(name="l1_mean", head="L1 error, mean", form=".4g"),
     Column(name="cosine_mean", head="cosine error, mean", form=".4f"),
 )
 _MEASURED = (
-    Column(name="run", head="run"),
-    Column(name="version", head="version", form=","),
-    Column(name="client_id", head="client", form="d"),
-    Column(name="method", head="method"),
-    Column(name="staleness_rounds", head="staleness", form=","),
+    *(RUN, VERSION, CLIENT, METHOD, STALENESS),
     Column(name="l1", head="L1 error", form=".4g"),
     Column(name="cosine", head="cosine error", form=".4f"),
 )
 _METHODS = (
-    Column(name="group", head="group"),
+    GROUP,
     Column(name="method", head="made by"),
     Column(name="updates", head="updates", form=","),
     Column(name="updates_ratio", head="share", form=".1%"),
 )
 _FALLBACKS = (
-    Column(name="group", head="group"),
+    GROUP,
     Column(name="reason", head="fell back because of"),
     Column(name="updates", head="updates", form=","),
 )
-_NAMES = {"none": "stale update as it is (E2)", "gradient-inversion": "gradient inversion (E1)"}
+_NAMES = {AS_IT_IS: "stale update as it is (E2)", "gradient-inversion": "gradient inversion (E1)"}
 LINES_MAX = 8
 
 
@@ -56,8 +53,8 @@ def section(groups: Sequence[Group]) -> Section | None:
     }
     sentences = [
         "An error tells how far an estimate was from the update that the client did make in the end: by L1, the sum of "
-        "the differences of all parameters, and by cosine, 1 - cos. The method none is the stale update itself; an "
-        "estimate that is no better than it is worth nothing."
+        "the absolute differences of all parameters, and by cosine, 1 - cos. The method none is the stale update "
+        "itself; an estimate that is no better than that is worth nothing."
     ]
     if not by_method:
         sentences.append("No error was measured.")
@@ -75,11 +72,12 @@ _ByVersion = dict[int, list[tuple[float, float, int]]]
 
 
 def _by_method(group: Group) -> dict[str, _ByVersion]:
+    """The stale update itself first, which the others are held against."""
     found: dict[str, _ByVersion] = defaultdict(lambda: defaultdict(list))
     for run in group.runs:
         for version, error in () if run.compensations is None else run.compensations.errors:
             found[error.method][version].append((error.l1, error.cosine, error.staleness))
-    return dict(sorted(found.items()))
+    return dict(sorted(found.items(), key=lambda item: (item[0] != AS_IT_IS, item[0])))
 
 
 def _curves(by_method: dict[tuple[str, str], _ByVersion], known: Sequence[Group], what: str) -> Picture:
@@ -145,14 +143,19 @@ def _tables(known: Sequence[Group], by_method: dict[tuple[str, str], _ByVersion]
         for version, error in (() if run.compensations is None else run.compensations.errors)
     ]
     return [
-        _table(
-            "compensation_methods",
-            "What updates were turned into; none stayed as they came",
-            _METHODS,
-            methods,
+        Table(
+            name="compensation_methods",
+            caption="What updates were turned into; those made by none are as they came",
+            columns=_METHODS,
+            rows=methods,
         ),
-        _table("compensation_fallbacks", "Updates that got less than was asked for", _FALLBACKS, fallbacks),
-        _table("compensation_errors", "Errors of compensation", _ERRORS, errors),
+        Table(
+            name="compensation_fallbacks",
+            caption="Updates that got less than was asked for",
+            columns=_FALLBACKS,
+            rows=fallbacks,
+        ),
+        Table(name="compensation_errors", caption="Errors of compensation", columns=_ERRORS, rows=errors),
         Table(
             name="compensation_measured",
             caption="Every error of compensation that was measured",
@@ -161,11 +164,6 @@ def _tables(known: Sequence[Group], by_method: dict[tuple[str, str], _ByVersion]
             rows_shown=0,
         ),
     ]
-
-
-def _table(name: str, caption: str, columns: tuple[Column, ...], rows: list[tuple[Cell, ...]]) -> Table:
-    """Not shown where it is empty."""
-    return Table(name=name, caption=caption, columns=columns, rows=rows, rows_shown=None if rows else 0)
 
 
 def _made(group: Group) -> tuple[Counter[str], Counter[str]]:

@@ -8,10 +8,11 @@ from unstale.journal.rundir import decides
 from unstale.report.content import NONE, Cell, Column, Section, Table
 from unstale.report.groups import Group
 from unstale.report.recorded import Run, printable
+from unstale.report.sections.columns import RUN
 from unstale.report.settings import differing, values
 
 _SETTINGS = (
-    Column(name="run", head="run"),
+    RUN,
     Column(name="key", head="key"),
     Column(name="value", head="value"),
     Column(name="default", head="default"),

@@ -10,9 +10,10 @@ from unstale.report import drawing
 from unstale.report.content import Cell, Column, Picture, Section, Table
 from unstale.report.groups import Group
 from unstale.report.recorded import Floats, Run
+from unstale.report.sections.columns import GROUP, RUN, VERSION
 
 _PHASES = (
-    Column(name="group", head="group"),
+    GROUP,
     Column(name="phase", head="phase"),
     Column(name="total_s", head="in all, s", form=",.3f"),
     Column(name="share_ratio", head="share", form=".1%"),
@@ -22,8 +23,7 @@ _PHASES = (
     Column(name="times", head="times", form=","),
 )
 _ROUNDS = (
-    Column(name="run", head="run"),
-    Column(name="version", head="version", form=","),
+    *(RUN, VERSION),
     Column(name="closed_elapsed_s", head="closed at, s", form=",.3f"),
     Column(name="applied_elapsed_s", head="applied at, s", form=",.3f"),
     Column(name="wait_s", head="wait, s", form=",.5f"),

@@ -9,9 +9,10 @@ from matplotlib.axes import Axes
 from unstale.report import drawing
 from unstale.report.content import Cell, Column, Picture, Section, Table
 from unstale.report.groups import Group, keys
+from unstale.report.sections.columns import GROUP
 
 _REJECTIONS = (
-    Column(name="group", head="group"),
+    GROUP,
     Column(name="reason", head="reason"),
     Column(name="updates", head="updates", form=","),
     Column(name="received_ratio", head="of those received", form=".2%"),
@@ -41,7 +42,6 @@ def section(groups: Sequence[Group]) -> Section:
         caption="Updates that were refused, by reason, over all runs of a group",
         columns=_REJECTIONS,
         rows=rows,
-        rows_shown=None if rows else 0,
     )
     return Section(
         name="rejections",

@@ -11,9 +11,10 @@ from unstale.report.content import Cell, Column, Picture, Section, Table
 from unstale.report.groups import Group, keys
 from unstale.report.recorded import Floats, Integers, Run
 from unstale.report.sections import by_round
+from unstale.report.sections.columns import CLIENT, GROUP, RUN, STALENESS, VERSION
 
 _SUMMARY = (
-    Column(name="group", head="group"),
+    GROUP,
     Column(name="updates", head="updates", form=","),
     Column(name="staleness_mean_rounds", head="mean", form=".2f"),
     Column(name="staleness_median_rounds", head="median", form="g"),
@@ -22,17 +23,15 @@ _SUMMARY = (
     Column(name="fresh_ratio", head="fresh", form=".1%"),
 )
 _HISTOGRAM = (
-    Column(name="run", head="run"),
-    Column(name="staleness_rounds", head="staleness", form=","),
+    *(RUN, STALENESS),
     Column(name="updates", head="updates", form=","),
 )
 _UPDATES = (
-    Column(name="run", head="run"),
+    RUN,
     Column(name="elapsed_s", head="time, s", form=",.3f"),
-    Column(name="client_id", head="client", form="d"),
+    CLIENT,
     Column(name="reason", head="rejected for"),
-    Column(name="version", head="version", form=","),
-    Column(name="staleness_rounds", head="staleness", form=","),
+    *(VERSION, STALENESS),
     Column(name="weight", head="weight", form=".4g"),
     Column(name="weight_share_ratio", head="share", form=".2%"),
     Column(name="loss_nats", head="loss", form=".4f"),

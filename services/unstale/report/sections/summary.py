@@ -7,23 +7,18 @@ from math import nan
 from unstale.report.content import Column, Section, Table, listed
 from unstale.report.groups import Group
 from unstale.report.recorded import Run, State
+from unstale.report.sections.columns import GROUP, MEAN, RUN, RUNS, cells, of_spread
 from unstale.report.statistics import spread
 
 _GROUPS = (
-    Column(name="group", head="group"),
-    Column(name="runs", head="runs", form=","),
+    *(GROUP, RUNS),
     Column(name="last_measured_version", head="measured at"),
-    Column(name="accuracy_mean_ratio", head="accuracy, mean", form=".4f"),
-    Column(name="accuracy_std_ratio", head="± std", form=".4f"),
-    Column(name="accuracy_low_ratio", head="95 % from", form=".4f"),
-    Column(name="accuracy_high_ratio", head="to", form=".4f"),
-    Column(name="loss_mean_nats", head="loss, mean", form=".4f"),
-    Column(name="loss_std_nats", head="± std", form=".4f"),
+    *of_spread("accuracy", "ratio", ".4f"),
+    *of_spread("loss", "nats", ".4f", MEAN),
     Column(name="elapsed_mean_s", head="time, mean s", form=",.1f"),
 )
 _RUNS = (
-    Column(name="run", head="run"),
-    Column(name="group", head="group"),
+    *(RUN, GROUP),
     Column(name="seed", head="seed", form="d"),
     Column(name="state", head="state"),
     Column(name="version", head="versions", form=","),
@@ -37,7 +32,7 @@ _RUNS = (
     Column(name="digest", head="model digest", signs=12),
 )
 _CONSERVATION = (
-    Column(name="run", head="run"),
+    RUN,
     Column(name="received", head="received", form=","),
     Column(name="aggregated", head="= aggregated", form=","),
     Column(name="pending", head="+ pending", form=","),
@@ -113,12 +108,6 @@ def _about_measures(runs: Sequence[Run]) -> Iterator[str]:
             f"No version was measured on the test set yet: {listed(unmeasured)}; there is no accuracy and no loss of "
             f"{'it' if len(unmeasured) == 1 else 'them'}."
         )
-    asked = [run.name for run in runs if run.settings.evaluate_clients_every is not None]
-    if asked:
-        yield (
-            f"Clients measured models on their own test examples in {listed(asked)}; a run directory does not keep "
-            "what they said."
-        )
 
 
 def _about_data(runs: Sequence[Run]) -> Iterator[str]:
@@ -161,12 +150,8 @@ def _group_row(group: Group) -> tuple[str | int | float, ...]:
         group.label,
         len(group.runs),
         " to ".join(str(version) for version in dict.fromkeys((*versions[:1], *versions[-1:]))),
-        accuracy.mean,
-        accuracy.std,
-        accuracy.low,
-        accuracy.high,
-        loss.mean,
-        loss.std,
+        *cells(accuracy),
+        *cells(loss, MEAN),
         spread([run.elapsed_s for run in group.runs]).mean,
     )
 

@@ -12,11 +12,11 @@ from unstale.report.content import Column, Picture, Section, Table
 from unstale.report.groups import Group, keys
 from unstale.report.recorded import Floats, Integers, Run
 from unstale.report.sections import by_round
+from unstale.report.sections.columns import GROUP, STALENESS
 from unstale.report.sections.staleness import edges
 
 _BY_STALENESS = (
-    Column(name="group", head="group"),
-    Column(name="staleness_rounds", head="staleness", form=","),
+    *(GROUP, STALENESS),
     Column(name="updates", head="updates", form=","),
     Column(name="weight_mean", head="weight, mean", form=".4g"),
     Column(name="relative_weight_mean", head="times an even share", form=".3f"),

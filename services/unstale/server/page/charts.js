@@ -20,10 +20,13 @@ function bounds(low, high, most) {
   return [Math.floor(low / step + 1e-9) * step, Math.ceil(high / step - 1e-9) * step];
 }
 
+/** The place of the number that is nearest. */
+const nearest = (numbers, wanted) => numbers.reduce((best, number, place) => (Math.abs(number - wanted) < Math.abs(numbers[best] - wanted) ? place : best), 0);
+
 class Chart {
   /**
    * section: with a heading, .readout, .plot and a table.
-   * places(data): how many the cursor can be at. draw(area, data, at): what is drawn, into area.layer.
+   * places(data): where the cursor can be, as numbers that rise, such as rounds; it stays with its number. draw(area, data, at): what is drawn, into area.layer.
    * read(data, at): a line about the place `at`. empty(data): said while there is no place.
    * table(data): head and rows, of strings. follows: whether the cursor stays with the last place until it is moved.
    */
@@ -35,12 +38,13 @@ class Chart {
     this.plot = this.section.querySelector(".plot");
     this.details = this.section.querySelector("details");
     this.details.addEventListener("toggle", () => this.fill());
-    this.chosen = null; // by the reader
+    this.chosen = null; // the number of a place, by the reader
     this.data = null;
+    this.names = []; // of the places
     this.centres = [];
     this.plot.addEventListener("pointermove", (event) => this.point(event));
     this.plot.addEventListener("pointerdown", (event) => this.point(event));
-    this.plot.addEventListener("pointerleave", () => this.choose(null));
+    this.plot.addEventListener("pointerleave", (event) => event.pointerType === "mouse" && this.choose(null)); // a finger is lifted to read
     this.plot.addEventListener("keydown", (event) => this.key(event));
     this.plot.addEventListener("blur", () => this.choose(null));
     new ResizeObserver(() => this.render()).observe(this.plot);
@@ -52,32 +56,32 @@ class Chart {
     this.fill();
   }
 
-  choose(place) {
-    this.chosen = place;
-    this.render();
+  choose(name) {
+    this.chosen = name;
+    this.render(true);
   }
 
   point(event) {
     const x = event.clientX - this.plot.getBoundingClientRect().left;
-    const distance = (place) => Math.abs(this.centres[place] - x);
-    const places = this.centres.keys();
-    this.choose(this.centres.length ? [...places].reduce((a, b) => (distance(b) < distance(a) ? b : a)) : null);
+    this.choose(this.centres.length ? this.names[nearest(this.centres, x)] : null);
   }
 
   key(event) {
-    const last = this.centres.length - 1;
-    const now = this.chosen ?? last;
+    const last = this.names.length - 1;
+    const now = this.chosen === null ? last : nearest(this.names, this.chosen);
     const to = { ArrowLeft: now - 1, ArrowDown: now - 1, ArrowRight: now + 1, ArrowUp: now + 1, Home: 0, End: last, PageUp: now + 10, PageDown: now - 10 }[event.key];
     if (event.key === "Escape") this.choose(null);
     if (to === undefined || last < 0) return;
     event.preventDefault();
-    this.choose(Math.min(last, Math.max(0, to)));
+    this.choose(this.names[Math.min(last, Math.max(0, to))]);
   }
 
-  render() {
+  /** moved: the reader did it. What has the focus is read out whenever it changes, so new data leave that alone. */
+  render(moved = false) {
     const { clientWidth: width, clientHeight: height } = this.plot;
     if (!this.data || !width) return;
-    const places = this.places(this.data);
+    this.names = this.places(this.data);
+    const places = this.names.length;
     const layer = svg("svg", { "aria-hidden": "true", class: this.section.id.replace("-chart", "") });
     if (places === 0) {
       layer.append(svg("text", { x: width / 2, y: height / 2, "text-anchor": "middle", class: "none" }, this.empty(this.data)));
@@ -86,13 +90,13 @@ class Chart {
       build(this.plot, { role: "img", "aria-label": `${this.title}: ${this.empty(this.data)}` }, []);
       say(this.readout, "");
     } else {
-      const chosen = this.chosen === null ? null : Math.min(this.chosen, places - 1);
+      const chosen = this.chosen === null ? null : nearest(this.names, this.chosen);
       const at = chosen ?? (this.follows ? places - 1 : null);
       const area = { layer, left: MARGIN.left, right: width - MARGIN.right, top: MARGIN.top, bottom: height - MARGIN.bottom };
       this.centres = this.draw(area, this.data, chosen);
       const text = this.read(this.data, at);
       say(this.readout, text);
-      build(this.plot, { role: "slider", tabindex: 0, "aria-label": `${this.title}, read with the arrow keys`, "aria-valuemin": 1, "aria-valuemax": places, "aria-valuenow": (at ?? places - 1) + 1, "aria-valuetext": text }, []);
+      if (moved || document.activeElement !== this.plot) build(this.plot, { role: "slider", tabindex: 0, "aria-label": `${this.title}, read with the arrow keys`, "aria-valuemin": 1, "aria-valuemax": places, "aria-valuenow": (at ?? places - 1) + 1, "aria-valuetext": text }, []);
     }
     this.plot.replaceChildren(layer);
   }
@@ -139,7 +143,7 @@ function path(points) {
 function curve(id, { column, text, range, name }) {
   const value = (point) => point[column];
   return new Chart(id, {
-    places: ({ points }) => points.length,
+    places: ({ points }) => points.map(([version]) => version),
     empty: ({ every }) => (every === null ? "Not measured yet." : `Not measured yet: the first time comes after round ${asCount(every)}.`),
     read: ({ points }, at) => parted(`round ${asCount(points[at][0])}`, text(value(points[at])), `after ${asTime(points[at][1])}`),
     draw(area, { points }, at) {

@@ -1,7 +1,9 @@
 // How the run stands, as the server tells it: followed, and shown.
 
 const SILENT_S = 30; // the server says something every 10 s: a link that is silent for so long is dead
-const AGAIN_S = 5; // to the next try, where the stream was refused
+const FIRST_S = 5; // it says something at once: what holds that back for so long holds back the rest
+const AGAIN_S = 5; // to the next try, where the stream was refused or held back
+const HIDDEN_S = 60; // between two looks while nobody sees the page
 
 const PHASES = { wait: "waiting for updates", compensate: "compensating", aggregate: "aggregating", evaluate: "evaluating", checkpoint: "saving" };
 const PARTS = Object.keys(PHASES);
@@ -13,6 +15,11 @@ const STANDING = {
   stopped: "Stopped",
 };
 const OVER = ["finished", "stopped"];
+
+let stream = null; // while there is one
+let spoke = false; // the stream has said something since it was opened
+let quiet_s = 0; // since when nothing was heard of it
+let again = null; // timer of what is tried next
 
 let told = null; // everything, as it was told last
 let heard = null; // {at, elapsed_s}: when that was, on the page's own clock
@@ -46,7 +53,7 @@ function binned(counts, most = 26) {
 const late = ([first, last], { bounded_at }) => (last >= bounded_at ? `${asCount(first)} or more` : first === last ? asCount(first) : `${asCount(first)} to ${asCount(last)}`);
 const stalenessChart = new Chart("staleness-chart", {
   follows: false,
-  places: ({ counts }) => binned(counts).length,
+  places: ({ counts }) => binned(counts).map(([first]) => first),
   empty: () => "No round has been applied yet.",
   read(data, at) {
     const bins = binned(data.counts);
@@ -67,7 +74,7 @@ const stalenessChart = new Chart("staleness-chart", {
 const spent = (round) => PARTS.map((part) => round.phases_s[part] ?? 0);
 const phasesChart = new Chart("phases-chart", {
   follows: false,
-  places: (rounds) => rounds.length,
+  places: (rounds) => rounds.map(({ version }) => version),
   empty: () => "No round has been applied yet.",
   read(rounds, at) {
     if (at === null) return `the last ${counted(rounds.length, "round")}, time by phase`;
@@ -81,7 +88,7 @@ const phasesChart = new Chart("phases-chart", {
 const methodsOf = (rounds) => [...new Set(rounds.flatMap((round) => Object.keys(round.errors)))].sort();
 const methodName = (method) => (method === "none" ? "as it came" : method);
 const compensationChart = new Chart("compensation-chart", {
-  places: ({ rounds }) => rounds.length,
+  places: ({ rounds }) => rounds.map(({ version }) => version),
   empty: ({ compensates }) => (compensates ? "Nothing to compare with in the last rounds." : "No round has been compensated yet."),
   read({ rounds }, at) {
     const parts = Object.entries(rounds[at].errors).map(([method, error]) => `${methodName(method)} ${asNumber(error.l1)}`);
@@ -129,7 +136,6 @@ const show = {
     byId("progress").value = share;
     say(byId("round-time"), asTime(state.round_s));
     showAbout(run, state.digest);
-    document.title = `${state.standing === "running" ? asPercent(share, 0) : STANDING[state.standing]} · unstale`;
     showHint();
   },
   clients({ clients }) {
@@ -204,7 +210,7 @@ function showLink() {
   const banner = byId("banner");
   const texts = {
     lost: over ? "The server has ended. These are its last numbers." : "The server is gone: reconnecting. These are its last numbers.",
-    polling: `Too many pages are open for another live one: this one looks every ${AGAIN_S} seconds.`,
+    polling: `Not live: too many pages are open, or something on the way holds back what the server says. This page looks every ${AGAIN_S} seconds.`,
   };
   const text = texts[link] ?? (paused ? "Paused. The run goes on." : "");
   banner.classList.toggle("calm", !gone);
@@ -213,11 +219,7 @@ function showLink() {
 }
 
 function tick() {
-  if (heard && now_s() - heard.at > SILENT_S && link === "live") {
-    link = "lost";
-    showLink();
-    open();
-  }
+  if (stream && now_s() - quiet_s > (spoke ? SILENT_S : FIRST_S)) ask();
   if (!told || paused) return;
   const goes = ["running", "idle"].includes(told.state.standing) && link !== "lost" && heard.elapsed_s !== null;
   const since = goes ? now_s() - heard.at : 0;
@@ -242,40 +244,71 @@ function drawSoon() {
   drawing ||= !paused;
 }
 
+/** Also while nobody sees the page, and nothing on it is drawn. */
+function showTitle() {
+  if (!told || paused) return;
+  const { run, state } = told;
+  const share = run.rounds ? Math.floor((100 * state.version) / run.rounds) : 0;
+  document.title = `${state.standing === "running" ? `${share}${NARROW}%` : STANDING[state.standing]} · unstale`;
+}
+
 // --- told ---
 
 function take({ elapsed_s, ...sections }, kind) {
   told = kind === "snapshot" ? sections : { ...told, ...sections };
   for (const name of Object.keys(sections)) stale.add(name);
   heard = { at: now_s(), elapsed_s };
-  link = kind === "polled" ? "polling" : "live";
+  link = kind === "polled" && !document.hidden ? "polling" : "live";
+  showTitle();
   drawSoon();
   showLink();
 }
 
-let stream = null;
-
-function open() {
+/** Nothing is listened to and nothing planned, but what is planned now. */
+function plan(action, after_s) {
   stream?.close();
+  stream = null;
+  clearTimeout(again);
+  again = setTimeout(action, 1000 * after_s);
+}
+
+/** Live, while somebody sees the page. */
+function follow() {
+  stream?.close();
+  clearTimeout(again);
   stream = new EventSource("events");
+  [spoke, quiet_s] = [false, now_s()];
   for (const kind of ["snapshot", "change", "alive"]) {
-    stream.addEventListener(kind, (event) => take(JSON.parse(event.data), kind));
+    stream.addEventListener(kind, (event) => {
+      [spoke, quiet_s] = [true, now_s()];
+      take(JSON.parse(event.data), kind);
+    });
   }
-  stream.addEventListener("error", () => {
-    if (stream.readyState === EventSource.CLOSED) {
-      setTimeout(open, 1000 * AGAIN_S);
-      poll();
-    } else {
-      link = "lost"; // the browser tries again by itself
-      showLink();
-    }
+  stream.addEventListener("error", ({ target }) => {
+    if (target.readyState === EventSource.CLOSED) return ask();
+    [spoke, quiet_s] = [false, now_s()];
+    link = "lost"; // the browser tries again by itself
+    showLink();
   });
 }
 
-/** Where the stream is refused, there is still an answer to be had. */
+/** Where nothing comes by the stream, there is still an answer to be had. */
+function ask() {
+  plan(follow, AGAIN_S);
+  poll();
+}
+
+/** Now and then, for the title: a browser has few connections to one server, and the server few streams. */
+function rest() {
+  plan(() => {
+    poll();
+    rest();
+  }, HIDDEN_S);
+}
+
 async function poll() {
   try {
-    const answer = await fetch("status.json");
+    const answer = await fetch("status.json", { signal: AbortSignal.timeout(1000 * AGAIN_S) });
     if (!answer.ok) throw new Error(answer.statusText);
     take(await answer.json(), "polled");
   } catch {
@@ -288,8 +321,19 @@ byId("pause").addEventListener("click", () => {
   paused = !paused;
   byId("pause").setAttribute("aria-pressed", String(paused));
   showLink();
+  showTitle();
   drawSoon();
 });
 
+document.addEventListener("visibilitychange", () => {
+  if (document.hidden) rest();
+  else follow();
+});
+
 setInterval(tick, 1000);
-open();
+if (document.hidden) {
+  poll();
+  rest();
+} else {
+  follow();
+}

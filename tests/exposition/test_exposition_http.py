@@ -1,4 +1,4 @@
-"""What the server says over HTTP."""
+"""What a process says over HTTP, and where."""
 
 import socket
 from collections.abc import Iterator

@@ -1,0 +1,73 @@
+"""What the pages of alerts tell people to do can be done: settings, commands, questions to the records of a run."""
+
+import re
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pydantic import BaseModel
+from typer.main import get_command
+
+from support.prometheus import MONITORING
+from unstale.cli import main
+from unstale.compensators.inversion.settings import InversionSettings
+from unstale.config import Settings
+from unstale.journal.schema import SCHEMA
+
+PAGES = sorted((MONITORING.parents[1] / "docs/runbooks").glob("Unstale*.md"))
+
+over_all_pages = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+
+
+def quoted(page: Path) -> list[str]:
+    """What stands between backticks in the text."""
+    text = re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+    return re.findall(r"`([^`]+)`", text)
+
+
+def keys_of(settings: type[BaseModel], before: str = "") -> Iterator[str]:
+    """Of a group and its groups, dotted."""
+    for name, field in settings.model_fields.items():
+        yield before + name
+        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
+            yield from keys_of(field.annotation, f"{before}{name}.")
+
+
+KEYS = {*keys_of(Settings), *keys_of(InversionSettings, "compensator.settings.")}
+GROUPS = {key.partition(".")[0] for key in KEYS if "." in key}
+
+
+@over_all_pages
+def test_a_setting_that_a_page_names_is_one(page: Path) -> None:
+    for words in quoted(page):
+        key = words.partition(":")[0]
+        if "." in key and key.partition(".")[0] in GROUPS and not key.endswith(".key"):
+            assert key in KEYS
+
+
+@over_all_pages
+def test_a_command_that_a_page_names_is_one_with_these_options(page: Path) -> None:
+    for line in quoted(page):
+        command, words = get_command(main.app), line.split()
+        if words[0] == "unstale":
+            del words[0]
+            while hasattr(command, "commands"):
+                command = command.commands[words.pop(0)]
+            options = {name for option in command.params for name in option.opts}
+            assert {word for word in words if word.startswith("-")} <= options
+
+
+def test_the_questions_to_the_records_of_a_run_are_answered() -> None:
+    records = sqlite3.connect(":memory:")
+    records.executescript(SCHEMA)
+    questions = [one for page in PAGES for one in re.findall(r"'(SELECT [^']+)'", page.read_text())]
+    assert questions
+    for question in questions:
+        assert records.execute(question).fetchall() == []
+    records.close()
+
+
+def test_where_the_injector_is_asked_is_where_it_listens() -> None:
+    asked = {found for page in PAGES for found in re.findall(r"curl -s ([\d.:]+)/toxics", page.read_text())}
+    assert asked == {Settings().injector.http_address}
