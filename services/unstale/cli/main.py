@@ -25,6 +25,7 @@ from unstale.cli.replay import replay
 from unstale.cli.reports import report
 from unstale.cli.server import server
 from unstale.cli.simulate import simulate
+from unstale.cli.sweep import sweep
 from unstale.errors import UserError, unknown_name
 
 
@@ -70,6 +71,7 @@ app.command()(simulate)
 app.command()(replay)
 app.command()(explain)
 app.command()(report)
+app.command()(sweep)
 app.command()(policies)
 app.command()(compensators)
 app.command()(conformance)

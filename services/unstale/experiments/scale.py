@@ -22,9 +22,9 @@ _TAKES_K = ("k-sync", "k-async", "buffered")
 class Scale:
     """What rounds, clients and examples are multiplied by, each in (0, 1].
 
-    Rounds and the rounds between evaluations shrink alike, so a curve keeps its points, up to fifty. Clients and the updates of a
-    round shrink alike, so that N/K, which sets the staleness, stays; no round has less than one update. A client's
-    share of the data stays about as large when data and clients shrink alike.
+    Rounds and the rounds between evaluations shrink alike, so a curve keeps its points, up to fifty. Clients and the
+    updates of a round shrink alike, so that N/K, which sets the staleness, stays; no round has less than one update. A
+    client's share of the data stays about as large when data and clients shrink alike.
     """
 
     rounds: float = 1.0
