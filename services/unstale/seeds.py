@@ -20,10 +20,9 @@ class Stream(IntEnum):
     AVAILABILITY = 2  # client, round
     LATENCY = 3  # client, the client's task number
     BATCHES = 4  # client, the client's task number; and 0 behind them for what PyTorch draws itself
-    INVERSION = (
-        5  # client, task id; 1 or 2 behind them for what an audit draws, 3 or 4 for a loss surface; client,
-    )
-    #                version, 5 for what changes of its data; and (0) for an audit's intervals
+    # client, task id; 1 or 2 behind them for what an audit draws, 3 or 4 for a loss surface; client, version, 5 for
+    # what changes of its data; and (0) for an audit's intervals
+    INVERSION = 5
     SELECTION = 6  # version; and tasks given so far, where a version sees several draws
     OWN_TEST_SETS = 7  # once
     TOXICS = 8  # toxic, then a message or a client: `unstale.toxics.draws`
