@@ -56,8 +56,8 @@ Data = Annotated[
     typer.Option(
         "--data",
         metavar="NAME=FILE",
-        help="Take this .npz file in place of a data set, such as cifar10=mine.npz; every output says so. May be "
-        "repeated.",
+        help="Take this .npz file in place of a data set, such as cifar10=mine.npz; every output says so. Whose an "
+        "example is stands in group_train and group_test, where clients are people. May be repeated.",
         show_default=False,
     ),
 ]

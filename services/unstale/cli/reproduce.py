@@ -1,11 +1,13 @@
 """`unstale reproduce`: the published tables and figures, computed again."""
 
 import json
+from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from unstale.cli import computing
+from unstale.cli import computing, report
 from unstale.cli.computing import (
     CACHE,
     STORE,
@@ -30,7 +32,9 @@ from unstale.experiments.choose import chosen, data_sets
 
 if TYPE_CHECKING:
     from unstale.experiments.durations import Durations
+    from unstale.experiments.jobs import Job, Place
     from unstale.experiments.preset import Preset
+    from unstale.experiments.scale import Scale
 
 app = typer.Typer(help="Compute the tables and figures of the papers again.")
 
@@ -141,12 +145,11 @@ def run(
     wanted = chosen([make(name) for name in dict.fromkeys(names)], cells)
     size = computing.scale(scale, scale_rounds, scale_clients, scale_data)
     place = computing.place(wanted, cache=cache, device=device, data=data or (), ray=ray)
+    planned = [
+        (preset, jobs(preset, some, seeds=range(seeds), scale=size, place=place)) for preset, some in wanted
+    ]
     code = computing.compute(
-        [
-            job
-            for preset, some in wanted
-            for job in jobs(preset, some, seeds=range(seeds), scale=size, place=place)
-        ],
+        [job for _, own in planned for job in own],
         seeds=seeds,
         size=size,
         place=place,
@@ -155,5 +158,45 @@ def run(
         store=store,
         as_json=as_json,
     )
+    _write(planned, seeds, size, place, store, as_json=as_json)
     if code:
         raise typer.Exit(code)
+
+
+def _write(
+    planned: "Sequence[tuple[Preset, Sequence[Job]]]",
+    seeds: int,
+    size: "Scale",
+    place: "Place",
+    store: Path,
+    *,
+    as_json: bool,
+) -> None:
+    """What is there by now, as pages, Markdown, CSV and pictures."""
+    from unstale.experiments import output
+    from unstale.experiments.comparison import Comparison
+    from unstale.experiments.store import Store
+
+    folder = store / size.slug
+    comparisons = []
+    kept = Store.look(store)
+    assert kept is not None, "it was opened to compute"
+    with kept:
+        for preset, own in planned:
+            comparison = Comparison(preset=preset, records=kept.records(own))
+            comparisons.append(comparison)
+            output.write(
+                comparison,
+                folder,
+                scale=size,
+                about=kept.origins(own),
+                data={name: Path(file.path).name for name, file in place.files.items()},
+                seeds=range(seeds),
+                failures={key: one.traceback for key, one in kept.failures(own).items()},
+            )
+    output.index(comparisons, folder, scales={one.preset.name: size for one in comparisons})
+    pages = [str(folder / f"{one.preset.name}.html") for one in comparisons]
+    if as_json:
+        report.json_line("written", {"pages": pages})
+    else:
+        report.line(f"written: {', '.join(pages)}, and beside them Markdown, CSV and pictures")

@@ -2,7 +2,6 @@
 
 import shlex
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -191,15 +190,10 @@ def _check_out(out: Path | None) -> None:
 def _check_parts(planned: "Sequence[Job]") -> None:
     """Raise UserError for a value that only a part knows to be wrong, before anything is computed."""
     from unstale.config import parts  # imports torch
+    from unstale.experiments.worker import in_place
 
-    with TemporaryDirectory(prefix="unstale-") as folder:
-        for job in planned:
-            settings = job.settings
-            if job.scenario is not None:
-                file = Path(folder) / "scenario.yaml"
-                file.write_text(job.scenario, encoding="utf-8")
-                named = settings.scenario.model_copy(update={"name": str(file)})
-                settings = settings.model_copy(update={"scenario": named})
+    for job in planned:
+        with in_place(job.settings, job.scenario) as settings:
             try:
                 parts.check(settings)
             except UserError as error:

@@ -23,6 +23,9 @@ RECORD_FORMAT = 1
 """Counts up when the same configuration comes to mean another result: a default that changes, a mistake that is mended,
 another `Record`. What was computed before is then computed anew."""
 
+GROUP = "group"
+"""Column of a file in the place of a data set that says whose an example is, where clients are people."""
+
 _OF_THE_RECORD = frozenset({"evaluate_every", "evaluate_clients_every", "simulation.backend", "data.path"})
 """Keys that move no bit of a model on its way, or say only where something lies, and yet say what is found."""
 
@@ -157,7 +160,7 @@ def _settled(settings: Settings, seed: int, place: Place) -> Settings:
             "seed": seed,
             "device": place.device,
             "threads": 1,
-            "data": _data(settings.data, place),
+            "data": _data(settings, place),
             "run": settings.run.model_copy(update={"durability": "off"}),
             # Each job has a core of its own; a GPU may compute several clients side by side.
             "simulation": simulation if on_cpu else settings.simulation,
@@ -165,10 +168,13 @@ def _settled(settings: Settings, seed: int, place: Place) -> Settings:
     )
 
 
-def _data(data: DataSettings, place: Place) -> DataSettings:
+def _data(settings: Settings, place: Place) -> DataSettings:
+    data = settings.data
     changes: dict[str, Any] = {"cache": place.cache}
     if data.name in place.files:
         changes |= {"name": "npz", "path": place.files[data.name].path}
+        if settings.partition.name == "natural":
+            changes["column"] = GROUP
     later = data.variant.name
     if later is not None and later in place.files:
         there = {"name": "npz", "path": place.files[later].path}

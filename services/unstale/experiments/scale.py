@@ -12,7 +12,7 @@ from unstale.errors import UserError
 from unstale.experiments.preset import Cell
 
 ROUNDS_MIN = 4
-EVALUATIONS_MIN, EVALUATIONS_MAX = 2, 50  # of a run that is not at full size
+EVALUATIONS_MIN, EVALUATIONS_MAX = 2, 25  # of a run that is not at full size
 CLIENTS_MIN = 2
 CLASSES = 10  # of the data sets that `classes` shares out
 _TAKES_K = ("k-sync", "k-async", "buffered")
@@ -22,7 +22,7 @@ _TAKES_K = ("k-sync", "k-async", "buffered")
 class Scale:
     """What rounds, clients and examples are multiplied by, each in (0, 1].
 
-    Rounds and the rounds between evaluations shrink alike, so a curve keeps its points, up to fifty. Clients and the
+    Rounds and the rounds between evaluations shrink alike, so a curve keeps its points, up to 25. Clients and the
     updates of a round shrink alike, so that N/K, which sets the staleness, stays; no round has less than one update. A
     client's share of the data stays about as large when data and clients shrink alike.
     """
@@ -48,6 +48,13 @@ class Scale:
     def is_full(self) -> bool:
         """Whether nothing is made smaller."""
         return self == Scale()
+
+    @property
+    def slug(self) -> str:
+        """For a file's name: `full`, or `rounds-0.1-clients-0.316-data-0.316`."""
+        if self.is_full:
+            return "full"
+        return f"rounds-{self.rounds:.3g}-clients-{self.clients:.3g}-data-{self.data:.3g}"
 
     def __str__(self) -> str:
         if self.is_full:

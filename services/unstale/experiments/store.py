@@ -167,6 +167,19 @@ class Store:
             for name, traceback, times, last in self._rows(query, job.digest)
         }
 
+    def origins(self, jobs: Iterable[Job]) -> list[str]:
+        """On what, and by which versions, those jobs that are done were computed: each once, with how many, and how
+        long they took."""
+        found: dict[str, list[float]] = {}
+        for job in jobs:
+            query = "SELECT machine, versions, seconds FROM results WHERE digest = ?"
+            for machine, versions, seconds in self._rows(query, job.digest):
+                found.setdefault(f"{machine}; {versions}", []).append(seconds)
+        return [
+            f"{origin}: {len(each)} runs of {sum(each) / 3600:.1f} hours in all"
+            for origin, each in found.items()
+        ]
+
     def seconds(self) -> list[tuple[str, float]]:
         """Configuration and seconds of every job that is done."""
         return self._rows("SELECT configuration, seconds FROM results")

@@ -54,7 +54,7 @@ def answer(order: Mapping[str, Any], on_progress: Callable[[float], None]) -> di
         started_s = now_s()
         for path, sha256 in order["files"].items():
             _check_file(path, sha256)
-        with _settings(order) as settings:
+        with in_place(Settings(**order["settings"]), order["scenario"]) as settings:
             record = measure(settings, order["options"], on_progress=on_progress)
     except UserError as error:
         return {"digest": order["digest"], "traceback": str(error)}
@@ -88,17 +88,16 @@ def _check_file(path: str, sha256: str) -> None:
 
 
 @contextmanager
-def _settings(order: Mapping[str, Any]) -> Iterator[Settings]:
-    """Of a job; while the context lasts, its scenario lies in a file."""
-    said = dict(order["settings"])
-    if order["scenario"] is None:
-        yield Settings(**said)
+def in_place(settings: Settings, scenario: str | None) -> Iterator[Settings]:
+    """Those of a job while the context lasts, in which the text of its scenario lies in a file; None has none."""
+    if scenario is None:
+        yield settings
         return
     with TemporaryDirectory(prefix="unstale-") as folder:
         file = Path(folder) / "scenario.yaml"
-        file.write_text(order["scenario"], encoding="utf-8")
-        said["scenario"] = {**said.get("scenario", {}), "name": str(file)}
-        yield Settings(**said)
+        file.write_text(scenario, encoding="utf-8")
+        named = settings.scenario.model_copy(update={"name": str(file)})
+        yield settings.model_copy(update={"scenario": named})
 
 
 def _machine(device: str) -> str:

@@ -140,7 +140,7 @@ class _Curves(Watcher):
                 dataset.classes,
                 buffers_b=sent.buffers_b,
             ).loss
-            for part_n in torch.arange(len(dataset.labels_train_N)).split(_EXAMPLES_AT_A_TIME)
+            for part_n in torch.split(torch.arange(len(dataset.labels_train_N)), _EXAMPLES_AT_A_TIME)
         ]
         return fsum(losses) / len(dataset.labels_train_N)
 

@@ -28,7 +28,8 @@ class Halving(nn.MaxPool2d):
     @override
     def forward(self, input: Tensor) -> Tensor:  # (the name is the base class's)
         if torch.is_grad_enabled():
-            return super().forward(input)
+            pooled: Tensor = super().forward(input)
+            return pooled
         height, width = (size // 2 * 2 for size in input.shape[-2:])
         rows = torch.maximum(input[..., 0:height:2, :width], input[..., 1:height:2, :width])
         return torch.maximum(rows[..., ::2], rows[..., 1::2])
