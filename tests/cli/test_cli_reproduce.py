@@ -24,6 +24,7 @@ from unstale.experiments.scale import Scale
 from unstale.experiments.store import Result, Store
 
 PATIENCE_S = 300.0
+WRITTEN = "written: unstale-reproduction/full/tiny.html, and beside them Markdown, CSV and pictures"
 PROGRAM = """
 import sys
 from pathlib import Path
@@ -94,10 +95,10 @@ def test_a_run_says_what_it_does_and_what_came_of_it(tmp_path: Path) -> None:
     assert lines[0] == "tiny: 3 cells with 2 seeds are 6 jobs, full size, on cpu by 1 process"
     assert lines[1].startswith("[1/6] tiny: method=alpha, seed 0: 0.0 s, accuracy 0.0000")
     assert lines[6].startswith("[6/6] tiny: method=gamma, seed 1: 0.0 s, accuracy 2.1000")
-    assert lines[7:] == ["of 6 jobs 6 done; kept in unstale-reproduction"]
+    assert lines[7:] == ["of 6 jobs 6 done; kept in unstale-reproduction", WRITTEN]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["calls", "unstale-reproduction"]
     again = ran(tmp_path, "", "--seeds", "2", "--device", "cpu")[0].splitlines()
-    assert again[1:] == ["of 6 jobs 0 done, 6 done before; kept in unstale-reproduction"]
+    assert again[1:] == ["of 6 jobs 0 done, 6 done before; kept in unstale-reproduction", WRITTEN]
     assert len(stand_in.calls(tmp_path)) == 6
 
 
@@ -106,10 +107,13 @@ def test_a_failure_makes_the_exit_code_1_and_its_traceback_is_printed(tmp_path: 
     assert "tiny: method=alpha, seed 0: failed: ZeroDivisionError: as it was told" in out
     assert "tiny: method=gamma, seed 0: failed: the data is not there; get it" in out
     assert err.count("Traceback (most recent call last)") == 1
-    assert out.splitlines()[-2:] == [
+    assert out.splitlines()[-3:] == [
         "of 3 jobs 1 done, 2 failed; kept in unstale-reproduction",
         "the same command goes on with what is not done, and tries again what failed",
+        WRITTEN,
     ]
+    text = (tmp_path / "unstale-reproduction/full/tiny.md").read_text()
+    assert "ZeroDivisionError: as it was told" in text
 
 
 def test_programs_are_told_in_json(tmp_path: Path) -> None:
@@ -135,7 +139,8 @@ def test_programs_are_told_in_json(tmp_path: Path) -> None:
     assert by_event["finished"]["accuracy"] == 0.0
     assert by_event["failed"]["traceback"].endswith("ZeroDivisionError: as it was told\n")
     assert by_event["standing"]["counts"] == {"jobs": 2, "before": 0, "done": 1, "failed": 1}
-    assert told[-1] == {
+    assert told[-1] == {"event": "written", "pages": ["unstale-reproduction/full/tiny.html"]}
+    assert told[-2] == {
         "event": "ended", "jobs": 2, "before": 0, "done": 1, "failed": 1, "left": 0, "stopped": False,
     }  # fmt: skip
 
@@ -147,7 +152,8 @@ def test_a_signal_ends_it_and_it_says_how_to_go_on(tmp_path: Path, number: signa
         process.send_signal(number)
         out, _ = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 128 + number
-    stopped, how = out.splitlines()[-2:]
+    stopped, how, written = out.splitlines()[-3:]
+    assert written == WRITTEN
     assert stopped.startswith("stopped: of 3 jobs ")
     assert how == "the same command goes on with what is not done, and tries again what failed"
 
@@ -161,7 +167,7 @@ def test_killed_and_started_again_it_completes_the_table_and_computes_nothing_tw
     began = stand_in.calls(tmp_path)
     (tmp_path / "go").touch()
     out, _ = ran(tmp_path, "beta=waits", *arguments)
-    assert out.splitlines()[-1] == "of 6 jobs 3 done, 3 done before; kept in unstale-reproduction"
+    assert out.splitlines()[-2] == "of 6 jobs 3 done, 3 done before; kept in unstale-reproduction"
     again = stand_in.calls(tmp_path)[len(began) :]
     assert sorted(again) == ["beta 0", "beta 1", "gamma 1"]
 
