@@ -12,10 +12,10 @@ SETS: dict[str, tuple[Shape, int, int]] = {
     "mnist": ((28, 28), 10, 480),
     "fashion-mnist": ((28, 28), 10, 100),
     "emnist-mnist": ((28, 28), 10, 100),
-    "emnist-byclass": ((28, 28), 62, 24),
+    "emnist-byclass": ((28, 28), 62, 48),
     "cifar10": ((32, 32, 3), 10, 480),
     "cifar100": ((32, 32, 3), 100, 12),
-    "svhn": ((32, 32, 3), 10, 8),
+    "svhn": ((32, 32, 3), 10, 480),
     "celeba": ((84, 84, 3), 2, 600),
 }
 """Shape of an image, classes, and training images of each: eight for each client that there is at least, and 450 for
