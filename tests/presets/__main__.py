@@ -16,7 +16,7 @@ from unstale.experiments.preset import Preset
 from unstale.experiments.presets.registry import PRESETS
 
 SCALE = ("--scale-rounds", "0.0001", "--scale-clients", "0.03")
-FEW = {"ar-f2": "0.02"}
+FEW = {"ar-f2": "0.005"}
 """Share of the examples, for presets in which a ResNet-18 sees whole batches."""
 
 
