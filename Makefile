@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test swarm crash fuzz replay check bench clean
+.PHONY: help demo test presets swarm crash fuzz replay check bench clean
 
 help:  ## List the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 12
@@ -31,6 +31,9 @@ check: $(VENV)/.installed-dev  ## Everything that must hold: ruff, import-linter
 
 bench: $(VENV)/.installed-bench  ## Run the benchmarks; figures go to benchmarks/results/
 	$(BIN)/python -m benchmarks
+
+presets: $(VENV)/.installed-test  ## Compute every published table and figure, very small: PRESETS="fh-t2 ar-f1" for some
+	PYTHONPATH=tests $(BIN)/python -m presets $(PRESETS)
 
 replay: $(VENV)/.installed-bench  ## Record runs of 500 rounds and compute them again
 	$(BIN)/python -m benchmarks.replay

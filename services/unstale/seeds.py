@@ -20,12 +20,15 @@ class Stream(IntEnum):
     AVAILABILITY = 2  # client, round
     LATENCY = 3  # client, the client's task number
     BATCHES = 4  # client, the client's task number; and 0 behind them for what PyTorch draws itself
-    INVERSION = 5  # client, task id; 1 or 2 behind them for what an audit draws; and (0) for its intervals
+    # client, task id; 1 or 2 behind them for what an audit draws, 3 or 4 for a loss surface; client, version, 5 for
+    # what changes of its data; and (0) for an audit's intervals
+    INVERSION = 5
     SELECTION = 6  # version; and tasks given so far, where a version sees several draws
     OWN_TEST_SETS = 7  # once
     TOXICS = 8  # toxic, then a message or a client: `unstale.toxics.draws`
     DEVICES = 9  # client: how fast its device is
     AUDIENCES = 10  # group or toxic: which clients are a share of all
+    SEARCH = 11  # draw, 32 bits of the key's name: a candidate of `unstale sweep`; the seed is the search's
 
 
 def stream(seed: int, purpose: Stream, *key: int) -> Generator:

@@ -61,7 +61,7 @@ def test_a_client_with_another_second_file_is_told_so(tmp_path: Path) -> None:
         workplace_of(said, settings_of(small_and_large(tmp_path, seed=3)))
     assert str(raised.value) == (
         "data set 'npz', or 'npz' of data.variant, has other training labels on this machine than on the server; use "
-        "the same files on both sides"
+        "the same files, data.share and data.validation on both sides"
     )
 
 

@@ -32,6 +32,8 @@ OTHER = {
     "data.download": True,
     "data.normalise": "raw",
     "data.column": "writer",
+    "data.share": 0.5,
+    "data.validation": 0.25,
     "data.variant.name": "npz",
     "data.variant.path": "/data/later.npz",
     "data.variant.rate": 0.25,

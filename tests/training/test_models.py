@@ -9,6 +9,7 @@ from torch.nn.functional import conv2d, linear, max_pool2d, relu
 from unstale.errors import UserError
 from unstale.training.initialise import initialised
 from unstale.training.models import MODELS, build
+from unstale.training.models.networks import Halving
 
 
 def count(model: nn.Module) -> int:
@@ -155,3 +156,28 @@ def test_a_model_that_does_not_fit_the_data_is_refused_in_one_sentence():
         "model 'lenet_cifar' takes inputs of shape 3x32x32, but the data set's have shape 1x28x28; "
         "choose one that fits: cnn3, emnist_cnn, lenet_28, lenet_28_padded, lenet_gi, logreg"
     )
+
+
+@pytest.mark.parametrize("side", [8, 9])
+def test_halving_has_the_bits_of_max_pooling_behind_a_relu_with_and_without_gradients(side: int) -> None:
+    draws = torch.Generator().manual_seed(0)
+    inputs = torch.randn(3, 2, side, side, generator=draws)
+    inputs = inputs.round(decimals=1) + 0.0  # with ties, some at zero, which has no sign
+    inputs[0, 0, 0, 0] = float("nan")
+    inputs[1, 0] = -inputs[1, 0].abs() - 0.1  # nothing is left of these
+    weights = torch.randn(3, 2, side // 2, side // 2, generator=draws)
+    found = []
+
+    def bits(numbers: torch.Tensor) -> torch.Tensor:
+        return numbers.nan_to_num(nan=7.0).view(torch.int32)  # NaN has no sign
+
+    for layers in ([torch.nn.ReLU(), torch.nn.MaxPool2d(2)], [Halving(), torch.nn.ReLU()]):
+        network, own = torch.nn.Sequential(*layers), inputs.clone().requires_grad_()
+        outputs = network(own)
+        with torch.no_grad():
+            assert torch.equal(bits(network(inputs)), bits(outputs))
+        (outputs * weights)[1:].sum().backward()
+        assert own.grad is not None
+        found.append([bits(one) for one in (outputs.detach(), own.grad)])
+    assert torch.equal(found[0][0], found[1][0])
+    assert torch.equal(found[0][1], found[1][1])

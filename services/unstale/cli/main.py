@@ -13,7 +13,7 @@ from typer.core import TyperGroup
 from typer.main import get_command
 
 from unstale import __version__
-from unstale.cli import config, data, inversion, keys, partition, scenario
+from unstale.cli import config, data, inversion, keys, partition, reproduce, scenario
 from unstale.cli.client import client
 from unstale.cli.compensators import compensators
 from unstale.cli.conformance import conformance
@@ -25,6 +25,7 @@ from unstale.cli.replay import replay
 from unstale.cli.reports import report
 from unstale.cli.server import server
 from unstale.cli.simulate import simulate
+from unstale.cli.sweep import sweep
 from unstale.errors import UserError, unknown_name
 
 
@@ -70,6 +71,7 @@ app.command()(simulate)
 app.command()(replay)
 app.command()(explain)
 app.command()(report)
+app.command()(sweep)
 app.command()(policies)
 app.command()(compensators)
 app.command()(conformance)
@@ -78,6 +80,7 @@ app.add_typer(data.app, name="data", cls=_Commands)
 app.add_typer(inversion.app, name="inversion", cls=_Commands)
 app.add_typer(keys.app, name="keys", cls=_Commands)
 app.add_typer(partition.app, name="partition", cls=_Commands)
+app.add_typer(reproduce.app, name="reproduce", cls=_Commands)
 app.add_typer(scenario.app, name="scenario", cls=_Commands)
 
 

@@ -46,7 +46,7 @@ def workplace_of(welcome: Welcome, own: Settings) -> Workplace:
         other = "" if variant is None else f", or {variant!r} of data.variant,"
         raise UserError(
             f"data set {welcome.data!r}{other} has other training labels on this machine than on the server; "
-            "use the same files on both sides"
+            "use the same files, data.share and data.validation on both sides"
         )
     return made
 

@@ -87,6 +87,19 @@ class DataSettings(Section):
     column: Name | None = Field(
         None, description="Column of the .npz that says whose an example is: column_train and column_test."
     )
+    share: float = Field(
+        1.0,
+        gt=0,
+        le=1,
+        description="Share of each class that is used, its first examples, of the training and of the test set.",
+    )
+    validation: float | None = Field(
+        None,
+        gt=0,
+        lt=1,
+        description="Measure on this share of each class of the training set, which clients do not get, and not on the "
+        "test set; null for the test set.",
+    )
     variant: VariantSettings = VariantSettings()
 
 

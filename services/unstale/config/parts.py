@@ -33,7 +33,7 @@ from unstale.seeds import Stream, stream
 from unstale.toxics.scenario import Conditions
 from unstale.training import partition as partitions
 from unstale.training import registry
-from unstale.training.datasets import Dataset, Source, load, varied
+from unstale.training.datasets import Dataset, Source, load, part, varied, with_validation
 from unstale.training.datasets import check as check_source
 from unstale.training.evaluate import Evaluation, evaluate
 from unstale.training.local import LocalTraining
@@ -51,15 +51,23 @@ def set_up_device(settings: Settings) -> torch.device:
 
 
 def dataset(settings: Settings, *, code: Collection[str] | None = None) -> Dataset:
-    """The data set, read where it lies on this machine; with `data.variant`, that and the one that takes its place.
+    """The data set, read where it lies on this machine, or the part of it that is used; with `data.variant`, that and
+    the one that takes its place.
 
     code: names `package.module:factory` that may be imported; None for any.
     """
+    share, validation = settings.data.share, settings.data.validation
     first, *second = [
-        load(**source, allow_factory=code is None or source["name"] in code) for source in _sources(settings)
+        part(load(**source, allow_factory=code is None or source["name"] in code), share=share)
+        for source in _sources(settings)
     ]
     if not second:
-        return first
+        return first if validation is None else with_validation(first, validation)
+    if validation is not None:
+        raise UserError(
+            f"data.validation is {validation:g} with data.variant, whose test set is that of two data sets; leave out "
+            "one of them"
+        )
     rate = settings.data.variant.rate
     assert rate is not None, "there is no second one without"
     return varied(first, second[0], rate=rate, normalise=settings.data.normalise)

@@ -35,13 +35,17 @@ class Workplace:
         return payload_D[:d], payload_D[d : d + b] if b else None, payload_D[d + b :] if extra else None
 
 
-def workplace(settings: Settings, *, code: Collection[str] | None = None) -> Workplace:
+def workplace(
+    settings: Settings, *, code: Collection[str] | None = None, dataset: Dataset | None = None
+) -> Workplace:
     """Load the data set, share it out and build the model. Raises UserError for what cannot be had or made.
 
     code: names `package.module:factory` that may be imported, because this machine itself named them; None for any.
+    dataset: that of the settings, loaded before; None to load it here.
     """
     device = parts.set_up_device(settings)
-    dataset = parts.dataset(settings, code=code)
+    if dataset is None:
+        dataset = parts.dataset(settings, code=code)
     model = parts.model(settings, dataset, device, allow_factory=code is None or settings.model.name in code)
     shares = parts.shares(settings, dataset)
     trainer = Trainer(

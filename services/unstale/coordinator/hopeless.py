@@ -1,8 +1,13 @@
 """Whether a run can still learn: a sentence for the user when it cannot."""
 
 from unstale.coordinator.machine import Coordinator
+from unstale.errors import UserError
 
 FRUITLESS_TASKS = 10  # in a row, by every client: bad luck and single bad batches do not last so long
+
+
+class DivergedError(UserError):
+    """A run was given up, for what `sentence` says."""
 
 
 def sentence(coordinator: Coordinator) -> str | None:

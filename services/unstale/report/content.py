@@ -14,12 +14,15 @@ NONE = "–"
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Column:
     """name: in CSV, its unit last. head: on the page. form: of numbers on the page, as `format` takes it. signs: of a
-    text that the page has; None for all."""
+    text that the page has; None for all. is_stacked: a text of several lines, the second of which counts most.
+    is_page: a text that is the name of a page beside this one."""
 
     name: str
     head: str
     form: str = ""
     signs: int | None = None
+    is_stacked: bool = False
+    is_page: bool = False
 
     @property
     def is_number(self) -> bool:
@@ -90,12 +93,16 @@ class Section:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """notes: what a reader should know before anything else."""
+    """notes: what a reader should know before anything else. kind, made_from: what the page says that it is, and of
+    what it was made. all_rows: where the rows are that the page has not."""
 
     title: str
     subtitle: str
     notes: Sequence[str]
     sections: Sequence[Section]
+    kind: str = "report"
+    made_from: str = "from run directories, which it only read"
+    all_rows: str = "--csv writes all"
 
     @property
     def tables(self) -> list[Table]:

@@ -15,7 +15,8 @@ import numpy as np
 from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
+from matplotlib.image import AxesImage
+from matplotlib.ticker import LogFormatter, MaxNLocator
 from numpy.typing import NDArray
 
 from unstale.report.content import Picture
@@ -31,7 +32,7 @@ COLOURS = (
     "#b58900",
 )  # the first four of Okabe and Ito
 DASHES: tuple[Any, ...] = ("-", "--", ":", "-.")
-MARKERS = ("o", "s", "^", "D", "v", "P")
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*", "<", ">", "p", "h")
 HATCHES = ("", "//", "..", "xx", "\\\\", "++")
 BAND = 0.18  # opacity
 INCHES_WIDE, INCHES_HIGH, LEGEND_ROW_INCHES = 4.8, 3.1, 0.2
@@ -40,6 +41,7 @@ LEGEND_SIGNS = 62  # of a line of text over a picture
 DOTS_PER_INCH = 200  # of a PNG
 DOTS_MAX = 25  # with more markers they would hide the line
 POINTS_MAX = 120  # of a curve over single rounds; of more rounds, each is the mean of some
+PANELS_ACROSS = 3  # of a sheet
 EVALUATIONS_MAX = 1500  # drawn of a curve
 
 _LOOK: dict[Any, Any] = {
@@ -99,11 +101,7 @@ def svg(picture: Picture) -> str:
 def png(picture: Picture) -> bytes:
     """On white, with its title."""
     with _look(picture.name):
-        written = io.BytesIO()
-        _drawn(picture, picture.title).savefig(
-            written, format="png", dpi=DOTS_PER_INCH, metadata={"Software": None}
-        )
-    return written.getvalue()
+        return _as_png(_drawn(picture, picture.title))
 
 
 def line(axes: Axes, curve: Curve, place: int, label: str, *, steps: bool = False) -> None:
@@ -182,10 +180,27 @@ def thinned(values_x: NDArray[Any]) -> NDArray[Any]:
     return kept
 
 
+def logarithmic(axes: Axes, which: str) -> None:
+    """An axis by its logarithm, with numbers as people write them: matplotlib's own would be mathematical text."""
+    (axes.set_xscale if which == "x" else axes.set_yscale)("log")
+    axis = axes.xaxis if which == "x" else axes.yaxis
+    axis.set_major_formatter("{x:g}")
+    axis.set_minor_formatter(LogFormatter())
+
+
 def whole_numbers(axes: Axes, which: str = "x") -> None:
     """Ticks of an axis that counts."""
     axis = axes.xaxis if which == "x" else axes.yaxis
     axis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 5, 10]))
+
+
+def colour_bar(axes: Axes, image: AxesImage, what: str) -> None:
+    """Beside a map. what: its colours show, with unit."""
+    assert axes.figure is not None
+    bar = axes.figure.colorbar(image, ax=axes, label=what)
+    assert bar.solids is not None
+    bar.solids.set_rasterized(True)
+    bar.outline.set_visible(False)
 
 
 def bars_across(
@@ -221,6 +236,35 @@ def shortened(text: str, most: int) -> str:
     return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
+def sheet(name: str, title: str, panels: Sequence[tuple[str, Picture]]) -> bytes:
+    """Several pictures as one PNG, on white, under the legend that they share. panels: with what each is of."""
+    with _look(name):
+        across = min(len(panels), PANELS_ACROSS)
+        fullest_first = sorted((picture.keys for _, picture in panels), key=len, reverse=True)
+        keys = list(dict.fromkeys(key for keys in fullest_first for key in keys))
+        rows = _legend_rows(keys, LEGEND_SIGNS * across)
+        down = ceil(len(panels) / across)
+        high = INCHES_HIGH * down + LEGEND_ROW_INCHES * (rows + 1)
+        figure = Figure(figsize=(INCHES_WIDE * across, high), layout="constrained")
+        every = figure.subplots(down, across, squeeze=False).flatten().tolist()
+        for axes, (of, picture) in zip(every, panels, strict=False):
+            picture.draw(axes)
+            axes.set_title(of, loc="left", fontsize="medium")
+        for axes in every[len(panels) :]:
+            axes.remove()
+        if keys:
+            _legend(figure, keys, title, rows)
+        else:
+            figure.suptitle(title, x=0.01, ha="left", fontsize="medium")
+        return _as_png(figure)
+
+
+def _as_png(figure: Figure) -> bytes:
+    written = io.BytesIO()
+    figure.savefig(written, format="png", dpi=DOTS_PER_INCH, metadata={"Software": None})
+    return written.getvalue()
+
+
 def _drawn(picture: Picture, title: str = "") -> Figure:
     rows = _legend_rows(picture.keys)
     above = max(rows - 1, 0) + (1 if title else 0)
@@ -229,31 +273,36 @@ def _drawn(picture: Picture, title: str = "") -> Figure:
     axes = figure.subplots()
     picture.draw(axes)
     if picture.keys:
-        # By what they are called: matplotlib's own search passes over names that begin with an underscore.
-        artists: list[Any] = [*axes.get_children(), *axes.containers]
-        drawn = {artist.get_label(): artist for artist in artists}
-        figure.legend(
-            [drawn[key] for key in picture.keys],
-            [shortened(key, LEGEND_SIGNS) for key in picture.keys],
-            title=title or None,
-            title_fontsize="medium",
-            alignment="left",
-            loc="outside upper left",
-            ncols=ceil(len(picture.keys) / rows),
-            handlelength=2.4,
-            columnspacing=1.2,
-            borderaxespad=0.2,
-        )
+        _legend(figure, picture.keys, title, rows)
     elif title:
         axes.set_title(title, loc="left", fontsize="medium")
     return figure
 
 
-def _legend_rows(keys: Sequence[str]) -> int:
-    """How many rows a legend takes that is as wide as the picture."""
-    for columns in (4, 3, 2):
+def _legend(figure: Figure, keys: Sequence[str], title: str, rows: int) -> None:
+    """Above all axes. rows: that it takes."""
+    # By what they are called: matplotlib's own search passes over names that begin with an underscore.
+    artists: list[Any] = [one for axes in figure.axes for one in (*axes.get_children(), *axes.containers)]
+    drawn = {artist.get_label(): artist for artist in artists}
+    figure.legend(
+        [drawn[key] for key in keys],
+        [shortened(key, LEGEND_SIGNS) for key in keys],
+        title=title or None,
+        title_fontsize="medium",
+        alignment="left",
+        loc="outside upper left",
+        ncols=ceil(len(keys) / rows),
+        handlelength=2.4,
+        columnspacing=1.2,
+        borderaxespad=0.2,
+    )
+
+
+def _legend_rows(keys: Sequence[str], signs: int = LEGEND_SIGNS) -> int:
+    """How many rows a legend takes that is as wide as so many signs."""
+    for columns in range(max(4, signs // 15), 1, -1):
         widest = max((min(len(key), LEGEND_SIGNS) for key in keys), default=0) + 6
-        if columns * widest <= LEGEND_SIGNS:
+        if columns * widest <= signs:
             return ceil(len(keys) / columns)
     return len(keys)
 

@@ -36,24 +36,24 @@ def check(runs: Sequence[Path], page_file: Path, folders: Sequence[tuple[str, Pa
 
 def write_page(report: Report, file: Path) -> None:
     """Raises UserError when it cannot be."""
-    _write(file, page.html(report).encode())
+    write(file, page.html(report).encode())
 
 
 def write_tables(report: Report, folder: Path) -> list[Path]:
     """One CSV file a table. Raises UserError."""
-    _make(folder)
+    make(folder)
     files = [folder / f"{table.name}.csv" for table in report.tables]
     for table, file in zip(report.tables, files, strict=True):
-        _write(file, as_csv(table).encode())
+        write(file, as_csv(table).encode())
     return files
 
 
 def write_pictures(report: Report, folder: Path) -> list[Path]:
     """One PNG file a picture. Raises UserError."""
-    _make(folder)
+    make(folder)
     files = [folder / f"{picture.name}.png" for picture in report.pictures]
     for picture, file in zip(report.pictures, files, strict=True):
-        _write(file, drawing.png(picture))
+        write(file, drawing.png(picture))
     return files
 
 
@@ -74,15 +74,18 @@ def _plain(cell: Cell) -> str:
     return cell if isinstance(cell, str) else repr(cell)
 
 
-def _make(folder: Path) -> None:
+def make(folder: Path) -> None:
+    """Unless it is there. Raises UserError when it cannot be."""
     try:
         folder.mkdir(exist_ok=True)
     except OSError as error:
         raise trouble("make the folder", folder, error) from None
 
 
-def _write(file: Path, data: bytes) -> None:
+def write(file: Path, data: bytes) -> Path:
+    """Gives the file. Raises UserError when it cannot be written."""
     try:
         file.write_bytes(data)
     except OSError as error:
         raise trouble("write", file, error) from None
+    return file

@@ -5,7 +5,7 @@ import hashlib
 from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from unstale import __version__
 from unstale.report import drawing, svg
@@ -32,6 +32,7 @@ def html(report: Report) -> str:
         version=__version__,
         drawn=_drawn,
         kind=_kind,
+        inside=_inside,
     )
 
 
@@ -48,7 +49,19 @@ def _drawn(picture: Picture) -> Markup:
 
 
 def _kind(column: Column, cell: Cell) -> str:
-    """The class of a cell: numbers end at the right, and a long text may break."""
+    """The classes of a cell: numbers end at the right, and a long text may break."""
+    if column.is_stacked:
+        return "stacked number"
     if column.is_number:
         return "number"
     return "long" if len(column.shown(cell)) > LONG else "text"
+
+
+def _inside(column: Column, cell: Cell) -> Markup:
+    """Of a cell: its text, as a link or line by line."""
+    shown = column.shown(cell)
+    if column.is_page:
+        return Markup('<a href="{}.html">{}</a>').format(shown, shown)
+    if column.is_stacked:
+        return Markup("\n").join(Markup("<span>{}</span>").format(line) for line in shown.split("\n"))
+    return escape(shown)

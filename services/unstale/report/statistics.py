@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import reduce
 from math import nan, sqrt
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +16,8 @@ from scipy.special import stdtrit
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 CONFIDENCE = 0.95
+Band = Literal["interval", "std"]
+"""Around a mean: its 95 % confidence interval by Student's t, or one standard deviation of the runs, with n - 1."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,8 +48,8 @@ def spread(values: Sequence[float]) -> Spread:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Curve:
-    """The mean of n runs. at_x: versions or seconds. low_x, high_x: of the 95 % band, NaN with one run. left_out:
-    points of single runs that are not in it, because not all runs have them."""
+    """The mean of n runs. at_x: versions or seconds. low_x, high_x: of the band, NaN with one run. left_out: points of
+    single runs that are not in it, because not all runs have them."""
 
     n: int
     at_x: Floats
@@ -56,15 +59,15 @@ class Curve:
     left_out: int
 
 
-def over_versions(series: Sequence[tuple[Integers, Floats]]) -> Curve:
+def over_versions(series: Sequence[tuple[Integers | Floats, Floats]], *, band: Band = "interval") -> Curve:
     """Of the versions that every run has; nothing is interpolated. series: versions, increasing, and values of each
     run."""
     if not series:
         return _curve(np.zeros(0), np.zeros((0, 0)), 0)
-    common_x: Integers = reduce(np.intersect1d, (versions for versions, _ in series))
+    common_x: NDArray[Any] = reduce(np.intersect1d, (versions for versions, _ in series))
     values_nx = np.stack([values[np.isin(versions, common_x)] for versions, values in series])
     left_out = sum(len(versions) for versions, _ in series) - values_nx.size
-    return _curve(common_x.astype(np.float64), values_nx, left_out)
+    return _curve(common_x.astype(np.float64), values_nx, left_out, band)
 
 
 def over_time(series: Sequence[tuple[Floats, Floats]]) -> Curve:
@@ -91,13 +94,13 @@ def jain(values: Sequence[float] | Floats) -> float:
     return float(of.sum()) ** 2 / (len(of) * squares) if squares > 0 else nan
 
 
-def _curve(at_x: Floats, values_nx: Floats, left_out: int) -> Curve:
+def _curve(at_x: Floats, values_nx: Floats, left_out: int, band: Band = "interval") -> Curve:
     n = len(values_nx)
     mean_x = values_nx.mean(axis=0) if n else np.zeros(0)
     half_x = np.full(len(at_x), nan)
     with np.errstate(invalid="ignore"):
         if n > 1:
-            half_x = _quantile(n) * values_nx.std(axis=0, ddof=1) / sqrt(n)
+            half_x = values_nx.std(axis=0, ddof=1) * (1 if band == "std" else _quantile(n) / sqrt(n))
         low_x, high_x = mean_x - half_x, mean_x + half_x
     return Curve(n=n, at_x=at_x, mean_x=mean_x, low_x=low_x, high_x=high_x, left_out=left_out)
 

@@ -12,7 +12,6 @@ from unstale import translate
 from unstale.coordinator import actions, events, hopeless
 from unstale.coordinator.machine import LEASE, Coordinator
 from unstale.coordinator.phase import Phase
-from unstale.errors import UserError
 from unstale.journal.journal import Journal
 from unstale.journal.parts import Parts
 from unstale.journal.recorder import Recorder
@@ -436,13 +435,13 @@ class Exchange:
             self._give_up_if_hopeless()
 
     def _give_up_if_hopeless(self) -> None:
-        """Raise UserError, having told the clients, when nobody makes updates that count."""
+        """Raise DivergedError, having told the clients, when nobody makes updates that count."""
         why = hopeless.sentence(self._coordinator)
         if why is not None:
             self._say_what_is_held()
             for route in self._sessions.routes():
                 self._outgoing.send(route, Stop(reason="shutdown", version=self._coordinator.version))
-            raise UserError(why)
+            raise hopeless.DivergedError(why)
 
     # --- the last things ---
 

@@ -20,7 +20,7 @@ from unstale.simulator.backends.choose import choose
 from unstale.simulator.fresh import FreshUpdates
 from unstale.simulator.recording import Recording
 from unstale.simulator.remote import Relay, as_it_is, may_lose
-from unstale.simulator.simulation import Parts, Simulation
+from unstale.simulator.simulation import Parts, Simulation, Watcher
 from unstale.toxics.scenario import Conditions
 from unstale_proto import encodings
 
@@ -48,13 +48,16 @@ def simulation(
     relay: Relay = as_it_is,
     record_in: Path | None = None,
     compensator_of: CompensatorOf = configured,
+    place: Workplace | None = None,
+    watcher: Watcher | None = None,
 ) -> Simulation:
     """Build everything that a run needs. Raises UserError for what the user can mend.
 
-    on_progress, observe, relay: as in `Simulation`. record_in: a new directory for what happens, None to leave nothing
-    behind. compensator_of: makes another compensator than the settings name, such as one that only looks.
+    on_progress, observe, relay, watcher: as in `Simulation`. record_in: a new directory for what happens, None to leave
+    nothing behind. compensator_of: makes another compensator than the settings name, such as one that only looks.
+    place: what the settings describe, made before; None to make it here.
     """
-    place = workplace(settings)
+    place = workplace(settings) if place is None else place
     parts.check_partition(settings, place.dataset)
     model = place.model
     under = _conditions(settings)
@@ -95,6 +98,7 @@ def simulation(
         observe=observe,
         relay=relay,
         recording=recording,
+        watcher=watcher,
     )
 
 

@@ -6,19 +6,18 @@ costs nothing, and the order of what is computed is the order of arrival, as on 
 
 import gc
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from math import inf, isfinite
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from unstale import translate
 from unstale.coordinator import actions, events, hopeless
 from unstale.coordinator.machine import LEASE, Coordinator
-from unstale.errors import UserError
 from unstale.learner.learner import Learner, RoundResult
-from unstale.learner.updates import Staging
+from unstale.learner.updates import RoundUpdate, Staging
 from unstale.learner.versions import Version
 from unstale.metrics.fairness import OwnEvaluations
 from unstale.metrics.progress import Outcome, Progress, Tally
@@ -75,6 +74,16 @@ class Parts:
     encoding: EncodingPlan | None = None
 
 
+class Watcher(Protocol):
+    """Looks on while a run is played."""
+
+    def round_applied(self, result: RoundResult, updates: Sequence[RoundUpdate]) -> None:
+        """A round made a version. updates: of the round, in order of arrival."""
+
+    def evaluated(self, version: int, evaluation: Evaluation, at_s: float) -> None:
+        """A version was measured. at_s: virtual time."""
+
+
 class _Arriving(NamedTuple):
     """The update that the coordinator is being asked about. update: None when it was not looked at. row: its bytes as
     they are staged, empty when it is not."""
@@ -91,6 +100,7 @@ class Simulation:
 
     on_progress: told of every evaluation. observe: told of every event and what came of it. relay: what a message goes
     through on its way; the tests put the codec there. recording: writes the run down, and is closed at its end.
+    watcher: looks on; None for nobody.
     """
 
     def __init__(
@@ -101,7 +111,9 @@ class Simulation:
         observe: actions.Observer | None = None,
         relay: Relay = as_it_is,
         recording: Recording | None = None,
+        watcher: Watcher | None = None,
     ) -> None:
+        self._watcher = watcher
         self._parts = parts
         self._coordinator = parts.coordinator
         self._learner = parts.learner
@@ -181,6 +193,11 @@ class Simulation:
         self._parts.save(self._learner.sent, self._learner.version)
 
     @property
+    def sent(self) -> Version:
+        """The last version, as clients are sent it."""
+        return self._learner.sent
+
+    @property
     def traffic(self) -> Traffic:
         """What became of messages that went through toxics."""
         return self._network.traffic
@@ -199,7 +216,7 @@ class Simulation:
             if self._coordinator.fruitless:
                 given_up = hopeless.sentence(self._coordinator)
                 if given_up is not None:
-                    raise UserError(given_up)
+                    raise hopeless.DivergedError(given_up)
             if isinstance(following, events.UpdateArrived) and self._guard.is_to_go(following.client_id):
                 self._network.shut_out(following.client_id)  # before the round that this closed is a version
             following, self._made = self._made, None
@@ -348,11 +365,12 @@ class Simulation:
 
     def _apply_round(self, action: actions.ApplyRound) -> None:
         taken = self._staging.take([contribution.handle for contribution in action.contributions])
-        result = self._learner.apply_round(
-            taken.rows, translate.to_round(action.contributions, taken.updates)
-        )
+        updates = translate.to_round(action.contributions, taken.updates)
+        result = self._learner.apply_round(taken.rows, updates)
         taken.release()
         self._result = result
+        if self._watcher is not None:
+            self._watcher.round_applied(result, updates)
         self._tally.applied(result.staleness, overflowed=result.overflowed)
         for note in () if result.compensation is None else self._tally.news(result.compensation.notes):
             log.warning("%s", note)
@@ -375,6 +393,8 @@ class Simulation:
         evaluation = self._parts.evaluate(self._learner.sent)
         if self._recording is not None:
             self._recording.evaluated(action.version, self._agenda.now_s, evaluation)
+        if self._watcher is not None:
+            self._watcher.evaluated(action.version, evaluation, self._agenda.now_s)
         clients = self._coordinator.clients_by_state
         self._on_progress(
             self._tally.evaluated(

@@ -12,6 +12,8 @@ from torch.nn.functional import cross_entropy
 from unstale.errors import UserError
 from unstale.flat import FlatModel
 
+_AT_A_TIME = 250  # examples in one pass: what a network makes of them on its way fits a processor's cache
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluation:
@@ -42,7 +44,7 @@ def evaluate(
 
     model_d: [d] float32, not copied, and not to be written to by the module. inputs_MX: [M, ...] float32 and labels_M:
     [M] int64 in [0, classes), M >= 1, on the model's device. buffers_b: [b] float32, the version's float buffers; None
-    takes those that the workspace has. batch_size: examples at a time; it bounds the memory. Raises UserError for a
+    takes those that the workspace has. batch_size: examples whose losses are added up at a time. Raises UserError for a
     module that writes to its parameters.
     """
     was_training = model.module.training
@@ -54,7 +56,7 @@ def evaluate(
         for inputs_bX, labels_b in zip(
             torch.split(inputs_MX, batch_size), torch.split(labels_M, batch_size), strict=True
         ):
-            logits_bC = model.module(inputs_bX)
+            logits_bC = torch.cat([model.module(few_X) for few_X in torch.split(inputs_bX, _AT_A_TIME)])
             loss_sum += cross_entropy(logits_bC, labels_b, reduction="sum").item()
             predictions.append(logits_bC.argmax(dim=1))
         model.module.train(was_training)

@@ -185,6 +185,11 @@ class Trainer:
             client_id, _, key = name.partition(".")
             self._kept.setdefault(int(client_id), {})[key] = tensor.to("cpu")
 
+    @property
+    def has_own_tests(self) -> bool:
+        """Whether the test set says whose its examples are."""
+        return self._test_shares is not None
+
     def evaluate_own(
         self, client_id: int, base_d: Tensor, buffers_b: Tensor | None = None
     ) -> Evaluation | None:

@@ -6,7 +6,6 @@ from functools import partial
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.ticker import NullFormatter, StrMethodFormatter
 
 from unstale.report import drawing
 from unstale.report.content import Cell, Column, Picture, Section, Table, count
@@ -143,11 +142,7 @@ def _scale(axes: Axes, curves: Sequence[Curve]) -> None:
     every = np.concatenate([curve.mean_x for curve in curves])
     finite = every[np.isfinite(every)]
     if len(finite) and finite.min() > 0 and finite.max() > _LOG_FROM * finite.min():
-        axes.set_yscale("log")
-        axes.yaxis.set_major_formatter(
-            StrMethodFormatter("{x:g}")
-        )  # the usual one writes what only TeX reads
-        axes.yaxis.set_minor_formatter(NullFormatter())
+        drawing.logarithmic(axes, "y")
         axes.set_ylim(float(finite.min()) / 2, float(finite.max()) * 2)
 
 

@@ -123,11 +123,7 @@ def _draw_map(axes: Axes, versions: Floats, shares_Cx: Floats) -> None:
     _label_classes(axes.set_yticks, len(shares_Cx))
     axes.set_xlabel("version (rounds applied)")
     axes.set_ylabel("class")
-    assert axes.figure is not None
-    bar = axes.figure.colorbar(image, ax=axes, label="test accuracy")
-    assert bar.solids is not None
-    bar.solids.set_rasterized(True)
-    bar.outline.set_visible(False)
+    drawing.colour_bar(axes, image, "test accuracy")
 
 
 def _label_classes(set_ticks: object, classes: int) -> None:

@@ -1,6 +1,7 @@
 """Data sets by name, loaded once as tensors; a file for each kind of source."""
 
 from unstale.training.datasets.dataset import Dataset, Later, Normalisation
+from unstale.training.datasets.part import part, with_validation
 from unstale.training.datasets.registry import DATASETS, SUMMARIES, check, is_there, load
 from unstale.training.datasets.source import CACHE, NORMALISE, Source
 from unstale.training.datasets.variant import varied
@@ -17,5 +18,7 @@ __all__ = [
     "check",
     "is_there",
     "load",
+    "part",
     "varied",
+    "with_validation",
 ]

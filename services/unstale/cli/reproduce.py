@@ -1,0 +1,202 @@
+"""`unstale reproduce`: the published tables and figures, computed again."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from unstale.cli import computing, report
+from unstale.cli.computing import (
+    CACHE,
+    STORE,
+    AsJson,
+    Cache,
+    Cells,
+    Data,
+    Device,
+    Name,
+    Processes,
+    Ray,
+    ScaleClients,
+    ScaleData,
+    ScaleOption,
+    ScaleRounds,
+    Seeds,
+    StoreFolder,
+)
+from unstale.cli.reproduce_progress import spoken
+from unstale.cli.tables import print_table
+from unstale.experiments.choose import chosen, data_sets
+
+if TYPE_CHECKING:
+    from unstale.experiments.durations import Durations
+    from unstale.experiments.jobs import Job, Place
+    from unstale.experiments.preset import Preset
+    from unstale.experiments.scale import Scale
+
+app = typer.Typer(help="Compute the tables and figures of the papers again.")
+
+Names = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="PRESET...", help="Names that `unstale reproduce list` prints.", show_default=False
+    ),
+]
+
+
+@app.callback()
+def _options_of_the_group() -> None:
+    pass
+
+
+@app.command(name="list")
+def list_all(store: StoreFolder = STORE, as_json: AsJson = False) -> None:
+    """List the published tables and figures that can be computed again."""
+    from unstale.experiments.durations import Durations
+    from unstale.experiments.presets.registry import PRESETS
+    from unstale.experiments.store import Store
+
+    known = Durations()
+    kept = Store.look(store)
+    if kept is not None:
+        with kept:
+            known = Durations(kept.seconds())
+    every = [(preset, _seconds_of(preset, known)) for preset in (make() for make in PRESETS.values())]
+    if as_json:
+        print(json.dumps([_facts(preset, seconds) for preset, seconds in every], indent=2))
+        return
+    is_known = any(seconds is not None for _, seconds in every)
+    print_table(
+        ("preset", "published as", "data", "cells", *(["a seed takes"] * is_known)),
+        [
+            (
+                *(preset.name, f"{preset.paper}, {preset.item}", ", ".join(data_sets(preset.cells))),
+                *(f"{len(preset.cells):,}", *(["-" if seconds is None else spoken(seconds)] * is_known)),
+            )
+            for preset, seconds in every
+        ],
+        lines=False,
+    )
+    if is_known:
+        print(
+            f"A seed takes so long at full size on one core, by what jobs like its own took that {store} keeps."
+        )
+    print("One with its settings and published numbers: unstale reproduce show fh-t2")
+    print("A quick look at it: unstale reproduce run fh-t2 --seeds 1 --scale 0.01")
+
+
+def _seconds_of(preset: "Preset", known: "Durations") -> float | None:
+    """Of one seed of all cells on one core, where anything is known; other cells count as those that are."""
+    from unstale.experiments.durations import left_s
+    from unstale.experiments.jobs import Place, jobs
+    from unstale.experiments.scale import Scale
+
+    planned = jobs(preset, preset.cells, seeds=[0], scale=Scale(), place=Place(cache=CACHE))
+    return left_s([], [known.of(job.configuration) for job in planned], at_a_time=1)
+
+
+def _facts(preset: "Preset", seconds: float | None) -> dict[str, object]:
+    return {
+        "name": preset.name,
+        "paper": preset.paper,
+        "item": preset.item,
+        "title": preset.title,
+        "data": data_sets(preset.cells),
+        "cells": len(preset.cells),
+        "seconds_of_a_seed": seconds,
+    }
+
+
+@app.command()
+def show(name: Name, as_json: AsJson = False) -> None:
+    """Show one: its cells' settings and where each is from, the published numbers, and what is claimed of them."""
+    from unstale.cli import reproduce_show
+    from unstale.experiments.presets.registry import make
+
+    (reproduce_show.show_json if as_json else reproduce_show.show)(make(name))
+
+
+@app.command()
+def run(
+    names: Names,
+    cells: Cells = None,
+    seeds: Seeds = 3,
+    scale: ScaleOption = 1.0,
+    scale_rounds: ScaleRounds = None,
+    scale_clients: ScaleClients = None,
+    scale_data: ScaleData = None,
+    data: Data = None,
+    cache: Cache = CACHE,
+    device: Device = "auto",
+    processes: Processes = None,
+    ray: Ray = None,
+    store: StoreFolder = STORE,
+    as_json: AsJson = False,
+) -> None:
+    """Compute presets, cell by cell. It can be ended at any time: the same command goes on, and computes nothing twice.
+
+    The exit code is 1 when a cell has failed.
+    """
+    from unstale.experiments.jobs import jobs
+    from unstale.experiments.presets.registry import make
+
+    wanted = chosen([make(name) for name in dict.fromkeys(names)], cells)
+    size = computing.scale(scale, scale_rounds, scale_clients, scale_data)
+    place = computing.place(wanted, cache=cache, device=device, data=data or (), ray=ray)
+    planned = [
+        (preset, jobs(preset, some, seeds=range(seeds), scale=size, place=place)) for preset, some in wanted
+    ]
+    code = computing.compute(
+        [job for _, own in planned for job in own],
+        seeds=seeds,
+        size=size,
+        place=place,
+        processes=processes,
+        ray=ray,
+        store=store,
+        as_json=as_json,
+    )
+    _write(planned, seeds, size, place, store, as_json=as_json)
+    if code:
+        raise typer.Exit(code)
+
+
+def _write(
+    planned: "Sequence[tuple[Preset, Sequence[Job]]]",
+    seeds: int,
+    size: "Scale",
+    place: "Place",
+    store: Path,
+    *,
+    as_json: bool,
+) -> None:
+    """What is there by now, as pages, Markdown, CSV and pictures."""
+    from unstale.experiments import output
+    from unstale.experiments.comparison import Comparison
+    from unstale.experiments.store import Store
+
+    folder = store / size.slug
+    comparisons = []
+    kept = Store.look(store)
+    assert kept is not None, "it was opened to compute"
+    with kept:
+        for preset, own in planned:
+            comparison = Comparison(preset=preset, records=kept.records(own))
+            comparisons.append(comparison)
+            output.write(
+                comparison,
+                folder,
+                scale=size,
+                about=kept.origins(own),
+                data={name: Path(file.path).name for name, file in place.files.items()},
+                seeds=range(seeds),
+                failures={key: one.traceback for key, one in kept.failures(own).items()},
+            )
+    output.index(comparisons, folder, scales={one.preset.name: size for one in comparisons})
+    pages = [str(folder / f"{one.preset.name}.html") for one in comparisons]
+    if as_json:
+        report.json_line("written", {"pages": pages})
+    else:
+        report.line(f"written: {', '.join(pages)}, and beside them Markdown, CSV and pictures")

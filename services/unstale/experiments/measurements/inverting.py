@@ -1,0 +1,52 @@
+"""One inversion, iteration by iteration.
+
+Legend: d parameters.
+"""
+
+from collections.abc import Callable
+
+import torch
+
+from unstale.compensators import Received
+from unstale.compensators.gradient_inversion import GradientInversion
+from unstale.compensators.inversion.engine import Inversion
+from unstale.errors import UserError
+
+SHOWN_MAX = 200  # points of a curve over iterations that are kept
+
+
+def inverted(
+    inverting: GradientInversion, update: Received, *, on_iteration: Callable[[float], None]
+) -> tuple[Inversion, list[float]]:
+    """An update inverted to the end, and D before each iteration and behind the last.
+
+    inverting: says how, and what its client's inversions begin from. on_iteration: told of the share that is done.
+    Raises UserError where the device's memory is too small.
+    """
+    engine = inverting.inversions.engine
+    told = []
+    try:
+        one = inverting.inversions.begin(update)
+        while not one.is_over:
+            engine.iterate([one])
+            told.append(one.disparity)
+            on_iteration(one.done / one.iterations)
+    except torch.OutOfMemoryError:
+        raise UserError(
+            "the device's memory is too small to invert one update; make the preset smaller with --scale, or give "
+            "--device cpu"
+        ) from None
+    made_d = engine.local_update(one.now, one.base, one.steps, one.rate)
+    told.append((made_d - update.vector_d * update.local_rate).abs().sum())
+    inverting.inversions.close([update])
+    return one, torch.stack(told).tolist()
+
+
+def curve(values: list[float]) -> list[tuple[int, float]]:
+    """Number and value of some that stand for all, the first and the last among them."""
+    every = max(1, len(values) // SHOWN_MAX)
+    return [
+        (number, value)
+        for number, value in enumerate(values)
+        if not number % every or number == len(values) - 1
+    ]

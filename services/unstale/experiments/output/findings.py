@@ -1,0 +1,150 @@
+"""Claims with their verdicts, orders with their agreement, and what is missing. Pure."""
+
+from collections import Counter
+from statistics import fmean
+
+from unstale.experiments.comparison import ORDERS, RULE, Answer, Comparison, Order, Ranking
+from unstale.experiments.output.account import Account
+from unstale.experiments.preset import Labels
+from unstale.report.content import Column, Section, Table, count
+
+ANSWERS: tuple[Answer, ...] = ("holds", "does not hold", "cannot be told")
+_CLAIMS = (
+    Column(name="claim", head="claim"),
+    Column(name="verdict", head="here"),
+    Column(name="why", head="why"),
+    Column(name="in_print", head="the printed numbers"),
+    Column(name="measure", head="measure"),
+    Column(name="seeds", head="seeds", form="d"),
+)
+_ORDERS = (
+    Column(name="where", head="where"),
+    Column(name="measure", head="measure"),
+    Column(name="published", head="in print, best first"),
+    Column(name="measured", head="measured, best first"),
+    Column(name="tau", head="Kendall's tau", form=".2f"),
+    Column(name="methods", head="methods", form="d"),
+    Column(name="p", head="p", form=".2g"),
+)
+
+
+def claims(account: Account) -> Section:
+    """What the paper says of the table, and whether it is so here."""
+    preset, verdicts = account.preset, account.comparison.verdicts
+    if not verdicts:
+        return Section(
+            name="claims",
+            title="Claims",
+            sentences=["Nothing that the paper says of it compares cells of this table."],
+        )
+    return Section(
+        name="claims",
+        title="Claims",
+        sentences=[in_short(account.comparison)],
+        tables=[
+            Table(
+                name=f"{preset.name}-claims",
+                caption=f"What the paper says, and what was found. {account.size}".strip(),
+                columns=_CLAIMS,
+                rows=[
+                    (
+                        *(one.claim.text, one.answer, one.why),
+                        one.in_print.removeprefix("In print: ") or None,
+                        *(one.claim.measure, len(one.seeds)),
+                    )
+                    for one in verdicts
+                ],
+            )
+        ],
+    )
+
+
+def in_short(comparison: Comparison) -> str:
+    """`6 claims, of which hold 3, do not hold 1, cannot be told 2.`"""
+    answers = Counter(verdict.answer for verdict in comparison.verdicts)
+    words = zip(("hold", "do not hold", "cannot be told"), ANSWERS, strict=True)
+    said = ", ".join(f"{word} {answers[answer]}" for word, answer in words)
+    return f"{count(len(comparison.verdicts), 'claim')}, of which {said}."
+
+
+def orders(account: Account) -> Section:
+    """Of methods, in print and here. The page has those of measures that the paper prints, if it prints any."""
+    preset, rankings = account.preset, account.comparison.rankings
+    both = [one for one in rankings if _is_order(one.published)]
+    shown = both or list(rankings)
+    title = f"Orders by {preset.method}"
+    if not rankings:
+        return Section(name="orders", title=title, sentences=["There is nothing to rank yet."])
+    rest = [one for one in rankings if one not in both] if both else []
+    return Section(
+        name="orders",
+        title=title,
+        sentences=[agreement(account.comparison)],
+        tables=[
+            Table(
+                name=f"{preset.name}-orders",
+                caption=f"Who is best, in print and here. {account.size}".strip(),
+                columns=_ORDERS,
+                rows=[_row(one) for one in (*shown, *rest)],
+                rows_shown=len(shown),
+            )
+        ],
+    )
+
+
+def agreement(comparison: Comparison) -> str:
+    """In how far orders agree, over all of them."""
+    found = taus(comparison)
+    if not found:
+        return "No two orders can be compared: fewer than three methods have a number both in print and here."
+    if len(found) == 1:
+        return f"Kendall's tau is {found[0]:.2f}."
+    return (
+        f"Kendall's tau is {fmean(found):.2f} on average over {len(found)} orders, {min(found):.2f} at least."
+    )
+
+
+def taus(comparison: Comparison) -> list[float]:
+    """Of every order that is in print and here."""
+    return [one.agreement.tau for one in comparison.rankings if one.agreement is not None]
+
+
+def _row(one: Ranking) -> tuple[str | float | int | None, ...]:
+    agreed = one.agreement
+    return (
+        spoken(one.labels) or "all",
+        one.measure.name,
+        _order(one.published),
+        _order(one.measured),
+        *((agreed.tau, agreed.n, agreed.p) if agreed is not None else (None,) * 3),
+    )
+
+
+def spoken(labels: Labels) -> str:
+    """`data CIFAR-10, beta 0.3`"""
+    return ", ".join(f"{axis} {label}" for axis, label in labels.items())
+
+
+def _order(order: Order) -> str | None:
+    return ", ".join(" = ".join(alike) for alike in order) if _is_order(order) else None
+
+
+def _is_order(order: Order) -> bool:
+    """Of one method there is none."""
+    return sum(map(len, order)) > 1
+
+
+def missing(account: Account) -> Section | None:
+    """What is published there and is not here."""
+    if not account.preset.missing:
+        return None
+    return Section(name="missing", title="What is missing", sentences=list(account.preset.missing))
+
+
+def rules() -> Section:
+    """How verdicts and orders are made."""
+    return Section(
+        name="rules",
+        title="How verdicts and orders are reached",
+        sentences=[text.replace("\n", " ") for text in (RULE, ORDERS)],
+    )

@@ -1,0 +1,391 @@
+"""Published beside measured: numbers, orders and verdicts, by hand."""
+
+from collections.abc import Mapping
+from math import atan, pi
+from typing import Any
+
+import pytest
+
+from unstale.config import Settings
+from unstale.experiments.comparison import ORDERS, RULE, Comparison, Verdict, compared
+from unstale.experiments.measures import measure
+from unstale.experiments.preset import Cell, Claim, Number, Preset
+from unstale.experiments.presets.registry import PRESETS
+from unstale.experiments.record import Record
+
+SETTINGS = Settings()
+Records = dict[tuple[str, int], Record]
+
+
+def cell(name: str, **published: float) -> Cell:
+    """name: `method=A beta=1`. published: final accuracies or rounds."""
+    labels = dict(word.split("=") for word in name.split())
+    names = {"accuracy": "final accuracy", "rounds": "rounds to 40 %", "speed": "speedup"}
+    return Cell(
+        labels=labels,
+        settings=SETTINGS,
+        published={names[what]: Number(value, f"{value:g}") for what, value in published.items()},
+    )
+
+
+def preset(
+    *cells: Cell,
+    claims: tuple[Claim, ...] = (),
+    measures: tuple[str, ...] = ("final accuracy",),
+    method: str = "method",
+) -> Preset:
+    return Preset(
+        name="tiny",
+        paper="FedHist",
+        item="Table 0",
+        title="Hand-made",
+        cells=cells,
+        measures=measures,
+        rows=tuple(dict.fromkeys(axis for one in cells for axis in one.labels)),
+        columns=(),
+        sources=(),
+        claims=claims,
+        method=method,
+    )
+
+
+def ends_with(accuracy: float, at: int = 10) -> Record:
+    return Record(version_E=[0, at], accuracy_E=[0.1, accuracy])
+
+
+def runs(table: Mapping[str, list[float]]) -> Records:
+    """Final accuracies by cell, of seeds 0, 1, ..."""
+    return {
+        (name, seed): ends_with(accuracy)
+        for name, accuracies in table.items()
+        for seed, accuracy in enumerate(accuracies)
+    }
+
+
+def judged(table: Mapping[str, list[float]], **claim: Any) -> Verdict:
+    """What becomes of `A is more accurate` than whatever other cells there are."""
+    said = {"text": "A is best.", "measure": "final accuracy", "better": {"method": "A"}} | claim
+    found = Comparison(
+        preset=preset(*map(cell, table), claims=(Claim(**said),)), records=runs(table)
+    ).verdicts
+    assert len(found) == 1
+    return found[0]
+
+
+# Numbers
+
+
+def test_a_cell_shows_mean_deviation_and_difference_over_its_seeds() -> None:
+    made = preset(cell("method=A", accuracy=0.5), cell("method=B"))
+    comparison = Comparison(preset=made, records=runs({"method=A": [0.5, 0.6, 0.7]}))
+    entry = comparison.entries["method=A", "final accuracy"]
+    assert comparison.seeds == (0, 1, 2)
+    assert entry.spread is not None and entry.difference == pytest.approx(0.1)
+    assert entry.spread.n == 3
+    assert [entry.spread.mean, entry.spread.std] == pytest.approx([0.6, 0.1])
+    assert entry.published == Number(0.5, "0.5")
+    assert entry.text == "60.00 ± 10.00"
+
+
+def test_one_seed_shows_no_deviation_and_no_seed_shows_nothing() -> None:
+    made = preset(cell("method=A"), cell("method=B", accuracy=0.5))
+    comparison = Comparison(preset=made, records=runs({"method=A": [0.5]}))
+    assert comparison.entries["method=A", "final accuracy"].text == "50.00"
+    assert comparison.entries["method=A", "final accuracy"].difference is None
+    absent = comparison.entries["method=B", "final accuracy"]
+    assert (absent.text, absent.spread, absent.difference) == ("", None, None)
+
+
+def test_a_target_that_some_seeds_miss_is_shown_with_how_many_reach_it() -> None:
+    records = {
+        ("method=A", 0): ends_with(0.5, at=20),
+        ("method=A", 1): ends_with(0.5, at=40),
+        ("method=A", 2): ends_with(0.3, at=40),
+        ("method=B", 0): ends_with(0.3),
+    }
+    made = preset(cell("method=A", rounds=25), cell("method=B"), measures=("rounds to 40 %",))
+    comparison = Comparison(preset=made, records=records)
+    some, none = (comparison.entries[f"method={method}", "rounds to 40 %"] for method in "AB")
+    assert (some.text, some.missed, some.difference) == ("30 ± 14 (2 of 3 seeds)", 1, 5)
+    assert (none.text, none.missed, none.difference) == ("not reached", 1, None)
+
+
+def test_what_is_relative_is_so_to_the_cell_alike_but_for_its_method_and_to_the_same_seed() -> None:
+    names = [f"beta={beta} method={method}" for beta in (1, 2) for method in ("FedAvg", "A")]
+    made = preset(*map(cell, names), measures=("speedup",))
+    records = {
+        ("beta=1 method=FedAvg", 0): ends_with(0.5, at=60),
+        ("beta=1 method=FedAvg", 1): ends_with(0.5, at=80),
+        ("beta=1 method=A", 0): ends_with(0.5, at=30),
+        ("beta=1 method=A", 1): ends_with(0.5, at=20),
+        ("beta=2 method=A", 0): ends_with(0.5, at=20),
+    }
+    entries = Comparison(preset=made, records=records).entries
+    assert entries["beta=1 method=FedAvg", "speedup"].text == "1.0 ± 0.0"
+    assert entries["beta=1 method=A", "speedup"].values == {0: 2.0, 1: 4.0}
+    assert entries["beta=2 method=A", "speedup"].text == ""  # its FedAvg was not run
+
+
+def test_the_axis_of_methods_may_have_another_name() -> None:
+    cells = (cell("strategy=FedAvg"), cell("strategy=A"))
+    made = preset(*cells, measures=("speedup",), method="strategy")
+    records = {("strategy=FedAvg", 0): ends_with(0.5, at=60), ("strategy=A", 0): ends_with(0.5, at=20)}
+    assert Comparison(preset=made, records=records).entries["strategy=A", "speedup"].values == {0: 3.0}
+
+
+def test_a_p_is_of_all_seeds_together() -> None:
+    # Over two seeds the final accuracies differ by 0.1 and 0.3: t = 2, and of one degree of freedom p is Cauchy's.
+    made = preset(cell("method=A"), cell("method=B"), measures=("p over seeds against A",))
+    table = {"method=A": [0.4, 0.4], "method=B": [0.5, 0.7]}
+    entry = Comparison(preset=made, records=runs(table)).entries["method=B", "p over seeds against A"]
+    assert entry.spread is not None and entry.spread.std is None
+    assert entry.spread.mean == pytest.approx(1 - 2 * atan(2) / pi)
+    assert entry.text == "0.295"
+    assert Comparison(preset=made, records=runs(table)).rankings == ()  # a test is no order
+
+
+# Orders
+
+
+def test_methods_are_ranked_in_print_and_here_and_the_orders_compared() -> None:
+    cells = [
+        cell(f"beta=1 method={method}", accuracy=value)
+        for method, value in (("A", 0.5), ("B", 0.3), ("C", 0.4))
+    ]
+    other = cell("beta=2 method=A", accuracy=0.6)
+    table = {"beta=1 method=A": [0.6], "beta=1 method=B": [0.5], "beta=1 method=C": [0.4]}
+    rankings = Comparison(preset=preset(*cells, other), records=runs(table)).rankings
+    assert len(rankings) == 1  # one method is no order
+    found = rankings[0]
+    assert found.labels == {"beta": "1"}
+    assert found.published == (("A",), ("C",), ("B",))
+    assert found.measured == (("A",), ("B",), ("C",))
+    assert found.agreement is not None
+    assert found.agreement.n == 3
+    assert found.agreement.tau == pytest.approx(1 / 3)
+
+
+def test_a_method_that_misses_its_target_comes_last_and_equals_stand_together() -> None:
+    made = preset(*(cell(f"method={method}") for method in "ABCDE"), measures=("rounds to 40 %",))
+    records = {
+        ("method=A", 0): ends_with(0.3, at=10),
+        ("method=B", 0): ends_with(0.5, at=30),
+        ("method=C", 0): ends_with(0.5, at=20),
+        ("method=D", 0): ends_with(0.5, at=30),
+    }
+    found = Comparison(preset=made, records=records).rankings[0]
+    assert found.measured == (("C",), ("B", "D"), ("A",))
+    assert (found.published, found.agreement) == ((), None)
+
+
+# Which cells a claim compares
+
+
+GRID = preset(*(cell(f"data={data} beta={beta} method={m}") for data in "XY" for beta in "12" for m in "ABC"))
+
+
+def names_of(better: Mapping[str, str], worse: Mapping[str, str]) -> set[tuple[str, str]]:
+    claim = Claim(text="", measure="final accuracy", better=better, worse=worse)
+    return {
+        (" ".join(one.labels.values()), " ".join(other.labels.values()))
+        for one, other in compared(GRID, claim)
+    }
+
+
+def test_a_method_is_compared_with_every_other_where_all_else_is_alike() -> None:
+    assert names_of({"data": "X", "method": "A"}, {}) == {
+        ("X 1 A", "X 1 B"),
+        ("X 1 A", "X 1 C"),
+        ("X 2 A", "X 2 B"),
+        ("X 2 A", "X 2 C"),
+    }
+
+
+def test_a_method_is_compared_with_one_other() -> None:
+    assert names_of({"data": "Y", "method": "A"}, {"method": "B"}) == {("Y 1 A", "Y 1 B"), ("Y 2 A", "Y 2 B")}
+
+
+def test_labels_of_the_worse_that_name_no_method_choose_among_all_others() -> None:
+    assert names_of({"data": "X", "beta": "1", "method": "A"}, {"data": "X", "beta": "1"}) == {
+        ("X 1 A", "X 1 B"),
+        ("X 1 A", "X 1 C"),
+    }
+
+
+def test_a_setting_is_compared_for_each_method() -> None:
+    assert names_of({"data": "X", "beta": "1"}, {"beta": "2"}) == {(f"X 1 {m}", f"X 2 {m}") for m in "ABC"}
+    assert names_of({"beta": "1"}, {}) == {(f"{data} 1 {m}", f"{data} 2 {m}") for data in "XY" for m in "ABC"}
+
+
+def test_one_cell_is_compared_with_one_other() -> None:
+    better, worse = {"data": "X", "beta": "1", "method": "A"}, {"data": "Y", "beta": "2", "method": "B"}
+    assert names_of(better, worse) == {("X 1 A", "Y 2 B")}
+
+
+# Verdicts
+
+
+def test_a_claim_holds_that_is_ahead_by_more_than_the_spread() -> None:
+    # By 10, 11 and 12 points: mean 11, sd 1, t = 11 sqrt(3) = 19.1 with two degrees of freedom, p = 0.003.
+    found = judged({"method=A": [0.60, 0.61, 0.62], "method=B": [0.50] * 3})
+    assert (found.answer, found.seeds) == ("holds", (0, 1, 2))
+    # 11 plus and minus 4.303 / sqrt(3).
+    assert found.why == (
+        "Over 3 seeds: ahead in 1 of 1 comparison, by +11.00 points on average (95 % interval +8.52 points to "
+        "+13.48 points)."
+    )
+
+
+def test_a_claim_does_not_hold_that_is_behind_by_more_than_the_spread() -> None:
+    assert judged({"method=A": [0.50] * 3, "method=B": [0.60, 0.61, 0.62]}).answer == "does not hold"
+
+
+def test_what_is_within_the_spread_cannot_be_told() -> None:
+    # By -1, 1 and 3 points: mean 1, sd 2, t = sqrt(3) / 2.
+    found = judged({"method=A": [0.49, 0.51, 0.53], "method=B": [0.50] * 3})
+    assert found.answer == "cannot be told"
+    assert "ahead in 1 of 1 comparison, by +1.00 points" in found.why
+    assert found.why.endswith("the average is that within the seeds' spread.")
+
+
+def test_one_seed_decides_alone_and_says_so() -> None:
+    found = judged({"method=A": [0.6], "method=B": [0.5], "method=C": [0.59]})
+    assert (found.answer, found.seeds) == ("holds", (0,))
+    assert found.why == (
+        "Of seed 0 alone: ahead in 2 of 2 comparisons, by +5.50 points on average (least +1.00 points, method=A "
+        "against method=C)."
+    )
+    assert judged({"method=A": [0.6], "method=B": [0.5], "method=C": [0.61]}).answer == "does not hold"
+    assert judged({"method=A": [0.6], "method=B": [0.5], "method=C": [0.6]}).answer == "cannot be told"
+
+
+def test_seeds_that_not_all_cells_have_do_not_count() -> None:
+    found = judged({"method=A": [0.6, 0.6], "method=B": [0.5, 0.5], "method=C": [0.5]})
+    assert (found.answer, found.seeds) == ("holds", (0,))
+
+
+def test_one_of_many_pairs_must_be_further_behind_than_one_alone() -> None:
+    # Behind by 1, 1.25 and 1.5 points: t = -8.66, p = 0.0131, which is below 0.05 and above 0.05 / 4.
+    behind = {"method=A": [0.60] * 3, "method=B": [0.61, 0.6125, 0.615]}
+    assert judged(behind).answer == "does not hold"
+    ahead = {f"method={method}": [0.30, 0.31, 0.29] for method in "CDE"}
+    found = judged(behind | ahead)
+    assert found.answer == "cannot be told"
+    assert "ahead in 3 of 4 comparisons" in found.why
+    assert found.why.endswith("what is behind is so within the seeds' spread.")
+
+
+def test_how_much_better_is_claimed_counts() -> None:
+    table = {"method=A": [0.60, 0.61, 0.62], "method=B": [0.50] * 3}
+    assert judged(table, at_least=0.05).answer == "holds"
+    assert judged(table, at_least=0.10).answer == "cannot be told"  # t = sqrt(3)
+    found = judged(table, at_least=0.20)
+    assert found.answer == "does not hold"
+    assert "claimed at least +20.00 points" in found.why
+    assert judged({"method=A": [0.6], "method=B": [0.5]}, at_least=0.2).answer == "does not hold"
+
+
+def test_ratios_are_averaged_as_geometric_means() -> None:
+    # Twice and eight times: sqrt(2 * 8).
+    found = judged({"method=A": [0.8], "method=B": [0.4], "method=C": [0.1]}, at_least=4.0, as_ratio=True)
+    assert found.answer == "holds"
+    assert "by 4.00 times on average (least 2.00 times" in found.why
+    assert "claimed at least 4.00 times" in found.why
+
+
+def test_cells_that_are_missing_can_leave_it_open_but_not_turn_what_is_refuted() -> None:
+    claim = Claim(text="A is best.", measure="final accuracy", better={"method": "A"})
+    made = preset(*(cell(f"method={method}") for method in "ABC"), claims=(claim,))
+    ahead = Comparison(preset=made, records=runs({"method=A": [0.6], "method=B": [0.5]})).verdicts[0]
+    assert ahead.answer == "cannot be told"
+    assert "1 comparison of 2 without a number" in ahead.why
+    behind = Comparison(preset=made, records=runs({"method=A": [0.4], "method=B": [0.5]})).verdicts[0]
+    assert behind.answer == "does not hold"
+
+
+def test_nothing_measured_and_no_common_seed_cannot_be_told() -> None:
+    claim = Claim(text="A is best.", measure="final accuracy", better={"method": "A"})
+    made = preset(*(cell(f"method={method}", accuracy=0.5) for method in "ABC"), claims=(claim,))
+    none = Comparison(preset=made, records={}).verdicts[0]
+    assert (none.answer, none.seeds) == ("cannot be told", ())
+    assert none.why == "2 comparisons, none with a number on both sides."
+    records = {(f"method={m}", seed): ends_with(0.5) for m, seed in (("A", 0), ("A", 1), ("B", 0), ("C", 1))}
+    assert (
+        Comparison(preset=made, records=records).verdicts[0].why
+        == "2 comparisons, and no seed that has all of them."
+    )
+    nobody = Claim(text="Z is best.", measure="final accuracy", better={"method": "Z"})
+    made = preset(cell("method=A"), claims=(nobody,))
+    assert (
+        Comparison(preset=made, records={}).verdicts[0].why == "No cells of this preset are compared by it."
+    )
+
+
+def rounds_judged(ours: Record, theirs: Record, **claim: Any) -> Verdict:
+    said = Claim(text="", measure="rounds to 40 %", better={"method": "A"}, **claim)
+    made = preset(cell("method=A"), cell("method=B"), claims=(said,))
+    return Comparison(preset=made, records={("method=A", 0): ours, ("method=B", 0): theirs}).verdicts[0]
+
+
+def test_fewer_rounds_are_better_and_a_run_that_ended_before_is_slower_than_its_length() -> None:
+    reached, later, missed = ends_with(0.5, at=20), ends_with(0.5, at=39), ends_with(0.3, at=39)
+    assert rounds_judged(reached, later).answer == "holds"
+    assert rounds_judged(later, reached).answer == "does not hold"
+    found = rounds_judged(reached, missed, at_least=2.0, as_ratio=True)
+    assert found.answer == "holds"  # at least 40 / 20
+    assert "by 2.00 times" in found.why
+    assert rounds_judged(missed, later).answer == "does not hold"  # by one round at least
+    assert rounds_judged(missed, missed).answer == "cannot be told"
+
+
+def test_published_numbers_are_held_against_the_same_claim() -> None:
+    claim = Claim(text="A is best.", measure="final accuracy", better={"method": "A"})
+    cells = (
+        cell("method=A", accuracy=0.4443),
+        cell("method=B", accuracy=0.4454),
+        cell("method=C", accuracy=0.2854),
+    )
+    found = Comparison(preset=preset(*cells, cell("method=D"), claims=(claim,)), records={}).verdicts[0]
+    # (-0.11 + 15.89) / 2, and nothing printed of D.
+    assert found.in_print == "In print: ahead in 1 of 2 comparisons, by +7.89 points on average."
+
+
+def test_what_is_claimed_to_the_digit_is_reached_in_spite_of_rounding() -> None:
+    # In binary, 0.4489 - 0.3430 is not 0.1059.
+    found = judged({"method=A": [0.4489], "method=B": [0.3430]}, at_least=0.1059)
+    assert found.answer == "holds"
+
+
+# The presets
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_every_measure_of_a_preset_exists_and_every_claim_compares_something(name: str) -> None:
+    made = PRESETS[name]()
+    for used in (*made.measures, *(claim.measure for claim in made.claims)):
+        assert measure(used).name == used
+    for claim in made.claims:
+        assert compared(made, claim), claim.text
+    for one in made.cells:
+        assert set(one.published) <= set(made.measures)
+
+
+@pytest.mark.parametrize("name", ["fh-t1", "wk-t3"])
+def test_the_printed_numbers_agree_with_themselves(name: str) -> None:
+    made = PRESETS[name]()
+    printed = {(one.name, 0): ends_with(one.published["final accuracy"].value) for one in made.cells}
+    comparison = Comparison(preset=made, records=printed)
+    for one in made.cells:
+        assert comparison.entries[one.name, "final accuracy"].difference == 0
+    for ranking in comparison.rankings:
+        if ranking.measure.name == "final accuracy":
+            assert ranking.published == ranking.measured
+            assert ranking.agreement is not None and ranking.agreement.tau == pytest.approx(1)
+    for verdict in comparison.verdicts:
+        if verdict.claim.measure == "final accuracy":
+            assert verdict.answer == "holds", verdict.why
+
+
+def test_the_rule_is_written_for_people() -> None:
+    assert "p < 0.05 divided by the number of" in RULE and "that seed alone" in RULE
+    assert "tau" in ORDERS

@@ -1,0 +1,74 @@
+"""What a run's record holds, against the run itself."""
+
+from math import exp
+
+import pytest
+
+from unstale.config import Settings
+from unstale.experiments.measurements import measure
+from unstale.experiments.record import Record
+from unstale.metrics.progress import Progress
+from unstale.simulator.assemble import simulation
+
+SETTINGS = Settings(
+    clients=12,
+    rounds=30,
+    evaluate_every=10,
+    model={"name": "logreg"},
+    partition={"name": "iid"},
+    trigger={"name": "k-async", "k": 3},
+    training={"steps": 2, "batch_size": 16},
+    policy={"name": "dynsgd"},
+    run={"durability": "off"},
+    simulation={"backend": "loop"},
+)
+
+
+@pytest.fixture(scope="module")
+def record() -> Record:
+    done: list[float] = []
+    found = measure("run", SETTINGS, {"training_loss_every": 2}, on_progress=done.append)
+    assert done == [version / 30 for version in range(1, 31)]
+    return found
+
+
+def test_it_is_the_run_that_simulate_plays(record: Record) -> None:
+    progress: list[Progress] = []
+    outcome = simulation(SETTINGS, on_progress=progress.append).run()
+    assert record.model_digest == outcome.model_digest
+    assert record.version_E == [now.version for now in progress] == [0, 10, 20, 30]
+    assert record.accuracy_E == [now.accuracy for now in progress]
+    assert record.loss_E == [now.loss for now in progress]
+    assert record.time_E == [now.elapsed_s for now in progress]
+
+
+def test_each_round_has_its_figures(record: Record) -> None:
+    assert len(record.training_loss_R) == len(record.staleness_R) == len(record.counted_R) == 30
+    assert record.steps == 30 * 3 * 2
+    assert record.staleness_R[0] == 0.0
+    # Of N clients with K at a time, updates are N / K - 1 rounds late on average; dynsgd weighs the late ones less.
+    assert 0 < sum(record.staleness_R) / 30 < 12 / 3 - 1
+    assert set(record.counted_R) <= {1, 2, 3}
+    assert record.counted_R[0] == record.heavy_R[0] == 3
+
+
+def test_clients_and_all_training_examples_are_measured(record: Record) -> None:
+    assert len(record.client_accuracy_N) == 12
+    mean = sum(one for one in record.client_accuracy_N if one is not None) / 12
+    assert mean == pytest.approx(record.accuracy_E[-1], abs=0.03)  # shares of the test set are nearly equal
+    versions, losses = zip(*record.found["training_loss"], strict=True)
+    assert versions == (10, 30)
+    assert losses[1] < losses[0]
+    assert exp(-losses[1]) > 0.1
+
+
+def test_a_record_comes_back_as_it_was_written(record: Record) -> None:
+    assert Record.from_json(record.to_json()).to_json() == record.to_json()
+
+
+def test_a_run_that_diverges_ends_and_says_why() -> None:
+    training = SETTINGS.training.model_copy(update={"learning_rate": 1e6, "steps": 50})
+    wild = SETTINGS.model_copy(update={"training": training, "rounds": 10**6, "evaluate_every": 10**6})
+    record = measure("run", wild, {}, on_progress=lambda _: None)
+    assert "training diverges" in record.found["ended"]
+    assert len(record.training_loss_R) < 10**6

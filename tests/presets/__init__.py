@@ -1,0 +1,1 @@
+"""Every published table and figure, made small: `make presets`."""
