@@ -3,6 +3,7 @@
 `python -m presets [PRESET...]`: some of them alone.
 """
 
+import csv
 import json
 import subprocess
 import sys
@@ -61,16 +62,27 @@ def _computed(presets: Sequence[Preset], folder: Path, at: Mapping[str, Path], s
     return [
         said
         for preset, page in zip(presets, written["pages"], strict=True)
-        for said in _wrong(preset, Path(page).with_suffix(".md").read_text(encoding="utf-8"))
+        for said in _wrong(preset, Path(page))
     ]
 
 
-def _wrong(preset: Preset, text: str) -> list[str]:
-    published = [number.text for cell in preset.cells for number in cell.published.values()]
+def _wrong(preset: Preset, page: Path) -> list[str]:
+    """Published numbers that its table for programs does not have as they are printed, cell by cell."""
+    with page.with_suffix(".csv").open(encoding="utf-8", newline="") as opened:
+        told = {
+            (*(row[axis] for axis in (*preset.rows, *preset.columns)), row["measure"], row["published_text"])
+            for row in csv.DictReader(opened)
+        }
     return [
-        f"{preset.name}: the published {number!r} is not in its output"
-        for number in dict.fromkeys(published)
-        if number.replace("_", "\\_") not in text
+        f"{preset.name}: the published {number.text!r} of {cell.name} is not in its output"
+        for cell in preset.cells
+        for measure, number in cell.published.items()
+        if (
+            *(cell.labels.get(axis, "") for axis in (*preset.rows, *preset.columns)),
+            measure,
+            number.text,
+        )
+        not in told
     ]
 
 
