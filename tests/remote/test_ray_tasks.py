@@ -80,7 +80,7 @@ class PlayedRay:
 def played(monkeypatch: pytest.MonkeyPatch) -> PlayedRay:
     cluster = PlayedRay()
     monkeypatch.setattr(module, "ray", cluster)
-    monkeypatch.setattr(module, "_connect", lambda address: None)
+    monkeypatch.setattr(module, "connect", lambda address, **_: None)
     return cluster
 
 

@@ -8,9 +8,7 @@ imports no PyTorch.
 """
 
 import json
-import logging
 import queue
-import socket
 import sys
 import threading
 from contextlib import suppress
@@ -18,18 +16,17 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 import ray
-from ray.exceptions import RayError, RayTaskError
+from ray.exceptions import RayError
 
 from unstale import __version__
 from unstale.errors import UserError
 from unstale.experiments.worker import Pipe, hear, say
 from unstale.net.clock import now_s
+from unstale.remote.connection import connect, why
 
-CONNECT_S = 5.0  # Ray itself would try for two minutes
 PREPARE_S = 120.0  # in which a first worker has begun
 POLL_S = 0.02  # how long an order may wait for Ray
 LOOK_S = 5.0  # between two looks at how many machines there are
-STORE_BYTES = 256 * 2**20  # object memory of a cluster that is started here
 
 
 def _version() -> str:
@@ -55,7 +52,7 @@ class Courier:
         self._orders: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
         self._capacity = 0
         self._looked_s = now_s()
-        _connect(address)
+        connect(address, key="--ray")
         if not self._room():
             what = "GPU" if gpus else "CPU"
             raise UserError(
@@ -117,7 +114,7 @@ class Courier:
             try:
                 words = json.loads(ray.get(reference))
             except RayError as error:
-                words = {"digest": digest, "lost": _why(error)}
+                words = {"digest": digest, "lost": why(error)}
             say(self._pipe, words)
 
     def _check(self, address: str) -> None:
@@ -128,7 +125,7 @@ class Courier:
             )
         except RayError as error:
             raise UserError(
-                f"--ray is {address!r}, but a first task there has failed ({_why(error)}), expected a worker with the "
+                f"--ray is {address!r}, but a first task there has failed ({why(error)}), expected a worker with the "
                 "same unstale; install it on all machines"
             ) from None
         if there != __version__:
@@ -136,41 +133,6 @@ class Courier:
                 f"a worker of the Ray cluster has unstale {there}, expected {__version__}, as here; install the same "
                 "on all machines"
             )
-
-
-def _connect(address: str) -> None:
-    """Raises UserError when there is no cluster."""
-    options: dict[str, Any] = {"address": address}
-    if address == "local":
-        options |= {"object_store_memory": STORE_BYTES, "include_dashboard": False}
-    elif address != "auto":
-        host, _, port = address.removeprefix("ray://").rpartition(":")
-        try:
-            socket.create_connection((host.strip("[]"), int(port)), CONNECT_S).close()
-        except (OSError, OverflowError, ValueError) as error:
-            raise UserError(
-                f"--ray is {address!r}, but nothing answers there ({error}), expected auto, local, or HOST:PORT of the "
-                "head of a Ray cluster; start one with `ray start --head`"
-            ) from None
-    try:
-        ray.init(log_to_driver=False, configure_logging=False, logging_level=logging.ERROR, **options)
-    except Exception as error:  # noqa: BLE001  (Ray raises plain ones, too)
-        raise UserError(
-            f"--ray is {address!r}, but Ray cannot connect ({_begins(error)}), expected a cluster that runs; start one "
-            "with `ray start --head`, or use local"
-        ) from None
-
-
-def _why(error: RayError) -> str:
-    """What went wrong in a task, or with it."""
-    if isinstance(error, RayTaskError):
-        return f"{type(error.cause).__name__}: {_begins(error.cause)}"
-    return _begins(error) or type(error).__name__
-
-
-def _begins(error: Exception) -> str:
-    """The first sentence of what it says."""
-    return str(error).strip().partition("\n")[0].partition(". ")[0].rstrip(".")
 
 
 def main(descriptor: int, address: str, gpus: float) -> None:

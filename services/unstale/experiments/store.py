@@ -2,7 +2,6 @@
 
 import os
 import sqlite3
-import sys
 import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -14,7 +13,7 @@ from typing import Any, Self
 from unstale.errors import UserError
 from unstale.experiments.jobs import Job
 from unstale.experiments.record import Record
-from unstale.journal.disk import trouble
+from unstale.journal.disk import locked, trouble
 
 DATABASE = "results.db"
 LOCK = "lock"
@@ -234,24 +233,11 @@ def _check(connection: sqlite3.Connection, path: Path) -> None:
 
 
 def _locked(folder: Path) -> int:
-    """The open lock file, which this process alone holds; the system takes the lock back when the process ends."""
-    lock = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    if sys.platform == "win32":
-        return lock  # has no such locks
-    import fcntl
-
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(lock)
-        raise UserError(
-            f"the store {folder} is in use by another `unstale` that computes; wait for it, end it, or name another "
-            "folder with --store"
-        ) from None
-    except BaseException:
-        os.close(lock)
-        raise
-    return lock
+    return locked(
+        folder / LOCK,
+        f"the store {folder} is in use by another `unstale` that computes; wait for it, end it, or name another folder "
+        "with --store",
+    )
 
 
 def _damaged(path: Path, what: str) -> UserError:

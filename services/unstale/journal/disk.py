@@ -2,6 +2,7 @@
 
 import errno
 import os
+import sys
 from pathlib import Path
 
 from unstale.errors import UserError
@@ -42,6 +43,25 @@ def trouble(doing: str, path: Path, error: OSError) -> UserError:
         return NoRoomError(f"cannot {doing} {path}: {_NO_ROOM[error.errno]}")
     why = _OTHER.get(error.errno or 0, (error.strerror or str(error)).lower())
     return UserError(f"cannot {doing} {path}: {why}")
+
+
+def locked(path: Path, in_use: str) -> int:
+    """The open lock file, which this process alone holds; the system takes the lock back when the process ends. Raises
+    UserError where another one holds it, with the sentence `in_use`."""
+    lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    if sys.platform == "win32":
+        return lock  # has no such locks
+    import fcntl
+
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(lock)
+        raise UserError(in_use) from None
+    except BaseException:
+        os.close(lock)
+        raise
+    return lock
 
 
 def boot() -> str:

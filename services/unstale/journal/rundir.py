@@ -1,7 +1,6 @@
 """The directory of a run: what lies where in it, and who may write."""
 
 import os
-import sys
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Self
@@ -11,7 +10,7 @@ from unstale.config.load import load, shown
 from unstale.config.settings import Settings
 from unstale.config.write import resolved
 from unstale.errors import UserError
-from unstale.journal.disk import PART, DamagedError, sync_folder, trouble
+from unstale.journal.disk import PART, DamagedError, locked, sync_folder, trouble
 
 CONFIG = "config.yaml"
 DATABASE = "run.db"
@@ -191,23 +190,8 @@ def _check_no_rows(path: Path) -> None:
 
 
 def _locked(path: Path) -> int:
-    """The open lock file, which this process alone holds; the system takes the lock back when the process ends."""
-    lock = os.open(path / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    if sys.platform == "win32":
-        return lock  # has no such locks
-    import fcntl
-
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(lock)
-        raise UserError(
-            f"{path} is in use by another process; end that server, or name another --run directory"
-        ) from None
-    except BaseException:
-        os.close(lock)
-        raise
-    return lock
+    in_use = f"{path} is in use by another process; end that server, or name another --run directory"
+    return locked(path / LOCK, in_use)
 
 
 # --- the settings ---

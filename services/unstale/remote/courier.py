@@ -8,9 +8,7 @@ tasks. It ends when the pipe does. It imports no PyTorch.
 """
 
 import json
-import logging
 import queue
-import socket
 import sys
 import threading
 from collections.abc import Mapping, Sequence
@@ -25,17 +23,16 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from unstale.errors import UserError
 from unstale.net.clock import now_s
+from unstale.remote.connection import connect, why
 from unstale.remote.frames import Kind, Pipe, Start, hear, say
 
 ATTEMPTS = 2  # whatever is wrong costs one: a worker or a machine that is broken is not the only one
 TASK_S = 3600.0  # in which nothing comes back; a group of the preset `paper` may take that long on a CPU
-CONNECT_S = 5.0  # Ray itself would try for two minutes
 PREPARE_S = 120.0  # a worker imports PyTorch and builds the model; on a cold disk that may take a minute
 OTHERS_S = 20.0  # for all machines that are slower than the first, which may be busy with something else
 POLL_S = 0.02  # how long an order may wait for Ray
 LOOK_S = 5.0  # between two looks at whether there still is a machine that computes
 LISTEN_S = 1.0  # between two looks at whether anybody still waits for the check
-STORE_BYTES = 256 * 2**20  # object memory of a cluster that is started here; what is over goes to disk
 
 KEEP_GPUS_VISIBLE = {"env_vars": {"RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES": "1"}}  # why: `worker._gpu`
 
@@ -73,7 +70,7 @@ class Courier:
         self._tasks: dict[Any, _Task] = {}
         self._orders: queue.SimpleQueue[Order | None] = queue.SimpleQueue()
         self._looked_s = self._moved_s = now_s()
-        _connect(start.address)
+        connect(start.address, key="compensator.ray")
         machines = self._machines()
         if not machines:
             cpus = "1 CPU" if start.cpus == 1 else f"{start.cpus} CPUs"
@@ -122,7 +119,7 @@ class Courier:
         try:
             reference = self._invert.remote(self._start.description, task.group)
         except RayError as error:  # no place is left for the group
-            self._lose(task, _why(error))
+            self._lose(task, why(error))
         else:
             self._tasks[reference] = task
 
@@ -149,7 +146,7 @@ class Courier:
         try:
             answer = ray.get(reference)
         except RayError as error:
-            self._again(task, _why(error))
+            self._again(task, why(error))
         else:
             say(self._pipe, Kind.DONE, task.number, answer)
 
@@ -203,12 +200,12 @@ class Courier:
             if isinstance(error.cause, UserError):
                 raise error.cause from None
             raise UserError(
-                f"{where} a worker of that cluster cannot do what is asked ({_why(error)}), expected one with the same "
+                f"{where} a worker of that cluster cannot do what is asked ({why(error)}), expected one with the same "
                 "unstale; install it on all machines"
             ) from None
         except RayError as error:
             raise UserError(
-                f"{where} a first task there has failed ({_why(error)}), expected one that ends; look at Ray's logs"
+                f"{where} a first task there has failed ({why(error)}), expected one that ends; look at Ray's logs"
             ) from None
 
     def _ready(self, begun: Sequence[Any]) -> list[Any]:
@@ -228,43 +225,6 @@ class Courier:
 def _end(reference: Any) -> None:
     """Of a task, with its worker: one that is interrupted while it imports PyTorch could never import it again."""
     ray.cancel(reference, force=True)
-
-
-def _connect(address: str) -> None:
-    """Raises UserError when there is no cluster."""
-    options: dict[str, Any] = {"address": address}
-    if address == "local":
-        options |= {"object_store_memory": STORE_BYTES, "include_dashboard": False}
-    elif address != "auto":
-        host, _, port = address.removeprefix("ray://").rpartition(":")
-        try:
-            socket.create_connection((host.strip("[]"), int(port)), CONNECT_S).close()
-        except (OSError, OverflowError) as error:
-            raise UserError(
-                f"compensator.ray is {address!r}, but nothing answers there ({error}), expected the head of a Ray "
-                "cluster; start one with `ray start --head`, or use local"
-            ) from None
-    try:
-        ray.init(log_to_driver=False, configure_logging=False, logging_level=logging.ERROR, **options)
-    except Exception as error:  # noqa: BLE001  (Ray raises plain ones, too)
-        raise UserError(
-            f"compensator.ray is {address!r}, but Ray cannot connect ({_begins(error)}), expected a cluster that "
-            "runs; start one with `ray start --head`, or use local"
-        ) from None
-
-
-def _why(error: RayError) -> str:
-    """What went wrong in a task, or with it."""
-    if not isinstance(error, RayTaskError):
-        return _begins(error) or type(error).__name__
-    if isinstance(error.cause, UserError):
-        return str(error.cause)
-    return f"{type(error.cause).__name__}: {_begins(error.cause)}"
-
-
-def _begins(error: Exception) -> str:
-    """The first sentence of what it says."""
-    return str(error).strip().partition("\n")[0].partition(". ")[0].rstrip(".")
 
 
 def main(descriptor: int) -> None:
