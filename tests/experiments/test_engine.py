@@ -8,7 +8,6 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -274,12 +273,14 @@ def test_killed_at_any_time_it_loses_only_what_ran(tmp_path: Path, whole_group: 
     assert sorted(again) == sorted(set(ALL_CALLS) - kept), "nothing that was done is computed again"
 
 
+@pytest.mark.skipif(
+    not Path(f"/proc/self/task/{os.getpid()}/children").exists(),
+    reason="this system does not say which processes another one has",
+)
 def test_processes_end_with_an_engine_that_is_killed(tmp_path: Path) -> None:
     with engine_of_its_own(tmp_path) as process:
         wait_for_calls(tmp_path, "beta 0")
         children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
-        if not children.exists():
-            pytest.skip("this system does not say which processes another one has")
         workers = [int(word) for word in children.read_text().split()]
         assert workers
         process.kill()
@@ -326,8 +327,6 @@ def test_a_job_takes_what_those_of_its_size_took(tmp_path: Path) -> None:
 @pytest.mark.network
 @pytest.mark.slow
 def test_a_ray_cluster_does_them_and_a_worker_that_is_killed_costs_its_own_job(tmp_path: Path) -> None:
-    if find_spec("ray") is None:
-        pytest.skip("Ray is not installed")
     wanted = planned(stand_in.preset(tmp_path, alpha="dies once", beta="fails"), seeds=1)
     counts, seen = compute(tmp_path, wanted, ray="local")
     assert counts == Counts(jobs=3, before=0, done=2, failed=1)
@@ -338,7 +337,5 @@ def test_a_ray_cluster_does_them_and_a_worker_that_is_killed_costs_its_own_job(t
 
 @pytest.mark.network
 def test_a_cluster_that_does_not_answer_is_said(tmp_path: Path) -> None:
-    if find_spec("ray") is None:
-        pytest.skip("Ray is not installed")
     with pytest.raises(UserError, match=r"^--ray is '127.0.0.1:1', but nothing answers there"):
         compute(tmp_path, planned(stand_in.preset(tmp_path)), ray="127.0.0.1:1")
