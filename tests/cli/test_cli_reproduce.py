@@ -85,6 +85,34 @@ def refusal(capsys: pytest.CaptureFixture[str], arguments: Sequence[str]) -> str
     return capsys.readouterr().err.removeprefix("unstale: ").rstrip("\n")
 
 
+# --- export, import ---
+
+
+def test_what_one_machine_computed_another_one_need_not(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ran(tmp_path, "", "--seeds", "1", "--device", "cpu")
+    assert printed(capsys, "export", "results.jsonl", "tiny") == "written: results.jsonl, 3 results\n"
+    assert printed(capsys, "export", "none.jsonl", "fh-t2") == "written: none.jsonl, 0 results\n"
+    taken = printed(capsys, "import", "results.jsonl", "none.jsonl", "--store", "other")
+    assert taken == "taken into other: 3 results; it had 0 more of these\n"
+    out, _ = ran(tmp_path, "", "--seeds", "1", "--device", "cpu", "--store", "other")
+    assert "of 3 jobs 0 done, 3 done before; kept in other" in out
+    assert len(stand_in.calls(tmp_path)) == 3
+    here, there = (tmp_path / store / "full/tiny.csv" for store in ("unstale-reproduction", "other"))
+    assert there.read_bytes() == here.read_bytes()
+    told = json.loads(printed(capsys, "import", "results.jsonl", "--store", "other", "--json"))
+    assert told == {"event": "imported", "new": 0, "had": 3}
+    told = json.loads(printed(capsys, "export", "results.jsonl", "--json"))
+    assert told == {"event": "exported", "results": 3, "file": "results.jsonl"}
+
+
+def test_an_export_of_no_store_is_refused(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert main.run(["reproduce", "export", "results.jsonl"]) == 2
+    assert capsys.readouterr().err.startswith("unstale: there is no store in unstale-reproduction, expected ")
+    assert list(tmp_path.glob("*.jsonl")) == []
+
+
 # --- run ---
 
 

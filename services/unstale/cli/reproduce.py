@@ -28,6 +28,7 @@ from unstale.cli.computing import (
 )
 from unstale.cli.reproduce_progress import spoken
 from unstale.cli.tables import print_table
+from unstale.errors import UserError
 from unstale.experiments.choose import chosen, data_sets
 
 if TYPE_CHECKING:
@@ -161,6 +162,62 @@ def run(
     _write(planned, seeds, size, place, store, as_json=as_json)
     if code:
         raise typer.Exit(code)
+
+
+@app.command(name="export")
+def export_results(
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE.jsonl", help="It is written anew.", show_default=False)
+    ],
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[PRESET...]", help="Only what was computed first for these presets.", show_default=False
+        ),
+    ] = None,
+    store: StoreFolder = STORE,
+    as_json: AsJson = False,
+) -> None:
+    """Write the store's results as text, to publish them or to take them to another machine."""
+    from unstale.experiments import published
+    from unstale.experiments.presets.registry import make
+    from unstale.experiments.store import Store
+
+    presets = [make(name).name for name in names or ()]
+    kept = Store.look(store)
+    if kept is None:
+        raise UserError(
+            f"there is no store in {store}, expected one that `unstale reproduce run` made; name it with --store"
+        )
+    with kept:
+        count = published.write(kept, file, presets)
+    if as_json:
+        report.json_line("exported", {"results": count, "file": str(file)})
+    else:
+        report.line(f"written: {file}, {count:,} results")
+
+
+@app.command(name="import")
+def import_results(
+    files: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="FILE.jsonl...", help="That `unstale reproduce export` wrote.", show_default=False
+        ),
+    ],
+    store: StoreFolder = STORE,
+    as_json: AsJson = False,
+) -> None:
+    """Take results of another store into this one: what they hold is not computed again."""
+    from unstale.experiments import published
+    from unstale.experiments.store import Store
+
+    with Store.open(store) as kept:
+        new, had = published.read(kept, files)
+    if as_json:
+        report.json_line("imported", {"new": new, "had": had})
+    else:
+        report.line(f"taken into {store}: {new:,} results; it had {had:,} more of these")
 
 
 def _write(

@@ -19,7 +19,7 @@ from unstale.experiments.preset import Cell, Preset
 from unstale.experiments.scale import Scale, scaled
 from unstale.journal.rundir import decides
 
-RECORD_FORMAT = 1
+RECORD_FORMAT = 2
 """Counts up when the same configuration comes to mean another result: a default that changes, a mistake that is mended,
 another `Record`. What was computed before is then computed anew."""
 
@@ -100,6 +100,11 @@ def jobs(
     return [_job(preset, cell, seed, place) for seed in seeds for cell in smaller]
 
 
+def canonical(configuration: Mapping[str, Any]) -> str:
+    """As JSON of which there is one for each value: what a digest is made of."""
+    return json.dumps(configuration, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+
+
 def given(settings: Settings) -> dict[str, Any]:
     """What is not its default, nested, as JSON has it: made anew from it, settings are the same."""
     return settings.model_dump(mode="json", exclude_defaults=True)
@@ -125,17 +130,14 @@ def _job(preset: Preset, cell: Cell, seed: int, place: Place) -> Job:
     settings = _settled(cell.settings, seed, place)
     paths = {settings.data.path, settings.data.variant.path}
     files = {file.path: file.sha256 for file in place.files.values() if file.path in paths}
-    configuration = json.dumps(
+    configuration = canonical(
         {
             "format": RECORD_FORMAT,
             "measurement": cell.measurement,
             "options": dict(cell.options),
             "scenario": cell.scenario,
             "settings": _deciding(settings, files, has_scenario=cell.scenario is not None),
-        },
-        sort_keys=True,
-        separators=(",", ":"),
-        ensure_ascii=False,
+        }
     )
     return Job(
         preset=preset.name,

@@ -16,7 +16,8 @@ class Record:
     many of them weigh at least a tenth of the heaviest. heavy_R: how many weigh more than 0.1. client_accuracy_N: of
     the last model on each client's own test examples, None for a client without; empty when nobody has any. errors:
     compensation errors of a round, each [version, method, L1, 1 - cosine] (7.8). found: what else a measurement gives,
-    by name, JSON values. seconds: of computing. steps: local steps of all clients. model_digest: SHA-256, hex.
+    by name, JSON values. Losses and stalenesses have 7 significant digits, as float32 has. seconds: of computing.
+    steps: local steps of all clients. model_digest: SHA-256, hex.
     """
 
     version_E: list[int] = field(default_factory=list)
@@ -41,7 +42,13 @@ class Record:
 
     @classmethod
     def from_json(cls, text: str) -> "Record":
-        """What `to_json` wrote; fields of a later version are passed over."""
+        """What `to_json` wrote; fields of a later version are passed over. Raises ValueError or TypeError for what it
+        did not write."""
         said = json.loads(text)
         known = {one.name for one in fields(cls)}
-        return cls(**{name: value for name, value in said.items() if name in known})
+        record = cls(**{name: value for name, value in said.items() if name in known})
+        empty = cls()
+        for name in known:
+            if not isinstance(getattr(record, name), type(getattr(empty, name))):
+                raise TypeError(f"{name} is {type(getattr(record, name)).__name__}")
+        return record

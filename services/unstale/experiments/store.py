@@ -42,7 +42,10 @@ CREATE TABLE failures (
 ) STRICT;
 """
 _NOW = "strftime('%Y-%m-%dT%H:%M:%SZ', 'now')"
-_KEEP = f"INSERT OR REPLACE INTO results VALUES (?, ?, ?, ?, ?, {_NOW}, ?, ?)"  # noqa: S608  (no word of others)
+_KEEP = f"INSERT OR REPLACE INTO results VALUES (?, ?, ?, ?, ?, coalesce(?, {_NOW}), ?, ?)"  # noqa: S608  (no word of others)
+_WHOLE = (
+    "SELECT configuration, name, finished, record, seconds, machine, versions FROM results WHERE digest = ?"
+)
 _FAIL = (
     f"INSERT INTO failures VALUES (?, ?, ?, ?, 1, {_NOW}) ON CONFLICT (digest) DO UPDATE "  # noqa: S608
     "SET traceback = excluded.traceback, times = times + 1, last = excluded.last, name = excluded.name"
@@ -58,6 +61,17 @@ class Result:
     seconds: float
     machine: str
     versions: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kept:
+    """A result as it stands in a store. name: as `Job.name`, of what it was computed for first. finished: UTC."""
+
+    digest: str
+    configuration: str
+    name: str
+    finished: str
+    result: Result
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,11 +148,14 @@ class Store:
 
     def keep(self, job: Job, result: Result) -> None:
         """A job is done; when this returns, it is on the disk. That it failed before is forgotten."""
-        packed = zlib.compress(result.record.encode())
-        row = (job.digest, job.configuration, job.name, packed)
         with self._transaction():
-            self._connection.execute(_KEEP, (*row, result.seconds, result.machine, result.versions))
-            self._connection.execute("DELETE FROM failures WHERE digest = ?", (job.digest,))
+            self._keep(job.digest, job.configuration, job.name, result, None)
+
+    def take(self, every: Iterable[Kept]) -> None:
+        """Results from elsewhere, all or none."""
+        with self._transaction():
+            for one in every:
+                self._keep(one.digest, one.configuration, one.name, one.result, one.finished)
 
     def fail(self, job: Job, traceback: str) -> None:
         """A job has failed once more."""
@@ -179,9 +196,34 @@ class Store:
             for origin, each in found.items()
         ]
 
+    def everything(self) -> Iterator[Kept]:
+        """Every result, in the order of names and then of digests."""
+        for (digest,) in self._rows("SELECT digest FROM results ORDER BY name, digest"):
+            (row,) = self._rows(_WHOLE, digest)
+            configuration, name, finished, packed, seconds, machine, versions = row
+            yield Kept(
+                digest=digest,
+                configuration=configuration,
+                name=name,
+                finished=finished,
+                result=Result(
+                    record=self._unpacked(packed).to_json(),
+                    seconds=seconds,
+                    machine=machine,
+                    versions=versions,
+                ),
+            )
+
     def seconds(self) -> list[tuple[str, float]]:
         """Configuration and seconds of every job that is done."""
         return self._rows("SELECT configuration, seconds FROM results")
+
+    def _keep(self, digest: str, configuration: str, name: str, result: Result, finished: str | None) -> None:
+        """finished: UTC, None for now."""
+        packed = zlib.compress(result.record.encode())
+        row = (digest, configuration, name, packed, result.seconds, finished, result.machine, result.versions)
+        self._connection.execute(_KEEP, row)
+        self._connection.execute("DELETE FROM failures WHERE digest = ?", (digest,))
 
     def _unpacked(self, packed: bytes) -> Record:
         try:

@@ -95,10 +95,14 @@ class _Curves(Watcher):
         self._sent = result.sent
         heaviest = max(map(abs, result.weights_K), default=0.0)
         told = {
-            "training_loss_R": fsum(update.loss for update in updates) / len(updates) if updates else nan,
-            "staleness_R": fsum(
-                weight * staleness
-                for weight, staleness in zip(result.weights_K, result.staleness, strict=True)
+            "training_loss_R": _rounded(
+                fsum(update.loss for update in updates) / len(updates) if updates else nan
+            ),
+            "staleness_R": _rounded(
+                fsum(
+                    weight * staleness
+                    for weight, staleness in zip(result.weights_K, result.staleness, strict=True)
+                )
             ),
             "counted_R": sum(abs(weight) >= COUNTED * heaviest for weight in result.weights_K),
             "heavy_R": sum(weight > HEAVY for weight in result.weights_K),
@@ -107,7 +111,8 @@ class _Curves(Watcher):
             self.curves[name].append(value)
         if result.compensation is not None:
             self.curves["errors"] += [
-                (result.version, error.method, error.l1, error.cosine) for error in result.compensation.errors
+                (result.version, error.method, _rounded(error.l1), _rounded(error.cosine))
+                for error in result.compensation.errors
             ]
         self.steps += sum(self._place.trainer.steps_of(update.client_id) for update in updates)
         self._on_progress(result.version / self._rounds)
@@ -118,14 +123,16 @@ class _Curves(Watcher):
             "version_E": version,
             "time_E": at_s,
             "accuracy_E": evaluation.accuracy,
-            "loss_E": evaluation.loss,
+            "loss_E": _rounded(evaluation.loss),
             "class_accuracy_EC": list(evaluation.class_accuracy),
         }
         for name, value in told.items():
             self.curves[name].append(value)
         count = len(self.curves["version_E"])
         if self._every is not None and count % self._every == 0 and self._sent is not None:
-            self.found.setdefault("training_loss", []).append([version, self._training_loss(self._sent)])
+            self.found.setdefault("training_loss", []).append(
+                [version, _rounded(self._training_loss(self._sent))]
+            )
 
     def _training_loss(self, sent: Version) -> float:
         """Mean over all training examples, nats."""
@@ -143,6 +150,11 @@ class _Curves(Watcher):
             for part_n in torch.split(torch.arange(len(dataset.labels_train_N)), _EXAMPLES_AT_A_TIME)
         ]
         return fsum(losses) / len(dataset.labels_train_N)
+
+
+def _rounded(value: float) -> float:
+    """To the 7 digits that float32 has: what is kept of a run is half as long."""
+    return float(f"{value:.7g}")
 
 
 def _client_accuracies(place: Workplace, clients: int, sent: Version) -> list[float | None]:

@@ -1,0 +1,122 @@
+"""Results as text: what is written, and what is taken into another store."""
+
+import json
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+
+from support import stand_in
+from unstale.errors import UserError
+from unstale.experiments import published
+from unstale.experiments.jobs import Job, Place, jobs
+from unstale.experiments.measurements import MEASUREMENTS
+from unstale.experiments.record import Record
+from unstale.experiments.scale import Scale
+from unstale.experiments.store import Result, Store
+
+
+@pytest.fixture
+def three(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Job]:
+    """Jobs of a preset."""
+    monkeypatch.setitem(MEASUREMENTS, stand_in.NAME, stand_in.MODULE)
+    of = stand_in.preset(tmp_path)
+    return jobs(of, of.cells, seeds=[0], scale=Scale(), place=Place(cache="/data"))
+
+
+def result(accuracy: float, digest: str = "a") -> Result:
+    record = Record(accuracy_E=[accuracy], training_loss_R=[float("nan"), float("inf")], model_digest=digest)
+    return Result(record=record.to_json(), seconds=1.5, machine="one core", versions="unstale 1")
+
+
+def test_what_is_written_is_in_the_other_store_as_it_was(tmp_path: Path, three: list[Job]) -> None:
+    file = tmp_path / "results.jsonl"
+    with Store.open(tmp_path / "here") as here, Store.open(tmp_path / "there") as there:
+        here.keep(three[0], result(0.25))
+        here.keep(three[2], result(0.5))
+        there.keep(three[2], result(0.5))
+        there.fail(three[0], "it failed there")
+        assert published.write(here, file) == 2
+        assert published.read(there, [file, file]) == (1, 1)
+        assert [asdict(one) for one in there.everything()] == [asdict(one) for one in here.everything()]
+        assert there.failures(three) == {}
+        assert published.read(there, [file]) == (0, 2)
+        again = tmp_path / "again.jsonl"
+        published.write(there, again)
+    assert again.read_bytes() == file.read_bytes()
+    assert sorted(path.name for path in tmp_path.glob("*.jsonl*")) == ["again.jsonl", "results.jsonl"]
+
+
+def test_only_those_of_some_presets(tmp_path: Path, three: list[Job]) -> None:
+    file = tmp_path / "results.jsonl"
+    with Store.open(tmp_path) as store:
+        store.keep(three[0], result(0.25))
+        assert published.write(store, file, ["fh-t2"]) == 0
+        assert file.read_text() == ""
+        assert published.write(store, file, [three[0].preset]) == 1
+    assert json.loads(file.read_text())["name"] == three[0].name
+
+
+def _cut(line: str) -> str:
+    return line[: len(line) // 2]
+
+
+def _moved(line: str) -> str:
+    said = json.loads(line)
+    said["configuration"]["settings"] = {}
+    return json.dumps(said)
+
+
+def _bent(line: str) -> str:
+    said = json.loads(line)
+    said["record"]["accuracy_E"] = "much"
+    return json.dumps(said)
+
+
+def _nameless(line: str) -> str:
+    return json.dumps({key: value for key, value in json.loads(line).items() if key != "name"})
+
+
+def _listed(line: str) -> str:
+    return json.dumps([line])
+
+
+@pytest.mark.parametrize("spoil", [_cut, _moved, _bent, _nameless, _listed])
+def test_a_line_that_is_spoilt_is_said_and_nothing_is_taken(
+    spoil: Callable[[str], str], tmp_path: Path, three: list[Job]
+) -> None:
+    file = tmp_path / "results.jsonl"
+    with Store.open(tmp_path / "here") as here, Store.open(tmp_path / "there") as there:
+        here.keep(three[0], result(0.25))
+        here.keep(three[1], result(0.25))
+        published.write(here, file)
+        first, second = file.read_text().splitlines()
+        file.write_text(f"{first}\n{spoil(second)}\n")
+        with pytest.raises(UserError, match=f"^line 2 of {file} is not a result as "):
+            published.read(there, [file])
+        assert list(there.everything()) == []
+
+
+def test_another_result_of_the_same_configuration_is_said(tmp_path: Path, three: list[Job]) -> None:
+    file = tmp_path / "results.jsonl"
+    with Store.open(tmp_path / "here") as here, Store.open(tmp_path / "there") as there:
+        here.keep(three[0], result(0.25))
+        here.keep(three[1], result(0.25))
+        there.keep(three[0], result(0.26, digest="b"))
+        published.write(here, file)
+        with pytest.raises(UserError, match="is another one than the store has, of the same configuration"):
+            published.read(there, [file])
+        assert [one.digest for one in there.everything()] == [three[0].digest]
+
+
+@pytest.mark.parametrize("name", ["missing.jsonl", "binary.jsonl"])
+def test_a_file_that_is_none_is_said(name: str, tmp_path: Path) -> None:
+    (tmp_path / "binary.jsonl").write_bytes(b"\xff\xfe\x00")
+    with Store.open(tmp_path / "store") as store, pytest.raises(UserError, match=name):
+        published.read(store, [tmp_path / name])
+
+
+def test_a_folder_that_cannot_be_written_is_said(tmp_path: Path) -> None:
+    with Store.open(tmp_path) as store, pytest.raises(UserError, match=r"^cannot write "):
+        published.write(store, tmp_path / "missing" / "results.jsonl")
