@@ -29,7 +29,7 @@ def test_rounds_shrink_by_the_scale_and_clients_and_data_by_its_root() -> None:
         cell(clients=1000, rounds=5000, evaluate_every=20, trigger={"name": "k-async", "k": 10}), QUARTER
     )
     settings = small.settings
-    assert (settings.rounds, settings.evaluate_every, settings.data.share) == (1250, 50, 0.5)
+    assert (settings.rounds, settings.evaluate_every, settings.data.share) == (1250, 20, 0.5)
     assert (settings.clients, settings.trigger.k) == (500, 5)
 
 
@@ -94,9 +94,18 @@ def test_a_scale_out_of_bounds_is_refused(wrong: float) -> None:
         Scale(rounds=wrong)
 
 
-def test_a_short_run_spends_no_more_than_25_evaluations() -> None:
-    small = scaled(cell(rounds=10000, evaluate_every=10), Scale(rounds=0.1)).settings
-    assert (small.rounds, small.evaluate_every) == (1000, 40)
+@pytest.mark.parametrize(("rounds", "every"), [(0.5, 20), (0.1, 20), (0.02, 4), (0.001, 1)])
+def test_evaluations_are_as_far_apart_until_there_are_25(rounds: float, every: int) -> None:
+    small = scaled(cell(rounds=5000, evaluate_every=20), Scale(rounds=rounds)).settings
+    assert (small.rounds, small.evaluate_every) == (5000 * rounds, every)
+
+
+@pytest.mark.parametrize(("clients", "data", "budget"), [(0.5, 0.5, 450), (1, 0.1, 45), (0.1, 1, 450)])
+def test_what_every_client_draws_shrinks_with_what_there_is_for_it(
+    clients: float, data: float, budget: int
+) -> None:
+    asked = cell(clients=100, partition={"name": "dirichlet-client", "budget": 450}, trigger={"name": "sync"})
+    assert scaled(asked, Scale(clients=clients, data=data)).settings.partition.budget == budget
 
 
 def test_the_clients_that_a_policy_waits_for_are_as_large_a_part() -> None:

@@ -1,5 +1,6 @@
 """Small files in the place of the published data sets: images coloured by their class, so that it can be learned."""
 
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
@@ -21,23 +22,27 @@ SETS: dict[str, tuple[Shape, int, int]] = {
 """Shape of an image, classes, and training images of each: eight for each client that there is at least, and 450 for
 each of ten where a client takes so many."""
 
+WHOLE = 5000
+"""Training images of each class where there shall be as many as were published."""
+
 TEST_OF_EACH = 8  # images of each class, at most half as many as there are to train on
 PEOPLE = 160  # whose examples they are, where that is known
 
 
-def write(folder: Path) -> dict[str, Path]:
+def write(folder: Path, names: Iterable[str], *, whole: bool) -> dict[str, Path]:
     """The files, by the data set in whose place they are."""
-    return {name: _written(folder / f"{name}.npz", number, *SETS[name]) for number, name in enumerate(SETS)}
+    return {name: _written(folder / f"{name}.npz", *SETS[name], whole=whole) for name in names}
 
 
-def _written(path: Path, number: int, shape: Shape, classes: int, of_each: int) -> Path:
-    draws = stream(number, Stream.SEARCH)
-    colours_CX = draws.integers(0, 200, size=(classes, *shape))
+def _written(path: Path, shape: Shape, classes: int, of_each: int, *, whole: bool) -> Path:
+    of_each = WHOLE if whole else of_each
+    draws = stream(0, Stream.SEARCH)
+    colours_CX = draws.integers(0, 200, size=(classes, *shape), dtype=np.uint8)
     arrays = {}
     for part, count in (("train", of_each), ("test", min(TEST_OF_EACH, of_each // 2))):
         labels_n = draws.permutation(np.repeat(np.arange(classes), count))
-        noise_nX = draws.integers(0, 56, size=(len(labels_n), *shape))
-        arrays[f"x_{part}"] = (colours_CX[labels_n] + noise_nX).astype(np.uint8)
+        noise_nX = draws.integers(0, 56, size=(len(labels_n), *shape), dtype=np.uint8)
+        arrays[f"x_{part}"] = colours_CX[labels_n] + noise_nX
         arrays[f"y_{part}"] = labels_n
         arrays[f"group_{part}"] = np.arange(len(labels_n)) % PEOPLE
     np.savez(path, **arrays)

@@ -12,7 +12,7 @@ from unstale.errors import UserError
 from unstale.experiments.preset import Cell
 
 ROUNDS_MIN = 4
-EVALUATIONS_MIN, EVALUATIONS_MAX = 2, 25  # of a run that is not at full size
+EVALUATIONS_MIN, EVALUATIONS = 2, 25  # of a run that is not at full size
 CLIENTS_MIN = 2
 CLASSES = 10  # of the data sets that `classes` shares out
 _TAKES_K = ("k-sync", "k-async", "buffered")
@@ -22,9 +22,9 @@ _TAKES_K = ("k-sync", "k-async", "buffered")
 class Scale:
     """What rounds, clients and examples are multiplied by, each in (0, 1].
 
-    Rounds and the rounds between evaluations shrink alike, so a curve keeps its points, up to 25. Clients and the
-    updates of a round shrink alike, so that N/K, which sets the staleness, stays; no round has less than one update. A
-    client's share of the data stays about as large when data and clients shrink alike.
+    A curve has its points as many rounds apart as at full size, or closer where it would have less than 25. Clients and
+    the updates of a round shrink alike, so that N/K, which sets the staleness, stays; no round has less than one
+    update. A client's share of the data stays about as large when data and clients shrink alike.
     """
 
     rounds: float = 1.0
@@ -79,6 +79,9 @@ def scaled(cell: Cell, scale: Scale) -> Cell:
         changes["trigger.k"] = per_round
     if settings.selector.size is not None:
         changes["selector.size"] = per_round
+    budget, of_clients = settings.partition.budget, clients / settings.clients
+    if budget is not None and scale.data < of_clients:  # else there is as much for each as before
+        changes["partition.budget"] = max(1, int(budget * scale.data / of_clients))
     if "size" in settings.policy.settings:  # S of fedavg-s
         size = settings.policy.settings["size"]
         changes["policy.settings.size"] = max(1, round(size * clients / settings.clients))
@@ -97,9 +100,9 @@ def scaled(cell: Cell, scale: Scale) -> Cell:
 
 
 def _evaluate_every(settings: Settings, rounds: int, scale: float) -> int:
-    """As many points of a curve, but at most `EVALUATIONS_MAX`: a short run would spend most of its time on them."""
-    every = max(1, round(settings.evaluate_every * scale), ceil(rounds / EVALUATIONS_MAX))
-    return max(1, min(every, rounds // EVALUATIONS_MIN))
+    """More than `EVALUATIONS`, closer together than at full size, would be most of what a short run takes."""
+    closer = max(1, round(settings.evaluate_every * scale), ceil(rounds / EVALUATIONS))
+    return max(1, min(settings.evaluate_every, closer, rounds // EVALUATIONS_MIN))
 
 
 def _clients(settings: Settings, scale: float) -> tuple[int, int | None]:
