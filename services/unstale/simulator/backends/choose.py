@@ -3,7 +3,6 @@
 import os
 
 import torch
-from torch.utils.flop_counter import FlopCounterMode
 
 from unstale.config import parts
 from unstale.config.settings import Settings
@@ -68,6 +67,8 @@ def _is_worth_it(settings: Settings, place: Workplace) -> bool:
 
 def _flops_of_an_example(place: Workplace) -> int:
     """Floating-point operations of a forward pass of one example."""
+    from torch.utils.flop_counter import FlopCounterMode  # imports Triton, 0.1 s
+
     module, was_training = place.model.module, place.model.module.training
     module.eval()  # so that no buffer changes and nothing is drawn
     with torch.no_grad(), FlopCounterMode(display=False) as counter:
