@@ -223,5 +223,5 @@ def test_updates_that_nearly_cancel_the_share_of_the_estimate_keep_their_directi
         fused_Kd *= (clip_bound / fused_Kd.norm(dim=1, keepdim=True)).clamp(max=1)
     estimate_d = fused_Kd.mean(0)
     raw_K = torch.exp(beta * torch.nn.functional.cosine_similarity(fused_Kd, estimate_d[None]))
-    # The sums are float32: to 1e-7 of the rows, which is 1e-7 / left_over of what is left.
-    torch.testing.assert_close(step.weights_K, raw_K / raw_K.sum(), atol=1e-6 + 1e-7 / left_over, rtol=0)
+    # The sums are float32: to 3e-7 of the rows, by the processor, which is 3e-7 / left_over of what is left.
+    torch.testing.assert_close(step.weights_K, raw_K / raw_K.sum(), atol=3e-6 + 3e-7 / left_over, rtol=0)

@@ -139,7 +139,9 @@ def _stored(x: Array) -> Tensor:
     """Bytes channels first, [N, H, W] as one channel; floats as float32."""
     if x.dtype == np.uint8:
         stored = torch.from_numpy(np.ascontiguousarray(x))
-        return stored[:, None] if x.ndim == 3 else stored.permute(0, 3, 1, 2).contiguous()  # faster than numpy's
+        return (
+            stored[:, None] if x.ndim == 3 else stored.permute(0, 3, 1, 2).contiguous()
+        )  # faster than numpy's
     return torch.from_numpy(np.ascontiguousarray(x, dtype=np.float32))
 
 
