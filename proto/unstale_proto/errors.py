@@ -18,7 +18,7 @@ class Reason(StrEnum):
     WRONG_CHECKSUM = "wrong-checksum"  # what came in chunks is not what was announced, again and again
     NO_CREDIT = "no-credit"  # a chunk beyond what may be sent
     NON_FINITE = "non-finite"  # NaN or infinity in the payload, or a norm that float32 cannot hold
-    ZERO_UPDATE = "zero-update"  # a vector of nothing but zeros says nothing
+    ZERO_UPDATE = "zero-update"  # a delta of nothing but zeros, which no training leaves
     UNKNOWN_TASK = "unknown-task"  # never given to this client
     EXPIRED_TASK = "expired-task"  # given, and taken back since
     UNKNOWN_VERSION = "unknown-version"  # a base version that the task was not given with, or never issued

@@ -142,12 +142,15 @@ def own_only_client_0(scene: Scene) -> None:
     scene.server.server._exchange._may_speak = lambda _, client_id: client_id == 0
 
 
-def encoded(reason: Reason, encoding: str, *parts: np.ndarray, **settings: Any) -> Case:
-    """Payload of a run that encodes its updates so."""
+def encoded(
+    reason: Reason, encoding: str, *parts: np.ndarray, header: dict[str, Any] | None = None, **settings: Any
+) -> Case:
+    """Payload of a run that encodes its updates so. header: changes of it."""
     content = b"".join(part.tobytes() for part in parts)
     content += bytes(-len(content) % 4)
     in_use = {"encoding": {"updates": encoding, **settings}}
-    return update(reason, content, settings=in_use, payload_bytes=len(content), encoding=encoding)
+    changes = {"payload_bytes": len(content), "encoding": encoding, **(header or {})}
+    return update(reason, content, settings=in_use, **changes)
 
 
 def int8(*scales: float, codes: int = 1) -> tuple[np.ndarray, np.ndarray]:
@@ -213,8 +216,8 @@ CASES: dict[str, Case] = {
     "a norm whose square float32 cannot hold": update(Reason.NON_FINITE, with_one(1e20)),
     # 1e33 / 1e-6 = 1e39, and the largest float32 is 3.4e38
     "infinity only after division": update(Reason.NON_FINITE, with_one(1e33), **DELTA),
-    "nothing but zeros": update(Reason.ZERO_UPDATE, bytes(4 * D)),
-    "nothing but minus zeros": update(Reason.ZERO_UPDATE, (-0.0 * ONES).tobytes()),
+    "nothing but zeros": update(Reason.ZERO_UPDATE, bytes(4 * D), **DELTA),
+    "nothing but minus zeros": update(Reason.ZERO_UPDATE, (-0.0 * ONES).tobytes(), **DELTA),
     # sqrt(650) = 25.495, and sqrt(649 + 9) = 25.652
     "longer than the run allows": update(
         Reason.NORM_TOO_LARGE, with_one(3.0), settings={"server": {"norm_max": 25.5}}
@@ -249,7 +252,7 @@ CASES: dict[str, Case] = {
         Reason.NON_FINITE, "int8", *int8(1, 1, float("inf"), codes=0)
     ),
     "a scale whose codes overflow": encoded(Reason.NON_FINITE, "int8", *int8(1, 1, 3e38, codes=127)),
-    "codes that are zero": encoded(Reason.ZERO_UPDATE, "int8", *int8(1, 1, 1, codes=0)),
+    "codes that are zero": encoded(Reason.ZERO_UPDATE, "int8", *int8(1, 1, 1, codes=0), header=DELTA),
     "an infinity of 16 bits": encoded(Reason.NON_FINITE, "float16", np.full(D, np.inf, "<f2")),
     "a NaN of 16 bits": encoded(Reason.NON_FINITE, "bfloat16", np.full(D, 0x7F81, "<u2")),
     "longer when it is decoded": encoded(

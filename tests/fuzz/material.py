@@ -98,17 +98,17 @@ def key_of(route: bytes) -> str:
 
 
 def update_fields(task: Task | None) -> dict[str, Any]:
-    """A well-made update of a task, or of one that nobody was given."""
+    """A well-made update of a task, or of one that nobody was given: a delta, and the row is the payload."""
     return {
         "protocol": 1,
         "type": "update",
         "task_id": 1 if task is None else task.task_id,
         "base_version": 0 if task is None else task.version,
-        "kind": "gradient",
+        "kind": "delta",
         "num_examples": 8,
         "steps": 1,
         "loss": 1.0,
-        "learning_rate": 0.5,
+        "learning_rate": 1.0,
         "signature": "0" * 64,
         "payload_bytes": 8,
     }

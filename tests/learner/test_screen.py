@@ -1,6 +1,7 @@
 """The screen against the exact test that it stands for."""
 
 import math
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -10,16 +11,19 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as numpy_strategies
 
 from unstale.learner import screen
+from unstale.training.local import Kind
 
 LARGEST = torch.finfo(torch.float32).max
 
 
-def defect(vector_d: torch.Tensor) -> str | None:
-    return screen.defect(vector_d.numpy())
+def defect(vector_d: torch.Tensor, kind: Kind = "delta") -> str | None:
+    return screen.defect(vector_d.numpy(), kind)
 
 
-def row_defect(row_D: torch.Tensor, dimension: int, norm_max: float | None = None) -> str | None:
-    return screen.row_defect(row_D.numpy(), dimension, norm_max)
+def row_defect(
+    row_D: torch.Tensor, dimension: int, norm_max: float | None = None, kind: Kind = "delta"
+) -> str | None:
+    return screen.row_defect(row_D.numpy(), dimension, kind, norm_max)
 
 
 def norm(vector_d: torch.Tensor) -> float:
@@ -44,9 +48,24 @@ def test_numbers_whose_sum_of_squares_float32_cannot_hold_are_refused() -> None:
     assert defect(torch.tensor([1.8e19, 0.0])) is None  # 3.24e38 of at most 3.40e38
 
 
-def test_nothing_but_zeros_has_no_direction() -> None:
-    assert defect(torch.zeros(7)) == "zero-update"
-    assert defect(torch.tensor([0.0, -0.0])) == "zero-update"
+ZEROS = [torch.zeros(7), torch.tensor([0.0, -0.0])]
+
+
+@pytest.mark.parametrize("zeros_d", ZEROS)
+def test_a_delta_of_nothing_but_zeros_is_of_no_training(zeros_d: torch.Tensor) -> None:
+    assert defect(zeros_d, "delta") == "zero-update"
+    assert row_defect(torch.cat([zeros_d, torch.ones(2)]), len(zeros_d)) == "zero-update"
+
+
+@pytest.mark.parametrize("zeros_d", ZEROS)
+def test_a_gradient_may_be_zero(zeros_d: torch.Tensor) -> None:
+    assert defect(zeros_d, "gradient") is None
+    assert row_defect(zeros_d, len(zeros_d), norm_max=1e-9, kind="gradient") is None
+    assert row_defect(torch.cat([zeros_d, torch.zeros(2)]), len(zeros_d), kind="gradient") is None
+    assert (
+        row_defect(torch.cat([zeros_d, torch.tensor([math.nan])]), len(zeros_d), kind="gradient")
+        == "non-finite"
+    )
 
 
 def test_numbers_whose_squares_vanish_are_an_update_all_the_same() -> None:
@@ -66,15 +85,18 @@ def test_what_comes_behind_the_update_may_be_zeros_and_nothing_else_that_is_refu
 
 
 @settings(max_examples=100, deadline=None)
-@given(numpy_strategies.arrays(np.float32, st.integers(1, 70), elements=st.floats(width=32)))
-def test_the_screen_agrees_with_looking_at_every_number(numbers: np.ndarray) -> None:
+@given(
+    numpy_strategies.arrays(np.float32, st.integers(1, 70), elements=st.floats(width=32)),
+    st.sampled_from(get_args(Kind)),
+)
+def test_the_screen_agrees_with_looking_at_every_number(numbers: np.ndarray, kind: Kind) -> None:
     square = float(np.square(numbers.astype(np.float64)).sum())
     if abs(square - LARGEST) < 1e-3 * LARGEST:
         return  # so near the largest float32 that the order of the sum decides
-    expected = None if numbers.any() else "zero-update"
+    expected = None if numbers.any() or kind == "gradient" else "zero-update"
     if not square < LARGEST:  # also NaN
         expected = "non-finite"
-    assert defect(torch.from_numpy(numbers.copy())) == expected
+    assert defect(torch.from_numpy(numbers.copy()), kind) == expected
 
 
 def test_an_update_that_is_as_long_as_allowed_passes_and_a_longer_one_does_not() -> None:

@@ -173,7 +173,7 @@ def test_an_update_that_is_not_finite_is_rejected_and_the_others_go_on() -> None
 @pytest.mark.parametrize("refused", [0.0, 1e20])
 def test_an_update_that_the_screen_refuses_is_rejected_and_the_others_go_on(refused: float) -> None:
     def train(client_id: int, number: int, base_d: Tensor, rate: float) -> LocalUpdate:
-        return update_of(refused if client_id == 0 else -1.0)
+        return update_of(refused, kind="delta") if client_id == 0 else update_of(-1.0)
 
     trace = Trace()
     run = one_number(
@@ -191,9 +191,23 @@ def test_an_update_that_the_screen_refuses_is_rejected_and_the_others_go_on(refu
     assert reasons == {None, "zero-update" if refused == 0 else "non-finite"}
 
 
+def test_a_gradient_of_zero_takes_part() -> None:
+    # sync, rate 1: each round moves by the average of 0 and -1, so two rounds end at 1; were the zeros refused, at 2.
+    run = one_number(
+        lambda client_id, number, base_d, rate: update_of(0.0 if client_id == 0 else -1.0),
+        lambda client_id, number: 1.0,
+        clients=2,
+        rounds=2,
+        trigger=TriggerSettings(name="sync"),
+    )
+    outcome = run.run()
+    assert outcome.updates == {"accepted": 4, "duplicate": 0, "rejected": 0}
+    assert run.sent.model_d.tolist() == [1.0]
+
+
 def test_a_client_keeps_what_it_made_when_its_update_is_accepted_and_drops_it_otherwise() -> None:
     # Client 0's first task diverges and its second is refused; client 1's updates are all fine.
-    bad = {(0, 0): update_of(1.0, loss=nan), (0, 1): update_of(0.0)}
+    bad = {(0, 0): update_of(1.0, loss=nan), (0, 1): update_of(0.0, kind="delta")}
     trainer = OneNumber(lambda client_id, number, base_d, rate: bad.get((client_id, number), update_of(-1.0)))
     run = one_number(trainer, lambda c, n: 1.0, clients=2, rounds=6, trigger=TriggerSettings(name="async"))
     run.run()
@@ -239,7 +253,9 @@ def test_clients_are_asked_for_their_own_evaluation_when_they_have_not_answered_
 
 
 def test_the_evaluation_of_a_client_whose_update_is_rejected_does_not_count() -> None:
-    trainer = OneNumber(lambda client_id, number, base_d, rate: update_of(0.0 if client_id == 0 else -1.0))
+    trainer = OneNumber(
+        lambda client_id, number, base_d, rate: update_of(0.0 if client_id == 0 else -1.0, kind="delta")
+    )
     run = one_number(
         trainer,
         lambda client_id, number: 1.0,

@@ -1,7 +1,7 @@
 """What a simulated server refuses for its own reasons: updates that are too long, clients that are refused too often.
 
-Two clients whose tasks take 1 s, asynchronously, unless a test says otherwise. Client 0 sends zeros, which is refused;
-after three times in a row it is kept out.
+Two clients whose tasks take 1 s, asynchronously, unless a test says otherwise. Client 0 sends deltas of 0, which are
+refused; after three times in a row it is kept out.
 """
 
 from typing import Any
@@ -26,7 +26,8 @@ def of_client_0(*verdicts: float, otherwise: float = -1.0) -> OneNumber:
     """What client 0 makes of its tasks, one after the other; client 1 makes what counts."""
 
     def train(client_id: int, number: int, base_d: Any, rate: float) -> LocalUpdate:
-        return update_of(verdicts[number] if client_id == 0 and number < len(verdicts) else otherwise)
+        value = verdicts[number] if client_id == 0 and number < len(verdicts) else otherwise
+        return update_of(value, kind="delta")
 
     return OneNumber(train)
 
@@ -81,6 +82,13 @@ def test_who_does_not_mend_its_ways_is_kept_out_again(toxics: list[Applied]) -> 
     trace = played(of_client_0(*[0.0] * 9), *toxics, rounds=40)
     assert times(trace, events.ClientLeft) == [3.0, 21.0, 39.0]
     assert times(trace, events.ClientJoined) == [0.0, 18.0, 36.0]
+
+
+def test_whose_gradient_has_vanished_is_no_suspect() -> None:
+    train = OneNumber(lambda client_id, number, base_d, rate: update_of(0.0 if client_id == 0 else -1.0))
+    trace = played(train, rounds=12)
+    assert times(trace, events.ClientLeft) == []
+    assert verdicts(trace, 0) == ["accepted"] * 6
 
 
 def test_an_update_that_counts_starts_the_row_anew() -> None:

@@ -24,17 +24,18 @@ from unstale.toxics.device import Device, Devices
 from unstale.toxics.passage import Applied
 from unstale.toxics.scenario import Conditions
 from unstale.training.evaluate import Evaluation
-from unstale.training.local import LocalUpdate
+from unstale.training.local import Kind, LocalUpdate
 from unstale_proto.messages import EncodingPlan
 
 Train = Callable[[int, int, Tensor, float], LocalUpdate]
 Latency = Callable[[int, int], float]
 
 
-def update_of(value: float, *, loss: float = 1.0) -> LocalUpdate:
+def update_of(value: float, *, loss: float = 1.0, kind: Kind = "gradient") -> LocalUpdate:
+    """A delta is over a learning rate of 1, so that it is its own pseudo-gradient."""
     return LocalUpdate(
         vector_d=torch.tensor([value]),
-        kind="gradient",
+        kind=kind,
         num_examples=1,
         batch_examples=1,
         steps=1,
@@ -44,7 +45,7 @@ def update_of(value: float, *, loss: float = 1.0) -> LocalUpdate:
 
 
 def still(client_id: int, number: int, base_d: Tensor, rate: float) -> LocalUpdate:
-    return update_of(1e-30)  # as good as nothing, but a zero would be refused
+    return update_of(1e-30)  # as good as nothing
 
 
 class OneNumber(Backend):

@@ -39,6 +39,7 @@ class Malice:
             values *= 2 * NORM_MAX
         elif kind == "zero":
             values *= 0
+            update = right.model_copy(update={"kind": "delta"})  # a gradient may be 0
         elif kind == "wrong size":
             values = np.ones(numbers + (1, -1)[int(self._rng.integers(2))], dtype="<f4")
             update = right.model_copy(update={"payload_bytes": values.nbytes})

@@ -9,38 +9,39 @@ import math
 import numpy as np
 
 from unstale.learner.updates import Vector
+from unstale.training.local import Kind
 
 _BLOCK = 65_536  # numbers; as float64 half a MiB, which stays in the cache
 _SQUARE_MAX = float(np.finfo(np.float32).max)
 
 
-def defect(vector_d: Vector) -> str | None:
+def defect(vector_d: Vector, kind: Kind) -> str | None:
     """What is wrong with an update, as a reason of the wire contract; None when nothing is.
 
     `"non-finite"`: a NaN, an infinity, or a norm whose square float32 cannot hold (over 1.8e19), so that sums and
-    products of rows that pass stay finite. `"zero-update"`: nothing but zeros, which has no direction.
-    vector_d: [d] float32, not written to.
+    products of rows that pass stay finite. `"zero-update"`: a delta of nothing but zeros, which no training leaves; a
+    gradient may be 0. vector_d: [d] float32, not written to. Source: docs/decisions/0017.
     """
     # A NaN anywhere is what both extremes are.
     largest = max(float(np.maximum.reduce(vector_d)), -float(np.minimum.reduce(vector_d)))
     if not math.isfinite(largest):
         return "non-finite"
     if largest == 0:
-        return "zero-update"
+        return "zero-update" if kind == "delta" else None
     if len(vector_d) * largest * largest < _SQUARE_MAX:
         return None
     return None if norm(vector_d) ** 2 < _SQUARE_MAX else "non-finite"
 
 
-def row_defect(row_D: Vector, dimension: int, norm_max: float | None = None) -> str | None:
+def row_defect(row_D: Vector, dimension: int, kind: Kind, norm_max: float | None = None) -> str | None:
     """As `defect`, of a row whose first d numbers are the update; what comes behind may be zeros.
 
     norm_max: L2 norm above which the update is `"norm-too-large"`; None for any norm.
     """
     behind, vector_d = None, row_D
     if len(row_D) > dimension:
-        behind, vector_d = defect(row_D[dimension:]), row_D[:dimension]
-    found = defect(vector_d) or ("non-finite" if behind == "non-finite" else None)
+        behind, vector_d = defect(row_D[dimension:], kind), row_D[:dimension]
+    found = defect(vector_d, kind) or ("non-finite" if behind == "non-finite" else None)
     if found is None and norm_max is not None and norm(vector_d) > norm_max:
         return "norm-too-large"
     return found

@@ -50,7 +50,7 @@ class UpdateBatch:
 
     version: v, rounds applied before this one; update i was computed from version v - s_i.
     matrix_Kd: float32, each row contiguous, on the policy's device. Flattened pseudo-gradients g_i, algorithms.md
-        1.4; finite, none of them zero, with a norm that float32 holds.
+        1.4; finite, with a norm that float32 holds. A gradient may be 0: nothing divides by its length.
     staleness_K: int64, rounds, 0 is fresh: version at aggregation - base version.
     num_examples_K: int64, >= 1. n_i, examples that the client holds.
     loss_K: float32. Mean training loss that the client reports.

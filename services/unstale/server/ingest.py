@@ -68,7 +68,7 @@ class Ingest:
         found: str | None
         try:
             write(row.array_D, encoding.decode(frames), update.kind, update.learning_rate, self._dimension)
-            found = screen.row_defect(row.array_D, self._dimension, self._norm_max)
+            found = screen.row_defect(row.array_D, self._dimension, update.kind, self._norm_max)
         except RemoteContractError as error:
             found = error.reason
         if found is not None:
