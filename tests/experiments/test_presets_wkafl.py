@@ -1,5 +1,8 @@
 """WKAFL's presets: cells counted by hand, printed numbers summed by hand from the paper's tables."""
 
+from collections.abc import Callable
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -106,6 +109,42 @@ def test_constants_are_those_of_the_released_code(data: str, said: tuple[object,
     )
     assert (own["similarity_min"], own["alpha"]) == (0.3, 0.1)
     assert (settings.training.name, settings.data.normalise) == ("gradient", "raw")
+
+
+def test_rates_are_by_data_and_method() -> None:
+    rates = {
+        (cell.labels["data"], cell.labels["method"]): cell.settings.training.learning_rate
+        for preset in (wk_t2(), wk_t3(), wk_f6())
+        for cell in preset.cells
+    }
+    of_wkafl = {"EMNIST-MNIST": 0.005, "CIFAR-10": 0.0005, "EMNIST-ByClass": 0.005, "CelebA": 0.0001}
+    others = {
+        ("EMNIST-MNIST", "TWAFL"): 0.0005,
+        ("EMNIST-MNIST", "GSGM"): 0.000005,
+        ("CIFAR-10", "GSGM"): 0.00005,
+    }
+    methods = ("WKAFL", "TWAFL", "GSGM", "SASGD")
+    assert rates == {(data, method): rate for data, rate in of_wkafl.items() for method in methods} | others
+
+
+@pytest.mark.parametrize("make", [wk_t2, wk_t3, wk_f6])
+def test_each_method_s_rate_has_a_source(make: Callable[[], Preset]) -> None:
+    preset = make()
+    said = " ".join(one.key for one in preset.sources if one.key.startswith("training.learning_rate of"))
+    methods = {cell.labels["method"] for cell in preset.cells} - {"WKAFL"}
+    assert all(method in said for method in methods)
+    assert any(one.key == "training.learning_rate" and one.tag == "R:WK" for one in preset.sources)
+
+
+def test_beside_a_margin_that_is_the_printed_number_stands_a_claim_of_direction() -> None:
+    for preset, texts in (
+        (wk_t2(), ["WKAFL gains up to 19.41 %"]),
+        (wk_t3(), ["WKAFL gains 10.59 % over GSGM", "WKAFL gains 92.8 % of stability"]),
+    ):
+        for text in texts:
+            (exact,) = [claim for claim in preset.claims if claim.text.startswith(text)]
+            nothing_more = replace(exact, text="", at_least=1.0 if exact.as_ratio else 0.0)
+            assert [replace(claim, text="") for claim in preset.claims].count(nothing_more) == 1
 
 
 def test_the_figures_on_natural_clients_share_wkafl_and_each_ablation_lacks_one_part() -> None:

@@ -5,7 +5,7 @@ one function, so their settings are equal. Source: algorithms.md 6.0, 6.2; of co
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from unstale.config.settings import Settings
@@ -16,10 +16,13 @@ from unstale.experiments.presets.wkafl_paper import (
     CLAIMS_2,
     CLAIMS_3,
     GSGM,
+    GSGM_RATES,
+    LABEL_RATES,
     LABELS,
     METHODS_2,
     METHODS_3,
     NATURAL,
+    NATURAL_RATES,
     ONE_LABEL,
     SETUP,
     STABILITY,
@@ -49,7 +52,8 @@ _REMOVED: Mapping[str, Mapping[str, Any]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Data:
-    """clip_bound, stage_two_bound, beta, gamma, stage_two_round: CB, B, beta, gamma and J2 of 2.14."""
+    """clip_bound, stage_two_bound, beta, gamma, stage_two_round: CB, B, beta, gamma and J2 of 2.14. learning_rate:
+    WKAFL's. rates: of the methods that have another, by name."""
 
     name: str
     model: str
@@ -64,6 +68,7 @@ class _Data:
     gamma: float
     stage_two_round: int
     gsgm_alpha: float
+    rates: Mapping[str, float] = field(default_factory=dict)
 
 
 _FEW_LABELS = {"name": "label-count", "smallest": 10, "largest": 49}
@@ -83,6 +88,7 @@ DATA = {
         gamma=0.01,
         stage_two_round=3500,
         gsgm_alpha=0.1,
+        rates={"GSGM": 5e-5},
     ),
     "EMNIST-MNIST": _Data(
         name="emnist-mnist",
@@ -98,6 +104,7 @@ DATA = {
         gamma=0.1,
         stage_two_round=1000,
         gsgm_alpha=0.1,
+        rates={"TWAFL": 0.0005, "GSGM": 5e-6},
     ),
     "EMNIST-ByClass": _Data(
         name="emnist-byclass",
@@ -174,7 +181,7 @@ def _cell(labels: Mapping[str, str], size: tuple[int, int], classes: int | None 
             partition=dict(of.partition) if classes is None else {**of.partition, "classes": classes},
             training={
                 "name": "gradient",
-                "learning_rate": of.learning_rate,
+                "learning_rate": of.rates.get(labels["method"], of.learning_rate),
                 "batch_size": of.batch_size,
             },
             policy=policy,
@@ -318,7 +325,7 @@ def wk_f6() -> Preset:
         measures=("final accuracy", "best accuracy"),
         rows=("method",),
         columns=("data",),
-        sources=(*NATURAL, *SETUP, *WKAFL, *BASELINES, GSGM),
+        sources=(*NATURAL, *SETUP, NATURAL_RATES, *WKAFL, *BASELINES, GSGM),
         curves=(Curve(title="Methods (Fig. 6)", shows="accuracy", line="method"),),
         claims=tuple(
             Claim(
@@ -368,6 +375,7 @@ def wk_t2() -> Preset:
             ),
             *LABELS,
             *SETUP,
+            *LABEL_RATES,
             *WKAFL,
             *BASELINES,
         ),
@@ -406,6 +414,8 @@ def wk_t3() -> Preset:
             STABILITY,
             *LABELS,
             *SETUP,
+            *LABEL_RATES,
+            *GSGM_RATES,
             *WKAFL,
             *BASELINES,
             GSGM,
