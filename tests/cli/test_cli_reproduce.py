@@ -238,6 +238,10 @@ def test_a_cell_of_a_real_preset_is_computed_on_a_file_in_place_of_its_data(tmp_
             ["tiny", "--scale-data", "0"],
             "the scale of data is 0, expected more than 0 and at most 1",
         ),
+        (
+            ["tiny", "--scale-iterations", "2"],
+            "the scale of iterations is 2, expected more than 0 and at most 1",
+        ),
         (["tiny", "--data", "digits"], "--data is 'digits', expected NAME=FILE.npz, such as digits=mine.npz"),
         (
             ["tiny", "--data", "mnist=mine.npz"],

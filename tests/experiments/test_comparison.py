@@ -1,6 +1,7 @@
 """Published beside measured: numbers, orders and verdicts, by hand."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from math import atan, pi
 from typing import Any
 
@@ -217,6 +218,17 @@ def test_a_setting_is_compared_for_each_method() -> None:
     assert names_of({"beta": "1"}, {}) == {(f"{data} 1 {m}", f"{data} 2 {m}") for data in "XY" for m in "ABC"}
 
 
+def test_cells_that_are_left_out_are_on_neither_side() -> None:
+    claim = Claim(
+        text="",
+        measure="final accuracy",
+        better={"data": "X", "beta": "1", "method": "A"},
+        without={"method": "B"},
+    )
+    assert [other.labels["method"] for _, other in compared(GRID, claim)] == ["C"]
+    assert compared(GRID, replace(claim, without={"data": "X"})) == []
+
+
 def test_one_cell_is_compared_with_one_other() -> None:
     better, worse = {"data": "X", "beta": "1", "method": "A"}, {"data": "Y", "beta": "2", "method": "B"}
     assert names_of(better, worse) == {("X 1 A", "Y 2 B")}
@@ -283,6 +295,56 @@ def test_how_much_better_is_claimed_counts() -> None:
     assert found.answer == "does not hold"
     assert "claimed at least +20.00 points" in found.why
     assert judged({"method=A": [0.6], "method=B": [0.5]}, at_least=0.2).answer == "does not hold"
+
+
+def test_more_than_each_is_no_average() -> None:
+    # A leads B by 1, 1.1 and 1.2 points and C by 20: on average 10.55, and of B only 1.1.
+    table = {"method=A": [0.500, 0.501, 0.502], "method=B": [0.49] * 3, "method=C": [0.3, 0.301, 0.302]}
+    assert judged(table, at_least=0.03).answer == "holds"
+    found = judged(table, at_least=0.03, each=True)
+    # Of B: mean 1.1, sd 0.1, t = -1.9 sqrt(3) / 0.1 = -32.9, p = 0.0009.
+    assert found.answer == "does not hold"
+    assert "least +1.10 points, method=A against method=B; claimed at least +3.00 points in each" in found.why
+    assert judged(table, at_least=0.005, each=True).answer == "holds"
+    assert judged({"method=A": [0.5], "method=B": [0.49], "method=C": [0.3]}, at_least=0.03).answer == "holds"
+    one = judged({"method=A": [0.5], "method=B": [0.49], "method=C": [0.3]}, at_least=0.03, each=True)
+    assert one.answer == "does not hold"
+
+
+def test_each_of_many_pairs_is_tested_by_itself() -> None:
+    # Of B by 3, 4 and 5 points: mean 4, sd 1, t = sqrt(3), so that 3 may be the spread's. Of C by 20 points.
+    table = {"method=A": [0.53, 0.54, 0.55], "method=B": [0.5] * 3, "method=C": [0.33, 0.34, 0.35]}
+    found = judged(table, at_least=0.03, each=True)
+    assert found.answer == "cannot be told"
+    assert found.why.endswith("the least is above or below that within the seeds' spread.")
+    # Of B by 0.5, 0.75 and 1 point, 2.25 below 3: t = -15.6, p = 0.0041, above 0.05 / 13 and below 0.05 / 2.
+    table["method=B"] = [0.525, 0.5325, 0.54]
+    assert judged(table, at_least=0.03, each=True).answer == "does not hold"
+    many = {f"method={name}": [0.33, 0.34, 0.35] for name in "DEFGHIJKLMN"}
+    assert judged(table | many, at_least=0.03, each=True).answer == "cannot be told"
+
+
+def test_a_pair_that_is_missing_leaves_open_what_each_has() -> None:
+    claim = Claim(text="", measure="final accuracy", better={"method": "A"}, at_least=0.03, each=True)
+    made = preset(*(cell(f"method={method}") for method in "ABC"), claims=(claim,))
+    ahead, behind = (
+        Comparison(preset=made, records=runs({"method=A": [0.6], "method=B": [least]})).verdicts[0].answer
+        for least in (0.5, 0.58)
+    )
+    assert (ahead, behind) == ("cannot be told", "does not hold")
+
+
+def test_in_print_the_least_is_said_where_each_counts() -> None:
+    claim = Claim(text="", measure="final accuracy", better={"method": "A"}, at_least=0.02, each=True)
+    cells = (
+        cell("method=A", accuracy=0.47),
+        cell("method=B", accuracy=0.45),
+        cell("method=C", accuracy=0.40),
+    )
+    found = Comparison(preset=preset(*cells, claims=(claim,)), records={}).verdicts[0]
+    assert found.in_print == (
+        "In print: ahead in 2 of 2 comparisons, by +4.50 points on average, least +2.00 points."
+    )
 
 
 def test_ratios_are_averaged_as_geometric_means() -> None:
@@ -387,5 +449,7 @@ def test_the_printed_numbers_agree_with_themselves(name: str) -> None:
 
 
 def test_the_rule_is_written_for_people() -> None:
-    assert "p < 0.05 divided by the number of" in RULE and "that seed alone" in RULE
+    text = " ".join(RULE.split())
+    assert "p < 0.05 divided by the number of" in text and "that seed alone" in text
+    assert "no average makes up for one" in text
     assert "tau" in ORDERS

@@ -62,6 +62,13 @@ def test_clients_and_all_training_examples_are_measured(record: Record) -> None:
     assert exp(-losses[1]) > 0.1
 
 
+def test_the_last_model_has_its_loss_over_all_examples_whichever_are_due() -> None:
+    # Versions 0, 2, 4 and 6 are evaluated: the third is due, and the last one is the last.
+    short = SETTINGS.model_copy(update={"rounds": 6, "evaluate_every": 2})
+    found = measure("run", short, {"training_loss_every": 3}, on_progress=lambda _: None).found
+    assert [version for version, _ in found["training_loss"]] == [4, 6]
+
+
 def test_a_record_comes_back_as_it_was_written(record: Record) -> None:
     assert Record.from_json(record.to_json()).to_json() == record.to_json()
 
@@ -72,3 +79,13 @@ def test_a_run_that_diverges_ends_and_says_why() -> None:
     record = measure("run", wild, {}, on_progress=lambda _: None)
     assert "training diverges" in record.found["ended"]
     assert len(record.training_loss_R) < 10**6
+
+
+def test_updates_that_are_refused_are_counted_by_reason(record: Record) -> None:
+    server = SETTINGS.server.model_copy(update={"norm_max": 0.5})
+    found = measure(
+        "run", SETTINGS.model_copy(update={"server": server}), {}, on_progress=lambda _: None
+    ).found
+    assert "the last 120 tasks made no update that counts" in found["ended"]
+    assert found["refused"] == {"norm-too-large": 120}
+    assert "refused" not in record.found

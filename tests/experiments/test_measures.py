@@ -6,6 +6,7 @@ import pytest
 
 from unstale.errors import UserError
 from unstale.experiments.measures import MEASURES, measure
+from unstale.experiments.output.shows import show
 from unstale.experiments.record import Record
 from unstale.experiments.statistics import t_test
 
@@ -58,6 +59,30 @@ def test_stability_needs_ten_accuracies_above_0() -> None:
     assert of("stability", run(*[0.5] * 10, 0.0)) is None
 
 
+def chance(*last: float, classes: int = 10) -> Record:
+    """Ten evaluations after version 0, one after the other, the last ones said, of so many classes."""
+    accuracies = [0.5, *[0.5] * (10 - len(last)), *last]
+    rows: list[list[float | None]] = [[accuracy] * classes for accuracy in accuracies]
+    return Record(version_E=list(range(11)), accuracy_E=accuracies, class_accuracy_EC=rows)
+
+
+def test_a_model_that_is_no_better_than_chance_is_not_called_stable() -> None:
+    assert of("stability", chance(*[0.1] * 10)) is None
+    assert of("stability (base 10)", chance(*[0.1] * 10)) is None
+    assert of("stability", chance(*[0.06, 0.12] * 5)) is None  # on average 0.09, 1 point below chance
+    assert of("stability", chance(*[0.125] * 10)) == 0  # 2.5 points above it
+    assert of("stability", chance(*[0.075] * 10)) == 0
+    # On average 0.1 + 0.04 = 0.14: five at chance are not all of them.
+    assert of("stability", chance(*[0.1, 0.18] * 5)) == pytest.approx(log(1.8) / 2)
+
+
+def test_chance_is_by_the_number_of_classes_and_not_told_by_a_record_without_them() -> None:
+    assert of("stability", chance(*[0.5] * 10, classes=2)) is None
+    assert of("stability", chance(*[0.5] * 10, classes=10)) == 0
+    assert of("stability", chance(*[0.016] * 10, classes=62)) is None
+    assert of("stability", run(0.1, *[0.1] * 10)) == 0
+
+
 # Speed
 
 
@@ -107,6 +132,15 @@ def test_direct_itself_takes_the_whole_run_though_it_was_as_good_before() -> Non
     assert of("time to match", direct, direct) == 30
     assert of("time to match", classes(*[0.4] * 30), direct) == 30  # the same curve is as fast
     assert of("time to match", classes(*[0.5] * 40), direct) == 10  # the first whole average
+
+
+def test_the_first_passage_is_of_direct_as_of_all_others() -> None:
+    direct = classes(*[0.4] * 30)
+    assert of("first passage of class 5", direct, direct) == 10  # the first whole average
+    # 0 until version 10, then 0.8: as in the time to match.
+    assert of("first passage of class 5", classes(*[0.0] * 10, *[0.8] * 20), direct) == 15
+    assert of("first passage of class 5", classes(*[0.3] * 40), direct) is None
+    assert of("first passage of class 5", direct) is None
 
 
 def test_a_prolonged_run_can_take_longer_than_direct() -> None:
@@ -194,6 +228,17 @@ def test_errors_are_means_over_the_clients_of_a_round_and_then_over_rounds() -> 
     assert of("E2 (cosine)", record) == 0.4
 
 
+def test_the_error_of_an_estimate_is_that_of_the_inversion_where_there_is_one() -> None:
+    """An inverting run also notes what first-order compensation would have made of each update."""
+    errors = [(1, "none", 10.0, 1.0), (1, "first-order", 10.0, 1.0), (1, "gradient-inversion", 4.0, 0.4)]
+    assert of("E1", Record(errors=errors)) == 4
+    assert of("E1 (cosine)", Record(errors=errors)) == pytest.approx(0.4)
+    assert of("E2", Record(errors=errors)) == 10
+    assert of("E1", Record(errors=errors[:2])) == 10  # its own
+    assert show("E1").of(Record(errors=errors)) == [(1, 4)]
+    assert show("E2").of(Record(errors=errors)) == [(1, 10)]
+
+
 def test_what_other_measurements_find_has_their_name() -> None:
     assert of("inversion loss", Record(found={"inversion loss": 27})) == 27
     assert of("inversion loss", Record(found={"inversion loss": nan})) is None
@@ -217,6 +262,17 @@ def test_p_is_over_all_rounds_and_seeds_or_over_the_seeds_final_accuracies() -> 
     assert over_seeds(pairs) == pytest.approx(seeds.p)
     assert over_seeds(pairs[:1]) is None  # one seed
     assert measure("p against FedAvg (S=50)").reference == {"method": "FedAvg (S=50)"}
+
+
+def test_who_is_ahead_and_by_how_much() -> None:
+    assert of("ahead of FedAR", run(0.1, 0.3), run(0.1, 0.5)) == pytest.approx(-20)
+    assert of("ahead of FedAR", run(0.1, 0.3)) is None
+    itself = run(0.1, 0.3)
+    assert of("ahead of FedAR", itself, itself) is None
+    assert (measure("ahead of FedAR").heading, measure("ahead of FedAR").text(-20)) == (
+        "ahead of FedAR, points",
+        "-20.00",
+    )
 
 
 # All of them

@@ -18,6 +18,7 @@ from unstale.report import page
 ABOUT = ("Computed on a machine of two cores.",)
 LOOKED_AT = ("fh-t1", "fh-t2", "wk-t3", "gi-t3", "gi-f11", "ar-t3", "ar-f2", "gi-f4", "ar-f1")
 Key = tuple[str, str]
+AGAINST_FEDAR = ("p against FedAR", "p over seeds against FedAR", "ahead of FedAR")
 
 
 @pytest.fixture(scope="module", params=LOOKED_AT)
@@ -31,12 +32,17 @@ def shown(entry: Entry) -> str:
 
 
 def measured(entry: Entry) -> str:
-    """Of two seeds, of which one may have no number. FedAR's test against itself is not one."""
-    if entry.measure.name == "p against FedAR" and entry.cell.labels["method"] == "FedAR":
+    """Of two seeds, of which one may have no number. FedAR against itself is not one."""
+    if is_itself(entry):
         return "–"
     if entry.spread is None:
         return entry.text or "no number"
     return entry.text if entry.spread.n == 2 or entry.missed else f"{entry.text} (1 of 2 seeds)"
+
+
+def is_itself(entry: Entry) -> bool:
+    """Whether it is FedAR, held against FedAR."""
+    return entry.measure.name in AGAINST_FEDAR and entry.cell.labels["method"] == "FedAR"
 
 
 def numbers(tables: dict[str, Table], found: Comparison) -> dict[Key, str]:
@@ -80,9 +86,13 @@ def test_page_and_markdown_have_every_number_in_its_place(found: Comparison) -> 
     made = document.document(Account(comparison=found, scale=Scale()))
     of_page = numbers(Page(page.html(made.report)).tables, found)
     of_text = numbers(tables_of_markdown(markdown.text(made)), found)
-    assert of_page.keys() == of_text.keys() == found.entries.keys()
     is_printed = {name for cell in found.preset.cells for name in cell.published}
-    for key, entry in found.entries.items():
+    # A column in which there is nothing at all is left out.
+    entries = {
+        key: entry for key, entry in found.entries.items() if key[1] in is_printed or not is_itself(entry)
+    }
+    assert of_page.keys() == of_text.keys() == entries.keys()
+    for key, entry in entries.items():
         expected = shown(entry) if key[1] in is_printed else measured(entry)
         assert of_page[key] == expected, key
         assert of_text[key] == expected, key
@@ -226,6 +236,26 @@ def test_size_and_foreign_data_are_said_at_the_top_and_over_every_table_of_what_
     rows = rows_of_csv(partial / "fh-t2.csv")
     assert {row["scale_rounds"] for row in rows} == {"0.25"}
     assert {row["data_replaced"] for row in rows} == {"cifar10 is read from mine.npz."}
+
+
+def test_what_a_smaller_size_no_longer_shows_is_said_where_the_size_is() -> None:
+    def top(name: str, scale: Scale) -> tuple[str, str]:
+        account = Account(comparison=Comparison(preset=make(name), records={}), scale=scale)
+        return document.document(account).report.notes[0], account.size
+
+    first, caption = top("fh-t2", Scale.of(0.01))
+    assert "A round has 1 update here, 10 at full size" in first and "iterations" not in first + caption
+    first, caption = top("gi-t3", Scale(rounds=0.03))
+    assert "Who is 40 rounds late is so after 40 rounds, and these runs have 24" in first
+    assert caption == "Not full size: rounds x 0.03, clients x 1, data x 1."
+    first, caption = top("gi-t3", Scale(iterations=0.02))
+    assert caption == ("Not full size: rounds x 1, clients x 1, data x 1, iterations of an inversion x 0.02.")
+    assert "Inversions have fewer iterations than is published" in first
+    assert "shorter training" not in first
+    assert top("fh-t2", Scale(iterations=0.02)) == (
+        "Full size: rounds, clients and data as the settings below have them.",
+        "",
+    )
 
 
 def test_what_is_ours_is_marked_in_every_output(partial: Path) -> None:

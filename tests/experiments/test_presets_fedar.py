@@ -1,15 +1,21 @@
 """FedAR's presets: cells counted by hand, printed numbers from the paper's tables, who is there when."""
 
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from support.toxics import task
 from unstale.config import Settings, parts
-from unstale.config.scenario import conditions
+from unstale.config.scenario import Held, conditions
+from unstale.config.settings import ScenarioSettings
+from unstale.experiments.comparison import compared
 from unstale.experiments.preset import Cell, Preset
 from unstale.experiments.presets.fedar import PRESETS, ar_f1, ar_f2, ar_f4, ar_f5, ar_t3
 from unstale.experiments.presets.fedar_setup import METHODS, WITHOUT_S
+from unstale.toxics.passage import Passage
 
 P_VALUE = "p against FedAR"
 
@@ -92,8 +98,13 @@ def test_the_printed_deviations_are_those_of_the_printed_variances_but_for_fedva
 
 
 def test_methods_differ_in_policy_and_the_corrections_of_scaffold_alone() -> None:
+    """And in the first round, in which MIFA has everybody."""
     cells = [at(ar_f2(), data="CIFAR-10", p_min="0.1", method=method) for method in METHODS]
-    assert len({cell.settings.model_dump_json(exclude={"policy", "training"}) for cell in cells}) == 1
+    left_out = {"policy", "training", "scenario"}
+    assert len({cell.settings.model_dump_json(exclude=left_out) for cell in cells}) == 1
+    assert {
+        (cell.settings.scenario.name, cell.scenario) for cell in cells if cell.labels["method"] != "MIFA"
+    } == {("availability-01", None)}
     trainings = {
         cell.settings.training.model_copy(update={"name": "sgd"}).model_dump_json() for cell in cells
     }
@@ -132,6 +143,48 @@ def test_clients_are_there_at_least_as_often_as_the_axis_says(p_min: str, tmp_pa
     assert min(likely) >= least
     deviation = (1 - least) / 12**0.5 / 100**0.5
     assert sum(likely) / 100 == pytest.approx((1 + least) / 2, abs=4 * deviation)
+
+
+def present(cell: Cell, tmp_path: Path, version: int) -> list[bool]:
+    """Whether each of ten clients takes the task of a version."""
+    settings = cell.settings.model_copy(update={"clients": 10})
+    if cell.scenario is not None:
+        file = tmp_path / "there.yaml"
+        file.write_text(cell.scenario)
+        settings = settings.model_copy(update={"scenario": ScenarioSettings(name=str(file))})
+    way = Passage(conditions(settings, of=Held(np.eye(10, dtype=int))).toxics, 0)
+    return [not way.send(task(client_id=client, version=version))[0].declined for client in range(10)]
+
+
+@pytest.mark.parametrize(
+    ("preset", "labels"),
+    [
+        (ar_f2, {"data": "SVHN", "p_min": "0.5"}),
+        (ar_f4, {"p_min": "0.3"}),
+        (ar_f5, {"clients": "80"}),
+        (ar_t3, {"availability": "independent"}),
+        (ar_t3, {"availability": "by smallest class"}),
+    ],
+)
+def test_all_clients_answer_in_the_first_round_of_mifa_and_later_as_for_the_others(
+    preset: Callable[[], Preset], labels: dict[str, str], tmp_path: Path
+) -> None:
+    ours, others = (at(preset(), **labels, method=method) for method in ("MIFA", "FedVARP"))
+    assert ours.settings.policy.settings["init"] == "force"
+    assert all(present(ours, tmp_path, 0))
+    for version in range(1, 30):
+        assert present(ours, tmp_path, version) == present(others, tmp_path, version)
+    assert not all(all(present(others, tmp_path, version)) for version in range(30))
+
+
+def test_fedar_is_held_against_the_methods_of_the_paper_one_by_one() -> None:
+    for preset in (ar_f2(), ar_f4()):
+        for claim in preset.claims:
+            against = {worse.labels["method"] for _, worse in compared(preset, claim)}
+            assert "FedAvg (S=50, waits)" not in against
+            assert {"MIFA", "FedVARP", "FedAvg-IS", "Scaffold"} <= against
+            assert claim.each is (claim.at_least > 0)
+    assert [claim.at_least for claim in (*ar_f2().claims, *ar_f4().claims) if claim.each] == [0.03, 0.02]
 
 
 def test_what_figures_share_is_the_same_run() -> None:

@@ -27,6 +27,7 @@ def identity(cell: Cell) -> tuple[object, ...]:
         repr(sorted(cell.options.items())),
         cell.scenario,
         cell.in_rounds,
+        cell.in_iterations,
     )
 
 
@@ -87,10 +88,10 @@ def test_what_a_claim_is_about_is_there(preset: Preset) -> None:
 
 
 @every_preset
-def test_lines_of_a_figure_and_what_shrinks_with_rounds_are_there(preset: Preset) -> None:
+def test_lines_of_a_figure_and_what_shrinks_with_rounds_or_iterations_are_there(preset: Preset) -> None:
     for cell in preset.cells:
         assert {curve.line for curve in preset.curves} <= set(cell.labels)
-        for key in cell.in_rounds:
+        for key in (*cell.in_rounds, *cell.in_iterations):
             held: object = cell.settings.model_dump()
             for part in () if key in cell.options else key.split("."):
                 assert isinstance(held, Mapping)

@@ -16,9 +16,10 @@ from unstale.experiments.choose import data_sets
 from unstale.experiments.preset import Preset
 from unstale.experiments.presets.registry import PRESETS
 
-SCALE = ("--scale-rounds", "0.0001", "--scale-clients", "0.03")
+SCALE = ("--scale-rounds", "0.0001", "--scale-clients", "0.03", "--scale-iterations", "0.0001")
 FEW = {"gi-f5": "0.005", "ar-f2": "0.001"}
-"""Share of data as large as what was published, for presets in which a ResNet-18 sees a client's whole batches."""
+"""Share of data for presets in which a ResNet-18 sees a client's whole batches: of what a client draws where it draws
+a budget, else of a data set as large as what was published."""
 
 
 def main(names: list[str]) -> int:
@@ -34,7 +35,8 @@ def main(names: list[str]) -> int:
             chosen = [preset for preset in presets if FEW.get(preset.name, "1") == share]
             if chosen:
                 used = {name for preset in chosen for name in data_sets(preset.cells)}
-                at = files.write(Path(folder), sorted(used), whole=share != "1")
+                draws = all(cell.settings.partition.budget for preset in chosen for cell in preset.cells)
+                at = files.write(Path(folder), sorted(used), whole=share != "1" and not draws)
                 wrong += _computed(chosen, Path(folder), at, share)
     print("\n".join(wrong))
     return bool(wrong)

@@ -81,6 +81,38 @@ def test_each_client_has_a_p_of_its_own_drawn_uniformly() -> None:
     assert p[3] == stream(SEED, Stream.AVAILABILITY, 3).uniform(0.4, 1)
 
 
+def test_everybody_is_there_in_the_first_rounds_and_later_as_without_that() -> None:
+    first, plain = (passage({"type": "dropout", "p": 0.3, "everyone_before": rounds}) for rounds in (2, 0))
+    for client_id in range(20):
+        for version in range(10):
+            flight = task(client_id=client_id, version=version)
+            assert first.send(flight) == ((flight,) if version < 2 else plain.send(flight))
+
+
+def test_policies_are_told_how_likely_a_client_is_there_in_later_rounds() -> None:
+    assert dropout(p=0.3, everyone_before=1).probability(0, SEED) == 0.3
+    settled = dropout(p_min=0.1, by="adversarial", everyone_before=1).settled(Written([[0], [9]]))
+    assert [settled.probability(client_id, SEED) for client_id in (0, 1)] == pytest.approx([0.1, 1.0])
+    assert settled.everyone_before == 1
+
+
+def test_of_two_dropouts_the_one_without_first_rounds_still_decides() -> None:
+    way = passage(
+        {"type": "dropout", "p": 0.5, "everyone_before": 9}, {"type": "dropout", "name": "b", "p": 0.0}
+    )
+    assert way.send(task(version=0))[0].declined
+
+
+def test_a_dropout_in_time_has_no_first_rounds() -> None:
+    with pytest.raises(
+        UserError,
+        match="everyone_before is 1, which counts rounds, but this dropout goes by time; leave it out, or say p",
+    ):
+        dropout(on_s=3.0, off_s=2.0, everyone_before=1)
+    with pytest.raises(UserError, match="everyone_before"):
+        dropout(p=0.5, everyone_before=-1)
+
+
 def test_adversarial_means_that_who_holds_low_classes_is_rarely_there() -> None:
     # p_i = 0.1 + 0.9 c_i / 9
     population = Written([[0, 5], [9], [4, 7], [1, 2]])

@@ -36,7 +36,9 @@ Seeds = Annotated[int, typer.Option("--seeds", min=1, max=1000, metavar="NUMBER"
 ScaleOption = Annotated[
     float,
     typer.Option(
-        "--scale", metavar="NUMBER", help="Make it smaller: rounds by this, clients and data by its root."
+        "--scale",
+        metavar="NUMBER",
+        help="Make it smaller: rounds and iterations by this, clients and data by its root.",
     ),
 ]
 ScaleRounds = Annotated[
@@ -50,6 +52,15 @@ ScaleClients = Annotated[
 ScaleData = Annotated[
     float | None,
     typer.Option("--scale-data", metavar="NUMBER", help="Make examples fewer by this.", show_default=False),
+]
+ScaleIterations = Annotated[
+    float | None,
+    typer.Option(
+        "--scale-iterations",
+        metavar="NUMBER",
+        help="Make an inversion's iterations fewer by this.",
+        show_default=False,
+    ),
 ]
 Data = Annotated[
     list[str] | None,
@@ -90,11 +101,18 @@ StoreFolder = Annotated[
 ]
 
 
-def scale(every: float, rounds: float | None, clients: float | None, data: float | None) -> "Scale":
-    """Of the four options. Raises UserError."""
+def scale(
+    every: float,
+    *,
+    rounds: float | None,
+    clients: float | None,
+    data: float | None,
+    iterations: float | None,
+) -> "Scale":
+    """Of the five options. Raises UserError."""
     from unstale.experiments.scale import Scale
 
-    own = {"rounds": rounds, "clients": clients, "data": data}
+    own = {"rounds": rounds, "clients": clients, "data": data, "iterations": iterations}
     return replace(Scale.of(every), **{name: value for name, value in own.items() if value is not None})
 
 

@@ -21,6 +21,7 @@ from unstale.cli.computing import (
     Ray,
     ScaleClients,
     ScaleData,
+    ScaleIterations,
     ScaleOption,
     ScaleRounds,
     Seeds,
@@ -128,6 +129,7 @@ def run(
     scale_rounds: ScaleRounds = None,
     scale_clients: ScaleClients = None,
     scale_data: ScaleData = None,
+    scale_iterations: ScaleIterations = None,
     data: Data = None,
     cache: Cache = CACHE,
     device: Device = "auto",
@@ -144,7 +146,9 @@ def run(
     from unstale.experiments.presets.registry import make
 
     wanted = chosen([make(name) for name in dict.fromkeys(names)], cells)
-    size = computing.scale(scale, scale_rounds, scale_clients, scale_data)
+    size = computing.scale(
+        scale, rounds=scale_rounds, clients=scale_clients, data=scale_data, iterations=scale_iterations
+    ).at(cell for preset, _ in wanted for cell in preset.cells)
     place = computing.place(wanted, cache=cache, device=device, data=data or (), ray=ray)
     planned = [
         (preset, jobs(preset, some, seeds=range(seeds), scale=size, place=place)) for preset, some in wanted

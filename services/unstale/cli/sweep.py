@@ -20,6 +20,7 @@ from unstale.cli.computing import (
     Ray,
     ScaleClients,
     ScaleData,
+    ScaleIterations,
     ScaleOption,
     ScaleRounds,
     Seeds,
@@ -110,6 +111,7 @@ def sweep(
     scale_rounds: ScaleRounds = None,
     scale_clients: ScaleClients = None,
     scale_data: ScaleData = None,
+    scale_iterations: ScaleIterations = None,
     data: Data = None,
     cache: Cache = CACHE,
     device: Device = "auto",
@@ -136,7 +138,9 @@ def sweep(
     ((preset, some),) = chosen([make(name)], cells)
     found = search(preset, some, tried, validation=validation)
     aim = goal(measure, toward, found)
-    size = computing.scale(scale, scale_rounds, scale_clients, scale_data)
+    size = computing.scale(
+        scale, rounds=scale_rounds, clients=scale_clients, data=scale_data, iterations=scale_iterations
+    ).at(some)
     _check_out(out)
     place = computing.place([(preset, some)], cache=cache, device=device, data=data or (), ray=ray)
     planned = jobs(found.planned, found.planned.cells, seeds=range(seeds), scale=size, place=place)

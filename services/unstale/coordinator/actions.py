@@ -133,4 +133,4 @@ Action = (
 )
 
 Observer = Callable[[Event, Sequence[Action]], None]
-"""Told of every event and what came of it, for tests and benchmarks."""
+"""Told of every event and what came of it."""

@@ -20,13 +20,16 @@ SIGNIFICANCE = 0.05
 DECIMALS = 12  # of an advantage: what is beyond is of rounding, and decides nothing
 
 RULE = """\
-A claim compares pairs of cells that are alike but for what it is about, seed by seed, over the seeds that all its pairs
-have. It holds when every pair is ahead in the mean over seeds, and the average advantage over all pairs is above what
-is claimed by more than the seeds' spread (paired t-test over seeds, p < 0.05). It does not hold when the average is
-below what is claimed by more than the spread, or one pair is behind by more than it (p < 0.05 divided by the number of
-pairs, because one of many is easily behind by chance). Otherwise, and where a comparison is missing that could still
-turn it, it cannot be told. With one seed there is no spread: the verdict is of that seed alone, and another seed may
-turn it. A run that ended before its target counts as if one more round had reached it, which flatters it; two such runs
+A claim compares pairs of cells that are alike but for what it is about, seed by seed, over the seeds that all its
+pairs have. It holds when every pair is ahead in the mean over seeds, and the average advantage over all pairs is above
+what is claimed by more than the seeds' spread (paired t-test over seeds, p < 0.05). It does not hold when the average
+is below what is claimed by more than the spread, or one pair is behind by more than it (p < 0.05 divided by the number
+of pairs, because one of many is easily behind by chance). Otherwise, and where a comparison is missing that could
+still turn it, it cannot be told. With one seed there is no spread: the verdict is of that seed alone, and another seed
+may turn it. Where more is claimed of every comparison, such as "more than 3 points above every baseline", no average
+makes up for one: it holds when each pair's advantage is above what is claimed by more than the spread (p < 0.05 for
+each), and does not hold when that of one is below it by more than the spread (p < 0.05 divided by the number of
+pairs). A run that ended before its target counts as if one more round had reached it, which flatters it; two such runs
 are not compared. Ratios are averaged as geometric means."""
 """How verdicts are reached, for people."""
 
@@ -139,7 +142,7 @@ class Comparison:
             self._ranking(dict(shared), [self.entries[cell.name, name] for cell in cells], measure(name))
             for shared, cells in groups.items()
             for name in self.preset.measures
-            if measure(name).of_all is None  # a test says nothing of an order
+            if measure(name).is_ranked
         )
         return tuple(one for one in found if _methods(one.published) > 1 or _methods(one.measured) > 1)
 
@@ -255,20 +258,19 @@ def compared(preset: Preset, claim: Claim) -> list[tuple[Cell, Cell]]:
 
     A cell that has all labels of `better` against each other that has those of `worse` and is alike in all axes but
     those that `worse` names and, if `better` names it, the preset's method. With `worse` empty and no method in
-    `better` it may differ in the axes of `better`.
+    `better` it may differ in the axes of `better`. None of either has the labels of `without`.
     """
     varied = {*claim.worse, *({preset.method} & set(claim.better))} or set(claim.better)
 
     def rest(cell: Cell) -> frozenset[tuple[str, str]]:
         return frozenset((axis, at) for axis, at in cell.labels.items() if axis not in varied)
 
-    better = [cell for cell in preset.cells if claim.better.items() <= cell.labels.items()]
-    chosen = {cell.name for cell in better}
-    worse = [
-        cell
-        for cell in preset.cells
-        if cell.name not in chosen and claim.worse.items() <= cell.labels.items()
+    cells = [
+        cell for cell in preset.cells if not (claim.without and claim.without.items() <= cell.labels.items())
     ]
+    better = [cell for cell in cells if claim.better.items() <= cell.labels.items()]
+    chosen = {cell.name for cell in better}
+    worse = [cell for cell in cells if cell.name not in chosen and claim.worse.items() <= cell.labels.items()]
     return [(one, other) for one in better for other in worse if rest(one) == rest(other)]
 
 
@@ -317,7 +319,9 @@ def _answer(
     means = [fmean(pair.by_seed[seed] for seed in seeds) for pair in run]
     averages = [fmean(pair.by_seed[seed] for pair in run) for seed in seeds]
     average = round(fmean(averages), DECIMALS)
-    if len(seeds) == 1:
+    if claim.each:
+        enough, refuted = _of_each(run, seeds, limit)
+    elif len(seeds) == 1:
         enough = average >= limit
         refuted = average < limit or min(means) < 0
     else:
@@ -336,10 +340,34 @@ def _answer(
         answer = "does not hold"
     elif enough and min(means) > 0:
         answer = "cannot be told" if missing else "holds"
+    elif claim.each and len(seeds) > 1:
+        said.append("the least is above or below that within the seeds' spread")
     elif len(seeds) > 1:
         said.append(f"{'what is behind is so' if enough else 'the average is that'} within the seeds' spread")
     over = f"Of seed {seeds[0]} alone" if len(seeds) == 1 else f"Over {len(seeds)} seeds"
     return answer, f"{over}: {'; '.join(said)}."
+
+
+def _of_each(run: Sequence[_Pair], seeds: tuple[int, ...], limit: float) -> tuple[bool, bool]:
+    """Whether every pair has what is claimed, and whether one certainly has not.
+
+    That all have it takes a test of each and no correction, as all must pass; that one has not is told by one of many
+    tests, and takes their number (Bonferroni).
+    """
+    each = [[pair.by_seed[seed] for seed in seeds] for pair in run]
+    means = [round(fmean(values), DECIMALS) for values in each]
+    if len(seeds) == 1:
+        return min(means) >= limit, min(means) < limit
+    tests = [t_test(values, against=limit) for values in each]  # None where the seeds do not differ
+    above = all(
+        mean >= limit and (test is None or test.p < SIGNIFICANCE)
+        for mean, test in zip(means, tests, strict=True)
+    )
+    below = any(
+        mean < limit and test is not None and test.p < SIGNIFICANCE / len(run)
+        for mean, test in zip(means, tests, strict=True)
+    )
+    return above, below
 
 
 def _figures(claim: Claim, run: Sequence[_Pair], means: Sequence[float], averages: Sequence[float]) -> str:
@@ -353,7 +381,7 @@ def _figures(claim: Claim, run: Sequence[_Pair], means: Sequence[float], average
     if len(run) > 1:
         beside.append(f"least {_text(claim, least)}, {_names(pair)}")
     if _claimed(claim):
-        beside.append(f"claimed at least {_text(claim, _claimed(claim))}")
+        beside.append(f"claimed at least {_text(claim, _claimed(claim))}{' in each' if claim.each else ''}")
     ahead = f"ahead in {sum(mean > 0 for mean in means)} of {_many(len(run), 'comparison')}"
     aside = f" ({'; '.join(beside)})" if beside else ""
     return f"{ahead}, by {_text(claim, average.mean)} on average{aside}"
@@ -364,7 +392,8 @@ def _in_print(claim: Claim, pairs: Iterable[_Pair]) -> str:
     if not printed:
         return ""
     ahead = f"ahead in {sum(one > 0 for one in printed)} of {_many(len(printed), 'comparison')}"
-    return f"In print: {ahead}, by {_text(claim, fmean(printed))} on average."
+    least = f", least {_text(claim, min(printed))}" if claim.each else ""
+    return f"In print: {ahead}, by {_text(claim, fmean(printed))} on average{least}."
 
 
 def _text(claim: Claim, advantage: float) -> str:

@@ -16,8 +16,10 @@ from unstale.experiments.statistics import TTest, t_test
 from unstale.metrics.fairness import OwnEvaluations
 
 LAST = 10  # evaluations at the end of a run, and epochs of a moving average
+NEAR_CHANCE = 0.02  # of accuracy: so near 1 / C no model has learned anything
 FEW_HEAVY = 5  # "almost always at most 5", of WKAFL's Figure 2a
 UNCHANGED = "none"  # the method of an error that is a stale update's own
+INVERTED = "gradient-inversion"  # that of an estimate by inversion
 
 Pair = tuple[Record, Record | None]
 """A record and the one that it is relative to, of the same seed."""
@@ -64,11 +66,15 @@ def best(record: Record, _: Record | None) -> float | None:
 
 def stability(base: float | None, record: Record, _: Record | None) -> float | None:
     """Standard deviation, with n, of the logarithms of the last 10 accuracies. base: of the logarithm, None for the
-    natural one. None with fewer evaluations, and with an accuracy of 0, which has no logarithm."""
+    natural one. None with fewer evaluations, with an accuracy of 0, which has no logarithm, and where they are chance
+    on average, to 2 percentage points: a model that says the same of all examples is no stable one. Chance is 1 / C;
+    a record without accuracies of classes does not tell it."""
     last = [accuracy for _, accuracy in _of_rounds(record, record.accuracy_E)[-LAST:]]
-    logs = [log(accuracy) for accuracy in last if accuracy is not None and 0 < accuracy < inf]
-    if len(logs) < LAST:
+    there = [accuracy for accuracy in last if accuracy is not None and 0 < accuracy < inf]
+    classes = len(record.class_accuracy_EC[-1]) if record.class_accuracy_EC else 0
+    if len(there) < LAST or (classes and abs(fmean(there) - 1 / classes) <= NEAR_CHANCE):
         return None
+    logs = [log(accuracy) for accuracy in there]
     return pstdev(logs) / (log(base) if base else 1)
 
 
@@ -96,17 +102,22 @@ def time_to_match(label: int, record: Record, reference: Record | None) -> float
     """First version at which the moving average of a class is what the reference ends with; None where there is none.
 
     A curve that is the reference's own takes as long as the reference by definition, though it may have been as good
-    for a while before.
+    for a while before: `first_passage` knows no such exception.
     """
-    if reference is None:
-        return None
-    wanted = _moving_average(_of_class(reference, label))
-    last, target = wanted[-1] if wanted else (0, None)
+    wanted = [] if reference is None else _moving_average(_of_class(reference, label))
+    if wanted and wanted[-1][1] is not None and _moving_average(_of_class(record, label)) == wanted:
+        return wanted[-1][0]
+    return first_passage(label, record, reference)
+
+
+def first_passage(label: int, record: Record, reference: Record | None) -> float | None:
+    """First version at which the moving average of a class is what the reference ends with, of every record alike, the
+    reference too; None where there is none."""
+    wanted = [] if reference is None else _moving_average(_of_class(reference, label))
+    target = wanted[-1][1] if wanted else None
     if target is None:
         return None
     averages = _moving_average(_of_class(record, label))
-    if averages == wanted:
-        return last
     return next((version for version, mean in averages if mean is not None and mean >= target), None)
 
 
@@ -169,13 +180,19 @@ def loss_of_all(record: Record, _: Record | None) -> float | None:
 
 def compensation_error(place: int, unchanged: bool, record: Record, _: Record | None) -> float | None:
     """Mean over the stale clients of a round, then over rounds. place: of the error in an entry of `Record.errors`.
-    unchanged: of the stale updates themselves, else of what was made of them."""
-    wanted = sorted(
-        (one for one in record.errors if (one[1] == UNCHANGED) == unchanged), key=lambda one: one[0]
-    )
+    unchanged: as in `errors_of`."""
     return _mean(
-        _mean(float(one[place]) for one in of_round) for _, of_round in groupby(wanted, lambda one: one[0])
+        _mean(float(one[place]) for one in of_round)
+        for _, of_round in groupby(errors_of(record, unchanged=unchanged), lambda one: one[0])
     )
+
+
+def errors_of(record: Record, *, unchanged: bool) -> list[tuple[int, str, float, float]]:
+    """Those of the stale updates themselves, or of their estimates, by version. A run that inverts also notes what
+    first-order compensation would have made of each update: that is not its estimate, and left out."""
+    estimates = {one[1] for one in record.errors} - {UNCHANGED}
+    methods = {UNCHANGED} if unchanged else estimates & {INVERTED} or estimates
+    return sorted((one for one in record.errors if one[1] in methods), key=lambda one: one[0])
 
 
 def found(name: str, record: Record, _: Record | None) -> float | None:
@@ -184,7 +201,7 @@ def found(name: str, record: Record, _: Record | None) -> float | None:
     return _finite(float(number)) if isinstance(number, int | float) else None
 
 
-# Tests: 7.7
+# Methods against each other: 7.7
 
 
 def p_of(
@@ -199,3 +216,9 @@ def over_seeds_of_finals(pairs: Sequence[tuple[Record, Record]]) -> TTest | None
     """The paired t-test of two methods' final accuracies, a pair for each seed."""
     finals = [(final(ours), final(theirs)) for ours, theirs in pairs]
     return t_test([ours - theirs for ours, theirs in finals if ours is not None and theirs is not None])
+
+
+def ahead(record: Record, reference: Record | None) -> float | None:
+    """Final accuracy less that of the reference, points; None for the reference itself."""
+    ours, theirs = final(record), final(reference) if reference is not None else None
+    return None if ours is None or theirs is None or record is reference else 100 * (ours - theirs)

@@ -32,8 +32,9 @@ class Measure:
     point, or `significant` ones. of: the number, of a record and of the one that it is relative to, of the same seed;
     None where there is none. reference: labels that lead from a cell to that one, empty for none; `method` stands for
     what the preset calls that axis. of_all: of all seeds together, for what is no mean over them. counts_rounds:
-    whether None says that the run ended before, so that the number is above its last version. what: a sentence, with
-    its source.
+    whether None says that the run ended before, so that the number is above its last version. is_ranked: whether
+    methods are put in order by it; not by tests, and not where another measure has the same order. what: a sentence,
+    with its source.
     """
 
     name: str
@@ -45,6 +46,7 @@ class Measure:
     reference: Mapping[str, str] = field(default_factory=nothing)
     of_all: Callable[[Sequence[Pair]], float | None] | None = None
     counts_rounds: bool = False
+    is_ranked: bool = True
     significant: bool = False
 
     @property
@@ -102,7 +104,24 @@ def _matched_of(text: str) -> Measure:
         reference={"method": "direct"},
         counts_rounds=True,
         what=f"First round at which the accuracy of class {label}, averaged over {LAST} rounds, is what direct "
-        "aggregation has at its end; of direct itself its last round (algorithms.md 7.4, our reading).",
+        "aggregation has at its end. Direct's own number is no measurement: it is its last round by definition, in "
+        "print as here, which makes whatever is held against it look faster (algorithms.md 7.4, our reading).",
+    )
+
+
+def _passage_of(text: str) -> Measure:
+    label = int(text)
+    return Measure(
+        name=f"first passage of class {label}",
+        unit="rounds",
+        digits=0,
+        better="lower",
+        of=partial(derived.first_passage, label),
+        reference={"method": "direct"},
+        counts_rounds=True,
+        what=f"First round at which the accuracy of class {label}, averaged over {LAST} rounds, is what direct "
+        "aggregation has at its end, of every method alike, direct too. Not of the paper: the time to match without "
+        "its exception (algorithms.md 7.4).",
     )
 
 
@@ -149,9 +168,11 @@ def _p_against(method: str) -> Measure:
         better="lower",
         of=lambda record, reference: derived.p_of(over_rounds, [(record, reference)]),
         of_all=partial(derived.p_of, over_rounds),
+        is_ranked=False,
         reference={"method": method},
         what=f"Paired t-test of the test accuracies against those of {method}, over all evaluated rounds and seeds; "
-        "rounds are autocorrelated, so it is no evidence (algorithms.md 7.7).",
+        "two-sided, so that it does not say who is ahead; rounds are autocorrelated, so it is no evidence "
+        "(algorithms.md 7.7).",
     )
 
 
@@ -164,27 +185,47 @@ def _p_over_seeds(method: str) -> Measure:
         better="lower",
         of=lambda _record, _reference: None,
         of_all=partial(derived.p_of, derived.over_seeds_of_finals),
+        is_ranked=False,
         reference={"method": method},
-        what=f"Paired t-test of the final accuracies against those of {method}, over seeds (algorithms.md 7.7).",
+        what=f"Paired t-test of the final accuracies against those of {method}, over seeds; two-sided, so that it does "
+        "not say who is ahead (algorithms.md 7.7).",
+    )
+
+
+def _ahead_of(method: str) -> Measure:
+    return Measure(
+        name=f"ahead of {method}",
+        unit="points",
+        digits=2,
+        better="higher",
+        of=derived.ahead,
+        reference={"method": method},
+        is_ranked=False,
+        what=f"Final accuracy less that of {method} with the same seed: below 0 where {method} is ahead (algorithms.md "
+        "7.7).",
     )
 
 
 _FAMILIES: Mapping[str, Callable[[str], Measure]] = {
     r"final accuracy of class (\d+)": _class_of,
     r"time to match of class (\d+)": _matched_of,
+    r"first passage of class (\d+)": _passage_of,
     r"rounds to (\d+(?:\.\d+)?) %": _rounds_to,
     r"speedup to (\d+(?:\.\d+)?) %": _speedup_to,
     r"p against (\S.*)": _p_against,
     r"p over seeds against (\S.*)": _p_over_seeds,
+    r"ahead of (\S.*)": _ahead_of,
 }
 
 FAMILIES = (
     "final accuracy of class C",
     "time to match of class C",
+    "first passage of class C",
     "rounds to P %",
     "speedup to P %",
     "p against METHOD",
     "p over seeds against METHOD",
+    "ahead of METHOD",
 )
 """Names with a part that is chosen, for people."""
 
@@ -244,7 +285,8 @@ def _simple() -> Iterable[Measure]:
             better="lower",
             of=partial(derived.stability, base),
             what=f"Standard deviation (with n) of the {'decimal' if base else 'natural'} logarithm of the last {LAST} "
-            "accuracies; which logarithm is not published (algorithms.md 7.2).",
+            "accuracies; which logarithm is not published (algorithms.md 7.2). Left out where they are chance, to 2 "
+            "percentage points: a dead model is no stable one.",
         )
     yield Measure(
         name="average staleness",

@@ -55,8 +55,9 @@ class Cell:
     labels: where it stands. settings: complete but for seed, data.cache, device and threads, which are the caller's.
     measurement: how it is measured, a name in `measurements.MEASUREMENTS`. options: of that. scenario: text of a
     scenario file, for what no ready one says; None leaves settings.scenario as it is. in_rounds: what else counts
-    rounds, and shrinks with them: keys of options (`iterations`) and of settings (`policy.settings.stage_rounds`,
-    `training.schedule.period`). published: by measure.
+    rounds, and shrinks with them: keys of options and of settings (`policy.settings.stage_rounds`,
+    `training.schedule.period`). in_iterations: what counts an inversion's iterations, as
+    `compensator.settings.iterations` does. published: by measure.
     """
 
     labels: Labels
@@ -64,6 +65,7 @@ class Cell:
     measurement: str = "run"
     options: Mapping[str, Any] = field(default_factory=nothing)
     in_rounds: tuple[str, ...] = ()
+    in_iterations: tuple[str, ...] = ()
     scenario: str | None = None
     published: Mapping[str, Number] = field(default_factory=nothing)
 
@@ -124,8 +126,9 @@ class Claim:
     text: what is claimed, in our words, with the numbers that were printed. measure: that it is about. better, worse:
     labels that choose cells, compared where all labels are alike but those that `worse` names and, if `better` names
     it, the preset's method; with `worse` empty and no method in `better`, but those of `better`. at_least: how much
-    better on average, in the measure's unit, or times with `as_ratio`. Where a measure is better when it is smaller
-    (rounds to a target), better is smaller.
+    better on average, in the measure's unit, or times with `as_ratio`. each: in every comparison by at_least, not on
+    average. without: labels of cells that are not compared, such as a method that is not of the paper. Where a measure
+    is better when it is smaller (rounds to a target), better is smaller.
     """
 
     text: str
@@ -134,3 +137,5 @@ class Claim:
     worse: Labels = field(default_factory=nothing)
     at_least: float = 0.0
     as_ratio: bool = False
+    each: bool = False
+    without: Labels = field(default_factory=nothing)

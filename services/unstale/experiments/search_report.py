@@ -12,7 +12,7 @@ from unstale.experiments.jobs import File
 from unstale.experiments.output import configured
 from unstale.experiments.output.account import Account
 from unstale.experiments.output.document import Document
-from unstale.experiments.scale import Scale
+from unstale.experiments.scale import Scale, lost
 from unstale.experiments.search import Over, Search, named, spelled
 from unstale.experiments.search_ranking import PUBLISHED, RULE, Outcome, Ranking, Standing
 from unstale.report.content import NONE, Column, Report, Section, Table, count, listed
@@ -224,11 +224,12 @@ def _notes(told: Told) -> Iterator[str]:
     yield f"Tried: {asked(search, told.over, told.draws)}."
     yield f"Searched by: {of.heading}. {of.what} Here the validation split stands for the test set."
     yield f"Best is {_wanted(outcome)}."
-    yield (
-        "Full size."
-        if told.scale.is_full
-        else f"Not full size: {told.scale}. The keys above have their values at full size."
-    )
+    scale = told.scale.at(search.cells)
+    fewer = [
+        f"Not full size: {scale}. The keys above have their values at full size.",
+        *lost(search.cells, scale),
+    ]
+    yield "Full size." if scale.is_full else " ".join(fewer)
     files = "".join(f" {name} is read from {file}." for name, file in _named(told.files).items())
     yield f"Data: {listed(data_sets(search.cells))}.{files}"
     records = outcome.comparison.records.values()

@@ -22,6 +22,7 @@ from unstale.toxics.trace import mistake, read_presence
 Probability = Annotated[float, Field(ge=0, le=1)]
 
 _MEAN_S_MIN, _MEAN_S_MAX = 1e-3, 1e9  # what is shorter or longer no run notices
+_ROUNDS_MAX = 10**9
 
 
 class Dropout(Toxic):
@@ -31,6 +32,9 @@ class Dropout(Toxic):
     a probability of its own, p_i, drawn once from U(p_min, 1), or made from the smallest class c_i that it holds:
 
         p_i = p_min + (1 - p_min) * c_i / (classes - 1)     by: adversarial
+
+    everyone_before: in the first so many rounds everybody is there all the same (versions 0 to everyone_before - 1).
+    Policies are told p_i, which is that of every later round.
 
     on_s and off_s: it is there, then away, in turn, for times drawn from exponential distributions with these means;
     at start_s it is there. trace: CSV `client,start_s,end_s`, an absolute path, says when each client is there; it is
@@ -50,6 +54,9 @@ class Dropout(Toxic):
     )
     p_min: float | None = Field(None, ge=0, le=1, description="The least p_i that a client may have.")
     by: Literal["uniform", "adversarial"] = Field("uniform", description="How p_i is made from p_min.")
+    everyone_before: int = Field(
+        0, ge=0, le=_ROUNDS_MAX, description="Rounds at the beginning in which everybody is there."
+    )
     on_s: float | None = Field(
         None, ge=_MEAN_S_MIN, le=_MEAN_S_MAX, description="Mean time that a client is there."
     )
@@ -79,6 +86,11 @@ class Dropout(Toxic):
             raise mistake("expected exactly one of p, p_by_client, p_min, on_s with off_s, and trace")
         if self.by != "uniform" and self.p_min is None:
             raise mistake(f"by is {self.by!r}, which goes with p_min only; leave it out or give p_min")
+        if self.everyone_before and not self.by_rounds:
+            raise mistake(
+                f"everyone_before is {self.everyone_before}, which counts rounds, but this dropout goes by time; leave "
+                "it out, or say p, p_by_client or p_min"
+            )
         if any(one.client >= other.client for one, other in pairwise(self.present or ())):
             raise mistake("present is not sorted, expected each client once, and the lowest first")
         return self
@@ -130,7 +142,7 @@ class Dropout(Toxic):
     def apply(self, flight: Flight, draws: Draws) -> tuple[Flight, ...]:
         if not self.by_rounds:
             return (flight,) if self.is_there(flight.client_id, flight.sent_s, draws) else ()
-        if flight.type != "task" or flight.version is None:
+        if flight.type != "task" or flight.version is None or flight.version < self.everyone_before:
             return (flight,)
         chance = stream(draws.seed, Stream.AVAILABILITY, flight.client_id, flight.version).random()
         if chance < self.probability(flight.client_id, draws.seed):

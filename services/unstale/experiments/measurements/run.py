@@ -3,7 +3,8 @@
 Legend: K updates of a round.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from math import fsum, nan
 from typing import Any
@@ -15,6 +16,7 @@ from unstale.config import parts
 from unstale.config.learning import DataSettings
 from unstale.config.settings import Settings
 from unstale.config.workplace import Workplace, workplace
+from unstale.coordinator import actions, events
 from unstale.coordinator.hopeless import DivergedError
 from unstale.experiments.record import Record
 from unstale.learner.learner import RoundResult
@@ -44,17 +46,22 @@ def measure(
 ) -> Record:
     """Play the run. A run in which training diverged everywhere ends there, and `found["ended"]` says why.
 
-    options: `training_loss_every`, evaluations between two of the loss over all training examples, of which
-    `found["training_loss"]` holds version and nats; without it there are none.
+    options: `training_loss_every`, evaluations between two of the loss over all training examples, which the last model
+    has too; `found["training_loss"]` holds version and nats. Without it there are none. `found["refused"]`: how many
+    updates were, by reason of the wire contract, where any was.
     """
     started_s = now_s()
     place = workplace(settings, dataset=dataset_of(settings.data))
     watcher = _Curves(settings, place, options.get("training_loss_every"), on_progress)
-    run = simulation(settings, on_progress=lambda _: None, place=place, watcher=watcher)
+    run = simulation(
+        settings, on_progress=lambda _: None, observe=watcher.acted, place=place, watcher=watcher
+    )
     try:
         digest = run.run().model_digest
     except DivergedError as error:
         watcher.found["ended"], digest = str(error), run.sent.digest
+    if watcher.refused:
+        watcher.found["refused"] = dict(watcher.refused)
     return Record(
         **watcher.curves,
         client_accuracy_N=_client_accuracies(place, settings.clients, run.sent),
@@ -72,7 +79,8 @@ def dataset_of(data: DataSettings) -> Dataset:
 
 
 class _Curves(Watcher):
-    """What a run comes to, round by round. curves: fields of `Record`. found: the others. steps: of all clients."""
+    """What a run comes to, round by round. curves: fields of `Record`. found: the others. refused: updates, by reason.
+    steps: of all clients."""
 
     def __init__(
         self,
@@ -83,12 +91,23 @@ class _Curves(Watcher):
     ) -> None:
         self.curves: dict[str, list[Any]] = {name: [] for name in _CURVES}
         self.found: dict[str, Any] = {}
+        self.refused: Counter[str] = Counter()
         self.steps = 0
         self._rounds = settings.rounds
         self._place = place
         self._every = training_loss_every
         self._on_progress = on_progress
         self._sent: Version | None = None
+
+    def acted(self, _: events.Event, acts: Iterable[actions.Action]) -> None:
+        """What the coordinator did about an event."""
+        self.refused.update(
+            act.reason
+            for act in acts
+            if isinstance(act, actions.Acknowledge)
+            and act.outcome is actions.Outcome.REJECTED
+            and act.reason is not None
+        )
 
     @override
     def round_applied(self, result: RoundResult, updates: Sequence[RoundUpdate]) -> None:
@@ -129,7 +148,8 @@ class _Curves(Watcher):
         for name, value in told.items():
             self.curves[name].append(value)
         count = len(self.curves["version_E"])
-        if self._every is not None and count % self._every == 0 and self._sent is not None:
+        is_due = self._every is not None and (count % self._every == 0 or version == self._rounds)
+        if is_due and self._sent is not None:
             self.found.setdefault("training_loss", []).append(
                 [version, _rounded(self._training_loss(self._sent))]
             )

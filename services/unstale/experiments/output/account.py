@@ -2,13 +2,13 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 
 from unstale.experiments.choose import data_sets
 from unstale.experiments.comparison import Comparison, Entry
 from unstale.experiments.preset import Cell, Number, Preset, nothing
-from unstale.experiments.scale import Scale, scaled
+from unstale.experiments.scale import Scale, lost, scaled
 from unstale.report.content import NONE, count, listed
 
 NOT_RUN, FAILED = "not run", "failed"
@@ -44,9 +44,14 @@ class Account:
         return sum(name in names for name, _ in self.comparison.records)
 
     @property
+    def own_scale(self) -> Scale:
+        """Without iterations where nothing is inverted."""
+        return self.scale.at(self.preset.cells)
+
+    @property
     def size(self) -> str:
         """For every caption: nothing where all is as it was published."""
-        parts = [] if self.scale.is_full else [f"Not full size: {self.scale}."]
+        parts = [] if self.own_scale.is_full else [f"Not full size: {self.own_scale}."]
         return " ".join([*parts, *self.replaced])
 
     @property
@@ -63,7 +68,8 @@ class Account:
     def state(self, entry: Entry) -> str:
         """Of a cell without any number: why."""
         cell = entry.cell
-        if entry.measure.of_all is not None and entry.measure.reference.items() <= cell.labels.items():
+        of = entry.measure
+        if of.reference and not of.is_ranked and of.reference.items() <= cell.labels.items():
             return NONE  # a method is not held against itself
         if any((cell.name, seed) in self.comparison.records for seed in self.comparison.seeds):
             return NO_NUMBER
@@ -124,12 +130,20 @@ def notes(account: Account) -> list[str]:
 
 
 def _size(account: Account) -> str:
-    if account.scale.is_full:
+    scale = account.own_scale
+    if scale.is_full:
         return "Full size: rounds, clients and data as the settings below have them."
-    return (
-        f"Not full size: {account.scale}. What counts rounds cannot be compared with print, and accuracies are those "
-        "of a shorter training on less data."
-    )
+    said = [f"Not full size: {scale}."]
+    if replace(scale, iterations=1.0) != Scale():
+        said.append(
+            "What counts rounds cannot be compared with print, and accuracies are those of a shorter training on less "
+            "data."
+        )
+    if scale.iterations < 1:
+        said.append(
+            "Inversions have fewer iterations than is published, so that estimates of stale updates are worse."
+        )
+    return " ".join([*said, *lost(account.preset.cells, scale)])
 
 
 def _seeds(account: Account) -> str:
@@ -177,7 +191,12 @@ def _found(account: Account) -> list[str]:
     said: dict[str, list[str]] = {}
     for (cell, seed), record in account.comparison.records.items():
         ended = record.found.get("ended")
-        sentences = [*record.found.get("notes", ()), *([f"It ended early: {ended}"] if ended else [])]
+        refused = (f"{many:,} ({reason})" for reason, many in record.found.get("refused", {}).items())
+        sentences = [
+            *record.found.get("notes", ()),
+            *([f"It ended early: {ended}"] if ended else []),
+            *(f"Updates were refused: {said}" for said in [listed(list(refused))] if said),
+        ]
         for sentence in sentences:
             said.setdefault(sentence, []).append(f"{cell} with seed {seed}")
     return [f"Of {listed(which)}: {sentence}" for sentence, which in said.items()]

@@ -45,7 +45,7 @@ def document(account: Account) -> Document:
         report=Report(
             title=f"{preset.name}: {preset.title}",
             subtitle=f"{preset.item} of the paper on {preset.paper}; {count(len(preset.cells), 'cell')} on "
-            f"{listed(data_sets(preset.cells))}; {account.scale}",
+            f"{listed(data_sets(preset.cells))}; {account.own_scale}",
             notes=notes(account),
             sections=[section for section in sections if section is not None],
             kind=KIND,
@@ -84,7 +84,7 @@ def index(comparisons: Sequence[Comparison], scales: Mapping[str, Scale]) -> Doc
         rows.append(
             (
                 *(preset.name, f"{preset.paper}, {preset.item}", preset.title),
-                str(scales[preset.name]) if preset.name in scales else None,
+                str(account.own_scale) if preset.name in scales else None,
                 *(len(account.wanted), account.done, len(preset.cells) * len(account.wanted)),
                 *(answers[answer] for answer in findings.ANSWERS),
                 *(len(taus), fmean(taus) if taus else None),

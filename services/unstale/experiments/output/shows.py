@@ -10,12 +10,11 @@ from functools import partial
 from itertools import groupby
 from statistics import fmean
 from types import MappingProxyType
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from unstale.experiments.derived import UNCHANGED
+from unstale.experiments.derived import errors_of
 from unstale.experiments.record import Record
 from unstale.report.drawing import VERSIONS
 
@@ -96,12 +95,9 @@ def _of_class(label: int, record: Record) -> Points:
 
 
 def _error(record: Record, *, unchanged: bool) -> Points:
-    wanted: list[Any] = sorted(
-        (one for one in record.errors if (one[1] == UNCHANGED) == unchanged), key=lambda one: one[0]
-    )
     return [
         (version, fmean(one[2] for one in those))
-        for version, those in groupby(wanted, key=lambda one: one[0])
+        for version, those in groupby(errors_of(record, unchanged=unchanged), key=lambda one: one[0])
     ]
 
 

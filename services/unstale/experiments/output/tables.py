@@ -123,7 +123,7 @@ def numbers(account: Account) -> Table:
     preset = account.preset
     axes = (*preset.rows, *preset.columns)
     facts = (
-        *(account.scale.rounds, account.scale.clients, account.scale.data),
+        *(account.scale.rounds, account.scale.clients, account.scale.data, account.own_scale.iterations),
         " ".join(account.replaced),
         _ours(account),
     )
@@ -135,7 +135,15 @@ def numbers(account: Account) -> Table:
             for name in (
                 *("preset", "paper", "item", *axes, "measure", "unit", "published", "published_text"),
                 *("mean", "std", "low", "high", "difference", "seeds", "seeds_wanted", "missed_target"),
-                *("shown", "scale_rounds", "scale_clients", "scale_data", "data_replaced", "not_published"),
+                *(
+                    "shown",
+                    "scale_rounds",
+                    "scale_clients",
+                    "scale_data",
+                    "scale_iterations",
+                    "data_replaced",
+                ),
+                "not_published",
             )
         ),
         rows=[

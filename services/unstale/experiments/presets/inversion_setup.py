@@ -12,6 +12,7 @@ from unstale.experiments.preset import Cell, Labels, Number, Source, nothing
 
 ITERATIONS = "compensator.settings.iterations"
 CLASS_5, TIME = "final accuracy of class 5", "time to match"
+PASSAGE = "first passage of class 5"
 STALENESS = 40
 
 _CLIENTS, _AT_A_TIME = 100, 10
@@ -118,17 +119,14 @@ def cell(
     if changed is not None:
         compensator = {**compensator, "settings": {**compensator.get("settings", {}), **changed}}
     settings = task.settings(policy, compensator)
-    in_rounds = [
-        f"compensator.settings.{key}"
-        for key in ("iterations", "last_round")
-        if key in settings.compensator.settings
-    ]
+    chosen = settings.compensator.settings
     return Cell(
         labels=labels,
         settings=settings,
         measurement=measurement,
         options=options or nothing(),
-        in_rounds=tuple(in_rounds),
+        in_rounds=("compensator.settings.last_round",) if "last_round" in chosen else (),
+        in_iterations=(ITERATIONS,) if "iterations" in chosen else (),
         scenario=task.scenario,
         published=published or nothing(),
     )
