@@ -1,5 +1,6 @@
 """Figures: what they show, of what, and that they are told to who does not see them."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +10,7 @@ from support.reproduced import comparison
 from support.written import Page
 from unstale.experiments import output
 from unstale.experiments.comparison import Comparison
+from unstale.experiments.output import plots
 from unstale.experiments.output.account import Account
 from unstale.experiments.output.figures import Figure, figures
 from unstale.experiments.output.shows import along, arrays, of_clients, show
@@ -16,6 +18,7 @@ from unstale.experiments.output.special import numeric, places
 from unstale.experiments.presets.registry import PRESETS, make
 from unstale.experiments.record import Record
 from unstale.experiments.scale import Scale
+from unstale.report.statistics import Curve
 
 
 def made(name: str, seeds: range = range(2), scale: Scale | None = None) -> dict[str, Figure]:
@@ -76,6 +79,20 @@ def test_a_line_is_the_mean_and_its_band_one_standard_deviation() -> None:
 
 
 # What is shown of a record
+
+
+def test_a_long_curve_is_drawn_as_a_mean_of_ten_points_and_a_short_one_as_it_is() -> None:
+    values_x = np.arange(80.0)
+    values_x[5] = np.nan
+    at_x, none_x = np.arange(80.0), np.full(80, np.nan)
+    long = Curve(n=1, at_x=at_x, mean_x=values_x, low_x=none_x, high_x=none_x, left_out=0)
+    drawn = plots.smooth(long)
+    assert drawn.mean_x[[0, 1, 6]].tolist() == [0.0, 0.5, (0 + 1 + 2 + 3 + 4 + 6) / 6]
+    assert drawn.mean_x[14] == np.mean([6, 7, 8, 9, 10, 11, 12, 13, 14])
+    assert drawn.mean_x[79] == 74.5
+    assert np.isnan(drawn.low_x).all()
+    assert plots.is_smooth(long)
+    assert not plots.is_smooth(replace(long, at_x=at_x[:59]))
 
 
 def test_errors_of_a_round_are_means_over_its_clients() -> None:

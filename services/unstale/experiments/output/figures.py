@@ -25,6 +25,7 @@ from unstale.report.statistics import over_versions
 
 PAIRS_MIN = 4  # of numbers in print and here, for a picture of one against the other
 LABELS_MIN = 3  # of an axis that has numbers, for a picture over it
+SMOOTHED = f"Lines are means of the last {plots.SMOOTH} evaluations; faint behind them is each evaluation."
 BAND = "Lines are means over seeds, bands one standard deviation."
 
 
@@ -108,13 +109,14 @@ def _published(account: Account, curve: Curve) -> tuple[list[special.Panel], str
     if curve.shows in special.SHOWS:
         return special.SHOWS[curve.shows](account, curve)
     shown = show(curve.shows)
-    panels = []
+    panels, is_smooth = [], False
     for labels, cells in special.panels(account.preset, curve.line):
         records = [record for cell in cells for record in special.of_cell(account, cell)]
         lines = list(_lines(account, curve, shown, cells))
         if not lines:
             continue
         what = along(curve.shows, records)
+        is_smooth |= any(plots.is_smooth(line.curve) for line in lines)
         panels.append(
             special.Panel(
                 of=spoken(labels),
@@ -130,7 +132,7 @@ def _published(account: Account, curve: Curve) -> tuple[list[special.Panel], str
                 ),
             )
         )
-    return panels, _caption(account, curve, shown)
+    return panels, " ".join(filter(None, (_caption(account, curve, shown), SMOOTHED if is_smooth else "")))
 
 
 def _caption(account: Account, curve: Curve, shown: Show) -> str:

@@ -1,6 +1,5 @@
 """Claims with their verdicts, orders with their agreement, and what is missing. Pure."""
 
-from collections import Counter
 from statistics import fmean
 
 from unstale.experiments.comparison import ORDERS, RULE, Answer, Comparison, Order, Ranking
@@ -60,11 +59,14 @@ def claims(account: Account) -> Section:
 
 
 def in_short(comparison: Comparison) -> str:
-    """`6 claims, of which hold 3, do not hold 1, cannot be told 2.`"""
-    answers = Counter(verdict.answer for verdict in comparison.verdicts)
-    words = zip(("hold", "do not hold", "cannot be told"), ANSWERS, strict=True)
-    said = ", ".join(f"{word} {answers[answer]}" for word, answer in words)
-    return f"{count(len(comparison.verdicts), 'claim')}, of which {said}."
+    """`Of 6 claims 3 hold, 1 does not hold, and 2 cannot be told.`"""
+    hold, not_hold, untold = (
+        sum(verdict.answer == answer for verdict in comparison.verdicts) for answer in ANSWERS
+    )
+    said = (
+        f"{hold} {'holds' if hold == 1 else 'hold'}, {not_hold} {'does' if not_hold == 1 else 'do'} not hold"
+    )
+    return f"Of {count(len(comparison.verdicts), 'claim')} {said}, and {untold} cannot be told."
 
 
 def orders(account: Account) -> Section:

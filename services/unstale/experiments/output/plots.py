@@ -4,7 +4,7 @@ Legend: x points of a curve; P places on each axis of a surface.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -17,6 +17,8 @@ from unstale.report.statistics import Curve
 
 BINS = 20  # of per cent, five points each
 LOG_FROM = 20.0  # greatest over least
+SMOOTH_FROM = 60  # points of a curve, from which on it is drawn as a moving mean of so many:
+SMOOTH = 10
 _PRINTED = "printed"
 
 
@@ -30,12 +32,34 @@ class Line:
     printed: Sequence[tuple[float, float]] = ()
 
 
+def is_smooth(curve: Curve) -> bool:
+    """Whether it has so many points that it is drawn as a moving mean, with the points faintly behind."""
+    return len(curve.at_x) >= SMOOTH_FROM
+
+
+def smooth(curve: Curve) -> Curve:
+    """Each point the mean of itself and those before it, `SMOOTH` in all or as many as there are and are finite."""
+
+    def moving(values_x: Floats) -> Floats:
+        before = np.full(SMOOTH - 1, np.nan)
+        windows_xS = np.lib.stride_tricks.sliding_window_view(np.concatenate((before, values_x)), SMOOTH)
+        finite_xS = np.isfinite(windows_xS)
+        sums_x = np.where(finite_xS, windows_xS, 0.0).sum(axis=1)
+        counts_x = finite_xS.sum(axis=1)
+        return np.where(counts_x > 0, sums_x / np.maximum(counts_x, 1), np.nan)
+
+    return replace(curve, mean_x=moving(curve.mean_x), low_x=moving(curve.low_x), high_x=moving(curve.high_x))
+
+
 def draw_lines(
     axes: Axes, lines: Sequence[Line], *, along: str, axis: str, target: float | None, is_share: bool
 ) -> None:
-    """Means with their bands; published numbers as open marks; a target as a dashed line."""
+    """Means with their bands, smooth where `is_smooth`; published numbers as open marks; a target as a dashed line."""
     for one in lines:
-        drawing.line(axes, one.curve, one.place, one.label)
+        if is_smooth(one.curve):
+            colour = drawing.Style(place=one.place).colour
+            axes.plot(one.curve.at_x, one.curve.mean_x, color=colour, linewidth=0.5, alpha=0.3, label="_each")
+        drawing.line(axes, smooth(one.curve) if is_smooth(one.curve) else one.curve, one.place, one.label)
         for at, value in one.printed:
             _mark(axes, at, value, one.place)
     if target is not None:
