@@ -19,6 +19,7 @@ MARKDOWN = {
     "large_transfer": "A model of 760 MB over a link that breaks",
     "first_round": "From start to the first round",
     "simulation": "Simulator against a bare loop",
+    "simulation_preset": "A published cell against a bare loop",
     "simulation_scale": "A hundred thousand simulated clients",
     "aggregation": "Aggregation against one read of the matrix",
     "encodings": "What encodings cost and save",
