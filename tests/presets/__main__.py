@@ -17,9 +17,9 @@ from unstale.experiments.preset import Preset
 from unstale.experiments.presets.registry import PRESETS
 
 SCALE = ("--scale-rounds", "0.0001", "--scale-clients", "0.03", "--scale-iterations", "0.0001")
-FEW = {"gi-f5": "0.005", "ar-f2": "0.001"}
-"""Share of data for presets in which a ResNet-18 sees a client's whole batches: of what a client draws where it draws
-a budget, else of a data set as large as what was published."""
+FEW = {"gi-f5": "0.005", "ar-f1": "0.05", "ar-f2": "0.0125"}
+FEW |= {name: "0.02" for name in PRESETS if name.startswith("gi-") and name not in FEW}
+"""Share of the examples, for presets in which clients train on whole epochs or with a ResNet-18."""
 
 
 def main(names: list[str]) -> int:
@@ -31,12 +31,10 @@ def main(names: list[str]) -> int:
     presets = [make() for name, make in PRESETS.items() if not names or name in names]
     wrong: list[str] = []
     with tempfile.TemporaryDirectory() as folder:
-        for share in ("1", *FEW.values()):
+        at = files.write(Path(folder))
+        for share in ("1", *dict.fromkeys(FEW.values())):
             chosen = [preset for preset in presets if FEW.get(preset.name, "1") == share]
             if chosen:
-                used = {name for preset in chosen for name in data_sets(preset.cells)}
-                draws = all(cell.settings.partition.budget for preset in chosen for cell in preset.cells)
-                at = files.write(Path(folder), sorted(used), whole=share != "1" and not draws)
                 wrong += _computed(chosen, Path(folder), at, share)
     print("\n".join(wrong))
     return bool(wrong)
@@ -44,7 +42,8 @@ def main(names: list[str]) -> int:
 
 def _computed(presets: Sequence[Preset], folder: Path, at: Mapping[str, Path], share: str) -> list[str]:
     """What is wrong with what comes of them."""
-    data = [word for name, path in at.items() for word in ("--data", f"{name}={path}")]
+    used = {name for preset in presets for name in data_sets(preset.cells)}
+    data = [word for name in sorted(used) for word in ("--data", f"{name}={at[name]}")]
     done = subprocess.run(
         [
             *(sys.executable, "-m", "unstale", "reproduce", "run", *(one.name for one in presets)),

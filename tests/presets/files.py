@@ -1,6 +1,5 @@
 """Small files in the place of the published data sets: images coloured by their class, so that it can be learned."""
 
-from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
@@ -22,20 +21,16 @@ SETS: dict[str, tuple[Shape, int, int]] = {
 """Shape of an image, classes, and training images of each: eight for each client that there is at least, and 450 for
 each of ten where a client takes so many."""
 
-WHOLE = 5000
-"""Training images of each class where there shall be as many as were published."""
-
 TEST_OF_EACH = 8  # images of each class, at most half as many as there are to train on
 PEOPLE = 160  # whose examples they are, where that is known
 
 
-def write(folder: Path, names: Iterable[str], *, whole: bool) -> dict[str, Path]:
+def write(folder: Path) -> dict[str, Path]:
     """The files, by the data set in whose place they are."""
-    return {name: _written(folder / f"{name}.npz", *SETS[name], whole=whole) for name in names}
+    return {name: _written(folder / f"{name}.npz", *of) for name, of in SETS.items()}
 
 
-def _written(path: Path, shape: Shape, classes: int, of_each: int, *, whole: bool) -> Path:
-    of_each = WHOLE if whole else of_each
+def _written(path: Path, shape: Shape, classes: int, of_each: int) -> Path:
     draws = stream(0, Stream.SEARCH)
     colours_CX = draws.integers(0, 200, size=(classes, *shape), dtype=np.uint8)
     arrays = {}
