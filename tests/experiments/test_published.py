@@ -16,6 +16,8 @@ from unstale.experiments.record import Record
 from unstale.experiments.scale import Scale
 from unstale.experiments.store import Result, Store
 
+RESULTS = Path(__file__).parents[2] / "benchmarks" / "results" / "reproduction"
+
 
 @pytest.fixture
 def three(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Job]:
@@ -120,3 +122,12 @@ def test_a_file_that_is_none_is_said(name: str, tmp_path: Path) -> None:
 def test_a_folder_that_cannot_be_written_is_said(tmp_path: Path) -> None:
     with Store.open(tmp_path) as store, pytest.raises(UserError, match=r"^cannot write "):
         published.write(store, tmp_path / "missing" / "results.jsonl")
+
+
+@pytest.mark.parametrize("path", sorted(RESULTS.glob("*.jsonl")), ids=lambda path: path.name)
+def test_what_the_project_has_computed_can_be_taken(path: Path, tmp_path: Path) -> None:
+    with Store.open(tmp_path) as store:
+        new, _ = published.read(store, [path])
+        assert new == len(path.read_text(encoding="utf-8").splitlines())
+        presets = {one.name.partition(":")[0] for one in store.everything()}
+    assert presets == {path.stem}
