@@ -27,17 +27,17 @@ PEOPLE = 160  # whose examples they are, where that is known
 
 def write(folder: Path) -> dict[str, Path]:
     """The files, by the data set in whose place they are."""
-    return {name: _written(folder / f"{name}.npz", *of) for name, of in SETS.items()}
+    return {name: _written(folder / f"{name}.npz", number, *SETS[name]) for number, name in enumerate(SETS)}
 
 
-def _written(path: Path, shape: Shape, classes: int, of_each: int) -> Path:
-    draws = stream(0, Stream.SEARCH)
-    colours_CX = draws.integers(0, 200, size=(classes, *shape), dtype=np.uint8)
+def _written(path: Path, number: int, shape: Shape, classes: int, of_each: int) -> Path:
+    draws = stream(number, Stream.SEARCH)
+    colours_CX = draws.integers(0, 200, size=(classes, *shape))
     arrays = {}
     for part, count in (("train", of_each), ("test", min(TEST_OF_EACH, of_each // 2))):
         labels_n = draws.permutation(np.repeat(np.arange(classes), count))
-        noise_nX = draws.integers(0, 56, size=(len(labels_n), *shape), dtype=np.uint8)
-        arrays[f"x_{part}"] = colours_CX[labels_n] + noise_nX
+        noise_nX = draws.integers(0, 56, size=(len(labels_n), *shape))
+        arrays[f"x_{part}"] = (colours_CX[labels_n] + noise_nX).astype(np.uint8)
         arrays[f"y_{part}"] = labels_n
         arrays[f"group_{part}"] = np.arange(len(labels_n)) % PEOPLE
     np.savez(path, **arrays)

@@ -190,13 +190,12 @@ def _found(account: Account) -> list[str]:
     """What measurements have to say, each once with the cells that it is of."""
     said: dict[str, list[str]] = {}
     for (cell, seed), record in account.comparison.records.items():
-        ended = record.found.get("ended")
-        refused = (f"{many:,} ({reason})" for reason, many in record.found.get("refused", {}).items())
-        sentences = [
-            *record.found.get("notes", ()),
-            *([f"It ended early: {ended}"] if ended else []),
-            *(f"Updates were refused: {said}" for said in [listed(list(refused))] if said),
-        ]
+        sentences = list(record.found.get("notes", ()))
+        if "ended" in record.found:
+            sentences.append(f"It ended early: {record.found['ended']}")
+        if "refused" in record.found:
+            refused = [f"{many:,} ({reason})" for reason, many in record.found["refused"].items()]
+            sentences.append(f"Updates were refused: {listed(refused)}")
         for sentence in sentences:
             said.setdefault(sentence, []).append(f"{cell} with seed {seed}")
     return [f"Of {listed(which)}: {sentence}" for sentence, which in said.items()]

@@ -25,7 +25,7 @@ from unstale.report.statistics import over_versions
 
 PAIRS_MIN = 4  # of numbers in print and here, for a picture of one against the other
 LABELS_MIN = 3  # of an axis that has numbers, for a picture over it
-SMOOTHED = f"Lines are means of the last {plots.SMOOTH} evaluations; faint behind them is each evaluation."
+SMOOTHED = f"Lines of many points are means of the last {plots.SMOOTH}; faint behind them are the points."
 BAND = "Lines are means over seeds, bands one standard deviation."
 
 
