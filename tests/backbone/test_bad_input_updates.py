@@ -119,6 +119,7 @@ def test_after_the_end_nobody_is_let_in_and_nothing_counts() -> None:
             newcomer.say(Hello(client_id=1, session=newcomer.session))
             assert newcomer.hear(Stop).reason == "finished"
             newcomer.say(Bye())  # whoever was told is waited for
+            assert newcomer.hear(Bye)  # and was heard: what is not yet sent is lost with the socket
         assert last.leave_after_stop().version == 1
         late.say(Bye())
         assert server.end().updates == {"accepted": 1, "duplicate": 0, "rejected": 1}
