@@ -6,16 +6,19 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test presets swarm crash fuzz replay check bench clean
+.PHONY: help demo test test-slow presets swarm crash fuzz replay check bench clean
 
 help:  ## List the targets
-	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 12
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 12
 
 demo: $(VENV)/.installed  ## Train one model with 20 clients over loopback sockets, under a minute
 	@$(BIN)/unstale demo
 
-test: $(VENV)/.installed-test  ## Run the tests
-	$(BIN)/python -m pytest $(AT_ONCE)
+test: $(VENV)/.installed-test  ## Run the tests, but for those that test-slow runs
+	$(BIN)/python -m pytest $(AT_ONCE) -m "not slow"
+
+test-slow: $(VENV)/.installed-test  ## Run the tests of whole runs: killed processes, pods, alerts, pages in a browser
+	$(BIN)/python -m pytest $(AT_ONCE) -m slow
 
 swarm: $(VENV)/.installed-test  ## Play seeded runs: SEEDS=10000, or SEED=17 with its transcript
 	PYTHONPATH=tests $(BIN)/python -m swarm $(if $(SEED),--seed $(SEED) --verbose,--seeds $(or $(SEEDS),1000))

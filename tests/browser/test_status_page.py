@@ -17,7 +17,7 @@ from support.wire import RawClient
 from unstale.compensators import Compensated, MeasuredError
 from unstale.server import pages
 
-pytestmark = [pytest.mark.network, needs_chromium]
+pytestmark = [pytest.mark.network, pytest.mark.slow, needs_chromium]
 
 ONES = np.ones(650, dtype="<f4")
 

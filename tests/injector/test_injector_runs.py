@@ -70,6 +70,7 @@ groups:
 """
 
 
+@pytest.mark.slow
 def test_a_run_of_300_rounds_survives_everything_at_once_and_counts_each_update_once(tmp_path: Path) -> None:
     scenario = tmp_path / "all.yaml"
     scenario.write_text(SCENARIO)
