@@ -1,5 +1,6 @@
 """The engine with real processes: each job once, failures kept, what is lost tried again, killed at any time."""
 
+import itertools
 import os
 import signal
 import subprocess
@@ -18,7 +19,7 @@ from support.running import until
 from unstale.errors import UserError
 from unstale.experiments import hands
 from unstale.experiments.durations import Durations, left_s
-from unstale.experiments.engine import Counts, Engine, Standing
+from unstale.experiments.engine import TELL_S, Counts, Engine, Standing
 from unstale.experiments.jobs import Job, Place, jobs
 from unstale.experiments.measurements import MEASUREMENTS
 from unstale.experiments.preset import Preset
@@ -98,6 +99,17 @@ def test_every_cell_with_every_seed_is_computed_once_and_kept(tmp_path: Path) ->
             for place, method in enumerate(stand_in.METHODS)
             for seed in (0, 1)
         }
+
+
+def test_it_says_how_it_stands_though_somebody_always_has_something_to_say(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    minutes = itertools.count(0.0, TELL_S)
+    monkeypatch.setattr("unstale.experiments.engine.now_s", lambda: next(minutes))
+    _, seen = compute(tmp_path, planned(stand_in.preset(tmp_path), seeds=1), processes=1)
+    assert [one.shares for one in seen.standings].count((0.5,)) == 3, (
+        "a minute has gone by at each word of a job"
+    )
 
 
 def test_what_is_done_is_not_computed_again(tmp_path: Path) -> None:

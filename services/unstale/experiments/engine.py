@@ -80,6 +80,7 @@ class Engine:
         self._durations = Durations(store.seconds())
         self._stop_here, self._stop_there = socket.socketpair()
         self._stopped = False
+        self._told_s = now_s()
 
     def stop(self) -> None:
         """End soon; what runs is lost. Any thread, any time."""
@@ -154,8 +155,6 @@ class Engine:
         """Wait until somebody has something to say, and take it in."""
         by_pipe: dict[Any, Hand] = {hand.pipe: hand for hand in self._hands}
         ready = wait([*by_pipe, self._stop_here], TELL_S)
-        if not ready:
-            self._tell()
         if self._stop_here in ready:
             self._stopped = True
             return
@@ -165,6 +164,8 @@ class Engine:
                 self._take_in(hand, hand.hear())
             except EndedError as ended:
                 self._replace(hand, str(ended))
+        if now_s() - self._told_s >= TELL_S:
+            self._tell()
 
     def _take_in(self, hand: Hand, words: dict[str, Any]) -> None:
         if "ready" in words:
@@ -217,6 +218,7 @@ class Engine:
         self._watcher.failed(job, traceback)
 
     def _tell(self) -> None:
+        self._told_s = now_s()
         running = [(hand.shares.get(job.digest, 0.0), job) for hand, job in self._running]
         timed = [self._timed(job, share) for share, job in running]
         waiting = [self._durations.of(job.configuration) for job in self._waiting]
