@@ -93,15 +93,6 @@ def test_the_methods_differ_in_policy_and_local_training_alone() -> None:
     assert len({one.model_dump_json() for one in steps}) == 1
 
 
-def test_moon_weighs_its_term_by_the_data_set() -> None:
-    whole = fh_t1()
-    mu = {
-        data: at(whole, data=data, beta="IID", ratio="10", method="MOON").settings.training.mu
-        for data in ("FMNIST", "CIFAR-10", "CIFAR-100")
-    }
-    assert mu == {"FMNIST": 1.0, "CIFAR-10": 5.0, "CIFAR-100": 1.0}
-
-
 @pytest.mark.parametrize(("ratio", "h"), [("10", 5), ("100", 50)])
 def test_fedhist_looks_back_half_as_many_rounds_as_the_level_of_staleness(ratio: str, h: int) -> None:
     settings = at(fh_f4(), beta="0.3", ratio=ratio, method="FedHist").settings

@@ -31,13 +31,12 @@ class _Data:
     name: str
     model: str
     rounds: int
-    moon_mu: float
 
 
 DATA = {
-    "FMNIST": _Data("fashion-mnist", "lenet_28", 2000, 1.0),
-    "CIFAR-10": _Data("cifar10", "lenet_cifar", 5000, 5.0),
-    "CIFAR-100": _Data("cifar100", "lenet_cifar", 5000, 1.0),
+    "FMNIST": _Data("fashion-mnist", "lenet_28", 2000),
+    "CIFAR-10": _Data("cifar10", "lenet_cifar", 5000),
+    "CIFAR-100": _Data("cifar100", "lenet_cifar", 5000),
 }
 
 _FEDHIST = {
@@ -107,7 +106,7 @@ def _settings(
     if policy == "fedprox":
         training.update(name="fedprox", mu=0.01)
     if policy == "moon":
-        training.update(name="moon", mu=published.moon_mu, temperature=0.5)
+        training.update(name="moon", mu=0.1, temperature=0.5)
     return Settings(
         clients=CLIENTS[ratio],
         rounds=published.rounds,
