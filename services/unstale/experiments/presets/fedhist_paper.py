@@ -178,7 +178,7 @@ BASELINES = (
         value="0.1",
         tag="[P]",
         why="The least of MOON's own grid. The released code has 5 on CIFAR-10 and else 1, with a projection head; "
-        "without one, and at an N/K of 100 on IID data, training never begins with 1: accuracy stays at chance.",
+        "without one, and at an N/K of 100 on IID data, training never begins with 1 or 5: accuracy stays at chance.",
     ),
     Source(key="MOON training.temperature", value="0.5", tag="R:MOON"),
     Source(
