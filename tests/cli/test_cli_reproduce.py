@@ -130,6 +130,18 @@ def test_a_run_says_what_it_does_and_what_came_of_it(tmp_path: Path) -> None:
     assert len(stand_in.calls(tmp_path)) == 6
 
 
+def test_a_page_has_all_that_the_store_holds_though_a_run_chose_less(tmp_path: Path) -> None:
+    for method in ("alpha", "beta"):
+        ran(tmp_path, "", "--seeds", "1", "--cells", f"method={method}")
+    page = (tmp_path / "unstale-reproduction/full/tiny.md").read_text()
+    rows = [line for line in page.splitlines() if line.startswith(("| alpha", "| beta", "| gamma"))]
+    assert rows == [
+        "| alpha | 50.0 / no number / – |",
+        "| beta | 50.0 / no number / – |",
+        "| gamma | 50.0 / not run / – |",
+    ]
+
+
 def test_a_failure_makes_the_exit_code_1_and_its_traceback_is_printed(tmp_path: Path) -> None:
     out, err = ran(tmp_path, "alpha=fails gamma=refuses", "--seeds", "1", "--device", "cpu", code=1)
     assert "tiny: method=alpha, seed 0: failed: ZeroDivisionError: as it was told" in out

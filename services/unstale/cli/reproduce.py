@@ -163,7 +163,11 @@ def run(
         store=store,
         as_json=as_json,
     )
-    _write(planned, seeds, size, place, store, as_json=as_json)
+    whole = [
+        (preset, jobs(preset, preset.cells, seeds=range(seeds), scale=size, place=place))
+        for preset, _ in wanted
+    ]
+    _write(whole, seeds, size, place, store, as_json=as_json)
     if code:
         raise typer.Exit(code)
 
@@ -225,7 +229,7 @@ def import_results(
 
 
 def _write(
-    planned: "Sequence[tuple[Preset, Sequence[Job]]]",
+    whole: "Sequence[tuple[Preset, Sequence[Job]]]",
     seeds: int,
     size: "Scale",
     place: "Place",
@@ -233,7 +237,7 @@ def _write(
     *,
     as_json: bool,
 ) -> None:
-    """What is there by now, as pages, Markdown, CSV and pictures."""
+    """All that the store holds of the presets by now, as pages, Markdown, CSV and pictures. whole: with all jobs."""
     from unstale.experiments import output
     from unstale.experiments.comparison import Comparison
     from unstale.experiments.store import Store
@@ -243,7 +247,7 @@ def _write(
     kept = Store.look(store)
     assert kept is not None, "it was opened to compute"
     with kept:
-        for preset, own in planned:
+        for preset, own in whole:
             comparison = Comparison(preset=preset, records=kept.records(own))
             comparisons.append(comparison)
             output.write(
