@@ -150,11 +150,13 @@ def run(
         scale, rounds=scale_rounds, clients=scale_clients, data=scale_data, iterations=scale_iterations
     ).at(cell for preset, _ in wanted for cell in preset.cells)
     place = computing.place(wanted, cache=cache, device=device, data=data or (), ray=ray)
-    planned = [
-        (preset, jobs(preset, some, seeds=range(seeds), scale=size, place=place)) for preset, some in wanted
+    whole = [
+        (preset, jobs(preset, preset.cells, seeds=range(seeds), scale=size, place=place))
+        for preset, _ in wanted
     ]
+    here = {(preset.name, cell.name) for preset, some in wanted for cell in some}
     code = computing.compute(
-        [job for _, own in planned for job in own],
+        [job for _, own in whole for job in own if (job.preset, job.cell) in here],
         seeds=seeds,
         size=size,
         place=place,
@@ -163,10 +165,6 @@ def run(
         store=store,
         as_json=as_json,
     )
-    whole = [
-        (preset, jobs(preset, preset.cells, seeds=range(seeds), scale=size, place=place))
-        for preset, _ in wanted
-    ]
     _write(whole, seeds, size, place, store, as_json=as_json)
     if code:
         raise typer.Exit(code)

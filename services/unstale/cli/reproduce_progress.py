@@ -5,10 +5,9 @@ from dataclasses import asdict
 from pathlib import Path
 
 from unstale.cli import report
-from unstale.experiments.engine import TELL_S, Counts, Standing
+from unstale.experiments.engine import Counts, Standing
 from unstale.experiments.jobs import Job
 from unstale.experiments.record import Record
-from unstale.net.clock import now_s
 
 
 class Printer:
@@ -18,7 +17,6 @@ class Printer:
         self._as_json = as_json
         self._news: list[str] = []
         self._printed: set[str] = set()
-        self._told_s = now_s()
 
     def finished(self, job: Job, record: Record, seconds: float) -> None:
         """See `Watcher`, as for the others."""
@@ -50,9 +48,6 @@ class Printer:
         if self._as_json:
             report.json_line("standing", asdict(standing))
             return
-        if not self._news and now_s() - self._told_s < TELL_S:
-            return
-        self._told_s = now_s()
         if not self._news:
             shares = ", ".join(f"{share:.0%}" for share in standing.shares)
             self._news.append(f"{len(standing.shares)} running ({shares})")

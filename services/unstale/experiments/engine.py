@@ -54,7 +54,7 @@ class Watcher(Protocol):
         """A job was lost, and is tried again."""
 
     def stands(self, standing: Standing) -> None:
-        """Now and then."""
+        """After each of the above, and else once a minute."""
 
 
 class Engine:
@@ -133,15 +133,11 @@ class Engine:
             ) from None
 
     def _give(self) -> None:
-        has_begun = False
         for hand in self._hands:
             while self._waiting and hand.is_free:
                 job = self._next(hand)
                 self._began_s[job.digest] = now_s()
                 hand.give(job)
-                has_begun = True
-        if has_begun:
-            self._tell()
 
     def _next(self, hand: Hand) -> Job:
         """The first that waits, or of its seed the first with the data that this process has loaded."""
@@ -196,6 +192,7 @@ class Engine:
         self._hands.remove(hand)
         for job in list(hand.jobs.values()):
             self._lose(job, how)
+        self._tell()
 
     def _keep(self, job: Job, words: dict[str, Any]) -> None:
         kept = Result(**{name: words[name] for name in ("record", "seconds", "machine", "versions")})
