@@ -93,6 +93,21 @@ def test_rounds_to_a_target_are_the_first_version_evaluated_there() -> None:
     assert of("rounds to 50.5 %", record) is None
 
 
+def test_rounds_to_an_average_wait_until_ten_evaluations_in_a_row_have_it_on_average() -> None:
+    curve = run(*[0.1] * 5, 0.6, *[0.3] * 9, *[0.5] * 5)
+    # Versions 5 to 14 are 0.33 on average, 8 to 17 are 0.36, and 10 to 19 are 0.4.
+    assert of("rounds to 32.9 %, averaged", curve) == 14
+    assert of("rounds to 35.9 %, averaged", curve) == 17
+    assert of("rounds to 39.9 %, averaged", curve) == 19
+    assert of("rounds to 40.1 %, averaged", curve) is None
+    assert of("rounds to 1 %, averaged", run(*[0.9] * 10)) is None  # nine, and the untrained model
+
+
+def test_the_last_fifth_is_of_the_rounds() -> None:
+    record = Record(version_E=[0, 10, 79, 80, 81, 100], accuracy_E=[0.0, 0.1, 0.2, 0.3, 0.4, 0.5])
+    assert of("accuracy of the last fifth", record) == pytest.approx(0.45)
+
+
 def test_speedup_is_relative_to_fedavg() -> None:
     assert measure("speedup").reference == {"method": "FedAvg"}
     assert of("speedup", run(0.1, 0.4), run(0.1, 0.2, 0.3, 0.4)) == 3

@@ -58,6 +58,12 @@ def final_of_class(label: int, record: Record, _: Record | None) -> float | None
     return _mean(accuracy for _, accuracy in _of_class(record, label)[-LAST:])
 
 
+def of_last_fifth(record: Record, _: Record | None) -> float | None:
+    """Mean of the evaluations of the last fifth of the rounds."""
+    curve = _of_rounds(record, record.accuracy_E)
+    return _mean(accuracy for version, accuracy in curve if version > 0.8 * curve[-1][0])
+
+
 def best(record: Record, _: Record | None) -> float | None:
     """Of the evaluations that are finite numbers."""
     finite = (_finite(accuracy) for _, accuracy in _of_rounds(record, record.accuracy_E))
@@ -89,6 +95,15 @@ def rounds_to(target: float, record: Record, _: Record | None = None) -> float |
         if accuracy >= target
     )
     return next(reached, None)
+
+
+def averaged_rounds_to(target: float, record: Record, _: Record | None) -> float | None:
+    """First evaluated version at which the mean of the last 10 evaluations is `target`, a share; None where there is
+    none, or one of the ten is no number."""
+    curve = _of_rounds(record, record.accuracy_E)
+    ends = range(LAST, len(curve) + 1)
+    means = ((curve[end - 1][0], _mean(value for _, value in curve[end - LAST : end])) for end in ends)
+    return next((version for version, mean in means if mean is not None and mean >= target), None)
 
 
 def speedup(target: float, record: Record, reference: Record | None) -> float | None:
