@@ -1,0 +1,118 @@
+"""What FedHist has to tell clients apart: how like an update is to those that came later from the same model.
+
+Plays the FedHist cells of fh-t2, and holds each update against the mean of those that were computed from the model of
+its round and came within h rounds: the cosine that its sender's utility is made of (algorithms.md 2.15). It is computed
+beside the policy, from the updates as they come; the run is left as it is.
+
+    python -m benchmarks.fedhist_utilities --data cifar10.npz [--rounds 600]
+"""
+
+import argparse
+from collections import deque
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from torch.nn.functional import cosine_similarity
+
+from benchmarks import machine, report
+from unstale.compensators import Compensated, Compensator, CompensatorContext, Made, Outcome, StaleRound
+from unstale.config.compensation import local_steps
+from unstale.config.learning import DataSettings
+from unstale.config.settings import Settings, SimulationSettings
+from unstale.experiments.presets.fedhist import fh_t2
+from unstale.part_settings import PartSettings
+from unstale.simulator.assemble import simulation
+
+CPU = torch.device("cpu")
+H = 50  # N / (2 K)
+THRESHOLD = 0.3
+"""sim_T of the preset."""
+
+
+class Looking(Compensator[PartSettings]):
+    """Leaves every update as it is. cosines: of those that could be judged. sizes: |S| of each round that was."""
+
+    source = "ours"
+
+    def __init__(self, context: CompensatorContext) -> None:
+        super().__init__(PartSettings(), context)
+        self.cosines: list[float] = []
+        self.sizes: list[int] = []
+        self._rounds: deque[tuple[int, list[int], Tensor]] = deque(maxlen=H + 1)
+
+    def take(self, stale: StaleRound, made: Made) -> Outcome:  # noqa: ARG002  (nothing is made)
+        rows_Kd = torch.stack([each.vector_d for each in stale.updates])
+        self._rounds.append((stale.version, [each.base_version for each in stale.updates], rows_Kd))
+        self._judge(stale.version - H)
+        return Outcome(vectors={}, counts_as_fresh=(), updates=[Compensated() for _ in stale.updates])
+
+    def _judge(self, version: int) -> None:
+        judged = [rows_Kd for at, _, rows_Kd in self._rounds if at == version]
+        since = [
+            rows_Kd[place]
+            for _, bases, rows_Kd in self._rounds
+            for place, base in enumerate(bases)
+            if base == version
+        ]
+        if judged and since:
+            self.sizes.append(len(since))
+            self.cosines += cosine_similarity(judged[0], torch.stack(since).mean(0)[None]).tolist()
+
+
+def row(beta: str, rounds: int, data: Path) -> list[str]:
+    """What is found in the cell of one beta, in so many rounds."""
+    (cell,) = (cell for cell in fh_t2().cells if cell.labels == {"method": "FedHist", "beta": beta})
+    settings = cell.settings.model_copy(
+        update={
+            "rounds": rounds,
+            "evaluate_every": rounds,
+            "data": DataSettings(name="npz", path=str(data), normalise=cell.settings.data.normalise),
+            "simulation": SimulationSettings(backend="loop"),
+            "device": "cpu",
+            "threads": 1,
+        }
+    )
+    looking: list[Looking] = []
+
+    def look(settings: Settings, *_: object) -> Looking:
+        context = CompensatorContext(
+            network=None, steps=local_steps(settings), seed=settings.seed, device=CPU
+        )
+        looking.append(Looking(context))
+        return looking[0]
+
+    simulation(settings, on_progress=lambda _: None, compensator_of=look).run()
+    cosines = torch.tensor(looking[0].cosines)
+    tenth, median, ninth = torch.quantile(cosines, torch.tensor([0.1, 0.5, 0.9])).tolist()
+    sizes = torch.tensor(looking[0].sizes, dtype=torch.float64)
+    return [
+        beta,
+        f"{len(cosines):,}",
+        f"{sizes.mean():.1f}",
+        *(f"{value:.2f}" for value in (tenth, median, ninth)),
+        f"{(cosines >= THRESHOLD).double().mean():.0%}",
+    ]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else None)
+    parser.add_argument("--data", type=Path, required=True, help="CIFAR-10 as an .npz of four arrays")
+    parser.add_argument("--rounds", type=int, default=600)
+    options = parser.parse_args()
+    if options.rounds <= H:
+        parser.error(f"--rounds is {options.rounds}, expected more than {H}, after which the first is judged")
+    torch.set_num_threads(1)
+    command = f"python -m benchmarks.fedhist_utilities --data cifar10.npz --rounds {options.rounds}"
+    print(f"# How like updates are that came from one model\n\n{machine.description(command)}\n")
+    print(
+        f"FedHist in fh-t2, seed 0, {options.rounds} rounds. S: the updates that came from the same model within {H} "
+        "rounds of the one that is judged.\n"
+    )
+    headings = ["beta", "judged", "updates in S", "cosine, a tenth below", "half", "nine tenths"]
+    headings.append(f"at least {THRESHOLD}")
+    print(report.table(headings, [row(beta, options.rounds, options.data) for beta in ("0.3", "1.0", "IID")]))
+
+
+if __name__ == "__main__":
+    main()
