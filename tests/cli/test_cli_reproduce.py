@@ -130,6 +130,13 @@ def test_a_run_says_what_it_does_and_what_came_of_it(tmp_path: Path) -> None:
     assert len(stand_in.calls(tmp_path)) == 6
 
 
+def test_what_a_smaller_size_does_not_show_is_said_before_it_is_computed(tmp_path: Path) -> None:
+    lines = ran(tmp_path, "", "--seeds", "1", "--device", "cpu", "--scale-clients", "0.1")[0].splitlines()
+    assert lines[0].startswith("tiny: 3 cells with 1 seed are 3 jobs, rounds x 1, clients x 0.1, data x 1, ")
+    assert lines[1].startswith("A round has 1 update here, 5 at full size: ")
+    assert lines[2].startswith("[1/3] ")
+
+
 def test_a_page_has_all_that_the_store_holds_though_a_run_chose_less(tmp_path: Path) -> None:
     for method in ("alpha", "beta"):
         ran(tmp_path, "", "--seeds", "1", "--cells", f"method={method}")
@@ -171,7 +178,7 @@ def test_programs_are_told_in_json(tmp_path: Path) -> None:
     )
     told = facts(out)
     assert told[0] == {
-        "event": "planned", "presets": ["tiny"], "jobs": 2, "seeds": 1, "scale": "full size", "data": {},
+        "event": "planned", "presets": ["tiny"], "jobs": 2, "seeds": 1, "scale": "full size", "lost": [], "data": {},
         "device": "cpu", "by": told[0]["by"],
     }  # fmt: skip
     by_event = {one["event"]: one for one in told}
@@ -230,6 +237,8 @@ def test_a_cell_of_a_real_preset_is_computed_on_a_file_in_place_of_its_data(tmp_
     )  # fmt: skip
     assert told[0]["data"]["cifar10"]["path"] == str(tmp_path / "mine.npz")
     assert told[0]["scale"] == "rounds x 0.0008, clients x 0.1, data x 1"
+    (lost,) = told[0]["lost"]
+    assert lost.startswith("A round has 1 update here, 10 at full size: how a policy weighs ")
     (finished,) = (one for one in told if one["event"] == "finished")
     assert finished["cell"] == "beta=IID method=FedAvg"
     assert len(finished["model_digest"]) == 64

@@ -193,14 +193,16 @@ def compute(
     *,
     seeds: int,
     size: "Scale",
+    lost: Sequence[str],
     place: "Place",
     processes: int | None,
     ray: str | None,
     store: Path,
     as_json: bool,
 ) -> int:
-    """Have the jobs done that are not done, and say how it goes. seeds: of each cell. processes, ray, store: of the
-    options. Gives the exit code: 1 where a job has failed, 128 and its number after a signal. Raises UserError."""
+    """Have the jobs done that are not done, and say how it goes. seeds: of each cell. lost: what such a size does not
+    show, in sentences. processes, ray, store: of the options. Gives the exit code: 1 where a job has failed, 128 and
+    its number after a signal. Raises UserError."""
     from unstale.experiments.engine import Engine
     from unstale.experiments.store import Store
 
@@ -217,7 +219,7 @@ def compute(
             engine.stop()
 
         report.stop_on_signals(stop)
-        _announce(planned, seeds, size, place, ray or at_a_time, as_json=as_json)
+        _announce(planned, seeds, size, lost, place, ray or at_a_time, as_json=as_json)
         counts = engine.run(planned)
     printer.ended(counts, store=store, was_stopped=bool(stopped_by))
     return 128 + stopped_by[0] if stopped_by else int(bool(counts.failed))
@@ -227,6 +229,7 @@ def _announce(
     planned: "Sequence[Job]",
     seeds: int,
     size: "Scale",
+    lost: Sequence[str],
     place: "Place",
     by: int | str,
     *,
@@ -237,7 +240,14 @@ def _announce(
     presets = list(dict.fromkeys(job.preset for job in planned))
     count = len({job.digest for job in planned})
     if as_json:
-        facts = {"presets": presets, "jobs": count, "seeds": seeds, "scale": str(size), "data": files}
+        facts = {
+            "presets": presets,
+            "jobs": count,
+            "seeds": seeds,
+            "scale": str(size),
+            "lost": list(lost),
+            "data": files,
+        }
         report.json_line("planned", {**facts, "device": place.device, "by": by})
         return
     cells = len(planned) // seeds
@@ -248,3 +258,5 @@ def _announce(
     )
     for name, file in files.items():
         report.line(f"in place of {name}: {file['path']} (SHA-256 {file['sha256'][:12]}...)")
+    for sentence in lost:
+        report.line(sentence)

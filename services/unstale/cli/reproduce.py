@@ -144,6 +144,7 @@ def run(
     """
     from unstale.experiments.jobs import jobs
     from unstale.experiments.presets.registry import make
+    from unstale.experiments.scale import lost
 
     wanted = chosen([make(name) for name in dict.fromkeys(names)], cells)
     size = computing.scale(
@@ -159,6 +160,7 @@ def run(
         [job for _, own in whole for job in own if (job.preset, job.cell) in here],
         seeds=seeds,
         size=size,
+        lost=lost([cell for _, some in wanted for cell in some], size),
         place=place,
         processes=processes,
         ray=ray,

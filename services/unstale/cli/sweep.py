@@ -129,6 +129,7 @@ def sweep(
     from unstale.experiments.comparison import Comparison
     from unstale.experiments.jobs import jobs
     from unstale.experiments.presets.registry import make
+    from unstale.experiments.scale import lost
     from unstale.experiments.search import candidates, check_different, overs, search
     from unstale.experiments.search_ranking import Outcome, check_reach, goal
     from unstale.experiments.store import Store
@@ -154,6 +155,7 @@ def sweep(
         planned,
         seeds=seeds,
         size=size,
+        lost=lost(some, size),
         place=place,
         processes=processes,
         ray=ray,

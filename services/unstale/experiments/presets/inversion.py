@@ -22,6 +22,7 @@ from unstale.experiments.presets.inversion_setup import (
     MNIST,
     ONE_CLASS,
     OURS,
+    PASSAGE,
     RELEASED,
     ROUNDS,
     SETUP,
@@ -254,7 +255,7 @@ def gi_f14() -> Preset:
         item="Fig. 14",
         title="Accuracy on class 5 while MNIST gives way to SVHN",
         cells=tuple(cell({"method": method}, VARIANT, method) for method in ("unstale", *COMPARED)),
-        measures=(CLASS_5, TIME, "final accuracy"),
+        measures=(CLASS_5, TIME, PASSAGE, "final accuracy"),
         rows=("method",),
         columns=(),
         sources=(
