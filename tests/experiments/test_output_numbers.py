@@ -298,13 +298,13 @@ def test_the_same_numbers_give_the_same_bytes(partial: Path, tmp_path: Path) -> 
 
 def test_the_index_counts_verdicts_and_leads_to_pages(tmp_path: Path) -> None:
     made = [comparison("fh-t2", range(2)), comparison("ar-f1", range(2))]
-    output.index(made, tmp_path, scales={"fh-t2": Scale.of(0.25)})
+    output.index(made, tmp_path, scales={"fh-t2": Scale.of(0.25)}, seeds=range(3))
     read = Page((tmp_path / "index.html").read_text(encoding="utf-8"))
     (table,) = read.tables.values()
     heads, *rows = table
     answers = [verdict.answer for verdict in made[0].verdicts]
     by_head = dict(zip(heads, rows[0], strict=True))
-    assert by_head["runs done"] == by_head["of"] == "48"
+    assert (by_head["seeds"], by_head["runs done"], by_head["of"]) == ("3", "48", "72")
     assert [by_head[head] for head in ("claims that hold", "do not hold", "cannot be told")] == [
         str(answers.count(one)) for one in ("holds", "does not hold", "cannot be told")
     ]

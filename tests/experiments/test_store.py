@@ -1,6 +1,7 @@
 """The store of results: what is kept, who may write, and who may read meanwhile."""
 
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -89,6 +90,8 @@ def test_other_files_are_not_taken_for_a_store(tmp_path: Path) -> None:
     other.close()
     with pytest.raises(UserError, match="is another program's database; name another folder with --store"):
         Store.open(tmp_path)
+    with closing(sqlite3.connect(tmp_path / DATABASE)) as other:
+        assert other.execute("PRAGMA journal_mode").fetchone() == ("delete",), "it is as it was"
     (tmp_path / DATABASE).write_bytes(b"no database at all, but long enough to be looked at" * 100)
     with pytest.raises(UserError, match=r"results.db is damaged \(file is not a database\)"):
         Store.open(tmp_path)

@@ -259,7 +259,8 @@ def _write(
                 seeds=range(seeds),
                 failures={key: one.traceback for key, one in kept.failures(own).items()},
             )
-    output.index(comparisons, folder, scales={one.preset.name: size for one in comparisons})
+    scales = {one.preset.name: size for one in comparisons}
+    output.index(comparisons, folder, scales=scales, seeds=range(seeds))
     pages = [str(folder / f"{one.preset.name}.html") for one in comparisons]
     if as_json:
         report.json_line("written", {"pages": pages})

@@ -250,12 +250,14 @@ class Store:
 
 def _prepare(connection: sqlite3.Connection, path: Path) -> None:
     """Readers see what was there before, and are not waited for; what is stored is on the disk."""
+    is_new = _is_new(connection)
+    if not is_new:
+        _check(connection, path)  # before anything of it is changed
     connection.execute("PRAGMA journal_mode = WAL")
     connection.execute("PRAGMA synchronous = FULL")
-    if _is_new(connection):
+    if is_new:
         marks = f"PRAGMA application_id = {APPLICATION}; PRAGMA user_version = {FORMAT};"
         connection.executescript(f"BEGIN; {marks} {_SCHEMA} COMMIT;")
-    _check(connection, path)
 
 
 def _is_new(connection: sqlite3.Connection) -> bool:

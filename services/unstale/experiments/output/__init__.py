@@ -45,10 +45,15 @@ def write(
 
 
 def index(
-    comparisons: Sequence[Comparison], folder: Path, *, scales: Mapping[str, Scale] | None = None
+    comparisons: Sequence[Comparison],
+    folder: Path,
+    *,
+    scales: Mapping[str, Scale] | None = None,
+    seeds: Sequence[int] = (),
 ) -> list[Path]:
-    """Write index.html and index.md, which list presets with their verdicts in short. scales: by preset."""
-    return _pages(document.index(comparisons, scales or {}), folder)
+    """Write index.html and index.md, which list presets with their verdicts in short. scales: by preset. seeds: that
+    were asked for."""
+    return _pages(document.index(comparisons, scales or {}, seeds), folder)
 
 
 def _pages(made: document.Document, folder: Path) -> list[Path]:

@@ -73,12 +73,14 @@ _INDEX = (
 )
 
 
-def index(comparisons: Sequence[Comparison], scales: Mapping[str, Scale]) -> Document:
-    """A row for each preset. scales: by name; of one that is not named it is not said."""
+def index(
+    comparisons: Sequence[Comparison], scales: Mapping[str, Scale], seeds: Sequence[int] = ()
+) -> Document:
+    """A row for each preset. scales: by name; of one that is not named it is not said. seeds: that were asked for."""
     rows: list[tuple[Cell, ...]] = []
     for comparison in comparisons:
         preset = comparison.preset
-        account = Account(comparison=comparison, scale=scales.get(preset.name, Scale()))
+        account = Account(comparison=comparison, scale=scales.get(preset.name, Scale()), seeds=seeds)
         answers = Counter(verdict.answer for verdict in comparison.verdicts)
         taus = findings.taus(comparison)
         rows.append(
