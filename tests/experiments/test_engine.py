@@ -9,6 +9,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -351,3 +352,12 @@ def test_a_ray_cluster_does_them_and_a_worker_that_is_killed_costs_its_own_job(t
 def test_a_cluster_that_does_not_answer_is_said(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"^--ray is '127.0.0.1:1', but nothing answers there"):
         compute(tmp_path, planned(stand_in.preset(tmp_path)), ray="127.0.0.1:1")
+
+
+def test_a_file_that_was_replaced_is_read_again(tmp_path: Path) -> None:
+    file = tmp_path / "mine.npz"
+    digests = []
+    for content in (b"one", b"another"):
+        file.write_bytes(content)
+        digests.append(sha256_of(str(file)))
+    assert digests == [sha256(content).hexdigest() for content in (b"one", b"another")]

@@ -100,6 +100,23 @@ def test_a_line_that_is_spoilt_is_said_and_nothing_is_taken(
         assert list(there.everything()) == []
 
 
+def test_two_files_with_other_results_of_the_same_configuration_are_said(
+    tmp_path: Path, three: list[Job]
+) -> None:
+    files = [tmp_path / "a.jsonl", tmp_path / "b.jsonl"]
+    for file in files:
+        with Store.open(tmp_path / file.stem) as store:
+            store.keep(three[0], result(0.25, digest=file.stem))
+            published.write(store, file)
+    with Store.open(tmp_path / "there") as there:
+        with pytest.raises(
+            UserError, match="is another one than a file before has, of the same configuration"
+        ):
+            published.read(there, files)
+        assert list(there.everything()) == []
+        assert published.read(there, [files[0], files[0]]) == (1, 0)
+
+
 def test_another_result_of_the_same_configuration_is_said(tmp_path: Path, three: list[Job]) -> None:
     file = tmp_path / "results.jsonl"
     with Store.open(tmp_path / "here") as here, Store.open(tmp_path / "there") as there:

@@ -31,19 +31,29 @@ def read(store: Store, paths: Iterable[Path]) -> tuple[int, int]:
     """Take results of files into a store: how many are new, and how many it had, which stay as they are. All of them,
     or none at all where one is not what `write` wrote, or is another result than the store has of the same
     configuration. Raises UserError."""
-    found = {one.digest: one for path in paths for one in _kept(path)}
+    found: dict[str, Kept] = {}
+    for path in paths:
+        for one in _kept(path):
+            _check_same(found.setdefault(one.digest, one), one, "a file before has")
     had = {one.digest: one for one in store.everything() if one.digest in found}
     for digest, one in had.items():
-        ours, theirs = (Record.from_json(each.result.record) for each in (one, found[digest]))
-        if ours.model_digest != theirs.model_digest:
-            raise UserError(
-                f"the result of '{one.name}' is another one than the store has, of the same configuration: of "
-                f"'{found[digest].result.machine}' here, of '{one.result.machine}' there; the bits of a result can "
-                "differ between machines: name another folder with --store"
-            )
+        _check_same(one, found[digest], "the store has")
     new = [one for digest, one in found.items() if digest not in had]
     store.take(new)
     return len(new), len(had)
+
+
+def _check_same(had: Kept, new: Kept, who: str) -> None:
+    """Raise UserError for two results of one configuration. who: has the first, and the verb."""
+    if had.result.record == new.result.record:
+        return
+    ours, theirs = (Record.from_json(each.result.record) for each in (had, new))
+    if ours.model_digest != theirs.model_digest:
+        raise UserError(
+            f"the result of '{had.name}' is another one than {who}, of the same configuration: of "
+            f"'{new.result.machine}' here, of '{had.result.machine}' there; the bits of a result can "
+            "differ between machines: name another folder with --store"
+        )
 
 
 def _line(kept: Kept) -> str:

@@ -69,15 +69,21 @@ def answer(order: Mapping[str, Any], on_progress: Callable[[float], None]) -> di
     }
 
 
-@lru_cache(maxsize=8)
 def sha256_of(path: str) -> str:
-    """Of a file's bytes, hex. Raises UserError when it cannot be read."""
+    """Of a file's bytes, hex; they are read again when its size or time is another. Raises UserError when it cannot be
+    read."""
     try:
-        with Path(path).open("rb") as opened:
-            return file_digest(opened, "sha256").hexdigest()
+        there = Path(path).stat()
+        return _sha256(path, there.st_size, there.st_mtime_ns)
     except OSError as error:
         why = (error.strerror or str(error)).lower()
         raise UserError(f"--data: cannot read {path}: {why}; it has to be there on every machine") from None
+
+
+@lru_cache(maxsize=8)
+def _sha256(path: str, _size: int, _mtime_ns: int) -> str:
+    with Path(path).open("rb") as opened:
+        return file_digest(opened, "sha256").hexdigest()
 
 
 def _check_file(path: str, sha256: str) -> None:
