@@ -39,7 +39,8 @@ def test_pictures_and_tables_are_found_by_what_they_show(folder: Path, look: Loo
     pictures = page.get_by_role("img")
     assert pictures.count() == page.locator("figure").count() >= 3
     assert page.get_by_role("img", name="Curves of test accuracy").count() == 3
-    assert page.get_by_role("table", name="rounds to 40 %").count() == 1
+    assert page.get_by_role("table", name="rounds to 40 %, rounds").count() == 1
+    assert page.get_by_role("table", name="rounds to 40 %, averaged").count() == 1
 
 
 def test_a_method_stays_in_sight_while_a_table_is_moved(folder: Path, look: Look) -> None:
