@@ -123,7 +123,7 @@ def _table(
         item=f"Table {number}",
         title=title,
         cells=_cells(COMPARED, tasks, axis, number),
-        measures=(TIME, PASSAGE, CLASS_5),
+        measures=(TIME, PASSAGE, CLASS_5, "E1", "E2", "E1 (cosine)", "E2 (cosine)"),
         rows=(axis,),
         columns=("method",),
         sources=(*unsaid, *INVERSION, OURS, FIRST_ORDER, ROUNDS, *SHARES, *SETUP),
