@@ -43,6 +43,15 @@ def names(text: str | None, *presets: Preset) -> list[str]:
     return [one.name for _, cells in chosen(presets, text) for one in cells]
 
 
+def test_a_label_may_hold_a_comma() -> None:
+    waits = preset("waits", *(cell(method, "1") for method in ("FedAvg (S=50, waits)", "FedAvg", "MIFA")))
+    assert names("method='FedAvg (S=50, waits)'", waits) == ["beta=1 method=FedAvg (S=50, waits)"]
+    both = names("method='MIFA,FedAvg (S=50, waits)'", waits)
+    assert both == ["beta=1 method=FedAvg (S=50, waits)", "beta=1 method=MIFA"]
+    with pytest.raises(UserError, match=r"method=FedAvg \(S=50; did you mean"):
+        names("method='FedAvg (S=50,FedAvg'", waits)
+
+
 @pytest.mark.parametrize(
     ("text", "expected"),
     [

@@ -13,6 +13,7 @@ from unstale.experiments.output import document, markdown
 from unstale.experiments.output.account import Account, difference, printed
 from unstale.experiments.presets.registry import PRESETS, make
 from unstale.experiments.scale import Scale
+from unstale.experiments.verdicts import verdicts
 from unstale.report import page
 
 ABOUT = ("Computed on a machine of two cores.",)
@@ -302,7 +303,7 @@ def test_the_index_counts_verdicts_and_leads_to_pages(tmp_path: Path) -> None:
     read = Page((tmp_path / "index.html").read_text(encoding="utf-8"))
     (table,) = read.tables.values()
     heads, *rows = table
-    answers = [verdict.answer for verdict in made[0].verdicts]
+    answers = [verdict.answer for verdict in verdicts(made[0])]
     by_head = dict(zip(heads, rows[0], strict=True))
     assert (by_head["seeds"], by_head["runs done"], by_head["of"]) == ("3", "48", "72")
     assert [by_head[head] for head in ("claims that hold", "do not hold", "cannot be told")] == [

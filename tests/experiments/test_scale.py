@@ -193,6 +193,19 @@ def test_errors_that_no_run_is_long_enough_for_are_said_to_be() -> None:
     ]
 
 
+def test_cells_that_no_longer_differ_are_said_to_be_one_run() -> None:
+    def by(clients: int, method: str) -> Cell:
+        labels = {"clients": str(clients), "method": method}
+        asked = cell(clients=clients, policy={"name": method}, trigger={"name": "sync"})
+        return replace(asked, labels=labels)
+
+    asked = [by(clients, method) for clients in (8, 9, 12) for method in ("fedavg", "mifa")]
+    assert lost(asked, Scale(clients=0.9)) == []  # 7, 8 and 11
+    assert lost(asked, Scale(clients=0.5)) == [
+        "Where they differ at full size, clients=8 and clients=9 are one and the same run here."
+    ]
+
+
 def test_the_clients_that_a_policy_waits_for_are_as_large_a_part() -> None:
     policy = {"name": "fedavg-s", "settings": {"size": 50}}
     small = scaled(cell(clients=100, policy=policy, trigger={"name": "sync"}), Scale(clients=0.3)).settings

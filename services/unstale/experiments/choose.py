@@ -1,7 +1,7 @@
 """Which cells of a preset are wanted, and what tells them apart. Pure."""
 
 import shlex
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from typing import Any
@@ -18,11 +18,17 @@ def chosen(presets: Sequence[Preset], text: str | None) -> list[tuple[Preset, tu
     """The cells of each whose labels match, of presets that have such.
 
     text: `method=FedHist,FedAvg beta=0.3`: every axis that it names has one of the values; what holds a space is put in
-    quotes. None or empty for all. Raises UserError where nothing matches, with what there is.
+    quotes, and a label may hold a comma. None or empty for all. Raises UserError where nothing matches, with what there
+    is.
     """
-    wanted = _parsed(text or "")
+    there: dict[str, list[str]] = {}
+    for preset in presets:
+        for cell in preset.cells:
+            for axis, label in cell.labels.items():
+                there.setdefault(axis, []).append(label)
+    wanted = _parsed(text or "", there)
     for axis, labels in wanted.items():
-        _check(axis, labels, [cell for preset in presets for cell in preset.cells])
+        _check(axis, labels, there)
     found = [(preset, tuple(cell for cell in preset.cells if _matches(cell, wanted))) for preset in presets]
     if not any(cells for _, cells in found):
         raise UserError(f"--cells is {text!r}, and no cell is all of that; leave a part of it out")
@@ -70,7 +76,8 @@ def differences(cells: Sequence[Cell]) -> list[Difference]:
     ]
 
 
-def _parsed(text: str) -> dict[str, list[str]]:
+def _parsed(text: str, there: Mapping[str, Collection[str]]) -> dict[str, list[str]]:
+    """there: the labels of each axis."""
     wanted: dict[str, list[str]] = {}
     try:
         words = shlex.split(text)
@@ -80,19 +87,27 @@ def _parsed(text: str) -> dict[str, list[str]]:
         axis, sign, labels = word.partition("=")
         if not sign:
             raise UserError(f"--cells has {word!r}, expected AXIS=VALUE,VALUE, such as method=FedHist,FedAvg")
-        wanted.setdefault(axis, []).extend(labels.split(","))
+        wanted.setdefault(axis, []).extend(_separated(labels, there.get(axis, ())))
     return wanted
 
 
-def _check(axis: str, labels: Iterable[str], cells: Sequence[Cell]) -> None:
-    """Raise UserError for what no cell has."""
-    axes = list(dict.fromkeys(one for cell in cells for one in cell.labels))
-    if axis not in axes:
-        raise UserError(f"--cells has axis {axis!r}{nearest(axis, axes)}")
-    there = list(dict.fromkeys(cell.labels[axis] for cell in cells if axis in cell.labels))
+def _separated(text: str, there: Collection[str]) -> Iterator[str]:
+    """Labels between commas; one that holds a comma itself is known by being there."""
+    parts = text.split(",")
+    while parts:
+        ends = range(len(parts), 1, -1)
+        end = next((end for end in ends if ",".join(parts[:end]) in there), 1)
+        yield ",".join(parts[:end])
+        parts = parts[end:]
+
+
+def _check(axis: str, labels: Iterable[str], there: Mapping[str, Collection[str]]) -> None:
+    """Raise UserError for what no cell has. there: the labels of each axis."""
+    if axis not in there:
+        raise UserError(f"--cells has axis {axis!r}{nearest(axis, list(there))}")
     for label in labels:
-        if label not in there:
-            raise UserError(f"--cells has {axis}={label}{nearest(label, there)}")
+        if label not in there[axis]:
+            raise UserError(f"--cells has {axis}={label}{nearest(label, list(dict.fromkeys(there[axis])))}")
 
 
 def _matches(cell: Cell, wanted: Mapping[str, Sequence[str]]) -> bool:

@@ -127,15 +127,21 @@ class Claim:
     labels that choose cells, compared where all labels are alike but those that `worse` names and, if `better` names
     it, the preset's method; with `worse` empty and no method in `better`, but those of `better`. at_least: how much
     better on average, in the measure's unit, or times with `as_ratio`. each: in every comparison by at_least, not on
-    average. without: labels of cells that are not compared, such as a method that is not of the paper. Where a measure
-    is better when it is smaller (rounds to a target), better is smaller.
+    average. level: what each cell that `better` chooses is as good as, and none that `worse` chooses, in the measure's
+    unit; with it, cells are not compared with each other, and an empty `better` or `worse` chooses none. without:
+    labels of cells that are not compared, such as a method that is not of the paper. Where a measure is better when it
+    is smaller (rounds to a target), better is smaller.
     """
 
     text: str
     measure: str
-    better: Labels
+    better: Labels = field(default_factory=nothing)
     worse: Labels = field(default_factory=nothing)
     at_least: float = 0.0
     as_ratio: bool = False
     each: bool = False
+    level: float | None = None
     without: Labels = field(default_factory=nothing)
+
+    def __post_init__(self) -> None:
+        assert self.level is None or not (self.at_least or self.as_ratio), f"{self.text}: a level or a lead"

@@ -170,8 +170,28 @@ def _shrunk(rounds: float, scale: float) -> float:
 
 def lost(cells: Iterable[Cell], scale: Scale) -> list[str]:
     """What cells made smaller no longer are or show, in sentences; none where they only have less of everything."""
-    sentences = (said for cell in cells for said in _lost(cell, scaled(cell, scale)))
-    return list(dict.fromkeys(sentences))
+    both = [(cell, scaled(cell, scale)) for cell in cells]
+    sentences = [said for full, here in both for said in _lost(full, here)]
+    return list(dict.fromkeys([*sentences, *_made_one(both)]))
+
+
+def _made_one(both: Iterable[tuple[Cell, Cell]]) -> Iterator[str]:
+    """Of cells that differ at full size and no longer do. both: each cell as it is there, and here."""
+    alike: dict[str, dict[str, Cell]] = {}
+    for full, here in both:
+        alike.setdefault(_run(here), {}).setdefault(_run(full), full)
+    for cells in alike.values():
+        if len(cells) > 1:
+            of_all = [set(cell.labels.items()) for cell in cells.values()]
+            shared = of_all[0].intersection(*of_all)
+            own = [sorted(labels - shared) for labels in of_all]
+            named = [" ".join(f"{axis}={at}" for axis, at in labels) for labels in own]
+            yield _MADE_ONE.format(named=f"{', '.join(named[:-1])} and {named[-1]}")
+
+
+def _run(cell: Cell) -> str:
+    """What it computes, whatever it is called."""
+    return repr((cell.settings, cell.measurement, dict(cell.options), cell.scenario))
 
 
 def _lost(full: Cell, here: Cell) -> Iterator[str]:
@@ -191,6 +211,7 @@ def _lost(full: Cell, here: Cell) -> Iterator[str]:
         yield _TOO_OLD.format(oldest=oldest, rounds=here.settings.rounds)
 
 
+_MADE_ONE = "Where they differ at full size, {named} are one and the same run here."
 _OF_FEW = (
     "A round has {updates} here, {most} at full size: how a policy weighs the updates of a round against each other "
     "hardly shows, and with one update DynSGD, REFL and TWAFL are FedAvg."

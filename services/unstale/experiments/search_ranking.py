@@ -13,12 +13,12 @@ from statistics import fmean
 from typing import Literal
 
 from unstale.errors import UserError
-from unstale.experiments.comparison import DECIMALS, SIGNIFICANCE, Comparison
+from unstale.experiments.comparison import Comparison
 from unstale.experiments.jobs import Job
 from unstale.experiments.measures import Measure, measure
 from unstale.experiments.preset import Cell
 from unstale.experiments.search import Candidate, Search, Trial
-from unstale.experiments.statistics import Spread, TTest, over_seeds, t_test
+from unstale.experiments.statistics import DECIMALS, SIGNIFICANCE, Spread, TTest, over_seeds, t_test
 
 PUBLISHED: Literal["published"] = "published"
 

@@ -13,6 +13,8 @@ from scipy.special import stdtr
 from unstale.experiments.record import Record
 from unstale.report.statistics import spread
 
+SIGNIFICANCE = 0.05
+DECIMALS = 12  # of a difference: what is beyond is of rounding, and decides nothing
 METHODS_MIN = 3  # an order of two methods agrees or is reversed, and half of all tosses of a coin agree
 
 AUTOCORRELATED = (

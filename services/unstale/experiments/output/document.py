@@ -11,6 +11,7 @@ from unstale.experiments.output import configured, figures, findings, tables
 from unstale.experiments.output.account import Account, notes
 from unstale.experiments.output.figures import Figure
 from unstale.experiments.scale import Scale
+from unstale.experiments.verdicts import verdicts
 from unstale.report.content import Cell, Column, Report, Section, Table, count, listed
 
 KIND = "reproduction"
@@ -81,7 +82,7 @@ def index(
     for comparison in comparisons:
         preset = comparison.preset
         account = Account(comparison=comparison, scale=scales.get(preset.name, Scale()), seeds=seeds)
-        answers = Counter(verdict.answer for verdict in comparison.verdicts)
+        answers = Counter(verdict.answer for verdict in verdicts(comparison))
         taus = findings.taus(comparison)
         rows.append(
             (

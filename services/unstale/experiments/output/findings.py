@@ -2,9 +2,10 @@
 
 from statistics import fmean
 
-from unstale.experiments.comparison import ORDERS, RULE, Answer, Comparison, Order, Ranking
+from unstale.experiments.comparison import ORDERS, Comparison, Order, Ranking
 from unstale.experiments.output.account import Account
 from unstale.experiments.preset import Labels
+from unstale.experiments.verdicts import RULE, Answer, verdicts
 from unstale.report.content import Column, Section, Table, count
 
 ANSWERS: tuple[Answer, ...] = ("holds", "does not hold", "cannot be told")
@@ -29,8 +30,8 @@ _ORDERS = (
 
 def claims(account: Account) -> Section:
     """What the paper says of the table, and whether it is so here."""
-    preset, verdicts = account.preset, account.comparison.verdicts
-    if not verdicts:
+    preset, reached = account.preset, verdicts(account.comparison)
+    if not reached:
         return Section(
             name="claims",
             title="Claims",
@@ -51,7 +52,7 @@ def claims(account: Account) -> Section:
                         one.in_print.removeprefix("In print: ") or None,
                         *(one.claim.measure, len(one.seeds)),
                     )
-                    for one in verdicts
+                    for one in reached
                 ],
             )
         ],
@@ -60,13 +61,12 @@ def claims(account: Account) -> Section:
 
 def in_short(comparison: Comparison) -> str:
     """`Of 6 claims 3 hold, 1 does not hold, and 2 cannot be told.`"""
-    hold, not_hold, untold = (
-        sum(verdict.answer == answer for verdict in comparison.verdicts) for answer in ANSWERS
-    )
+    reached = verdicts(comparison)
+    hold, not_hold, untold = (sum(verdict.answer == answer for verdict in reached) for answer in ANSWERS)
     said = (
         f"{hold} {'holds' if hold == 1 else 'hold'}, {not_hold} {'does' if not_hold == 1 else 'do'} not hold"
     )
-    return f"Of {count(len(comparison.verdicts), 'claim')} {said}, and {untold} cannot be told."
+    return f"Of {count(len(reached), 'claim')} {said}, and {untold} cannot be told."
 
 
 def orders(account: Account) -> Section:

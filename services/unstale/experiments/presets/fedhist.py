@@ -210,12 +210,14 @@ def fh_t2() -> Preset:
                 better=fastest,
             ),
             Claim(
-                text="FedHist reaches 40 % 1.8 to 2.0 times as fast as FedAvg.",
+                text="FedHist reaches 40 % 1.8 to 2.0 times as fast as FedAvg. (The table's least is 1.76, on IID "
+                "data: 1.75 is asked for.)",
                 measure="rounds to 40 %",
                 better=fastest,
                 worse={"method": "FedAvg"},
-                at_least=1.8,
+                at_least=1.75,
                 as_ratio=True,
+                each=True,
             ),
             Claim(
                 text="FedHist is more accurate than every other method on CIFAR-10 at N/K 100 (Table I).",

@@ -415,13 +415,18 @@ def gi_f6() -> Preset:
         ),
         claims=(
             Claim(
-                text="The more of the data has changed, the less is saved: 43 % at 0 %, more than 15 % at 20 %.",
+                text="The more of the data has changed, the less is saved (43 % at 0 % in print).",
                 measure=SAVED,
                 better={"changed %": "0", "method": "GI"},
                 worse={"changed %": "20", "method": "GI"},
             ),
+            Claim(
+                text="Where 20 % of the data has changed, more than 15 % is still saved.",
+                measure=SAVED,
+                better={"changed %": "20", "method": "GI"},
+                level=0.15,
+            ),
         ),
-        missing=("That more than 15 % is still saved at 20 %: this is a level, not an order.",),
     )
 
 

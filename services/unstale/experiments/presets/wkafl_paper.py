@@ -96,6 +96,7 @@ CLAIMS_3 = (
         better={"data": "CIFAR-10", "method": "WKAFL"},
         worse={"method": "GSGM"},
         at_least=0.0583,
+        each=True,
     ),
     Claim(
         text="WKAFL gains 10.59 % over GSGM on CIFAR-10 with ten labels: 0.4489 against 0.3430.",
