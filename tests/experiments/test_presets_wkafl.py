@@ -120,8 +120,8 @@ def test_rates_are_by_data_and_method() -> None:
     of_wkafl = {"EMNIST-MNIST": 0.005, "CIFAR-10": 0.0005, "EMNIST-ByClass": 0.005, "CelebA": 0.0001}
     others = {
         ("EMNIST-MNIST", "TWAFL"): 0.0005,
-        ("EMNIST-MNIST", "GSGM"): 0.000005,
-        ("CIFAR-10", "GSGM"): 0.00005,
+        ("EMNIST-MNIST", "GSGM"): 0.000001,
+        ("CIFAR-10", "GSGM"): 0.00001,
     }
     methods = ("WKAFL", "TWAFL", "GSGM", "SASGD")
     assert rates == {(data, method): rate for data, rate in of_wkafl.items() for method in methods} | others

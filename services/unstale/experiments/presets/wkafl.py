@@ -88,7 +88,7 @@ DATA = {
         gamma=0.01,
         stage_two_round=3500,
         gsgm_alpha=0.1,
-        rates={"GSGM": 5e-5},
+        rates={"GSGM": 1e-5},
     ),
     "EMNIST-MNIST": _Data(
         name="emnist-mnist",
@@ -104,7 +104,7 @@ DATA = {
         gamma=0.1,
         stage_two_round=1000,
         gsgm_alpha=0.1,
-        rates={"TWAFL": 0.0005, "GSGM": 5e-6},
+        rates={"TWAFL": 0.0005, "GSGM": 1e-6},
     ),
     "EMNIST-ByClass": _Data(
         name="emnist-byclass",

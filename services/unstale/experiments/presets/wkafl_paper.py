@@ -249,18 +249,18 @@ LABEL_RATES = (
 GSGM_RATES = (
     Source(
         key="training.learning_rate of GSGM on EMNIST-MNIST",
-        value="0.000005",
+        value="0.000001",
         tag="[P]",
-        why="The released GSGM never applies its momentum, so its rate is no guide; of 0.0005, 0.00005 and 0.000005, "
-        "tried for two cycles on a twentieth of MNIST, the last alone does not diverge, and it still wants `unstale "
-        "sweep`.",
+        why="The released GSGM never applies its momentum, so its rate is no guide. Of five from 0.0000001 to 0.00002, "
+        "searched with one label and 750 rounds on a validation split of MNIST, the best: 23.9 %.",
     ),
     Source(
         key="training.learning_rate of GSGM on CIFAR-10",
-        value="0.00005",
+        value="0.00001",
         tag="[P]",
-        why="With WKAFL's 0.0005, tried for three cycles on a twentieth of the data, the loss passes 400 and the model "
-        "ends up telling one class alone; at 0.00005 neither happens, and it still wants `unstale sweep`.",
+        why="Of seven from 0.000001 to 0.0002, searched with one and ten labels and 1,500 rounds on a validation "
+        "split, the best: 12.3 and 12.4 %. No client counts twice before all have counted, so 10,000 rounds are 67 "
+        "passes over the clients, each from gradients that are about as old as the pass.",
     ),
 )
 NATURAL_RATES = Source(
