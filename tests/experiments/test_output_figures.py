@@ -1,5 +1,6 @@
 """Figures: what they show, of what, and that they are told to who does not see them."""
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -158,7 +159,20 @@ def test_a_run_that_ended_early_ends_its_line_and_is_said(tmp_path: Path) -> Non
     account = Account(comparison=found, scale=Scale())
     output.write(found, tmp_path, scale=account.scale, about=())
     text = (tmp_path / "fh-t2.md").read_text(encoding="utf-8")
-    assert f"Of {name} with seed 0: It ended early: training diverged" in text
+    assert f"Of {name} with seed 0: It ended early, and is left out" in text
+    assert "other seeds have: training diverged" in text
+
+
+def test_a_run_that_diverged_does_not_cut_the_line_of_other_seeds(tmp_path: Path) -> None:
+    found = comparison("fh-t2", range(2))
+    record = found.records["beta=0.3 method=MOON", 1]
+    short = replace(record, version_E=record.version_E[:5], accuracy_E=record.accuracy_E[:5])
+    short = replace(short, found={"ended": "training diverged"})
+    made = Comparison(preset=found.preset, records={**found.records, ("beta=0.3 method=MOON", 1): short})
+    output.write(made, tmp_path, scale=Scale(), about=())
+    text = (tmp_path / "fh-t2.md").read_text(encoding="utf-8")
+    (line,) = set(re.findall(r"MOON from \S+ at version 0 to \S+ at (\d+)", text))
+    assert line == str(record.version_E[-1])
 
 
 def test_losses_over_decades_are_drawn_with_plain_numbers(tmp_path: Path) -> None:

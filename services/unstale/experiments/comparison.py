@@ -11,11 +11,11 @@ from unstale.experiments.record import Record
 from unstale.experiments.statistics import Agreement, Spread, kendall, over_seeds, ranks
 
 ORDERS = """\
-Orders are by the mean over seeds, best first, "=" between methods that are alike; a method that missed a target in a
-larger share of its seeds comes later. Kendall's tau-b compares the two orders: 1 is the same, -1 the reverse, 0 no
-relation. Its p is exact: how often an order drawn at random would agree, or disagree, as much. It is left out where
-there are ties; tau too where fewer than three methods have a number both in print and here. With three methods even the
-same order has p = 0.33."""
+Orders are by the mean over seeds, best first, "=" between methods that are alike; a method that missed a target, or
+diverged, in a larger share of its seeds comes later; of what print says no more than that it is above or below, there
+is no order. Kendall's tau-b compares the two orders: 1 is the same, -1 the reverse, 0 no relation. Its p is exact: how
+often an order drawn at random would agree, or disagree, as much. It is left out where there are ties; tau too where
+fewer than three methods have a number both in print and here. With three methods even the same order has p = 0.33."""
 """What an order and its tau say, for people."""
 
 Order = tuple[tuple[str, ...], ...]
@@ -37,8 +37,9 @@ class Entry:
 
     @property
     def difference(self) -> float | None:
-        """Measured less published; None where one of the two is missing."""
-        if self.spread is None or self.published is None:
+        """Measured less published; None where one of the two is missing, print says no more than a bound, or some
+        seeds missed their target, so that the mean is of the others."""
+        if self.spread is None or self.published is None or self.published.is_bound or self.missed:
             return None
         return self.spread.mean - self.published.value
 
@@ -129,8 +130,8 @@ class Comparison:
         diverged = frozenset(
             seed
             for seed, (record, against) in known.items()
-            if (_diverged(record) and not (of.counts_rounds and values[seed] is not None))
-            or _diverged(against)
+            if (record.diverged and not (of.counts_rounds and values[seed] is not None))
+            or (against is not None and against.diverged)
         )
         values |= dict.fromkeys(diverged)
         if of.of_all is None:
@@ -163,7 +164,9 @@ class Comparison:
     def _ranking(self, labels: Labels, entries: Sequence[Entry], of: Measure) -> Ranking:
         sign = -1 if of.better == "higher" else 1
         published = {
-            self._method(one): (sign * one.published.value,) for one in entries if one.published is not None
+            self._method(one): (sign * one.published.value,)
+            for one in entries
+            if one.published is not None and not one.published.is_bound
         }
         measured = {
             self._method(one): _key(one, sign) for one in entries if one.spread is not None or one.missed
@@ -181,10 +184,6 @@ class Comparison:
 
     def _method(self, entry: Entry) -> str:
         return entry.cell.labels[self.preset.method]
-
-
-def _diverged(record: Record | None) -> bool:
-    return record is not None and "ended" in record.found
 
 
 def _key(entry: Entry, sign: int) -> tuple[float, ...]:

@@ -169,6 +169,7 @@ def _speedup_to(percent: str) -> Measure:
         better="higher",
         of=partial(derived.speedup, _target(name, percent)),
         reference={"method": "FedAvg"},
+        is_ranked=False,
         what=f"How many times the rounds to {percent} % FedAvg needs (algorithms.md 7.3).",
     )
 

@@ -22,10 +22,16 @@ def nothing() -> Mapping[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Number:
-    """A published number. value: in the unit of its measure. text: as it is printed, with what stands beside it."""
+    """A published number. value: in the unit of its measure; of `< 45 %` it is the bound. text: as it is printed, with
+    what stands beside it."""
 
     value: float
     text: str
+
+    @property
+    def is_bound(self) -> bool:
+        """Whether print says no more than that it is above or below."""
+        return self.text.startswith(("<", ">"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,3 +151,6 @@ class Claim:
 
     def __post_init__(self) -> None:
         assert self.level is None or not (self.at_least or self.as_ratio), f"{self.text}: a level or a lead"
+        assert self.at_least >= 0 and not (self.as_ratio and 0 < self.at_least < 1), (
+            f"{self.text}: ahead is ahead"
+        )

@@ -36,6 +36,11 @@ class Record:
     steps: int = 0
     model_digest: str = ""
 
+    @property
+    def diverged(self) -> bool:
+        """Whether training diverged everywhere, so that the run ended there."""
+        return "ended" in self.found
+
     def to_json(self) -> str:
         """One line; NaN and infinities as JavaScript writes them, as Python's own reader takes them."""
         return json.dumps(asdict(self))

@@ -257,7 +257,7 @@ class Outcome:
             value = entry.values.get(seed)
             if record is None:
                 found[seed] = "failed" if (trial.cell.name, seed) in self.failed else "not run"
-            elif "ended" in record.found:
+            elif record.diverged:
                 found[seed] = "diverged"
             elif value is None:
                 found[seed] = "missed the target" if self.goal.measure.counts_rounds else "without a number"

@@ -19,16 +19,18 @@ A claim compares pairs of cells that are alike but for what it is about, seed by
 pairs have. It holds when every pair is ahead in the mean over seeds, and the average advantage over all pairs is above
 what is claimed by more than the seeds' spread (paired t-test over seeds, p < 0.05). It does not hold when the average
 is below what is claimed by more than the spread, or one pair is behind by more than it (p < 0.05 divided by the number
-of pairs, because one of many is easily behind by chance). Otherwise, and where a comparison is missing that could
-still turn it, it cannot be told. With one seed there is no spread: the verdict is of that seed alone, and another seed
-may turn it. Where more is claimed of every comparison, such as "more than 3 points above every baseline", no average
-makes up for one: it holds when each pair's advantage is above what is claimed by more than the spread (p < 0.05 for
-each), and does not hold when that of one is below it by more than the spread (p < 0.05 divided by the number of
-pairs). A run that ended before its target counts as if one more round had reached it, which flatters it: so it may
-show that a claim holds of which it is the worse side, and that one does not hold of which it is the better, but never
-the other way round. Where both ended before, and of a run that diverged before it had what is asked for, nothing is
-known, and a claim that this could still turn cannot be told. Where a level is claimed, such as "it alone is above
-70 %", each cell is compared with that level as with another cell. Ratios are averaged as geometric means."""
+of pairs, because one of many is easily behind by chance), over all seeds that this pair has. Otherwise, and where a
+comparison is missing that could still turn it, it cannot be told. With one seed there is no spread: the verdict is of
+that seed alone, and another seed may turn it. Where more is claimed of every comparison, such as "more than 3 points
+above every baseline", no average makes up for one: it holds when each pair's advantage is above what is claimed by
+more than the spread (p < 0.05 for each), and does not hold when that of one is below it by more than the spread (p <
+0.05 divided by the number of pairs). A run that ended before its target counts as if one more round had reached it,
+which flatters it: so it may show that a claim holds of which it is the worse side, and that one does not hold of which
+it is the better, but never the other way round; the spread is then that of such bounds. A run that diverged before its
+target counts as one that ended there. Where both ended before, where a run that diverged is asked for what it has at
+its end, and where a number is missing for another reason, nothing is known, and a claim that this could still turn
+cannot be told. Where a level is claimed, such as "it alone is above 70 %", each cell is compared with that level, and
+no average makes up for one. Ratios are averaged as geometric means."""
 """How verdicts are reached, for people."""
 
 
@@ -65,6 +67,8 @@ class _Lead:
         return self.low != self.high and self.figure is not None
 
 
+_UNKNOWN = _Lead(low=-inf, high=inf)
+
 _Range = tuple[float, float]
 """What a number is between: alike where it is known, and infinite where an end is not."""
 
@@ -99,8 +103,10 @@ def _verdict(comparison: Comparison, claim: Claim) -> Verdict:
         why = "No cells of this preset are compared by it."
     elif not run:
         why = f"{_many(len(pairs), 'comparison')}, none with a number on both sides."
-    elif not any(pair.by_seed[seed].figure is not None for pair in run for seed in seeds):
+    elif not seeds:
         why = f"{_many(len(run), 'comparison')}, and no seed that has all of them."
+    elif not any(pair.by_seed[seed].figure is not None for pair in run for seed in seeds):
+        why = f"{_many(len(run), 'comparison')}, and nothing to compare in the seeds that have all of them."
     else:
         answer, why = _answer(claim, run, seeds, missing=len(pairs) - len(run))
     return Verdict(claim=claim, answer=answer, seeds=seeds, why=why, in_print=_in_print(claim, pairs))
@@ -157,7 +163,11 @@ def _side(comparison: Comparison, claim: Claim, cell: Cell | None) -> dict[int, 
         versions = comparison.records[cell.name, seed].version_E
         if value is not None:
             found[seed] = (value, value)
-        elif entry.measure.counts_rounds and seed not in entry.diverged and versions:
+        elif (
+            entry.measure.counts_rounds
+            and versions
+            and (seed not in entry.diverged or not entry.measure.reference)
+        ):
             found[seed] = (versions[-1] + 1.0, inf)
         else:
             found[seed] = (-inf, inf)
@@ -199,16 +209,21 @@ def _claimed(claim: Claim) -> float:
 def _answer(
     claim: Claim, run: Sequence[_Pair], seeds: tuple[int, ...], *, missing: int
 ) -> tuple[Answer, str]:
-    """By `RULE`. run: pairs that all have these seeds. missing: pairs that have none."""
+    """By `RULE`. run: pairs that all have these seeds. missing: how many more have none."""
     limit = _claimed(claim)
     leads = [[pair.by_seed[seed] for seed in seeds] for pair in run]
+    every = [*leads, *([[_UNKNOWN] * len(seeds)] * missing)]
     # That a claim holds is shown by the least that every lead may be, that it does not by the most.
-    lows = [[lead.low for lead in of_pair] for of_pair in leads]
-    highs = [[lead.high for lead in of_pair] for of_pair in leads]
+    lows = [[lead.low for lead in of_pair] for of_pair in every]
+    highs = [[lead.high for lead in of_pair] for of_pair in every]
     if claim.each or claim.level is not None:
-        enough, refuted = _each_above(lows, limit), _one_below(highs, limit)
+        enough = all(
+            _is_above(of_pair, limit) for of_pair in lows
+        )  # without a correction, as all have to pass
+        refuted, behind = False, _one_below(run, limit, of=len(every))
     else:
-        enough, refuted = _average_above(lows, limit), _average_below(highs, limit) or _one_below(highs, 0.0)
+        enough = _is_above(_by_seed(lows), limit)
+        refuted, behind = _is_below(_by_seed(highs), limit), _one_below(run, 0.0, of=len(every))
     said = [_figures(claim, run, leads)]
     bounds, silent = (
         sum(is_so(lead) for of_pair in leads for lead in of_pair)
@@ -222,11 +237,16 @@ def _answer(
         said.append(f"in {bounds} of {_many(compared, 'pair')} of runs one ended before its target")
     if silent:
         said.append(f"in {silent} of {_many(compared, 'pair')} of runs nothing can be compared")
-    if refuted:
+    if behind is not None and len(behind.by_seed) > len(seeds):
+        figures = _known(behind.by_seed.values())
+        said.append(
+            f"over its {len(behind.by_seed)} seeds by {_text(claim, fmean(figures))}, {_names(claim, behind)}"
+        )
+    if refuted or behind is not None:
         answer = "does not hold"
     elif enough and min(map(fmean, lows)) > 0:
-        answer = "cannot be told" if missing else "holds"
-    elif bounds or silent or len(seeds) == 1:
+        answer = "holds"
+    elif missing or bounds or silent or len(seeds) == 1:
         pass  # said already, or two that are alike
     elif claim.each or claim.level is not None:
         said.append("the least is above or below that within the seeds' spread")
@@ -241,23 +261,11 @@ def _by_seed(leads: Sequence[Sequence[float]]) -> list[float]:
     return [fmean(of_seed) for of_seed in zip(*leads, strict=True)]
 
 
-def _average_above(lows: Sequence[Sequence[float]], limit: float) -> bool:
-    """Whether the average over pairs is so, by more than the spread where there are several seeds."""
-    return _is_above(_by_seed(lows), limit)
-
-
-def _average_below(highs: Sequence[Sequence[float]], limit: float) -> bool:
-    return _is_below(_by_seed(highs), limit)
-
-
-def _each_above(lows: Sequence[Sequence[float]], limit: float) -> bool:
-    """Without a correction for the number of pairs, as all have to pass."""
-    return all(_is_above(of_pair, limit) for of_pair in lows)
-
-
-def _one_below(highs: Sequence[Sequence[float]], limit: float) -> bool:
-    """One of many tests takes their number (Bonferroni)."""
-    return any(_is_below(of_pair, limit, tests=len(highs)) for of_pair in highs)
+def _one_below(pairs: Iterable[_Pair], limit: float, *, of: int) -> _Pair | None:
+    """The first pair that is, in all of its seeds. of: how many could be; one of many tests takes their number
+    (Bonferroni)."""
+    highs = ((pair, [lead.high for lead in pair.by_seed.values()]) for pair in pairs)
+    return next((pair for pair, of_pair in highs if _is_below(of_pair, limit, tests=of)), None)
 
 
 def _is_above(leads: Sequence[float], limit: float) -> bool:
@@ -277,22 +285,24 @@ def _is_below(leads: Sequence[float], limit: float, *, tests: int = 1) -> bool:
 
 def _figures(claim: Claim, run: Sequence[_Pair], leads: Sequence[Sequence[_Lead]]) -> str:
     """`ahead in 5 of 6 comparisons, by +2.10 points on average (95 % interval ...; least ... against ...)`, of what is
-    known; a bound counts as what it is."""
+    known; a bound counts as what it is. No average where a level is claimed, no interval of bounds."""
     known = [(pair, _known(of_pair)) for pair, of_pair in zip(run, leads, strict=True)]
     means = [(fmean(figures), pair) for pair, figures in known if figures]
     average = over_seeds([fmean(_known(of_seed)) for of_seed in zip(*leads, strict=True) if _known(of_seed)])
     assert average is not None  # of at least one seed, and `_ahead` knows no other numbers
     least, pair = min(means, key=lambda one: one[0])
     beside = []
-    if average.low is not None and average.high is not None:
+    is_sharp = not any(lead.is_bound for of_pair in leads for lead in of_pair)
+    if average.low is not None and average.high is not None and is_sharp and claim.level is None:
         beside.append(f"95 % interval {_text(claim, average.low)} to {_text(claim, average.high)}")
-    if len(run) > 1:
+    if len(run) > 1 or claim.level is not None:
         beside.append(f"least {_text(claim, least)}, {_names(claim, pair)}")
     if _claimed(claim):
         beside.append(f"claimed at least {_text(claim, _claimed(claim))}{' in each' if claim.each else ''}")
     ahead = f"ahead in {sum(mean > 0 for mean, _ in means)} of {_many(len(run), 'comparison')}"
     aside = f" ({'; '.join(beside)})" if beside else ""
-    return f"{ahead}, by {_text(claim, average.mean)} on average{aside}"
+    by = "" if claim.level is not None else f", by {_text(claim, average.mean)} on average"
+    return f"{ahead}{by}{aside}"
 
 
 def _known(leads: Iterable[_Lead]) -> list[float]:
@@ -306,8 +316,9 @@ def _in_print(claim: Claim, pairs: Iterable[_Pair]) -> str:
     # What is printed as "less than 45 %" is kept as 45, and is not above a level of 45.
     above = sum(one > 0 or (one == 0 and claim.level is not None) for one in printed)
     ahead = f"ahead in {above} of {_many(len(printed), 'comparison')}"
-    least = f", least {_text(claim, min(printed))}" if claim.each else ""
-    return f"In print: {ahead}, by {_text(claim, fmean(printed))} on average{least}."
+    least = f", least {_text(claim, min(printed))}" if claim.each or claim.level is not None else ""
+    by = "" if claim.level is not None else f", by {_text(claim, fmean(printed))} on average"
+    return f"In print: {ahead}{by}{least}."
 
 
 def _text(claim: Claim, advantage: float) -> str:

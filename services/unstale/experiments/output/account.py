@@ -69,7 +69,8 @@ class Account:
         """Of a cell without any number: why."""
         cell = entry.cell
         of = entry.measure
-        if of.reference and not of.is_ranked and of.reference.items() <= cell.labels.items():
+        itself = of.reference and of.reference.items() <= cell.labels.items()
+        if itself and not of.is_ranked and entry.published is None:
             return NONE  # a method is not held against itself
         if any((cell.name, seed) in self.comparison.records for seed in self.comparison.seeds):
             return NO_NUMBER
@@ -191,8 +192,10 @@ def _found(account: Account) -> list[str]:
     said: dict[str, list[str]] = {}
     for (cell, seed), record in account.comparison.records.items():
         sentences = list(record.found.get("notes", ()))
-        if "ended" in record.found:
-            sentences.append(f"It ended early: {record.found['ended']}")
+        if record.diverged:
+            sentences.append(
+                f"It ended early, and is left out of curves and means that other seeds have: {record.found['ended']}"
+            )
         if "refused" in record.found:
             refused = [f"{many:,} ({reason})" for reason, many in record.found["refused"].items()]
             sentences.append(f"Updates were refused: {listed(refused)}")

@@ -173,7 +173,7 @@ def _reached(account: Account, curve: Curve, cell: Cell) -> list[tuple[float, fl
 
 def _end(shown: Show, cell: Cell, drawn: Drawn) -> list[tuple[float, float]]:
     number = cell.published.get(shown.ends_as or "")
-    return [] if number is None else [(float(drawn.at_x[-1]), number.value)]
+    return [] if number is None or number.is_bound else [(float(drawn.at_x[-1]), number.value)]
 
 
 def _told(shown: Show, lines: Sequence[plots.Line], what: str) -> str:
@@ -231,7 +231,7 @@ def _over_axis(
             entries = [account.comparison.entries[cell.name, name] for cell in own]
             if len({cell.labels[axis] for cell in own}) < 2 or not any(entry.spread for entry in entries):
                 continue
-            spreads = [entry.spread for entry in entries]
+            spreads = [None if entry.missed else entry.spread for entry in entries]
             series.append(
                 plots.Series(
                     place=place,
@@ -285,7 +285,7 @@ def _against(account: Account) -> Iterator[tuple[str, list[special.Panel]]]:
             both = [
                 (one.published.value, one.spread)
                 for one in entries
-                if one.published is not None and one.spread is not None
+                if one.published is not None and one.spread is not None and one.difference is not None
             ]
             if both:
                 dots.append(

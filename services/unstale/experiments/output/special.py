@@ -63,10 +63,12 @@ def named(axis: str, label: str) -> str:
 
 
 def of_cell(account: Account, cell: Cell) -> list[Record]:
-    """Of its seeds, ascending."""
+    """Of its seeds, ascending; without those that diverged where others did not, since a mean of curves is as long as
+    the shortest."""
     seeds = account.comparison.seeds
     records = account.comparison.records
-    return [records[cell.name, seed] for seed in seeds if (cell.name, seed) in records]
+    found = [records[cell.name, seed] for seed in seeds if (cell.name, seed) in records]
+    return [record for record in found if not record.diverged] or found
 
 
 def numeric(labels: Iterable[str]) -> dict[str, float]:

@@ -134,7 +134,17 @@ def numbers(account: Account) -> Table:
             Column(name=name, head=name)
             for name in (
                 *("preset", "paper", "item", *axes, "measure", "unit", "published", "published_text"),
-                *("mean", "std", "low", "high", "difference", "seeds", "seeds_wanted", "missed_target"),
+                *(
+                    "mean",
+                    "std",
+                    "low",
+                    "high",
+                    "difference",
+                    "seeds",
+                    "seeds_wanted",
+                    "missed_target",
+                    "diverged",
+                ),
                 *(
                     "shown",
                     "scale_rounds",
@@ -164,7 +174,8 @@ def _numbers(account: Account, entry: Entry) -> tuple[Cell, ...]:
         *(of.name, "ratio" if of.unit == "%" else of.unit),
         *((published.value, published.text) if published is not None else (None, None)),
         *((spread.mean, spread.std, spread.low, spread.high) if spread is not None else (None,) * 4),
-        *(entry.difference, spread.n if spread is not None else 0, len(account.wanted), entry.missed),
+        *(entry.difference, spread.n if spread is not None else 0, len(account.wanted)),
+        *(entry.missed - len(entry.diverged), len(entry.diverged)),
         account.measured(entry),
     )
 
@@ -203,6 +214,8 @@ def _of_seed(account: Account, entry: Entry, seed: int) -> tuple[float | None, s
         return None, last_line(account.failures[key])
     if key not in account.comparison.records:
         return None, "not run"
+    if seed in entry.diverged:
+        return None, "diverged"
     if seed in entry.values and entry.measure.counts_rounds:
         return None, "not reached"
     return None, "of all seeds together" if entry.measure.of_all is not None else "no number"

@@ -91,7 +91,7 @@ def ar_f1() -> Preset:
         method="silent rounds",
         claims=(
             Claim(
-                text="The longer a client is silent, the less its last update is worth.",
+                text="After 6 silent rounds the last update of a client is worth less than after none.",
                 measure=share,
                 better={"silent rounds": "0"},
                 worse={"silent rounds": "6"},
@@ -229,7 +229,7 @@ def ar_t3() -> Preset:
                 at_least=6.9,
             ),
             Claim(
-                text="FedAR serves them more evenly than FedVARP, which is as good on average.",
+                text="FedAR serves them more evenly than FedVARP.",
                 measure="client accuracy variance",
                 better={**independent, "method": "FedAR"},
                 worse={**independent, "method": "FedVARP"},

@@ -287,7 +287,7 @@ def gi_f14() -> Preset:
                 at_least=0.2,
             ),
             *(
-                Claim(text=f"{what} stays below 40 %.", measure=CLASS_5, worse={"method": method}, level=0.4)
+                Claim(text=f"{what} ends below 40 %.", measure=CLASS_5, worse={"method": method}, level=0.4)
                 for what, method in (
                     ("Direct aggregation", "direct"),
                     ("First-order compensation", "first order"),

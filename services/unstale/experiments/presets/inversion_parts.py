@@ -288,8 +288,8 @@ def gi_f4() -> Preset:
         ),
         claims=(
             Claim(
-                text="The loss around the model over reconstructed examples is like that over the client's own, over "
-                "noise it is not.",
+                text="The loss around the model over reconstructed examples is more like that over the client's own "
+                "than the loss over noise is.",
                 measure=likeness,
                 better={"examples": "reconstructed"},
                 worse={"examples": "noise"},
@@ -415,7 +415,7 @@ def gi_f6() -> Preset:
         ),
         claims=(
             Claim(
-                text="The more of the data has changed, the less is saved (43 % at 0 % in print).",
+                text="Where 20 % of the data has changed, less is saved than where none has (43 % there in print).",
                 measure=SAVED,
                 better={"changed %": "0", "method": "GI"},
                 worse={"changed %": "20", "method": "GI"},

@@ -94,8 +94,8 @@ def _less_time(axis: str, value: str, table: str) -> tuple[Claim, ...]:
         other, worse = PRINTED[table, value, method], {axis: value, "method": method}
         found += [
             Claim(
-                text=f"With {axis} {value} gradient inversion takes {gi[TIME].text} epochs, {called} "
-                f"{other[TIME].text}.",
+                text=f"With {axis} {value} gradient inversion is as much sooner than {called} as in print: "
+                f"{gi[TIME].text} and {other[TIME].text} epochs.",
                 measure=TIME,
                 better=better,
                 worse=worse,
@@ -103,7 +103,8 @@ def _less_time(axis: str, value: str, table: str) -> tuple[Claim, ...]:
                 as_ratio=True,
             ),
             Claim(
-                text=f"With {axis} {value} it ends at {gi[CLASS_5].text}, {called} at {other[CLASS_5].text}.",
+                text=f"With {axis} {value} it ends as far above {called} as in print: {gi[CLASS_5].text} and "
+                f"{other[CLASS_5].text}.",
                 measure=CLASS_5,
                 better=better,
                 worse=worse,
