@@ -94,6 +94,9 @@ def scaled(cell: Cell, scale: Scale) -> Cell:
     if "window" in settings.compensator.settings:  # n_s, as many as there are late clients
         window = settings.compensator.settings["window"]
         changes["compensator.settings.window"] = _fewer(window, scale.clients)
+    last = settings.compensator.settings.get("last_round")  # a search may set it in any cell
+    if last is not None:
+        changes["compensator.settings.last_round"] = _shrunk(last, scale.rounds)
     options = dict(cell.options)
     if options.get(LOSS_EVERY) is not None:
         options[LOSS_EVERY] = _loss_every(settings, options[LOSS_EVERY], rounds // every)

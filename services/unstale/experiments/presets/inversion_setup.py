@@ -125,7 +125,6 @@ def cell(
         settings=settings,
         measurement=measurement,
         options=options or nothing(),
-        in_rounds=("compensator.settings.last_round",) if "last_round" in chosen else (),
         in_iterations=(ITERATIONS,) if "iterations" in chosen else (),
         scenario=task.scenario,
         published=published or nothing(),
