@@ -27,7 +27,7 @@ from unstale.experiments.preset import Preset
 from unstale.experiments.record import Record
 from unstale.experiments.scale import Scale
 from unstale.experiments.store import Store
-from unstale.experiments.worker import sha256_of
+from unstale.experiments.worker import file_of
 
 ALL_CALLS = [f"{method} {seed}" for seed in (0, 1) for method in stand_in.METHODS]
 PATIENCE_S = 120.0
@@ -182,10 +182,45 @@ def test_a_file_that_is_not_the_same_any_more_is_not_read(tmp_path: Path) -> Non
     file = tmp_path / "data.npz"
     file.write_bytes(b"one")
     (one,) = planned(stand_in.preset(tmp_path), seeds=1)[:1]
-    wanted = [replace(one, files={str(file): sha256_of(str(file))})]
+    wanted = [replace(one, files=(file_of(str(file)),))]
     file.write_bytes(b"other")
     assert f"{file} is not the same file" in compute(tmp_path, wanted)[1].why[one.name]
+    file.unlink()
+    assert f"cannot read {file}: no such file" in compute(tmp_path, wanted)[1].why[one.name]
     assert stand_in.calls(tmp_path) == []
+
+
+def test_a_file_is_the_same_by_its_bytes_where_its_time_is_another(tmp_path: Path) -> None:
+    file = tmp_path / "data.npz"
+    file.write_bytes(b"one")
+    wanted = [
+        replace(one, files=(file_of(str(file)),)) for one in planned(stand_in.preset(tmp_path), seeds=1)
+    ]
+    os.utime(file, ns=(1, 1))
+    assert compute(tmp_path, wanted)[0].done == 3
+
+
+def test_a_process_that_has_begun_is_the_first_to_do_jobs_and_ends_with_the_run(tmp_path: Path) -> None:
+    first = hands.local(stand_in.MODULE)
+    wanted = planned(stand_in.preset(tmp_path), seeds=1)
+    counts, seen = compute(tmp_path, wanted, processes=1, first=first)
+    assert (counts.done, len(seen.pids)) == (3, 1)
+    assert first.data == wanted[-1].settings.data
+    assert not is_alive(*seen.pids)
+
+
+def test_a_process_that_cannot_import_what_it_should_is_said(tmp_path: Path) -> None:
+    first = hands.local("support.there_is_none")
+    with pytest.raises(UserError, match=r"did not begin \(its process ended with exit code 1\)"):
+        compute(tmp_path, planned(stand_in.preset(tmp_path)), processes=1, first=first)
+
+
+def test_a_process_that_has_begun_ends_where_all_is_done_already(tmp_path: Path) -> None:
+    compute(tmp_path, planned(stand_in.preset(tmp_path)))
+    first = hands.local(stand_in.MODULE)
+    counts, _ = compute(tmp_path, planned(stand_in.preset(tmp_path)), first=first)
+    assert counts.done == 0
+    assert not first.close.alive
 
 
 def test_it_is_stopped_while_jobs_run_and_goes_on_later(tmp_path: Path) -> None:
@@ -359,5 +394,5 @@ def test_a_file_that_was_replaced_is_read_again(tmp_path: Path) -> None:
     digests = []
     for content in (b"one", b"another"):
         file.write_bytes(content)
-        digests.append(sha256_of(str(file)))
+        digests.append(file_of(str(file)).sha256)
     assert digests == [sha256(content).hexdigest() for content in (b"one", b"another")]

@@ -102,7 +102,7 @@ def test_a_seed_changes_it_and_so_does_another_kind_of_device() -> None:
 
 def test_a_file_in_place_of_a_data_set_counts_by_its_bytes() -> None:
     def with_file(path: str, sha: str) -> Job:
-        files = {"mnist": File(path=path, sha256=sha)}
+        files = {"mnist": File(path=path, sha256=sha, size=3, modified_ns=len(path) + int(sha))}
         return job(
             cell(data={"name": "mnist", "variant": {"name": "svhn", "rate": 0.5}}),
             place=Place(cache="/data", files=files),
@@ -111,13 +111,13 @@ def test_a_file_in_place_of_a_data_set_counts_by_its_bytes() -> None:
     one = with_file("/a.npz", "11")
     assert (one.settings.data.name, one.settings.data.path) == ("npz", "/a.npz")
     assert one.settings.data.variant.name == "svhn"
-    assert one.files == {"/a.npz": "11"}
+    assert [(file.path, file.sha256) for file in one.files] == [("/a.npz", "11")]
     assert one.digest == with_file("/b.npz", "11").digest != with_file("/a.npz", "22").digest
     assert "/a.npz" not in one.configuration
 
 
 def test_a_file_may_take_the_place_of_the_data_set_that_comes_later() -> None:
-    files = {"svhn": File(path="/s.npz", sha256="33")}
+    files = {"svhn": File(path="/s.npz", sha256="33", size=3, modified_ns=1)}
     variant = job(
         cell(data={"variant": {"name": "svhn", "rate": 0.5}}), place=Place(cache="/data", files=files)
     ).settings.data.variant

@@ -1,7 +1,10 @@
 """What the commands have in common that compute cells of presets: their options, and the engine with what it says."""
 
 import os
+import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from ctypes import CDLL
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -14,6 +17,7 @@ from unstale.errors import UserError, nearest
 from unstale.experiments.choose import data_sets
 
 if TYPE_CHECKING:
+    from unstale.experiments.hands import Hand
     from unstale.experiments.jobs import File, Job, Place
     from unstale.experiments.preset import Cell, Preset
     from unstale.experiments.scale import Scale
@@ -116,6 +120,20 @@ def scale(
     return replace(Scale.of(every), **{name: value for name, value in own.items() if value is not None})
 
 
+def begin(wanted: "Sequence[tuple[Preset, tuple[Cell, ...]]]", ray: str | None) -> "Hand | None":
+    """The first process that computes these cells on this machine, for `compute`: it imports PyTorch while this one
+    reads files and makes plans. None where it does not start, which `compute` says, and with Ray."""
+    from unstale.experiments import hands
+    from unstale.experiments.measurements import MEASUREMENTS
+
+    measured = {cell.measurement for _, cells in wanted for cell in cells}
+    if ray is not None:
+        return None
+    with suppress(OSError):
+        return hands.local(*(module for name, module in MEASUREMENTS.items() if name in measured))
+    return None
+
+
 def place(
     wanted: "Sequence[tuple[Preset, tuple[Cell, ...]]]",
     *,
@@ -137,6 +155,8 @@ def place(
 def _device(name: str, ray: str | None) -> str:
     """Never auto: it decides bits. Raises UserError for one that there is not."""
     if ray is None:
+        if name == "cpu" or (name == "auto" and not _has_driver()):
+            return "cpu"
         from unstale.learner.device import choose  # imports torch
 
         return str(choose(name))
@@ -150,14 +170,24 @@ def _device(name: str, ray: str | None) -> str:
     return "cpu" if name == "auto" else name
 
 
+def _has_driver() -> bool:
+    """Whether there is what PyTorch needs for a GPU. Where there is not, it need not be asked."""
+    if sys.platform != "linux" or Path("/dev/kfd").exists():  # AMD's
+        return True
+    try:
+        CDLL("libcuda.so.1")
+    except OSError:
+        return False
+    return True
+
+
 def _cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _files(texts: Sequence[str], wanted: "Sequence[tuple[Preset, tuple[Cell, ...]]]") -> "Mapping[str, File]":
     """What --data says, by the name of the data set."""
-    from unstale.experiments.jobs import File
-    from unstale.experiments.worker import sha256_of
+    from unstale.experiments.worker import file_of
 
     used = data_sets(cell for _, cells in wanted for cell in cells)
     files = {}
@@ -169,23 +199,26 @@ def _files(texts: Sequence[str], wanted: "Sequence[tuple[Preset, tuple[Cell, ...
             raise UserError(
                 f"--data has {name!r}, which none of these cells is measured on{nearest(name, used)}"
             )
-        path = str(Path(file).expanduser().absolute())
-        files[name] = File(path=path, sha256=sha256_of(path))
+        files[name] = file_of(str(Path(file).expanduser().absolute()))
     return files
 
 
 def _check_data(wanted: "Sequence[tuple[Preset, tuple[Cell, ...]]]", place: "Place") -> None:
     """Raise UserError for a data set that is not there: every job would."""
+    named = [
+        (preset, name) for preset, cells in wanted for name in data_sets(cells) if name not in place.files
+    ]
+    if not named:
+        return
     from unstale.training.datasets import DATASETS, Source, is_there  # imports torch
 
-    for preset, cells in wanted:
-        for name in data_sets(cells):
-            if name in DATASETS and name not in place.files and is_there(name, place.cache) is False:
-                command = Source(name=name, cache=place.cache).command
-                raise UserError(
-                    f"{preset.name} is measured on {name!r}, which is not in {place.cache}; get it with: {command}, or "
-                    f"put a file in its place with --data {name}=FILE.npz"
-                )
+    for preset, name in named:
+        if name in DATASETS and is_there(name, place.cache) is False:
+            command = Source(name=name, cache=place.cache).command
+            raise UserError(
+                f"{preset.name} is measured on {name!r}, which is not in {place.cache}; get it with: {command}, or put "
+                f"a file in its place with --data {name}=FILE.npz"
+            )
 
 
 def compute(
@@ -196,13 +229,14 @@ def compute(
     lost: Sequence[str],
     place: "Place",
     processes: int | None,
+    first: "Hand | None",
     ray: str | None,
     store: Path,
     as_json: bool,
 ) -> int:
     """Have the jobs done that are not done, and say how it goes. seeds: of each cell. lost: what such a size does not
-    show, in sentences. processes, ray, store: of the options. Gives the exit code: 1 where a job has failed, 128 and
-    its number after a signal. Raises UserError."""
+    show, in sentences. first: of `begin`. processes, ray, store: of the options. Gives the exit code: 1 where a job has
+    failed, 128 and its number after a signal. Raises UserError."""
     from unstale.experiments.engine import Engine
     from unstale.experiments.store import Store
 
@@ -211,7 +245,12 @@ def compute(
     stopped_by: list[int] = []
     with Store.open(store) as kept:
         engine = Engine(
-            kept, printer, processes=at_a_time, ray=ray, gpus=float(place.device.startswith("cuda"))
+            kept,
+            printer,
+            processes=at_a_time,
+            first=first,
+            ray=ray,
+            gpus=float(place.device.startswith("cuda")),
         )
 
         def stop(number: int) -> None:

@@ -147,6 +147,7 @@ def run(
     from unstale.experiments.scale import lost
 
     wanted = chosen([make(name) for name in dict.fromkeys(names)], cells)
+    first = computing.begin(wanted, ray)
     size = computing.scale(
         scale, rounds=scale_rounds, clients=scale_clients, data=scale_data, iterations=scale_iterations
     ).at(cell for preset, _ in wanted for cell in preset.cells)
@@ -163,6 +164,7 @@ def run(
         lost=lost([cell for _, some in wanted for cell in some], size),
         place=place,
         processes=processes,
+        first=first,
         ray=ray,
         store=store,
         as_json=as_json,

@@ -143,6 +143,7 @@ def sweep(
         scale, rounds=scale_rounds, clients=scale_clients, data=scale_data, iterations=scale_iterations
     ).at(some)
     _check_out(out)
+    first = computing.begin([(preset, some)], ray)
     place = computing.place([(preset, some)], cache=cache, device=device, data=data or (), ray=ray)
     planned = jobs(found.planned, found.planned.cells, seeds=range(seeds), scale=size, place=place)
     _check_parts(planned[: len(found.trials)])
@@ -158,6 +159,7 @@ def sweep(
         lost=lost(some, size),
         place=place,
         processes=processes,
+        first=first,
         ray=ray,
         store=store,
         as_json=as_json,

@@ -60,19 +60,26 @@ class Watcher(Protocol):
 class Engine:
     """Has jobs done, each once. A job that is lost costs no other one.
 
-    processes: of this machine, each for one job at a time. ray: address of a cluster that does them instead; gpus: of
-    it for each job.
+    processes: of this machine, each for one job at a time. first: one of them that has begun; it ends with the run.
+    ray: address of a cluster that does them instead; gpus: of it for each job.
     """
 
     def __init__(
-        self, store: Store, watcher: Watcher, *, processes: int = 1, ray: str | None = None, gpus: float = 0.0
+        self,
+        store: Store,
+        watcher: Watcher,
+        *,
+        processes: int = 1,
+        first: Hand | None = None,
+        ray: str | None = None,
+        gpus: float = 0.0,
     ) -> None:
         self._store = store
         self._watcher = watcher
         self._processes = processes
         self._ray = ray
         self._gpus = gpus
-        self._hands: list[Hand] = []
+        self._hands = [] if first is None else [first]
         self._waiting: list[Job] = []
         self._count: Counter[str] = Counter()
         self._attempts: Counter[str] = Counter()

@@ -92,9 +92,10 @@ class Hand:
         return self.jobs.pop(digest)
 
 
-def local() -> Hand:
-    """A process of this machine that does one job at a time, with one thread."""
-    return Hand(worker.__name__, (), ONE_THREAD)
+def local(*modules: str) -> Hand:
+    """A process of this machine that does one job at a time, with one thread. modules: what it imports before it is
+    ready; others it imports when a job needs them. Raises OSError."""
+    return Hand(worker.__name__, modules, ONE_THREAD)
 
 
 def on_ray(address: str, gpus: float) -> Hand:

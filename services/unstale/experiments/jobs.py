@@ -32,10 +32,13 @@ _OF_THE_RECORD = frozenset({"evaluate_every", "evaluate_clients_every", "simulat
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class File:
-    """An `.npz` file in the place of a data set. path: absolute. sha256: of its bytes, hex."""
+    """An `.npz` file in the place of a data set. path: absolute. sha256: of its bytes, hex, when it had this size, in
+    bytes, and was last modified at that time, nanoseconds since 1970."""
 
     path: str
     sha256: str
+    size: int
+    modified_ns: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,9 +58,8 @@ class Place:
 class Job:
     """One cell with one seed.
 
-    cell: its name. module: of its measurement. settings: final. files: SHA-256 of the files that it reads in place of
-    data sets, by path. configuration: all that can move a bit of its result, as canonical JSON. digest: SHA-256 of
-    that, hex.
+    cell: its name. module: of its measurement. settings: final. files: those that it reads in place of data sets.
+    configuration: all that can move a bit of its result, as canonical JSON. digest: SHA-256 of that, hex.
     """
 
     preset: str
@@ -67,7 +69,7 @@ class Job:
     settings: Settings
     options: Mapping[str, Any]
     scenario: str | None
-    files: Mapping[str, str]
+    files: tuple[File, ...]
     configuration: str
     digest: str
 
@@ -85,7 +87,10 @@ class Job:
             "settings": given(self.settings),
             "options": dict(self.options),
             "scenario": self.scenario,
-            "files": dict(self.files),
+            "files": {
+                file.path: {"sha256": file.sha256, "size": file.size, "modified_ns": file.modified_ns}
+                for file in self.files
+            },
         }
 
 
@@ -129,14 +134,16 @@ def _job(preset: Preset, cell: Cell, seed: int, place: Place) -> Job:
         raise unknown_name("measurement", cell.measurement, MEASUREMENTS)
     settings = _settled(cell.settings, seed, place)
     paths = {settings.data.path, settings.data.variant.path}
-    files = {file.path: file.sha256 for file in place.files.values() if file.path in paths}
+    files = tuple(file for file in place.files.values() if file.path in paths)
     configuration = canonical(
         {
             "format": RECORD_FORMAT,
             "measurement": cell.measurement,
             "options": dict(cell.options),
             "scenario": cell.scenario,
-            "settings": _deciding(settings, files, has_scenario=cell.scenario is not None),
+            "settings": _deciding(
+                settings, {file.path: file.sha256 for file in files}, has_scenario=cell.scenario is not None
+            ),
         }
     )
     return Job(
@@ -184,12 +191,12 @@ def _data(settings: Settings, place: Place) -> DataSettings:
     return data.model_copy(update=changes)
 
 
-def _deciding(settings: Settings, files: Mapping[str, str], *, has_scenario: bool) -> dict[str, Any]:
+def _deciding(settings: Settings, sha256: Mapping[str, str], *, has_scenario: bool) -> dict[str, Any]:
     """What can move a bit, by key: of a file its bytes and not its path, of a device its kind and not its number."""
     chosen = {key: value for key, value in values(settings).items() if decides(key) or key in _OF_THE_RECORD}
     for key in ("data.path", "data.variant.path"):
         if key in chosen:
-            chosen[key] = files.get(chosen[key], chosen[key])
+            chosen[key] = sha256.get(chosen[key], chosen[key])
     chosen["device"] = settings.device.partition(":")[0]
     if has_scenario:
         chosen.pop("scenario.name", None)

@@ -1,8 +1,9 @@
 """A process that does jobs, one after another, and how one is done.
 
-    python -m unstale.experiments.worker DESCRIPTOR_OF_PIPE
+    python -m unstale.experiments.worker DESCRIPTOR_OF_PIPE [MODULE]
 
-It says that it is ready, and from then on does what it is told. It ends when the pipe does, in the middle of a job too,
+It imports the module, which takes a second or two where that is PyTorch's, says that it is ready, and from then on does
+what it is told. It ends when the pipe does, in the middle of a job too,
 so that it never outlives who started it. Nothing is pickled: words are JSON.
 """
 
@@ -14,7 +15,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import lru_cache
 from hashlib import file_digest
 from importlib import import_module
@@ -26,6 +27,7 @@ from typing import Any, TypeAlias
 from unstale import __version__
 from unstale.config.settings import Settings
 from unstale.errors import UserError
+from unstale.experiments.jobs import File
 from unstale.net.clock import now_s
 
 Pipe: TypeAlias = "Connection[Any, Any]"
@@ -52,8 +54,8 @@ def answer(order: Mapping[str, Any], on_progress: Callable[[float], None]) -> di
     try:
         measure = import_module(order["module"]).measure  # imports torch, once
         started_s = now_s()
-        for path, sha256 in order["files"].items():
-            _check_file(path, sha256)
+        for path, said in order["files"].items():
+            _check_file(path, **said)
         with in_place(Settings(**order["settings"]), order["scenario"]) as settings:
             record = measure(settings, order["options"], on_progress=on_progress)
     except UserError as error:
@@ -69,15 +71,15 @@ def answer(order: Mapping[str, Any], on_progress: Callable[[float], None]) -> di
     }
 
 
-def sha256_of(path: str) -> str:
-    """Of a file's bytes, hex; they are read again when its size or time is another. Raises UserError when it cannot be
-    read."""
+def file_of(path: str) -> File:
+    """A file as it is now. Raises UserError when it cannot be read."""
     try:
         there = Path(path).stat()
-        return _sha256(path, there.st_size, there.st_mtime_ns)
+        sha256 = _sha256(path, there.st_size, there.st_mtime_ns)
     except OSError as error:
         why = (error.strerror or str(error)).lower()
         raise UserError(f"--data: cannot read {path}: {why}; it has to be there on every machine") from None
+    return File(path=path, sha256=sha256, size=there.st_size, modified_ns=there.st_mtime_ns)
 
 
 @lru_cache(maxsize=8)
@@ -86,8 +88,13 @@ def _sha256(path: str, _size: int, _mtime_ns: int) -> str:
         return file_digest(opened, "sha256").hexdigest()
 
 
-def _check_file(path: str, sha256: str) -> None:
-    if sha256_of(path) != sha256:
+def _check_file(path: str, *, sha256: str, size: int, modified_ns: int) -> None:
+    """Its bytes are read when its size or its time is another, as on another machine."""
+    with suppress(OSError):  # which `file_of` says
+        there = Path(path).stat()
+        if (there.st_size, there.st_mtime_ns) == (size, modified_ns):
+            return
+    if file_of(path).sha256 != sha256:
         raise UserError(
             f"--data: {path} is not the same file as when this began; put that back, or begin again"
         )
@@ -156,10 +163,12 @@ def _listen(pipe: Pipe, orders: "queue.SimpleQueue[dict[str, Any]]") -> None:
         os._exit(0)  # whoever started this process is gone, or has no more use for it
 
 
-def main(descriptor: int) -> None:
+def main(descriptor: int, *modules: str) -> None:
     pipe: Pipe = Connection(descriptor)
     orders: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
     threading.Thread(target=_listen, args=(pipe, orders), name="orders", daemon=True).start()
+    for module in modules:
+        import_module(module)
     try:
         say(pipe, {"ready": 1})
         while True:
@@ -170,4 +179,4 @@ def main(descriptor: int) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]))
+    main(int(sys.argv[1]), *sys.argv[2:])
