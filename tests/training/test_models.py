@@ -9,7 +9,7 @@ from torch.nn.functional import conv2d, linear, max_pool2d, relu
 from unstale.errors import UserError
 from unstale.training.initialise import initialised
 from unstale.training.models import MODELS, build
-from unstale.training.models.networks import Halving
+from unstale.training.models.networks import FirstConv2d, Halving
 
 
 def count(model: nn.Module) -> int:
@@ -181,3 +181,28 @@ def test_halving_has_the_bits_of_max_pooling_behind_a_relu_with_and_without_grad
         found.append([bits(one) for one in (outputs.detach(), own.grad)])
     assert torch.equal(found[0][0], found[1][0])
     assert torch.equal(found[0][1], found[1][1])
+
+
+def test_the_first_convolution_is_that_of_pytorch_with_what_it_makes_laid_out_channels_last():
+    ours, theirs = FirstConv2d(3, 4, kernel_size=5), nn.Conv2d(3, 4, kernel_size=5)
+    theirs.load_state_dict(ours.state_dict())
+    inputs = torch.randn(2, 3, 9, 9, generator=torch.Generator().manual_seed(0))
+    found = []
+    for convolution in (ours, theirs):
+        own = inputs.clone().requires_grad_()
+        outputs = convolution(own)
+        slopes = torch.autograd.grad(outputs.square().mean(), convolution.weight, create_graph=True)[0]
+        (second,) = torch.autograd.grad(slopes.square().sum(), own)
+        found.append((outputs, slopes, second))
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other)
+    assert found[0][0].is_contiguous(memory_format=torch.channels_last)
+    assert not found[1][0].is_contiguous(memory_format=torch.channels_last)
+
+
+def test_the_first_convolution_takes_one_image_several_and_sets_of_them():
+    convolution = FirstConv2d(3, 4, kernel_size=5)
+    inputs = torch.randn(2, 3, 3, 9, 9, generator=torch.Generator().manual_seed(0))
+    together = torch.func.vmap(convolution)(inputs)
+    torch.testing.assert_close(together, torch.stack([convolution(one) for one in inputs]))
+    torch.testing.assert_close(convolution(inputs[0, 0]), convolution(inputs[0, :1])[0])

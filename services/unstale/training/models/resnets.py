@@ -10,7 +10,7 @@ from collections.abc import Callable
 from torch import Tensor, nn
 from torch.nn.functional import relu
 
-from unstale.training.models.networks import Shape
+from unstale.training.models.networks import FirstConv2d, Shape
 
 NORMS: dict[str, Callable[[int], nn.Module]] = {
     "group": lambda channels: nn.GroupNorm(2, channels),
@@ -30,7 +30,8 @@ def resnet18(input_shape: Shape, classes: int, norm: str = "group") -> nn.Module
 
 def _resnet(channels: int, classes: int, widths: tuple[int, ...], *, blocks: int, norm: str) -> nn.Module:
     """Stages of as many blocks each; every stage but the first halves the image in its first block."""
-    layers: list[nn.Module] = [_convolution(channels, widths[0], 3, 1), NORMS[norm](widths[0]), nn.ReLU()]
+    first = FirstConv2d(channels, widths[0], 3, padding=1, bias=False)
+    layers: list[nn.Module] = [first, NORMS[norm](widths[0]), nn.ReLU()]
     before = widths[0]
     for stage, width in enumerate(widths):
         for block in range(blocks):
