@@ -11,7 +11,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constr
 help:  ## List the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 12
 
-demo: $(VENV)/.installed  ## Train one model with 20 clients over loopback sockets, under a minute
+demo: $(VENV)/.installed  ## Train one model with 20 clients over loopback sockets, through a played network, under a minute
 	@$(BIN)/unstale demo
 
 test: $(VENV)/.installed-test  ## Run the tests, but for those that test-slow runs

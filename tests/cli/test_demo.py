@@ -23,7 +23,19 @@ from unstale.cli import demo, main, report
 from unstale.config import Settings, load
 from unstale.errors import UserError
 
-SMALL = ["demo", "--clients", "2", "--model", "logreg", "--trigger", "async", "--device", "cpu"]
+SMALL = [
+    "demo",
+    "--clients",
+    "2",
+    "--model",
+    "logreg",
+    "--trigger",
+    "async",
+    "--device",
+    "cpu",
+    "--scenario",
+    "null",
+]
 
 LISTENING = {"event": "listening", "address": "tcp://127.0.0.1:1", "http_address": "127.0.0.1:2"}
 PROGRESS = {
@@ -244,6 +256,15 @@ def test_with_a_scenario_an_injector_stands_between_and_tells_what_it_does() -> 
         assert "trigger async, scenario satellite" in shown
         # At 300 ms a message and more, ten rounds take long enough for it to have told something.
         assert re.search(r"\d+ up, \d+ down, held up 0\.\d+ s on average; .* touched: .*\d+ latency", shown)
+
+
+@pytest.mark.slow
+@pytest.mark.network
+def test_an_injector_plays_lte_where_no_scenario_is_named() -> None:
+    with Command("demo", "--clients", "2", "--model", "logreg", "--rounds", "2", "--json") as command:
+        assert command.fact()["versions"] == 2
+        assert command.end() == 0
+        assert "trigger k-async, scenario lte." in command.errors()
 
 
 @pytest.mark.slow

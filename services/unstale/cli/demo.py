@@ -1,4 +1,4 @@
-"""`unstale demo`: a whole run on this machine, server and clients as processes of their own, watched live."""
+"""`unstale demo`: a whole run on this machine, server, injector and clients as processes of their own, watched live."""
 
 import json
 import os
@@ -27,6 +27,7 @@ from unstale.config.write import as_variables
 from unstale.errors import UserError
 from unstale.net.clock import now_s
 
+SCENARIO = "lte"  # that the injector plays where none is named
 PROCESSES = 2  # client processes, with half of the clients each
 ROWS = 24  # of the live table, where there is room; older rows scroll out
 LOSSY_HEARTBEAT_S = 0.5  # with a scenario; what was lost is found after one or two
@@ -42,10 +43,15 @@ AsJson = Annotated[
 
 @takes_settings(*RUN)
 def demo(settings: Settings, as_json: AsJson = False) -> None:
-    """Train on this machine over loopback sockets: a server, two processes of clients, and what they achieve.
+    """Train on this machine over loopback sockets: a server, two processes of clients, an injector between them that
+    plays a network, and what they achieve.
 
-    With --scenario an injector stands between them, and what it does is shown beside what is learned.
+    The network is LTE where --scenario names no other one; with --scenario null there is no injector.
     """
+    if "name" not in settings.scenario.model_fields_set:
+        settings = settings.model_copy(
+            update={"scenario": settings.scenario.model_copy(update={"name": SCENARIO})}
+        )
     events: Events = queue.SimpleQueue()
     report.stop_on_signals(events.put)
     console = Console(stderr=as_json)
