@@ -27,7 +27,7 @@ from unstale.experiments.preset import Preset
 from unstale.experiments.record import Record
 from unstale.experiments.scale import Scale
 from unstale.experiments.store import Store
-from unstale.experiments.worker import file_of
+from unstale.experiments.worker import file_of, give_memory_back
 
 ALL_CALLS = [f"{method} {seed}" for seed in (0, 1) for method in stand_in.METHODS]
 PATIENCE_S = 120.0
@@ -396,3 +396,17 @@ def test_a_file_that_was_replaced_is_read_again(tmp_path: Path) -> None:
         file.write_bytes(content)
         digests.append(file_of(str(file)).sha256)
     assert digests == [sha256(content).hexdigest() for content in (b"one", b"another")]
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="needs Linux's /proc")
+def test_what_a_job_used_goes_back_to_the_system() -> None:
+    def resident() -> int:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+    blocks = [b"x" * 100_000 for _ in range(3000)]
+    used = resident()
+    needed = blocks[-1]  # behind all others, where glibc alone would give nothing back
+    del blocks
+    give_memory_back()
+    assert used - resident() > 250_000_000
+    assert len(needed) == 100_000

@@ -16,7 +16,9 @@ import threading
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from ctypes import CDLL
 from functools import lru_cache
+from gc import collect
 from hashlib import file_digest
 from importlib import import_module
 from multiprocessing.connection import Connection
@@ -141,6 +143,15 @@ def _versions() -> str:
     return f"unstale {__version__}{computed}, Python {platform.python_version()}"
 
 
+def give_memory_back() -> None:
+    """To the system, what glibc keeps of a job that is over, because a little behind it is still needed: with GSGM's
+    3,000 parked updates on EMNIST-MNIST some 15 GB, which other processes then lack."""
+    collect()
+    trim = getattr(CDLL(None), "malloc_trim", None)  # glibc alone has it
+    if trim is not None:
+        trim(0)
+
+
 class _Progress:
     """Tells the share of a job that is done, now and then."""
 
@@ -174,6 +185,7 @@ def main(descriptor: int, *modules: str) -> None:
         while True:
             order = orders.get()
             say(pipe, answer(order, _Progress(pipe, order["digest"])))
+            give_memory_back()
     except (BrokenPipeError, ConnectionResetError):
         return  # as in `_listen`
 
