@@ -21,6 +21,7 @@ MARKDOWN = {
     "simulation": "Simulator against a bare loop",
     "simulation_preset": "A published cell against a bare loop",
     "simulation_scale": "A hundred thousand simulated clients",
+    "first_convolution": "Images with their channels last",
     "aggregation": "Aggregation against one read of the matrix",
     "encodings": "What encodings cost and save",
     "replay": "Recorded runs, computed again",
