@@ -29,7 +29,7 @@ def test_one_is_shown_with_its_settings(capsys: pytest.CaptureFixture[str]) -> N
     text = printed(capsys, "first-order", "oracle", "none")
     row = next(line.split() for line in text.splitlines() if "lambda_u" in line)
     assert row[:5] == ["lambda_u", "4.0", "a", "number", ">="]
-    assert text.count("settings none") == 2
+    assert text.count("settings none") == 1
     assert "in `unstale simulate` only" in text
     assert "reconstructs" not in text
     assert "reconstructs representative data of clients" in printed(capsys, "auto")

@@ -120,8 +120,19 @@ def test_the_policy_sees_the_estimate_in_place_of_the_stale_update(name):
         (lambda: inversion(), [0, 0]),
         (lambda: inversion(counts_as_fresh=False), [1, 0]),
         (COMPENSATORS["oracle"], [0, 0]),
+        (
+            lambda: made(
+                "oracle",
+                context(fresh_update=lambda update, stale: numbers(123, seed=9)),
+                counts_as_fresh=False,
+            ),
+            [1, 0],
+        ),
     ],
-    ids=["first-order", "first-order as fresh", "inversion", "inversion as stale", "oracle"],
+    ids=[
+        *("first-order", "first-order as fresh", "inversion", "inversion as stale"),
+        *("oracle", "oracle as stale"),
+    ],
 )
 def test_what_counts_as_fresh_has_staleness_0_and_the_current_model_for_its_base(compensator, staleness):
     policy = Recorder(123)

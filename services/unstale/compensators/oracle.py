@@ -3,6 +3,8 @@
 Legend: d parameters.
 """
 
+from pydantic import Field
+
 from unstale.compensators.compensator import (
     Compensated,
     Compensator,
@@ -15,17 +17,26 @@ from unstale.errors import UserError
 from unstale.part_settings import PartSettings
 
 
-class Oracle(Compensator[PartSettings]):
+class OracleSettings(PartSettings):
+    counts_as_fresh: bool = Field(
+        True,
+        description="Whether a policy that weighs by staleness takes what was replaced for fresh.",
+        json_schema_extra={"source": "ours; false is WKAFL's released code: fresh gradients, stale counters"},
+    )
+
+
+class Oracle(Compensator[OracleSettings]):
     """A stale update is replaced by the one that its client makes of the current model: what estimates are up against.
 
     Source: algorithms.md 2.23.
     """
 
+    Settings = OracleSettings
     source = "Wang & Gao, Unlimited Staleness in Federated Learning; algorithms.md 2.23"
     is_recorded = True
     only_simulated = True
 
-    def __init__(self, settings: PartSettings, context: CompensatorContext) -> None:
+    def __init__(self, settings: OracleSettings, context: CompensatorContext) -> None:
         super().__init__(settings, context)
         if context.steps.unknown is not None:
             raise UserError(
@@ -53,7 +64,7 @@ class Oracle(Compensator[PartSettings]):
         vectors = {place: vector_d.to(self.context.device) for place, vector_d in made["estimates"].items()}
         return Outcome(
             vectors=vectors,
-            counts_as_fresh=vectors.keys(),
+            counts_as_fresh=vectors.keys() if self.settings.counts_as_fresh else (),
             updates=[
                 Compensated(method="oracle", share=1.0) if place in vectors else Compensated()
                 for place in range(len(stale.updates))
