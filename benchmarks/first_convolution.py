@@ -52,10 +52,8 @@ def run(name: str, shape: tuple[int, ...], classes: int, batch: int, turns: int)
     times = max(1, round(LASTS_S / _taken_s(lambda: _step(networks[0], inputs_bX, labels_b), 3)))
     found: dict[str, list[float]] = {"steps": [], "evaluations": [], "step ms": []}
     for _ in range(turns):
-        steps, evaluations = (
-            [_taken_s(lambda one=one: _step(one, inputs_bX, labels_b), times) for one in networks],
-            [_taken_s(lambda one=one: _evaluate(one, tests_mX), 3) for one in networks],
-        )
+        steps = [_taken_s(lambda one=one: _step(one, inputs_bX, labels_b), times) for one in networks]
+        evaluations = [_taken_s(lambda one=one: _evaluate(one, tests_mX), 3) for one in networks]
         found["steps"].append(steps[0] / steps[1])
         found["evaluations"].append(evaluations[0] / evaluations[1])
         found["step ms"].append(steps[0] * 1e3)

@@ -135,16 +135,17 @@ def run(settings: Settings, quick: bool = False) -> dict[str, Any]:
         place.dataset.test_examples().to(place.device),
         place.dataset.labels_test_M.to(place.device),
     )
+    path = str(settings.data.path)
     figures: dict[str, list[float]] = {}
     for _ in range(turns):
         turn = {
             **_bare("bare", batches, tests, settings, evaluations, torch.contiguous_format),
             **_bare("channels last", batches, tests, settings, evaluations, torch.channels_last),
             "run": _run_s(settings, piece),
-            "first round": _ends_after_s("simulation_preset", *_of_first_round(settings)),
-            "first round of the command": _ends_after_s(
-                "preset_start", str(settings.data.path), settings.device
+            "first round": _ends_after_s(
+                *("simulation_preset", "--until-first-round", "--data", path, "--device", settings.device)
             ),
+            "first round of the command": _ends_after_s("preset_start", path, settings.device),
         }
         for name, seconds in turn.items():
             figures.setdefault(name, []).append(seconds)
@@ -200,10 +201,6 @@ def _shares(settings: Settings, piece: Piece) -> dict[str, float]:
         for part, functions in PARTS.items()
     }
     return {**shares, "everything else": 1 - sum(shares.values())}
-
-
-def _of_first_round(settings: Settings) -> Sequence[str]:
-    return "--until-first-round", "--data", str(settings.data.path), "--device", settings.device
 
 
 def _ends_after_s(benchmark: str, *arguments: str) -> float:

@@ -126,9 +126,9 @@ def begin(wanted: "Sequence[tuple[Preset, tuple[Cell, ...]]]", ray: str | None) 
     from unstale.experiments import hands
     from unstale.experiments.measurements import MEASUREMENTS
 
-    measured = {cell.measurement for _, cells in wanted for cell in cells}
     if ray is not None:
         return None
+    measured = {cell.measurement for _, cells in wanted for cell in cells}
     with suppress(OSError):
         return hands.local(*(module for name, module in MEASUREMENTS.items() if name in measured))
     return None
