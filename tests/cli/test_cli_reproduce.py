@@ -3,6 +3,7 @@ own."""
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -138,9 +139,11 @@ def test_what_a_smaller_size_does_not_show_is_said_before_it_is_computed(tmp_pat
 
 
 def test_a_page_has_all_that_the_store_holds_though_a_run_chose_less(tmp_path: Path) -> None:
-    for method in ("alpha", "beta"):
+    where = tmp_path / "unstale-reproduction/full/tiny.md"
+    for method, runs in (("alpha", "1 run"), ("beta", "2 runs")):
         ran(tmp_path, "", "--seeds", "1", "--cells", f"method={method}")
-    page = (tmp_path / "unstale-reproduction/full/tiny.md").read_text()
+        page = where.read_text()
+        assert re.search(rf"Python [0-9.]+: {runs}\n", page), page
     rows = [line for line in page.splitlines() if line.startswith(("| alpha", "| beta", "| gamma"))]
     assert rows == [
         "| alpha | 50.0 / no number / – |",

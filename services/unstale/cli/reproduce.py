@@ -243,6 +243,7 @@ def _write(
     from unstale.experiments import output
     from unstale.experiments.comparison import Comparison
     from unstale.experiments.store import Store
+    from unstale.report.content import count
 
     folder = store / size.slug
     comparisons = []
@@ -256,7 +257,7 @@ def _write(
                 comparison,
                 folder,
                 scale=size,
-                about=kept.origins(own),
+                about=[f"{origin}: {count(runs, 'run')}" for origin, runs in kept.origins(own).items()],
                 data={name: Path(file.path).name for name, file in place.files.items()},
                 seeds=range(seeds),
                 failures={key: one.traceback for key, one in kept.failures(own).items()},

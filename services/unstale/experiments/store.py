@@ -3,6 +3,7 @@
 import os
 import sqlite3
 import zlib
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -183,18 +184,12 @@ class Store:
             for name, traceback, times, last in self._rows(query, job.digest)
         }
 
-    def origins(self, jobs: Iterable[Job]) -> list[str]:
-        """On what, and by which versions, those jobs that are done were computed: each once, with how many, and how
-        long they took."""
-        found: dict[str, list[float]] = {}
-        for job in jobs:
-            query = "SELECT machine, versions, seconds FROM results WHERE digest = ?"
-            for machine, versions, seconds in self._rows(query, job.digest):
-                found.setdefault(f"{machine}; {versions}", []).append(seconds)
-        return [
-            f"{origin}: {len(each)} runs of {sum(each) / 3600:.1f} hours in all"
-            for origin, each in found.items()
-        ]
+    def origins(self, jobs: Iterable[Job]) -> Counter[str]:
+        """On what, and by which versions, those jobs that are done were computed: how many of each."""
+        query = "SELECT machine, versions FROM results WHERE digest = ?"
+        return Counter(
+            f"{machine}; {versions}" for job in jobs for machine, versions in self._rows(query, job.digest)
+        )
 
     def everything(self) -> Iterator[Kept]:
         """Every result, in the order of names and then of digests."""
