@@ -269,7 +269,7 @@ def test_a_cell_of_a_real_preset_is_computed_on_a_file_in_place_of_its_data(tmp_
         (["tiny", "--data", "digits"], "--data is 'digits', expected NAME=FILE.npz, such as digits=mine.npz"),
         (
             ["tiny", "--data", "mnist=mine.npz"],
-            "--data has 'mnist', which none of these cells is measured on; expected one of digits",
+            "--data has 'mnist', which none of these presets is measured on; expected one of digits",
         ),
         (["tiny", "--device", "tpu"], "device is 'tpu', expected auto, cpu, cuda, cuda:<number> or mps"),
         (
@@ -298,6 +298,22 @@ def test_a_file_that_is_not_there_is_said(capsys: pytest.CaptureFixture[str], tm
     assert refusal(capsys, ["tiny", "--data", "digits=mine.npz"]).startswith(
         f"--data: cannot read {tmp_path / 'mine.npz'}: no such file or directory"
     )
+
+
+def test_a_file_may_be_given_for_data_that_the_chosen_cells_do_not_have(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    (tmp_path / "mine.npz").write_bytes(b"not read before a job needs it")
+    arguments = [
+        "wk-t3",
+        "--data",
+        "emnist-mnist=mine.npz",
+        "--cache",
+        "/nowhere",
+        "--cells",
+        "data=CIFAR-10",
+    ]
+    assert refusal(capsys, arguments).startswith("wk-t3 is measured on 'cifar10', which is not in /nowhere;")
 
 
 def test_a_second_engine_in_the_same_store_is_refused(capsys: pytest.CaptureFixture[str]) -> None:

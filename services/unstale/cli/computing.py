@@ -186,10 +186,10 @@ def _cores() -> int:
 
 
 def _files(texts: Sequence[str], wanted: "Sequence[tuple[Preset, tuple[Cell, ...]]]") -> "Mapping[str, File]":
-    """What --data says, by the name of the data set."""
+    """What --data says, by the name of the data set: any of the presets', though --cells leaves it out."""
     from unstale.experiments.worker import file_of
 
-    used = data_sets(cell for _, cells in wanted for cell in cells)
+    used = data_sets(cell for preset, _ in wanted for cell in preset.cells)
     files = {}
     for text in texts:
         name, sign, file = text.partition("=")
@@ -197,7 +197,7 @@ def _files(texts: Sequence[str], wanted: "Sequence[tuple[Preset, tuple[Cell, ...
             raise UserError(f"--data is {text!r}, expected NAME=FILE.npz, such as {used[0]}=mine.npz")
         if name not in used:
             raise UserError(
-                f"--data has {name!r}, which none of these cells is measured on{nearest(name, used)}"
+                f"--data has {name!r}, which none of these presets is measured on{nearest(name, used)}"
             )
         files[name] = file_of(str(Path(file).expanduser().absolute()))
     return files
