@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from matplotlib.figure import Figure as MatplotlibFigure
 
 from support.reproduced import comparison
 from support.written import Page
@@ -173,6 +174,20 @@ def test_a_run_that_diverged_does_not_cut_the_line_of_other_seeds(tmp_path: Path
     text = (tmp_path / "fh-t2.md").read_text(encoding="utf-8")
     (line,) = set(re.findall(r"MOON from \S+ at version 0 to \S+ at (\d+)", text))
     assert line == str(record.version_E[-1])
+
+
+def test_runs_that_diverged_leave_the_frame_of_those_that_learn() -> None:
+    def line(place: int, losses: list[float], *, diverged: bool) -> plots.Line:
+        none = np.full(3, np.nan)
+        curve = Curve(n=1, at_x=np.arange(3.0), mean_x=np.array(losses), low_x=none, high_x=none, left_out=0)
+        return plots.Line(place=place, label=str(place), curve=curve, diverged=diverged)
+
+    axes, alone = MatplotlibFigure().subplots(1, 2)
+    lines = [line(0, [2.3, 2.0, 1.5], diverged=False), line(1, [2.3, 1e9, 1e23], diverged=True)]
+    plots.draw_lines(axes, lines, along="version", axis="loss", target=None, is_share=False)
+    assert axes.get_yscale() == "linear" and axes.get_ylim() == pytest.approx((0, 1.08 * 2.3))
+    plots.draw_lines(alone, lines[1:], along="version", axis="loss", target=None, is_share=False)
+    assert alone.get_yscale() == "log" and alone.get_ylim()[1] > 1e23
 
 
 def test_losses_over_decades_are_drawn_with_plain_numbers(tmp_path: Path) -> None:

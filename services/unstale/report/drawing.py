@@ -30,6 +30,8 @@ COLOURS = (
     "#cc79a7",
     "#555555",
     "#b58900",
+    "#7a5cd6",
+    "#8c1c3a",
 )  # the first four of Okabe and Ito
 DASHES: tuple[Any, ...] = ("-", "--", ":", "-.")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*", "<", ">", "p", "h")

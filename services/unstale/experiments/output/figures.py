@@ -26,6 +26,7 @@ from unstale.report.statistics import over_versions
 PAIRS_MIN = 4  # of numbers in print and here, for a picture of one against the other
 LABELS_MIN = 3  # of an axis that has numbers, for a picture over it
 SMOOTHED = f"Lines of many points are means of the last {plots.SMOOTH}; faint behind them are the points."
+DIVERGED = "Lines of runs that diverged leave the frame where they are off the others' scale."
 BAND = "Lines are means over seeds, bands one standard deviation."
 
 
@@ -109,14 +110,14 @@ def _published(account: Account, curve: Curve) -> tuple[list[special.Panel], str
     if curve.shows in special.SHOWS:
         return special.SHOWS[curve.shows](account, curve)
     shown = show(curve.shows)
-    panels, is_smooth = [], False
+    panels, drawn = [], list[plots.Line]()
     for labels, cells in special.panels(account.preset, curve.line):
         records = [record for cell in cells for record in special.of_cell(account, cell)]
         lines = list(_lines(account, curve, shown, cells))
         if not lines:
             continue
         what = along(curve.shows, records)
-        is_smooth |= any(plots.is_smooth(line.curve) for line in lines)
+        drawn += lines
         panels.append(
             special.Panel(
                 of=spoken(labels),
@@ -132,7 +133,9 @@ def _published(account: Account, curve: Curve) -> tuple[list[special.Panel], str
                 ),
             )
         )
-    return panels, " ".join(filter(None, (_caption(account, curve, shown), SMOOTHED if is_smooth else "")))
+    smoothed = SMOOTHED if any(plots.is_smooth(line.curve) for line in drawn) else ""
+    diverged = DIVERGED if any(line.diverged for line in drawn) else ""
+    return panels, " ".join(filter(None, (_caption(account, curve, shown), smoothed, diverged)))
 
 
 def _caption(account: Account, curve: Curve, shown: Show) -> str:
@@ -147,7 +150,8 @@ def _caption(account: Account, curve: Curve, shown: Show) -> str:
 def _lines(account: Account, curve: Curve, shown: Show, cells: Sequence[Cell]) -> Iterator[plots.Line]:
     order = special.places(account.preset, curve.line)
     for cell in cells:
-        series = [arrays(shown.of(record)) for record in special.of_cell(account, cell)]
+        records = special.of_cell(account, cell)
+        series = [arrays(shown.of(record)) for record in records]
         known = [one for one in series if len(one[0])]
         if not known:
             continue
@@ -160,6 +164,7 @@ def _lines(account: Account, curve: Curve, shown: Show, cells: Sequence[Cell]) -
             label=special.named(curve.line, label),
             curve=drawn,
             printed=[*_reached(account, curve, cell), *_end(shown, cell, drawn)],
+            diverged=all(record.diverged for record in records),
         )
 
 

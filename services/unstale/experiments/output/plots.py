@@ -24,12 +24,14 @@ _PRINTED = "printed"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Line:
-    """place: among all of the figure, which decides how it looks. printed: places and values of published numbers."""
+    """place: among all of the figure, which decides how it looks. printed: places and values of published numbers.
+    diverged: whether its runs did, so that its values say nothing of where others are."""
 
     place: int
     label: str
     curve: Curve
     printed: Sequence[tuple[float, float]] = ()
+    diverged: bool = False
 
 
 def is_smooth(curve: Curve) -> bool:
@@ -54,7 +56,8 @@ def smooth(curve: Curve) -> Curve:
 def draw_lines(
     axes: Axes, lines: Sequence[Line], *, along: str, axis: str, target: float | None, is_share: bool
 ) -> None:
-    """Means with their bands, smooth where `is_smooth`; published numbers as open marks; a target as a dashed line."""
+    """Means with their bands, smooth where `is_smooth`; published numbers as open marks; a target as a dashed line.
+    Lines that diverged leave the frame, which is of the others where there are any."""
     for one in lines:
         if is_smooth(one.curve):
             colour = drawing.Style(place=one.place).colour
@@ -66,12 +69,15 @@ def draw_lines(
         axes.axhline(target, color=drawing.INK, linestyle=(0, (4, 4)), linewidth=0.8, zorder=1)
     axes.set_xlabel(along)
     axes.set_ylabel(axis)
+    kept = [one for one in lines if not one.diverged] or lines
     values = np.concatenate(
-        [one.curve.mean_x for one in lines] + [np.array([value for _, value in one.printed]) for one in lines]
+        [one.curve.mean_x for one in kept] + [np.array([value for _, value in one.printed]) for one in kept]
     )
     finite = values[np.isfinite(values)]
     if not is_share and len(finite) and finite.min() > 0 and finite.max() > LOG_FROM * finite.min():
         drawing.logarithmic(axes, "y")
+        if len(kept) < len(lines):
+            axes.set_ylim(float(finite.min()) / 1.2, 1.2 * float(finite.max()))
     elif len(finite) and finite.min() >= 0:
         axes.set_ylim(0, 1.08 * max(float(finite.max()), target or 0.0, 1e-9))
     if along == drawing.VERSIONS:
