@@ -176,6 +176,11 @@ def test_a_run_that_diverged_does_not_cut_the_line_of_other_seeds(tmp_path: Path
     assert line == str(record.version_E[-1])
 
 
+def test_p_of_tests_are_not_drawn_against_print() -> None:
+    assert not [title for title in made("ar-f2") if title.startswith("P against")]
+    assert "Client accuracy mean: measured against printed" in made("ar-t3")
+
+
 def test_runs_that_diverged_leave_the_frame_of_those_that_learn() -> None:
     def line(place: int, losses: list[float], *, diverged: bool) -> plots.Line:
         none = np.full(3, np.nan)
