@@ -3,6 +3,7 @@
 from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import pytest
 import yaml
@@ -10,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from unstale.config import Given, Settings, load, values
-from unstale.config.keys import KEYS
+from unstale.config.keys import KEYS, variable
 from unstale.config.load import _by_key
 from unstale.errors import UserError
 from unstale_proto import limits
@@ -221,6 +222,34 @@ def test_the_settings_of_a_policy_are_merged_key_by_key_too(tmp_path: Path) -> N
         {"policy.settings.alpha": Given(value="0.9", origin="--set")},
     )
     assert resolved.policy.settings == {"alpha": 0.9, "staleness": "hinge", "b": 2, "a_h": 3.5}
+
+
+@pytest.mark.parametrize(
+    ("key", "word", "value"),
+    [
+        ("run.durability", "off", "off"),
+        ("policy.settings.haa", "off", "off"),
+        ("policy.settings", "{haa: off}", {"haa": "off"}),
+        ("policy.settings.egs", "false", False),
+        ("server.insecure", "on", True),
+        ("server.insecure", "no", False),
+    ],
+)
+def test_off_is_a_word_where_a_word_is_expected(key: str, word: str, value: Any, tmp_path: Path) -> None:
+    file = tmp_path / "run.yaml"
+    *sections, last = key.split(".")
+    file.write_text("".join(f"{'  ' * depth}{name}:\n" for depth, name in enumerate(sections)))
+    with file.open("a") as more:
+        more.write(f"{'  ' * len(sections)}{last}: {word}\n")
+    for resolved in (
+        load(file),
+        load(None, {variable(key): word}),
+        load(None, {}, {key: Given(value=word, origin="--set")}),
+    ):
+        found: Any = resolved
+        for part in (*sections, last):
+            found = found[part] if isinstance(found, dict) else getattr(found, part)
+        assert found == value and type(found) is type(value)
 
 
 def test_settings_made_by_hand_read_no_environment(monkeypatch: pytest.MonkeyPatch) -> None:

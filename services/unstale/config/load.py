@@ -16,6 +16,7 @@ from pydantic_settings.sources.utils import parse_env_vars
 from typing_extensions import override
 
 from unstale.config.keys import KEYS, KEYS_AT_THE_TOP, OPEN_SECTIONS, PREFIX, SECTIONS, open_section, variable
+from unstale.config.loader import Loader
 from unstale.config.settings import Settings
 from unstale.errors import UserError, nearest
 
@@ -131,7 +132,7 @@ class _Texts(EnvSettingsSource):
 def _from_yaml(text: str) -> Any:
     """What a text stands for in YAML, and the text itself where that is nothing."""
     try:
-        return yaml.safe_load(text)
+        return yaml.load(text, Loader)  # noqa: S506  (a SafeLoader)
     except (yaml.YAMLError, ValueError, RecursionError):
         return text
 
@@ -180,7 +181,7 @@ def _from_file(file: Path) -> dict[str, Given]:
     except UnicodeDecodeError:
         raise UserError(f"cannot read {file}: it is not UTF-8 text, expected YAML") from None
     try:
-        loader = yaml.SafeLoader(text)
+        loader = Loader(text)
         root = loader.get_single_node()
         if root is None:  # nothing, or comments only
             return {}
@@ -201,7 +202,7 @@ def _place(file: Path, node: yaml.Node) -> str:
 
 
 def _entries(
-    loader: yaml.SafeLoader, file: Path, mapping: yaml.MappingNode, above: str
+    loader: Loader, file: Path, mapping: yaml.MappingNode, above: str
 ) -> Iterator[tuple[str, Given]]:
     """Every key of a mapping and of the sections below it, with the line it stands on."""
     seen = set()
@@ -226,7 +227,7 @@ def _entries(
             raise _unknown_key(place, name)
 
 
-def _value(loader: yaml.SafeLoader, node: yaml.Node, place: str) -> Any:
+def _value(loader: Loader, node: yaml.Node, place: str) -> Any:
     try:
         return loader.construct_object(node, deep=True)
     except ValueError as error:  # what looks like a date or a number and is none

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from unstale.config.learning import DataSettings, PartitionSettings
+from unstale.config.loader import Loader
 from unstale.config.settings import Settings
 from unstale.errors import UserError, nearest
 from unstale.toxics.device import Devices
@@ -225,7 +226,7 @@ def _parsed(source: _Source) -> Scenario:
     return Scenario.parsed(_with_whole_paths(data, Path(source.folder)), source.words)
 
 
-class _Loader(yaml.SafeLoader):
+class _Loader(Loader):
     """Refuses a mapping that names a key twice, of which YAML would take the last without a word, and what makes a
     document hold itself, grow without end or name types."""
 
