@@ -185,12 +185,13 @@ def test_runs_that_diverged_leave_the_frame_of_those_that_learn() -> None:
     def line(place: int, losses: list[float], *, diverged: bool) -> plots.Line:
         none = np.full(3, np.nan)
         curve = Curve(n=1, at_x=np.arange(3.0), mean_x=np.array(losses), low_x=none, high_x=none, left_out=0)
-        return plots.Line(place=place, label=str(place), curve=curve, diverged=diverged)
+        printed = [(2.0, 3.0)] if diverged else []
+        return plots.Line(place=place, label=str(place), curve=curve, printed=printed, diverged=diverged)
 
     axes, alone = MatplotlibFigure().subplots(1, 2)
     lines = [line(0, [2.3, 2.0, 1.5], diverged=False), line(1, [2.3, 1e9, 1e23], diverged=True)]
     plots.draw_lines(axes, lines, along="version", axis="loss", target=None, is_share=False)
-    assert axes.get_yscale() == "linear" and axes.get_ylim() == pytest.approx((0, 1.08 * 2.3))
+    assert axes.get_yscale() == "linear" and axes.get_ylim() == pytest.approx((0, 1.08 * 3.0))
     plots.draw_lines(alone, lines[1:], along="version", axis="loss", target=None, is_share=False)
     assert alone.get_yscale() == "log" and alone.get_ylim()[1] > 1e23
 

@@ -110,7 +110,8 @@ def _published(account: Account, curve: Curve) -> tuple[list[special.Panel], str
     if curve.shows in special.SHOWS:
         return special.SHOWS[curve.shows](account, curve)
     shown = show(curve.shows)
-    panels, drawn = [], list[plots.Line]()
+    panels: list[special.Panel] = []
+    drawn: list[plots.Line] = []
     for labels, cells in special.panels(account.preset, curve.line):
         records = [record for cell in cells for record in special.of_cell(account, cell)]
         lines = list(_lines(account, curve, shown, cells))

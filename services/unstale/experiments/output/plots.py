@@ -57,7 +57,7 @@ def draw_lines(
     axes: Axes, lines: Sequence[Line], *, along: str, axis: str, target: float | None, is_share: bool
 ) -> None:
     """Means with their bands, smooth where `is_smooth`; published numbers as open marks; a target as a dashed line.
-    Lines that diverged leave the frame, which is of the others where there are any."""
+    Lines that diverged leave the frame, which is of the others where there are any, and of all published numbers."""
     for one in lines:
         if is_smooth(one.curve):
             colour = drawing.Style(place=one.place).colour
@@ -71,7 +71,7 @@ def draw_lines(
     axes.set_ylabel(axis)
     kept = [one for one in lines if not one.diverged] or lines
     values = np.concatenate(
-        [one.curve.mean_x for one in kept] + [np.array([value for _, value in one.printed]) for one in kept]
+        [one.curve.mean_x for one in kept] + [np.array([value for _, value in one.printed]) for one in lines]
     )
     finite = values[np.isfinite(values)]
     if not is_share and len(finite) and finite.min() > 0 and finite.max() > LOG_FROM * finite.min():
