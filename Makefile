@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow presets swarm crash fuzz replay check bench clean
+.PHONY: help demo test test-slow presets swarm crash power fuzz replay check bench clean
 
 help:  ## List the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 12
@@ -25,6 +25,9 @@ swarm: $(VENV)/.installed-test  ## Play seeded runs: SEEDS=10000, or SEED=17 wit
 
 crash: $(VENV)/.installed-test  ## Kill processes of real runs: KILLS=200 SEED=5, or one run of a seed, SEED=5 RUN=3
 	PYTHONPATH=tests $(BIN)/python -m crash --seed $(or $(SEED),0) $(if $(RUN),--run $(RUN),--kills $(or $(KILLS),200))
+
+power: $(VENV)/.installed-test  ## Cut the power of simulated machines: FAILURES=1000, or SEED=11 alone
+	PYTHONPATH=tests $(BIN)/python -m power $(if $(SEED),--seed $(SEED),--failures $(or $(FAILURES),200))
 
 fuzz: $(VENV)/.installed-fuzz  ## Look for input that breaks codec or server: SECONDS=60, or RUNS=100000 a target
 	PYTHONPATH=tests $(BIN)/python -m fuzz $(if $(RUNS),--runs $(RUNS),--seconds $(or $(SECONDS),60))
