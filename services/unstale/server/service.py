@@ -91,7 +91,6 @@ class Server:
                 refused=lambda reason: self._instruments.record(observations.handshake_refused(reason)),
                 on_crash=lambda error: self._mailbox.post(Crashed(error=error)),
             )
-            stack.callback(self._gate.close)
             self._compute = Compute(
                 run.learner,
                 evaluate=run.evaluate,
@@ -106,6 +105,7 @@ class Server:
                 self._context, heartbeat_s=settings.server.heartbeat_s, linger_s=settings.server.linger_s
             )
             stack.callback(self._socket.close)
+            stack.callback(self._gate.close)  # before the socket that it guards, and the context that waits for both
             self._gate.guard(self._context, self._socket)
             self.address = sockets.bind(self._socket, settings.server.address)
             self._exchange = self._make_exchange(settings, status, on_progress, observe)
