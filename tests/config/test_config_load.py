@@ -92,6 +92,7 @@ OTHER = {
     "encoding.fraction": 0.1,
     "run.directory": "/data/run",
     "run.durability": "full",
+    "run.sync_every_s": 0.25,
     "run.checkpoint_every": 7,
     "run.payload_bytes_max": 1_000_000,
     "run.rows_memory_bytes_max": 0,

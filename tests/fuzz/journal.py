@@ -41,7 +41,9 @@ class PlayedJournal:
     def has_room(self, size_bytes: int) -> bool:
         return not self.is_full
 
-    def commit(self) -> None:
+    sync_in_s = None
+
+    def commit(self, *, durable: bool = False) -> None:
         self.events += self.batch.events
         self.updates += self.batch.updates
         self.tasks.update(task.task_id for task in self.batch.tasks)

@@ -369,7 +369,7 @@ def test_a_flipped_bit_in_the_log_is_found(path: Path, share: float) -> None:
 def test_a_damaged_second_witness_says_so(path: Path) -> None:
     stored(path, turn(1, 0)).close()
     path.with_name("run.db-newest").write_bytes(b"\x02" + bytes(15))
-    with pytest.raises(DamagedError, match=r"run\.db-newest is damaged; delete it"):
+    with pytest.raises(DamagedError, match=r"run\.db-newest is damaged; run `unstale restore"):
         Database(path)
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from support.journal import accepted, event, round_of
 from unstale.config.settings import RunSettings, Settings
-from unstale.journal.journal import SYNC_PAUSE_S, Journal
+from unstale.journal.journal import Journal
 from unstale.journal.rundir import RunDirectory
 
 ROW = memoryview(bytes(100))
@@ -40,8 +40,9 @@ class Life:
             journal.saved(self.version, journal.seq, file, size_bytes, self.now_s)
 
     def wait_for_syncs(self) -> None:
-        """Let the pause between two syncs go by, and the one that is under way end."""
-        self.now_s += SYNC_PAUSE_S
+        """Let the time between two syncs pass, as the exchange does, and the one that is under way end."""
+        self.now_s += self.journal.sync_in_s or 0.0
+        self.journal.commit()
         syncing = self.journal.segments._syncing
         if syncing is not None:
             syncing.result()

@@ -7,6 +7,7 @@ import pytest
 
 from power.attempt import Report, attempt
 from power.disk import VolatileDisk
+from unstale.config.settings import RunSettings
 from unstale.journal.disk import DamagedError
 from unstale.journal.segments import Segments
 from unstale.seeds import Stream, stream
@@ -29,6 +30,15 @@ def test_full_durability_loses_nothing(first: int) -> None:
     total = many(first, "full")
     assert (total.lost, total.unreported, total.unfinished) == (0, 0, 0), total
     assert total.seen["acknowledged"] > 1000
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("first", [0, 1000, 2000, 3000])
+def test_normal_durability_loses_at_most_its_bound_and_reports_every_loss(first: int) -> None:
+    total = many(first, "normal")
+    assert total.oldest_s <= RunSettings().sync_every_s, total
+    assert (total.unreported, total.unfinished) == (0, 0), total
+    assert total.seen["failures with a loss"] > 5
 
 
 @pytest.mark.slow

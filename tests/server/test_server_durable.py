@@ -269,7 +269,8 @@ def test_what_the_machine_took_with_it_is_forgotten_and_the_run_goes_on(
         task, _ = a.task()
         assert task.version == 2
         assert a.answer(task, ONES).outcome == "accepted"
-    assert "the machine stopped before all was on its disk" in caplog.text
+    assert "the machine stopped while the server was running" in caplog.text
+    assert "2 later ones are known to be lost" in caplog.text
     assert conserved(tmp_path / "after") == (3, 3, 0, 0)
 
 

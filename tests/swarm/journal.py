@@ -146,11 +146,11 @@ class PlayedJournal(Journal):
         self._doom.reach("letting go")
         forget(*what)
 
-    def commit(self) -> None:
+    def commit(self, *, durable: bool = False) -> None:
         changes = bool(self.batch)
         if changes:
             self._doom.reach("before the commit")
-        super().commit()
+        super().commit(durable=durable)
         self._committed()
         if changes:
             self._doom.reach("after the commit")
@@ -185,12 +185,17 @@ class Disk:
 
     def outlive(self, journal: PlayedJournal) -> None:
         """Whoever had the journal open was killed: the next life begins with what is there now."""
-        before = self.path
+        before, snapshot = self.path, self._folder / "snapshot"
         self._lives += 1
-        shutil.copytree(before, self.path)
+        shutil.copytree(before, snapshot)
         kept = [] if journal.is_closed else [row.file for row in journal.database.checkpoints()]
-        journal.close()  # must not change what the dead one left
-        shutil.rmtree(before)
+        journal.close()  # must not change what the dead one left: into the same files, whose inodes stay
+        for path in [path for path in before.rglob("*") if path.is_file()]:
+            if not (snapshot / path.relative_to(before)).exists():
+                path.unlink()
+        shutil.copytree(snapshot, before, dirs_exist_ok=True)
+        shutil.rmtree(snapshot)
+        before.rename(self.path)
         self.is_damaged = not self._is_good and len(kept) >= CHECKPOINTS_KEPT
         if self.is_damaged:  # once: the one before is there for that
             self._is_good = True

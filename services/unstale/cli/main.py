@@ -23,6 +23,7 @@ from unstale.cli.inject import inject
 from unstale.cli.policies import policies
 from unstale.cli.replay import replay
 from unstale.cli.reports import report
+from unstale.cli.restore import restore
 from unstale.cli.server import server
 from unstale.cli.simulate import simulate
 from unstale.cli.sweep import sweep
@@ -70,6 +71,7 @@ app.command()(inject)
 app.command()(simulate)
 app.command()(replay)
 app.command()(explain)
+app.command()(restore)
 app.command()(report)
 app.command()(sweep)
 app.command()(policies)

@@ -20,6 +20,7 @@ from unstale.config.learning import (
     PolicySettings,
     TrainingSettings,
 )
+from unstale.config.storage import RunSettings as RunSettings
 from unstale.config.values import (
     CLIENTS_MAX,
     SEED_MAX,
@@ -163,50 +164,6 @@ class EncodingSettings(Section):
     )
     fraction: float = Field(
         0.01, gt=0, le=0.5, description="Share of an update's numbers that is sent at a time, for top-k."
-    )
-
-
-class RunSettings(Section):
-    directory: Text = Field(
-        "unstale-run",
-        description="Where the run is kept, so that the same command goes on with it when the server has died.",
-    )
-    durability: Literal["full", "normal", "off"] = Field(
-        "normal",
-        description="What an acknowledged update survives: the machine's end (full), the server's (normal), or nothing "
-        "(off: the run leaves nothing behind).",
-    )
-    checkpoint_every: int = Field(
-        500,
-        ge=1,
-        le=10**9,
-        json_schema_extra={"unit": "rounds"},
-        description="Rounds between checkpoints; what is to be computed again after a crash.",
-    )
-    payload_bytes_max: int = Field(
-        4 * 1024**3,
-        ge=1024,
-        le=2**60,
-        json_schema_extra={"unit": "bytes"},
-        description="A checkpoint comes early when so much of updates has been stored since the last.",
-    )
-    rows_memory_bytes_max: int = Field(
-        1024**3,
-        ge=0,
-        le=2**60,
-        json_schema_extra={"unit": "bytes"},
-        description="Where more could wait for their rounds, updates wait on disk, if the policy only weighs them.",
-    )
-    keep_updates: bool = Field(
-        False,
-        description="Keep every update, for `unstale replay`, instead of those since the last checkpoints.",
-    )
-    free_bytes_min: int = Field(
-        256 * 1024**2,
-        ge=0,
-        le=2**60,
-        json_schema_extra={"unit": "bytes"},
-        description="Updates are refused while the disk has less room than this and an update.",
     )
 
 

@@ -65,14 +65,16 @@ class Database:
     """The database of a run. One thread at a time.
 
     log: the file that what is stored goes to first; once it is synced, all that was stored is durable.
-    machine_restarted: since it was last written to, or possibly. Then what was not synced may be gone.
+    machine_restarted: since it was last written to, or possibly. Then what was not synced may be gone. missing: events
+    that were stored and are not there, as far as that is known.
 
     Raises UserError, one sentence that names the file, for all that the disk and SQLite can do; DamagedError when what
     was stored is not there any more.
     """
 
-    def __init__(self, path: Path, *, read_only: bool = False) -> None:
-        """Open it, or make it when there is none and not `read_only`. Looks through all of it for damage."""
+    def __init__(self, path: Path, *, read_only: bool = False, takes_loss: bool = False) -> None:
+        """Open it, or make it when there is none and not `read_only`. Looks through all of it for damage. takes_loss:
+        events at its end may be missing."""
         self.path = path
         self.log = path.with_name(f"{path.name}-wal")
         self._sync: bool | None = None
@@ -86,7 +88,7 @@ class Database:
             stack.callback(self._newest.close)
             before = self.meta(BOOT)
             self.machine_restarted = before is not None and (before == "" or before != boot())
-            self._check_end(read_only)
+            self.missing = self._missing_at_end(takes_loss=takes_loss or self.machine_restarted)
             stack.pop_all()
 
     def close(self) -> None:
@@ -126,6 +128,15 @@ class Database:
         with self._transaction(sync=True):
             self._insert(stored.META, values.items(), replace=True)
 
+    @property
+    def newest_is_missing(self) -> bool:
+        """Whether the file with the number of the newest event was missing when this was opened."""
+        return self._newest.is_missing
+
+    def end_here(self) -> None:
+        """The last event that is there is the newest."""
+        self._newest.set(self.last_seq())
+
     def cut_back(self, seq: int) -> None:
         """Forget that this event, and any behind it, ever happened. None of them is covered by a checkpoint."""
         with self._transaction(sync=True):
@@ -147,7 +158,7 @@ class Database:
             run("DELETE FROM own_evaluations WHERE seq >= ?", (seq,))
             run("DELETE FROM updates WHERE seq >= ?", (seq,))
             run("DELETE FROM events WHERE seq >= ?", (seq,))
-        self._newest.set(self.last_seq())
+        self.end_here()
 
     def forget_checkpoints(self, before_version: int) -> None:
         """Of older versions. Here and below: durable with what is synced next, and then their files may be deleted."""
@@ -196,6 +207,10 @@ class Database:
     def last_seq(self) -> int:
         """Of the last event that was stored, 0 when there is none."""
         return self._number(_LAST_SEQ) or 0
+
+    def last_version(self) -> int:
+        """The greatest that a round made, 0 when there is none."""
+        return self._number("SELECT max(version) FROM rounds") or 0
 
     def last_handle(self) -> int:
         """The greatest of an accepted update, -1 when there is none."""
@@ -295,22 +310,23 @@ class Database:
         if first != ("ok",):
             raise self._damaged(" ".join(str(first[0]).split()))
 
-    def _check_end(self, read_only: bool) -> None:
-        """SQLite stops reading its log where that is damaged, and takes a missing one for an empty one.
-
-        What the disk had of the two files when the machine stopped says nothing.
-        """
-        if self.machine_restarted:
-            if not read_only:
-                self._newest.set(self.last_seq())
-            return
-        newest, found = self._newest.get(), self.last_seq()
-        if newest > found:
+    def _missing_at_end(self, *, takes_loss: bool) -> int:
+        """Number of the events that were stored and are not there. SQLite stops reading its log where that is damaged,
+        and takes a missing one for an empty one."""
+        found = self.last_seq()
+        try:
+            newest = self._newest.get()
+        except DamagedError:
+            if takes_loss:
+                return 0
+            raise
+        if newest > found and not takes_loss:
             raise DamagedError(
                 f"{self.path} ends with event {found}, but event {newest} was stored: {self.log.name} is damaged "
-                f"or missing; put both back from a copy, or delete {self._newest.path.name} to go on without what is "
-                "lost"
+                f"or missing; put both back from a copy, or run `unstale restore {self.path.parent}` to resume without "
+                "the events that are lost"
             )
+        return max(0, newest - found)
 
     def _create(self) -> None:
         mode = self._connection.execute("PRAGMA journal_mode = WAL").fetchone()

@@ -1,18 +1,18 @@
 """The journal of one run while a server writes it: what happens in a turn is gathered, and stored together."""
 
+import logging
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
-from math import inf
 from pathlib import Path
 from typing import Any
 
 from unstale.compensators import Made
 from unstale.config.settings import RunSettings
 from unstale.coordinator import events
-from unstale.journal import checkpoints, records
-from unstale.journal.database import BOOT, Database
+from unstale.journal import checkpoints, continuity, records
+from unstale.journal.database import BOOT, SYNCED, Database
 from unstale.journal.disk import boot, free_bytes
 from unstale.journal.lost import DURABILITY, ENDED, RUN_ID, forget_what_was_lost
 from unstale.journal.rows import Batch, CheckpointRow, Place
@@ -20,9 +20,8 @@ from unstale.journal.rundir import RunDirectory
 from unstale.journal.segments import Segments, Writer
 from unstale.journal.spill import Spill
 
-SYNC_PAUSE_S = (
-    0.5  # between two syncs with `normal`: hundreds of rounds a second would keep the disk busy with them
-)
+log = logging.getLogger("unstale.journal")
+
 EARLY_BYTES = (
     256 * 1024**2
 )  # of updates, behind which a checkpoint comes early: their room is used again then, and is
@@ -55,16 +54,17 @@ class Journal:
         self.settings = settings
         self.on_commit: Callable[[float], object] = lambda _: None
         self.database = Database(directory.database)
-        self.segments = Segments(directory.segments, writer=writer)
-        if self.database.machine_restarted:
-            forget_what_was_lost(self.database, self.segments)
-        self.database.set_meta({BOOT: boot(), DURABILITY: settings.durability, ENDED: ""})
-        self.segments.cut(self.database.segment_ends())
+        with ExitStack() as stack:
+            stack.callback(self.database.close)
+            self._take_up(directory, settings)
+            self.segments = Segments(directory.segments, writer=writer)
+            self.segments.cut(self.database.segment_ends())
+            stack.pop_all()
         self.seq = self.database.last_seq()
         self.batch = Batch()
         self._synced_next = self.seq  # seq that the sync that is under way covers
         self._clock = clock
-        self._sync_s = -inf
+        self._unsynced_s: float | None = None  # since when something is stored that no sync covers
         self._syncs = 0  # begun in the background; all but the last have ended
         self._later: deque[tuple[int, Callable[[], None]]] = (
             deque()
@@ -73,6 +73,29 @@ class Journal:
         self._checkpoint_bytes = 0  # of the last one that was made here
         self._room_bytes = 0  # as last looked at, less what was let in since
         self._places: dict[int, Place] | None = None
+
+    def _take_up(self, directory: RunDirectory, settings: RunSettings) -> None:
+        """Find out in which state the last server left the directory, and begin another start. Raises DamagedError
+        where it cannot be used as it is: then nothing in it has changed."""
+        database, found = self.database, Segments(directory.segments)
+        changed = continuity.check(directory, database, found)
+        if database.machine_restarted:
+            forget_what_was_lost(database, found, settings.sync_every_s)
+        facts = {BOOT: boot(), DURABILITY: settings.durability, ENDED: ""}
+        if changed is not None:
+            log.warning(
+                "the run directory %s is not as its last server left it (%s): the run resumes under another id, and "
+                "clients drop the tasks and updates that they hold",
+                directory.path,
+                changed,
+            )
+            for path in continuity.set_aside(directory, found.above(database.segment_ends())):
+                log.warning("%s holds updates that run.db does not name", path)
+            facts[RUN_ID] = ""
+        if not facts.get(RUN_ID, database.meta(RUN_ID)):
+            continuity.forget_uploads(directory)
+        database.end_here()
+        continuity.begin(directory, database, facts)
 
     def run_id(self, fresh: str) -> str:
         """The id of the run, which is this one if it has none yet."""
@@ -129,50 +152,74 @@ class Journal:
         self._room_bytes -= size_bytes
         return True
 
-    def commit(self) -> None:
-        """Make what happened durable, as the run wants it. Raises UserError when it cannot be: then none of it is."""
+    @property
+    def sync_in_s(self) -> float | None:
+        """When `commit` is to be called at the latest, in seconds from now; None where everything is being synced."""
+        if self._unsynced_s is None:
+            return None
+        return max(0.0, self._unsynced_s + self.settings.sync_every_s / 2 - self._clock())
+
+    def commit(self, *, durable: bool = False) -> None:
+        """Make what happened durable, as the run wants it, or against a power failure too. Raises UserError when it
+        cannot be: then none of it is."""
         batch = self.batch
+        at_once = durable or self.settings.durability == "full"
         if not batch:
+            if at_once and self._unsynced_s is not None:
+                self._sync()
+            self._sync_in_time()
             return
         began_s = self._clock()
         self._room_bytes = 0
         self.segments.settle()
-        full = self.settings.durability == "full"
-        if full:
+        if at_once:
             self.segments.sync()
-            batch.synced = self.seq
-        self.database.store(batch, sync=full)
+            batch.synced = self._synced_next = self.seq
+        self.database.store(batch, sync=at_once)
         self.batch = Batch()
+        if self._unsynced_s is None:
+            self._unsynced_s = began_s
         if batch.checkpoints:
             self._when_synced(self._forget)
-        if full:
+        if at_once:
             self._do_all()
-        elif (
-            (batch.rounds or self._later) and self._may_sync() and self.segments.sync_soon(self.database.log)
-        ):
-            self._syncs += 1
-            # The one before has ended, so what it covers is on the disk; the next commit says so.
-            self.batch.synced, self._synced_next = self._synced_next, self.seq
-            while self._later and self._later[0][0] < self._syncs:
-                self._later.popleft()[1]()
+        else:
+            self._sync_in_time()
         self.on_commit(self._clock() - began_s)
 
-    def _may_sync(self) -> bool:
-        at_s = self._clock()
-        if at_s < self._sync_s + SYNC_PAUSE_S:
-            return False
-        self._sync_s = at_s
-        return True
+    def _sync(self) -> None:
+        """Return when all that was stored is on the disk. Raises UserError."""
+        self.segments.sync()
+        self.database.set_meta({SYNCED: str(self.seq)})
+        self._synced_next = self.seq
+        self._do_all()
+
+    def _sync_in_time(self) -> None:
+        """Begin a sync in the background where half the time is over in which what was stored has to be on the disk.
+        Where the sync before takes so long, wait for it."""
+        if self.sync_in_s != 0.0:
+            return
+        self.segments.wait_for_sync()
+        self.segments.sync_soon(self.database.log)
+        self._unsynced_s = None
+        self._syncs += 1
+        # The one before has ended, so what it covers is on the disk; the next commit says so.
+        self.batch.synced, self._synced_next = self._synced_next, self.seq
+        while self._later and self._later[0][0] < self._syncs:
+            self._later.popleft()[1]()
 
     def _when_synced(self, do: Callable[[], None]) -> None:
         """Have it done when all that was stored until now is on the disk, without waiting for that."""
         self._later.append((self._syncs + 1, do))
+        if self._unsynced_s is None:
+            self._unsynced_s = self._clock()
 
     def _do_all(self) -> None:
         """Do what waits. All that was stored is on the disk, and so is what this stores."""
         while self._later:
             self._later.popleft()[1]()
             self.database.set_meta({ENDED: ""})
+        self._unsynced_s = None
 
     # --- checkpoints ---
 

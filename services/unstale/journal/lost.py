@@ -14,26 +14,29 @@ DURABILITY = "durability"  # with which the database was last written to
 ENDED = "ended"  # seq at which its last server ended in order; "" when it did not
 
 
-def forget_what_was_lost(database: Database, segments: Segments) -> None:
+def forget_what_was_lost(database: Database, segments: Segments, sync_every_s: float) -> None:
     """Go back to the last event before which everything is there, and let the run have another id: what clients were
     told since nobody knows, and with another run they let go of it.
 
-    Does nothing after a server that ended in order, or that had everything synced. Raises DamagedError for what had
-    reached the disk and is not there: that is no lost end.
+    Does nothing after a server that ended in order, or that had everything synced. sync_every_s: of the server that was
+    running. Raises DamagedError for what had reached the disk and is not there: that is no lost end.
     """
     if database.meta(DURABILITY) == "full" or database.meta(ENDED) == str(database.last_seq()):
         return
+    last = database.last_seq() + database.missing
     synced = int(database.meta(SYNCED) or 0)
     for row in database.updates_after(synced):
         if row.place is not None and not _is_there(segments, row):
-            log.warning(
-                "the machine stopped before all was on its disk: event %d and %d behind it are lost, as durability "
-                "normal allows",
-                row.seq,
-                database.last_seq() - row.seq,
-            )
             database.cut_back(row.seq)
             break
+    log.warning(
+        "the machine stopped while the server was running: what was acknowledged in the %g s before may be lost, as "
+        "durability normal allows; the run resumes after event %d, %d later ones are known to be lost, and clients get "
+        "another run id",
+        sync_every_s,
+        database.last_seq(),
+        last - database.last_seq(),
+    )
     database.set_meta({RUN_ID: ""})
 
 

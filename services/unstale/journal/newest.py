@@ -16,21 +16,24 @@ _SIZE_BYTES = 2 * _NUMBER.size  # the number and its checksum
 
 
 class Newest:
-    """A file of 16 bytes, written over and never synced: for what goes wrong while the machine lives."""
+    """A file of 16 bytes, written over and never synced: for what goes wrong while the machine lives.
+
+    Attributes:
+        is_missing: Whether there was no such file, or an empty one, when this was made. `set` makes it.
+    """
 
     def __init__(self, path: Path, *, read_only: bool) -> None:
-        """read_only: where there is no file, `get` gives 0."""
+        """read_only: `set` will not be called."""
         self.path = path
         self._file = -1
         try:
-            self._file = os.open(
-                path, os.O_RDONLY if read_only else os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600
-            )
+            self._file = os.open(path, (os.O_RDONLY if read_only else os.O_RDWR) | os.O_CLOEXEC)
+        except FileNotFoundError:
+            self.is_missing = True
         except OSError as error:
-            if not (read_only and isinstance(error, FileNotFoundError)):
-                raise trouble("open", path, error) from None
-        if not read_only and os.fstat(self._file).st_size == 0:
-            self.set(0)  # takes its room on the disk now
+            raise trouble("open", path, error) from None
+        else:
+            self.is_missing = os.fstat(self._file).st_size == 0
 
     def get(self) -> int:
         """The number, 0 when none was ever set. Raises DamagedError."""
@@ -46,13 +49,15 @@ class Newest:
         number: int = _NUMBER.unpack_from(data)[0]
         if _packed(number) != data:
             raise DamagedError(
-                f"{self.path} is damaged; delete it to go on with what {self.path.parent} holds"
+                f"{self.path} is damaged; run `unstale restore {self.path.parent}` to resume from what run.db holds"
             )
         return number
 
     def set(self, number: int) -> None:
         """After the database holds it."""
         try:
+            if self._file < 0:
+                self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             write_all(self._file, memoryview(_packed(number)), 0)
         except OSError as error:
             raise trouble("write", self.path, error) from None

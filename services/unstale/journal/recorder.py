@@ -144,10 +144,16 @@ class Recorder:
         if self._journal is not None:
             self._journal.batch.evaluations.append(evaluation_row(version, at_s, evaluation, evaluate_s))
 
-    def commit(self) -> None:
-        """Make what was noted durable. Raises UserError when it cannot be: then none of it was."""
+    def commit(self, *, durable: bool = False) -> None:
+        """Make what was noted durable, against a power failure too. Raises UserError when it cannot be: then none of it
+        was."""
         if self._journal is not None:
-            self._journal.commit()
+            self._journal.commit(durable=durable)
+
+    def due_s(self, now_s: float) -> float | None:
+        """When `commit` is to be called at the latest; None for never. now_s: the time now, on the same clock."""
+        in_s = None if self._journal is None else self._journal.sync_in_s
+        return None if in_s is None else now_s + in_s
 
     def has_room(self, size_bytes: int) -> bool:
         """Whether an update of this size can be stored."""

@@ -19,6 +19,7 @@ CHECKPOINTS = "checkpoints"
 COMPENSATIONS = "compensations"
 TRANSFERS = "transfers"
 LOCK = "lock"
+SET_ASIDE = "set-aside"
 
 _FREE_SECTIONS = frozenset({"server", "client", "injector", "simulation", "run"})
 _FREE_KEYS = frozenset(
@@ -101,6 +102,15 @@ class RunDirectory:
         return cls(path, began_with, is_new=is_new, lock=lock)
 
     @classmethod
+    def take(cls, path: Path) -> Self:
+        """The directory of a run that has begun, with its own settings; keeps others out until `close`.
+
+        Raises UserError when another process has it, or when it is no run directory.
+        """
+        looked = cls.look(path)
+        return cls.open(path, looked.settings)
+
+    @classmethod
     def look(cls, path: Path) -> Self:
         """For reading alone; a server may write to it meanwhile. Raises UserError when it is no run directory."""
         if not (path / CONFIG).is_file():
@@ -111,6 +121,14 @@ class RunDirectory:
                 f"the run in {path} has not begun yet: there is no {DATABASE}; start `unstale server` on it"
             )
         return cls(path, _settings_of(path), is_new=False, lock=None)
+
+    @property
+    def config(self) -> Path:
+        return self.path / CONFIG
+
+    @property
+    def lock(self) -> Path:
+        return self.path / LOCK
 
     @property
     def database(self) -> Path:

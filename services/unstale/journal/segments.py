@@ -134,7 +134,7 @@ class Segments:
     def sync(self) -> None:
         """Make durable all that was appended."""
         self.settle()
-        self._wait_for_sync()
+        self.wait_for_sync()
         _sync(self._unsynced(), self._new_in())
 
     def sync_soon(self, then: Path | None = None) -> bool:
@@ -176,6 +176,27 @@ class Segments:
             self._sizes[number] = end_bytes
         if end:
             self._go_on(max(end))
+
+    def above(self, end: Mapping[int, int]) -> list[Path]:
+        """Files of segments with rows that have higher numbers than any that is named. end: as of `cut`."""
+        last = max(end, default=0)
+        return [
+            self.path(number) for number in sorted(self._sizes) if number > last and self._has_rows(number)
+        ]
+
+    def beyond(self, end: Mapping[int, int]) -> list[Path]:
+        """Files with bytes behind the last row that is named. end: as of `cut`."""
+        last = max(end, default=0)
+        longer = [self.path(last)] if end and self._sizes.get(last, 0) > end[last] else []
+        return [*longer, *self.above(end)]
+
+    def _has_rows(self, number: int) -> bool:
+        return self._sizes[number] > len(HEADER)
+
+    @property
+    def paths(self) -> list[Path]:
+        """Files of all segments, in order."""
+        return [self.path(number) for number in sorted(self._sizes)]
 
     def others(self, numbers: Collection[int]) -> set[int]:
         """The segments that there are beside these, without the one that is written."""
@@ -268,14 +289,15 @@ class Segments:
         was, self._is_new_in_folder = self._is_new_in_folder, False
         return self._folder if was else None
 
-    def _wait_for_sync(self) -> None:
+    def wait_for_sync(self) -> None:
+        """Return when no sync is under way in the background. Raises UserError where it failed."""
         syncing, self._syncing = self._syncing, None
         if syncing is not None:
             syncing.result()
 
     def _raise_if_sync_failed(self) -> None:
         if self._syncing is not None and self._syncing.done():
-            self._wait_for_sync()
+            self.wait_for_sync()
 
 
 def _existing(folder: Path) -> dict[int, int]:

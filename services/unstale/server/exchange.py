@@ -157,7 +157,7 @@ class Exchange:
     @property
     def due_s(self) -> float | None:
         """When `settle` has something to do next, if nothing happens before; None is never."""
-        dues_s = [*self._out.timers.values(), self._transfers.due_s]
+        dues_s = [*self._out.timers.values(), self._transfers.due_s, self._recorder.due_s(self._clock())]
         due_s = min((each_s for each_s in dues_s if each_s is not None), default=None)
         if self._out.finish is not None and self.outcome is None and not self._out.commands_open:
             leave_s = self._out.finished_s + self._linger_s
@@ -195,7 +195,7 @@ class Exchange:
                 self._handle(events.TimerFired(timer=timer, at_s=at_s))
 
     def _say_what_is_held(self) -> None:
-        self._recorder.commit()
+        self._recorder.commit(durable=self._out.finish is not None)
         self._account.settle()  # what is said is counted already
         while self._out.held:  # an answer to a heartbeat may prove that a task was lost, and so on
             held, self._out.held = self._out.held, []

@@ -112,7 +112,9 @@ class Performer:
 
     def checkpoint(self, journal: Journal) -> None:
         """Have the state as it is now written: the coordinator's from here, the learner's when its turn comes, which is
-        before it is told to make another version."""
+        before it is told to make another version. What it covers is on the disk first: no checkpoint is newer than the
+        database."""
+        journal.commit(durable=True)
         self.submit(
             CheckpointCommand(
                 version=self._coordinator.version,

@@ -105,7 +105,9 @@ class Server:
                 self._context, heartbeat_s=settings.server.heartbeat_s, linger_s=settings.server.linger_s
             )
             stack.callback(self._socket.close)
-            stack.callback(self._gate.close)  # before the socket that it guards, and the context that waits for both
+            stack.callback(
+                self._gate.close
+            )  # before the socket that it guards, and the context that waits for both
             self._gate.guard(self._context, self._socket)
             self.address = sockets.bind(self._socket, settings.server.address)
             self._exchange = self._make_exchange(settings, status, on_progress, observe)
