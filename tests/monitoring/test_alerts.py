@@ -180,7 +180,8 @@ def test_faults_of_the_network(tmp_path: Path) -> None:
     ):
         with injector(settings, server.address, address, http), clients(settings, address, 0, 4):
             watch.learns()
-            with toxic(http, type="corrupt", bits=64, where="payload", messages=["update"]):
+            # Four of ten updates are refused. With 64 bits the run diverges and its server ends.
+            with toxic(http, type="corrupt", bits=16, where="payload", messages=["update"]):
                 watch.fires("UnstaleRejectionsHigh")
             with toxic(http, type="blackout", start_s=0, end_s=1e6):
                 watch.fires("UnstaleNoRounds", "UnstaleClientsGone")
