@@ -2,7 +2,7 @@
 
 import heapq
 from collections.abc import Collection, Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from operator import attrgetter
 from pathlib import Path
@@ -21,7 +21,7 @@ from unstale.journal.rows import (
     UpdateRow,
 )
 from unstale.journal.schema import FORMAT
-from unstale.journal.sqlite import ROWS_AT_ONCE, Connection, reported
+from unstale.journal.sqlite import Connection, reported
 from unstale.journal.stored import Table, Values
 
 # Of 4 KiB, after which SQLite moves them into the database. That syncs twice: with its own default of 1,000 it took as
@@ -70,6 +70,7 @@ class Database:
         events at its end may be missing."""
         self.path = path
         self.log = path.with_name(f"{path.name}-wal")
+        self._waiting: dict[int, Values] = {}  # rows of STATES, by handle; one that is missing here is read
         with ExitStack() as stack, reported(path, "open"):
             self._connection = Connection(path, read_only=read_only)
             stack.callback(self._connection.close)
@@ -98,10 +99,13 @@ class Database:
         """
         if not batch:
             return
-        with self._connection.transaction(sync):
+        with self._storing(sync):
             self._connection.insert(stored.EVENTS, map(stored.of_event, batch.events))
             self._connection.insert(stored.TASKS, map(stored.of_task, batch.tasks))
             self._connection.insert(stored.UPDATES, map(stored.of_update, batch.updates))
+            self._waiting.update(
+                (row.handle, stored.waiting(row)) for row in batch.updates if row.handle is not None
+            )
             self._connection.insert(
                 stored.OWN_EVALUATIONS, map(stored.of_own_evaluation, batch.own_evaluations)
             )
@@ -137,6 +141,7 @@ class Database:
 
     def cut_back(self, seq: int) -> None:
         """Forget that this event, and any behind it, ever happened. None of them is covered by a checkpoint."""
+        self._waiting.clear()
         with self._connection.transaction(sync=True):
             run = self._connection.execute
             ((at_s,),) = run(_FIRST_S, (seq,)).fetchall()
@@ -305,20 +310,29 @@ class Database:
             )
         return max(0, newest - found)
 
+    @contextmanager
+    def _storing(self, sync: bool) -> Iterator[None]:
+        """A transaction; where it fails, what is known of waiting updates is read again."""
+        try:
+            with self._connection.transaction(sync):
+                yield
+        except BaseException:
+            self._waiting.clear()
+            raise
+
     def _join(self, row: RoundRow) -> None:
         """Note which updates a round was made of."""
-        members = {member.handle: (place, member) for place, member in enumerate(row.members)}
-        handles = list(members)
-        joined: list[Values] = []
-        for start in range(0, len(handles), ROWS_AT_ONCE):
-            some = handles[start : start + ROWS_AT_ONCE]
-            marks = ", ".join("?" * len(some))
-            states = self._connection.select(
-                self._states, f"WHERE handle IN ({marks}) AND round IS NULL", *some
-            )
-            joined += [stored.in_round(state, row.version, *members[state[1]]) for state in states]
-        assert len(joined) == len(row.members), f"round {row.version} has members that are not pending"
-        self._connection.update(stored.STATES, joined, _ROUND_COLUMNS)
+        waiting = self._waiting
+        if any(member.handle not in waiting for member in row.members):
+            found = self._connection.select(stored.STATES, "WHERE handle IS NOT NULL AND round IS NULL")
+            waiting.update((state[1], state) for state in found)
+        states = [
+            stored.in_round(waiting.pop(member.handle), row.version, place, member)
+            for place, member in enumerate(row.members)
+            if member.handle in waiting
+        ]
+        joined = self._connection.update(stored.STATES, states, _ROUND_COLUMNS)
+        assert joined == len(row.members), f"round {row.version} has members that are not pending"
 
     def _updates(self, which: str, *values: int) -> Iterator[UpdateRow]:
         if self._format == FORMAT:

@@ -73,17 +73,19 @@ class Connection:
         while some := list(islice(rows, ROWS_AT_ONCE)):
             self.execute(table.insert(len(some), replace=replace), [*chain.from_iterable(some)])
 
-    def update(self, table: Table, rows: Iterable[Values], columns: Sequence[str]) -> None:
-        """Store rows that have changed.
+    def update(self, table: Table, rows: Iterable[Values], columns: Sequence[str]) -> int:
+        """Store rows that have changed; how many there are.
 
         Args:
             table: Of the rows.
             rows: Whole rows.
             columns: Those that differ from what is stored.
         """
-        sealed = map(table.sealed, rows)
-        while some := list(islice(sealed, ROWS_AT_ONCE)):
-            self.execute(table.update(columns, len(some)), [*chain.from_iterable(some)])
+        values = map(table.changed(columns), map(table.sealed, rows))
+        changed = 0
+        while some := list(islice(values, ROWS_AT_ONCE)):
+            changed += self.execute(table.update(columns, len(some)), [*chain.from_iterable(some)]).rowcount
+        return changed
 
     @contextmanager
     def snapshot(self) -> Iterator[None]:

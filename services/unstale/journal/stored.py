@@ -6,8 +6,9 @@ back: no NaN, which it keeps as null, and in columns of type REAL no integers an
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
+from operator import itemgetter
 from typing import Any
 
 import msgpack
@@ -35,6 +36,10 @@ _JSON = json.JSONEncoder(separators=(",", ":"))  # `json.dumps` makes a new one 
 
 class ChangedRowError(Exception):
     """A row is not what was stored."""
+
+
+def _nothing(_: Values) -> Values:
+    return ()
 
 
 class Table:
@@ -65,7 +70,8 @@ class Table:
             state_checksum: Column; None for state that no checksum covers.
         """
         self._name, self._facts, self._state = name, facts, state
-        self._keys = [facts.index(key) for key in keys]
+        self._end = len(facts)
+        self._keys: Callable[[Values], Values] = itemgetter(*map(facts.index, keys)) if keys else _nothing
         self._has_checksum = checksum is not None
         self._has_state_checksum = bool(state) and state_checksum is not None
         checksums = [checksum] if checksum else []
@@ -74,30 +80,34 @@ class Table:
         names, places = ", ".join(columns), ", ".join("?" * len(columns))
         self.select = " ".join(("SELECT", names, "FROM", name))
         self._into, self._row = " ".join(("INTO", name, f"({names}) VALUES")), f"({places})"
-        self._numbers = {column: number for number, column in enumerate(columns, start=1)}
+        self._numbers = {column: number for number, column in enumerate(columns)}
 
     def insert(self, rows: int, *, replace: bool = False) -> str:
         """SQL for so many rows. One statement for all: each gives the interpreter away, and waits to have it back."""
         return f"INSERT {'OR REPLACE ' if replace else ''}{self._into} {', '.join([self._row] * rows)}"
 
     def update(self, columns: Sequence[str], rows: int) -> str:
-        """SQL that changes these columns, and the last one, of so many rows; for values as they are `sealed`."""
-        changed = [*columns, list(self._numbers)[-1]]
-        sets = ", ".join(f"{column} = new.column{self._numbers[column]}" for column in changed)
-        values = ", ".join([self._row] * rows)
-        of_which = f"FROM (VALUES {values}) AS new WHERE {self._facts[0]} = new.column1"
+        """SQL that changes these columns, and the last one, of so many rows. Its values are those of `changed`."""
+        names = [self._facts[0], *columns, list(self._numbers)[-1]]
+        sets = ", ".join(f"{name} = new.column{number}" for number, name in enumerate(names[1:], start=2))
+        row = f"({', '.join('?' * len(names))})"
+        of_which = f"FROM (VALUES {', '.join([row] * rows)}) AS new WHERE {names[0]} = new.column1"
         return " ".join(("UPDATE", self._name, "SET", sets, of_which))
+
+    def changed(self, columns: Sequence[str]) -> Callable[[Values], Values]:
+        """What `update` takes of a row that is `sealed`."""
+        return itemgetter(0, *(self._numbers[name] for name in columns), len(self._numbers) - 1)
 
     def sealed(self, values: Values) -> Values:
         """With their checksums, as they are inserted."""
-        facts, state = values[: len(self._facts)], values[len(self._facts) :]
         if not self._state:
-            return (*facts, _checksum(facts))
-        return (*facts, _checksum(facts), *state, self._of_state(facts, state))
+            return (*values, _checksum(values))
+        facts, state = values[: self._end], values[self._end :]
+        return (*facts, _checksum(facts), *state, _checksum((*self._keys(facts), *state)))
 
     def opened(self, values: Values) -> Values:
         """Without them, as they were selected. Raises ChangedRowError."""
-        end = len(self._facts)
+        end = self._end
         facts = values[:end]
         if self._has_checksum:
             if _checksum(facts) != values[end]:
@@ -106,12 +116,9 @@ class Table:
         if not self._state:
             return facts
         state = values[end : end + len(self._state)]
-        if self._has_state_checksum and self._of_state(facts, state) != values[-1]:
+        if self._has_state_checksum and _checksum((*self._keys(facts), *state)) != values[-1]:
             raise self._changed(facts)
         return (*facts, *state)
-
-    def _of_state(self, facts: Values, state: Values) -> int:
-        return _checksum((*[facts[key] for key in self._keys], *state))
 
     def _changed(self, facts: Values) -> ChangedRowError:
         return ChangedRowError(f"{self._name} {self._facts[0]} {facts[0]} is not what was stored")
@@ -252,6 +259,11 @@ def in_round(state: Values, version: int, position: int, member: MemberRow) -> V
     """From and for STATES: an update that is a member of a round now."""
     seq, handle, segment, *_ = state
     return (seq, handle, segment, version, position, member.staleness, _any(member.weight))
+
+
+def waiting(row: UpdateRow) -> Values:
+    """For STATES: an accepted update that has just been stored."""
+    return (row.seq, row.handle, row.place and row.place.segment, None, None, None, None)
 
 
 def pending(state: Values) -> Values:
