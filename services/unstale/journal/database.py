@@ -1,13 +1,16 @@
 """`run.db`: everything that happened in a run but the bytes of updates, in SQLite."""
 
 import heapq
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import attrgetter
 from pathlib import Path
+from typing import Any
 
+from unstale.journal import audit as audits
 from unstale.journal import formats, records, stored
+from unstale.journal.audit import Audit
 from unstale.journal.disk import DamagedError, boot
 from unstale.journal.newest import Newest
 from unstale.journal.rows import (
@@ -41,6 +44,8 @@ _BEHIND = f"{_SEGMENTS} AND (round IS NULL OR round > ?)"
 
 
 BOOT = "boot"  # of the machine on which the database was last written to
+MARKS = "marks"  # of the files of the directory, before and after the last server started
+TOTALS = "totals"  # of the tables, as the last server left them, behind its marks
 SYNCED = "synced"  # seq up to which all was known to be on the disk itself
 
 
@@ -279,7 +284,52 @@ class Database:
         ((received, aggregated, pending, rejected),) = self._connection.rows("SELECT * FROM conservation")
         return Conservation(received=received, aggregated=aggregated, pending=pending, rejected=rejected)
 
+    def audit(self) -> Audit:
+        """Read every row, compare it with its checksum, and rows with one another."""
+        tables = self._tables
+        found = audits.audit(self._connection, tables)
+        if found.damages or self._format != FORMAT:
+            return found
+        marks, _, then = (self.meta(TOTALS) or "").partition("\n")
+        if not then or marks != self.meta(MARKS):
+            return found
+        changed = audits.differences(then, self._totals())
+        return replace(found, damages=tuple(changed))
+
+    def check(self) -> None:
+        """Raise DamagedError where `audit` finds damage."""
+        damages = self.audit().damages
+        if damages:
+            more = (
+                f"; `unstale verify {self.path.parent}` lists {len(damages) - 1} more" if damages[1:] else ""
+            )
+            raise self._connection.damaged(f"{damages[0]}{more}")
+
+    def store_totals(self) -> None:
+        """Note how many rows there are, for the next `audit`. Holds until a server starts."""
+        self.set_meta({TOTALS: f"{self.meta(MARKS)}\n{self._totals()}"})
+
+    def _totals(self) -> str:
+        return audits.totals(
+            self._connection, {name: table for name, (table, _) in self._tables.items() if name != "meta"}
+        )
+
     # --- how ---
+
+    @property
+    def _tables(self) -> dict[str, tuple[Table, Callable[[Values], Any]]]:
+        """Every table, with what makes a record of a row."""
+        is_former = self._format != FORMAT
+        return {
+            "meta": (stored.META, tuple),
+            "events": (stored.EVENTS, audits.event),
+            "tasks": (stored.TASKS, stored.task),
+            "updates": (stored.UPDATES_3, tuple) if is_former else (stored.UPDATES, stored.update),
+            "rounds": (stored.ROUNDS, lambda values: stored.round_(values, ())),
+            "evaluations": (stored.EVALUATIONS, stored.evaluation),
+            "own_evaluations": (stored.OWN_EVALUATIONS, stored.own_evaluation),
+            "checkpoints": (stored.CHECKPOINTS, stored.checkpoint),
+        }
 
     def _prepared(self, read_only: bool) -> int:
         """Make the database where there is none, and look for damage in its pages; its format."""

@@ -47,6 +47,7 @@ class Table:
 
     Attributes:
         select: SQL for whole rows.
+        total: SQL for the number of rows, and the sum of their checksums without the upper 32 bits.
     """
 
     def __init__(
@@ -79,6 +80,8 @@ class Table:
         columns = [*facts, *checksums, *state, *state_checksums]
         names, places = ", ".join(columns), ", ".join("?" * len(columns))
         self.select = " ".join(("SELECT", names, "FROM", name))
+        sums = [f"ifnull(sum({column} & 4294967295), 0)" for column in (*checksums, *state_checksums)]
+        self.total = " ".join(("SELECT", ", ".join(["count(*)", " + ".join(sums) or "0"]), "FROM", name))
         self._into, self._row = " ".join(("INTO", name, f"({names}) VALUES")), f"({places})"
         self._numbers = {column: number for number, column in enumerate(columns)}
 
@@ -121,7 +124,11 @@ class Table:
         return (*facts, *state)
 
     def _changed(self, facts: Values) -> ChangedRowError:
-        return ChangedRowError(f"{self._name} {self._facts[0]} {facts[0]} is not what was stored")
+        return ChangedRowError(f"{self.row(facts)} is not what was stored")
+
+    def row(self, values: Values) -> str:
+        """What a row is called: the table, the key column and its value."""
+        return f"{self._name} {self._facts[0]} {values[0]}"
 
 
 META = Table("meta", ("key", "value"))
