@@ -105,7 +105,7 @@ _COLUMNS = [
     "(SELECT max(seq) + 1 FROM updates)",
     "at_s, client_id, task_id, base_version, outcome, reason, num_examples, batch_examples, loss, local_rate",
     "100000",
-    "segment, offset, size_bytes, checksum, row_checksum, round, position, staleness, weight",
+    "segment, offset, size_bytes, checksum, row_checksum, round, position, staleness, weight, state_checksum",
 ]
 
 _REFUSED = "outcome = 'rejected', reason = 'non-finite', handle = NULL, round = NULL"

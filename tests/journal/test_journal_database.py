@@ -44,7 +44,8 @@ def stored(path: Path, *batches: Batch) -> Database:
 
 def test_every_record_comes_back_as_it_was(path: Path) -> None:
     place = Place(segment=3, offset=16, size_bytes=8, checksum=2**64 - 1)
-    members = (accepted(1, 0, place), accepted(2, 1, place, loss=-0.0))
+    measured = accepted(1, 0, place)._replace(norm=1.5, norm_buffers=math.inf, norm_extra=0.0)
+    members = (measured, accepted(2, 1, place, loss=-0.0))
     batch = Batch(
         events=[event(4, task_id=2**63 - 1, reason=None), event(5, silent=[1, 2]), event(7)],
         tasks=[task(1), task(2, client_id=1)],
@@ -272,7 +273,7 @@ def test_another_format_is_refused(path: Path) -> None:
     with sqlite3.connect(path) as connection:
         connection.execute("PRAGMA user_version = 1")
     connection.close()
-    with pytest.raises(UserError, match="has format 1, expected 3; go on with the version of unstale"):
+    with pytest.raises(UserError, match="has format 1, expected 3 or 4; go on with the version of unstale"):
         Database(path)
 
 
@@ -294,11 +295,15 @@ def test_a_change_of_an_event_is_found(path: Path, column: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "column", ["client_id", "base_version", "num_examples", "loss", "handle", "checksum"]
+    "column",
+    [
+        *("client_id", "base_version", "num_examples", "loss", "norm", "handle", "checksum"),
+        *("segment", "round", "position", "staleness", "weight"),
+    ],
 )
 def test_a_change_of_an_update_is_found(path: Path, column: str) -> None:
-    stored(path, turn(1, 0)).close()
-    _change(path, f"UPDATE updates SET {column} = {column} + 1")
+    stored(path, turn(1, 0), Batch(rounds=[round_of(1, 0)])).close()
+    _change(path, f"UPDATE updates SET {column} = ifnull({column}, 0) + 1")
     with pytest.raises(DamagedError, match="updates seq 1 is not what was stored"):
         everything(path)
 

@@ -29,6 +29,7 @@ def explain(run: Run, version: Round = None, as_json: AsJson = False) -> None:
     from unstale.journal.replay import RecordedRun
 
     with RecordedRun(run) as recorded:
+        recorded.check()
         found = explained(recorded, version)
     if as_json:
         report.json_line("explained", asdict(found))

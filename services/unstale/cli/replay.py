@@ -59,6 +59,7 @@ def replay(
     if plot is not None:
         _check_plot(plot, has_other_policy=len(of_this_machine) < len(options))
     with RecordedRun(run) as recorded:
+        recorded.check()
         settings = changed(recorded.settings, of_this_machine)
         if len(of_this_machine) < len(options):
             other = changed(recorded.settings, options)

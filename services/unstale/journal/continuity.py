@@ -6,12 +6,10 @@ from collections.abc import Collection
 from pathlib import Path
 
 from unstale.journal import checkpoints
-from unstale.journal.database import BOOT, Database
+from unstale.journal.database import BOOT, MARKS, Database
 from unstale.journal.disk import DamagedError, sync_folder, trouble
 from unstale.journal.rundir import SET_ASIDE, RunDirectory
 from unstale.journal.segments import Segments
-
-MARKS = "marks"  # of the files of the directory, before and after the last server started
 
 _WAY_OUT = (
     "put the whole directory back from one copy, or run `unstale restore {}` to resume from what run.db holds"

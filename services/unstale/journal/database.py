@@ -1,17 +1,17 @@
 """`run.db`: everything that happened in a run but the bytes of updates, in SQLite."""
 
 import heapq
-import sqlite3
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
-from itertools import chain
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass, replace
 from operator import attrgetter
 from pathlib import Path
+from typing import Any
 
-from unstale.errors import UserError
-from unstale.journal import records, stored
-from unstale.journal.disk import DamagedError, NoRoomError, boot
+from unstale.journal import audit as audits
+from unstale.journal import formats, records, stored
+from unstale.journal.audit import Audit
+from unstale.journal.disk import DamagedError, boot
 from unstale.journal.newest import Newest
 from unstale.journal.rows import (
     Batch,
@@ -23,21 +23,17 @@ from unstale.journal.rows import (
     TaskRow,
     UpdateRow,
 )
-from unstale.journal.schema import APPLICATION, FORMAT, SCHEMA
+from unstale.journal.schema import FORMAT
+from unstale.journal.sqlite import Connection, reported
 from unstale.journal.stored import Table, Values
 
 # Of 4 KiB, after which SQLite moves them into the database. That syncs twice: with its own default of 1,000 it took as
 # long as all else that is done to store a turn.
 WAL_PAGES = 8192
 WAL_BYTES_MAX = 64 * 1024**2  # what a long read may have let it grow to is given back
-ROWS_AT_ONCE = 64  # written by one statement
-READ_ROWS = 256  # fetched at a time: a run may have a million events
-_SQLITE_MIN = (3, 37)  # strict tables
 
-_JOIN = (
-    "UPDATE updates SET round = new.column1, position = new.column2, staleness = new.column3, weight = new.column4 "
-    "FROM (VALUES {}) AS new WHERE handle = new.column5 AND round IS NULL"
-)
+_OF_ROUND = "WHERE handle IS NOT NULL AND round = ? ORDER BY position"
+_ROUND_COLUMNS = ("round", "position", "staleness", "weight")
 _LAST_SEQ = (
     "SELECT max(seq) FROM (SELECT max(seq) AS seq FROM events UNION ALL SELECT max(seq) FROM updates "
     "UNION ALL SELECT max(seq) FROM checkpoints)"
@@ -48,6 +44,8 @@ _BEHIND = f"{_SEGMENTS} AND (round IS NULL OR round > ?)"
 
 
 BOOT = "boot"  # of the machine on which the database was last written to
+MARKS = "marks"  # of the files of the directory, before and after the last server started
+TOTALS = "totals"  # of the tables, as the last server left them, behind its marks
 SYNCED = "synced"  # seq up to which all was known to be on the disk itself
 
 
@@ -77,25 +75,25 @@ class Database:
         events at its end may be missing."""
         self.path = path
         self.log = path.with_name(f"{path.name}-wal")
-        self._sync: bool | None = None
-        with ExitStack() as stack, self._reported("open"):
-            self._connection = sqlite3.connect(
-                _uri(path, read_only), uri=True, isolation_level=None, check_same_thread=False
-            )
+        self._waiting: dict[int, Values] = {}  # rows of STATES, by handle; one that is missing here is read
+        with ExitStack() as stack, reported(path, "open"):
+            self._connection = Connection(path, read_only=read_only)
             stack.callback(self._connection.close)
-            self._prepare(read_only)
+            self._format = self._prepared(read_only)
             self._newest = Newest(path.with_name(f"{path.name}-newest"), read_only=read_only)
             stack.callback(self._newest.close)
             before = self.meta(BOOT)
             self.machine_restarted = before is not None and (before == "" or before != boot())
             self.missing = self._missing_at_end(takes_loss=takes_loss or self.machine_restarted)
+            if self._format != FORMAT and not read_only:
+                formats.convert(self._connection)
+                self._format = FORMAT
             stack.pop_all()
 
     def close(self) -> None:
         """Nothing more will be asked."""
         self._newest.close()
-        with self._reported("close"):
-            self._connection.close()
+        self._connection.close()
 
     # --- writing ---
 
@@ -106,27 +104,36 @@ class Database:
         """
         if not batch:
             return
-        with self._transaction(sync):
-            self._insert(stored.EVENTS, map(stored.of_event, batch.events))
-            self._insert(stored.TASKS, map(stored.of_task, batch.tasks))
-            self._insert(stored.UPDATES, map(stored.of_update, batch.updates))
-            self._insert(stored.OWN_EVALUATIONS, map(stored.of_own_evaluation, batch.own_evaluations))
-            self._insert(stored.ROUNDS, map(stored.of_round, batch.rounds))
+        with self._storing(sync):
+            self._connection.insert(stored.EVENTS, map(stored.of_event, batch.events))
+            self._connection.insert(stored.TASKS, map(stored.of_task, batch.tasks))
+            self._connection.insert(stored.UPDATES, map(stored.of_update, batch.updates))
+            self._waiting.update(
+                (row.handle, stored.waiting(row)) for row in batch.updates if row.handle is not None
+            )
+            self._connection.insert(
+                stored.OWN_EVALUATIONS, map(stored.of_own_evaluation, batch.own_evaluations)
+            )
+            self._connection.insert(stored.ROUNDS, map(stored.of_round, batch.rounds))
             for row in batch.rounds:
                 self._join(row)
             # A run that is taken up measures, and saves, a version again: what comes last stays.
-            self._insert(stored.EVALUATIONS, map(stored.of_evaluation, batch.evaluations), replace=True)
-            self._insert(stored.CHECKPOINTS, map(stored.of_checkpoint, batch.checkpoints), replace=True)
+            self._connection.insert(
+                stored.EVALUATIONS, map(stored.of_evaluation, batch.evaluations), replace=True
+            )
+            self._connection.insert(
+                stored.CHECKPOINTS, map(stored.of_checkpoint, batch.checkpoints), replace=True
+            )
             if batch.synced is not None:
-                self._insert(stored.META, [(SYNCED, str(batch.synced))], replace=True)
+                self._connection.insert(stored.META, [(SYNCED, str(batch.synced))], replace=True)
         last_seq = batch.last_seq
         if last_seq is not None:
             self._newest.set(last_seq)
 
     def set_meta(self, values: Mapping[str, str]) -> None:
         """Facts about the run as a whole, each under a key; durable at once, as all that follows is."""
-        with self._transaction(sync=True):
-            self._insert(stored.META, values.items(), replace=True)
+        with self._connection.transaction(sync=True):
+            self._connection.insert(stored.META, values.items(), replace=True)
 
     @property
     def newest_is_missing(self) -> bool:
@@ -139,7 +146,8 @@ class Database:
 
     def cut_back(self, seq: int) -> None:
         """Forget that this event, and any behind it, ever happened. None of them is covered by a checkpoint."""
-        with self._transaction(sync=True):
+        self._waiting.clear()
+        with self._connection.transaction(sync=True):
             run = self._connection.execute
             ((at_s,),) = run(_FIRST_S, (seq,)).fetchall()
             ((version,),) = run(
@@ -147,11 +155,8 @@ class Database:
                 (seq,),
             ).fetchall()
             if version is not None:
-                run(
-                    "UPDATE updates SET round = NULL, position = NULL, staleness = NULL, weight = NULL "
-                    "WHERE round >= ?",
-                    (version,),
-                )
+                states = list(self._connection.select(self._states, "WHERE round >= ?", version))
+                self._connection.update(stored.STATES, map(stored.pending, states), _ROUND_COLUMNS)
                 run("DELETE FROM evaluations WHERE version >= ?", (version,))
                 run("DELETE FROM rounds WHERE version >= ?", (version,))
             run("DELETE FROM tasks WHERE at_s >= ?", (at_s,))
@@ -162,74 +167,68 @@ class Database:
 
     def forget_checkpoints(self, before_version: int) -> None:
         """Of older versions. Here and below: durable with what is synced next, and then their files may be deleted."""
-        with self._transaction(sync=False):
+        with self._connection.transaction(sync=False):
             self._connection.execute("DELETE FROM checkpoints WHERE version < ?", (before_version,))
 
     def forget_checkpoint(self, version: int) -> None:
         """Of this version, which is not whole."""
-        with self._transaction(sync=False):
+        with self._connection.transaction(sync=False):
             self._connection.execute("DELETE FROM checkpoints WHERE version = ?", (version,))
 
     def forget_events(self, up_to_seq: int) -> None:
         """Those that every checkpoint covers."""
-        with self._transaction(sync=False):
+        with self._connection.transaction(sync=False):
             self._connection.execute("DELETE FROM events WHERE seq <= ?", (up_to_seq,))
 
     def forget_segments(self, kept: Collection[int]) -> None:
         """Rows in other segments than these have no place any more."""
-        with self._transaction(sync=False):
-            stored_in = {segment for (segment,) in self._rows(_SEGMENTS)}
-            gone = [(segment,) for segment in stored_in - set(kept)]
-            self._connection.executemany("UPDATE updates SET segment = NULL WHERE segment = ?", gone)
+        with self._connection.transaction(sync=False):
+            stored_in = {segment for (segment,) in self._connection.rows(_SEGMENTS)}
+            for segment in stored_in - set(kept):
+                states = list(self._connection.select(self._states, "WHERE segment = ?", segment))
+                self._connection.update(stored.STATES, map(stored.without_segment, states), ("segment",))
 
     # --- reading ---
 
-    @contextmanager
-    def snapshot(self) -> Iterator[None]:
+    def snapshot(self) -> AbstractContextManager[None]:
         """All that is read meanwhile is as it was at the first read, whatever a server stores. Nothing is written."""
-        with self._reported("read"):
-            self._connection.execute("BEGIN")
-        try:
-            yield
-        finally:
-            with self._reported("read"):
-                self._connection.execute("ROLLBACK")
+        return self._connection.snapshot()
 
     def meta(self, key: str) -> str | None:
         """A fact about the run, None when it was never said."""
-        return next((value for _, value in self._select(stored.META, "WHERE key = ?", key)), None)
+        return next((value for _, value in self._connection.select(stored.META, "WHERE key = ?", key)), None)
 
     def started_s(self) -> float | None:
         """When the first task was given, None before."""
-        ((at_s,),) = self._rows("SELECT min(at_s) FROM tasks")
+        ((at_s,),) = self._connection.rows("SELECT min(at_s) FROM tasks")
         return None if at_s is None else float(at_s)
 
     def last_seq(self) -> int:
         """Of the last event that was stored, 0 when there is none."""
-        return self._number(_LAST_SEQ) or 0
+        return self._connection.number(_LAST_SEQ) or 0
 
     def last_version(self) -> int:
         """The greatest that a round made, 0 when there is none."""
-        return self._number("SELECT max(version) FROM rounds") or 0
+        return self._connection.number("SELECT max(version) FROM rounds") or 0
 
     def last_handle(self) -> int:
         """The greatest of an accepted update, -1 when there is none."""
-        handle = self._number("SELECT max(handle) FROM updates")
+        handle = self._connection.number("SELECT max(handle) FROM updates")
         return -1 if handle is None else handle
 
     def events_after(self, seq: int) -> Iterator[EventRow]:
         """Every event behind that one, in order. Raises DamagedError where one is missing or is not what it was."""
-        others = map(stored.event, self._select(stored.EVENTS, "WHERE seq > ? ORDER BY seq", seq))
+        others = map(stored.event, self._connection.select(stored.EVENTS, "WHERE seq > ? ORDER BY seq", seq))
         arrivals = map(records.arrival, self.updates_after(seq))
         for row in heapq.merge(others, arrivals, key=attrgetter("seq")):
             seq += 1
             if row.seq != seq:
-                raise self._damaged(f"event {seq} is missing")
+                raise self._connection.damaged(f"event {seq} is missing")
             yield row
 
     def tasks(self) -> Iterator[TaskRow]:
         """Every task, in order of their ids."""
-        return map(stored.task, self._select(stored.TASKS, "ORDER BY task_id"))
+        return map(stored.task, self._connection.select(stored.TASKS, "ORDER BY task_id"))
 
     def updates_after(self, seq: int) -> Iterator[UpdateRow]:
         """Every update whose event is behind that one, rejected ones too, in order."""
@@ -241,7 +240,7 @@ class Database:
 
     def updates_of(self, version: int) -> Iterator[UpdateRow]:
         """The updates of the round that made a version, in the order that it took them in."""
-        return self._updates("WHERE handle IS NOT NULL AND round = ? ORDER BY position", version)
+        return self._updates(_OF_ROUND, version)
 
     def update(self, handle: int) -> UpdateRow | None:
         """An accepted update, None when none has this handle."""
@@ -249,20 +248,23 @@ class Database:
 
     def rounds(self, after: int = 0) -> Iterator[RoundRow]:
         """Every round that made a version greater than `after`, in order."""
-        for values in self._select(stored.ROUNDS, "WHERE version > ? ORDER BY version", after):
-            yield stored.round_(values, tuple(map(stored.member, self._rows(stored.MEMBERS, values[0]))))
+        for values in self._connection.select(stored.ROUNDS, "WHERE version > ? ORDER BY version", after):
+            members = self._connection.select(self._states, _OF_ROUND, values[0])
+            yield stored.round_(values, tuple(map(stored.member, members)))
 
     def evaluations(self) -> Iterator[EvaluationRow]:
         """Every measurement, in order of versions."""
-        return map(stored.evaluation, self._select(stored.EVALUATIONS, "ORDER BY version"))
+        return map(stored.evaluation, self._connection.select(stored.EVALUATIONS, "ORDER BY version"))
 
     def own_evaluations(self) -> Iterator[OwnEvaluationRow]:
         """What clients measured on their own test examples, in order of arrival."""
-        return map(stored.own_evaluation, self._select(stored.OWN_EVALUATIONS, "ORDER BY seq"))
+        return map(stored.own_evaluation, self._connection.select(stored.OWN_EVALUATIONS, "ORDER BY seq"))
 
     def checkpoints(self) -> list[CheckpointRow]:
         """Every checkpoint that was not forgotten, the newest first."""
-        return list(map(stored.checkpoint, self._select(stored.CHECKPOINTS, "ORDER BY version DESC")))
+        return list(
+            map(stored.checkpoint, self._connection.select(stored.CHECKPOINTS, "ORDER BY version DESC"))
+        )
 
     def segment_ends(self) -> dict[int, int]:
         """Where the last row of each segment ends, for `Segments.cut`."""
@@ -275,40 +277,70 @@ class Database:
 
     def segments_behind(self, version: int) -> set[int]:
         """Segments with a row that the model of this version does not hold: pending, or of a later round."""
-        return {segment for (segment,) in self._rows(_BEHIND, version)}
+        return {segment for (segment,) in self._connection.rows(_BEHIND, version)}
 
     def conservation(self) -> Conservation:
         """What became of the updates, by one query."""
-        ((received, aggregated, pending, rejected),) = self._rows("SELECT * FROM conservation")
+        ((received, aggregated, pending, rejected),) = self._connection.rows("SELECT * FROM conservation")
         return Conservation(received=received, aggregated=aggregated, pending=pending, rejected=rejected)
+
+    def audit(self) -> Audit:
+        """Read every row, compare it with its checksum, and rows with one another."""
+        tables = self._tables
+        found = audits.audit(self._connection, tables)
+        if found.damages or self._format != FORMAT:
+            return found
+        marks, _, then = (self.meta(TOTALS) or "").partition("\n")
+        if not then or marks != self.meta(MARKS):
+            return found
+        changed = audits.differences(then, self._totals())
+        return replace(found, damages=tuple(changed))
+
+    def check(self) -> None:
+        """Raise DamagedError where `audit` finds damage."""
+        damages = self.audit().damages
+        if damages:
+            more = (
+                f"; `unstale verify {self.path.parent}` lists {len(damages) - 1} more" if damages[1:] else ""
+            )
+            raise self._connection.damaged(f"{damages[0]}{more}")
+
+    def store_totals(self) -> None:
+        """Note how many rows there are, for the next `audit`. Holds until a server starts."""
+        self.set_meta({TOTALS: f"{self.meta(MARKS)}\n{self._totals()}"})
+
+    def _totals(self) -> str:
+        return audits.totals(
+            self._connection, {name: table for name, (table, _) in self._tables.items() if name != "meta"}
+        )
 
     # --- how ---
 
-    def _prepare(self, read_only: bool) -> None:
+    @property
+    def _tables(self) -> dict[str, tuple[Table, Callable[[Values], Any]]]:
+        """Every table, with what makes a record of a row."""
+        is_former = self._format != FORMAT
+        return {
+            "meta": (stored.META, tuple),
+            "events": (stored.EVENTS, audits.event),
+            "tasks": (stored.TASKS, stored.task),
+            "updates": (stored.UPDATES_3, tuple) if is_former else (stored.UPDATES, stored.update),
+            "rounds": (stored.ROUNDS, lambda values: stored.round_(values, ())),
+            "evaluations": (stored.EVALUATIONS, stored.evaluation),
+            "own_evaluations": (stored.OWN_EVALUATIONS, stored.own_evaluation),
+            "checkpoints": (stored.CHECKPOINTS, stored.checkpoint),
+        }
+
+    def _prepared(self, read_only: bool) -> int:
+        """Make the database where there is none, and look for damage in its pages; its format."""
         run = self._connection.execute
-        if sqlite3.sqlite_version_info < _SQLITE_MIN:
-            least = ".".join(map(str, _SQLITE_MIN))
-            raise UserError(
-                f"SQLite {sqlite3.sqlite_version} is too old, expected {least} or newer; use a newer Python"
-            )
-        (application,), (version,) = (
-            run(f"PRAGMA {fact}").fetchone() for fact in ("application_id", "user_version")
-        )
-        is_empty = run("SELECT count(*) FROM sqlite_master").fetchone() == (0,)
-        if is_empty and not read_only:
-            self._create()
-        elif application != APPLICATION:
-            raise UserError(f"{self.path} is not the database of a run; name another --run directory")
-        elif version != FORMAT:
-            raise UserError(
-                f"{self.path} has format {version}, expected {FORMAT}; go on with the version of unstale that made it, "
-                "or name another --run directory"
-            )
+        version = formats.recognised(self._connection, may_create=not read_only)
         run(f"PRAGMA wal_autocheckpoint = {WAL_PAGES}")
         run(f"PRAGMA journal_size_limit = {WAL_BYTES_MAX}")
         first = run("PRAGMA quick_check(1)").fetchone()
         if first != ("ok",):
-            raise self._damaged(" ".join(str(first[0]).split()))
+            raise self._connection.damaged(" ".join(str(first[0]).split()))
+        return version
 
     def _missing_at_end(self, *, takes_loss: bool) -> int:
         """Number of the events that were stored and are not there. SQLite stops reading its log where that is damaged,
@@ -328,107 +360,37 @@ class Database:
             )
         return max(0, newest - found)
 
-    def _create(self) -> None:
-        mode = self._connection.execute("PRAGMA journal_mode = WAL").fetchone()
-        if mode != ("wal",):
-            raise UserError(
-                f"cannot open {self.path}: its file system takes no write-ahead log; name a folder on a local disk"
-            )
-        self._connection.executescript(
-            f"BEGIN IMMEDIATE; PRAGMA application_id = {APPLICATION}; PRAGMA user_version = {FORMAT}; {SCHEMA} COMMIT;"
-        )
-        self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")  # without its log it is still a run's
-
     @contextmanager
-    def _transaction(self, sync: bool) -> Iterator[None]:
-        with self._reported("write"):
-            if sync != self._sync:
-                self._connection.execute(f"PRAGMA synchronous = {'FULL' if sync else 'NORMAL'}")
-                self._sync = sync
-            self._connection.execute("BEGIN IMMEDIATE")
-            try:
+    def _storing(self, sync: bool) -> Iterator[None]:
+        """A transaction; where it fails, what is known of waiting updates is read again."""
+        try:
+            with self._connection.transaction(sync):
                 yield
-                self._connection.execute("COMMIT")
-            except BaseException:
-                if self._connection.in_transaction:  # SQLite ends it itself on some errors
-                    self._connection.execute("ROLLBACK")
-                raise
-
-    def _insert(self, table: Table, values: Iterable[Values], *, replace: bool = False) -> None:
-        rows = list(map(table.sealed, values))
-        for start in range(0, len(rows), ROWS_AT_ONCE):
-            some = rows[start : start + ROWS_AT_ONCE]
-            self._connection.execute(table.insert(len(some), replace=replace), [*chain.from_iterable(some)])
+        except BaseException:
+            self._waiting.clear()
+            raise
 
     def _join(self, row: RoundRow) -> None:
         """Note which updates a round was made of."""
-        joined = 0
-        members = stored.of_members(row)
-        for start in range(0, len(members), ROWS_AT_ONCE):
-            some = members[start : start + ROWS_AT_ONCE]
-            rows = ", ".join(["(?, ?, ?, ?, ?)"] * len(some))
-            joined += self._connection.execute(_JOIN.format(rows), [*chain.from_iterable(some)]).rowcount
-        assert joined == len(members), f"round {row.version} has members that are not pending"
-
-    def _number(self, query: str) -> int | None:
-        ((number,),) = self._rows(query)
-        return None if number is None else int(number)
-
-    def _rows(self, query: str, *values: int | str) -> Iterator[Values]:
-        with self._reported("read"):
-            cursor = self._connection.execute(query, values)
-            while rows := cursor.fetchmany(READ_ROWS):
-                yield from rows
-
-    def _select(self, table: Table, which: str, *values: int | str) -> Iterator[Values]:
-        """Rows of a table, each found to be what was stored."""
-        for found in self._rows(f"{table.select} {which}", *values):
-            try:
-                yield table.opened(found)
-            except stored.ChangedRowError as error:
-                raise self._damaged(str(error)) from None
+        waiting = self._waiting
+        if any(member.handle not in waiting for member in row.members):
+            found = self._connection.select(stored.STATES, "WHERE handle IS NOT NULL AND round IS NULL")
+            waiting.update((state[1], state) for state in found)
+        states = [
+            stored.in_round(waiting.pop(member.handle), row.version, place, member)
+            for place, member in enumerate(row.members)
+            if member.handle in waiting
+        ]
+        joined = self._connection.update(stored.STATES, states, _ROUND_COLUMNS)
+        assert joined == len(row.members), f"round {row.version} has members that are not pending"
 
     def _updates(self, which: str, *values: int) -> Iterator[UpdateRow]:
-        return map(stored.update, self._select(stored.UPDATES, which, *values))
-
-    def _damaged(self, what: str) -> DamagedError:
-        return DamagedError(
-            f"{self.path} is damaged ({what}); put it back from a copy, or start anew in another --run directory"
+        if self._format == FORMAT:
+            return map(stored.update, self._connection.select(stored.UPDATES, which, *values))
+        return map(
+            stored.update, map(stored.of_format_3, self._connection.select(stored.UPDATES_3, which, *values))
         )
 
-    @contextmanager
-    def _reported(self, doing: str) -> Iterator[None]:
-        """Turn SQLite's errors into a sentence, but those that are our own mistake."""
-        try:
-            yield
-        except (sqlite3.IntegrityError, sqlite3.ProgrammingError):
-            raise
-        except UnicodeDecodeError:  # Python's, from the schema
-            raise self._damaged("text that is not UTF-8") from None
-        except sqlite3.Error as error:
-            # Python's own, such as text that is no UTF-8, have no code.
-            code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT) & 0xFF
-            if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
-                raise self._damaged(str(error)) from None
-            if code == sqlite3.SQLITE_FULL:
-                raise NoRoomError(f"cannot {doing} {self.path}: the disk is full; make room") from None
-            why = " ".join(str(error).split())
-            raise UserError(f"cannot {doing} {self.path}: {why}{_WHAT_TO_DO.get(code, '')}") from None
-
-
-_WHAT_TO_DO = {
-    sqlite3.SQLITE_READONLY: "; name a folder where you may write",
-    sqlite3.SQLITE_CANTOPEN: "; name a folder where you may read and write",
-    sqlite3.SQLITE_IOERR: "; see whether its disk is full or fails",
-    sqlite3.SQLITE_BUSY: "; end the program that has it open for writing",
-    sqlite3.SQLITE_LOCKED: "; end the program that has it open for writing",
-}
-
-
-def _uri(path: Path, read_only: bool) -> str:
-    """For `sqlite3.connect`. At rest it is read without the files that SQLite would make beside it."""
-    uri = path.absolute().as_uri()
-    if not read_only:
-        return f"{uri}?mode=rwc"
-    is_open = path.with_name(f"{path.name}-wal").exists()
-    return f"{uri}?mode=ro" if is_open else f"{uri}?mode=ro&immutable=1"
+    @property
+    def _states(self) -> Table:
+        return stored.STATES if self._format == FORMAT else stored.STATES_3

@@ -81,6 +81,7 @@ class Journal:
         changed = continuity.check(directory, database, found)
         if database.machine_restarted:
             forget_what_was_lost(database, found, settings.sync_every_s)
+        database.check()
         facts = {BOOT: boot(), DURABILITY: settings.durability, ENDED: ""}
         if changed is not None:
             log.warning(
@@ -296,3 +297,4 @@ class Journal:
             self.segments.sync()
             self._do_all()
             self.database.set_meta({ENDED: str(self.database.last_seq())})
+            self.database.store_totals()

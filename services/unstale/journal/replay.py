@@ -47,6 +47,11 @@ class RecordedRun:
         self.settings = self.directory.settings
         self.database = Database(self.directory.database, read_only=True)
 
+    def check(self) -> None:
+        """Read every row of the database, and raise DamagedError where one is damaged or contradicts another."""
+        with self.database.snapshot():
+            self.database.check()
+
     def __enter__(self) -> Self:
         return self
 

@@ -98,11 +98,13 @@ def give_new_id(directory: RunDirectory, database: Database) -> str:
         database,
         {BOOT: boot(), RUN_ID: run_id, DURABILITY: durability, ENDED: ended},
     )
+    database.store_totals()
     return run_id
 
 
 def _check(directory: RunDirectory, database: Database, segments: Segments) -> tuple[str, ...]:
     """Read all that the next server needs; messages about checkpoints that it will pass over. Raises DamagedError."""
+    database.check()
     damaged: list[DamagedError] = []
     start = 0
     for row in database.checkpoints():
@@ -116,8 +118,6 @@ def _check(directory: RunDirectory, database: Database, segments: Segments) -> t
     if damaged and start == 0 and not directory.settings.run.keep_updates:
         raise damaged[-1]
     for _ in database.events_after(start):
-        pass
-    for _ in database.rounds():
         pass
     for update in database.updates_after(0):
         if update.place is not None:

@@ -43,7 +43,8 @@ class TaskRow(NamedTuple):
 
 class UpdateRow(NamedTuple):
     """An update that came, and the first verdict on it. seq: of that event. reason: None exactly for one that is
-    accepted, which alone has a handle and a place. The others as in `learner.updates.StagedUpdate`."""
+    accepted, which alone has a handle and a place. norm, norm_buffers, norm_extra: Euclidean norms of its vectors, None
+    where it has no such vector or nobody measured it. The others as in `learner.updates.StagedUpdate`."""
 
     seq: int
     at_s: float
@@ -58,6 +59,9 @@ class UpdateRow(NamedTuple):
     local_rate: float
     handle: int | None = None
     place: Place | None = None
+    norm: float | None = None
+    norm_buffers: float | None = None
+    norm_extra: float | None = None
 
 
 class MemberRow(NamedTuple):

@@ -1,9 +1,64 @@
 """Tables and views of `run.db`, which people read with `sqlite3`, too. docs/run-directory.md explains them."""
 
-FORMAT = 3
+FORMAT = 4
 APPLICATION = 0x756E7374  # "unst", which tells our databases from others
 
-SCHEMA = """
+UPDATES = """
+CREATE TABLE updates (
+  seq INTEGER PRIMARY KEY,
+  at_s REAL NOT NULL,
+  client_id INTEGER NOT NULL,
+  task_id INTEGER NOT NULL,
+  base_version INTEGER NOT NULL,
+  outcome TEXT NOT NULL,
+  reason TEXT,
+  num_examples INTEGER NOT NULL,
+  batch_examples INTEGER NOT NULL,
+  loss ANY NOT NULL,  -- a REAL column forgets the sign of zero
+  local_rate REAL NOT NULL,
+  norm ANY,  -- Euclidean norms of the vectors of the update; null where it has none
+  norm_buffers ANY,
+  norm_extra ANY,
+  handle INTEGER UNIQUE,
+  offset INTEGER,  -- in the segment, bytes
+  size_bytes INTEGER,
+  checksum INTEGER,  -- xxh3_64 of the bytes of the update, as a signed number
+  row_checksum INTEGER NOT NULL,  -- of the columns above
+  segment INTEGER,  -- null when it is deleted, because checkpoints cover it
+  round INTEGER REFERENCES rounds (version),
+  position INTEGER,  -- in the round, from 0
+  staleness INTEGER,
+  weight ANY,
+  state_checksum INTEGER NOT NULL,  -- of seq, handle, segment, round, position, staleness, weight
+  CHECK ((reason IS NULL) = (handle IS NOT NULL)),
+  CHECK (round IS NULL OR handle IS NOT NULL)
+) STRICT;
+CREATE INDEX updates_by_round ON updates (round) WHERE handle IS NOT NULL;
+CREATE INDEX updates_by_segment ON updates (segment) WHERE segment IS NOT NULL;
+"""
+
+VIEWS = """
+CREATE VIEW conservation AS
+SELECT
+  count(*) AS received,
+  count(round) AS aggregated,
+  count(*) FILTER (WHERE reason IS NULL AND round IS NULL) AS pending,
+  count(reason) AS rejected
+FROM updates;
+
+CREATE VIEW clients AS
+SELECT client_id, sum(task) AS tasks, sum(NOT task) AS received, sum(aggregated) AS aggregated,
+  sum(NOT task AND NOT aggregated AND NOT rejected) AS pending, sum(rejected) AS rejected,
+  avg(staleness) AS mean_staleness, max(update_s) AS last_update_s
+FROM (
+  SELECT client_id, 1 AS task, 0 AS aggregated, 0 AS rejected, NULL AS staleness, NULL AS update_s FROM tasks
+  UNION ALL
+  SELECT client_id, 0, round IS NOT NULL, reason IS NOT NULL, staleness, at_s FROM updates
+)
+GROUP BY client_id;
+"""
+
+SCHEMA = f"""
 CREATE TABLE meta (
   key TEXT PRIMARY KEY,
   value TEXT NOT NULL,
@@ -26,34 +81,6 @@ CREATE TABLE tasks (
   at_s REAL NOT NULL,
   row_checksum INTEGER NOT NULL
 ) STRICT;
-
-CREATE TABLE updates (
-  seq INTEGER PRIMARY KEY,
-  at_s REAL NOT NULL,
-  client_id INTEGER NOT NULL,
-  task_id INTEGER NOT NULL,
-  base_version INTEGER NOT NULL,
-  outcome TEXT NOT NULL,
-  reason TEXT,
-  num_examples INTEGER NOT NULL,
-  batch_examples INTEGER NOT NULL,
-  loss ANY NOT NULL,  -- a REAL column forgets the sign of zero
-  local_rate REAL NOT NULL,
-  handle INTEGER UNIQUE,
-  offset INTEGER,  -- in the segment, bytes
-  size_bytes INTEGER,
-  checksum INTEGER,  -- xxh3_64 of the bytes of the update, as a signed number
-  row_checksum INTEGER NOT NULL,  -- of the columns above
-  segment INTEGER,  -- null when it is deleted, because checkpoints cover it
-  round INTEGER REFERENCES rounds (version),
-  position INTEGER,  -- in the round, from 0
-  staleness INTEGER,
-  weight ANY,
-  CHECK ((reason IS NULL) = (handle IS NOT NULL)),
-  CHECK (round IS NULL OR handle IS NOT NULL)
-) STRICT;
-CREATE INDEX updates_by_round ON updates (round) WHERE handle IS NOT NULL;
-CREATE INDEX updates_by_segment ON updates (segment) WHERE segment IS NOT NULL;
 
 CREATE TABLE rounds (
   version INTEGER PRIMARY KEY,
@@ -99,22 +126,5 @@ CREATE TABLE checkpoints (
   row_checksum INTEGER NOT NULL
 ) STRICT;
 
-CREATE VIEW conservation AS
-SELECT
-  count(*) AS received,
-  count(round) AS aggregated,
-  count(*) FILTER (WHERE reason IS NULL AND round IS NULL) AS pending,
-  count(reason) AS rejected
-FROM updates;
-
-CREATE VIEW clients AS
-SELECT client_id, sum(task) AS tasks, sum(NOT task) AS received, sum(aggregated) AS aggregated,
-  sum(NOT task AND NOT aggregated AND NOT rejected) AS pending, sum(rejected) AS rejected,
-  avg(staleness) AS mean_staleness, max(update_s) AS last_update_s
-FROM (
-  SELECT client_id, 1 AS task, 0 AS aggregated, 0 AS rejected, NULL AS staleness, NULL AS update_s FROM tasks
-  UNION ALL
-  SELECT client_id, 0, round IS NOT NULL, reason IS NOT NULL, staleness, at_s FROM updates
-)
-GROUP BY client_id;
-"""
+{UPDATES}
+{VIEWS}"""

@@ -6,8 +6,9 @@ back: no NaN, which it keeps as null, and in columns of type REAL no integers an
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
+from operator import itemgetter
 from typing import Any
 
 import msgpack
@@ -37,51 +38,116 @@ class ChangedRowError(Exception):
     """A row is not what was stored."""
 
 
-class Table:
-    """A table and its columns, in the order that values have here. select: SQL for whole rows."""
+def _nothing(_: Values) -> Values:
+    return ()
 
-    def __init__(self, name: str, facts: Sequence[str], others: Sequence[str] = ()) -> None:
-        """facts: under the checksum; the first is the key. others: what changes later."""
-        self._name, self._facts = name, facts
-        columns = [*facts, *others, "row_checksum"]
+
+class Table:
+    """A table and its columns, in the order that values have here.
+
+    Attributes:
+        select: SQL for whole rows.
+        total: SQL for the number of rows, and the sum of their checksums without the upper 32 bits.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        facts: Sequence[str],
+        *,
+        state: Sequence[str] = (),
+        keys: Sequence[str] = (),
+        checksum: str | None = "row_checksum",
+        state_checksum: str | None = "state_checksum",
+    ) -> None:
+        """Describe a table.
+
+        Args:
+            name: Of the table.
+            facts: Columns under `checksum`; the first is the key. They never change.
+            state: Columns that change, under `state_checksum` together with the columns `keys` of the facts.
+            keys: See there.
+            checksum: Column; None for facts that no checksum covers.
+            state_checksum: Column; None for state that no checksum covers.
+        """
+        self._name, self._facts, self._state = name, facts, state
+        self._end = len(facts)
+        self._keys: Callable[[Values], Values] = itemgetter(*map(facts.index, keys)) if keys else _nothing
+        self._has_checksum = checksum is not None
+        self._has_state_checksum = bool(state) and state_checksum is not None
+        checksums = [checksum] if checksum else []
+        state_checksums = [state_checksum] if state_checksum and state else []
+        columns = [*facts, *checksums, *state, *state_checksums]
         names, places = ", ".join(columns), ", ".join("?" * len(columns))
         self.select = " ".join(("SELECT", names, "FROM", name))
+        sums = [f"ifnull(sum({column} & 4294967295), 0)" for column in (*checksums, *state_checksums)]
+        self.total = " ".join(("SELECT", ", ".join(["count(*)", " + ".join(sums) or "0"]), "FROM", name))
         self._into, self._row = " ".join(("INTO", name, f"({names}) VALUES")), f"({places})"
+        self._numbers = {column: number for number, column in enumerate(columns)}
 
     def insert(self, rows: int, *, replace: bool = False) -> str:
         """SQL for so many rows. One statement for all: each gives the interpreter away, and waits to have it back."""
         return f"INSERT {'OR REPLACE ' if replace else ''}{self._into} {', '.join([self._row] * rows)}"
 
+    def update(self, columns: Sequence[str], rows: int) -> str:
+        """SQL that changes these columns, and the last one, of so many rows. Its values are those of `changed`."""
+        names = [self._facts[0], *columns, list(self._numbers)[-1]]
+        sets = ", ".join(f"{name} = new.column{number}" for number, name in enumerate(names[1:], start=2))
+        row = f"({', '.join('?' * len(names))})"
+        of_which = f"FROM (VALUES {', '.join([row] * rows)}) AS new WHERE {names[0]} = new.column1"
+        return " ".join(("UPDATE", self._name, "SET", sets, of_which))
+
+    def changed(self, columns: Sequence[str]) -> Callable[[Values], Values]:
+        """What `update` takes of a row that is `sealed`."""
+        return itemgetter(0, *(self._numbers[name] for name in columns), len(self._numbers) - 1)
+
     def sealed(self, values: Values) -> Values:
-        """With their checksum, as they are inserted."""
-        return (*values, _checksum(values[: len(self._facts)]))
+        """With their checksums, as they are inserted."""
+        if not self._state:
+            return (*values, _checksum(values))
+        facts, state = values[: self._end], values[self._end :]
+        return (*facts, _checksum(facts), *state, _checksum((*self._keys(facts), *state)))
 
     def opened(self, values: Values) -> Values:
-        """Without it, as they were selected. Raises ChangedRowError."""
-        *values_then, row_checksum = values
-        if _checksum(values_then[: len(self._facts)]) != row_checksum:
-            raise ChangedRowError(f"{self._name} {self._facts[0]} {values[0]} is not what was stored")
-        return tuple(values_then)
+        """Without them, as they were selected. Raises ChangedRowError."""
+        end = self._end
+        facts = values[:end]
+        if self._has_checksum:
+            if _checksum(facts) != values[end]:
+                raise self._changed(facts)
+            end += 1
+        if not self._state:
+            return facts
+        state = values[end : end + len(self._state)]
+        if self._has_state_checksum and _checksum((*self._keys(facts), *state)) != values[-1]:
+            raise self._changed(facts)
+        return (*facts, *state)
+
+    def _changed(self, facts: Values) -> ChangedRowError:
+        return ChangedRowError(f"{self.row(facts)} is not what was stored")
+
+    def row(self, values: Values) -> str:
+        """What a row is called: the table, the key column and its value."""
+        return f"{self._name} {self._facts[0]} {values[0]}"
 
 
 META = Table("meta", ("key", "value"))
 EVENTS = Table("events", ("seq", "at_s", "kind", "fields"))
 TASKS = Table("tasks", ("task_id", "client_id", "number", "version", "at_s"))
-_UPDATE = (
-    *(
-        "seq",
-        "at_s",
-        "client_id",
-        "task_id",
-        "base_version",
-        "outcome",
-        "reason",
-        "num_examples",
-        "batch_examples",
-    ),
-    *("loss", "local_rate", "handle", "offset", "size_bytes", "checksum"),
+_ARRIVAL = (
+    *("seq", "at_s", "client_id", "task_id", "base_version", "outcome", "reason"),
+    *("num_examples", "batch_examples", "loss", "local_rate"),
 )
-UPDATES = Table("updates", _UPDATE, ("segment",))
+_NORMS = ("norm", "norm_buffers", "norm_extra")
+_PLACE = ("handle", "offset", "size_bytes", "checksum")
+_KEYS = ("seq", "handle")
+_STATE = ("segment", "round", "position", "staleness", "weight")
+UPDATES = Table("updates", (*_ARRIVAL, *_NORMS, *_PLACE), state=_STATE, keys=_KEYS)
+STATES = Table("updates", (*_KEYS, *_STATE), checksum="state_checksum")
+"""Of updates, the columns that change."""
+UPDATES_3 = Table("updates", (*_ARRIVAL, *_PLACE), state=_STATE, keys=_KEYS, state_checksum=None)
+"""Here and below: as format 3 has them."""
+STATES_3 = Table("updates", (*_KEYS, *_STATE), checksum=None)
 _ROUND = (
     "version",
     "closed_s",
@@ -96,11 +162,6 @@ ROUNDS = Table("rounds", (*_ROUND, "overflowed", "digest", "compensation"))
 EVALUATIONS = Table("evaluations", ("version", "at_s", "accuracy", "loss", "class_accuracy", "evaluate_s"))
 OWN_EVALUATIONS = Table("own_evaluations", ("seq", "client_id", "version", "accuracy", "loss", "examples"))
 CHECKPOINTS = Table("checkpoints", ("version", "seq", "file", "size_bytes", "at_s"))
-
-MEMBERS = (
-    "SELECT handle, staleness, weight FROM updates WHERE handle IS NOT NULL AND round = ? ORDER BY position"
-)
-"""Without a checksum: what staleness does to a round stands in its digest."""
 
 
 def of_event(row: EventRow) -> Values:
@@ -123,36 +184,30 @@ def task(values: Values) -> TaskRow:
 
 
 def of_update(row: UpdateRow) -> Values:
-    seq, at_s, *others, loss, local_rate, handle, place = row
+    seq, at_s, *others, loss, local_rate, handle, place, norm, norm_buffers, norm_extra = row
     lies: Values = (None, None, None, None)
     if place is not None:
         segment, offset, size_bytes, checksum = place
         lies = (offset, size_bytes, _signed(checksum), segment)
-    return (seq, at_s + 0.0, *others, _any(loss), local_rate + 0.0, handle, *lies)
+    norms = (_optional(norm), _optional(norm_buffers), _optional(norm_extra))
+    state = (None, None, None, None)  # in no round yet
+    return (seq, at_s + 0.0, *others, _any(loss), local_rate + 0.0, *norms, handle, *lies, *state)
 
 
 def update(values: Values) -> UpdateRow:
-    """With no place where its segment is deleted."""
-    seq, at_s, client_id, task_id, base_version, outcome, reason, *others = values
-    num_examples, batch_examples, loss, local_rate, handle, offset, size_bytes, checksum, segment = others
+    """From UPDATES. With no place where its segment is deleted."""
+    *arrival, norm, norm_buffers, norm_extra, handle, offset, size_bytes, checksum, segment, _, _, _, _ = (
+        values
+    )
     place = None
     if segment is not None:
         place = Place(segment=segment, offset=offset, size_bytes=size_bytes, checksum=checksum % 2**64)
-    return UpdateRow(
-        seq=seq,
-        at_s=at_s,
-        client_id=client_id,
-        task_id=task_id,
-        base_version=base_version,
-        outcome=outcome,
-        reason=reason,
-        num_examples=num_examples,
-        batch_examples=batch_examples,
-        loss=loss,
-        local_rate=local_rate,
-        handle=handle,
-        place=place,
-    )
+    return UpdateRow._make((*arrival, handle, place, norm, norm_buffers, norm_extra))
+
+
+def of_format_3(values: Values) -> Values:
+    """Values for UPDATES from those of UPDATES_3."""
+    return (*values[:11], None, None, None, *values[11:])
 
 
 def of_round(row: RoundRow) -> Values:
@@ -207,17 +262,31 @@ def _compensation(text: str) -> CompensationRow:
     )
 
 
-def of_members(row: RoundRow) -> list[Values]:
-    """For each update of a round: version, position, staleness, weight, handle."""
-    return [
-        (row.version, position, member.staleness, _any(member.weight), member.handle)
-        for position, member in enumerate(row.members)
-    ]
+def in_round(state: Values, version: int, position: int, member: MemberRow) -> Values:
+    """From and for STATES: an update that is a member of a round now."""
+    seq, handle, segment, *_ = state
+    return (seq, handle, segment, version, position, member.staleness, _any(member.weight))
 
 
-def member(values: Values) -> MemberRow:
-    """From MEMBERS."""
-    handle, staleness, weight = values
+def waiting(row: UpdateRow) -> Values:
+    """For STATES: an accepted update that has just been stored."""
+    return (row.seq, row.handle, row.place and row.place.segment, None, None, None, None)
+
+
+def pending(state: Values) -> Values:
+    """From and for STATES: an update that is in no round any more."""
+    return (*state[:3], None, None, None, None)
+
+
+def without_segment(state: Values) -> Values:
+    """From and for STATES: an update whose segment is deleted."""
+    seq, handle, _, *others = state
+    return (seq, handle, None, *others)
+
+
+def member(state: Values) -> MemberRow:
+    """From STATES."""
+    _, handle, _, _, _, staleness, weight = state
     return MemberRow(handle=handle, staleness=staleness, weight=_float(weight))
 
 
@@ -273,6 +342,11 @@ def _real(value: float) -> float:
 def _any(value: float) -> float | None:
     """For a column of type ANY."""
     return None if math.isnan(value) else float(value)
+
+
+def _optional(value: float | None) -> float | None:
+    """For a column of type ANY."""
+    return None if value is None else _any(value)
 
 
 def _float(value: float | None) -> float:

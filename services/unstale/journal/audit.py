@@ -1,0 +1,193 @@
+"""Everything in `run.db` read: each row against its checksum, and rows against one another."""
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from unstale.journal import records, stored
+from unstale.journal.sqlite import Connection
+from unstale.journal.stored import ChangedRowError, Table, Values
+
+LISTED = 20  # rows of one table that are told one by one
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Audit:
+    """What an audit found.
+
+    Attributes:
+        rows: How many were read, by table.
+        damages: Each in a few words that name table and row, such as "tasks task_id 7 is not what was stored".
+    """
+
+    rows: Mapping[str, int]
+    damages: tuple[str, ...]
+
+
+class Rule(NamedTuple):
+    """What holds between rows.
+
+    Attributes:
+        query: SQL for what breaks it; a row for each.
+        damage: What is said of such a row, with places for its columns.
+    """
+
+    query: str
+    damage: str
+
+
+_PARTS = {
+    "covered": "(SELECT ifnull(min(seq), 0) FROM checkpoints)",
+    "covered_version": "(SELECT ifnull(min(version), 0) FROM checkpoints)",
+    "last_version": "(SELECT ifnull(max(version), 0) FROM rounds)",
+    "applied": "(SELECT json_extract(fields, '$.version') FROM events WHERE kind = 'RoundApplied')",
+}
+"""What queries of rules have in common, by name."""
+
+RULES = (
+    # From the oldest checkpoint on, every event is there; older ones are deleted.
+    Rule(
+        "SELECT previous + 1 FROM (SELECT seq, lag(seq) OVER (ORDER BY seq) AS previous FROM "
+        "(SELECT {covered} AS seq UNION ALL SELECT seq FROM events WHERE seq > {covered} "
+        "UNION ALL SELECT seq FROM updates WHERE seq > {covered})) WHERE seq > previous + 1",
+        "event {} is missing in the tables events and updates",
+    ),
+    Rule(
+        "SELECT seq FROM events JOIN updates USING (seq)",
+        "event {} is there twice, in the tables events and updates",
+    ),
+    Rule(
+        "SELECT seq, task_id FROM updates WHERE task_id NOT IN (SELECT task_id FROM tasks)",
+        "updates seq {} is of task {}, which is not in the table tasks",
+    ),
+    Rule(
+        "SELECT seq, task_id FROM updates JOIN tasks USING (task_id) WHERE handle IS NOT NULL "
+        "AND (updates.client_id != tasks.client_id OR base_version != version)",
+        "updates seq {} has another client or version than tasks task_id {}",
+    ),
+    Rule(
+        "SELECT seq FROM updates WHERE (round IS NULL) != (position IS NULL) OR (round IS NULL) != (staleness IS NULL)",
+        "updates seq {} has a round without a position or staleness, or the other way round",
+    ),
+    Rule(
+        "SELECT seq FROM updates WHERE handle IS NOT NULL AND (offset IS NULL OR size_bytes IS NULL "
+        "OR checksum IS NULL OR (round IS NULL AND segment IS NULL))",
+        "updates seq {} was accepted and has no place in a segment",
+    ),
+    Rule(
+        "SELECT seq, round FROM updates WHERE round IS NOT NULL AND round NOT IN (SELECT version FROM rounds)",
+        "updates seq {} is of round {}, which is not in the table rounds",
+    ),
+    Rule(
+        "SELECT seq, staleness, round, base_version FROM updates WHERE staleness != round - 1 - base_version",
+        "updates seq {} has staleness {}, in round {} with base version {}",
+    ),
+    Rule(
+        "SELECT round FROM updates WHERE round IS NOT NULL GROUP BY round "
+        "HAVING min(position) != 0 OR max(position) != count(*) - 1 OR count(DISTINCT position) != count(*)",
+        "the updates of round {} do not have the positions 0, 1, 2, ...",
+    ),
+    Rule(
+        "SELECT version FROM rounds WHERE version NOT IN (SELECT round FROM updates WHERE round IS NOT NULL)",
+        "rounds version {} has no update in the table updates",
+    ),
+    Rule(
+        "SELECT version FROM rounds WHERE json_valid(compensation) AND json_array_length(compensation, '$.updates') != "
+        "(SELECT count(*) FROM updates WHERE handle IS NOT NULL AND round = version)",
+        "rounds version {} has a compensation for another number of updates than it was made of",
+    ),
+    Rule(
+        "SELECT previous + 1 FROM (SELECT version, lag(version, 1, 0) OVER (ORDER BY version) AS previous FROM rounds) "
+        "WHERE version != previous + 1",
+        "rounds version {} is missing",
+    ),
+    Rule(
+        "SELECT version FROM rounds WHERE version > {covered_version} AND version NOT IN {applied}",
+        "rounds version {} has no event RoundApplied",
+    ),
+    Rule(
+        "SELECT seq, json_extract(fields, '$.version') AS version FROM events WHERE kind = 'RoundApplied' "
+        "AND version NOT IN (SELECT version FROM rounds)",
+        "events seq {} is of version {}, which is not in the table rounds",
+    ),
+    Rule(
+        "SELECT version FROM evaluations WHERE version > {last_version}",
+        "evaluations version {} is not in the table rounds",
+    ),
+    Rule(
+        "SELECT own_evaluations.seq FROM own_evaluations LEFT JOIN updates USING (seq) WHERE handle IS NULL "
+        "OR updates.client_id != own_evaluations.client_id OR version != base_version",
+        "own_evaluations seq {} does not belong to an accepted update of that client and version",
+    ),
+    Rule(
+        "SELECT version FROM checkpoints WHERE version > {last_version} "
+        "OR seq > (SELECT max(seq) FROM (SELECT seq FROM events UNION ALL SELECT seq FROM updates "
+        "UNION ALL SELECT {covered}))",
+        "checkpoints version {} is newer than the tables rounds, events and updates",
+    ),
+)
+
+
+def audit(connection: Connection, tables: Mapping[str, tuple[Table, Callable[[Values], Any]]]) -> Audit:
+    """Read every row, and where all are as they were stored compare them.
+
+    Args:
+        connection: To a database whose pages are whole.
+        tables: By name, with what makes a record of a row and raises for one that is none.
+    """
+    rows: dict[str, int] = {}
+    damages: list[str] = []
+    for name, (table, record) in tables.items():
+        rows[name], found = _read(connection, table, record)
+        damages += found[:LISTED]
+        if len(found) > LISTED:
+            damages.append(f"{name}: {len(found) - LISTED} more rows are not what was stored")
+    if not damages:
+        damages += _contradictions(connection)
+    return Audit(rows=rows, damages=tuple(damages))
+
+
+def _read(connection: Connection, table: Table, record: Callable[[Values], Any]) -> tuple[int, list[str]]:
+    count = 0
+    damages = []
+    for values in connection.rows(table.select):
+        count += 1
+        try:
+            record(table.opened(values))
+        except ChangedRowError as error:
+            damages.append(str(error))
+        except (ValueError, TypeError, KeyError, AttributeError):
+            damages.append(f"{table.row(values)} cannot be read")
+    return count, damages
+
+
+def _contradictions(connection: Connection) -> Iterator[str]:
+    for rule in RULES:
+        for values in list(connection.rows(f"{rule.query.format(**_PARTS)} LIMIT {LISTED}")):
+            yield rule.damage.format(*values)
+
+
+def totals(connection: Connection, tables: Mapping[str, Table]) -> str:
+    """Number of rows and a sum of checksums, by table, as JSON: to find rows that came or went while no server ran."""
+    counted = {}
+    for name, table in tables.items():
+        (values,) = connection.rows(table.total)
+        counted[name] = list(values)
+    return json.dumps(counted)
+
+
+def differences(then: str, now: str) -> Iterator[str]:
+    """What has changed between two `totals`."""
+    before, after = json.loads(then), json.loads(now)
+    for name, (rows, total) in after.items():
+        rows_then, total_then = before.get(name, (rows, total))
+        if rows != rows_then:
+            yield f"table {name} has {rows} rows, and had {rows_then} when the last server ended"
+        elif total != total_then:
+            yield f"rows of table {name} were changed after the last server had ended"
+
+
+def event(values: Values) -> Any:
+    """The event of a row of EVENTS. Raises KeyError, TypeError or ValueError for what is none."""
+    return records.to_event(stored.event(values))

@@ -1,0 +1,190 @@
+"""A run directory of database format 3, which an older version wrote, is read as it is and resumed."""
+
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from support.running import RunningServer, small
+from support.wire import RawClient
+from unstale.cli import main
+from unstale.journal.database import Conservation, Database
+from unstale.journal.disk import DamagedError
+from unstale.journal.restore import restore
+
+pytestmark = pytest.mark.network
+
+ARCHIVE = Path(__file__).with_name("format-3") / "run-3.tar.xz"
+DIGEST_7 = "d22c0745a3a841c436f82ee60402c38a9d181d9016ac1d85e7d4afc8c2004dbb"  # as `sqlite3` shows it
+STATE = "seq, handle, segment, round, position, staleness, weight"
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    with tarfile.open(ARCHIVE) as archive:
+        archive.extractall(tmp_path, filter="data")
+    return tmp_path / "run"
+
+
+def rows(path: Path, query: str) -> list[tuple[Any, ...]]:
+    connection = sqlite3.connect(f"file:{path / 'run.db'}?mode=ro", uri=True)
+    try:
+        return connection.execute(query).fetchall()
+    finally:
+        connection.close()
+
+
+def format_of(path: Path) -> int:
+    ((version,),) = rows(path, "PRAGMA user_version")
+    return int(version)
+
+
+def convert(path: Path) -> None:
+    Database(path / "run.db").close()
+
+
+def test_readers_read_it_as_it_is(run: Path) -> None:
+    before = (run / "run.db").read_bytes()
+    database = Database(run / "run.db", read_only=True)
+    assert database.conservation() == Conservation(received=16, aggregated=14, pending=1, rejected=1)
+    updates = list(database.updates_after(0))
+    assert [update.task_id for update in updates] == [
+        1,
+        2,
+        4,
+        5,
+        7,
+        8,
+        10,
+        11,
+        13,
+        14,
+        16,
+        17,
+        19,
+        20,
+        23,
+        22,
+    ]
+    assert {(update.norm, update.norm_buffers, update.norm_extra) for update in updates} == {
+        (None, None, None)
+    }
+    last = list(database.rounds())[-1]
+    assert last.digest == DIGEST_7
+    assert [(member.handle, member.staleness, member.weight) for member in last.members] == [
+        (12, 0, 0.5),
+        (13, 0, 0.5),
+    ]
+    database.close()
+    assert (run / "run.db").read_bytes() == before
+
+
+def test_it_is_replayed_and_explained(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.run(["replay", str(run)]) == 0
+    assert "1 round, 2 updates, all digests equal" in capsys.readouterr().out
+    assert main.run(["explain", str(run), "7"]) == 0
+    assert DIGEST_7[:12] in capsys.readouterr().out
+
+
+def test_a_server_converts_it_and_resumes(run: Path) -> None:
+    settings = small(
+        clients=3,
+        rounds=20,
+        evaluate_every=2,
+        evaluate_clients_every=3,
+        trigger={"name": "k-async", "k": 2},
+        run={"directory": str(run), "free_bytes_min": 0, "checkpoint_every": 2},
+    )
+    with (
+        RunningServer(settings) as server,
+        RawClient(server.address, 0) as a,
+        RawClient(server.address, 2) as c,
+    ):
+        assert server.state()["version"] == 7
+        assert server.state()["pending"] == 1
+        a.join()
+        c.join()
+        task, _ = c.task()
+        assert c.answer(task, np.ones(650, dtype="<f4")).outcome == "accepted"
+        task, _ = a.task()
+        assert task.version == 8
+    assert format_of(run) == 4
+    assert rows(run, "SELECT count(*) FROM updates WHERE round = 8") == [(2,)]
+    assert main.run(["replay", str(run)]) == 0
+
+
+def test_the_conversion_keeps_every_row_and_happens_once(run: Path) -> None:
+    before = {
+        query: rows(run, query)
+        for query in (
+            f"SELECT {STATE}, loss, local_rate, offset, size_bytes, checksum FROM updates",
+            "SELECT * FROM rounds",
+            "SELECT * FROM events",
+            "SELECT * FROM tasks",
+            "SELECT * FROM meta",
+            "SELECT * FROM clients",
+        )
+    }
+    convert(run)
+    assert format_of(run) == 4
+    assert {query: rows(run, query) for query in before} == before
+    converted = rows(run, "SELECT * FROM updates")
+    schema = rows(run, "SELECT type, name, sql FROM sqlite_master ORDER BY name")
+    convert(run)
+    assert rows(run, "SELECT * FROM updates") == converted
+    fresh = run.with_name("fresh")
+    fresh.mkdir()
+    convert(fresh)
+    assert rows(fresh, "SELECT type, name, sql FROM sqlite_master ORDER BY name") == schema
+
+
+def test_a_restore_converts_it(run: Path) -> None:
+    found = restore(run)
+    assert (found.version, found.lost_events) == (7, 0)
+    assert format_of(run) == 4
+
+
+_KILLED = """
+import os, signal, sys
+from pathlib import Path
+from unstale.journal.database import Database
+from unstale.journal.sqlite import Connection
+
+insert = Connection.insert
+
+def killed(self, table, values, **options):
+    insert(self, table, list(values)[:9], **options)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+Connection.insert = killed
+Database(Path(sys.argv[1]))
+"""
+
+
+def test_a_process_that_is_killed_while_it_converts_changes_nothing(run: Path) -> None:
+    before = rows(run, "SELECT * FROM updates")
+    killed = subprocess.run(
+        [sys.executable, "-c", _KILLED, str(run / "run.db")], env=dict(os.environ), check=False
+    )
+    assert killed.returncode == -signal.SIGKILL
+    assert format_of(run) == 3
+    assert rows(run, "SELECT * FROM updates") == before
+    assert rows(run, "SELECT name FROM sqlite_master WHERE name LIKE 'updates_%3'") == []
+    convert(run)
+    assert format_of(run) == 4
+
+
+def test_a_damaged_row_is_told_and_nothing_is_converted(run: Path) -> None:
+    with sqlite3.connect(run / "run.db") as connection:
+        connection.execute("UPDATE updates SET loss = 2.0 WHERE handle = 3")
+    connection.close()
+    with pytest.raises(DamagedError, match="updates seq 8 is not what was stored"):
+        convert(run)
+    assert format_of(run) == 3
