@@ -18,11 +18,11 @@ RECEIVED_AT = 128  # offset of tcpi_bytes_received in struct tcp_info of Linux 4
 
 def peer_of(fd: int) -> Peer | None:
     """The other side of a connection; None where the descriptor is no connection any more."""
-    with _borrowed(fd) as connection:
-        try:
+    try:
+        with _borrowed(fd) as connection:
             address = connection.getpeername()
-        except OSError:
-            return None
+    except OSError:
+        return None
     return (str(address[0]), int(address[1])) if isinstance(address, tuple) else None
 
 
@@ -37,12 +37,12 @@ def read_bytes(fd: int) -> int | None:
     import fcntl
     import termios
 
-    with _borrowed(fd) as connection:
-        try:
+    try:
+        with _borrowed(fd) as connection:
             info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, TCP_INFO_BYTES)
             in_kernel = fcntl.ioctl(fd, termios.FIONREAD, b"\0\0\0\0")
-        except OSError:
-            return None
+    except OSError:
+        return None
     if len(info) < TCP_INFO_BYTES:
         return None
     received = int.from_bytes(info[RECEIVED_AT : RECEIVED_AT + 8], sys.byteorder)
@@ -61,17 +61,17 @@ def end(fd: int, peer: Peer) -> bool:
     """
     if peer_of(fd) != peer:
         return False
-    with _borrowed(fd) as connection:
-        try:
+    try:
+        with _borrowed(fd) as connection:
             connection.shutdown(socket.SHUT_RDWR)
-        except OSError:
-            return False
+    except OSError:
+        return False
     return True
 
 
 @contextmanager
 def _borrowed(fd: int) -> Iterator[socket.socket]:
-    """A socket object for a descriptor that stays open afterwards. All arguments given, so that nothing is asked."""
+    """A socket object for a descriptor that stays open afterwards. Raises OSError where that is no socket."""
     connection = socket.socket(socket.AF_INET, socket.SOCK_STREAM, 0, fileno=fd)
     try:
         yield connection
