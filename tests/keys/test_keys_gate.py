@@ -17,9 +17,11 @@ from support.running import PATIENCE_S
 from unstale.errors import UserError
 from unstale.net import keyring, keys, sockets
 from unstale.net.admitted import Admitted
+from unstale.net.connections import ConnectionLimits
 from unstale.net.gate import Gate
 from unstale.net.handshakes import FAILED, Handshakes, parsed
 from unstale.net.keys import ClientIds, Identity
+from unstale.net.limiter import ConnectionLimiter
 
 pytestmark = pytest.mark.network
 
@@ -41,7 +43,16 @@ class Guarded:
         )
         self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self.socket = sockets.router(self.context, heartbeat_s=60, linger_s=0)
+        self.limiter = ConnectionLimiter(
+            ConnectionLimits(),
+            is_client=lambda _: False,
+            message_bytes_max=0,
+            on_cut=lambda _route, _reason: None,
+            on_failed=self.gate.failed,
+            on_crash=self.crashes.append,
+        )
         self.gate.guard(self.context, self.socket)
+        self.limiter.watch(self.context, self.socket)
         self.address = sockets.bind(self.socket, "tcp://127.0.0.1:*")
         self._clients = ExitStack()
 
@@ -50,6 +61,7 @@ class Guarded:
 
     def __exit__(self, *_: object) -> None:
         self._clients.close()
+        self.limiter.close()
         self.gate.close()
         self.gate.close()  # twice is once
         self.socket.close()
@@ -158,6 +170,7 @@ def test_a_key_that_is_connected_may_speak_no_more_once_it_is_revoked(
 
 def test_while_nobody_answers_for_the_gate_nobody_comes_in(folder: Path, identity_of: IdentityOf) -> None:
     with Guarded(folder) as guarded:
+        guarded.limiter.close()  # a socket has one monitor
         guarded.gate.close()
         with guarded.socket.get_monitor_socket(FAILED, "inproc://looking-on") as monitor:
             client = guarded.client(identity_of("phone"))

@@ -75,28 +75,52 @@ def test_whoever_asks_by_an_address_or_by_localhost_is_answered(name: str, addre
         assert connection.getresponse().status == 200
 
 
-def test_more_connections_than_it_has_threads_for_are_closed_and_their_places_come_back(
-    address: tuple[str, int],
-) -> None:
+def test_a_complete_request_takes_the_place_of_the_oldest_one_that_drips(address: tuple[str, int]) -> None:
     with ExitStack() as stack:
-        # Connections are taken in order: all that may stay have when the next one is closed.
-        for _ in range(http.CONNECTIONS_MAX):
+        dripping = [
             stack.enter_context(socket.create_connection(address, timeout=PATIENCE_S))
-        with socket.create_connection(address, timeout=PATIENCE_S) as one_more:
-            assert one_more.recv(1) == b""
-    asked = 0
-    while not _is_answered(address):  # a thread notices that its client is gone a little later
-        asked += 1
-        assert asked < 1000
+            for _ in range(http.CONNECTIONS_MAX)
+        ]
+        for one in dripping:
+            one.sendall(b"GET / HTTP/1.1\r\nX-Slow: ")
+        for _ in range(3):
+            assert _status(address) == 200
+        assert dripping[0].recv(1) == b""
+        # Three requests took three places at most: the last one has its own.
+        dripping[-1].sendall(b"x\r\n\r\n")
+        assert dripping[-1].recv(15) == b"HTTP/1.0 200 OK"
 
 
-def _is_answered(address: tuple[str, int]) -> bool:
+def test_who_asked_already_keeps_its_place_while_others_drip() -> None:
+    places = http._Places()
+    near, far, other = (socket_pair() for _ in range(3))
+    places.take(near[0], "10.0.0.1")
+    places.take(far[0], "10.0.0.2")
+    places.has_asked(near[0])
+    places.take(other[0], "10.0.0.2")
+    assert places.cut_one()
+    assert far[1].recv(1) == b""
+    assert places.cut_one()
+    assert other[1].recv(1) == b""
+    assert places.cut_one()
+    assert near[1].recv(1) == b""
+    assert not places.cut_one()
+    for pair in (near, far, other):
+        for one in pair:
+            one.close()
+
+
+def socket_pair() -> tuple[socket.socket, socket.socket]:
+    """Two connected ends; a read waits for a while only."""
+    ours, theirs = socket.socketpair()
+    theirs.settimeout(PATIENCE_S)
+    return ours, theirs
+
+
+def _status(address: tuple[str, int]) -> int:
     with closing(HTTPConnection(*address, timeout=PATIENCE_S)) as connection:
-        try:
-            connection.request("GET", "/")
-            return connection.getresponse().status == 200
-        except ConnectionError:
-            return False
+        connection.request("GET", "/")
+        return connection.getresponse().status
 
 
 def test_a_request_that_comes_byte_by_byte_is_cut_off(

@@ -220,7 +220,8 @@ def test_the_settings_are_the_guards() -> None:
 
 def guarded(guard: Guard, **told: int) -> PlayedServer:
     server = PlayedServer(**told)
-    server.exchange._guard = server.exchange._out._guard = guard
+    exchange = server.exchange
+    exchange._guard = exchange._out._guard = exchange._refusals._guard = guard
     return server
 
 

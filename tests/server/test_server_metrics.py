@@ -13,7 +13,7 @@ from support.scrape import Page, families, get, sample
 from support.wire import RawClient, update_of
 from unstale.coordinator.membership import State
 from unstale.metrics import catalogue
-from unstale.net.gate import REASONS
+from unstale.net import connections, gate
 from unstale.server.service import Server
 from unstale_proto.errors import Reason
 from unstale_proto.messages import Ack, Bye, Error, Heartbeat, OwnEvaluation, Stop
@@ -32,11 +32,11 @@ OF_A_COMPENSATOR = (
 LABELS: dict[str, set[str]] = {
     "phase": {"wait", "compensate", "aggregate", "evaluate", "checkpoint"},
     "outcome": {"accepted", "duplicate", "rejected"},
-    "reason": {"", *(reason.value for reason in Reason), *REASONS},
+    "reason": {"", *(reason.value for reason in Reason), *gate.REASONS, *connections.REASONS},
     "direction": {"received", "sent"},
     "class": {str(label) for label in range(10)},
     "statistic": {"mean", "std", "worst_tenth", "best_tenth"},
-    "state": {*(state.name.lower() for state in State), "active", "waiting"},
+    "state": {*(state.name.lower() for state in State), "active", "waiting", "client", "stranger"},
 }
 
 

@@ -115,6 +115,25 @@ class ServerSettings(Section):
     quarantine_s: Seconds = Field(
         60.0, json_schema_extra={"unit": "s"}, description="How long such a client is kept out."
     )
+    hello_s: Seconds = Field(
+        15.0,
+        json_schema_extra={"unit": "s"},
+        description="A connection that speaks for no client for so long is cut; also the limit of a handshake.",
+    )
+    strangers_max: int | None = Field(
+        None,
+        ge=1,
+        le=CLIENTS_MAX,
+        json_schema_extra={"unit": "connections"},
+        description="Connections that speak for no client; over it the oldest are cut. null for clients + 256.",
+    )
+    unread_bytes_max: int = Field(
+        2**30,
+        ge=2**20,
+        le=2**50,
+        json_schema_extra={"unit": "bytes"},
+        description="Of messages not yet whole, of all connections; over it the one that holds most is cut.",
+    )
     norm_max: float | None = Field(
         None,
         gt=0,

@@ -21,12 +21,16 @@ from unstale.injector.errands import Errand, Letter, StopNow
 from unstale.injector.inventory import Inventory
 from unstale.injector.numbers import Numbers, Tally
 from unstale.injector.relay import WAIT_S_MAX, Relay
+from unstale.net import sockets
 from unstale.net.clock import now_s
+from unstale.net.connections import TOO_MANY_FRAMES
 from unstale.net.gate import Gate
 from unstale.net.handshakes import Handshakes
+from unstale.net.limiter import ConnectionLimiter
 from unstale.net.mailbox import Mailbox
 from unstale.toxics.flight import Direction
 from unstale_proto.errors import Reason
+from unstale_proto.limits import FRAMES_MAX
 
 log = logging.getLogger("unstale.injector")
 
@@ -58,9 +62,10 @@ class _Back:
 class Proxy:
     """Turns until it is told to stop.
 
-    front: bound. gate: before it. refused: handshakes that it refused, by reason, counted elsewhere. probe: connects to
-    the server, to find out whether it is there. connections_max: beyond so many, what comes on further ones is dropped.
-    patience_s: give up when the server cannot be reached for so long at the start.
+    front: bound. gate: before it. limiter: of its connections. refused: handshakes that the gate refused, by reason,
+    counted elsewhere. probe: connects to the server, to find out whether it is there. connections_max: beyond so many,
+    what comes on further ones is dropped. patience_s: give up when the server cannot be reached for so long at the
+    start.
     """
 
     def __init__(
@@ -68,6 +73,7 @@ class Proxy:
         front: zmq.Socket[bytes],
         *,
         gate: Gate,
+        limiter: ConnectionLimiter,
         refused: Mapping[str, int],
         probe: Handshakes,
         core: Core,
@@ -83,6 +89,7 @@ class Proxy:
     ) -> None:
         self._front = front
         self._gate = gate
+        self._limiter = limiter
         self._refused = refused
         self._core = core
         self.inventory = inventory
@@ -257,7 +264,9 @@ class Proxy:
 
     def _serve_front(self) -> None:
         if not _events(self._front) & POLLIN:
+            self._limiter.at_rest = True
             return
+        self._limiter.at_rest = False
         for _ in range(TURN_MESSAGES):
             if self._is_full:
                 self._stalled[self._serve_front] = None
@@ -265,8 +274,14 @@ class Proxy:
             try:
                 route, header, *cargo = _received(self._front)
             except zmq.Again:
+                self._limiter.drained()
+                self._limiter.at_rest = True
                 return
-            self._take_in(route, header, cargo)
+            connection = self._limiter.heard(route)
+            if len(cargo) > FRAMES_MAX:
+                self._limiter.cut(connection, TOO_MANY_FRAMES)
+            else:
+                self._take_in(route, header, cargo)
         self._eager[self._serve_front] = None
 
     def _take_in(self, route_frame: zmq.Frame, header: zmq.Frame, cargo: list[zmq.Frame]) -> None:
@@ -399,10 +414,13 @@ def _events(socket: zmq.Socket[bytes]) -> int:
 
 
 def _received(socket: zmq.Socket[bytes]) -> list[zmq.Frame]:
-    """One message, uncopied. Raises zmq.Again when there is none."""
+    """One message, uncopied; of more frames than it may have, one more than that. Raises zmq.Again when there is
+    none."""
     frames = [socket.recv(NOBLOCK, copy=False)]
-    while frames[-1].more:
+    while frames[-1].more and len(frames) < 3 + FRAMES_MAX:
         frames.append(socket.recv(copy=False))
+    if frames[-1].more:
+        sockets.drop_rest(socket)
     return frames
 
 

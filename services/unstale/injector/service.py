@@ -24,11 +24,14 @@ from unstale.injector.proxy import Proxy
 from unstale.injector.relay import Relay
 from unstale.net import files, keys, sockets
 from unstale.net.clock import now_s
+from unstale.net.connections import ConnectionLimits
 from unstale.net.gate import Gate
 from unstale.net.handshakes import Handshakes
+from unstale.net.limiter import ConnectionLimiter
 from unstale.net.mailbox import Mailbox
 from unstale.toxics.disconnect import Disconnect
 from unstale.toxics.passage import Applied, Passage
+from unstale_proto import limits
 
 INNER_ADDRESS = "tcp://127.0.0.1:*"  # where the relay finds the proxy
 IO_THREADS = (
@@ -59,7 +62,8 @@ class Injector:
         toxics = conditions(settings, of=clients).toxics
         relays = own.tcp or any(map(_needs_relay, toxics))
         connections_max = 2 * settings.clients + SPARE_CONNECTIONS
-        files.allow_connections(settings.clients, files_each=5 if relays else 3)
+        files_each = 5 if relays else 3
+        files.allow_connections(settings.clients, files_each=files_each)
         inventory = Inventory(toxics, population=clients, seed=settings.seed, relays=relays)
         started_s = now_s()
         self._mailbox: Mailbox[Letter] = Mailbox()
@@ -74,9 +78,31 @@ class Injector:
         self._context.set(zmq.MAX_SOCKETS, max(1023, connections_max + 16))
         times = {"heartbeat_s": settings.server.heartbeat_s, "linger_s": settings.server.linger_s}
         self._front = sockets.router(self._context, **times)
+        core = Core(
+            Passage(inventory.of_messages, settings.seed),
+            clients=settings.clients,
+            started_s=started_s,
+            bytes_max=own.in_flight_bytes_max,
+            may_speak=None if gate.identity is None else gate.may_speak,
+        )
+        self._limiter = ConnectionLimiter(
+            ConnectionLimits(
+                strangers_max=settings.clients + SPARE_CONNECTIONS,
+                connections_max=files.connections_max() // files_each,
+                hello_s=settings.server.hello_s,
+                unread_bytes_max=settings.server.unread_bytes_max,
+                messages_ahead=sockets.RECEIVE_QUEUE,
+            ),
+            is_client=lambda route: core.client_of(route) is not None,
+            message_bytes_max=min(limits.PAYLOAD_BYTES_MAX, own.in_flight_bytes_max),
+            on_cut=lambda _route, _reason: None,
+            on_failed=gate.failed,
+            on_crash=self._mailbox.post,
+        )
         dealer = partial(sockets.dealer, self._context, **times, identity=gate.identity)
         try:
             gate.guard(self._context, self._front)
+            self._limiter.watch(self._context, self._front)
             self.address = sockets.bind(
                 self._front, INNER_ADDRESS if relays else own.address, key="injector.address"
             )
@@ -94,15 +120,10 @@ class Injector:
             self._proxy = proxy = Proxy(
                 self._front,
                 gate=gate,
+                limiter=self._limiter,
                 refused=refused,
                 probe=_probe(dealer, own.upstream, gate.identity),
-                core=Core(
-                    Passage(inventory.of_messages, settings.seed),
-                    clients=settings.clients,
-                    started_s=started_s,
-                    bytes_max=own.in_flight_bytes_max,
-                    may_speak=None if gate.identity is None else gate.may_speak,
-                ),
+                core=core,
                 inventory=inventory,
                 mailbox=self._mailbox,
                 relay=self._relay,
@@ -161,6 +182,7 @@ class Injector:
             self._relay.close()
         if self._proxy is not None:
             self._proxy.close()
+        self._limiter.close()
         self._gate.close()
         self._front.close()
         self._context.term()

@@ -21,7 +21,7 @@ from torch import Tensor
 from xxhash import xxh3_64
 
 from unstale.errors import UserError
-from unstale.journal.disk import PART, DamagedError, read_all, sync_folder, trouble, write_all
+from unstale.journal.disk import PART, DamagedError, open_file, read_all, sync_folder, trouble, write_all
 
 FORMAT = "unstale-checkpoint-1"
 SUFFIX = ".safetensors"
@@ -90,7 +90,7 @@ def version_of(path: Path) -> int:
 def read(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     """The state and what is said about it, as they were, tensors on the CPU. Raises DamagedError if they are not."""
     try:
-        file = os.open(path, os.O_RDONLY)
+        file = open_file(path, os.O_RDONLY)
     except FileNotFoundError:
         raise _damaged(path, "is missing") from None
     except OSError as error:
@@ -128,7 +128,7 @@ def _header(tensors: Mapping[str, Tensor], rest: Mapping[str, Any]) -> bytearray
 
 
 def _write(part: Path, header: bytearray, tensors: Iterable[Tensor]) -> int:
-    file = os.open(part, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    file = open_file(part, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     try:
         checksum = xxh3_64()
         offset = 0

@@ -3,12 +3,18 @@
 import errno
 import os
 import sys
+import threading
 from pathlib import Path
 
 from unstale.errors import UserError
 
 PART = ".part"
 """How the name ends of a file that is being written, and takes its own name when it is whole."""
+
+OPEN_S, RETRY_S = (
+    5.0,
+    0.005,
+)  # how long, and how often, a file is tried that cannot be opened for want of descriptors
 
 
 class DamagedError(UserError):
@@ -43,6 +49,23 @@ def trouble(doing: str, path: Path, error: OSError) -> UserError:
         return NoRoomError(f"cannot {doing} {path}: {_NO_ROOM[error.errno]}")
     why = _OTHER.get(error.errno or 0, (error.strerror or str(error)).lower())
     return UserError(f"cannot {doing} {path}: {why}")
+
+
+def open_file(path: str | Path, flags: int, mode: int = 0o777) -> int:
+    """As `os.open`, but waits a moment while this process has too many files open.
+
+    Connections may take every descriptor for as long as the server needs to cut them (`ConnectionLimiter`); a run does
+    not end for that. Raises OSError, after OPEN_S with EMFILE too.
+    """
+    pause = threading.Event()
+    for _ in range(int(OPEN_S / RETRY_S)):
+        try:
+            return os.open(path, flags, mode)
+        except OSError as error:
+            if error.errno not in (errno.EMFILE, errno.ENFILE):
+                raise
+        pause.wait(RETRY_S)
+    return os.open(path, flags, mode)
 
 
 def locked(path: Path, in_use: str) -> int:
@@ -101,7 +124,7 @@ def read_all(file: int, into: memoryview, offset: int) -> int:
 
 def sync_folder(folder: Path) -> None:
     """Make durable which files a folder holds. Raises OSError."""
-    opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    opened = open_file(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(opened)
     finally:

@@ -16,7 +16,7 @@ from typing import Protocol
 from xxhash import xxh3_64_intdigest
 
 from unstale.errors import UserError
-from unstale.journal.disk import DamagedError, read_all, sync_folder, trouble, write_all
+from unstale.journal.disk import DamagedError, open_file, read_all, sync_folder, trouble, write_all
 from unstale.journal.rows import Place
 
 SEGMENT_BYTES = 32 * 1024**2  # what is given back at a time; some hundred small updates, or one large one
@@ -112,7 +112,7 @@ class Segments:
         path = self.path(place.segment)
         header = bytearray(len(HEADER))
         try:
-            file = os.open(path, os.O_RDONLY)
+            file = open_file(path, os.O_RDONLY)
             try:
                 read_all(file, memoryview(header), 0)
                 filled = read_all(file, into, place.offset)
@@ -249,7 +249,7 @@ class Segments:
         try:
             if self._spares:
                 self._spares.pop(0).rename(path)
-            file = os.open(path, os.O_RDWR | os.O_CLOEXEC | fresh, 0o600)
+            file = open_file(path, os.O_RDWR | os.O_CLOEXEC | fresh, 0o600)
             write_all(file, memoryview(HEADER), 0)
         except OSError as error:
             if file >= 0:
@@ -267,7 +267,7 @@ class Segments:
         path = self.path(number)
         header = bytearray(len(HEADER))
         try:
-            self._file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+            self._file = open_file(path, os.O_RDWR | os.O_CLOEXEC)
             read_all(self._file, memoryview(header), 0)
         except OSError as error:
             raise trouble("open", path, error) from None
@@ -346,6 +346,6 @@ def _sync(files: Mapping[int, Path], new_in: Path | None, then: Path | None = No
 
 def _opened(path: Path) -> int:
     try:
-        return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        return open_file(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError as error:
         raise trouble("sync", path, error) from None

@@ -13,7 +13,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from unstale import flat
-from unstale.journal.disk import DamagedError, read_all, trouble
+from unstale.journal.disk import DamagedError, open_file, read_all, trouble
 from unstale.journal.rows import Place
 from unstale.learner.updates import Round, Row, StagedUpdate, Staging
 
@@ -84,7 +84,7 @@ class StoredRows:
         path = self._path_of(place.segment)
         try:
             if place.segment not in self._files:
-                self._files[place.segment] = os.open(path, os.O_RDONLY)
+                self._files[place.segment] = open_file(path, os.O_RDONLY)
             into = flat.to_bytes(row_c)
             filled = read_all(self._files[place.segment], into, place.offset + FLOAT_BYTES * start)
         except OSError as error:

@@ -127,6 +127,20 @@ HANDSHAKES_REFUSED = Metric(
     "for another server), no-key (plain text, or broken off).",
     labels=("reason",),
 )
+CONNECTIONS = Metric(
+    name="unstale_connections",
+    kind="gauge",
+    help="Connections to the server by what they are: client (one speaks for it), stranger (no hello was taken yet, or "
+    "the client has left).",
+    labels=("state",),
+)
+CONNECTIONS_CUT = Metric(
+    name="unstale_connections_cut_total",
+    kind="counter",
+    help="Connections that the server cut, by reason: too-many (strangers), no-hello (in time), message-too-long, "
+    "too-many-frames (in a message), memory (all together hold too much).",
+    labels=("reason",),
+)
 MODEL_VERSION = Metric(
     name="unstale_model_version", kind="gauge", help="Version of the global model: rounds applied so far."
 )
@@ -229,6 +243,8 @@ CATALOGUE: tuple[Metric, ...] = (
     MESSAGES_REFUSED,
     QUARANTINES,
     HANDSHAKES_REFUSED,
+    CONNECTIONS,
+    CONNECTIONS_CUT,
     MODEL_VERSION,
     TEST_ACCURACY,
     TEST_CLASS_ACCURACY,

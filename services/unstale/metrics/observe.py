@@ -58,6 +58,11 @@ def handshake_refused(reason: str) -> Observation:
     return Observation(catalogue.HANDSHAKES_REFUSED, 1, (reason,))
 
 
+def connection_cut(reason: str) -> Observation:
+    """The server cut a connection."""
+    return Observation(catalogue.CONNECTIONS_CUT, 1, (reason,))
+
+
 def none_yet(metric: Metric, values: Sequence[str]) -> Iterable[Observation]:
     """Nothing was counted yet: a counter that is not there cannot be told from one that nobody asks for. values: of its
     label."""

@@ -4,7 +4,9 @@ import sys
 
 from unstale.errors import UserError
 
-SPARE = 256  # libraries, logs, threads' wake-up pipes, the HTTP port
+SPARE = 256  # libraries, logs, threads' wake-up pipes, the HTTP port; half of it for connections of strangers
+UNLIMITED = 2**31
+FILES_KEPT = 128  # that connections may not use: the journal, the HTTP port and its 64 connections, logs
 
 
 def allow_connections(connections: int, files_each: int) -> None:
@@ -27,3 +29,13 @@ def allow_connections(connections: int, files_each: int) -> None:
     if soft != resource.RLIM_INFINITY:
         highest = max(wanted, soft) if hard == resource.RLIM_INFINITY else hard
         resource.setrlimit(resource.RLIMIT_NOFILE, (highest, hard))
+
+
+def connections_max() -> int:
+    """Connections that a bound socket may have under the limit of open files of this process."""
+    if sys.platform == "win32":
+        return UNLIMITED
+    import resource
+
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return UNLIMITED if soft == resource.RLIM_INFINITY else max(0, soft - FILES_KEPT)

@@ -1,12 +1,11 @@
 """The gate of a socket that listens: whose connections are let in, and for which clients each may speak.
 
-ZeroMQ asks for every handshake (ZAP, RFC 27): a thread of its own answers from the folder of admitted keys, and counts
-the handshakes that failed. Without that thread CURVE would admit anyone who knows our public key. What the handshake
-proved comes with every message, as its User-Id; that is ours, whatever else the other side says of itself, because
-libzmq takes what ZAP says before what the peer says.
+ZeroMQ asks for every handshake (ZAP, RFC 27): a thread of its own answers from the folder of admitted keys. Without
+that thread CURVE would admit anyone who knows our public key. What the handshake proved comes with every message, as
+its User-Id; that is ours, whatever else the other side says of itself, because libzmq takes what ZAP says before what
+the peer says.
 """
 
-import logging
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -18,13 +17,14 @@ from unstale.errors import UserError
 from unstale.net import keys, sockets
 from unstale.net.admitted import Admitted
 from unstale.net.clock import now_s
-from unstale.net.handshakes import CRYPTOGRAPHIC, FAILED, parsed
+from unstale.net.handshakes import CRYPTOGRAPHIC
 from unstale.net.mailbox import Mailbox
+from unstale.net.peer_log import about_peer, logger
 
 Context = zmq.Context[zmq.Socket[bytes]]
 Socket = zmq.Socket[bytes]
 
-log = logging.getLogger("unstale.keys")
+log = logger("unstale.keys")
 
 REREAD_S = 1.0  # a key is revoked within a second, also for those that are connected
 TOLD_MAX = 100  # keys that the log names; a flood of further ones is only counted
@@ -38,8 +38,9 @@ class Gate:
     """Open to everybody until it has a folder. Made: files are read; UserError for what is wrong with them.
 
     folder: of keys, None for plain text. name: whose key there is ours. setting: key of the configuration that names
-    the folder. refused: told of each handshake that failed: `unknown-key`, `wrong-server-key`, or `no-key` for any
-    other, such as plain text. on_crash: told what the thread died of. Both are called in the gate's thread.
+    the folder. on_crash: told what the thread died of, in the gate's thread. refused: told of each handshake that
+    failed, in the thread that calls `failed`: `unknown-key`, `wrong-server-key`, or `no-key` for any other, such as
+    plain text.
     """
 
     def __init__(
@@ -64,9 +65,8 @@ class Gate:
         self._told: set[str] = set()
         self._refused = refused
         self._on_crash = on_crash
-        self._socket: Socket | None = None
+        self._is_open = False
         self._asked: Socket  # by ZeroMQ, for each handshake
-        self._monitor: Socket
         self._mailbox: Mailbox[None]
         self._thread: threading.Thread
 
@@ -82,8 +82,7 @@ class Gate:
         self._asked = context.socket(zmq.REP)
         self._asked.linger = 0
         self._asked.bind(ZAP_ADDRESS)
-        self._monitor = socket.get_monitor_socket(FAILED)
-        self._socket = socket
+        self._is_open = True
         self._mailbox = Mailbox()
         self._thread = threading.Thread(target=self._run, args=(self._admitted,), name="gate", daemon=True)
         self._thread.start()
@@ -100,22 +99,25 @@ class Gate:
         """Whether the owner of a key may say now that it is this client. In plain text anybody may. Any thread."""
         return self._admitted is None or self._admitted.may_speak(key, client_id)
 
+    def failed(self, kind: int, value: int) -> None:
+        """A handshake failed. kind, value: of the event of the socket's monitor."""
+        if self._admitted is not None:
+            self._refused(_reason(kind, value))
+
     def close(self) -> None:
         """Let nobody in any more. Called where the socket is used, before that is closed; twice is once."""
-        socket, self._socket = self._socket, None
-        if socket is not None:
-            socket.disable_monitor()  # first: a monitor that nobody reads would block the socket
+        is_open, self._is_open = self._is_open, False
+        if is_open:
             self._mailbox.post(None)
             self._thread.join()
             self._mailbox.close()
             self._asked.close()
-            self._monitor.close()
 
     # --- the thread ---
 
     def _run(self, admitted: Admitted) -> None:
         poller = zmq.Poller()
-        for source in (self._asked, self._monitor, self._mailbox.fileno()):
+        for source in (self._asked, self._mailbox.fileno()):
             poller.register(source, zmq.POLLIN)
         try:
             due_s = now_s()
@@ -126,8 +128,6 @@ class Gate:
                 if self._asked in ready:
                     admitted.refresh(only_new=True)
                     self._asked.send_multipart(self._answer(self._asked.recv_multipart(), admitted))
-                if self._monitor in ready:
-                    self._refused(_reason(self._monitor.recv_multipart()))
         except BaseException as error:  # noqa: BLE001  (raised in the main thread)
             self._on_crash(error)
 
@@ -142,12 +142,16 @@ class Gate:
             return [ZAP_VERSION, request_id, b"200", b"OK", key.encode(), b""]
         if key not in self._told and len(self._told) < TOLD_MAX:
             self._told.add(key)
-            log.warning("a connection from %s with the key %s is not let in", address.decode(), key)
+            log.warning(
+                "a connection from %s with the key %s is not let in",
+                address.decode(),
+                key,
+                extra=about_peer(address),
+            )
         return [ZAP_VERSION, request_id, b"400", b"unknown key", b"", b""]
 
 
-def _reason(event: list[bytes]) -> str:
-    kind, value = parsed(event)
+def _reason(kind: int, value: int) -> str:
     if kind == zmq.EVENT_HANDSHAKE_FAILED_AUTH:
         return UNKNOWN_KEY
     return WRONG_SERVER_KEY if value == CRYPTOGRAPHIC else NO_KEY

@@ -6,6 +6,7 @@ Whoever asks cannot make it hold more than a bounded number of connections, nor 
 import re
 import socket
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import partial
@@ -24,21 +25,68 @@ REQUEST_S = 30.0  # nor does one whose request comes byte by byte
 CONNECTIONS_MAX = (
     64  # each has a thread; scrapes and checks are a few, and pages have a limit of their own below it
 )
+LEAVES_S = 1.0  # within so long the thread of a connection that was ended leaves its place
 LOOPBACK = ("127.0.0.1", "::1")  # where a browser of this machine comes from
 
 Application = Callable[[dict[str, Any], Any], Iterable[bytes]]
 
 
+class _Places:
+    """The connections that are served, oldest first. Any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._asking: dict[socket.socket, str] = {}  # the address of each whose request is not complete
+        self._answered: dict[socket.socket, str] = {}
+
+    def take(self, connection: socket.socket, address: str) -> None:
+        with self._lock:
+            self._asking[connection] = address
+
+    def has_asked(self, connection: socket.socket) -> None:
+        """The request of a connection is complete."""
+        with self._lock:
+            address = self._asking.pop(connection, None)
+            if address is not None:
+                self._answered[connection] = address
+
+    def leave(self, connection: socket.socket) -> None:
+        with self._lock:
+            self._asking.pop(connection, None)
+            self._answered.pop(connection, None)
+
+    def cut_one(self) -> bool:
+        """End the oldest connection of the address that has most, of those that ask if there are any. Whether there was
+        one to end."""
+        with self._lock:
+            served = self._asking or self._answered
+            if not served:
+                return False
+            ((address, _),) = Counter(served.values()).most_common(1)
+            connection = next(one for one, its in served.items() if its == address)
+            del served[connection]
+        with suppress(OSError):
+            connection.shutdown(socket.SHUT_RDWR)
+        return True
+
+
 class _Server(ThreadingMixIn, WSGIServer):
+    """A newcomer takes the place of one that drips its request: a probe asks at once, and is answered."""
+
     daemon_threads = True
 
     def __init__(self, *told: Any, **named: Any) -> None:
         self._free = threading.Semaphore(CONNECTIONS_MAX)
+        self.places = _Places()
         super().__init__(*told, **named)
 
     @override
     def process_request(self, request: Any, client_address: Any) -> None:
-        if self._free.acquire(blocking=False):
+        is_free = self._free.acquire(blocking=False)
+        if not is_free and self.places.cut_one():
+            is_free = self._free.acquire(timeout=LEAVES_S)
+        if is_free:
+            self.places.take(request, client_address[0])
             super().process_request(request, client_address)
         else:
             self.shutdown_request(request)
@@ -48,6 +96,7 @@ class _Server(ThreadingMixIn, WSGIServer):
         try:
             super().process_request_thread(request, client_address)
         finally:
+            self.places.leave(request)
             self._free.release()
 
 
@@ -63,6 +112,14 @@ class _Silent(WSGIRequestHandler):
         with suppress(ConnectionError, TimeoutError):
             super().handle()
         deadline.cancel()
+
+    @override
+    def parse_request(self) -> bool:
+        """Whether the request is complete and well made."""
+        is_complete = super().parse_request()
+        assert isinstance(self.server, _Server)
+        self.server.places.has_asked(self.connection)
+        return is_complete
 
     def _hear_no_more(self) -> None:
         """What is read from now on is at its end; an answer goes on."""

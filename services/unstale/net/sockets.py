@@ -147,15 +147,17 @@ def receive(socket: zmq.Socket[bytes]) -> tuple[bytes, list[zmq.Frame]] | None:
         header = socket.recv(zmq.NOBLOCK, copy=False)
     except zmq.Again:
         return None
-    return header.bytes, _payload(socket, _as_the_contract_allows, b"") if header.more else []
+    return header.bytes, _payload(socket, _as_the_contract_allows, b"")[0] if header.more else []
 
 
 class Received(NamedTuple):
-    """A message that a ROUTER took in. route: the connection's routing id, received uncopied. frames: payload, too."""
+    """A message that a ROUTER took in. route: the connection's routing id, received uncopied. frames: payload, too.
+    dropped: further payload frames, which were not kept."""
 
     route: zmq.Frame
     header: bytes
     frames: list[zmq.Frame]
+    dropped: int = 0
 
 
 def receive_routed(
@@ -174,23 +176,34 @@ def receive_routed(
     if not route.more:
         return Received(route, b"", [])
     header = socket.recv(copy=False)
-    frames = _payload(socket, payload_bytes_max, route.bytes) if header.more else []
-    return Received(route, header.bytes, frames)
+    frames, dropped = _payload(socket, payload_bytes_max, route.bytes) if header.more else ([], 0)
+    return Received(route, header.bytes, frames, dropped)
 
 
 def _payload(
     socket: zmq.Socket[bytes], payload_bytes_max: Callable[[bytes], int], route: bytes
-) -> list[zmq.Frame]:
-    """What comes behind the header. payload_bytes_max: of this route; the frame that goes beyond it is the last one
-    kept. It is not asked about a single frame, which is kept in any case."""
+) -> tuple[list[zmq.Frame], int]:
+    """What comes behind the header, and the number of frames that were dropped. payload_bytes_max: of this route; the
+    frame that goes beyond it is the last one kept. It is not asked about a single frame, which is kept in any case."""
     frame = socket.recv(copy=False)
     frames = [frame]
     if not frame.more:
-        return frames
+        return frames, 0
     left_bytes = payload_bytes_max(route) - len(frame)
-    while frame.more:
+    while frame.more and left_bytes >= 0 and len(frames) <= limits.FRAMES_MAX:
         frame = socket.recv(copy=False)
-        if left_bytes >= 0 and len(frames) <= limits.FRAMES_MAX:
-            frames.append(frame)
-            left_bytes -= len(frame)
-    return frames
+        frames.append(frame)
+        left_bytes -= len(frame)
+    return frames, drop_rest(socket) if frame.more else 0
+
+
+def drop_rest(socket: zmq.Socket[bytes]) -> int:
+    """Read the rest of a message and keep nothing of it. Returns the number of frames.
+
+    By pyzmq's own method, without the layer around it: the rest may be millions of frames.
+    """
+    receive_frame = super(zmq.Socket, socket).recv
+    number = 1
+    while receive_frame(0, False).more:
+        number += 1
+    return number

@@ -18,6 +18,7 @@ from unstale.journal.recorder import Recorder
 from unstale.learner.updates import Staging
 from unstale.learner.versions import Version
 from unstale.metrics.progress import Outcome
+from unstale.net.peer_log import about_peer, logger
 from unstale.server.account import Account
 from unstale.server.agreed import Agreed
 from unstale.server.commands import Applied, Command, Crashed, Evaluated, Letter, Saved, StopNow
@@ -27,6 +28,7 @@ from unstale.server.intake import Intake
 from unstale.server.outgoing import Outgoing
 from unstale.server.performer import Performer
 from unstale.server.proof import Proof
+from unstale.server.refusals import Refusals
 from unstale.server.sessions import Sessions
 from unstale.server.transfers import EVERY_DAY, TransferBounds, Transfers
 from unstale.server.wire import Wire
@@ -34,7 +36,7 @@ from unstale_proto import codec
 from unstale_proto.errors import Reason, RemoteContractError
 from unstale_proto.messages import Bye, Chunk, Error, Heartbeat, Hello, Message, Stop, Update, Welcome
 
-log = logging.getLogger("unstale.server")
+log = logger("unstale.server")
 
 
 class Exchange:
@@ -133,6 +135,7 @@ class Exchange:
             account=account,
             perform=self._perform,
         )
+        self._refusals = Refusals(clock, self._guard, account, self._outgoing, self._sessions, self._handle)
         self._transfers = Transfers(
             clock,
             transfers,
@@ -167,6 +170,17 @@ class Exchange:
     def payload_bytes_max(self, route: bytes) -> int:
         """A connection that speaks for no client has nothing to send but a hello."""
         return 0 if self._sessions.client_of(route) is None else self._agreed.update_bytes_max
+
+    def speaks(self, route: bytes) -> bool:
+        """Whether a connection speaks for a client whose lease lasts. Any thread."""
+        client_id = self._sessions.client_of(route)
+        return client_id is not None and self._coordinator.is_active(client_id)
+
+    def was_cut(self, route: bytes) -> None:
+        """A connection was cut for what came over it, which no client with good manners sends."""
+        client_id = self._sessions.client_of(route)
+        if client_id is not None:
+            self._refusals.quarantine(route, client_id)
 
     def resume(self) -> None:
         """Go on with a run whose state was read from its journal. Called once, before all else."""
@@ -295,30 +309,14 @@ class Exchange:
             self._pay_what_is_owed(route, at_s)
         except RemoteContractError as error:
             self._guard.refused(self._sessions.client_of(route), error.reason, at_s)
-            self._refuse(route, error)
+            self._refusals.refuse(route, error)
         if speaker is not None and speaker in self._guard.suspects and self._guard.is_to_go(speaker):
-            self._out.say_later(partial(self._quarantine, route), speaker)
+            self._out.say_later(partial(self._refusals.quarantine_if_due, route), speaker)
 
     @property
     def _goes_on_later(self) -> bool:
         """Whether the run was interrupted, and is to be taken up by another server."""
         return self._recorder.is_on and self._out.finish is not None and self._out.finish.reason == "shutdown"
-
-    def _refuse(self, route: bytes, error: RemoteContractError) -> None:
-        self._account.refused(error.reason)
-        if self._guard.may_answer(route, error.reason, self._clock()):
-            self._outgoing.send(route, Error(reason=error.reason, message=str(error)))
-
-    def _quarantine(self, route: bytes, client_id: int) -> None:
-        """Take a client out of the run that is refused again and again."""
-        if not self._guard.is_to_go(client_id):
-            return  # it is out
-        why = self._guard.quarantine(client_id, self._clock())
-        log.warning("%s", why)
-        self._account.quarantined()
-        self._refuse(route, why)
-        self._sessions.forget(client_id)
-        self._handle(events.ClientLeft(client_id=client_id, at_s=self._clock()))
 
     def _pay_what_is_owed(self, route: bytes, at_s: float) -> None:
         client_id = self._sessions.client_of(route)
@@ -335,7 +333,9 @@ class Exchange:
             self._account.refused(Reason.HELLO_FIRST)
             return
         level = logging.DEBUG if error.reason is Reason.UNAVAILABLE else logging.WARNING
-        log.log(level, "client %d: %r (%s)", client_id, error.message, error.reason)
+        log.log(
+            level, "client %d: %r (%s)", client_id, error.message, error.reason, extra=about_peer(client_id)
+        )
         if error.task_id is not None:
             self._handle_message(error, client_id, at_s)
 
@@ -375,7 +375,7 @@ class Exchange:
         if client_id is None:
             return
         if self._out.finish is None:
-            log.info("client %d leaves: %r", client_id, bye.reason)
+            log.info("client %d leaves: %r", client_id, bye.reason, extra=about_peer(client_id))
         self._sessions.forget(client_id)
         if self._goes_on_later:
             return

@@ -4,15 +4,18 @@ It waits in one poll on the two until the next timer is due.
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import zmq
 
-from unstale.net import sockets
+from unstale.net import connections, sockets
+from unstale.net.limiter import ConnectionLimiter
 from unstale.net.mailbox import Mailbox, Ping
 from unstale.server.commands import Letter as ForExchange
 from unstale.server.exchange import Exchange
 from unstale.server.wire import Delivery
+from unstale_proto.limits import FRAMES_MAX
 
 TURN_MESSAGES = 64  # messages taken in before timers and results get their turn
 _MORE = int(zmq.SNDMORE)  # as numbers: putting two flags of an enumeration together takes longer than sending
@@ -20,7 +23,14 @@ _MORE_AT_ONCE = int(zmq.SNDMORE) | int(zmq.NOBLOCK)
 FRAMES_KEPT = 64 * 1024  # bytes; smaller frames are copied into the message, larger are referred to
 
 
-Letter = ForExchange | Ping
+@dataclass(frozen=True, slots=True)
+class ConnectionCut:
+    """A connection was cut for what came over it. route: its routing id."""
+
+    route: bytes
+
+
+Letter = ForExchange | Ping | ConnectionCut
 
 
 class RouterWire:
@@ -52,7 +62,7 @@ class RouterWire:
 
 class Loop:
     """Turns until the run is over. socket: bound; its wire is the exchange's. clock: the exchange's, too. key_of: the
-    public key of whoever sent a frame, None in plain text."""
+    public key of whoever sent a frame, None in plain text. limiter: of the socket's connections."""
 
     def __init__(
         self,
@@ -62,10 +72,12 @@ class Loop:
         *,
         clock: Callable[[], float],
         key_of: Callable[[zmq.Frame], str | None],
+        limiter: ConnectionLimiter,
     ) -> None:
         self._socket = socket
         self._clock = clock
         self._key_of = key_of
+        self._limiter = limiter
         self._mailbox = mailbox
         self._exchange = exchange
         self._poller = zmq.Poller()
@@ -87,11 +99,15 @@ class Loop:
             for letter in self._mailbox.drain():
                 if isinstance(letter, Ping):
                     letter.answered.set()
+                elif isinstance(letter, ConnectionCut):
+                    self._exchange.was_cut(letter.route)
                 else:
                     self._exchange.open(letter)
         if self._socket in ready:
+            self._limiter.at_rest = False
             self._take_in_some()
         self._exchange.settle(more_waits=self._more_waits)
+        self._limiter.at_rest = not self._more_waits
 
     def _take_in_some(self) -> None:
         self._more_waits = True
@@ -101,10 +117,14 @@ class Loop:
             )
             if received is None:
                 self._more_waits = False
+                self._limiter.drained()
                 break
-            route, header, payload = received
+            route, header, payload, dropped = received
+            connection = self._limiter.heard(route)
             frames = [frame.buffer for frame in payload]
             self._exchange.take_in(route.bytes, header, frames, key=self._key_of(route))
+            if dropped > FRAMES_MAX:
+                self._limiter.cut(connection, connections.TOO_MANY_FRAMES)
 
     def _patience_ms(self) -> int | None:
         """How long to wait for something to happen; None is for ever."""

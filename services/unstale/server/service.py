@@ -27,18 +27,26 @@ from unstale.metrics import catalogue
 from unstale.metrics import observe as observations
 from unstale.metrics.observe import Observation
 from unstale.metrics.progress import Outcome, Progress
-from unstale.net import files, gate, keys, sockets
+from unstale.net import connections, files, gate, keys, sockets
+from unstale.net.connections import (
+    MESSAGE_TOO_LONG,
+    SPARE_STRANGERS,
+    TOO_MANY_FRAMES,
+    ConnectionLimits,
+)
 from unstale.net.gate import Gate
+from unstale.net.limiter import ConnectionLimiter
 from unstale.net.mailbox import Mailbox, Ping
 from unstale.server import guard
 from unstale.server.account import Account
 from unstale.server.commands import Crashed, StopNow
 from unstale.server.compute import Compute
 from unstale.server.exchange import Exchange
-from unstale.server.loop import Letter, Loop, RouterWire
+from unstale.server.loop import ConnectionCut, Letter, Loop, RouterWire
 from unstale.server.pages import Pages
 from unstale.server.run import Run, prepare
 from unstale.server.status import Live, Status
+from unstale_proto.limits import HEADER_BYTES_MAX
 
 log = logging.getLogger("unstale.server")
 
@@ -62,6 +70,7 @@ class Server:
         files.allow_connections(settings.clients, files_each=1)
         self._instruments = Instruments(catalogue.CATALOGUE)
         self._instruments.record_all(observations.none_yet(catalogue.HANDSHAKES_REFUSED, gate.REASONS))
+        self._instruments.record_all(observations.none_yet(catalogue.CONNECTIONS_CUT, connections.REASONS))
         process.describe(self._instruments)
         self._http: HttpService | None = None
         self._error: BaseException | None = None
@@ -108,11 +117,19 @@ class Server:
             stack.callback(
                 self._gate.close
             )  # before the socket that it guards, and the context that waits for both
+            self._limiter = self._make_limiter(settings)
+            stack.callback(self._limiter.close)
             self._gate.guard(self._context, self._socket)
+            self._limiter.watch(self._context, self._socket)
             self.address = sockets.bind(self._socket, settings.server.address)
             self._exchange = self._make_exchange(settings, status, on_progress, observe)
             self._loop = Loop(
-                self._socket, self._mailbox, self._exchange, clock=run.clock, key_of=self._gate.key_of
+                self._socket,
+                self._mailbox,
+                self._exchange,
+                clock=run.clock,
+                key_of=self._gate.key_of,
+                limiter=self._limiter,
             )
             self._thread = threading.Thread(target=self._run_exchange, name="exchange", daemon=True)
             if settings.server.http_address is not None:
@@ -147,6 +164,33 @@ class Server:
         run.journal.on_commit = lambda seconds: instruments.record(observations.committed(seconds))
         instruments.follow(catalogue.RUN_DISK, (), lambda: directory.size_bytes)
         instruments.follow(catalogue.RUN_DISK_FREE, (), lambda: free_bytes(directory.path))
+
+    def _make_limiter(self, settings: Settings) -> ConnectionLimiter:
+        strangers_max = settings.server.strangers_max
+        limiter = ConnectionLimiter(
+            ConnectionLimits(
+                strangers_max=settings.clients + SPARE_STRANGERS if strangers_max is None else strangers_max,
+                connections_max=files.connections_max(),
+                hello_s=settings.server.hello_s,
+                unread_bytes_max=settings.server.unread_bytes_max,
+                messages_ahead=sockets.RECEIVE_QUEUE,
+            ),
+            is_client=lambda route: self._exchange.speaks(route),
+            message_bytes_max=HEADER_BYTES_MAX + 4 * self._run.learner.row_numbers,
+            on_cut=self._connection_was_cut,
+            on_failed=self._gate.failed,
+            on_crash=lambda error: self._mailbox.post(Crashed(error=error)),
+        )
+        table = limiter.table
+        self._instruments.follow(catalogue.CONNECTIONS, ("client",), lambda: table.clients)
+        self._instruments.follow(catalogue.CONNECTIONS, ("stranger",), lambda: table.strangers)
+        return limiter
+
+    def _connection_was_cut(self, route: bytes | None, reason: str) -> None:
+        """In the limiter's thread. A client whose message was too long would only come back with another one."""
+        self._instruments.record(observations.connection_cut(reason))
+        if route is not None and reason in (MESSAGE_TOO_LONG, TOO_MANY_FRAMES):
+            self._mailbox.post(ConnectionCut(route))
 
     def _make_exchange(
         self,
@@ -239,7 +283,8 @@ class Server:
         except BaseException as error:  # noqa: BLE001  (raised by `run` in the main thread)
             self._error = error
         finally:
-            self._gate.close()  # before the socket that it guards
+            self._limiter.close()  # before the socket that both guard
+            self._gate.close()
             self._socket.close()
             self._done.set()
 

@@ -3,13 +3,13 @@
 Nothing of it is written down: a transfer changes nothing in the run before it is whole.
 """
 
-import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from unstale.coordinator.machine import Coordinator
 from unstale.coordinator.phase import Phase
 from unstale.journal.parts import Parts
+from unstale.net.peer_log import about_peer, logger
 from unstale.server.account import Account
 from unstale.server.downloads import Chunks, Downloads
 from unstale.server.intake import Intake
@@ -20,7 +20,7 @@ from unstale_proto.errors import Reason, RemoteContractError
 from unstale_proto.messages import Chunk, Credit, Error, Message, Update
 from unstale_proto.transfer import WINDOW_BYTES
 
-log = logging.getLogger("unstale.server")
+log = logger("unstale.server")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -199,7 +199,12 @@ class Transfers:
         elif receiving.is_hopeless:
             judged = self._intake.take(client_id, update, (), at_s, Reason.WRONG_CHECKSUM)
         else:
-            log.warning("client %d: the update of task %d was damaged on its way", client_id, update.task_id)
+            log.warning(
+                "client %d: the update of task %d was damaged on its way",
+                client_id,
+                update.task_id,
+                extra=about_peer(client_id),
+            )
             self._account.refused(Reason.WRONG_CHECKSUM)
             self._outgoing.tell(client_id, self._uploads.ask(client_id))
             return
@@ -209,7 +214,12 @@ class Transfers:
             self._uploads.pause(client_id)  # it is announced again
 
     def _cannot_keep(self, client_id: int, task_id: int | None, error: OSError) -> None:
-        log.warning("client %d: what comes of its update cannot be kept (%s)", client_id, error.strerror)
+        log.warning(
+            "client %d: what comes of its update cannot be kept (%s)",
+            client_id,
+            error.strerror,
+            extra=about_peer(client_id),
+        )
         self._uploads.drop(client_id)
         self._intake.not_stored(client_id, task_id)
 

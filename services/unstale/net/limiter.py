@@ -1,0 +1,254 @@
+"""Watches the connections to a bound ROUTER socket, and cuts those that use more than they may.
+
+libzmq has no limits of its own for connections and for messages that are not complete. Its monitor tells of each
+connection that is accepted and that ends, with the file descriptor; the system tells how many bytes came over it; and
+`shutdown` ends it, whereupon libzmq frees all it held for it. A thread does this. `ConnectionTable` decides.
+"""
+
+import select
+import sys
+import threading
+from collections.abc import Callable
+
+import zmq
+
+from unstale.net import tcp
+from unstale.net.clock import now_s
+from unstale.net.connections import (
+    MEMORY,
+    NO_HELLO,
+    Connection,
+    ConnectionLimits,
+    ConnectionTable,
+)
+from unstale.net.handshakes import FAILED, parsed
+from unstale.net.mailbox import Mailbox
+from unstale.net.peer_log import about_peer, logger
+
+Context = zmq.Context[zmq.Socket[bytes]]
+Socket = zmq.Socket[bytes]
+
+log = logger("unstale.net")
+
+MONITOR_ADDRESS = "inproc://unstale.connections"
+EVENTS = zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED | FAILED
+TICK_S = 0.05  # between two looks at what was read: a line of 1 Gbit/s brings 6 MB meanwhile
+SWEEP_S = 1.0  # between two looks at who speaks for a client: 10,000 of them take 10 ms
+EVENTS_AT_ONCE = 256  # that are read before the caps are looked at
+NO_DESCRIPTOR = -1  # of a message over a protocol older than ZMTP 3, or from within the process
+
+Ended = Callable[[bytes | None, str], None]
+"""Told of a connection that is cut: its routing id if a message came over it, and the reason."""
+
+
+class ConnectionLimiter:
+    """Limits the connections to one socket. `watch` starts it, before the socket is bound.
+
+    Attributes:
+        at_rest: whether every whole message was taken from the socket. Set by the socket's thread.
+
+    Args:
+        limits: of connections.
+        is_client: whether a routing id speaks for a client now. Called in the limiter's thread.
+        message_bytes_max: payload and header of the longest message that a client may send.
+        on_cut: told of each connection that is cut, in the limiter's thread.
+        on_failed: told kind and value of each handshake that failed, in the limiter's thread.
+        on_crash: told the error that ended the limiter's thread.
+    """
+
+    def __init__(
+        self,
+        limits: ConnectionLimits,
+        *,
+        is_client: Callable[[bytes], bool],
+        message_bytes_max: int,
+        on_cut: Ended,
+        on_crash: Callable[[BaseException], None],
+        on_failed: Callable[[int, int], None] = lambda _kind, _value: None,
+    ) -> None:
+        self.at_rest = True
+        self.table = ConnectionTable(limits, is_client, message_bytes_max)
+        self._on_cut, self._on_failed, self._on_crash = on_cut, on_failed, on_crash
+        self._drained = 0  # times that the socket's thread found no further message
+        self._turn = 0
+        self._drained_seen = 0
+        self._read_s = now_s()  # what came before was handed on
+        self._ticked_s = self._read_s
+        self._swept_s = self._read_s
+        self._socket: Socket | None = None
+        self._monitor: Socket
+        self._mailbox: Mailbox[tuple[Connection, str] | None]
+        self._thread: threading.Thread
+        self._readable: _Readable
+
+    # --- the socket's thread ---
+
+    def watch(self, context: Context, socket: Socket) -> None:
+        """Watch a socket that is not yet bound.
+
+        The monitor's queue has no bound: libzmq waits for room in it, and so a full one would block the socket.
+        """
+        socket.setsockopt(zmq.HANDSHAKE_IVL, int(self.table.limits.hello_s * 1000))
+        address = f"{MONITOR_ADDRESS}.{id(socket)}"
+        socket.monitor(address, EVENTS)
+        self._monitor = context.socket(zmq.PAIR)
+        self._monitor.linger = 0
+        self._monitor.rcvhwm = 0
+        self._monitor.connect(address)
+        self._socket = socket
+        self._readable = _Readable()
+        self._mailbox = Mailbox()
+        self._thread = threading.Thread(target=self._run, name="connections", daemon=True)
+        self._thread.start()
+
+    def heard(self, route: zmq.Frame) -> int:
+        """A whole message was taken from the socket.
+
+        Args:
+            route: its routing id, received uncopied.
+
+        Returns:
+            The connection's descriptor, for `cut`.
+        """
+        try:
+            fd = int(route.get(zmq.SRCFD))
+        except zmq.ZMQError:
+            return NO_DESCRIPTOR
+        self.table.heard(fd, route.bytes)
+        return fd
+
+    def drained(self) -> None:
+        """Every whole message was taken from the socket."""
+        self._drained += 1
+
+    def cut(self, fd: int, reason: str) -> None:
+        """Cut a connection, soon."""
+        connection = self.table.get(fd)
+        if connection is not None:
+            self._mailbox.post((connection, reason))
+
+    def close(self) -> None:
+        """Watch no more. Called in the socket's thread before the socket is closed; twice is once."""
+        socket, self._socket = self._socket, None
+        if socket is None:
+            return
+        socket.disable_monitor()  # first: a monitor that nobody reads would block the socket
+        self._mailbox.post(None)
+        self._thread.join()
+        self._mailbox.close()
+        self._monitor.close()
+        self._readable.close()
+
+    # --- the limiter's thread ---
+
+    def _run(self) -> None:
+        poller = zmq.Poller()
+        for source in (self._monitor, self._mailbox.fileno()):
+            poller.register(source, zmq.POLLIN)
+        try:
+            while True:
+                ready = dict(poller.poll(int(TICK_S * 1000) if len(self.table) else None))
+                if self._mailbox.fileno() in ready and not self._cut_as_told():
+                    return
+                if self._monitor in ready:
+                    self._read_monitor()
+                self._tick(now_s())
+        except BaseException as error:  # noqa: BLE001  (raised in the main thread)
+            self._on_crash(error)
+
+    def _cut_as_told(self) -> bool:
+        """Whether the thread goes on."""
+        for told in self._mailbox.drain():
+            if told is None:
+                return False
+            self._cut(*told)
+        return True
+
+    def _read_monitor(self) -> None:
+        at_s = now_s()
+        for _ in range(EVENTS_AT_ONCE):
+            try:
+                kind, value = parsed(self._monitor.recv_multipart(zmq.NOBLOCK))
+            except zmq.Again:
+                break
+            if kind == zmq.EVENT_ACCEPTED:
+                self._accepted(value, at_s)
+            elif kind == zmq.EVENT_DISCONNECTED:
+                self.table.closed(value)
+            elif kind & FAILED:
+                self._on_failed(kind, value)
+        for connection in self.table.surplus():
+            self._end(connection)
+
+    def _accepted(self, fd: int, at_s: float) -> None:
+        peer = tcp.peer_of(fd)
+        if peer is not None:
+            self.table.accepted(fd, peer, at_s)
+            self._readable.add(fd)
+
+    def _tick(self, at_s: float) -> None:
+        if at_s < self._ticked_s + TICK_S:
+            return
+        drained, at_rest = self._drained, self.at_rest
+        if at_rest or drained != self._drained_seen:
+            self._turn += 1
+            self._read_s = self._ticked_s
+        self._drained_seen, self._ticked_s = drained, at_s
+        for connection in (*filter(None, map(self.table.get, self._readable.some())), *self.table.suspects):
+            self._sample(connection)
+        while (largest := self.table.largest()) is not None:
+            self._cut(largest, MEMORY)
+        if at_s >= self._swept_s + SWEEP_S:
+            self._swept_s = at_s
+            for connection in self.table.sweep(at_s, self._read_s):
+                self._cut(connection, NO_HELLO)
+
+    def _sample(self, connection: Connection) -> None:
+        if connection.reason is not None:
+            return
+        read_bytes = tcp.read_bytes(connection.fd)
+        if read_bytes is not None:
+            reason = self.table.sampled(connection, read_bytes, self._turn)
+            if reason is not None:
+                self._cut(connection, reason)
+
+    def _cut(self, connection: Connection, reason: str) -> None:
+        if connection.reason is None:
+            self.table.cut(connection, reason)
+            self._end(connection)
+
+    def _end(self, connection: Connection) -> None:
+        assert connection.reason is not None
+        if not tcp.end(connection.fd, connection.peer) and self.table.get(connection.fd) is connection:
+            self.table.closed(connection.fd)
+        log.warning(
+            "a connection from %s was cut: %s",
+            connection.peer[0],
+            connection.reason,
+            extra=about_peer(connection.site),
+        )
+        self._on_cut(connection.route, connection.reason)
+
+
+class _Readable:
+    """Which descriptors have received something since the last look, where the system tells: on Linux."""
+
+    def __init__(self) -> None:
+        self._epoll = select.epoll() if sys.platform == "linux" else None
+
+    def add(self, fd: int) -> None:
+        """Watch a descriptor. The system forgets it when it is closed."""
+        if self._epoll is not None:
+            try:
+                self._epoll.register(fd, select.EPOLLIN | select.EPOLLET)
+            except OSError:
+                return  # it has ended
+
+    def some(self) -> list[int]:
+        """Descriptors that have received something since they were last in the list."""
+        return [] if self._epoll is None else [fd for fd, _ in self._epoll.poll(0, EVENTS_AT_ONCE * 64)]
+
+    def close(self) -> None:
+        """Watch nothing any more."""
+        if self._epoll is not None:
+            self._epoll.close()

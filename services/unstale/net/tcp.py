@@ -1,0 +1,79 @@
+"""TCP connections that a library owns, known to us by their file descriptors.
+
+libzmq tells the descriptor of each connection that it accepts. These functions read facts of such a connection and end
+it. They never close the descriptor, because it belongs to libzmq.
+"""
+
+import socket
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+Peer = tuple[str, int]
+"""Address and port of the other side."""
+
+TCP_INFO_BYTES = 136
+RECEIVED_AT = 128  # offset of tcpi_bytes_received in struct tcp_info of Linux 4.1 and later, 8 bytes
+
+
+def peer_of(fd: int) -> Peer | None:
+    """The other side of a connection; None where the descriptor is no connection any more."""
+    try:
+        with _borrowed(fd) as connection:
+            address = connection.getpeername()
+    except OSError:
+        return None
+    return (str(address[0]), int(address[1])) if isinstance(address, tuple) else None
+
+
+def read_bytes(fd: int) -> int | None:
+    """Bytes that this process has read from a connection since it was accepted.
+
+    Returns:
+        The number, or None where the system does not tell it or the connection has ended.
+    """
+    if sys.platform != "linux":
+        return None
+    import fcntl
+    import termios
+
+    try:
+        with _borrowed(fd) as connection:
+            info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, TCP_INFO_BYTES)
+            in_kernel = fcntl.ioctl(fd, termios.FIONREAD, b"\0\0\0\0")
+    except OSError:
+        return None
+    if len(info) < TCP_INFO_BYTES:
+        return None
+    received = int.from_bytes(info[RECEIVED_AT : RECEIVED_AT + 8], sys.byteorder)
+    return max(0, received - int.from_bytes(in_kernel, sys.byteorder))
+
+
+def end(fd: int, peer: Peer) -> bool:
+    """End a connection in both directions; its owner then reads the end of it and closes the descriptor.
+
+    Args:
+        fd: its descriptor, as it was when it was accepted.
+        peer: its other side then. A descriptor that has another one by now is left alone.
+
+    Returns:
+        Whether the descriptor still was this connection.
+    """
+    if peer_of(fd) != peer:
+        return False
+    try:
+        with _borrowed(fd) as connection:
+            connection.shutdown(socket.SHUT_RDWR)
+    except OSError:
+        return False
+    return True
+
+
+@contextmanager
+def _borrowed(fd: int) -> Iterator[socket.socket]:
+    """A socket object for a descriptor that stays open afterwards. Raises OSError where that is no socket."""
+    connection = socket.socket(socket.AF_INET, socket.SOCK_STREAM, 0, fileno=fd)
+    try:
+        yield connection
+    finally:
+        connection.detach()

@@ -1,0 +1,55 @@
+"""Answers to what is refused, and the quarantine of clients that are refused again and again."""
+
+from collections.abc import Callable
+
+from unstale.coordinator import events
+from unstale.net.peer_log import about_peer, logger
+from unstale.server.account import Account
+from unstale.server.guard import Guard
+from unstale.server.outgoing import Outgoing
+from unstale.server.sessions import Sessions
+from unstale_proto.errors import RemoteContractError
+from unstale_proto.messages import Error
+
+log = logger("unstale.server")
+
+
+class Refusals:
+    """The exchange's thread only.
+
+    Args:
+        clock: seconds of the run.
+        handle: takes an event to the coordinator.
+    """
+
+    def __init__(
+        self,
+        clock: Callable[[], float],
+        guard: Guard,
+        account: Account,
+        outgoing: Outgoing,
+        sessions: Sessions,
+        handle: Callable[[events.Event], None],
+    ) -> None:
+        self._clock, self._guard, self._account = clock, guard, account
+        self._outgoing, self._sessions, self._handle = outgoing, sessions, handle
+
+    def refuse(self, route: bytes, error: RemoteContractError) -> None:
+        """Count a message that is refused, and answer it."""
+        self._account.refused(error.reason)
+        if self._guard.may_answer(route, error.reason, self._clock()):
+            self._outgoing.send(route, Error(reason=error.reason, message=str(error)))
+
+    def quarantine_if_due(self, route: bytes, client_id: int) -> None:
+        """Take a client out of the run that is refused again and again."""
+        if self._guard.is_to_go(client_id):  # else it is out
+            self.quarantine(route, client_id)
+
+    def quarantine(self, route: bytes, client_id: int) -> None:
+        """Take a client out of the run for a while."""
+        why = self._guard.quarantine(client_id, self._clock())
+        log.warning("%s", why, extra=about_peer(client_id))
+        self._account.quarantined()
+        self.refuse(route, why)
+        self._sessions.forget(client_id)
+        self._handle(events.ClientLeft(client_id=client_id, at_s=self._clock()))
