@@ -100,6 +100,12 @@ class Gate:
         """Whether the owner of a key may say now that it is this client. In plain text anybody may. Any thread."""
         return self._admitted is None or self._admitted.may_speak(key, client_id)
 
+    def owner_of(self, key: str | None, client_id: int) -> str | int:
+        """With whom a client shares what each owner may use: with all clients of its key. The injector passes on what
+        clients say that have keys of their own, and so it is no owner, nor is anybody in plain text. Any thread."""
+        owner = None if self._admitted is None or key is None else self._admitted.owners.get(key)
+        return client_id if owner is None or key is None or owner.name == keys.INJECTOR else key
+
     def close(self) -> None:
         """Let nobody in any more. Called where the socket is used, before that is closed; twice is once."""
         socket, self._socket = self._socket, None
