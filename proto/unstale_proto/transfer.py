@@ -113,15 +113,17 @@ class Receiving:
                 Reason.NO_CREDIT, f"a chunk ends at {end}, credit at {self._granted}: wait for more"
             )
         have = self.part.have
-        if offset < have or not self.has_place:
-            return None  # a copy, or one that was under way when the place was lost
+        if offset < have:
+            return None  # a copy
         if offset > have:
-            if self._missed_at == have:
-                return None  # it is asked for already
+            if self._missed_at == have or not self.has_place:
+                return None  # it is asked for already, or will be
             credit = self.ask()
             self._missed_at = have
             return credit
         self.part.append(frames[0])
+        if not self.has_place:
+            return None  # it was under way when the place was lost
         self._unsaid += 1
         if (self._unsaid < CREDIT_CHUNKS and self.part.have < self._until) or self.is_whole:
             return None

@@ -138,12 +138,13 @@ def test_a_chunk_ends_within_the_payload() -> None:
     assert refused.value.reason is Reason.WRONG_SIZE
 
 
-def test_what_was_under_way_when_the_place_was_lost_is_dropped() -> None:
+def test_what_was_under_way_when_the_place_was_lost_is_kept_and_no_more_is_asked_for() -> None:
     one = receiving()
     one.ask()
     one.has_place = False
     assert one.take(0, frame(0, 2)) is None
-    assert one.part.have == 0
+    assert one.part.have == 2
+    assert one.take(4, frame(4, 6)) is None  # a gap is asked for when there is a place again
 
 
 def test_a_wrong_checksum_begins_anew_and_three_are_hopeless() -> None:

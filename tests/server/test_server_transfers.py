@@ -239,10 +239,10 @@ def test_who_stands_still_in_a_place_that_others_wait_for_loses_it_and_keeps_wha
     server.pass_time(5.0)
     assert first.hears()[-1] == credit(of_first, 2, 2, again=True)
     assert second.hears()[-1] == credit(of_second, 0, 4, again=True)
-    say_chunk(first, of_first, 2, 4)  # was under way
+    say_chunk(first, of_first, 2, 4)  # was under way, and is kept
     assert first.hears() == []
     send_all(second, of_second)
-    assert first.hear(Credit) == credit(of_first, 2, 6, again=True)
+    assert first.hear(Credit) == credit(of_first, 4, 8, again=True)
 
 
 def test_a_task_that_is_taken_back_gives_up_the_place() -> None:

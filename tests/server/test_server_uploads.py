@@ -3,6 +3,7 @@
 import pytest
 
 from support.parts import PlayedPart
+from unstale.server.turns import Turns
 from unstale.server.uploads import Uploads
 from unstale_proto.messages import Chunk, Update
 
@@ -25,7 +26,8 @@ class Opened:
 
 
 def uploads_of(opened: Opened, *, parts_max: int, places: int = 1) -> Uploads:
-    return Uploads(opened, window_bytes=BYTES, places=places, parts_max=parts_max, patience_s=1.0)
+    turns = Turns(lambda client: client, places=places, grace_s=1.0, chunk_bytes=BYTES, payload_bytes=BYTES)
+    return Uploads(opened, window_bytes=BYTES, turns=turns, parts_max=parts_max)
 
 
 def update(task_id: int) -> Update:
@@ -46,9 +48,21 @@ def update(task_id: int) -> Update:
 def begin(uploads: Uploads, client_id: int) -> None:
     """It announces the update of task client_id + 1, has the place and sends half of it."""
     uploads.announce(client_id, update(client_id + 1), 0.0)
-    assert uploads.give_places(0.0) == [client_id]
+    assert uploads.give_places(0.0) == ([client_id], {})
     uploads.ask(client_id)
     uploads.take(client_id, Chunk(task_id=client_id + 1, offset=0), [memoryview(bytes(4))], 0.0)
+
+
+def test_of_parts_without_a_place_those_of_which_most_has_come_are_kept() -> None:
+    opened = Opened()
+    uploads = uploads_of(opened, parts_max=1)
+    for client_id, count in ((0, 6), (1, 4)):
+        uploads.announce(client_id, update(client_id + 1), 0.0)
+        uploads.give_places(0.0)
+        uploads.ask(client_id)
+        uploads.take(client_id, Chunk(task_id=client_id + 1, offset=0), [memoryview(bytes(count))], 0.0)
+        uploads.pause(client_id, 0.0)
+    assert opened.held == ["0-1"]
 
 
 @pytest.mark.parametrize(
@@ -66,18 +80,18 @@ def test_of_parts_without_a_place_those_announced_last_are_kept(parts_max: int, 
     uploads = uploads_of(opened, parts_max=parts_max)
     for client_id in range(3):
         begin(uploads, client_id)
-        uploads.pause(client_id)  # its connection is gone
+        uploads.pause(client_id, 0.0)  # its connection is gone
     assert opened.held == held
 
 
 def test_a_part_that_was_dropped_is_begun_anew() -> None:
     uploads = uploads_of(Opened(), parts_max=0)
     begin(uploads, 0)
-    uploads.pause(0)
+    uploads.pause(0, 0.0)
     credit = uploads.ask(0)
     assert (credit.have, credit.until) == (0, 0)  # it has no place
     uploads.announce(0, update(1), 0.0)
-    assert uploads.give_places(0.0) == [0]
+    assert uploads.give_places(0.0) == ([0], {})
     credit = uploads.ask(0)
     assert (credit.have, credit.until, uploads.resumed) == (0, BYTES, 0)
 
@@ -85,9 +99,9 @@ def test_a_part_that_was_dropped_is_begun_anew() -> None:
 def test_a_part_that_was_kept_goes_on() -> None:
     uploads = uploads_of(Opened(), parts_max=1)
     begin(uploads, 0)
-    uploads.pause(0)
+    uploads.pause(0, 0.0)
     uploads.announce(0, update(1), 0.0)
-    assert uploads.give_places(0.0) == [0]
+    assert uploads.give_places(0.0) == ([0], {})
     credit = uploads.ask(0)
     assert (credit.have, credit.until, uploads.resumed) == (4, BYTES, 1)
 
@@ -97,9 +111,8 @@ def test_with_no_part_kept_who_loses_the_place_to_another_begins_anew() -> None:
     uploads = uploads_of(opened, parts_max=0)
     begin(uploads, 0)
     uploads.announce(1, update(2), 0.5)
-    assert uploads.due_s() == 1.0
-    assert uploads.give_places(1.0) == [0, 1]
+    assert uploads.give_places(1.0) == ([0, 1], {})
     assert opened.held == ["1-2"]
-    uploads.drop(1)
-    assert uploads.give_places(1.0) == [0]
+    uploads.drop(1, 1.0)
+    assert uploads.give_places(1.0) == ([0], {})
     assert uploads.ask(0).have == 0

@@ -104,6 +104,12 @@ class Gate:
         if self._admitted is not None:
             self._refused(_reason(kind, value))
 
+    def owner_of(self, key: str | None, client_id: int) -> str | int:
+        """With whom a client shares what each owner may use: with all clients of its key. The injector passes on what
+        clients say that have keys of their own, and so it is no owner, nor is anybody in plain text. Any thread."""
+        owner = None if self._admitted is None or key is None else self._admitted.owners.get(key)
+        return client_id if owner is None or key is None or owner.name == keys.INJECTOR else key
+
     def close(self) -> None:
         """Let nobody in any more. Called where the socket is used, before that is closed; twice is once."""
         is_open, self._is_open = self._is_open, False

@@ -31,6 +31,7 @@ from unstale.server.proof import Proof
 from unstale.server.refusals import Refusals
 from unstale.server.sessions import Sessions
 from unstale.server.transfers import EVERY_DAY, TransferBounds, Transfers
+from unstale.server.turns import OwnerOf, key_or_client
 from unstale.server.wire import Wire
 from unstale_proto import codec
 from unstale_proto.errors import Reason, RemoteContractError
@@ -52,7 +53,7 @@ class Exchange:
     it does. sent: the newest of them. dimension: d. norm_max: of an update; None for any. linger_s: how long clients
     have to say goodbye. return_s: how long they take to come back to a server that was gone. guard: bounds what anyone
     may say. may_speak: whether the owner of a key may say that it is a client; key None is that of a link in plain
-    text. looks_ahead: whether stale updates are worked on before their round closes. transfers: what goes in chunks,
+    text. owner_of: with whom a client shares places. looks_ahead: whether stale updates are worked on before their round closes. transfers: what goes in chunks,
     and how. parts: where such updates lie until they are whole. stays: whether it goes on after the end, for those who
     come then, until it is told to stop. observe: told of every event and its actions.
     """
@@ -77,6 +78,7 @@ class Exchange:
         guard: Guard | None = None,
         journal: Journal | None = None,
         may_speak: MaySpeak = anyone,
+        owner_of: OwnerOf = key_or_client,
         transfers: TransferBounds = EVERY_DAY,
         parts: Parts | None = None,
         observe: actions.Observer | None = None,
@@ -92,7 +94,7 @@ class Exchange:
         self._leaves_early, self._stays = True, stays
         self._stops = False  # as soon as the version that is being made is there
         self._guard = Guard() if guard is None else guard
-        self._may_speak = may_speak
+        self._may_speak, self._owner_of = may_speak, owner_of
         self._sessions = Sessions(welcome.clients)
         self._proof = Proof()
         self._agreed = Agreed(welcome, dimension, frames[max(frames)])
@@ -361,7 +363,8 @@ class Exchange:
         self._agreed.admit(hello)
         if not same_connection:
             self._proof.forget(hello.client_id)
-            self._transfers.moved_on(hello.client_id)
+            self._transfers.moved_on(hello.client_id, at_s)
+        self._transfers.belongs_to(hello.client_id, self._owner_of(key, hello.client_id))
         if superseded is not None:
             self._outgoing.send(superseded, Stop(reason="superseded", version=self._coordinator.version))
         self._outgoing.heard_of(hello.client_id)
@@ -379,7 +382,7 @@ class Exchange:
         self._sessions.forget(client_id)
         if self._goes_on_later:
             return
-        self._transfers.moved_on(client_id)
+        self._transfers.moved_on(client_id, at_s)
         self._handle_message(bye, client_id, at_s)
 
     def _attend(
@@ -391,10 +394,12 @@ class Exchange:
             )
         if frames and isinstance(message, Update):  # most messages are one, and come whole
             self._intake.take(client_id, message, frames, at_s)
+        elif isinstance(message, Chunk):
+            if self._transfers.take(client_id, message, frames, at_s):
+                self._guard.paid_back(client_id, at_s)
+            self._handle(events.HeartbeatReceived(client_id=client_id, at_s=at_s))
         elif self._transfers.take_in(client_id, message, frames, at_s):
             self._handle(events.HeartbeatReceived(client_id=client_id, at_s=at_s))
-            if isinstance(message, Chunk):
-                self._guard.paid_back(client_id, at_s)
         elif isinstance(message, Update):
             self._intake.take(client_id, message, frames, at_s)
         elif isinstance(message, Heartbeat):

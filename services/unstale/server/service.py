@@ -229,6 +229,7 @@ class Server:
             journal=run.journal,
             parts=Parts(None if run.journal is None else run.journal.directory.transfers),
             may_speak=self._gate.may_speak,
+            owner_of=self._gate.owner_of,
             observe=observe,
             looks_ahead=run.learner.looks_ahead,
             stays=self._stays,

@@ -5,6 +5,7 @@ Nothing of it is written down: a transfer changes nothing in the run before it i
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from unstale.coordinator.machine import Coordinator
 from unstale.coordinator.phase import Phase
@@ -14,11 +15,12 @@ from unstale.server.account import Account
 from unstale.server.downloads import Chunks, Downloads
 from unstale.server.intake import Intake
 from unstale.server.outgoing import Outgoing
+from unstale.server.turns import Owner, Turns
 from unstale.server.uploads import Uploads, owner_of
 from unstale_proto import limits
 from unstale_proto.errors import Reason, RemoteContractError
 from unstale_proto.messages import Chunk, Credit, Error, Message, Update
-from unstale_proto.transfer import WINDOW_BYTES
+from unstale_proto.transfer import LEAST_CHUNK_BYTES, WINDOW_BYTES
 
 log = logger("unstale.server")
 
@@ -58,7 +60,15 @@ class Transfers:
         self._outgoing = outgoing
         self._account = account
         self._intake = intake
-        patience_s = coordinator.settings.lease_s
+        self._owners: dict[int, Owner] = {}
+        self._useful_bytes = min(LEAST_CHUNK_BYTES, bounds.chunk_bytes)
+        turns = partial(
+            Turns,
+            self._owner,
+            grace_s=coordinator.settings.lease_s,
+            chunk_bytes=bounds.chunk_bytes,
+            payload_bytes=intake.row_bytes,
+        )
         found = []
         for name in parts.found:
             owner = owner_of(name)
@@ -70,15 +80,13 @@ class Transfers:
             parts.open,
             found,
             window_bytes=bounds.window_bytes,
-            places=bounds.places,
+            turns=turns(places=bounds.places),
             parts_max=bounds.parts_max,
-            patience_s=patience_s,
         )
         self._downloads = Downloads(
             outgoing.frames_in_chunks,
             chunk_bytes=bounds.chunk_bytes,
-            versions_max=bounds.versions,
-            patience_s=patience_s,
+            turns=turns(places=bounds.versions, slow_places=bounds.versions // 2),
         )
         outgoing.announced = lambda client_id, task_id, model: self._downloads.announced(
             client_id, task_id, model, clock()
@@ -97,29 +105,57 @@ class Transfers:
         match message:
             case Update():
                 return self._announced(client_id, message, frames, at_s)
-            case Chunk():
-                self._take(client_id, message, frames, at_s)
-                return True
             case Credit():
                 self._credited(client_id, message, at_s)
                 return True
             case _:
                 return False
 
-    def moved_on(self, client_id: int) -> None:
+    def take(self, client_id: int, chunk: Chunk, frames: Sequence[memoryview], at_s: float) -> bool:
+        """Take in a chunk of an update. Whether the server asked for it: it brings bytes that are new, and not fewer
+        than it must. Raises RemoteContractError for one that is refused."""
+        update = self._uploads.update_of(client_id, chunk.task_id)
+        if update is None:
+            raise RemoteContractError(
+                Reason.NO_CREDIT, f"a chunk of task {chunk.task_id}, whose update was not announced"
+            )
+        try:
+            credit, gained = self._uploads.take(client_id, chunk, frames, at_s)
+        except OSError as error:
+            self._cannot_keep(client_id, chunk.task_id, error, at_s)
+            return False
+        if credit is not None:
+            self._outgoing.tell(client_id, credit)
+        if self._uploads.whole(client_id) is not None:
+            self._is_whole(client_id, at_s)
+        is_last = chunk.offset + gained == update.payload_bytes
+        return gained >= self._useful_bytes or (gained > 0 and is_last)
+
+    def belongs_to(self, client_id: int, owner: Owner) -> None:
+        """A client said hello, and has this owner from now on."""
+        self._owners[client_id] = owner
+
+    def goes_on(self, client_id: int, at_s: float) -> bool:
+        """Whether a client has to wait for its turn, or its update or model moves no slower than it must."""
+        return self._uploads.goes_on(client_id, at_s) or self._downloads.goes_on(client_id, at_s)
+
+    def _owner(self, client_id: int) -> Owner:
+        return self._owners.get(client_id, client_id)
+
+    def moved_on(self, client_id: int, at_s: float) -> None:
         """A client has left, or is on another connection: it says anew what it has and wants."""
-        self._uploads.pause(client_id)
-        self._downloads.drop(client_id)
+        self._uploads.pause(client_id, at_s)
+        self._downloads.drop(client_id, at_s)
 
     def settle(self, at_s: float) -> list[tuple[int, int]]:
         """Go on with those whose turn it is. Clients with tasks whose model they cannot be sent any more."""
-        self._uploads.sweep(self._awaits)
-        self._downloads.sweep(self._awaits)
+        self._uploads.sweep(self._awaits, at_s)
+        self._downloads.sweep(self._awaits, at_s)
         if self._may_come:
             self._give_places(at_s)
         started, lost = self._downloads.start(at_s)
         for client_id, chunks in started:
-            self._send(client_id, chunks)
+            self._send(client_id, chunks, at_s)
         self._account.transfers(
             uploads=(self._uploads.active, self._uploads.waiting, self._uploads.resumed),
             downloads=(self._downloads.active, self._downloads.waiting, self._downloads.resumed),
@@ -141,12 +177,12 @@ class Transfers:
             return False
         as_it_comes_and_is_kept = update.payload_bytes + self._intake.row_bytes
         if not self._intake.has_room(client_id, update, as_it_comes_and_is_kept):
-            self._uploads.pause(client_id)
+            self._uploads.pause(client_id, at_s)
             return True
         try:
             self._uploads.announce(client_id, update, at_s)
         except OSError as error:
-            self._cannot_keep(client_id, update.task_id, error)
+            self._cannot_keep(client_id, update.task_id, error, at_s)
             return True
         if self._uploads.whole(client_id) is not None:
             self._is_whole(client_id, at_s)
@@ -159,36 +195,12 @@ class Transfers:
 
     def _give_places(self, at_s: float) -> list[int]:
         """Who was told something new."""
-        told: list[int] = []
-        while True:
-            try:
-                told += self._uploads.give_places(at_s)
-            except OSError as error:
-                client_id = self._uploads.first
-                self._cannot_keep(client_id, self._uploads.task_of(client_id), error)
-                told.append(client_id)
-                continue
-            break
+        told, failed = self._uploads.give_places(at_s)
+        for client_id, error in failed.items():
+            self._cannot_keep(client_id, self._uploads.task_of(client_id), error, at_s)
         for client_id in told:
-            if self._uploads.task_of(client_id) is not None:
-                self._outgoing.tell(client_id, self._uploads.ask(client_id))
-        return told
-
-    def _take(self, client_id: int, chunk: Chunk, frames: Sequence[memoryview], at_s: float) -> None:
-        update = self._uploads.update_of(client_id, chunk.task_id)
-        if update is None:
-            raise RemoteContractError(
-                Reason.NO_CREDIT, f"a chunk of task {chunk.task_id}, whose update was not announced"
-            )
-        try:
-            credit = self._uploads.take(client_id, chunk, frames, at_s)
-        except OSError as error:
-            self._cannot_keep(client_id, chunk.task_id, error)
-            return
-        if credit is not None:
-            self._outgoing.tell(client_id, credit)
-        if self._uploads.whole(client_id) is not None:
-            self._is_whole(client_id, at_s)
+            self._outgoing.tell(client_id, self._uploads.ask(client_id))
+        return [*told, *failed]
 
     def _is_whole(self, client_id: int, at_s: float) -> None:
         receiving = self._uploads.whole(client_id)
@@ -209,18 +221,18 @@ class Transfers:
             self._outgoing.tell(client_id, self._uploads.ask(client_id))
             return
         if judged:
-            self._uploads.drop(client_id)
+            self._uploads.drop(client_id, at_s, finished=True)
         else:
-            self._uploads.pause(client_id)  # it is announced again
+            self._uploads.pause(client_id, at_s)  # it is announced again
 
-    def _cannot_keep(self, client_id: int, task_id: int | None, error: OSError) -> None:
+    def _cannot_keep(self, client_id: int, task_id: int | None, error: OSError, at_s: float) -> None:
         log.warning(
             "client %d: what comes of its update cannot be kept (%s)",
             client_id,
             error.strerror,
             extra=about_peer(client_id),
         )
-        self._uploads.drop(client_id)
+        self._uploads.drop(client_id, at_s)
         self._intake.not_stored(client_id, task_id)
 
     @property
@@ -234,25 +246,26 @@ class Transfers:
 
     def _credited(self, client_id: int, credit: Credit, at_s: float) -> None:
         size_bytes = self._outgoing.payload_bytes(client_id)
-        if credit.have >= size_bytes:
-            if self._downloads.finished(client_id, credit.task_id):
-                self._account.model_sent(size_bytes)
+        if credit.have >= size_bytes and self._downloads.finished(client_id, credit.task_id, at_s):
+            self._account.model_sent(size_bytes)
             return
-        if self._outgoing.bytes_with_task(client_id):
-            raise RemoteContractError(Reason.UNEXPECTED_TYPE, "models of this run come with their task")
         if not self._awaits(client_id, credit.task_id):
             why = f"task {credit.task_id} is not open any more"
             self._outgoing.tell(
                 client_id, Error(reason=Reason.EXPIRED_TASK, message=why, task_id=credit.task_id)
             )
             return
+        if self._outgoing.bytes_with_task(client_id):
+            raise RemoteContractError(Reason.UNEXPECTED_TYPE, "models of this run come with their task")
+        if credit.have >= size_bytes:
+            return
         model = self._outgoing.sent_to(client_id, self._version_of(client_id))
-        self._send(client_id, self._downloads.credited(client_id, credit, model, at_s))
+        self._send(client_id, self._downloads.credited(client_id, credit, model, at_s), at_s)
 
-    def _send(self, client_id: int, chunks: Chunks) -> None:
+    def _send(self, client_id: int, chunks: Chunks, at_s: float) -> None:
         for chunk, piece in chunks:
             if not self._outgoing.tell(client_id, chunk, [piece]):
-                self._downloads.drop(client_id)  # it is gone, and will say hello
+                self._downloads.drop(client_id, at_s)  # it is gone, and will say hello
                 return
 
     # --- the coordinator ---

@@ -1,6 +1,6 @@
 """Updates that come in chunks: which of them may come now, and what has come of each. Pure, but for the parts.
 
-    announced -> waits, first come first served -> has a place -> whole -> judged, or taken from its place again
+    announced -> waits for its turn (`turns.Turns`) -> has a place -> whole -> judged, or taken from its place again
 
 Places are few, so that it is the clients' bytes that wait, and not ours: a part without a place does not grow.
 """
@@ -8,17 +8,16 @@ Places are few, so that it is the clients' bytes that wait, and not ours: a part
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from unstale.server.turns import Turns
 from unstale_proto.messages import Chunk, Credit, Update
 from unstale_proto.transfer import Part, Receiving
 
 
 @dataclass(slots=True)
 class _Upload:
-    """An update that was announced. receiving: None as long as there is nothing of it. moved_s: when the last of it
-    came, or its place."""
+    """An update that was announced. receiving: None as long as there is nothing of it."""
 
     update: Update
-    moved_s: float
     receiving: Receiving | None = None
 
     @property
@@ -29,9 +28,8 @@ class _Upload:
 class Uploads:
     """One for each client. One thread.
 
-    open_part: by name; raises OSError. found: names of parts that a server before this one left. places: that there
-    are. parts_max: parts without one that are kept. patience_s: how long one may stand still in a place that others
-    wait for.
+    open_part: by name; raises OSError. found: names of parts that a server before this one left. turns: says who has a
+    place. parts_max: parts without one that are kept: those of which most has come.
     """
 
     def __init__(
@@ -40,18 +38,15 @@ class Uploads:
         found: Sequence[str] = (),
         *,
         window_bytes: int,
-        places: int,
+        turns: Turns,
         parts_max: int,
-        patience_s: float,
     ) -> None:
         self._open_part = open_part
         self._found = set(found)
         self._window_bytes = window_bytes
-        self._places = places
+        self._turns = turns
         self._parts_max = parts_max
-        self._patience_s = patience_s
         self._of: dict[int, _Upload] = {}  # by client, that which was announced first is first
-        self._queue: dict[int, None] = {}
         self.resumed = 0  # went on from what was there
 
     @property
@@ -62,14 +57,15 @@ class Uploads:
     @property
     def waiting(self) -> int:
         """Those that wait for one."""
-        return len(self._queue)
+        return self._turns.waiting
 
     def due_s(self) -> float | None:
-        """When somebody has stood still for too long in a place that others wait for."""
-        if not self._queue:
-            return None
-        moved_s = [upload.moved_s for upload in self._of.values() if upload.has_place]
-        return min(moved_s) + self._patience_s if len(moved_s) >= self._places else None
+        """When `give_places` has something to look at; None for never."""
+        return self._turns.due_s()
+
+    def goes_on(self, client_id: int, at_s: float) -> bool:
+        """Whether the update of a client waits for a place, or comes no slower than it must."""
+        return self._turns.waits(client_id) or self._turns.keeps_pace(client_id, at_s)
 
     def update_of(self, client_id: int, task_id: int) -> Update | None:
         """What a client announced for this task."""
@@ -85,12 +81,12 @@ class Uploads:
         """A client has an update, and waits; perhaps it said so before. Raises OSError."""
         upload = self._of.get(client_id)
         if upload is None or upload.update != update:
-            self.drop(client_id)
-            upload = self._of[client_id] = _Upload(update, at_s)
+            self.drop(client_id, at_s)
+            upload = self._of[client_id] = _Upload(update)
             if _name(client_id, update) in self._found:
                 self._begin(client_id, upload)
         if not upload.has_place:
-            self._queue.setdefault(client_id)
+            self._turns.wait(client_id, client_id, at_s)
 
     def ask(self, client_id: int) -> Credit:
         """What a client that announced something is to be told now."""
@@ -101,82 +97,77 @@ class Uploads:
             self.resumed += 1
         return upload.receiving.ask()
 
-    def take(self, client_id: int, chunk: Chunk, frames: Sequence[memoryview], at_s: float) -> Credit | None:
-        """A chunk of what was announced; what to answer. Raises as `Receiving.take`."""
+    def take(
+        self, client_id: int, chunk: Chunk, frames: Sequence[memoryview], at_s: float
+    ) -> tuple[Credit | None, int]:
+        """A chunk of what was announced; what to answer, and how many bytes of it are new. Raises as
+        `Receiving.take`."""
         upload = self._of[client_id]
         if upload.receiving is None:
-            return self.ask(client_id)  # its part was dropped since
+            return self.ask(client_id), 0  # its part was dropped since
         have = upload.receiving.part.have
         credit = upload.receiving.take(chunk.offset, frames)
-        if upload.receiving.part.have > have:
-            upload.moved_s = at_s
-        return credit
+        gained = upload.receiving.part.have - have
+        self._turns.moved(client_id, gained, at_s)
+        return credit, gained
 
     def whole(self, client_id: int) -> Receiving | None:
         """What a client announced, once all of it has come."""
         receiving = self._of[client_id].receiving
         return receiving if receiving is not None and receiving.is_whole else None
 
-    def pause(self, client_id: int) -> None:
+    def pause(self, client_id: int, at_s: float) -> None:
         """Nothing comes from a client now: it has lost its connection, or what came could not be taken yet."""
-        self._queue.pop(client_id, None)
-        upload = self._of.get(client_id)
-        if upload is not None and upload.receiving is not None:
-            upload.receiving.has_place = False
-            if upload.receiving.part.have == 0:
-                self._empty(upload)
+        self._turns.leave(client_id, at_s)
+        self._take_place(client_id)
         self._bound()
 
-    def drop(self, client_id: int) -> None:
-        """What a client announced is settled, or for nothing."""
-        self._queue.pop(client_id, None)
+    def drop(self, client_id: int, at_s: float, *, finished: bool = False) -> None:
+        """What a client announced is settled, or for nothing. finished: it came whole."""
+        self._turns.leave(client_id, at_s, finished=finished)
         upload = self._of.pop(client_id, None)
         if upload is not None:
             self._empty(upload)
             self._found.discard(_name(client_id, upload.update))
 
-    def sweep(self, awaits: Callable[[int, int], bool]) -> None:
+    def sweep(self, awaits: Callable[[int, int], bool], at_s: float) -> None:
         """Drop what nobody waits for any more."""
         for client_id, upload in list(self._of.items()):
             if not awaits(client_id, upload.update.task_id):
-                self.drop(client_id)
+                self.drop(client_id, at_s)
 
-    def give_places(self, at_s: float) -> list[int]:
-        """Who is to be told something new: those that have a place now, and those that have lost theirs.
+    def give_places(self, at_s: float) -> tuple[list[int], dict[int, OSError]]:
+        """Who is to be told something new: those that have a place now, and those that have lost theirs. And whose
+        update cannot be kept, and why."""
+        told: list[int] = []
+        failed: dict[int, OSError] = {}
+        while True:
+            lost, got = self._turns.give(at_s)
+            for client_id in lost:
+                self._take_place(client_id)
+            for client_id in got:
+                try:
+                    self._give_place(client_id)
+                except OSError as error:
+                    failed[client_id] = error
+                    self._turns.leave(client_id, at_s)
+            told += [*lost, *got]
+            if not got:
+                break
+        self._bound()
+        return [client_id for client_id in dict.fromkeys(told) if client_id not in failed], failed
 
-        Raises OSError, and then the client in question is first in `waiting`."""
-        told = []
-        while self._queue:
-            if self.active >= self._places:
-                slowest = self._stuck(at_s)
-                if slowest is None:
-                    break
-                self.pause(slowest)
-                self._queue[slowest] = None
-                told.append(slowest)
-            client_id = next(iter(self._queue))
-            upload = self._of[client_id]
-            if upload.receiving is None:
-                self._begin(client_id, upload)
-            assert upload.receiving is not None
-            del self._queue[client_id]
-            upload.receiving.has_place = True
-            upload.moved_s = at_s
-            told.append(client_id)
-        return told
+    def _give_place(self, client_id: int) -> None:
+        upload = self._of[client_id]
+        if upload.receiving is None:
+            self._begin(client_id, upload)
+        assert upload.receiving is not None
+        upload.receiving.has_place = True
 
-    @property
-    def first(self) -> int:
-        """The client that waits for a place, and for whom it is the turn."""
-        return next(iter(self._queue))
-
-    def _stuck(self, at_s: float) -> int | None:
-        stuck = [
-            (upload.moved_s, client_id)
-            for client_id, upload in self._of.items()
-            if upload.has_place and upload.moved_s + self._patience_s <= at_s
-        ]
-        return min(stuck)[1] if stuck else None
+    def _take_place(self, client_id: int) -> None:
+        upload = self._of.get(client_id)
+        if upload is not None and upload.receiving is not None:
+            upload.receiving.has_place = False
 
     def _begin(self, client_id: int, upload: _Upload) -> None:
         update = upload.update
@@ -195,11 +186,15 @@ class Uploads:
             upload.receiving = None
 
     def _bound(self) -> None:
+        """Of parts without a place keep those of which most has come: then the one that is nearest to its end is
+        never dropped."""
         idle = [
             upload for upload in self._of.values() if upload.receiving is not None and not upload.has_place
         ]
-        for upload in idle[: max(0, len(idle) - self._parts_max)]:
-            self._empty(upload)
+        if len(idle) > self._parts_max:
+            idle.sort(key=lambda upload: upload.receiving.part.have if upload.receiving else 0)
+            for upload in idle[: len(idle) - self._parts_max]:
+                self._empty(upload)
 
 
 def _name(client_id: int, update: Update) -> str:
