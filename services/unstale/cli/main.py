@@ -24,6 +24,7 @@ from unstale.cli.policies import policies
 from unstale.cli.replay import replay
 from unstale.cli.reports import report
 from unstale.cli.restore import restore
+from unstale.cli.rollback import rollback
 from unstale.cli.server import server
 from unstale.cli.simulate import simulate
 from unstale.cli.sweep import sweep
@@ -72,6 +73,7 @@ app.command()(simulate)
 app.command()(replay)
 app.command()(explain)
 app.command()(restore)
+app.command()(rollback)
 app.command()(report)
 app.command()(sweep)
 app.command()(policies)

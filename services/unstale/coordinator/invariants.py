@@ -148,7 +148,7 @@ def _check_progress(coordinator: Coordinator) -> None:
     if membership.active and coordinator.leases.next_expiry_s() < float("inf"):
         assert LEASE in timers, "nothing watches the leases"
     if phase is Phase.GATHERING:
-        assert coordinator.tasks_given == 0
+        assert membership.outstanding == 0 and not coordinator.pending and coordinator.making is None
         assert len(membership.active) < coordinator.settings.clients_to_start
     if phase is Phase.IDLE:
         assert coordinator.trigger.in_rounds

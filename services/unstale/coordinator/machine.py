@@ -236,7 +236,7 @@ class Coordinator:
         if self.phase is Phase.FINISHED:
             return
         if self.phase is Phase.GATHERING and len(self.membership.active) >= self.settings.clients_to_start:
-            actions.append(Evaluate(version=0))
+            actions.append(Evaluate(version=self.version))
             self._open_round(actions)
         elif self.phase is Phase.IDLE:
             self._open_round(actions)

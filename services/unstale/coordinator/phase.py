@@ -4,7 +4,8 @@
     making --RoundApplied, with nobody to take part--> idle --a client joins--> open
     making --RoundApplied, the last--> finished        any --StopRequested--> finished
 
-`idle` is for triggers that choose participants when a round starts. An open round that has stalled stays open.
+`idle` is for triggers that choose participants when a round starts. An open round that has stalled stays open. A run
+that was rolled back to an earlier version is `gathering` again.
 """
 
 from enum import Enum

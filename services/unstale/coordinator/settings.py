@@ -83,7 +83,7 @@ class CoordinatorSettings:
     seconds, before tasks are given again when everyone who was at work has failed or been refused. once_a_cycle: a
     client's update waits until every other client has contributed since its last one (GSGM's blocking loop).
     stale_rounds: T >= 1 of each stale client, whose task in round t is on version t - T, once there is one
-    (algorithms.md 4.3); kept as a copy that cannot be written to.
+    (algorithms.md 4.3); kept as a copy that cannot be written to. excluded: ids of clients that may not take part.
 
     Raises UserError when a value is out of range or two do not fit.
     """
@@ -99,6 +99,7 @@ class CoordinatorSettings:
     min_clients: int | None = None
     once_a_cycle: bool = False
     stale_rounds: Mapping[int, int] = field(default_factory=dict)
+    excluded: frozenset[int] = frozenset()
 
     def __post_init__(self) -> None:
         for key in ("clients", "rounds", "evaluate_every"):
@@ -178,7 +179,8 @@ class CoordinatorSettings:
     @property
     def clients_to_start(self) -> int:
         """How many clients must have joined before the first task is given."""
-        return self.clients if self.min_clients is None else self.min_clients
+        wanted = self.clients if self.min_clients is None else self.min_clients
+        return min(wanted, self.clients - len(self.excluded))
 
     @property
     def round_size_max(self) -> int:

@@ -65,6 +65,42 @@ def restore(coordinator: Coordinator, state: Plain) -> None:
         _restore_client(coordinator, client)
 
 
+def without_clients(state: Plain, window: int) -> Plain:
+    """The state of the same version as it is before clients join: no task is open, and no update waits.
+
+    Args:
+        state: As `taken` gives it; it is not changed.
+        window: Versions before the current one on which tasks may be given.
+
+    Returns:
+        A state for `restore`. Updates that waited count as rejected; ids of tasks go on from where they were.
+    """
+    version: int = state["version"]
+    dropped = len(state["pending"]) + len(state["making"] or ())
+    is_finished = Phase(state["phase"]) is Phase.FINISHED
+    return {
+        **state,
+        "phase": (Phase.FINISHED if is_finished else Phase.GATHERING).value,
+        "round_started_s": None,
+        "timers": {},
+        "accepted": state["accepted"] - dropped,
+        "rejected": state["rejected"] + dropped,
+        "fruitless": 0,
+        "references": [(number, 0) for number in range(max(0, version - window), version + 1)],
+        "deadline_passed": False,
+        "in_vain": [],
+        "making": None,
+        "pending": [],
+        "parked": 0,
+        "leases": [],
+        "clients": [_idle(client) for client in state["clients"]],
+    }
+
+
+def _idle(client: Plain) -> Plain:
+    return {**client, "state": State.LEFT.name, "unaggregated": 0, "fruitless": 0, "open_id": None}
+
+
 def _client(client: Client) -> Plain:
     return {
         "client_id": client.client_id,

@@ -54,8 +54,10 @@ class CheckpointFile:
     size_bytes: int
 
 
-def write(folder: Path, version: int, state: Mapping[str, Any], about: Mapping[str, Any]) -> CheckpointFile:
-    """Write `00000120.safetensors` for version 120, durable when this returns.
+def write(
+    folder: Path, version: int, state: Mapping[str, Any], about: Mapping[str, Any], path: Path | None = None
+) -> CheckpointFile:
+    """Write `00000120.safetensors` for version 120, or the file `path` of the folder, durable when this returns.
 
     state, about: dictionaries (of int, str, bool or None as keys), lists and tuples of tensors, numbers, texts, bytes
     and None, in one another. They must not change meanwhile. Raises UserError for other values; NoRoomError, or another
@@ -64,7 +66,7 @@ def write(folder: Path, version: int, state: Mapping[str, Any], about: Mapping[s
     tensors: dict[str, Tensor] = {}
     rest = {"state": _packed(dict(state), "state", tensors), "about": _packed(dict(about), "about", tensors)}
     tensors = dict(sorted(tensors.items(), key=lambda item: _ORDER.index(item[1].dtype)))
-    path = path_of(folder, version)
+    path = path or path_of(folder, version)
     part = path.with_name(f".{path.name}{PART}")
     try:
         size_bytes = _write(part, _header(tensors, rest), tensors.values())

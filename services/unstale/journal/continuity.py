@@ -118,7 +118,7 @@ def set_aside(directory: RunDirectory, paths: Collection[Path], copied: Collecti
     base = directory.path / SET_ASIDE
     try:
         base.mkdir(mode=0o700, exist_ok=True)
-        number = 1 + max((int(path.name) for path in base.iterdir() if path.name.isdecimal()), default=0)
+        number = next_number(base)
         moved = []
         for path in [*paths, *copied]:
             to = base / str(number) / path.relative_to(directory.path)
@@ -133,6 +133,11 @@ def set_aside(directory: RunDirectory, paths: Collection[Path], copied: Collecti
     except OSError as error:
         raise trouble("set files aside in", base, error) from None
     return moved
+
+
+def next_number(base: Path) -> int:
+    """Name of the next folder below `set-aside`. base: that folder."""
+    return 1 + max((int(path.name) for path in base.iterdir() if path.name.isdecimal()), default=0)
 
 
 def forget_uploads(directory: RunDirectory) -> None:

@@ -12,9 +12,10 @@ from unstale.compensators import Made
 from unstale.config.settings import RunSettings
 from unstale.coordinator import events
 from unstale.journal import checkpoints, continuity, records
-from unstale.journal.database import BOOT, SYNCED, Database
+from unstale.journal.database import BOOT, SYNCED
 from unstale.journal.disk import boot, free_bytes
 from unstale.journal.lost import DURABILITY, ENDED, RUN_ID, forget_what_was_lost
+from unstale.journal.rewritable import RewritableDatabase
 from unstale.journal.rows import Batch, CheckpointRow, Place
 from unstale.journal.rundir import RunDirectory
 from unstale.journal.segments import Segments, Writer
@@ -53,7 +54,7 @@ class Journal:
         self.directory = directory
         self.settings = settings
         self.on_commit: Callable[[float], object] = lambda _: None
-        self.database = Database(directory.database)
+        self.database = RewritableDatabase(directory.database)
         with ExitStack() as stack:
             stack.callback(self.database.close)
             self._take_up(directory, settings)
@@ -105,6 +106,10 @@ class Journal:
             return known
         self.database.set_meta({RUN_ID: fresh})
         return fresh
+
+    def last_version(self) -> int:
+        """The last version that was stored, 0 without any."""
+        return continuity.last_version(self.database)
 
     # --- what happens ---
 

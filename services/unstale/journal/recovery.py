@@ -1,6 +1,7 @@
 """Taking up a run: from the last checkpoint, and the records behind it, to where the server stood when it died."""
 
 import logging
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -13,6 +14,7 @@ from unstale.journal import checkpoints, records
 from unstale.journal.disk import DamagedError
 from unstale.journal.journal import Journal
 from unstale.journal.recorder import evaluation_row
+from unstale.journal.resumption import ROLLED_BACK
 from unstale.journal.rounds import RecordedRounds, staged
 from unstale.journal.rows import EventRow, RoundRow
 from unstale.journal.spill import Spill
@@ -66,18 +68,38 @@ class Recovery:
 
     def run(self) -> Recovered:
         """Do it. Raises UserError for what is damaged or missing, and when a version comes out otherwise."""
-        played = 0
-        for row in self._journal.database.events_after(self._start()):
-            self._play(row)
-            played += 1
+        played = self.run_to()
         self._restage()
         return Recovered(at_s=self._at_s, events=played, rounds=self._rounds)
 
-    def _start(self) -> int:
-        """Load the newest checkpoint that is whole; the seq that it covers, 0 without one."""
+    def run_to(self, last_seq: float = math.inf) -> int:
+        """Bring coordinator and learner to the state behind an event; updates that wait are not put back.
+
+        Args:
+            last_seq: Of the event; infinity for the last one.
+
+        Returns:
+            Number of events that were played.
+
+        Raises:
+            UserError: Something is damaged or missing, or a version comes out otherwise.
+        """
+        played = 0
+        for row in self._journal.database.events_after(self._start(last_seq)):
+            if row.seq > last_seq:
+                break
+            self._play(row)
+            played += 1
+        return played
+
+    def _start(self, last_seq: float) -> int:
+        """Load the newest checkpoint that is whole and covers no later event; the seq that it covers, 0 without one."""
         database = self._journal.database
         damaged: dict[int, DamagedError] = {}
+        first = int(database.meta(ROLLED_BACK) or 0)  # events before it are not played again
         for row in database.checkpoints():
+            if row.seq > last_seq or row.version < first:
+                continue
             try:
                 state, about = checkpoints.read(self._journal.directory.checkpoints / row.file)
             except DamagedError as error:
@@ -89,7 +111,7 @@ class Recovery:
             self._load(state)
             seq: int = about["seq"]
             return seq
-        if damaged and not self._journal.settings.keep_updates:
+        if damaged and (first or not self._journal.settings.keep_updates):
             raise damaged[min(damaged)]
         return 0
 

@@ -22,7 +22,7 @@ from unstale.net.peer_log import about_peer, logger
 from unstale.server.account import Account
 from unstale.server.agreed import Agreed
 from unstale.server.commands import Applied, Command, Crashed, Evaluated, Letter, Saved, StopNow
-from unstale.server.guard import Guard, MaySpeak, anyone, not_the_owner
+from unstale.server.guard import Guard, MaySpeak, anyone, check_takes_part, not_the_owner
 from unstale.server.ingest import Ingest
 from unstale.server.intake import Intake
 from unstale.server.outgoing import Outgoing
@@ -342,11 +342,7 @@ class Exchange:
             self._handle_message(error, client_id, at_s)
 
     def _admit(self, route: bytes, speaker: int | None, hello: Hello, key: str | None, at_s: float) -> None:
-        if hello.client_id >= self._welcome.clients:
-            raise RemoteContractError(
-                Reason.UNKNOWN_CLIENT,
-                f"client id {hello.client_id} is not below {self._welcome.clients}, the number of clients in this run",
-            )
+        check_takes_part(hello.client_id, self._coordinator.settings)
         if not self._may_speak(key, hello.client_id):
             raise not_the_owner(hello.client_id)
         if self._out.finish is not None:
@@ -446,7 +442,7 @@ class Exchange:
             self._say_what_is_held()
             for route in self._sessions.routes():
                 self._outgoing.send(route, Stop(reason="shutdown", version=self._coordinator.version))
-            raise hopeless.DivergedError(why)
+            raise hopeless.DivergedError(self._recorder.give_up(why))
 
     # --- the last things ---
 

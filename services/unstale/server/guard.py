@@ -10,6 +10,7 @@ from math import ceil, inf
 
 from unstale.config.settings import ServerSettings
 from unstale.coordinator.actions import Acknowledge, Outcome
+from unstale.coordinator.settings import CoordinatorSettings
 from unstale_proto.errors import Reason, RemoteContractError
 
 STRANGER_MESSAGES_PER_S = 10  # a client that joins says one hello, and another every few seconds
@@ -51,6 +52,21 @@ def not_the_owner(client_id: int) -> RemoteContractError:
     return RemoteContractError(
         Reason.NOT_THE_OWNER, f"the key of this connection does not own client {client_id}"
     )
+
+
+def check_takes_part(client_id: int, settings: CoordinatorSettings) -> None:
+    """Raise RemoteContractError unless the run has a client of this id, and was not rolled back without it."""
+    if client_id >= settings.clients:
+        raise RemoteContractError(
+            Reason.UNKNOWN_CLIENT,
+            f"client id {client_id} is not below {settings.clients}, the number of clients in this run",
+        )
+    if client_id in settings.excluded:
+        raise RemoteContractError(
+            Reason.UNKNOWN_CLIENT,
+            f"client {client_id} is excluded: the run was rolled back without its updates; the operator admits it "
+            f"again with `unstale rollback --readmit {client_id}`",
+        )
 
 
 @dataclass(slots=True)

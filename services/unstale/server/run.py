@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from unstale.coordinator.phase import Phase
 from unstale.coordinator.settings import CoordinatorSettings
 from unstale.journal.journal import Journal
 from unstale.journal.recovery import Recovered, Recovery
+from unstale.journal.resumption import check_not_given_up, excluded
 from unstale.journal.rundir import RunDirectory
 from unstale.learner.learner import Learner
 from unstale.learner.updates import Staging
@@ -118,15 +119,18 @@ def prepare(settings: Settings) -> Run:
         keep_versions=bool(told.stale_rounds),
     )
     model.let_go()
-    coordinator = Coordinator(told)
     evaluate = parts.evaluation(settings, model, dataset, device)
     said = welcome(settings, model, extra=learner.sent.extra_d is not None, labels=dataset.labels_digest)
     with ExitStack() as stack:
         journal = open_journal(settings)
         recovered = None
-        staging = _staging(settings, told, learner, journal, device)
         if journal is not None:
             stack.callback(journal.close)
+            check_not_given_up(journal)
+            told = replace(told, excluded=excluded(journal.database))
+        coordinator = Coordinator(told)
+        staging = _staging(settings, told, learner, journal, device)
+        if journal is not None:
             said = said.model_copy(update={"run_id": journal.run_id(said.run_id)})
             if not journal.directory.is_new:
                 recovery = Recovery(

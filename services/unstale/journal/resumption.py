@@ -1,0 +1,79 @@
+"""Whether a run resumes, from which versions it may, and which clients may take part."""
+
+import json
+from collections.abc import Collection
+
+from unstale.errors import UserError
+from unstale.journal.database import Database
+from unstale.journal.journal import Journal
+from unstale.journal.rewritable import RewritableDatabase
+
+GIVEN_UP = "given_up"  # message about why the last server gave up the run; "" or missing when it did not
+EXCLUDED = "excluded"  # JSON list of the ids of clients that may not take part
+ROLLED_BACK = "rolled_back"  # version that the run was last rolled back to
+
+
+def give_up(journal: Journal, why: str) -> str:
+    """Store that training cannot go on.
+
+    Args:
+        journal: Of the run.
+        why: Message about the reason.
+
+    Returns:
+        The message with the way out.
+    """
+    journal.commit(durable=True)
+    journal.database.set_meta({GIVEN_UP: why})
+    return f"{why}; {_way_out(journal)}"
+
+
+def check_not_given_up(journal: Journal) -> None:
+    """Raise UserError with the way out where the last server gave up the run."""
+    why = journal.database.meta(GIVEN_UP)
+    if why:
+        raise UserError(f"the run in {journal.directory.path} was given up: {why}; {_way_out(journal)}")
+
+
+def excluded(database: Database) -> frozenset[int]:
+    """Ids of clients that may not take part."""
+    return frozenset(json.loads(database.meta(EXCLUDED) or "[]"))
+
+
+def facts_of_excluded(client_ids: Collection[int]) -> dict[str, str]:
+    """For `Database.set_meta`: the ids of all clients that may not take part."""
+    return {EXCLUDED: json.dumps(sorted(client_ids))}
+
+
+def first_computable(database: RewritableDatabase) -> int:
+    """The oldest version above 0 from which on every version can be computed from a checkpoint and events.
+
+    Events before a rollback are not played again: they do not say which updates it dropped.
+    """
+    rolled_back = database.meta(ROLLED_BACK)
+    if rolled_back:
+        return max(1, int(rolled_back))
+    if database.is_complete():
+        return 1
+    oldest = [row.version for row in database.checkpoints()[-1:]]
+    return max(1, *oldest) if oldest else database.last_version() + 1
+
+
+def possible_versions(database: RewritableDatabase, last: int) -> str:
+    """Versions that a run can be rolled back to, in words. last: the newest version."""
+    first = first_computable(database)
+    saved = sorted(row.version for row in database.checkpoints() if 0 < row.version < first)
+    later = [f"{first} to {last}"] if first < last else [f"{first}"] if first == last else []
+    if first == 1 <= last:
+        return f"0 to {last}"
+    words = ["0", *map(str, saved), *later]
+    return " or ".join([", ".join(words[:-1]), words[-1]]) if len(words) > 1 else words[0]
+
+
+def _way_out(journal: Journal) -> str:
+    database, path = journal.database, journal.directory.path
+    versions = possible_versions(database, journal.last_version())
+    return (
+        f"`unstale rollback {path} --to VERSION` resumes it from an earlier version ({versions}), or begin another run "
+        "with --run"
+    )
