@@ -29,6 +29,7 @@ class Stream(IntEnum):
     DEVICES = 9  # client: how fast its device is
     AUDIENCES = 10  # group or toxic: which clients are a share of all
     SEARCH = 11  # draw, 32 bits of the key's name: a candidate of `unstale sweep`; the seed is the search's
+    ATTACKS = 12  # once: which clients attack; and client, the client's task number for noise
 
 
 def stream(seed: int, purpose: Stream, *key: int) -> Generator:

@@ -46,8 +46,9 @@ def other_value(name: str) -> tuple[str, Any]:
         return "tcp://127.0.0.1:6000", "tcp://127.0.0.1:6000"
     if name == "client.server":
         return "tcp://10.0.0.1:6000", "tcp://10.0.0.1:6000"
-    if name == "compensator.ray":
-        return "local", "local"
+    if name in ("compensator.ray", "attack.name"):
+        choice = {"compensator.ray": "local", "attack.name": "noise"}[name]
+        return choice, choice
     if name.endswith(".http_address"):
         return "127.0.0.1:6001", "127.0.0.1:6001"
     if " or " in key.expected and key.kind is str and not key.may_be_null:
@@ -126,9 +127,9 @@ def test_the_help_names_key_variable_default_and_range_of_every_option(
     ("command", "sections"),
     [
         ("server", {"server", "run"}),
-        ("client", {"client"}),
-        ("simulate", {"simulation"}),
-        ("demo", set[str]()),
+        ("client", {"attack", "client"}),
+        ("simulate", {"attack", "simulation"}),
+        ("demo", {"attack"}),
     ],
 )
 def test_a_command_shows_the_options_that_concern_it(
@@ -140,7 +141,7 @@ def test_a_command_shows_the_options_that_concern_it(
     monkeypatch.setenv("COLUMNS", "1000")
     assert main.run([command, "--help"]) == 0
     text = capsys.readouterr().out
-    processes = {"run", "server", "client", "simulation"}
+    processes = {"run", "server", "client", "attack", "simulation"}
     for key in KEYS.values():
         if key.section in processes:
             assert (key.variable in text) == (key.section in sections)

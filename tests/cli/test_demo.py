@@ -87,6 +87,17 @@ def test_the_table_has_as_many_rows_as_the_terminal_has_room_for(height: int, ro
     )  # the heading; and no row takes two lines, though there are 40 columns only
 
 
+def test_the_introduction_names_the_attackers_if_there_are_any() -> None:
+    honest, attacked = (
+        demo._introduction(Settings(clients=3, attack={"name": name, "clients": 3}), LISTENING)  # type: ignore[arg-type]
+        for name in (None, "noise")
+    )
+    assert attacked == honest.replace(
+        "\nserver", "\n[bold]attack[/bold] noise by 10 (clients 0, 1, 2).\nserver"
+    )
+    assert attacked != honest
+
+
 def test_all_rows_are_shown_where_there_is_no_terminal() -> None:
     assert demo._rows_max(Console(file=io.StringIO(), height=5)) == demo.ROWS
 

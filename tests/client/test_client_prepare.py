@@ -6,12 +6,15 @@ from typing import Any
 import pytest
 import torch
 
+from support.running import small
 from unstale.client import prepare
 from unstale.client.prepare import durations_of, workplace_of
 from unstale.config import Settings, parts
+from unstale.config.settings import AttackSettings
 from unstale.config.workplace import Workplace
 from unstale.errors import UserError
 from unstale.server.welcome import welcome
+from unstale.training.attack import attackers
 from unstale.training.partition import PARTITIONS
 from unstale.training.registry import TRAININGS
 from unstale_proto import codec
@@ -236,3 +239,23 @@ def test_a_scenario_with_clients_that_the_run_has_not_is_one_sentence(tmp_path: 
     own = Settings(clients=100, scenario={"name": str(scenario)})
     with pytest.raises(UserError, match=r"many.*70"):
         durations_of(said_by_a_server(Settings(clients=6)), own)
+
+
+def test_a_client_names_the_attackers_that_the_seed_of_the_run_chose(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    said = said_by_a_server(small(clients=4, seed=5))
+    attack = AttackSettings(name="scale", clients=2)
+    own = small(clients=1, attack=attack, client={"first": 0, "count": 3})
+    trainer = workplace_of(said, own).trainer
+    chosen = attackers(5, 4, 2)
+    base_d = torch.zeros(sum(torch.Size(spec.shape).numel() for spec in said.tensors))
+    honest = workplace_of(said, small(clients=1)).trainer
+    for client_id in range(4):
+        sent, made = (one.train(client_id, 0, base_d, 0.1).vector_d for one in (trainer, honest))
+        assert torch.equal(sent, made * 1000 if client_id in chosen else made)
+    here = len(chosen & {0, 1, 2})
+    listed = ", ".join(map(str, sorted(chosen)))
+    assert caplog.messages == [
+        f"attack, for experiments: scale by 1000 (clients {listed}); {here} of them in this process"
+    ]

@@ -100,6 +100,9 @@ OTHER = {
     "run.free_bytes_min": 0,
     "scenario.name": "lte",
     "scenario.time_scale": 0.1,
+    "attack.name": "scale",
+    "attack.factor": 30.0,
+    "attack.clients": 2,
     "server.address": "tcp://127.0.0.1:6000",
     "server.http_address": "127.0.0.1:6001",
     "server.heartbeat_s": 1.5,
@@ -283,6 +286,12 @@ WRONG_FILES = {
     ),
     "scenario: lte": "FILE, line 1: scenario is 'lte', expected a mapping of keys",
     "scenario: {time_scale: 0}": "FILE, line 1: scenario.time_scale is 0, expected a number from 0.0001 to 1,000,000",
+    "attack: {name: bit-flip}": (
+        "FILE, line 1: attack.name is 'bit-flip', expected sign-flip or scale or noise or label-flip or null"
+    ),
+    "attack: {name: label-flip, factor: 3}": (
+        "attack.factor is 3.0, which attack.name label-flip does not take; leave it out"
+    ),
     "injector: {in_flight_bytes_max: 5}": (
         "FILE, line 1: injector.in_flight_bytes_max is 5, expected a whole number from 1,048,576 to 1,099,511,627,776"
     ),
@@ -291,8 +300,8 @@ WRONG_FILES = {
         "expected injector.keys, a loopback address like tcp://127.0.0.1:5556, or injector.insecure true"
     ),
     "zzz: 1": (
-        "FILE, line 1: unknown key 'zzz'; expected one of client, clients, compensator, data, device, encoding, "
-        "evaluate_clients_every, evaluate_every, injector, min_clients, model, partition, policy, rounds, "
+        "FILE, line 1: unknown key 'zzz'; expected one of attack, client, clients, compensator, data, device, "
+        "encoding, evaluate_clients_every, evaluate_every, injector, min_clients, model, partition, policy, rounds, "
         "run, save_model, scenario, seed, selector, server, simulation, threads, training, trigger"
     ),
     "rounds: many": "FILE, line 1: rounds is 'many', expected a whole number from 1 to 1,000,000,000",

@@ -15,7 +15,14 @@ from unstale.config.settings import Settings, TriggerSettings
 from unstale.errors import UserError
 from unstale.journal.database import Database
 from unstale.journal.disk import DamagedError
-from unstale.journal.rundir import _FIXED_KEYS, _FREE_KEYS, _FREE_SECTIONS, RunDirectory, _values
+from unstale.journal.rundir import (
+    _FIXED_KEYS,
+    _FREE_KEYS,
+    _FREE_SECTIONS,
+    RunDirectory,
+    _values,
+    decides,
+)
 
 
 def begun(path: Path, settings: Settings | None = None) -> RunDirectory:
@@ -64,6 +71,12 @@ def test_every_key_that_is_free_exists() -> None:
 def test_of_a_free_section_only_what_decides_updates_is_compared() -> None:
     compared = {name for name in _values(Settings()) if KEYS[name].section in _FREE_SECTIONS}
     assert compared == _FIXED_KEYS == {"server.norm_max"}
+
+
+def test_a_run_does_not_depend_on_an_attack_by_clients(tmp_path: Path) -> None:
+    begun(tmp_path)
+    RunDirectory.open(tmp_path, Settings(attack={"name": "scale", "clients": 3})).close()  # type: ignore[arg-type]
+    assert decides("attack.name") and decides("attack.factor") and decides("attack.clients")
 
 
 def test_where_data_lies_and_what_is_measured_may_differ(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from unstale.config import Settings
 from unstale.config.scenario import read
 
 
-@takes_settings("client", "model", "data", "device", "threads", "scenario")
+@takes_settings("client", "model", "data", "device", "threads", "scenario", "attack")
 def client(settings: Settings, ends_with_input: report.EndsWithInput = False) -> None:
     """Take part in a run with one client, or with --count of them in this process.
 

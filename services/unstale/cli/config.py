@@ -33,7 +33,7 @@ def check(file: FileToCheck) -> None:
 
 
 @app.command()
-@takes_settings(*RUN, "run", "server", "client", "injector", "simulation")
+@takes_settings(*RUN, "run", "server", "client", "injector", "attack", "simulation")
 def show(settings: Settings) -> None:
     """Print every key with the value that it has after file, variables and options."""
     print(resolved(settings), end="")

@@ -41,7 +41,7 @@ AsJson = Annotated[
 ]
 
 
-@takes_settings(*RUN)
+@takes_settings(*RUN, "attack")
 def demo(settings: Settings, as_json: AsJson = False) -> None:
     """Train on this machine over loopback sockets: a server, two processes of clients, an injector between them that
     plays a network, and what they achieve.
@@ -233,8 +233,20 @@ def _introduction(settings: Settings, listening: dict[str, Any]) -> str:
         f"[bold]{settings.clients} clients[/bold] train [bold]{settings.model.name}[/bold] on "
         f"[bold]{settings.data.name}[/bold] ({settings.partition.name} partition);\n"
         f"policy {settings.policy.name}, trigger {settings.trigger.name}{scenario}.\n"
+        f"{_attack(settings)}"
         f"server {listening['address']}   watch it at http://{listening['http_address']}/\n"
     )
+
+
+def _attack(settings: Settings) -> str:
+    """A line on the clients that attack; "" where all are honest."""
+    if settings.attack.name is None:
+        return ""
+    from unstale.config import parts  # imports torch
+
+    attack = parts.attack(settings)
+    assert attack is not None
+    return f"[bold]attack[/bold] {attack.description}.\n"
 
 
 def _watch(events: Events, console: Console) -> dict[str, Any]:

@@ -35,6 +35,7 @@ RUN = (
 """The sections that describe a run, "" being the keys that stand in no section."""
 
 SHORT = {
+    "attack.name": "--attacker",
     "client.count": "--count",
     "client.first": "--first",
     "client.key": "--key",

@@ -1,5 +1,6 @@
 """`unstale simulate`: a run in virtual time, in this process."""
 
+import sys
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -29,7 +30,7 @@ Record = Annotated[
 ]
 
 
-@takes_settings(*RUN, "simulation")
+@takes_settings(*RUN, "attack", "simulation")
 def simulate(settings: Settings, as_json: AsJson = False, record_in: Record = None) -> None:
     """Play a run in virtual time: the same coordinator and learner, without sockets or waiting."""
     from unstale.remote.cluster import connect
@@ -37,6 +38,7 @@ def simulate(settings: Settings, as_json: AsJson = False, record_in: Record = No
 
     report.log_to_stderr()
     announce(settings)
+    announce_attack(settings)
     run = simulation(
         settings,
         on_progress=lambda now: report.progress(now, as_json=as_json),
@@ -48,6 +50,15 @@ def simulate(settings: Settings, as_json: AsJson = False, record_in: Record = No
         _tell(run.traffic, as_json=as_json)
     report.outcome(outcome, as_json=as_json, clock=" of virtual time")
     run.save()
+
+
+def announce_attack(settings: Settings) -> None:
+    """Name the clients that attack on stderr, if any do."""
+    from unstale.config import parts  # imports torch
+
+    attack = parts.attack(settings)
+    if attack is not None:
+        print(f"unstale: attack, for experiments: {attack.description}", file=sys.stderr, flush=True)
 
 
 def _tell(traffic: "Traffic", *, as_json: bool) -> None:

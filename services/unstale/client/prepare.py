@@ -1,11 +1,13 @@
 """From what a server says of its run to the workplace where this process trains for it."""
 
+import logging
 from collections.abc import Callable
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
 from unstale import flat
+from unstale.config import parts
 from unstale.config.learning import (
     DataSettings,
     ModelSettings,
@@ -14,12 +16,14 @@ from unstale.config.learning import (
     VariantSettings,
 )
 from unstale.config.scenario import conditions
-from unstale.config.settings import Settings
+from unstale.config.settings import ClientSettings, Settings
 from unstale.config.workplace import Workplace, workplace
 from unstale.errors import UserError
 from unstale.training.partition import PARTITIONS
 from unstale_proto import signature
 from unstale_proto.messages import DataPlan, PartitionPlan, TensorSpec, Welcome
+
+log = logging.getLogger("unstale.client")
 
 
 def workplace_of(welcome: Welcome, own: Settings) -> Workplace:
@@ -48,6 +52,7 @@ def workplace_of(welcome: Welcome, own: Settings) -> Workplace:
             f"data set {welcome.data!r}{other} has other training labels on this machine than on the server; "
             "use the same files, data.share and data.validation on both sides"
         )
+    _announce_attack(settings, own.client)
     return made
 
 
@@ -58,6 +63,15 @@ def durations_of(welcome: Welcome, own: Settings) -> Callable[[int, int, int], f
     does not fit the run's clients.
     """
     return conditions(_settings_of(welcome, own)).devices.duration_s
+
+
+def _announce_attack(settings: Settings, hosted: ClientSettings) -> None:
+    """Log which clients of this process attack, if an attack is configured: the seed of the run chose them."""
+    attack = parts.attack(settings)
+    if attack is None:
+        return
+    here = attack.clients & {*range(hosted.first, hosted.first + hosted.count)}
+    log.warning("attack, for experiments: %s; %d of them in this process", attack.description, len(here))
 
 
 def _settings_of(welcome: Welcome, own: Settings) -> Settings:

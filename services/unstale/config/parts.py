@@ -33,6 +33,7 @@ from unstale.seeds import Stream, stream
 from unstale.toxics.scenario import Conditions
 from unstale.training import partition as partitions
 from unstale.training import registry
+from unstale.training.attack import Attack, attackers
 from unstale.training.datasets import Dataset, Source, load, part, varied, with_validation
 from unstale.training.datasets import check as check_source
 from unstale.training.evaluate import Evaluation, evaluate
@@ -208,6 +209,23 @@ def training(settings: Settings) -> LocalTraining:
         given.pop("steps", None)
     given.pop("learning_rate", None)  # goes with each task
     return registry.create(chosen.name, **given)
+
+
+def attack(settings: Settings) -> Attack | None:
+    """The attack by some of the clients; None where all are honest.
+
+    Raises:
+        UserError: more clients attack than there are.
+    """
+    chosen = settings.attack
+    if chosen.name is None:
+        return None
+    if chosen.clients > settings.clients:
+        raise UserError(
+            f"attack.clients is {chosen.clients}, but the run has {settings.clients} clients; let fewer attack"
+        )
+    by = attackers(settings.seed, settings.clients, chosen.clients)
+    return Attack(chosen.name, by, seed=settings.seed, factor=chosen.factor)
 
 
 def schedule(settings: Settings) -> Schedule:
@@ -408,6 +426,7 @@ def check(settings: Settings) -> None:
         check_source(Source(**{**source, "path": source["path"] and Path(source["path"])}))
     partition(settings)
     schedule(settings)
+    attack(settings)
     # Nor at memory: it may be there where the run is.
     in_ordinary_memory = settings.policy.model_copy(update={"memory": "host"})
     under = check_scenario(settings)

@@ -330,6 +330,35 @@ class ScenarioSettings(Section):
     )
 
 
+class AttackSettings(Section):
+    name: Literal["sign-flip", "scale", "noise", "label-flip"] | None = Field(
+        None, description="Attack by some of the clients, for experiments on robustness; null for none."
+    )
+    factor: float | None = Field(
+        None,
+        gt=0,
+        le=1e30,
+        description="Multiplies the update (sign-flip, scale) or the noise; null for 1, 1000 and 10 in this order.",
+    )
+    clients: int = Field(
+        1,
+        ge=1,
+        le=CLIENTS_MAX,
+        json_schema_extra={"unit": "clients"},
+        description="How many of the run's clients attack; the run's seed chooses them.",
+    )
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Self:
+        if self.name == "label-flip" and self.factor is not None:
+            raise PydanticCustomError(
+                "sentence",
+                "attack.factor is {factor}, which attack.name label-flip does not take; leave it out",
+                {"factor": self.factor},
+            )
+        return self
+
+
 class SimulationSettings(Section):
     backend: Literal["auto", "loop", "processes", "vmap"] = Field(
         "auto",
@@ -418,6 +447,7 @@ class Settings(BaseSettings):
     client: ClientSettings = ClientSettings()
     injector: InjectorSettings = InjectorSettings()
     scenario: ScenarioSettings = ScenarioSettings()
+    attack: AttackSettings = AttackSettings()
     simulation: SimulationSettings = SimulationSettings()
 
     @override

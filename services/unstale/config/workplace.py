@@ -56,5 +56,6 @@ def workplace(
         settings.seed,
         test_shares=parts.test_shares(settings, dataset, shares),
         changes=parts.changes(settings, dataset, shares),
+        attack=parts.attack(settings),
     )
     return Workplace(dataset=dataset, model=model, trainer=trainer, device=device)

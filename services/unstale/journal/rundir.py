@@ -37,9 +37,11 @@ _FREE_KEYS = frozenset(
     }
 )
 _FIXED_KEYS = frozenset({"server.norm_max"})
+_CLIENTS_SECTIONS = frozenset({"attack"})
 """What is free says only where things lie, how they are run and what is looked at: it may differ when a run goes on.
 All else may change a bit of the model, and so does this key of a free section, which decides what counts. When leases
-end and who is in quarantine is recorded as it happens, so `server.lease_s` and its like are free.
+end and who is in quarantine is recorded as it happens, so `server.lease_s` and its like are free. A section of the
+clients' own decides, too, by the updates that they send; no server reads it, so a run may be resumed with another one.
 """
 
 
@@ -253,7 +255,7 @@ def _values(settings: Settings) -> dict[str, Any]:
     """Every value that must stay, by its key; those of the policy's own settings one by one."""
     values: dict[str, Any] = {}
     for key in KEYS.values():
-        if not decides(key.name):
+        if key.section in _CLIENTS_SECTIONS or not decides(key.name):
             continue
         value: Any = settings
         for part in key.name.split("."):

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from unstale.flat import FlatModel
 from unstale.seeds import Stream, stream
+from unstale.training.attack import Attack
 from unstale.training.datasets import Dataset
 from unstale.training.evaluate import Evaluation, evaluate
 from unstale.training.initialise import draws
@@ -40,7 +41,8 @@ class Trainer:
     shares: for each client id the indices of its training examples; a client's examples are gathered once,
     when it is first trained. model: the workspace of all of them. seed: the run's. test_shares: for each client id the
     indices of its own test examples, some perhaps none; None where the test set is not shared out. changes: which
-    examples clients hold at each version; None where they keep them.
+    examples clients hold at each version; None where they keep them. attack: by some of the clients, for experiments;
+    None where all are honest.
 
     What a client keeps lies on the host, one vector of the size of the model for each of its names, made when it first
     keeps it: N clients that train with `moon` or `scaffold` cost N * d numbers. One thread at a time.
@@ -56,6 +58,7 @@ class Trainer:
         *,
         test_shares: Sequence[Indices] | None = None,
         changes: VariantStream | None = None,
+        attack: Attack | None = None,
     ) -> None:
         self._dataset = dataset
         self._shares = shares
@@ -64,6 +67,7 @@ class Trainer:
         self._seed = seed
         self._test_shares = test_shares
         self._changes = changes
+        self._attack = attack
         self._draws = draws(model.module)
         self._examples: dict[int, _Held] = {}
         self._kept: dict[int, dict[str, Tensor]] = {}
@@ -128,7 +132,11 @@ class Trainer:
             pending[number] = {key: tensor.to("cpu") for key, tensor in update.state.items()}
             if len(pending) > PENDING_MAX:
                 del pending[next(iter(pending))]
-        return update
+        return self.sent(client_id, number, update)
+
+    def sent(self, client_id: int, number: int, made: LocalUpdate) -> LocalUpdate:
+        """The update that a client sends: `made` by its training, unless it attacks. `compute` gives this one."""
+        return made if self._attack is None else self._attack.update(client_id, number, made)
 
     def steps_of(self, client_id: int) -> int:
         """Optimiser steps of each of a client's tasks."""
@@ -228,10 +236,10 @@ class Trainer:
     def _gathered(self, client_id: int) -> _Held:
         own_n = torch.from_numpy(self._shares[client_id])
         device = self._model.parameters_d.device
-        return _Held(
-            inputs_nX=self._dataset.train_examples(own_n).to(device),
-            labels_n=self._dataset.labels_train_N.index_select(0, own_n).to(device),
-        )
+        labels_n = self._dataset.labels_train_N.index_select(0, own_n)
+        if self._attack is not None:
+            labels_n = self._attack.labels(client_id, labels_n, self._dataset.classes)
+        return _Held(inputs_nX=self._dataset.train_examples(own_n).to(device), labels_n=labels_n.to(device))
 
     def _bring_to(self, held: _Held, client_id: int, changes: VariantStream, version: int) -> None:
         """Put the examples of a version, before or after, in their places. Their labels are those that were there."""

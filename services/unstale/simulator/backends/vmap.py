@@ -66,7 +66,7 @@ class Vmap(Backend):
                 made.update(zip(some, self._together(clients, [tasks[place] for place in some]), strict=True))
         return [
             Computed(
-                local=made[place],
+                local=trainer.sent(job.client_id, job.number, made[place]),
                 evaluation=trainer.evaluate_own(job.client_id, job.base.model_d) if job.evaluate else None,
             )
             for place, job in enumerate(jobs)
