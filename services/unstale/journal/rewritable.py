@@ -1,6 +1,5 @@
 """The database of a run that may be taken back to an earlier version."""
 
-import sqlite3
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
@@ -23,31 +22,25 @@ class RewritableDatabase(Database):
             facts: For `set_meta`, stored in the same transaction.
         """
         version, seq, at_s = checkpoint.version, checkpoint.seq, checkpoint.at_s
-        with self._transaction(sync=True):
+        with self._connection.transaction(sync=True):
             run = self._connection.execute
             run("DELETE FROM own_evaluations WHERE seq > ?", (seq,))
-            self._connection.executemany(
-                "DELETE FROM own_evaluations WHERE seq = ?", [(row.seq,) for row in waiting]
-            )
+            for row in waiting:
+                run("DELETE FROM own_evaluations WHERE seq = ?", (row.seq,))
             run("DELETE FROM updates WHERE seq > ?", (seq,))
             run("DELETE FROM events WHERE seq > ?", (seq,))
             run("DELETE FROM tasks WHERE at_s >= ?", (at_s,))
             run("DELETE FROM checkpoints WHERE version >= ?", (version,))
-            self._insert(stored.UPDATES, map(stored.of_update, waiting), replace=True)
+            self._connection.insert(stored.UPDATES, map(stored.of_update, waiting), replace=True)
             run("DELETE FROM evaluations WHERE version > ?", (version,))
             run("DELETE FROM rounds WHERE version > ?", (version,))
-            self._insert(stored.CHECKPOINTS, [stored.of_checkpoint(checkpoint)])
-            self._insert(stored.META, facts.items(), replace=True)
+            self._connection.insert(stored.CHECKPOINTS, [stored.of_checkpoint(checkpoint)])
+            self._connection.insert(stored.META, facts.items(), replace=True)
         self.end_here()
 
     def copy_to(self, path: Path) -> None:
         """Write a copy of the whole database. path: of no file; its folder exists."""
-        with self._reported("copy"):
-            copy = sqlite3.connect(path)
-            try:
-                self._connection.backup(copy)
-            finally:
-                copy.close()
+        self._connection.copy_to(path)
 
     def waiting_at(self, seq: int, version: int) -> Iterator[UpdateRow]:
         """Accepted updates up to an event that are in no round up to this version, in order of arrival."""
@@ -59,13 +52,13 @@ class RewritableDatabase(Database):
 
     def is_complete(self) -> bool:
         """Whether every event and every accepted update since the run began is still there."""
-        gone = self._number("SELECT count(*) FROM updates WHERE handle IS NOT NULL AND segment IS NULL")
-        kept = self._number("SELECT (SELECT count(*) FROM events) + (SELECT count(*) FROM updates)")
+        gone = self._connection.number("SELECT count(*) FROM updates WHERE handle IS NOT NULL AND segment IS NULL")
+        kept = self._connection.number("SELECT (SELECT count(*) FROM events) + (SELECT count(*) FROM updates)")
         return gone == 0 and kept == self.last_seq()
 
     def seq_of(self, version: int) -> int | None:
         """Of the event that made a version, None where that is not kept."""
-        ((seq,),) = self._rows(
+        ((seq,),) = self._connection.rows(
             "SELECT max(seq) FROM events WHERE kind = 'RoundApplied' AND json_extract(fields, '$.version') = ?",
             version,
         )

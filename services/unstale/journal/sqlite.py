@@ -67,6 +67,15 @@ class Connection:
                     self.execute("ROLLBACK")
                 raise
 
+    def copy_to(self, path: Path) -> None:
+        """Write a copy of the whole database. path: of no file; its folder exists."""
+        with reported(self.path, "copy"):
+            copy = sqlite3.connect(path)
+            try:
+                self._connection.backup(copy)
+            finally:
+                copy.close()
+
     def insert(self, table: Table, values: Iterable[Values], *, replace: bool = False) -> None:
         """Store new rows. replace: also in place of others with the same key."""
         rows = map(table.sealed, values)
