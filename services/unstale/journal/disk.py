@@ -16,7 +16,13 @@ class DamagedError(UserError):
 
 
 class NoRoomError(UserError):
-    """There is no room for what should be stored. Nothing of it was."""
+    """There is no room for what should be stored. Nothing of it was.
+
+    Attributes:
+        needed_bytes: Of the file that should be written, 0 where that is not known.
+    """
+
+    needed_bytes = 0
 
 
 _NO_ROOM = {
