@@ -23,6 +23,7 @@ from xxhash import xxh3_64
 
 from unstale.errors import UserError
 from unstale.journal.disk import (
+    NOFOLLOW,
     PART,
     DamagedError,
     NoRoomError,
@@ -154,7 +155,7 @@ def _header(tensors: Mapping[str, Tensor], rest: Mapping[str, Any]) -> bytearray
 
 
 def _write(part: Path, header: bytearray, tensors: Iterable[Tensor]) -> int:
-    file = os.open(part, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    file = os.open(part, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | NOFOLLOW, 0o600)
     try:
         checksum = xxh3_64()
         offset = 0

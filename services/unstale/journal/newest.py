@@ -9,7 +9,7 @@ from pathlib import Path
 
 from xxhash import xxh3_64_intdigest
 
-from unstale.journal.disk import DamagedError, read_all, trouble, write_all
+from unstale.journal.disk import NOFOLLOW, DamagedError, read_all, trouble, write_all
 
 _NUMBER = struct.Struct("<Q")
 _SIZE_BYTES = 2 * _NUMBER.size  # the number and its checksum
@@ -27,7 +27,7 @@ class Newest:
         self.path = path
         self._file = -1
         try:
-            self._file = os.open(path, (os.O_RDONLY if read_only else os.O_RDWR) | os.O_CLOEXEC)
+            self._file = os.open(path, (os.O_RDONLY if read_only else os.O_RDWR) | os.O_CLOEXEC | NOFOLLOW)
         except FileNotFoundError:
             self.is_missing = True
         except OSError as error:
@@ -57,7 +57,7 @@ class Newest:
         """After the database holds it."""
         try:
             if self._file < 0:
-                self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+                self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | NOFOLLOW, 0o600)
             write_all(self._file, memoryview(_packed(number)), 0)
         except OSError as error:
             raise trouble("write", self.path, error) from None

@@ -13,7 +13,7 @@ from typing import overload
 
 from typing_extensions import override
 
-from unstale.journal.disk import trouble, write_all
+from unstale.journal.disk import NOFOLLOW, private_folder, trouble, write_all
 from unstale_proto import limits
 
 
@@ -108,7 +108,7 @@ class Parts:
         if folder is None:
             return
         try:
-            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            private_folder(folder)
             self.found = sorted(path.stem for path in folder.iterdir() if path.suffix == suffix)
         except OSError as error:
             raise trouble("use", folder, error) from None
@@ -118,7 +118,7 @@ class Parts:
         if self._folder is None:
             return Part(_unnamed(), None)
         path = self._folder / f"{name}{self._suffix}"
-        return Part(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600), path)
+        return Part(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | NOFOLLOW, 0o600), path)
 
     def delete(self, name: str) -> None:
         """One that nobody has opened is not needed any more."""

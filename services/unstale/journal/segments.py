@@ -16,7 +16,7 @@ from typing import Protocol
 from xxhash import xxh3_64_intdigest
 
 from unstale.errors import UserError
-from unstale.journal.disk import DamagedError, read_all, sync_folder, trouble, write_all
+from unstale.journal.disk import NOFOLLOW, DamagedError, read_all, sync_folder, trouble, write_all
 from unstale.journal.rows import Place
 
 SEGMENT_BYTES = 32 * 1024**2  # what is given back at a time; some hundred small updates, or one large one
@@ -170,7 +170,7 @@ class Segments:
             path = self.path(number)
             try:
                 if self._sizes[number] > end_bytes:
-                    os.truncate(path, end_bytes)
+                    _truncate(path, end_bytes)
             except OSError as error:
                 raise trouble("cut", path, error) from None
             self._sizes[number] = end_bytes
@@ -249,7 +249,7 @@ class Segments:
         try:
             if self._spares:
                 self._spares.pop(0).rename(path)
-            file = os.open(path, os.O_RDWR | os.O_CLOEXEC | fresh, 0o600)
+            file = os.open(path, os.O_RDWR | os.O_CLOEXEC | NOFOLLOW | fresh, 0o600)
             write_all(file, memoryview(HEADER), 0)
         except OSError as error:
             if file >= 0:
@@ -267,7 +267,7 @@ class Segments:
         path = self.path(number)
         header = bytearray(len(HEADER))
         try:
-            self._file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+            self._file = os.open(path, os.O_RDWR | os.O_CLOEXEC | NOFOLLOW)
             read_all(self._file, memoryview(header), 0)
         except OSError as error:
             raise trouble("open", path, error) from None
@@ -342,6 +342,14 @@ def _sync(files: Mapping[int, Path], new_in: Path | None, then: Path | None = No
             raise trouble("sync", new_in, error) from None
     if then is not None:
         _sync({_opened(then): then}, None)
+
+
+def _truncate(path: Path, size_bytes: int) -> None:
+    file = os.open(path, os.O_RDWR | os.O_CLOEXEC | NOFOLLOW)
+    try:
+        os.ftruncate(file, size_bytes)
+    finally:
+        os.close(file)
 
 
 def _opened(path: Path) -> int:
