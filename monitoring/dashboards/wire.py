@@ -91,15 +91,16 @@ REFUSED = (
         things="messages",
     ),
     TimeSeries(
-        title="Refused connections and quarantines",
-        description="Connections without the right key, by reason; and clients kept out for a while because they were "
-        "refused too often in a row.",
+        title="Refused connections, quarantines, checkpoints",
+        description="Connections without the right key, by reason; clients kept out for a while because they were "
+        "refused too often in a row; and checkpoints that the disk had no room for.",
         unit="count:refusals/s",
         queries=(
             Query(rate(catalogue.HANDSHAKES_REFUSED, "reason"), "{{reason}}"),
             Query(rate(catalogue.QUARANTINES), "quarantines"),
+            Query(rate(catalogue.CHECKPOINTS_LEFT_OUT), "checkpoints left out"),
         ),
-        colours={"quarantines": "red"},
+        colours={"quarantines": "red", "checkpoints left out": "orange"},
         width=8,
     ),
 )

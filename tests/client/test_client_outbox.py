@@ -332,10 +332,26 @@ def test_on_a_full_disk_an_update_is_kept_in_memory_with_one_warning(
     disk.is_full = False
     outbox.put(0, made(3), {})
     assert names(tmp_path) == ["0-3.update"]
-    disk.is_full = True
     with caplog.at_level(logging.WARNING):
-        outbox.put(0, made(4), {})
-    assert len(caplog.messages) == 2  # it is full again
+        for number in range(4, 20):  # a disk with room for every second update
+            disk.is_full = number % 2 == 0
+            outbox.put(0, made(number), {})
+    assert len(caplog.messages) == 1
+
+
+def test_a_client_disk_that_has_room_again_is_said_and_a_full_one_after_that_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    outbox, disk = opened(tmp_path), Disk(monkeypatch)
+    for is_full in (True, False, True):
+        disk.is_full = is_full
+        for number in range(120):
+            outbox.put(0, made(number), {})
+            outbox.let_go(0, RUN, number)
+    first, again, second = caplog.messages
+    assert first == second
+    assert again == f"{tmp_path}: what clients make is stored again"
 
 
 def test_an_update_stays_until_the_state_that_it_made_is_stored(

@@ -8,13 +8,17 @@ from pathlib import Path
 
 import pytest
 
+from support import recorded
 from unstale.config import parts
 from unstale.config.keys import KEYS
 from unstale.config.load import load
 from unstale.config.settings import Settings, TriggerSettings
 from unstale.errors import UserError
+from unstale.journal import checkpoints
 from unstale.journal.database import Database
 from unstale.journal.disk import DamagedError
+from unstale.journal.newest import Newest
+from unstale.journal.parts import Parts
 from unstale.journal.rundir import (
     _FIXED_KEYS,
     _FREE_KEYS,
@@ -23,6 +27,7 @@ from unstale.journal.rundir import (
     _values,
     decides,
 )
+from unstale.journal.segments import HEADER, Segments
 
 
 def begun(path: Path, settings: Settings | None = None) -> RunDirectory:
@@ -41,8 +46,98 @@ def test_a_new_one_is_for_its_owner_alone_and_holds_the_settings(tmp_path: Path)
     assert load(path / "config.yaml") == Settings(seed=7)
     assert directory.segments.is_dir()
     assert directory.checkpoints.is_dir()
-    assert not directory.database.exists()
+    assert directory.database.stat().st_size == 0
     directory.close()
+
+
+def test_files_of_a_run_are_for_their_owner_alone(tmp_path: Path) -> None:
+    recorded.over_sockets(tmp_path / "run", rounds=4, run={"checkpoint_every": 2})
+    modes = {
+        str(path.relative_to(tmp_path)): path.stat().st_mode & 0o777 for path in (tmp_path / "run").rglob("*")
+    }
+    assert len(modes) >= 8
+    assert {name: mode for name, mode in modes.items() if mode not in (0o600, 0o700)} == {}
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may give a folder away")
+def test_a_folder_of_another_user_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "run"
+    begun(path)
+    os.chown(path, 12345, 12345)
+    with pytest.raises(UserError, match=rf"^{path} belongs to user 12345, .* run `chown 0 {path}`"):
+        RunDirectory.open(path, Settings())
+
+
+def test_a_folder_that_every_user_may_write_to_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "run"
+    begun(path)
+    path.chmod(0o777)
+    with pytest.raises(
+        UserError, match=rf"^every user may write to {path} \(mode 0777\).*`chmod 700 {path}`"
+    ):
+        RunDirectory.open(path, Settings())
+    path.chmod(0o755)  # who may read it is its owner's affair
+    RunDirectory.open(path, Settings()).close()
+    assert path.stat().st_mode & 0o777 == 0o755
+
+
+def test_a_folder_that_its_group_may_write_to_is_taken_from_the_group(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "run"
+    begun(path)
+    path.chmod(0o770)
+    RunDirectory.open(path, Settings()).close()
+    assert path.stat().st_mode & 0o777 == 0o750
+    assert caplog.messages == [f"{path}: its group may not write to it any more (mode was 0770)"]
+
+
+@pytest.mark.parametrize(
+    "name", ["lock", "run.db", "run.db-wal", "run.db-newest", "config.yaml", ".config.yaml.part", "segments"]
+)
+def test_a_symbolic_link_in_the_place_of_a_file_is_refused_and_not_followed(
+    tmp_path: Path, name: str
+) -> None:
+    path, other = tmp_path / "run", tmp_path / "other"
+    begun(path)
+    other.write_bytes(b"of somebody else")
+    if (path / name).is_dir():
+        (path / name).rmdir()
+    else:
+        (path / name).unlink(missing_ok=True)
+    (path / name).symlink_to(other)
+    with pytest.raises(UserError, match=rf"{name} is a symbolic link, expected .*; remove it"):
+        RunDirectory.open(path, Settings())
+    assert other.read_bytes() == b"of somebody else"
+
+
+WRITES: dict[str, Callable[[Path], object]] = {
+    "00000001.rows": lambda folder: Segments(folder).cut({1: 16}),
+    "run.db-newest": lambda folder: Newest(folder / "run.db-newest", read_only=False).set(1),
+    "0-1.part": lambda folder: Parts(folder).open("0-1"),
+    ".00000001.safetensors.part": lambda folder: checkpoints.write(folder, 1, {}, {}),
+}
+
+
+@pytest.mark.parametrize("name", WRITES)
+def test_a_symbolic_link_that_comes_later_is_not_followed(tmp_path: Path, name: str) -> None:
+    folder, other = tmp_path / "folder", tmp_path / "other"
+    content = HEADER + b"of somebody else"
+    other.write_bytes(content)
+    folder.mkdir()
+    (folder / name).symlink_to(other)
+    with pytest.raises((UserError, OSError)):
+        WRITES[name](folder)
+    assert other.read_bytes() == content
+
+
+def test_without_its_lock_file_a_directory_is_still_in_use(tmp_path: Path) -> None:
+    first = RunDirectory.open(tmp_path / "run", Settings())
+    first.lock.unlink()
+    with pytest.raises(UserError, match="is in use by another process"):
+        RunDirectory.open(tmp_path / "run", Settings())
+    first.close()
+    RunDirectory.open(tmp_path / "run", Settings()).close()
 
 
 def test_the_same_settings_go_on(tmp_path: Path) -> None:

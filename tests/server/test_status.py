@@ -38,7 +38,14 @@ def test_before_anything_has_happened_nothing_is_made_up() -> None:
     assert status.elapsed_s(GATHERING) is None
     assert status.sections(GATHERING) == {
         "run": ABOUT,
-        "state": {"standing": "gathering", "version": 0, "round_s": None, "left_s": None, "digest": None},
+        "state": {
+            "standing": "gathering",
+            "version": 0,
+            "round_s": None,
+            "left_s": None,
+            "digest": None,
+            "alarm": None,
+        },
         "clients": GATHERING.clients,
         "updates": {"accepted": 0, "duplicate": 0, "rejected": 0, "pending": 0},
         "curve": {"points": [], "best": None},

@@ -14,7 +14,7 @@ def small_disk(path: Path, size_bytes: int = 1024 * 1024) -> Iterator[Path]:
     """A file system of its own, of this size; skips the test where that is not allowed."""
     path.mkdir()
     if shutil.which("mount") is None or not _system(
-        "mount", "-t", "tmpfs", "-o", f"size={size_bytes}", "disk", str(path)
+        "mount", "-t", "tmpfs", "-o", f"size={size_bytes},mode=700", "disk", str(path)
     ):
         pytest.skip("this user may not mount a small disk")
     try:

@@ -41,7 +41,7 @@ from unstale.client import record
 from unstale.client.instructions import Made
 from unstale.client.record import Facts, Record
 from unstale.errors import UserError
-from unstale.journal.disk import DamagedError, trouble
+from unstale.journal.disk import NOFOLLOW, DamagedError, private_folder, trouble
 from unstale_proto import codec, limits, payload
 from unstale_proto.errors import RemoteContractError
 from unstale_proto.messages import Update
@@ -52,6 +52,9 @@ State = Mapping[str, Tensor]
 """What a client keeps, or would keep from one update, by name: vectors of float32 on the host."""
 
 _NAME = re.compile(r"(\d+)(?:-(\d+)\.update|\.state)(\.tmp)?", re.ASCII)
+_CALM_WRITES = (
+    100  # in a row that succeed until a full disk counts as mended: it may have room for some files only
+)
 _SETTLED_MAX = limits.HOLDING_MAX  # more than a client can have waiting
 
 
@@ -92,10 +95,11 @@ class Outbox:
         self._held: dict[tuple[int, int], _Held] = {}
         self._states: set[int] = set()
         self._settled: dict[int, list[int]] = {}
-        self._warned = False
+        self._is_short = False  # of room, or of whatever else keeps files from being stored
+        self._stored_since = 0  # files in a row that were stored while it is
         try:
-            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+            private_folder(folder)
+            self._lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | NOFOLLOW, 0o600)
         except OSError as error:
             raise trouble("use client.directory", folder, error) from None
         self._take_clients()
@@ -274,18 +278,23 @@ class Outbox:
     def _write(
         self, path: Path, facts: Mapping[str, Any], parts: Sequence[Sequence[bytes | memoryview]]
     ) -> bool:
-        """Whether it could be stored. The first time in a row that it cannot is worth a word."""
+        """Whether it could be stored. One line is logged when that begins to fail, and one when it works again."""
         try:
             record.write(path, facts, parts, durable=self._durable)
         except OSError as error:
-            if not self._warned:
-                self._warned = True
+            self._stored_since = 0
+            if not self._is_short:
+                self._is_short = True
                 log.warning(
                     "%s; meanwhile what clients make is kept in memory, and lost if this process dies",
                     trouble("write", path, error),
                 )
             return False
-        self._warned = False
+        if self._is_short:
+            self._stored_since += 1
+            if self._stored_since == _CALM_WRITES:
+                self._is_short, self._stored_since = False, 0
+                log.info("%s: what clients make is stored again", self.folder)
         return True
 
     def _delete_state(self, client_id: int) -> None:

@@ -19,7 +19,7 @@ import torch
 import xxhash
 from pydantic import BaseModel, ConfigDict, NonNegativeInt, ValidationError
 
-from unstale.journal.disk import DamagedError, sync_folder, trouble
+from unstale.journal.disk import NOFOLLOW, DamagedError, sync_folder, trouble
 
 MAGIC = b"unstale1"
 TEMPORARY = ".tmp"
@@ -123,7 +123,7 @@ def damaged(path: Path) -> DamagedError:
 
 
 def _for_the_owner(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o600)
+    return os.open(path, flags | NOFOLLOW, 0o600)
 
 
 def _contents(path: Path) -> memoryview:

@@ -14,9 +14,10 @@ PING_S = 2.0  # a thread that does not answer for so long is stuck
 class HttpService:
     """Serves from threads of its own until closed.
 
-    healthy: whether the process still turns; asked anew for each request. ready: whether it does its work. pages: by
-    path, what else there is. address: HOST:PORT; port 0 takes a free one. `self.address` is the one really taken. key:
-    of the configuration that the address comes from.
+    healthy: whether the process still turns; asked anew for each request. ready: whether it does its work. alarm: what
+    the operator must do something about and a restart would not change, None for nothing: /healthz and /readyz say it.
+    pages: by path, what else there is. address: HOST:PORT; port 0 takes a free one. `self.address` is the one really
+    taken. key: of the configuration that the address comes from.
     """
 
     def __init__(
@@ -27,12 +28,13 @@ class HttpService:
         key: str,
         healthy: Callable[[], bool],
         ready: Callable[[], bool],
+        alarm: Callable[[], str | None] = lambda: None,
         pages: Mapping[str, Application] | None = None,
     ) -> None:
         routes: dict[str, Application] = {
             "/metrics": make_wsgi_app(registry),
-            "/healthz": _check(healthy, b"stuck\n"),
-            "/readyz": _check(ready, b"not yet\n"),
+            "/healthz": _check(lambda: None if healthy() else "stuck", alarm),
+            "/readyz": _check(lambda: None if ready() else alarm() or "not yet", alarm),
             **(pages or {}),
         }
         *others, last = routes
@@ -51,10 +53,13 @@ class HttpService:
         self._server.close()
 
 
-def _check(good: Callable[[], bool], otherwise: bytes) -> Application:
+def _check(trouble: Callable[[], str | None], alarm: Callable[[], str | None]) -> Application:
+    """Answers 503 with the trouble, where there is one, and else 200 with the alarm or `ok`."""
+
     def application(_: dict[str, Any], start_response: Any) -> Iterable[bytes]:
-        holds = good()
-        start_response("200 OK" if holds else "503 Service Unavailable", [*_TEXT])
-        return [b"ok\n" if holds else otherwise]  # a list for each answer: wsgiref adds its length to it
+        wrong = trouble()
+        start_response("200 OK" if wrong is None else "503 Service Unavailable", [*_TEXT])
+        # A list for each answer: wsgiref adds its length to it.
+        return [f"{wrong or alarm() or 'ok'}\n".encode()]
 
     return application

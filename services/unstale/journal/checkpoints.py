@@ -6,6 +6,7 @@ Tensors are streamed to the file and from it, so that no second copy of the stat
 Format: the README of huggingface/safetensors, "Format".
 """
 
+import errno
 import json
 import math
 import os
@@ -21,7 +22,17 @@ from torch import Tensor
 from xxhash import xxh3_64
 
 from unstale.errors import UserError
-from unstale.journal.disk import PART, DamagedError, open_file, read_all, sync_folder, trouble, write_all
+from unstale.journal.disk import (
+    PART,
+    DamagedError,
+    NoRoomError,
+    free_bytes,
+    open_file,
+    read_all,
+    sync_folder,
+    trouble,
+    write_all,
+)
 
 FORMAT = "unstale-checkpoint-1"
 SUFFIX = ".safetensors"
@@ -55,27 +66,41 @@ class CheckpointFile:
 
 
 def write(
-    folder: Path, version: int, state: Mapping[str, Any], about: Mapping[str, Any], path: Path | None = None
+    folder: Path,
+    version: int,
+    state: Mapping[str, Any],
+    about: Mapping[str, Any],
+    path: Path | None = None,
+    *,
+    reserve_bytes: int = 0,
 ) -> CheckpointFile:
     """Write `00000120.safetensors` for version 120, or the file `path` of the folder, durable when this returns.
 
     state, about: dictionaries (of int, str, bool or None as keys), lists and tuples of tensors, numbers, texts, bytes
-    and None, in one another. They must not change meanwhile. Raises UserError for other values; NoRoomError, or another
-    UserError, when it cannot be written: then no part of it is left.
+    and None, in one another. They must not change meanwhile. reserve_bytes: that stay free on the disk. Raises
+    UserError for other values; NoRoomError, or another UserError, when it cannot be written: then no part of it is
+    left.
     """
     tensors: dict[str, Tensor] = {}
     rest = {"state": _packed(dict(state), "state", tensors), "about": _packed(dict(about), "about", tensors)}
     tensors = dict(sorted(tensors.items(), key=lambda item: _ORDER.index(item[1].dtype)))
     path = path or path_of(folder, version)
     part = path.with_name(f".{path.name}{PART}")
+    header = _header(tensors, rest)
+    needed_bytes = len(header) + sum(tensor.nbytes for tensor in tensors.values())
     try:
-        size_bytes = _write(part, _header(tensors, rest), tensors.values())
+        if free_bytes(folder) < needed_bytes + reserve_bytes:  # others write to the disk meanwhile
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        size_bytes = _write(part, header, tensors.values())
         part.replace(path)
         sync_folder(folder)
     except OSError as error:
         with suppress(OSError):
             part.unlink(missing_ok=True)
-        raise trouble("write", path, error) from None
+        told = trouble("write", path, error)
+        if isinstance(told, NoRoomError):
+            told.needed_bytes = needed_bytes
+        raise told from None
     return CheckpointFile(path=path, size_bytes=size_bytes)
 
 

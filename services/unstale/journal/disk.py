@@ -1,12 +1,20 @@
 """What can go wrong with a disk, told in one sentence each."""
 
 import errno
+import logging
 import os
+import stat
 import sys
 import threading
+from collections.abc import Iterable
 from pathlib import Path
 
 from unstale.errors import UserError
+
+log = logging.getLogger("unstale.journal")
+
+NOFOLLOW = getattr(os, "O_NOFOLLOW", 0)
+"""For `os.open`: a symbolic link in the place of a file is an error."""
 
 PART = ".part"
 """How the name ends of a file that is being written, and takes its own name when it is whole."""
@@ -22,7 +30,13 @@ class DamagedError(UserError):
 
 
 class NoRoomError(UserError):
-    """There is no room for what should be stored. Nothing of it was."""
+    """There is no room for what should be stored. Nothing of it was.
+
+    Attributes:
+        needed_bytes: Of the file that should be written, 0 where that is not known.
+    """
+
+    needed_bytes = 0
 
 
 _NO_ROOM = {
@@ -34,6 +48,7 @@ _OTHER = {
     errno.EROFS: "the file system is read-only; name a folder where you may write",
     errno.EACCES: "permission denied; name a folder where you may write",
     errno.EPERM: "permission denied; name a folder where you may write",
+    errno.ELOOP: "it is a symbolic link; remove it",
     errno.EIO: "the disk reports an error; its file system needs a check",
     errno.EMFILE: "too many open files; raise the limit (ulimit -n)",
     errno.ENFILE: "too many open files; raise the limit (ulimit -n)",
@@ -52,7 +67,7 @@ def trouble(doing: str, path: Path, error: OSError) -> UserError:
 
 
 def open_file(path: str | Path, flags: int, mode: int = 0o777) -> int:
-    """As `os.open`, but waits a moment while this process has too many files open.
+    """As `os.open`, but follows no symbolic link and waits a moment while this process has too many files open.
 
     Connections may take every descriptor for as long as the server needs to cut them (`ConnectionLimiter`); a run does
     not end for that. Raises OSError, after OPEN_S with EMFILE too.
@@ -60,31 +75,84 @@ def open_file(path: str | Path, flags: int, mode: int = 0o777) -> int:
     pause = threading.Event()
     for _ in range(int(OPEN_S / RETRY_S)):
         try:
-            return os.open(path, flags, mode)
+            return os.open(path, flags | NOFOLLOW, mode)
         except OSError as error:
             if error.errno not in (errno.EMFILE, errno.ENFILE):
                 raise
         pause.wait(RETRY_S)
-    return os.open(path, flags, mode)
+    return os.open(path, flags | NOFOLLOW, mode)
+
+
+def private_folder(path: Path) -> None:
+    """Make a folder that its owner alone may use, or see whether one that exists can be trusted.
+
+    A folder of our own that its group may write to is taken from the group, with a warning. Who may read it is left as
+    it is: files in it are made for the owner alone.
+
+    Raises:
+        OSError: It cannot be made or looked at.
+        UserError: It belongs to another user, or every user may write to it.
+    """
+    path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if sys.platform == "win32":
+        return  # has no such modes
+    found = path.stat()
+    mode = stat.S_IMODE(found.st_mode)
+    if found.st_uid != os.geteuid():
+        raise UserError(
+            f"{path} belongs to user {found.st_uid}, expected a folder of user {os.geteuid()}, who runs this process; "
+            f"run `chown {os.geteuid()} {path}`, or name another folder"
+        )
+    if mode & stat.S_IWOTH:
+        raise UserError(
+            f"every user may write to {path} (mode {mode:04o}), expected a folder of its owner alone; look at what is "
+            f"in it, then run `chmod 700 {path}`, or name another folder"
+        )
+    if mode & stat.S_IWGRP:
+        path.chmod(mode & ~stat.S_IWGRP)
+        log.warning("%s: its group may not write to it any more (mode was %04o)", path, mode)
+
+
+def check_no_links(folder: Path, names: Iterable[str]) -> None:
+    """Raise UserError where a file or folder is a symbolic link: what it leads to is not ours to write to.
+
+    Args:
+        folder: In which they are.
+        names: Of files and folders, which need not be there.
+    """
+    for name in names:
+        if (folder / name).is_symlink():
+            raise UserError(
+                f"{folder / name} is a symbolic link, expected a file or folder of its own; remove it, or name another "
+                "folder"
+            )
 
 
 def locked(path: Path, in_use: str) -> int:
     """The open lock file, which this process alone holds; the system takes the lock back when the process ends. Raises
-    UserError where another one holds it, with the sentence `in_use`."""
-    lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    UserError where another one holds it, with the message `in_use`."""
+    return _flocked(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | NOFOLLOW, 0o600), in_use)
+
+
+def locked_folder(path: Path, in_use: str) -> int:
+    """The same for a folder: this lock cannot be deleted with a file."""
+    return _flocked(os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC), in_use)
+
+
+def _flocked(file: int, in_use: str) -> int:
     if sys.platform == "win32":
-        return lock  # has no such locks
+        return file  # has no such locks
     import fcntl
 
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        os.close(lock)
+        os.close(file)
         raise UserError(in_use) from None
     except BaseException:
-        os.close(lock)
+        os.close(file)
         raise
-    return lock
+    return file
 
 
 def boot() -> str:

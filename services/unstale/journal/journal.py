@@ -13,12 +13,13 @@ from unstale.config.settings import RunSettings
 from unstale.coordinator import events
 from unstale.journal import checkpoints, continuity, records
 from unstale.journal.database import BOOT, SYNCED
-from unstale.journal.disk import boot, free_bytes
+from unstale.journal.disk import NoRoomError, boot, free_bytes
 from unstale.journal.lost import DURABILITY, ENDED, RUN_ID, forget_what_was_lost
 from unstale.journal.rewritable import RewritableDatabase
 from unstale.journal.rows import Batch, CheckpointRow, Place
 from unstale.journal.rundir import RunDirectory
 from unstale.journal.segments import Segments, Writer
+from unstale.journal.shortage import Shortage
 from unstale.journal.spill import Spill
 
 log = logging.getLogger("unstale.journal")
@@ -29,6 +30,7 @@ EARLY_BYTES = (
 EARLY_CHECKPOINTS = (
     32  # written to faster than new room; but not unless it takes a small share of what is written
 )
+RESERVE_BYTES = 16 * 1024**2  # that a checkpoint leaves for records, where run.free_bytes_min is not less
 CHECKPOINTS_KEPT = 2  # so that one that turns out to be damaged is not the end of the run
 
 
@@ -74,6 +76,7 @@ class Journal:
         self._checkpoint_bytes = 0  # of the last one that was made here
         self._room_bytes = 0  # as last looked at, less what was let in since
         self._places: dict[int, Place] | None = None
+        self.shortage = Shortage(directory.path)
 
     def _take_up(self, directory: RunDirectory, settings: RunSettings) -> None:
         """Find out in which state the last server left the directory, and begin another start. Raises DamagedError
@@ -153,6 +156,7 @@ class Journal:
         if self._room_bytes < needed_bytes:
             self.segments.delete_spares()
             self._room_bytes = free_bytes(self.directory.path)
+        self.shortage.looked(needed_bytes, self._room_bytes)
         if self._room_bytes < needed_bytes:
             return False
         self._room_bytes -= size_bytes
@@ -232,6 +236,7 @@ class Journal:
     def wants_checkpoint(self, version: int, *, ends: bool) -> bool:
         """Whether this version, which was just made, is to be written. ends: it is the run's last."""
         due = ends or version % self.settings.checkpoint_every == 0
+        due = due or self.shortage.may_save()
         early_bytes = max(EARLY_BYTES, EARLY_CHECKPOINTS * self._checkpoint_bytes)
         return due or self._stored_bytes >= min(early_bytes, self.settings.payload_bytes_max)
 
@@ -249,6 +254,7 @@ class Journal:
             version,
             {"learner": learner, "coordinator": coordinator},
             {"seq": seq},
+            reserve_bytes=min(self.settings.free_bytes_min, RESERVE_BYTES),
         )
         return written.path.name, written.size_bytes
 
@@ -259,9 +265,15 @@ class Journal:
     def saved(self, version: int, seq: int, file: str, size_bytes: int, at_s: float) -> None:
         """A checkpoint is whole on disk: from the next commit on, what only older ones need may go."""
         self._checkpoint_bytes = size_bytes
+        self.shortage.saved(version)
         self.batch.checkpoints.append(
             CheckpointRow(version=version, seq=seq, file=file, size_bytes=size_bytes, at_s=at_s)
         )
+
+    def not_saved(self, version: int, error: NoRoomError) -> None:
+        """A checkpoint was left out: the next one is due as soon as there is room."""
+        reserve_bytes = min(self.settings.free_bytes_min, RESERVE_BYTES)
+        self.shortage.not_saved(version, error, error.needed_bytes + reserve_bytes)
 
     def _forget(self) -> None:
         """Name no more what only older checkpoints need. The newest is on the disk."""

@@ -13,7 +13,7 @@ from typing import overload
 
 from typing_extensions import override
 
-from unstale.journal.disk import open_file, trouble, write_all
+from unstale.journal.disk import open_file, private_folder, trouble, write_all
 from unstale_proto import limits
 
 
@@ -108,7 +108,7 @@ class Parts:
         if folder is None:
             return
         try:
-            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            private_folder(folder)
             self.found = sorted(path.stem for path in folder.iterdir() if path.suffix == suffix)
         except OSError as error:
             raise trouble("use", folder, error) from None

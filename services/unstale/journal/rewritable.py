@@ -52,8 +52,12 @@ class RewritableDatabase(Database):
 
     def is_complete(self) -> bool:
         """Whether every event and every accepted update since the run began is still there."""
-        gone = self._connection.number("SELECT count(*) FROM updates WHERE handle IS NOT NULL AND segment IS NULL")
-        kept = self._connection.number("SELECT (SELECT count(*) FROM events) + (SELECT count(*) FROM updates)")
+        gone = self._connection.number(
+            "SELECT count(*) FROM updates WHERE handle IS NOT NULL AND segment IS NULL"
+        )
+        kept = self._connection.number(
+            "SELECT (SELECT count(*) FROM events) + (SELECT count(*) FROM updates)"
+        )
         return gone == 0 and kept == self.last_seq()
 
     def seq_of(self, version: int) -> int | None:

@@ -311,6 +311,7 @@ def _sync(folder: Path) -> None:
             _sync(path)
         else:
             with path.open("rb") as opened:
+                os.fchmod(opened.fileno(), 0o600)
                 os.fsync(opened.fileno())
     sync_folder(folder)
 

@@ -1,6 +1,7 @@
 """The directory of a run: what lies where in it, and who may write."""
 
 import os
+from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Self
@@ -10,7 +11,17 @@ from unstale.config.load import load, shown
 from unstale.config.settings import Settings
 from unstale.config.write import resolved
 from unstale.errors import UserError
-from unstale.journal.disk import PART, DamagedError, locked, sync_folder, trouble
+from unstale.journal.disk import (
+    NOFOLLOW,
+    PART,
+    DamagedError,
+    check_no_links,
+    locked,
+    locked_folder,
+    private_folder,
+    sync_folder,
+    trouble,
+)
 
 CONFIG = "config.yaml"
 DATABASE = "run.db"
@@ -20,6 +31,11 @@ COMPENSATIONS = "compensations"
 TRANSFERS = "transfers"
 LOCK = "lock"
 SET_ASIDE = "set-aside"
+
+_NAMES = (
+    *(CONFIG, f".{CONFIG}{PART}", LOCK, SEGMENTS, CHECKPOINTS, COMPENSATIONS, TRANSFERS, SET_ASIDE),
+    *(f"{DATABASE}{suffix}" for suffix in ("", "-wal", "-shm", "-journal", "-newest")),
+)
 
 _FREE_SECTIONS = frozenset({"server", "client", "injector", "simulation", "run"})
 _FREE_KEYS = frozenset(
@@ -57,12 +73,12 @@ class RunDirectory:
     path: of the directory. is_new: nothing has been stored in it yet. settings: of the run, as resolved when it began.
     """
 
-    def __init__(self, path: Path, settings: Settings, *, is_new: bool, lock: int | None) -> None:
+    def __init__(self, path: Path, settings: Settings, *, is_new: bool, locks: Collection[int]) -> None:
         """Use `open` or `look`."""
         self.path = path
         self.settings = settings
         self.is_new = is_new
-        self._lock = lock
+        self._locks = locks
 
     @classmethod
     def open(cls, path: Path, settings: Settings) -> Self:
@@ -71,9 +87,10 @@ class RunDirectory:
         Raises UserError when another process has it, when its settings are others, or when it is something else.
         """
         try:
-            path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            private_folder(path)
+            check_no_links(path, _NAMES)
             _check_is_ours(path)
-            lock = _locked(path)
+            locks = _locked(path)
         except OSError as error:
             raise trouble("open the run directory", path, error) from None
         try:
@@ -95,13 +112,16 @@ class RunDirectory:
             is_new = not _has_database(path)
             if is_new:
                 _check_no_rows(path)
+                os.close(
+                    _for_the_owner(str(path / DATABASE), os.O_RDWR | os.O_CREAT)
+                )  # SQLite keeps its mode
         except OSError as error:
-            os.close(lock)
+            _unlock(locks)
             raise trouble("write to the run directory", path, error) from None
         except BaseException:
-            os.close(lock)
+            _unlock(locks)
             raise
-        return cls(path, began_with, is_new=is_new, lock=lock)
+        return cls(path, began_with, is_new=is_new, locks=locks)
 
     @classmethod
     def take(cls, path: Path) -> Self:
@@ -122,7 +142,7 @@ class RunDirectory:
             raise UserError(
                 f"the run in {path} has not begun yet: there is no {DATABASE}; start `unstale server` on it"
             )
-        return cls(path, _settings_of(path), is_new=False, lock=None)
+        return cls(path, _settings_of(path), is_new=False, locks=())
 
     @property
     def config(self) -> Path:
@@ -166,9 +186,8 @@ class RunDirectory:
 
     def close(self) -> None:
         """Let others in."""
-        lock, self._lock = self._lock, None
-        if lock is not None:
-            os.close(lock)
+        locks, self._locks = self._locks, ()
+        _unlock(locks)
 
 
 def _check_is_ours(path: Path) -> None:
@@ -209,9 +228,24 @@ def _check_no_rows(path: Path) -> None:
         )
 
 
-def _locked(path: Path) -> int:
+def _locked(path: Path) -> tuple[int, ...]:
+    """Locks of the directory and of the file `lock`, which may have been deleted while a server holds it."""
     in_use = f"{path} is in use by another process; end that server, or name another --run directory"
-    return locked(path / LOCK, in_use)
+    folder = locked_folder(path, in_use)
+    try:
+        return (folder, locked(path / LOCK, in_use))
+    except BaseException:
+        os.close(folder)
+        raise
+
+
+def _unlock(locks: Collection[int]) -> None:
+    for lock in locks:
+        os.close(lock)
+
+
+def _for_the_owner(path: str, flags: int) -> int:
+    return os.open(path, flags | NOFOLLOW, 0o600)
 
 
 # --- the settings ---
@@ -219,7 +253,7 @@ def _locked(path: Path) -> int:
 
 def _write_settings(path: Path, settings: Settings) -> None:
     part = path / _part(CONFIG)
-    with part.open("w", encoding="utf-8") as opened:
+    with open(part, "w", encoding="utf-8", opener=_for_the_owner) as opened:
         opened.write(
             f"# The settings of this run, as they were resolved when it began.\n{resolved(settings)}"
         )

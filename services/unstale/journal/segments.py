@@ -170,7 +170,7 @@ class Segments:
             path = self.path(number)
             try:
                 if self._sizes[number] > end_bytes:
-                    os.truncate(path, end_bytes)
+                    _truncate(path, end_bytes)
             except OSError as error:
                 raise trouble("cut", path, error) from None
             self._sizes[number] = end_bytes
@@ -342,6 +342,14 @@ def _sync(files: Mapping[int, Path], new_in: Path | None, then: Path | None = No
             raise trouble("sync", new_in, error) from None
     if then is not None:
         _sync({_opened(then): then}, None)
+
+
+def _truncate(path: Path, size_bytes: int) -> None:
+    file = open_file(path, os.O_RDWR | os.O_CLOEXEC)
+    try:
+        os.ftruncate(file, size_bytes)
+    finally:
+        os.close(file)
 
 
 def _opened(path: Path) -> int:

@@ -216,6 +216,11 @@ JOURNAL_COMMIT = Metric(
     help="Time to make what happened durable, before it is acknowledged; one commit takes many updates together.",
     buckets=_SECONDS,
 )
+CHECKPOINTS_LEFT_OUT = Metric(
+    name="unstale_checkpoints_left_out_total",
+    kind="counter",
+    help="Checkpoints that were not written because the disk had no room for them.",
+)
 RUN_DISK_FREE = Metric(
     name="unstale_run_disk_free_bytes",
     kind="gauge",
@@ -258,6 +263,7 @@ CATALOGUE: tuple[Metric, ...] = (
     INVERSION_ITERATIONS,
     DEVICE_MEMORY,
     JOURNAL_COMMIT,
+    CHECKPOINTS_LEFT_OUT,
     RUN_DISK,
     RUN_DISK_FREE,
 )

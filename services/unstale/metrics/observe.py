@@ -38,6 +38,11 @@ def committed(seconds: float) -> Observation:
     return Observation(catalogue.JOURNAL_COMMIT, seconds)
 
 
+def checkpoint_left_out() -> Observation:
+    """There was no room for a checkpoint."""
+    return Observation(catalogue.CHECKPOINTS_LEFT_OUT, 1)
+
+
 def verdict(outcome: str, reason: str | None, payload_bytes: int) -> tuple[Observation, Observation]:
     """An update was answered. payload_bytes: what came in for it."""
     return _judged(outcome, reason), Observation(catalogue.UPDATE_BYTES, payload_bytes, ("received",))

@@ -188,6 +188,10 @@ class Account:
         self._status.saved(saved.version, saved.checkpoint_s)
         self._record([observe.phase("checkpoint", saved.checkpoint_s)])
 
+    def not_saved(self) -> None:
+        """A checkpoint was left out."""
+        self._record([observe.checkpoint_left_out()])
+
     def ended(
         self, finish: actions.Finish, version: int, updates: Mapping[str, int], digest: str, at_s: float
     ) -> Outcome:

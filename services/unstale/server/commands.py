@@ -6,6 +6,7 @@ from typing import Any
 
 from torch import Tensor
 
+from unstale.journal.disk import NoRoomError
 from unstale.learner.learner import RoundResult
 from unstale.learner.updates import Round, RoundUpdate
 from unstale.training.evaluate import Evaluation
@@ -87,6 +88,14 @@ class Saved:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class NotSaved:
+    """There is no room for a checkpoint. error: about its file."""
+
+    version: int
+    error: NoRoomError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Crashed:
     """The compute thread is dead of this: our own mistake, or the machine's."""
 
@@ -99,5 +108,5 @@ class StopNow:
 
 
 Command = ApplyCommand | ExpectCommand | EvaluateCommand | ForgetCommand | CheckpointCommand
-Result = Applied | Evaluated | Saved | Crashed
+Result = Applied | Evaluated | Saved | NotSaved | Crashed
 Letter = Result | StopNow

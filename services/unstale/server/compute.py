@@ -14,6 +14,7 @@ import torch
 
 from unstale import flat
 from unstale.compensators import Made
+from unstale.journal.disk import NoRoomError
 from unstale.learner.device import compute_here
 from unstale.learner.learner import Learner
 from unstale.learner.versions import Version
@@ -27,6 +28,7 @@ from unstale.server.commands import (
     EvaluateCommand,
     Evaluated,
     ExpectCommand,
+    NotSaved,
     Result,
     Saved,
 )
@@ -141,20 +143,24 @@ class Compute:
                 Evaluated(version=command.version, evaluation=evaluation, evaluate_s=now_s() - started_s)
             )
         elif isinstance(command, CheckpointCommand):
-            assert self._save is not None
-            assert command.version == self._learner.version, (command.version, self._learner.version)
-            file, size_bytes = self._save(command, self._learner.state_dict())
-            self._post(
-                Saved(
-                    version=command.version,
-                    seq=command.seq,
-                    file=file,
-                    size_bytes=size_bytes,
-                    checkpoint_s=now_s() - started_s,
-                )
-            )
+            self._post(self._checkpoint(command, started_s))
         else:
             self._learner.forget(command.version)
+
+    def _checkpoint(self, command: CheckpointCommand, started_s: float) -> Saved | NotSaved:
+        assert self._save is not None
+        assert command.version == self._learner.version, (command.version, self._learner.version)
+        try:
+            file, size_bytes = self._save(command, self._learner.state_dict())
+        except NoRoomError as error:
+            return NotSaved(version=command.version, error=error)
+        return Saved(
+            version=command.version,
+            seq=command.seq,
+            file=file,
+            size_bytes=size_bytes,
+            checkpoint_s=now_s() - started_s,
+        )
 
 
 def frames_of(version: Version, encoding: Encoding | None = None) -> list[memoryview]:

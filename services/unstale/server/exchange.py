@@ -21,7 +21,7 @@ from unstale.metrics.progress import Outcome
 from unstale.net.peer_log import about_peer, logger
 from unstale.server.account import Account
 from unstale.server.agreed import Agreed
-from unstale.server.commands import Applied, Command, Crashed, Evaluated, Letter, Saved, StopNow
+from unstale.server.commands import Applied, Command, Crashed, Evaluated, Letter, NotSaved, Saved, StopNow
 from unstale.server.guard import Guard, MaySpeak, anyone, check_takes_part, not_the_owner
 from unstale.server.ingest import Ingest
 from unstale.server.intake import Intake
@@ -233,11 +233,9 @@ class Exchange:
                 letter.version, self._clock(), letter.evaluation, evaluate_s=letter.evaluate_s
             )
             self._account.evaluated(letter, self._clock())
-        elif isinstance(letter, Saved):
-            self._out.commands_open -= 1
+        elif isinstance(letter, Saved | NotSaved):
             assert self._journal is not None
-            self._journal.saved(letter.version, letter.seq, letter.file, letter.size_bytes, self._clock())
-            self._account.saved(letter)
+            self._out.checkpointed(self._journal, letter)
         elif isinstance(letter, StopNow):
             self._stop()
         else:

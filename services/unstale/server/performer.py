@@ -16,6 +16,8 @@ from unstale.server.commands import (
     EvaluateCommand,
     ExpectCommand,
     ForgetCommand,
+    NotSaved,
+    Saved,
 )
 from unstale.server.guard import Guard
 from unstale.server.outgoing import Outgoing
@@ -122,6 +124,16 @@ class Performer:
                 coordinator=snapshot.taken(self._coordinator),
             )
         )
+
+    def checkpointed(self, journal: Journal, letter: Saved | NotSaved) -> None:
+        """The compute thread has written a checkpoint, or left it out because there is no room."""
+        self.commands_open -= 1
+        if isinstance(letter, Saved):
+            journal.saved(letter.version, letter.seq, letter.file, letter.size_bytes, self._clock())
+            self._account.saved(letter)
+        else:
+            journal.not_saved(letter.version, letter.error)
+            self._account.not_saved()
 
     def tell_of_the_end(self, route: bytes, hello: Hello, finish: actions.Finish) -> None:
         """Answer a hello that comes behind the end, of a client that may not have heard of it. Its goodbye will come

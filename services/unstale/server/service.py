@@ -141,6 +141,7 @@ class Server:
                     pages=pages.routes,
                     healthy=self._is_healthy,
                     ready=self._is_ready,
+                    alarm=partial(_alarm, run),
                 )
                 stack.callback(self._http.close)
                 stack.callback(pages.close)
@@ -298,8 +299,10 @@ class Server:
         return ping.is_answered(PING_S)
 
     def _is_ready(self) -> bool:
-        """Whether clients may come."""
-        return self._thread.is_alive() and not self._exchange.is_finishing
+        """Whether clients may come, and their updates can be stored."""
+        journal = self._run.journal
+        has_room = journal is None or journal.shortage.refusal() is None
+        return self._thread.is_alive() and not self._exchange.is_finishing and has_room
 
 
 def _in_state(coordinator: Coordinator, state: str) -> int:
@@ -322,6 +325,11 @@ def _about(run: Run, settings: Settings) -> dict[str, str]:
     }
 
 
+def _alarm(run: Run) -> str | None:
+    """What the operator must do something about, None for nothing. Any thread."""
+    return None if run.journal is None else run.journal.shortage.alarm()
+
+
 def _live(run: Run) -> Live:
     """How the coordinator stands; read while the exchange thread may be writing it."""
     coordinator = run.coordinator
@@ -332,4 +340,5 @@ def _live(run: Run) -> Live:
         clients=coordinator.clients_by_state,
         updates=coordinator.updates_by_outcome,
         pending=len(coordinator.pending),
+        alarm=_alarm(run),
     )

@@ -111,7 +111,8 @@ class RoundShown:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Live:
     """What the coordinator stands at now. at_s: on the clock of the run. clients: number by state. updates: number by
-    outcome. pending: accepted updates that are in no round yet."""
+    outcome. pending: accepted updates that are in no round yet. alarm: what the operator must do something about, None
+    for nothing."""
 
     at_s: float
     phase: Phase
@@ -119,6 +120,7 @@ class Live:
     clients: Mapping[str, int]
     updates: Mapping[str, int]
     pending: int
+    alarm: str | None = None
 
 
 class Status:
@@ -289,6 +291,7 @@ class Status:
             "round_s": _number(round_s),
             "left_s": _number(round_s * (rounds - live.version)) if standing == "running" else None,
             "digest": self._digest,
+            "alarm": live.alarm,
         }
 
     def _curve_values(self) -> dict[str, Any]:

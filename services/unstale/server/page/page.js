@@ -197,7 +197,7 @@ function showHint() {
     finished: "Every round is done.",
     stopped: "The server was stopped before the last round. With a run directory, the same command goes on with it.",
   };
-  say(byId("hint"), hints[state.standing] ?? "");
+  say(byId("hint"), state.alarm ?? hints[state.standing] ?? "");
 }
 
 /** What does not wait for the server: the clock, and how the link stands. */

@@ -1,0 +1,74 @@
+"""What a run does without while its disk is short of room, and what is said of that."""
+
+import logging
+from pathlib import Path
+
+from unstale.errors import UserError
+from unstale.journal.disk import free_bytes
+
+log = logging.getLogger("unstale.journal")
+
+
+class Shortage:
+    """One line is logged for each change of state, however many updates and checkpoints it concerns.
+
+    `alarm` and `refusal` may be called by any thread; the others belong to one.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        """folder: of the run, on the disk in question."""
+        self._folder = folder
+        self._refused_below: int | None = None  # bytes that must be free for the last update that was refused
+        self._save_needs: int | None = None  # bytes that must be free for the checkpoint that was left out
+        self._left_out = ""  # message about that checkpoint
+
+    def looked(self, needed_bytes: int, room_bytes: int) -> None:
+        """An update is accepted if there is room for it. needed_bytes: that must be free. room_bytes: that are."""
+        refused_below = self._refused_below
+        if room_bytes < needed_bytes:
+            self._refused_below = needed_bytes
+            if refused_below is None:
+                log.warning("%s", self._refused(needed_bytes))
+        elif refused_below is not None and room_bytes >= refused_below:
+            self._refused_below = None
+            log.info("%s: there is room again; updates are accepted", self._folder)
+
+    def not_saved(self, version: int, error: UserError, needed_bytes: int) -> None:
+        """A checkpoint was left out. needed_bytes: that must be free for it."""
+        if self._save_needs is None:
+            log.warning(
+                "the checkpoint of version %d is left out (%s); another one is tried when there is room",
+                version,
+                error,
+            )
+        self._save_needs = needed_bytes
+        self._left_out = f"no checkpoint is written: {error}"
+
+    def saved(self, version: int) -> None:
+        """A checkpoint is whole on disk."""
+        if self._save_needs is not None:
+            self._save_needs, self._left_out = None, ""
+            log.info("there is room again: the checkpoint of version %d is written", version)
+
+    def may_save(self) -> bool:
+        """Whether a checkpoint was left out and there is room for it now."""
+        return self._save_needs is not None and free_bytes(self._folder) >= self._save_needs
+
+    def alarm(self) -> str | None:
+        """What the operator must do something about, None for nothing."""
+        return self.refusal() or self._left_out or None
+
+    def refusal(self) -> str | None:
+        """Why updates are refused now, None while they are not."""
+        refused_below = self._refused_below
+        try:
+            is_short = refused_below is not None and free_bytes(self._folder) < refused_below
+        except UserError as error:
+            return str(error)
+        return self._refused(refused_below) if refused_below is not None and is_short else None
+
+    def _refused(self, needed_bytes: int) -> str:
+        return (
+            f"updates are refused: {self._folder} has less than {needed_bytes} bytes free, which run.free_bytes_min "
+            "and an update need; make room"
+        )
