@@ -2,8 +2,8 @@
 
 import errno
 import os
+import select
 import sys
-import threading
 from pathlib import Path
 
 from unstale.errors import UserError
@@ -57,14 +57,13 @@ def open_file(path: str | Path, flags: int, mode: int = 0o777) -> int:
     Connections may take every descriptor for as long as the server needs to cut them (`ConnectionLimiter`); a run does
     not end for that. Raises OSError, after OPEN_S with EMFILE too.
     """
-    pause = threading.Event()
     for _ in range(int(OPEN_S / RETRY_S)):
         try:
             return os.open(path, flags, mode)
         except OSError as error:
             if error.errno not in (errno.EMFILE, errno.ENFILE):
                 raise
-        pause.wait(RETRY_S)
+        select.select([], [], [], RETRY_S)  # a pause
     return os.open(path, flags, mode)
 
 

@@ -23,7 +23,7 @@ from unstale.net.connections import (
 )
 from unstale.net.handshakes import FAILED, parsed
 from unstale.net.mailbox import Mailbox
-from unstale.net.peer_log import about_peer, logger
+from unstale.peer_log import about_peer, logger
 
 Context = zmq.Context[zmq.Socket[bytes]]
 Socket = zmq.Socket[bytes]

@@ -77,7 +77,7 @@ def end(fd: int, peer: Peer) -> bool:
 
 def _disconnected(fd: int) -> bool:
     """Reset a connection by `connect` with the family AF_UNSPEC, which Python's own does not know."""
-    return ctypes.CDLL(None).connect(fd, bytes(SOCKADDR_BYTES), SOCKADDR_BYTES) == 0
+    return bool(ctypes.CDLL(None).connect(fd, bytes(SOCKADDR_BYTES), SOCKADDR_BYTES) == 0)
 
 
 @contextmanager

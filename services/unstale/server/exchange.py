@@ -18,7 +18,7 @@ from unstale.journal.recorder import Recorder
 from unstale.learner.updates import Staging
 from unstale.learner.versions import Version
 from unstale.metrics.progress import Outcome
-from unstale.net.peer_log import about_peer, logger
+from unstale.peer_log import about_peer, logger
 from unstale.server.account import Account
 from unstale.server.agreed import Agreed
 from unstale.server.commands import Applied, Command, Crashed, Evaluated, Letter, Saved, StopNow

@@ -2,7 +2,7 @@
 
 import logging
 
-from unstale.net.peer_log import PEER_LINES, TOTAL_LINES, PeerFilter, about_peer, logger
+from unstale.peer_log import PEER_LINES, TOTAL_LINES, PeerFilter, about_peer, logger
 
 
 def record(peer: object, at_s: float, text: str = "client %d: no") -> logging.LogRecord:
