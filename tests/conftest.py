@@ -4,6 +4,15 @@ Models this small gain nothing from a second thread, and lose hundredfold where 
 results are promised to the bit for one number of threads only.
 """
 
+import pytest
 import torch
 
+from unstale import peer_log
+
 torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True)
+def _all_log_lines() -> None:
+    """Lines about clients of one test leave room for those of the next."""
+    peer_log.OF_PROCESS.forget()

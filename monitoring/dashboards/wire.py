@@ -1,7 +1,7 @@
 """What goes over the network, what is refused, and whether the disk keeps up."""
 
 from monitoring.dashboards.dashboard import CLIENT, JOB, RUN, SERVER, Dashboard, Row
-from monitoring.dashboards.expressions import of, quantile, rate
+from monitoring.dashboards.expressions import latest, of, quantile, rate
 from monitoring.dashboards.panels import Query, Stat, Steps, TimeSeries
 from monitoring.dashboards.shared import (
     DIRECTIONS,
@@ -102,6 +102,22 @@ REFUSED = (
         ),
         colours={"quarantines": "red", "checkpoints left out": "orange"},
         width=8,
+    ),
+    TimeSeries(
+        title="Connections",
+        description="Connections that speak for a client, and strangers: no hello yet, or the client has left.",
+        unit="count:connections",
+        queries=(Query(latest(catalogue.CONNECTIONS, "state"), "{{state}}"),),
+        width=12,
+    ),
+    rates_by(
+        catalogue.CONNECTIONS_CUT,
+        "reason",
+        title="Cut connections by reason",
+        description="Strangers over their cap, connections without a hello in time, messages over their bound, and the "
+        "largest when all together hold too much.",
+        width=12,
+        things="connections",
     ),
 )
 

@@ -3,9 +3,9 @@
 import errno
 import logging
 import os
+import select
 import stat
 import sys
-import threading
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -72,14 +72,13 @@ def open_file(path: str | Path, flags: int, mode: int = 0o777) -> int:
     Connections may take every descriptor for as long as the server needs to cut them (`ConnectionLimiter`); a run does
     not end for that. Raises OSError, after OPEN_S with EMFILE too.
     """
-    pause = threading.Event()
     for _ in range(int(OPEN_S / RETRY_S)):
         try:
             return os.open(path, flags | NOFOLLOW, mode)
         except OSError as error:
             if error.errno not in (errno.EMFILE, errno.ENFILE):
                 raise
-        pause.wait(RETRY_S)
+        select.select([], [], [], RETRY_S)  # a pause
     return os.open(path, flags | NOFOLLOW, mode)
 
 

@@ -117,12 +117,11 @@ class ConnectionTable:
     def heard(self, fd: int, route: bytes) -> None:
         """A whole message came over a connection. The thread of the socket, which may be ahead of `accepted`."""
         connection = self._by_fd.get(fd)
-        if connection is None or connection.route != route:
-            self._routes[fd] = route
-            if connection is None:
-                return
+        if connection is None or connection.route not in (None, route):
+            self._routes[fd] = route  # of a connection to come, or a later one with this descriptor
+        if connection is not None:
             connection.route = route
-        connection.messages += 1
+            connection.messages += 1
 
     def accepted(self, fd: int, peer: Peer, at_s: float) -> Connection:
         """There is a new connection; one that had its descriptor before has ended."""

@@ -19,7 +19,7 @@ from unstale.net.admitted import Admitted
 from unstale.net.clock import now_s
 from unstale.net.handshakes import CRYPTOGRAPHIC
 from unstale.net.mailbox import Mailbox
-from unstale.net.peer_log import about_peer, logger
+from unstale.peer_log import about_peer, logger
 
 Context = zmq.Context[zmq.Socket[bytes]]
 Socket = zmq.Socket[bytes]

@@ -23,7 +23,7 @@ from unstale.net.connections import (
 )
 from unstale.net.handshakes import FAILED, parsed
 from unstale.net.mailbox import Mailbox
-from unstale.net.peer_log import about_peer, logger
+from unstale.peer_log import about_peer, logger
 
 Context = zmq.Context[zmq.Socket[bytes]]
 Socket = zmq.Socket[bytes]
@@ -219,6 +219,7 @@ class ConnectionLimiter:
 
     def _end(self, connection: Connection) -> None:
         assert connection.reason is not None
+        self._on_cut(connection.route, connection.reason)
         if not tcp.end(connection.fd, connection.peer) and self.table.get(connection.fd) is connection:
             self.table.closed(connection.fd)
         log.warning(
@@ -227,11 +228,14 @@ class ConnectionLimiter:
             connection.reason,
             extra=about_peer(connection.site),
         )
-        self._on_cut(connection.route, connection.reason)
 
 
 class _Readable:
-    """Which descriptors have received something since the last look, where the system tells: on Linux."""
+    """Which descriptors have received something since the last look, where the system tells: on Linux.
+
+    An edge is lost when what came was read before the look, unless the descriptor is ready for something else: so
+    EPOLLOUT is asked for, too. It also makes the first look find every new descriptor.
+    """
 
     def __init__(self) -> None:
         self._epoll = select.epoll() if sys.platform == "linux" else None
@@ -240,7 +244,7 @@ class _Readable:
         """Watch a descriptor. The system forgets it when it is closed."""
         if self._epoll is not None:
             try:
-                self._epoll.register(fd, select.EPOLLIN | select.EPOLLET)
+                self._epoll.register(fd, select.EPOLLIN | select.EPOLLOUT | select.EPOLLET)
             except OSError:
                 return  # it has ended
 

@@ -4,6 +4,7 @@ libzmq tells the descriptor of each connection that it accepts. These functions 
 it. They never close the descriptor, because it belongs to libzmq.
 """
 
+import ctypes
 import socket
 import sys
 from collections.abc import Iterator
@@ -13,6 +14,7 @@ Peer = tuple[str, int]
 """Address and port of the other side."""
 
 TCP_INFO_BYTES = 136
+SOCKADDR_BYTES = 16  # all zero: of the family AF_UNSPEC
 RECEIVED_AT = 128  # offset of tcpi_bytes_received in struct tcp_info of Linux 4.1 and later, 8 bytes
 
 
@@ -50,7 +52,10 @@ def read_bytes(fd: int) -> int | None:
 
 
 def end(fd: int, peer: Peer) -> bool:
-    """End a connection in both directions; its owner then reads the end of it and closes the descriptor.
+    """End a connection; its owner then finds an error or the end of it, and closes the descriptor.
+
+    On Linux by `connect` to no address, which drops what was received and not read yet. `shutdown` alone, as elsewhere,
+    lets the owner read on for as long as the other side sends faster than it reads.
 
     Args:
         fd: its descriptor, as it was when it was accepted.
@@ -63,10 +68,16 @@ def end(fd: int, peer: Peer) -> bool:
         return False
     try:
         with _borrowed(fd) as connection:
-            connection.shutdown(socket.SHUT_RDWR)
+            if sys.platform != "linux" or not _disconnected(fd):
+                connection.shutdown(socket.SHUT_RDWR)
     except OSError:
         return False
     return True
+
+
+def _disconnected(fd: int) -> bool:
+    """Reset a connection by `connect` with the family AF_UNSPEC, which Python's own does not know."""
+    return bool(ctypes.CDLL(None).connect(fd, bytes(SOCKADDR_BYTES), SOCKADDR_BYTES) == 0)
 
 
 @contextmanager

@@ -18,7 +18,7 @@ from unstale.journal.recorder import Recorder
 from unstale.learner.updates import Staging
 from unstale.learner.versions import Version
 from unstale.metrics.progress import Outcome
-from unstale.net.peer_log import about_peer, logger
+from unstale.peer_log import about_peer, logger
 from unstale.server.account import Account
 from unstale.server.agreed import Agreed
 from unstale.server.commands import Applied, Command, Crashed, Evaluated, Letter, NotSaved, Saved, StopNow
@@ -53,8 +53,8 @@ class Exchange:
     it does. sent: the newest of them. dimension: d. norm_max: of an update; None for any. linger_s: how long clients
     have to say goodbye. return_s: how long they take to come back to a server that was gone. guard: bounds what anyone
     may say. may_speak: whether the owner of a key may say that it is a client; key None is that of a link in plain
-    text. owner_of: with whom a client shares places. looks_ahead: whether stale updates are worked on before their round closes. transfers: what goes in chunks,
-    and how. parts: where such updates lie until they are whole. stays: whether it goes on after the end, for those who
+    text. owner_of: with whom a client shares places. looks_ahead: whether stale updates are worked on before their
+    round closes. transfers: what goes in chunks, and how. parts: where such updates lie until they are whole. stays: whether it goes on after the end, for those who
     come then, until it is told to stop. observe: told of every event and its actions.
     """
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from unstale.coordinator import events
-from unstale.net.peer_log import about_peer, logger
+from unstale.peer_log import about_peer, logger
 from unstale.server.account import Account
 from unstale.server.guard import Guard
 from unstale.server.outgoing import Outgoing

@@ -10,7 +10,7 @@ from functools import partial
 from unstale.coordinator.machine import Coordinator
 from unstale.coordinator.phase import Phase
 from unstale.journal.parts import Parts
-from unstale.net.peer_log import about_peer, logger
+from unstale.peer_log import about_peer, logger
 from unstale.server.account import Account
 from unstale.server.downloads import Chunks, Downloads
 from unstale.server.intake import Intake

@@ -39,6 +39,10 @@ class PeerFilter(logging.Filter):
 
     def __init__(self) -> None:
         super().__init__()
+        self.forget()
+
+    def forget(self) -> None:
+        """Every peer has its lines at once again."""
         self._total = _Lines(TOTAL_LINES, 0.0)
         self._peers: dict[Hashable, _Lines] = {}  # the last one that was used is last
 
@@ -71,8 +75,8 @@ class PeerFilter(logging.Filter):
 def logger(name: str) -> logging.Logger:
     """The logger of this name, with the process's one filter for lines about peers."""
     found = logging.getLogger(name)
-    found.addFilter(_FILTER)
+    found.addFilter(OF_PROCESS)
     return found
 
 
-_FILTER = PeerFilter()
+OF_PROCESS = PeerFilter()
