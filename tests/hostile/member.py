@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -92,6 +93,21 @@ class Member(KeyedClient):
     def update(self, task: Task, **changes: Any) -> Update:
         """A well-made header for a delta, but for the changes."""
         return update_of(task, **{"kind": "delta", "steps": 1, "num_examples": 8, **changes})
+
+
+class Stranger(KeyedClient):
+    """A client with a key of its own making, which knows the public key of the server."""
+
+    def __init__(self, target: Target) -> None:
+        public, secret = (key.decode() for key in zmq.curve_keypair())
+        known = target.identities[0]
+        assert known is not None, "a stranger with a key needs a server with keys"
+        super().__init__(target.address, target.client_ids[0], replace(known, public=public, secret=secret))
+
+    @property
+    def is_admitted(self) -> bool:
+        """Whether there is a connection now."""
+        return not self.is_kept_out()
 
 
 def _puts_out(message: Message) -> bool:

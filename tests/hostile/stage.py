@@ -154,8 +154,7 @@ class Stage:
         if replay.process.wait(START_S):
             wrong.append(f"replay does not agree: {replay.last_words}")
         replay.end()
-        blamed = self.blamed()
-        if blamed:
+        if self.scene.warm and (blamed := self.blamed()):
             wrong.append(f"honest clients were refused: {blamed}")
         return wrong
 

@@ -5,12 +5,13 @@ from contextlib import ExitStack
 
 from hostile import zmtp
 from hostile.attacks.attack import Attack, Facts
+from hostile.member import Stranger
 from hostile.target import Target
 from unstale_proto import codec
 from unstale_proto.limits import FRAME_BYTES_MAX
 from unstale_proto.messages import Hello
 
-SILENT, GREETED, HANDSHAKES, DRIPPING = 1500, 400, 100, 66
+SILENT, GREETED, HANDSHAKES, DRIPPING, UNKNOWN = 1500, 400, 100, 66, 200
 EMPTY_FRAMES, EMPTY_MESSAGES = 5_000_000, 4
 ENDLESS_BYTES_MAX = 1_200_000_000
 PLAIN, KEYED = "plain", "keyed"
@@ -49,6 +50,19 @@ def unfinished_handshakes(target: Target) -> Facts:
         while target.goes_on():
             target.wait(0.5)
         return {"connections": len(held), "taken whole": taken, "closed": sum(map(zmtp.is_closed, held))}
+
+
+def unknown_keys(target: Target) -> Facts:
+    """Clients with a key each that nobody has admitted."""
+    refused: list[Stranger] = []
+    with ExitStack() as stack:
+        while target.goes_on():
+            if len(refused) < target.count(UNKNOWN):
+                refused.append(stack.enter_context(Stranger(target)))
+                target.wait(0.01)
+            else:
+                target.wait(0.5)
+        return {"keys": len(refused), "admitted": sum(one.is_admitted for one in refused)}
 
 
 def empty_frames(target: Target) -> Facts:
@@ -112,6 +126,13 @@ def dripping_http(target: Target) -> Facts:
 
 
 ATTACKS = (
+    Attack(
+        name="unknown-keys",
+        about=f"{UNKNOWN} clients with a key each that is not admitted",
+        scenes=(KEYED,),
+        run=unknown_keys,
+        none_of=("admitted",),
+    ),
     Attack(
         name="silent-connections",
         about=f"{SILENT} TCP connections that say nothing, with 1,024 descriptors for the server",
