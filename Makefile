@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow presets swarm crash power fuzz replay check bench clean
+.PHONY: help demo test test-slow presets swarm crash power hostile fuzz replay check bench clean
 
 help:  ## List the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 12
@@ -28,6 +28,9 @@ crash: $(VENV)/.installed-test  ## Kill processes of real runs: KILLS=200 SEED=5
 
 power: $(VENV)/.installed-test  ## Cut the power of simulated machines: FAILURES=1000, or SEED=11 alone
 	PYTHONPATH=tests $(BIN)/python -m power $(if $(SEED),--seed $(SEED),--failures $(or $(FAILURES),200))
+
+hostile: $(VENV)/.installed-test  ## Attack real servers: every attack once, or SEED=7 COUNT=10 for drawn combinations
+	$(BIN)/python -m tests.hostile $(if $(SEED),--seed $(SEED) --count $(or $(COUNT),10))
 
 fuzz: $(VENV)/.installed-fuzz  ## Look for input that breaks codec or server: SECONDS=60, or RUNS=100000 a target
 	PYTHONPATH=tests $(BIN)/python -m fuzz $(if $(RUNS),--runs $(RUNS),--seconds $(or $(SECONDS),60))

@@ -1,0 +1,173 @@
+"""Attacks by connections: many of them, slow ones, ones that never finish."""
+
+import socket
+from contextlib import ExitStack
+
+from hostile import zmtp
+from hostile.attacks.attack import Attack, Facts
+from hostile.member import Stranger
+from hostile.target import Target
+from unstale_proto import codec
+from unstale_proto.limits import FRAME_BYTES_MAX
+from unstale_proto.messages import Hello
+
+SILENT, GREETED, HANDSHAKES, DRIPPING, UNKNOWN = 1500, 400, 100, 66, 200
+EMPTY_FRAMES, EMPTY_MESSAGES = 5_000_000, 4
+ENDLESS_BYTES_MAX = 1_200_000_000
+PLAIN, KEYED = "plain", "keyed"
+
+
+def silent_connections(target: Target) -> Facts:
+    with zmtp.connections(target, target.port, target.count(SILENT)) as held:
+        while target.goes_on():
+            target.wait(0.5)
+        return {"connections": len(held), "closed": sum(map(zmtp.is_closed, held))}
+
+
+def greeted_connections(target: Target) -> Facts:
+    """After the greeting of ZMTP, and without keys after the whole handshake, nothing more is said."""
+    words = zmtp.greeting("CURVE") if target.has_keys else zmtp.greeting("NULL") + zmtp.ready()
+    with zmtp.connections(target, target.port, target.count(GREETED)) as held:
+        for one in held:
+            zmtp.send(one, words)
+        while target.goes_on():
+            target.wait(0.5)
+        return {"connections": len(held), "closed": sum(map(zmtp.is_closed, held))}
+
+
+def unfinished_handshakes(target: Target) -> Facts:
+    """A command of 4 MiB takes the place of the first one of CURVE, and its last byte never comes."""
+    words = (
+        zmtp.greeting("CURVE")
+        + zmtp.long_frame_head(zmtp.COMMAND, FRAME_BYTES_MAX - 64)
+        + bytes(FRAME_BYTES_MAX - 65)
+    )
+    taken = 0
+    with zmtp.connections(target, target.port, target.count(HANDSHAKES)) as held:
+        for one in held:
+            one.settimeout(0.2)
+            taken += zmtp.send(one, words)
+        while target.goes_on():
+            target.wait(0.5)
+        return {"connections": len(held), "taken whole": taken, "closed": sum(map(zmtp.is_closed, held))}
+
+
+def unknown_keys(target: Target) -> Facts:
+    """Clients with a key each that nobody has admitted."""
+    refused: list[Stranger] = []
+    with ExitStack() as stack:
+        while target.goes_on():
+            if len(refused) < target.count(UNKNOWN):
+                refused.append(stack.enter_context(Stranger(target)))
+                target.wait(0.01)
+            else:
+                target.wait(0.5)
+        return {"keys": len(refused), "admitted": sum(one.is_admitted for one in refused)}
+
+
+def empty_frames(target: Target) -> Facts:
+    """Messages of millions of frames without a byte, by clients that have joined."""
+    words = bytes([zmtp.MORE, 0]) * 65536
+    hello = codec.encode(Hello(client_id=target.client_ids[0], session="e" * 32))
+    frames = messages = 0
+    with ExitStack() as stack:
+        while target.goes_on():
+            one = zmtp.joined_in_plain_text(target.port) if messages < EMPTY_MESSAGES else None
+            if one is None:
+                target.wait(0.2)
+                continue
+            stack.enter_context(one)  # closed with an answer unread it would take back what it has sent
+            zmtp.send(one, bytes([0, len(hello)]) + hello)
+            messages += 1
+            left = target.count(EMPTY_FRAMES)
+            while left > 0 and target.goes_on() and zmtp.send(one, words):
+                left -= 65536
+                frames += 65536
+            zmtp.send(one, bytes([0, 0]))
+    return {"messages": messages, "frames": frames}
+
+
+def endless_message(target: Target) -> Facts:
+    """One message of full frames, each of which says that more follow."""
+    frame = zmtp.long_frame_head(zmtp.MORE, FRAME_BYTES_MAX) + bytes(FRAME_BYTES_MAX)
+    sent = cut = 0
+    one = None
+    while target.goes_on() and sent < target.count(ENDLESS_BYTES_MAX):
+        one = one or zmtp.joined_in_plain_text(target.port)
+        if one is None:
+            target.wait(0.2)
+        elif zmtp.send(one, frame):
+            sent += len(frame)
+        else:
+            one.close()
+            one, cut = None, cut + 1
+    while target.goes_on():
+        target.wait(0.5)
+    if one is not None:
+        one.close()
+    return {"bytes": sent, "cut": cut}
+
+
+def dripping_http(target: Target) -> Facts:
+    """Requests over HTTP whose header comes a byte at a time."""
+    held: list[socket.socket] = []
+    dripped = 0
+    with ExitStack() as stack:
+        while target.goes_on():
+            one = zmtp.connected(target.http_port) if len(held) < target.count(DRIPPING) else None
+            if one is not None:
+                held.append(stack.enter_context(one))
+                zmtp.send(one, b"GET /healthz HTTP/1.1\r\nX-Drip: ")
+                target.wait(0.01)  # for the listener's short queue
+                continue
+            dripped += sum(zmtp.send(one, b"a") for one in held)
+            target.wait(0.5)
+    return {"connections": len(held), "bytes dripped": dripped}
+
+
+ATTACKS = (
+    Attack(
+        name="unknown-keys",
+        about=f"{UNKNOWN} clients with a key each that is not admitted",
+        scenes=(KEYED,),
+        run=unknown_keys,
+        none_of=("admitted",),
+    ),
+    Attack(
+        name="silent-connections",
+        about=f"{SILENT} TCP connections that say nothing, with 1,024 descriptors for the server",
+        scenes=(PLAIN, KEYED),
+        run=silent_connections,
+    ),
+    Attack(
+        name="greeted-connections",
+        about=f"{GREETED} connections that do the handshake and say nothing more",
+        scenes=(PLAIN, KEYED),
+        run=greeted_connections,
+    ),
+    Attack(
+        name="unfinished-handshakes",
+        about=f"{HANDSHAKES} handshakes of 4 MiB each but for their last byte, without a key",
+        scenes=(KEYED,),
+        run=unfinished_handshakes,
+        memory_bytes_max=128 * 1024 * 1024,
+    ),
+    Attack(
+        name="empty-frames",
+        about=f"messages of {EMPTY_FRAMES:,} empty frames",
+        scenes=(PLAIN,),
+        run=empty_frames,
+    ),
+    Attack(
+        name="endless-message",
+        about=f"one message of frames of 4 MiB, up to {ENDLESS_BYTES_MAX / 1e9:g} GB",
+        scenes=(PLAIN,),
+        run=endless_message,
+    ),
+    Attack(
+        name="dripping-http",
+        about=f"{DRIPPING} HTTP requests that come a byte at a time",
+        scenes=(PLAIN,),
+        run=dripping_http,
+    ),
+)

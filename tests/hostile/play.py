@@ -1,0 +1,207 @@
+"""Attacks played against a stage: calm, attack, calm; what was measured, and what did not hold."""
+
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from hostile.attacks.attack import ACCURACY_MIN, Attack, Facts
+from hostile.gauges import Watch, memory_bytes, page
+from hostile.scenes import Scene
+from hostile.stage import Stage
+from hostile.target import Target
+from unstale.net.clock import now_s
+from unstale.seeds import Generator, Stream, stream
+
+STOP_S = 30.0
+LOG_BYTES_PER_S_MAX = 64 * 1024
+HEALTH_S = 10.0
+_PURPOSE = 7  # of the draws, behind the stream of toxics; no toxic has this number in the second place
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Played:
+    """One attack, or several at a time.
+
+    Attributes:
+        name: of the attacks.
+        scene: that it was played in.
+        before_per_s: accepted updates of honest clients a second, before the attack.
+        during_per_s: during it.
+        after_per_s: after it.
+        memory_bytes: that the server took at its peak, beyond what it had before.
+        log_bytes_per_s: that the server logged during the attack.
+        descriptors: that the server had open at most.
+        health_s: the longest time that /healthz took.
+        facts: the attack's own figures.
+        wrong: what did not hold, one sentence each; empty when all held.
+    """
+
+    name: str
+    scene: str
+    before_per_s: float = 0.0
+    during_per_s: float = 0.0
+    after_per_s: float = 0.0
+    memory_bytes: int = 0
+    log_bytes_per_s: float = 0.0
+    descriptors: int = 0
+    health_s: float = 0.0
+    facts: Facts = field(default_factory=dict)
+    wrong: Sequence[str] = ()
+
+    @property
+    def ratio(self) -> float:
+        """Honest updates during the attack over those without it."""
+        calm = (self.before_per_s + self.after_per_s) / 2
+        return self.during_per_s / calm if calm else 0.0
+
+
+def draws(seed: int, number: int) -> Generator:
+    return stream(seed, Stream.TOXICS, number, _PURPOSE)
+
+
+class Play:
+    """Plays attacks in one scene, on a fresh stage whenever the one before did not survive.
+
+    Args:
+        scene: of all attacks.
+        folder: for everything that the processes leave.
+        seed: of the run, and of the attacks' draws.
+        longer: multiplies the times of the scene.
+        strength: of the attacks.
+    """
+
+    def __init__(
+        self, scene: Scene, folder: Path, *, seed: int = 0, longer: float = 1.0, strength: float = 1.0
+    ) -> None:
+        self._scene = scene
+        self._folder = folder
+        self._seed = seed
+        self._longer = longer
+        self._strength = strength
+        self._stages = 0
+
+    def run(self, groups: Sequence[Sequence[Attack]]) -> Iterator[Played]:
+        """Play groups of attacks one after the other; those of a group at the same time. At the end of a stage the
+        run that it left is examined, and comes as a row without an attack."""
+        waiting = list(groups)
+        while waiting:
+            self._stages += 1
+            folder = self._folder / f"{self._scene.name}-{self._stages}"
+            folder.mkdir(parents=True)
+            with Stage(self._scene, folder, self._seed) as stage:
+                held = True
+                while waiting and held:
+                    played = self._one(stage, waiting.pop(0))
+                    held = not played.wrong  # what an attack has broken is not taken to the next one
+                    yield played
+                if stage.server.is_alive:
+                    yield Played(name="(end)", scene=self._scene.name, wrong=stage.end())
+
+    def _one(self, stage: Stage, attacks: Sequence[Attack]) -> Played:
+        calm_s, attack_s = self._scene.calm_s * self._longer, self._scene.attack_s * self._longer
+        before = self._rate(stage, calm_s)
+        memory, log = memory_bytes(stage.server.pid), stage.log_bytes
+        facts: dict[str, float] = {}
+        errors: list[str] = []
+        target = self._target(stage, now_s() + attack_s)
+        threads = [
+            threading.Thread(target=_attack, args=(attack, target, facts, errors)) for attack in attacks
+        ]
+        started_s = now_s()
+        with Watch(stage.server.pid, stage.http_address) as watch:
+            for thread in threads:
+                thread.start()
+            first_half = self._rate(stage, attack_s / 2)
+            second_half = self._rate(stage, attack_s / 2)
+            lasted_s = now_s() - started_s
+            logged_bytes = stage.log_bytes - log
+        target.stopped.set()
+        for thread in threads:
+            thread.join(STOP_S)
+            assert not thread.is_alive(), "an attack does not end"
+        after = self._rate(stage, calm_s)
+        peak = watch.peak
+        taken = max(0, peak.memory_bytes - memory)
+        wrong = errors + [
+            sentence
+            for attack in attacks
+            for sentence in _wrong(attack, stage, facts, taken=taken, late=second_half, after=after)
+        ]
+        if 2 * peak.health_missed > peak.health_asked:
+            wrong.append(f"/healthz did not answer {peak.health_missed} of {peak.health_asked} times")
+        if logged_bytes / lasted_s > LOG_BYTES_PER_S_MAX:
+            wrong.append(f"the server logged {logged_bytes / lasted_s / 1e3:.0f} KB a second")
+        return Played(
+            name=" + ".join(attack.name for attack in attacks),
+            scene=self._scene.name,
+            before_per_s=before,
+            during_per_s=(first_half + second_half) / 2,
+            after_per_s=after,
+            memory_bytes=taken,
+            log_bytes_per_s=logged_bytes / lasted_s,
+            descriptors=peak.descriptors,
+            health_s=peak.health_s,
+            facts=facts,
+            wrong=tuple(dict.fromkeys(wrong)),
+        )
+
+    def _target(self, stage: Stage, until_s: float) -> Target:
+        return Target(
+            address=stage.address,
+            http_address=stage.http_address,
+            client_ids=stage.client_ids,
+            identities=stage.identities,
+            until_s=until_s,
+            draws=draws(self._seed, self._stages),
+            strength=self._strength,
+        )
+
+    def _rate(self, stage: Stage, seconds: float) -> float:
+        """Accepted updates of honest clients a second, over so long; less when the server ends."""
+        if not seconds:
+            return 0.0
+        before, started_s = stage.accepted(), now_s()
+        pause = threading.Event()
+        while stage.server.is_alive and now_s() < started_s + seconds:
+            pause.wait(0.05)
+        lasted_s = now_s() - started_s
+        return max(0.0, stage.accepted() - before) / max(lasted_s, seconds)
+
+
+def _attack(attack: Attack, target: Target, facts: dict[str, float], errors: list[str]) -> None:
+    try:
+        facts |= attack.run(target)
+    except Exception as error:  # noqa: BLE001  (an attack that fails is a row of the table)
+        errors.append(f"the attack {attack.name} failed: {error!r}")
+
+
+def _wrong(
+    attack: Attack, stage: Stage, facts: Facts, *, taken: int, late: float, after: float
+) -> Iterator[str]:
+    """What did not hold under an attack."""
+    if not stage.server.is_alive:
+        yield f"the server ended with {stage.server.process.returncode}: {stage.server.last_words}"
+        return
+    if attack.honest_rounds and not late:
+        yield "no update of an honest client was accepted in the second half of the attack"
+    if attack.honest_rounds and not after:
+        yield "no update of an honest client was accepted after the attack"
+    if taken > attack.memory_bytes_max:
+        yield (
+            f"the server took {taken / 1e6:.0f} MB more, expected at most {attack.memory_bytes_max / 1e6:.0f}"
+        )
+    for name in attack.none_of:
+        if facts.get(name):
+            yield f"{facts[name]:g} {name}, expected none"
+    if attack.honest_rounds and (blamed := stage.blamed()):
+        yield f"honest clients were refused: {blamed}"
+    accuracy = stage.accuracy()
+    if attack.learns and (accuracy is None or accuracy < ACCURACY_MIN):
+        yield f"the accuracy is {accuracy}, expected at least {ACCURACY_MIN}"
+    if attack.logged is not None and attack.logged not in stage.server.log.read_text(errors="replace"):
+        yield f"the log does not say {attack.logged!r}"
+    if attack.name == "unasked-evaluation" and (told := stage.evaluations_of_the_hostile()):
+        yield f"{told} evaluations that were not asked for were taken"
+    if page(stage.http_address, "/healthz", HEALTH_S) is None:
+        yield "/healthz does not answer after the attack"
