@@ -54,7 +54,8 @@ class Exchange:
     have to say goodbye. return_s: how long they take to come back to a server that was gone. guard: bounds what anyone
     may say. may_speak: whether the owner of a key may say that it is a client; key None is that of a link in plain
     text. owner_of: with whom a client shares places. looks_ahead: whether stale updates are worked on before their
-    round closes. transfers: what goes in chunks, and how. parts: where such updates lie until they are whole. stays: whether it goes on after the end, for those who
+    round closes. transfers: what goes in chunks, and how. parts: where such updates lie until they are whole. stays:
+    whether it goes on after the end, for those who
     come then, until it is told to stop. observe: told of every event and its actions.
     """
 
