@@ -27,6 +27,7 @@ from unstale.cli.restore import restore
 from unstale.cli.server import server
 from unstale.cli.simulate import simulate
 from unstale.cli.sweep import sweep
+from unstale.cli.verify import verify
 from unstale.errors import UserError, unknown_name
 
 
@@ -72,6 +73,7 @@ app.command()(simulate)
 app.command()(replay)
 app.command()(explain)
 app.command()(restore)
+app.command()(verify)
 app.command()(report)
 app.command()(sweep)
 app.command()(policies)
