@@ -12,8 +12,9 @@ from support.running import small
 from unstale import flat
 from unstale.config import Given
 from unstale.errors import UserError
-from unstale.journal import journal
+from unstale.journal import journal, recorded_settings
 from unstale.journal.checkpoints import read
+from unstale.journal.database import Database
 from unstale.journal.disk import DamagedError
 from unstale.journal.journal import Journal
 from unstale.journal.replay import Comparison, Point, RecordedRun, Replay, changed
@@ -120,6 +121,11 @@ def test_it_ends_with_the_first_version_that_comes_out_otherwise(tmp_path: Path)
     config = path / "config.yaml"
     # The inverse schedule has the same rate in the first round, whatever its period.
     config.write_text(config.read_text().replace("period: 4", "period: 5"))
+    with pytest.raises(DamagedError, match=r"config\.yaml was changed: training\.schedule\.period is 5\.0"):
+        replayed(path)
+    database = Database(path / "run.db")
+    database.set_meta({recorded_settings.KEY: ""})  # as a version of unstale that kept no text there left it
+    database.close()
     again = replayed(path)
     assert (again.version, again.updates) == (1, 3)
     assert again.parted is not None

@@ -28,6 +28,7 @@ from unstale.cli.rollback import rollback
 from unstale.cli.server import server
 from unstale.cli.simulate import simulate
 from unstale.cli.sweep import sweep
+from unstale.cli.verify import verify
 from unstale.errors import UserError, unknown_name
 
 
@@ -74,6 +75,7 @@ app.command()(replay)
 app.command()(explain)
 app.command()(restore)
 app.command()(rollback)
+app.command()(verify)
 app.command()(report)
 app.command()(sweep)
 app.command()(policies)

@@ -6,11 +6,11 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from operator import attrgetter
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from unstale.journal import audit as audits
 from unstale.journal import formats, records, stored
-from unstale.journal.audit import Audit
+from unstale.journal.audit import UNREADABLE, Audit
 from unstale.journal.disk import DamagedError, boot
 from unstale.journal.newest import Newest
 from unstale.journal.rows import (
@@ -42,6 +42,8 @@ _FIRST_S = "SELECT min(at_s) FROM (SELECT seq, at_s FROM events UNION ALL SELECT
 _SEGMENTS = "SELECT DISTINCT segment FROM updates WHERE segment IS NOT NULL"
 _BEHIND = f"{_SEGMENTS} AND (round IS NULL OR round > ?)"
 
+
+Record = TypeVar("Record")
 
 BOOT = "boot"  # of the machine on which the database was last written to
 MARKS = "marks"  # of the files of the directory, before and after the last server started
@@ -218,7 +220,7 @@ class Database:
 
     def events_after(self, seq: int) -> Iterator[EventRow]:
         """Every event behind that one, in order. Raises DamagedError where one is missing or is not what it was."""
-        others = map(stored.event, self._connection.select(stored.EVENTS, "WHERE seq > ? ORDER BY seq", seq))
+        others = self._records(stored.EVENTS, stored.event, "WHERE seq > ? ORDER BY seq", seq)
         arrivals = map(records.arrival, self.updates_after(seq))
         for row in heapq.merge(others, arrivals, key=attrgetter("seq")):
             seq += 1
@@ -228,7 +230,11 @@ class Database:
 
     def tasks(self) -> Iterator[TaskRow]:
         """Every task, in order of their ids."""
-        return map(stored.task, self._connection.select(stored.TASKS, "ORDER BY task_id"))
+        return self._records(stored.TASKS, stored.task, "ORDER BY task_id")
+
+    def task(self, task_id: int) -> TaskRow | None:
+        """A task, None when none has this id."""
+        return next(self._records(stored.TASKS, stored.task, "WHERE task_id = ?", task_id), None)
 
     def updates_after(self, seq: int) -> Iterator[UpdateRow]:
         """Every update whose event is behind that one, rejected ones too, in order."""
@@ -237,6 +243,14 @@ class Database:
     def pending(self) -> Iterator[UpdateRow]:
         """Accepted updates that are in no round, in order of arrival."""
         return self._updates("WHERE handle IS NOT NULL AND round IS NULL ORDER BY seq")
+
+    def waiting_at(self, seq: int, version: int) -> Iterator[UpdateRow]:
+        """Accepted updates up to an event that are in no round up to this version, in order of arrival."""
+        return self._updates(
+            "WHERE seq <= ? AND handle IS NOT NULL AND (round IS NULL OR round > ?) ORDER BY seq",
+            seq,
+            version,
+        )
 
     def updates_of(self, version: int) -> Iterator[UpdateRow]:
         """The updates of the round that made a version, in the order that it took them in."""
@@ -248,23 +262,23 @@ class Database:
 
     def rounds(self, after: int = 0) -> Iterator[RoundRow]:
         """Every round that made a version greater than `after`, in order."""
-        for values in self._connection.select(stored.ROUNDS, "WHERE version > ? ORDER BY version", after):
-            members = self._connection.select(self._states, _OF_ROUND, values[0])
-            yield stored.round_(values, tuple(map(stored.member, members)))
+        for row in self._records(
+            stored.ROUNDS, stored.round_without_members, "WHERE version > ? ORDER BY version", after
+        ):
+            members = self._records(self._states, stored.member, _OF_ROUND, row.version)
+            yield row._replace(members=tuple(members))
 
     def evaluations(self) -> Iterator[EvaluationRow]:
         """Every measurement, in order of versions."""
-        return map(stored.evaluation, self._connection.select(stored.EVALUATIONS, "ORDER BY version"))
+        return self._records(stored.EVALUATIONS, stored.evaluation, "ORDER BY version")
 
     def own_evaluations(self) -> Iterator[OwnEvaluationRow]:
         """What clients measured on their own test examples, in order of arrival."""
-        return map(stored.own_evaluation, self._connection.select(stored.OWN_EVALUATIONS, "ORDER BY seq"))
+        return self._records(stored.OWN_EVALUATIONS, stored.own_evaluation, "ORDER BY seq")
 
     def checkpoints(self) -> list[CheckpointRow]:
         """Every checkpoint that was not forgotten, the newest first."""
-        return list(
-            map(stored.checkpoint, self._connection.select(stored.CHECKPOINTS, "ORDER BY version DESC"))
-        )
+        return list(self._records(stored.CHECKPOINTS, stored.checkpoint, "ORDER BY version DESC"))
 
     def segment_ends(self) -> dict[int, int]:
         """Where the last row of each segment ends, for `Segments.cut`."""
@@ -303,7 +317,11 @@ class Database:
             more = (
                 f"; `unstale verify {self.path.parent}` lists {len(damages) - 1} more" if damages[1:] else ""
             )
-            raise self._connection.damaged(f"{damages[0]}{more}")
+            raise self.damaged(f"{damages[0]}{more}")
+
+    def damaged(self, what: str) -> DamagedError:
+        """The error for what an audit has found."""
+        return self._connection.damaged(what)
 
     def store_totals(self) -> None:
         """Note how many rows there are, for the next `audit`. Holds until a server starts."""
@@ -325,7 +343,7 @@ class Database:
             "events": (stored.EVENTS, audits.event),
             "tasks": (stored.TASKS, stored.task),
             "updates": (stored.UPDATES_3, tuple) if is_former else (stored.UPDATES, stored.update),
-            "rounds": (stored.ROUNDS, lambda values: stored.round_(values, ())),
+            "rounds": (stored.ROUNDS, stored.round_without_members),
             "evaluations": (stored.EVALUATIONS, stored.evaluation),
             "own_evaluations": (stored.OWN_EVALUATIONS, stored.own_evaluation),
             "checkpoints": (stored.CHECKPOINTS, stored.checkpoint),
@@ -386,10 +404,20 @@ class Database:
 
     def _updates(self, which: str, *values: int) -> Iterator[UpdateRow]:
         if self._format == FORMAT:
-            return map(stored.update, self._connection.select(stored.UPDATES, which, *values))
-        return map(
-            stored.update, map(stored.of_format_3, self._connection.select(stored.UPDATES_3, which, *values))
+            return self._records(stored.UPDATES, stored.update, which, *values)
+        return self._records(
+            stored.UPDATES_3, lambda row: stored.update(stored.of_format_3(row)), which, *values
         )
+
+    def _records(
+        self, table: Table, record: Callable[[Values], Record], which: str, *values: int | str
+    ) -> Iterator[Record]:
+        """Rows of a table as records. Raises DamagedError for one that is not what was stored."""
+        for row in self._connection.select(table, which, *values):
+            try:
+                yield record(row)
+            except UNREADABLE:
+                raise self._connection.damaged(f"{table.row(row)} cannot be read") from None
 
     @property
     def _states(self) -> Table:

@@ -11,7 +11,7 @@ from typing import Any
 from unstale.compensators import Made
 from unstale.config.settings import RunSettings
 from unstale.coordinator import events
-from unstale.journal import checkpoints, continuity, records
+from unstale.journal import checkpoints, continuity, recorded_settings, records
 from unstale.journal.database import BOOT, SYNCED
 from unstale.journal.disk import NoRoomError, boot, free_bytes
 from unstale.journal.lost import DURABILITY, ENDED, RUN_ID, forget_what_was_lost
@@ -87,6 +87,7 @@ class Journal:
             forget_what_was_lost(database, found, settings.sync_every_s)
         database.check()
         facts = {BOOT: boot(), DURABILITY: settings.durability, ENDED: ""}
+        facts[recorded_settings.KEY] = directory.config.read_text(encoding="utf-8")
         if changed is not None:
             log.warning(
                 "the run directory %s is not as its last server left it (%s): the run resumes under another id, and "

@@ -179,7 +179,7 @@ class Recorder:
     def _note_actions(self, journal: Journal, following: Sequence[Action], at_s: float) -> None:
         for action in following:
             if isinstance(action, actions.SendTask):
-                journal.batch.tasks.append(_task(action, at_s))
+                journal.batch.tasks.append(task_row(action, at_s))
             elif isinstance(action, actions.ApplyRound):
                 self._closed_s = at_s
                 journal.settle()  # whoever makes the round may read rows from there, and gives their memory back
@@ -197,7 +197,8 @@ def evaluation_row(version: int, at_s: float, evaluation: Evaluation, evaluate_s
     )
 
 
-def _task(action: actions.SendTask, at_s: float) -> TaskRow:
+def task_row(action: actions.SendTask, at_s: float) -> TaskRow:
+    """The record of a task that is given."""
     return TaskRow(
         task_id=action.task_id,
         client_id=action.client_id,

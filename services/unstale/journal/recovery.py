@@ -13,7 +13,7 @@ from unstale.errors import UserError
 from unstale.journal import checkpoints, records
 from unstale.journal.disk import DamagedError
 from unstale.journal.journal import Journal
-from unstale.journal.recorder import evaluation_row
+from unstale.journal.recorder import evaluation_row, task_row
 from unstale.journal.resumption import ROLLED_BACK
 from unstale.journal.rounds import RecordedRounds, staged
 from unstale.journal.rows import EventRow, RoundRow
@@ -134,6 +134,18 @@ class Recovery:
                 self._learner.forget(action.version)
             elif isinstance(action, actions.Evaluate):
                 self._measure_unless_known(action.version)
+            elif isinstance(action, actions.SendTask):
+                self._check_task(action, row)
+
+    def _check_task(self, action: actions.SendTask, row: EventRow) -> None:
+        """Compare a task that is given again with the one that is stored; one that is missing is stored."""
+        database = self._journal.database
+        given = task_row(action, row.at_s)
+        task = database.task(action.task_id)
+        if task is None:  # deleted with the events of the same moment, when lost ones were forgotten
+            self._journal.batch.tasks.append(given)
+        elif task[:-1] != given[:-1]:
+            raise self._contradicts(f"tasks task_id {action.task_id} is another task than was given")
 
     def _apply(self, row: RoundRow) -> None:
         updates, told = self._recorded.members(row)
@@ -162,13 +174,26 @@ class Recovery:
 
     def _restage(self) -> None:
         """Put the rows back that no round was made of yet."""
+        coordinator = self._coordinator
+        waiting = {update.handle for update in (*coordinator.pending, *(coordinator.making or ()))}
         rows = []
         for update in self._journal.database.pending():
             assert update.handle is not None
             assert update.place is not None
+            if update.handle not in waiting:
+                raise self._contradicts(f"updates seq {update.seq} waits for a round")
+            waiting.remove(update.handle)
             self._journal.placed(update.handle, update.place)
             rows.append((update.handle, staged(update), partial(self._recorded.fill, update)))
+        if waiting:
+            raise self._contradicts(f"updates handle {min(waiting)} does not wait for a round")
         making = self._coordinator.making
         self._staging.restore(
             rows, self._journal.database.last_handle() + 1, closed=making[-1].handle if making else None
+        )
+
+    def _contradicts(self, what: str) -> DamagedError:
+        return DamagedError(
+            f"{self._journal.database.path} is damaged ({what}, which the events contradict); put it back "
+            "from a copy, or start anew in another --run directory"
         )

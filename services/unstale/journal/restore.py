@@ -9,7 +9,7 @@ from unstale.journal import checkpoints, continuity
 from unstale.journal.database import BOOT, Conservation, Database
 from unstale.journal.disk import DamagedError, boot
 from unstale.journal.lost import DURABILITY, ENDED, RUN_ID, forget_what_was_lost
-from unstale.journal.rundir import RunDirectory
+from unstale.journal.rundir import RunDirectory, put_back_settings
 from unstale.journal.segments import Segments
 
 
@@ -49,6 +49,7 @@ def restore(path: Path) -> Restored:
         UserError: It is no run directory, is in use, or damaged: then nothing in it has changed.
     """
     with ExitStack() as stack:
+        put_back_settings(path)
         directory = RunDirectory.take(path)
         stack.callback(directory.close)
         database = Database(directory.database, takes_loss=True)

@@ -58,10 +58,7 @@ class RecordedRounds:
         try:
             state, _ = checkpoints.read(path)
         except DamagedError:
-            raise DamagedError(
-                f"what version {row.version} was compensated with, {path}, is missing or damaged; put it back from a "
-                "copy"
-            ) from None
+            raise damaged_estimates(row.version, path) from None
         made: Made = state["made"]
         return made
 
@@ -80,6 +77,13 @@ class RecordedRounds:
             for update, member in zip(updates, row.members, strict=True)
         )
         return updates, told
+
+
+def damaged_estimates(version: int, path: Path) -> DamagedError:
+    """The error for a file of what a version was compensated with."""
+    return DamagedError(
+        f"what version {version} was compensated with, {path}, is missing or damaged; put it back from a copy"
+    )
 
 
 def staged(update: UpdateRow) -> StagedUpdate:

@@ -1,7 +1,7 @@
 """The directory of a run: what lies where in it, and who may write."""
 
 import os
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Self
@@ -11,6 +11,7 @@ from unstale.config.load import load, shown
 from unstale.config.settings import Settings
 from unstale.config.write import resolved
 from unstale.errors import UserError
+from unstale.journal import recorded_settings
 from unstale.journal.disk import (
     NOFOLLOW,
     PART,
@@ -136,6 +137,7 @@ class RunDirectory:
     def look(cls, path: Path) -> Self:
         """For reading alone; a server may write to it meanwhile. Raises UserError when it is no run directory."""
         if not (path / CONFIG).is_file():
+            _check_has_nothing(path)
             raise _no_run(path)
         if not _has_database(path):
             _check_no_rows(path)
@@ -143,6 +145,11 @@ class RunDirectory:
                 f"the run in {path} has not begun yet: there is no {DATABASE}; start `unstale server` on it"
             )
         return cls(path, _settings_of(path), is_new=False, locks=())
+
+    @classmethod
+    def of_files(cls, path: Path) -> Self:
+        """Only where the files of a run lie, whatever is in them."""
+        return cls(path, Settings(), is_new=False, locks=())
 
     @property
     def config(self) -> Path:
@@ -209,9 +216,8 @@ def _no_run(path: Path) -> UserError:
 
 def _check_has_nothing(path: Path) -> None:
     if (path / DATABASE).exists():
-        raise DamagedError(
-            f"{path / CONFIG} is missing beside {DATABASE}; put it back from a copy, or name another --run directory"
-        )
+        way_out = _way_out(path, recorded_settings.text_of(path / DATABASE))
+        raise DamagedError(f"{path / CONFIG} is missing beside {DATABASE}; {way_out}")
 
 
 def _has_database(path: Path) -> bool:
@@ -252,14 +258,48 @@ def _for_the_owner(path: str, flags: int) -> int:
 
 
 def _write_settings(path: Path, settings: Settings) -> None:
+    _write_config(
+        path, f"# The settings of this run, as they were resolved when it began.\n{resolved(settings)}"
+    )
+
+
+def _write_config(path: Path, text: str) -> None:
     part = path / _part(CONFIG)
     with open(part, "w", encoding="utf-8", opener=_for_the_owner) as opened:
-        opened.write(
-            f"# The settings of this run, as they were resolved when it began.\n{resolved(settings)}"
-        )
+        opened.write(text)
         opened.flush()
         os.fsync(opened.fileno())
     part.replace(path / CONFIG)
+
+
+def put_back_settings(path: Path) -> bool:
+    """Write `config.yaml` again from `run.db` where it is missing or damaged.
+
+    Args:
+        path: Of a run directory.
+
+    Returns:
+        Whether it was written.
+
+    Raises:
+        UserError: Another process has the directory, or the file cannot be written.
+    """
+    text = recorded_settings.text_of(path / DATABASE)
+    if text is None:
+        return False
+    lock = _locked(path)
+    try:
+        with suppress(DamagedError):
+            if (path / CONFIG).is_file():
+                _settings_of(path)
+                return False
+        _write_config(path, text)
+        sync_folder(path)
+    except OSError as error:
+        raise trouble("write to the run directory", path, error) from None
+    finally:
+        os.close(lock)
+    return True
 
 
 def _part(name: str) -> str:
@@ -268,21 +308,45 @@ def _part(name: str) -> str:
 
 def _settings_of(path: Path) -> Settings:
     """As the run began. A value that is its default counts as not given, as it did then."""
+    text = recorded_settings.text_of(path / DATABASE)
     try:
-        return Settings(**load(path / CONFIG).model_dump(exclude_defaults=True))
+        found = Settings(**load(path / CONFIG).model_dump(exclude_defaults=True))
     except UserError as error:
-        raise DamagedError(f"the settings of the run cannot be read: {error}") from None
+        raise DamagedError(
+            f"the settings of the run cannot be read: {error}; {_way_out(path, text)}"
+        ) from None
+    recorded = None if text is None else recorded_settings.parsed(text)
+    if recorded is not None:
+        for key, then, now in _different(recorded, found):
+            raise DamagedError(
+                f"{path / CONFIG} was changed: {key} is {shown(now)}, and the run began with {shown(then)}; "
+                f"{_way_out(path, text)}"
+            )
+    return found
+
+
+def _way_out(path: Path, text: str | None) -> str:
+    """What to do about `config.yaml`. text: as `run.db` holds it, None without one."""
+    if text is None:
+        return "put it back from a copy, or name another --run directory"
+    return f"put it back from a copy, or run `unstale restore {path}`, which writes it again from {DATABASE}"
 
 
 def _check_same(path: Path, began_with: Settings, now: Settings) -> None:
-    then_by_key, now_by_key = _values(began_with), _values(now)
+    for key, then, given in _different(began_with, now):
+        raise UserError(
+            f"{key} is {shown(given)}, but the run in {path} began with {shown(then)}; go on with that, or name "
+            "another --run directory"
+        )
+
+
+def _different(then: Settings, now: Settings) -> Iterator[tuple[str, Any, Any]]:
+    """Keys that must stay and did not, with the value then and now."""
+    then_by_key, now_by_key = _values(then), _values(now)
     for key in sorted(then_by_key.keys() | now_by_key.keys()):
-        then, given = then_by_key.get(key), now_by_key.get(key)
-        if then != given:
-            raise UserError(
-                f"{key} is {shown(given)}, but the run in {path} began with {shown(then)}; go on with that, or name "
-                "another --run directory"
-            )
+        before, after = then_by_key.get(key), now_by_key.get(key)
+        if before != after:
+            yield key, before, after
 
 
 def _values(settings: Settings) -> dict[str, Any]:

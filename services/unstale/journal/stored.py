@@ -223,7 +223,7 @@ def of_round(row: RoundRow) -> Values:
     )
 
 
-def round_(values: Values, members: tuple[MemberRow, ...]) -> RoundRow:
+def round_without_members(values: Values) -> RoundRow:
     version, closed_s, applied_s, wait_s, compensate_s, aggregate_s, learning_rate, *others = values
     rate_factor, overflowed, digest, compensation = others
     return RoundRow(
@@ -237,7 +237,7 @@ def round_(values: Values, members: tuple[MemberRow, ...]) -> RoundRow:
         rate_factor=_float(rate_factor),
         overflowed=bool(overflowed),
         digest=digest,
-        members=members,
+        members=(),
         compensation=None if compensation is None else _compensation(compensation),
     )
 
