@@ -17,7 +17,7 @@ from unstale.client.prepare import workplace_of
 from unstale.client.service import ClientProcess
 from unstale.config import Settings
 from unstale.errors import UserError
-from unstale.journal.database import Database
+from unstale.journal.database import SYNCED, Database
 from unstale.journal.resumption import GIVEN_UP
 from unstale.journal.rollback import roll_back
 from unstale_proto.errors import Reason
@@ -52,6 +52,15 @@ def digests_in(folder: Path) -> dict[int, str]:
     database = Database(folder / "run.db", read_only=True)
     try:
         return {row.version: row.digest for row in database.rounds()}
+    finally:
+        database.close()
+
+
+def synced_in(folder: Path) -> int:
+    """Last event that a power failure leaves."""
+    database = Database(folder / "run.db", read_only=True)
+    try:
+        return int(database.meta(SYNCED) or 0)
     finally:
         database.close()
 
@@ -91,6 +100,7 @@ def test_a_run_resumes_from_a_version_with_the_same_model(tmp_path: Path, versio
     run_id = versions_more(settings, 10)
     before = digests_in(run)
     done = roll_back(run, version)
+    assert synced_in(run) == 2 * version + 1  # a hello, and an update and a round for each version
     assert (done.version, done.former_version, done.updates) == (version, 10, 10 - version)
     assert done.former_run_id == run_id != done.run_id
     assert digests_in(run) == {made: before[made] for made in range(1, version + 1)}
