@@ -473,3 +473,11 @@ def test_a_client_has_one_process_in_a_folder_and_others_beside_it(tmp_path: Pat
         "ids of its own with --first, or name another folder",
     ]
     outbox.close()
+
+
+def test_a_folder_that_every_user_may_write_to_is_refused(tmp_path: Path) -> None:
+    folder = tmp_path / "outbox"
+    folder.mkdir()
+    folder.chmod(0o777)
+    with pytest.raises(UserError, match=r"^every user may write to .*outbox \(mode 0777\)"):
+        opened(folder)

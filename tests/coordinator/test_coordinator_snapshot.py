@@ -5,10 +5,11 @@ import json
 import pytest
 
 from support.random_runs import IN_TURN, TRIGGERS, trace
-from unstale.coordinator import snapshot
+from unstale.coordinator import actions, events, snapshot
 from unstale.coordinator.invariants import check
 from unstale.coordinator.machine import Coordinator
-from unstale.coordinator.settings import SelectorSettings, TriggerSettings
+from unstale.coordinator.phase import Phase
+from unstale.coordinator.settings import CoordinatorSettings, SelectorSettings, TriggerSettings
 from unstale.coordinator.triggers import TRIGGERS as TRIGGER_TYPES
 
 
@@ -40,3 +41,62 @@ def test_so_does_one_whose_clients_contribute_once_a_cycle(name: str) -> None:
     trigger = TriggerSettings(name=name, k=3 if name == "k-async" else None)
     restored = trace(trigger, SelectorSettings(), once_a_cycle=True, before=through_json)
     assert restored == trace(trigger, SelectorSettings(), once_a_cycle=True)
+
+
+def handled(coordinator: Coordinator, event: events.Event) -> list[actions.Action]:
+    following = coordinator.handle(event)
+    check(coordinator)
+    return following
+
+
+CYCLES = [trigger for trigger in TRIGGERS if TRIGGER_TYPES[trigger.name].keeps_sender()]
+
+
+@pytest.mark.parametrize(
+    ("trigger", "once_a_cycle"),
+    [*((trigger, False) for trigger in TRIGGERS), *((trigger, True) for trigger in CYCLES)],
+    ids=lambda value: getattr(value, "name", str(value)),
+)
+def test_a_version_without_clients_is_where_clients_gather_again(
+    trigger: TriggerSettings, once_a_cycle: bool
+) -> None:
+    in_rounds = TRIGGER_TYPES[trigger.name].in_rounds
+    steps = iter(range(10**6))
+    seen = []
+
+    def rolled_back(coordinator: Coordinator) -> Coordinator:
+        if next(steps) % 300 != 299:
+            return coordinator
+        state = snapshot.without_clients(snapshot.taken(coordinator), coordinator.settings.stale_rounds_max)
+        copy = Coordinator(coordinator.settings)
+        snapshot.restore(copy, json.loads(json.dumps(state)))
+        check(copy)
+        assert (copy.version, copy.tasks_given) == (coordinator.version, coordinator.tasks_given)
+        assert (copy.phase, copy.membership.active, len(copy.pending)) == (Phase.GATHERING, [], 0)
+        assert copy.accepted + copy.rejected == coordinator.accepted + coordinator.rejected
+        seen.append(copy.version)
+        return copy
+
+    asked = {"once_a_cycle": once_a_cycle, "stale_rounds": {1: 1, 4: 3} if in_rounds else {}}
+    trace(trigger, SelectorSettings(), handle=handled, before=rolled_back, **asked)
+    assert len(seen) == 5
+    assert seen == sorted({*seen}), "every time there are more versions"
+
+
+def test_an_excluded_client_is_not_waited_for() -> None:
+    told = CoordinatorSettings(
+        clients=3,
+        rounds=5,
+        trigger=TriggerSettings(name="async"),
+        selector=SelectorSettings(),
+        seed=0,
+        lease_s=20.0,
+        evaluate_every=1,
+        retry_s=1.0,
+        excluded=frozenset({2}),
+    )
+    coordinator = Coordinator(told)
+    handled(coordinator, events.ClientJoined(client_id=0, at_s=0.0))
+    assert coordinator.phase is Phase.GATHERING
+    handled(coordinator, events.ClientJoined(client_id=1, at_s=1.0))
+    assert coordinator.phase is Phase.OPEN

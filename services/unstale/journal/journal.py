@@ -11,7 +11,7 @@ from typing import Any
 from unstale.compensators import Made
 from unstale.config.settings import RunSettings
 from unstale.coordinator import events
-from unstale.journal import checkpoints, continuity, recorded_settings, records
+from unstale.journal import (checkpoints, continuity, recorded_settings, records, resumption)
 from unstale.journal.database import BOOT, SYNCED
 from unstale.journal.disk import NoRoomError, boot, free_bytes
 from unstale.journal.lost import DURABILITY, ENDED, RUN_ID, forget_what_was_lost
@@ -114,6 +114,11 @@ class Journal:
     def last_version(self) -> int:
         """The last version that was stored, 0 without any."""
         return continuity.last_version(self.database)
+
+    def give_up(self, why: str) -> str:
+        """Store that training cannot go on. why: message about it. Returns the message with the way out."""
+        self.commit(durable=True)
+        return resumption.give_up(self.database, self.directory.path, why)
 
     # --- what happens ---
 

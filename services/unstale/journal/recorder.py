@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from unstale.coordinator import actions, events
 from unstale.coordinator.actions import Action, Contribution
 from unstale.coordinator.machine import LEASE, Coordinator
-from unstale.journal import records, resumption
+from unstale.journal import records
 from unstale.journal.journal import Journal
 from unstale.journal.rows import (
     CompensationRow,
@@ -159,7 +159,7 @@ class Recorder:
         Returns:
             The message for people, with the way out where the run is kept in a directory.
         """
-        return why if self._journal is None else resumption.give_up(self._journal, why)
+        return why if self._journal is None else self._journal.give_up(why)
 
     def due_s(self, now_s: float) -> float | None:
         """When `commit` is to be called at the latest; None for never. now_s: the time now, on the same clock."""

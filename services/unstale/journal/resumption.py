@@ -2,10 +2,11 @@
 
 import json
 from collections.abc import Collection
+from pathlib import Path
 
 from unstale.errors import UserError
+from unstale.journal.continuity import last_version
 from unstale.journal.database import Database
-from unstale.journal.journal import Journal
 from unstale.journal.rewritable import RewritableDatabase
 
 GIVEN_UP = "given_up"  # message about why the last server gave up the run; "" or missing when it did not
@@ -13,26 +14,26 @@ EXCLUDED = "excluded"  # JSON list of the ids of clients that may not take part
 ROLLED_BACK = "rolled_back"  # version that the run was last rolled back to
 
 
-def give_up(journal: Journal, why: str) -> str:
+def give_up(database: RewritableDatabase, path: Path, why: str) -> str:
     """Store that training cannot go on.
 
     Args:
-        journal: Of the run.
+        database: Of the run, which has stored all that happened.
+        path: Of the run directory.
         why: Message about the reason.
 
     Returns:
         The message with the way out.
     """
-    journal.commit(durable=True)
-    journal.database.set_meta({GIVEN_UP: why})
-    return f"{why}; {_way_out(journal)}"
+    database.set_meta({GIVEN_UP: why})
+    return f"{why}; {_way_out(database, path)}"
 
 
-def check_not_given_up(journal: Journal) -> None:
-    """Raise UserError with the way out where the last server gave up the run."""
-    why = journal.database.meta(GIVEN_UP)
+def check_not_given_up(database: RewritableDatabase, path: Path) -> None:
+    """Raise UserError with the way out where the last server gave up the run. path: of the run directory."""
+    why = database.meta(GIVEN_UP)
     if why:
-        raise UserError(f"the run in {journal.directory.path} was given up: {why}; {_way_out(journal)}")
+        raise UserError(f"the run in {path} was given up: {why}; {_way_out(database, path)}")
 
 
 def excluded(database: Database) -> frozenset[int]:
@@ -70,9 +71,8 @@ def possible_versions(database: RewritableDatabase, last: int) -> str:
     return " or ".join([", ".join(words[:-1]), words[-1]]) if len(words) > 1 else words[0]
 
 
-def _way_out(journal: Journal) -> str:
-    database, path = journal.database, journal.directory.path
-    versions = possible_versions(database, journal.last_version())
+def _way_out(database: RewritableDatabase, path: Path) -> str:
+    versions = possible_versions(database, last_version(database))
     return (
         f"`unstale rollback {path} --to VERSION` resumes it from an earlier version ({versions}), or begin another run "
         "with --run"

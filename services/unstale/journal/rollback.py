@@ -15,6 +15,7 @@ from unstale.coordinator import snapshot
 from unstale.coordinator.machine import Coordinator
 from unstale.errors import UserError
 from unstale.journal import checkpoints, continuity, resumption
+from unstale.journal.database import SYNCED
 from unstale.journal.disk import DamagedError, sync_folder, trouble
 from unstale.journal.journal import Journal
 from unstale.journal.lost import RUN_ID
@@ -221,6 +222,7 @@ def _go_back(journal: Journal, target: _Target, state: State, excluded: frozense
     ]
     facts = {
         RUN_ID: "",
+        SYNCED: str(target.seq),
         resumption.GIVEN_UP: "",
         resumption.ROLLED_BACK: str(target.version),
         **resumption.facts_of_excluded(excluded),

@@ -126,7 +126,7 @@ def prepare(settings: Settings) -> Run:
         recovered = None
         if journal is not None:
             stack.callback(journal.close)
-            check_not_given_up(journal)
+            check_not_given_up(journal.database, journal.directory.path)
             told = replace(told, excluded=excluded(journal.database))
         coordinator = Coordinator(told)
         staging = _staging(settings, told, learner, journal, device)
