@@ -16,6 +16,7 @@ from unstale.seeds import Generator, Stream, stream
 STOP_S = 30.0
 LOG_BYTES_PER_S_MAX = 64 * 1024
 HEALTH_S = 10.0
+WEIGHT_MAX = 0.99
 _PURPOSE = 7  # of the draws, behind the stream of toxics; no toxic has this number in the second place
 
 
@@ -196,6 +197,8 @@ def _wrong(
             yield f"{facts[name]:g} {name}, expected none"
     if attack.honest_rounds and (blamed := stage.blamed()):
         yield f"honest clients were refused: {blamed}"
+    if attack.learns and (weight := stage.weight_of_the_hostile()) > WEIGHT_MAX:
+        yield f"an update of a hostile client had the weight {weight:g}, expected at most {WEIGHT_MAX}"
     accuracy = stage.accuracy()
     if attack.learns and (accuracy is None or accuracy < ACCURACY_MIN):
         yield f"the accuracy is {accuracy}, expected at least {ACCURACY_MIN}"

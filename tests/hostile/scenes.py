@@ -32,8 +32,8 @@ class Scene:
     keys: bool = False
     settings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     task_s: float = TASK_S
-    calm_s: float = 1.5
-    attack_s: float = 4.0
+    calm_s: float = 1.0
+    attack_s: float = 3.5
     warm: bool = True
 
 
@@ -45,7 +45,7 @@ SCENES: dict[str, Scene] = {
         Scene(
             name="synchronous",
             settings={"trigger": {"name": "sync", "k": None}, "server": {"task_timeout_s": 1.0}},
-            attack_s=8.0,
+            attack_s=6.0,
         ),
         Scene(name="fedasync", settings={"policy": {"name": "fedasync"}, "server": {"norm_max": 100.0}}),
         Scene(name="samples", settings={"policy": {"settings": {"weighting": "samples"}}}),

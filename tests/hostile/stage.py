@@ -172,6 +172,14 @@ class Stage:
         )
         return int(count)
 
+    def weight_of_the_hostile(self) -> float:
+        """The greatest weight of an update of a hostile client in a round with one of an honest client."""
+        [(weight,)] = self._rows(
+            "SELECT max(weight) FROM updates WHERE client_id >= ?1 AND round IN "
+            "(SELECT round FROM updates WHERE client_id < ?1)"
+        )
+        return float(weight or 0.0)
+
     def accuracy(self) -> float | None:
         """On the test set, as last measured."""
         fact = self.server.fact("progress")

@@ -12,6 +12,9 @@ from hostile.target import Target
 from unstale_proto.limits import INTEGER_MAX
 from unstale_proto.messages import Ack, OwnEvaluation, Task, Update
 
+PAUSE_S = 0.04
+"""Between two updates of a hostile client, which is then about as fast as the honest ones."""
+
 Vector = npt.NDArray[np.float32]
 Answer = Callable[[Member, Task, Target], tuple[Update, Vector]]
 
@@ -28,6 +31,7 @@ def _answering(answer: Answer) -> Callable[[Target], Facts]:
             turns = [_turns(member, answer, target) for member in joined]
             while target.goes_on() and turns:
                 turns = [turn for turn in turns if next(turn, None) is not None]
+                target.wait(PAUSE_S)
             for member in joined:
                 for key, count in member.verdicts.items():
                     totals[key] = totals.get(key, 0) + count
@@ -76,8 +80,7 @@ def _other_rate(member: Member, task: Task, target: Target) -> tuple[Update, Vec
 
 
 def _many_examples(member: Member, task: Task, target: Target) -> tuple[Update, Vector]:
-    update = member.update(task, num_examples=INTEGER_MAX)
-    return update, _delta(member, task, target, 20 * NORM)
+    return member.update(task, num_examples=INTEGER_MAX), _delta(member, task, target, NORM)
 
 
 def _long_extra(member: Member, task: Task, target: Target) -> tuple[Update, Vector]:
