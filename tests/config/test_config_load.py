@@ -110,6 +110,7 @@ OTHER = {
     "server.client_messages_per_s_max": 50,
     "server.quarantine_after": None,
     "server.quarantine_s": 5.0,
+    "server.task_timeout_s": 60.0,
     "server.norm_max": 12.5,
     "server.keys": "/data/keys",
     "server.insecure": True,
