@@ -57,10 +57,10 @@ class Link:
     def run(self, until_s: float) -> None:
         while self.now_s < until_s:
             for client_id, client in self.clients.items():
-                if not (self.turns.has_turn(client_id) or self.turns.waits(client_id)):
-                    if self.now_s >= client.again_s:
-                        room = self.room_of(client_id, len(client.finished_s))
-                        self.turns.wait(client_id, room, self.now_s)
+                is_busy = self.turns.has_turn(client_id) or self.turns.waits(client_id)
+                if not is_busy and self.now_s >= client.again_s:
+                    room = self.room_of(client_id, len(client.finished_s))
+                    self.turns.wait(client_id, room, self.now_s)
             lost, _ = self.turns.give(self.now_s)
             for client_id in lost:
                 self.clients[client_id].moved *= self.keeps
