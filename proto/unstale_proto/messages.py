@@ -134,12 +134,20 @@ class OwnEvaluation(_Strict):
     examples: Positive
 
 
+class ProcessStart(_Strict):
+    """Which start of a client's processes this is. home: drawn once for the directory in which they store what must
+    outlive them. number: counts starts there."""
+
+    home: Token
+    number: Positive
+
+
 class Hello(Message):
     """Client to server: here I am.
 
     session: 16 random bytes in hex, drawn once a process; the same after a reconnect.
     holding: ids of the tasks that the client has received and not yet had acknowledged. encodings: names of those that
-    it can take and make; none for float32 alone.
+    it can take and make; none for float32 alone. start: of the process; none where nothing outlives it.
     """
 
     type: ClassVar[str] = "hello"
@@ -147,6 +155,7 @@ class Hello(Message):
     session: Token
     holding: Annotated[tuple[Positive, ...], Field(max_length=limits.HOLDING_MAX)] = ()
     encodings: Annotated[tuple[Name, ...], Field(max_length=limits.ENCODINGS_MAX)] | None = None
+    start: ProcessStart | None = None
 
 
 class Welcome(Message):
@@ -320,11 +329,14 @@ class Bye(Message):
 
 
 class Stop(Message):
-    """Server to client: work no more. `superseded`: another process took over this client id."""
+    """Server to client: work no more. `superseded`: another process took over this client id. failed: with `shutdown`,
+    the run was given up and nobody comes back to it by itself. message: for people."""
 
     type: ClassVar[str] = "stop"
     reason: Literal["finished", "shutdown", "superseded"]
     version: Count
+    failed: bool | None = None
+    message: Text | None = None
 
 
 class Error(Message):

@@ -139,7 +139,8 @@ def say_too_much(scene: Scene) -> Message:
 
 
 def own_only_client_0(scene: Scene) -> None:
-    scene.server.server._exchange._may_speak = lambda _, client_id: client_id == 0
+    exchange = scene.server.server._exchange
+    exchange._may_speak = exchange._joining._may_speak = lambda _, client_id: client_id == 0
 
 
 def encoded(

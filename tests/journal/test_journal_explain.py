@@ -79,6 +79,7 @@ HAPPENED = {
     "client 4 left": event(2, 2.5, "ClientLeft", client_id=4),
     "client 4 could not do its task": event(2, 2.5, "TaskFailed", client_id=4, task_id=9),
     "client 4 declined its task": event(2, 2.5, "TaskDeclined", client_id=4, task_id=9),
+    "the task of client 4 expired": event(2, 2.5, "TaskExpired", client_id=4, task_id=9),
     "the update of client 4 was refused": rejected(2, client_id=4)._replace(at_s=2.5),
     "nothing had been heard of client 4 for a lease": event(2, 2.5, "TimerFired", timer="lease", silent=[4]),
     "nothing had been heard of clients 4, 5 for a lease": event(

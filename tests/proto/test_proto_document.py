@@ -17,6 +17,7 @@ LIMITS = {name: value for name, value in vars(limits).items() if name.isupper()}
 NESTED = {
     model.__name__: model
     for model in (
+        messages.ProcessStart,
         messages.TensorSpec,
         messages.ModelPlan,
         messages.DataPlan,

@@ -8,7 +8,7 @@ from unstale.config.settings import ServerSettings
 from unstale.coordinator.actions import Acknowledge, Outcome
 from unstale.metrics import catalogue
 from unstale.server import guard
-from unstale.server.guard import BLAMED, ROUTES_KEPT, UNREADABLE, Guard
+from unstale.server.guard import BLAMED, ROUTES_KEPT, UNREADABLE, Guard, MaySpeak, anyone
 from unstale_proto.errors import Reason, RemoteContractError
 from unstale_proto.messages import Error, Heartbeat, Hello, Message, Task, Welcome
 
@@ -218,11 +218,8 @@ def test_the_settings_are_the_guards() -> None:
 # ------------------------------------------------------------------------------------------------------- the exchange
 
 
-def guarded(guard: Guard, **told: int) -> PlayedServer:
-    server = PlayedServer(**told)
-    exchange = server.exchange
-    exchange._guard = exchange._out._guard = exchange._refusals._guard = guard
-    return server
+def guarded(guard: Guard, may_speak: MaySpeak = anyone, **told: int) -> PlayedServer:
+    return PlayedServer(guard=guard, may_speak=may_speak, **told)
 
 
 def counted(server: PlayedServer, metric: catalogue.Metric, *labels: str) -> float:
@@ -343,8 +340,7 @@ def test_hellos_are_bounded_for_a_client_as_for_a_stranger() -> None:
 
 
 def test_a_hello_for_another_client_is_blamed_on_who_says_it() -> None:
-    server = guarded(Guard(quarantine_after=1), clients=2)
-    server.exchange._may_speak = lambda _, client_id: client_id == 0
+    server = guarded(Guard(quarantine_after=1), may_speak=lambda _, client_id: client_id == 0, clients=2)
     thief = server.client(0)
     thief.join()
     thief.hears()

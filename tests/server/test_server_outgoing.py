@@ -13,7 +13,7 @@ from unstale.server.sessions import Sessions
 from unstale.server.wire import Delivery
 from unstale_proto.codec import encode
 from unstale_proto.errors import Reason
-from unstale_proto.messages import Ack, Task
+from unstale_proto.messages import Ack, Hello, Task
 
 FRAMES = [memoryview(b"\0" * 8)]
 
@@ -43,7 +43,7 @@ def sessions() -> Sessions:
     """Of clients 0 and 1."""
     made = Sessions(20)
     for client_id in (0, 1):
-        made.admit(client_id, f"{client_id:032x}", b"%d" % client_id)
+        made.admit(Hello(client_id=client_id, session=f"{client_id:032x}"), b"%d" % client_id)
     return made
 
 

@@ -1,38 +1,46 @@
 """Which connection speaks for which client."""
 
 from unstale.server.sessions import Sessions
+from unstale_proto.messages import Hello, ProcessStart
 
 ONE, OTHER = "1" * 32, "2" * 32
+HOME, AWAY = "3" * 32, "4" * 32
+
+
+def hello(client_id: int, session: str, home: str = HOME, number: int | None = None) -> Hello:
+    """number: of its start; None for a process without a home."""
+    start = None if number is None else ProcessStart(home=home, number=number)
+    return Hello(client_id=client_id, session=session, start=start)
 
 
 def test_a_connection_speaks_for_its_client_from_its_hello_on() -> None:
     sessions = Sessions(clients=3)
     assert sessions.client_of(b"a") is None
-    assert sessions.admit(2, ONE, b"a") is None
+    assert sessions.admit(hello(2, ONE), b"a") is None
     assert sessions.client_of(b"a") == 2
     assert sessions.route_of(2) == b"a"
 
 
 def test_the_same_process_on_a_new_connection_replaces_the_old_one_silently() -> None:
     sessions = Sessions(clients=3)
-    sessions.admit(2, ONE, b"a")
-    assert sessions.admit(2, ONE, b"b") is None
+    sessions.admit(hello(2, ONE), b"a")
+    assert sessions.admit(hello(2, ONE), b"b") is None
     assert sessions.client_of(b"a") is None
     assert sessions.route_of(2) == b"b"
 
 
 def test_another_process_takes_over_and_the_former_connection_is_named() -> None:
     sessions = Sessions(clients=3)
-    sessions.admit(2, ONE, b"a")
-    assert sessions.admit(2, OTHER, b"b") == b"a"
+    sessions.admit(hello(2, ONE), b"a")
+    assert sessions.admit(hello(2, OTHER), b"b") == b"a"
     assert sessions.client_of(b"a") is None
     assert sessions.client_of(b"b") == 2
 
 
 def test_a_connection_that_says_hello_for_another_client_speaks_for_that_one_only() -> None:
     sessions = Sessions(clients=3)
-    sessions.admit(0, ONE, b"a")
-    assert sessions.admit(1, ONE, b"a") is None
+    sessions.admit(hello(0, ONE), b"a")
+    assert sessions.admit(hello(1, ONE), b"a") is None
     assert sessions.client_of(b"a") == 1
     assert sessions.route_of(0) is None
     assert sessions.routes() == [b"a"]
@@ -40,34 +48,34 @@ def test_a_connection_that_says_hello_for_another_client_speaks_for_that_one_onl
 
 def test_a_client_that_says_hello_twice_on_one_connection_stays_where_it_is() -> None:
     sessions = Sessions(clients=3)
-    sessions.admit(0, ONE, b"a")
-    assert sessions.admit(0, OTHER, b"a") is None
+    sessions.admit(hello(0, ONE), b"a")
+    assert sessions.admit(hello(0, OTHER), b"a") is None
     assert sessions.route_of(0) == b"a"
     assert sessions.client_of(b"a") == 0
 
 
 def test_a_forgotten_client_must_say_hello_again_and_supersedes_nobody() -> None:
     sessions = Sessions(clients=3)
-    sessions.admit(0, ONE, b"a")
+    sessions.admit(hello(0, ONE), b"a")
     sessions.forget(0)
     sessions.forget(0)  # twice is once
     assert sessions.client_of(b"a") is None
-    assert sessions.admit(0, OTHER, b"b") is None
+    assert sessions.admit(hello(0, OTHER), b"b") is None
 
 
 def test_a_process_that_was_superseded_stays_so() -> None:
     sessions = Sessions(clients=3)
-    sessions.admit(0, ONE, b"a")
-    assert not sessions.is_superseded(0, ONE)
-    sessions.admit(0, OTHER, b"b")
-    assert sessions.is_superseded(0, ONE)
-    assert not sessions.is_superseded(0, OTHER)
-    assert not sessions.is_superseded(1, ONE)
+    sessions.admit(hello(0, ONE), b"a")
+    assert not sessions.is_superseded(hello(0, ONE), active=True)
+    sessions.admit(hello(0, OTHER), b"b")
+    assert sessions.is_superseded(hello(0, ONE), active=True)
+    assert not sessions.is_superseded(hello(0, OTHER), active=True)
+    assert not sessions.is_superseded(hello(1, ONE), active=True)
 
 
 def test_a_process_whose_connection_was_forgotten_is_superseded_as_well() -> None:
     sessions = Sessions(clients=3)
-    sessions.admit(0, ONE, b"a")
+    sessions.admit(hello(0, ONE), b"a")
     sessions.forget(0)
-    sessions.admit(0, OTHER, b"b")
-    assert sessions.is_superseded(0, ONE)
+    sessions.admit(hello(0, OTHER), b"b")
+    assert sessions.is_superseded(hello(0, ONE), active=True)

@@ -57,8 +57,8 @@ class Link:
     def run(self, until_s: float) -> None:
         while self.now_s < until_s:
             for client_id, client in self.clients.items():
-                is_idle = not (self.turns.has_turn(client_id) or self.turns.waits(client_id))
-                if is_idle and self.now_s >= client.again_s:
+                is_busy = self.turns.has_turn(client_id) or self.turns.waits(client_id)
+                if not is_busy and self.now_s >= client.again_s:
                     room = self.room_of(client_id, len(client.finished_s))
                     self.turns.wait(client_id, room, self.now_s)
             lost, _ = self.turns.give(self.now_s)

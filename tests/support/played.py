@@ -89,8 +89,8 @@ class WatchedStaging(Staging):
 class PlayedServer:
     """An exchange whose clients all train a model of two parameters, which is [v, v] in version v.
 
-    guard, may_speak, norm_max, journal, transfers, parts: as for `Exchange`. encoding: that it would like; models are
-    sent as float32 only. told: to the coordinator.
+    guard, may_speak, norm_max, journal, transfers, parts, task_timeout_s: as for `Exchange`. encoding: that it would
+    like; models are sent as float32 only. told: to the coordinator.
     """
 
     def __init__(
@@ -108,6 +108,7 @@ class PlayedServer:
         norm_max: float | None = None,
         journal: Journal | None = None,
         stays: bool = False,
+        task_timeout_s: float | None = None,
         **told: Any,
     ) -> None:
         self.now_s = 0.0
@@ -155,6 +156,7 @@ class PlayedServer:
             transfers=transfers or EVERY_DAY,
             parts=parts,
             stays=stays,
+            task_timeout_s=task_timeout_s,
         )
 
     def compute(self) -> None:

@@ -76,7 +76,8 @@ def trace(
         elif draws.random() < 0.02:
             event = events.ClientLeft(client_id=client.client_id, at_s=now_s)
         elif tasks_go_astray and client.tasks.open_id is not None and draws.random() < 0.4:
-            kind = events.TaskDeclined if draws.random() < 0.7 else events.TaskLost
+            kinds = (events.TaskDeclined, events.TaskLost, events.TaskExpired)
+            kind = kinds[int(draws.choice(3, p=(0.5, 0.3, 0.2)))]
             event = kind(client_id=client.client_id, task_id=client.tasks.open_id, at_s=now_s)
         elif client.tasks.open_id is not None and draws.random() < 0.7:
             defect = "non-finite" if draws.random() < 0.1 else None

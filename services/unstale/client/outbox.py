@@ -5,6 +5,7 @@ those that are. Nothing here is sent, trained or decided.
     CLIENT.state            what the client keeps from accepted updates, for trainings that keep something, and for
                             encodings that leave something out
     lock                    which clients have a process here
+    starts                  how many processes have started here (`client.starts`)
 
 An accepted update may change what its client keeps (SCAFFOLD's c_i, MOON's last model), and that must happen exactly
 once, wherever the process is killed. So what an update would leave behind lies in the update's own file, and an `ack`
@@ -37,14 +38,14 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from unstale import flat
-from unstale.client import record
+from unstale.client import record, starts
 from unstale.client.instructions import Made
 from unstale.client.record import Facts, Record
 from unstale.errors import UserError
 from unstale.journal.disk import NOFOLLOW, DamagedError, private_folder, trouble
 from unstale_proto import codec, limits, payload
 from unstale_proto.errors import RemoteContractError
-from unstale_proto.messages import Update
+from unstale_proto.messages import ProcessStart, Update
 
 log = logging.getLogger("unstale.client")
 
@@ -128,6 +129,10 @@ class Outbox:
         os.close(self._lock)
 
     # --- when the process starts ---
+
+    def next_start(self) -> ProcessStart:
+        """Count this process among those that have started here. Called once."""
+        return starts.next_start(self.folder, self._lock)
 
     def load(self) -> dict[int, list[Made]]:
         """The updates that these clients have waiting, oldest first: for a client at most as many as it may hold.

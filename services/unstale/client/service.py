@@ -128,6 +128,7 @@ class ClientProcess:
         self._stopped = False
         self._farewells: list[Retire] = []
         self._unanswered: set[int] = set()  # clients that said goodbye at the end of the run
+        start = None if outbox is None else outbox.next_start()
         for client_id in range(first, first + count):
             socket = sockets.dealer(
                 self._context, heartbeat_s=heartbeat_s, linger_s=linger_s, identity=identity
@@ -143,6 +144,7 @@ class ClientProcess:
                 self._found.get(client_id, ()),
                 models=self._coming,
                 offers=encodings.NAMES,
+                start=start,
             )
             line = _Line(session, socket)
             self._lines[client_id] = line

@@ -4,7 +4,7 @@
     in --silence, `hello-first`, stop `shutdown`--> greeting
     greeting, in --unreachable--> away
     in --`quarantined`--> greeting, after a pause
-    any --stop `finished` or `superseded`, leave--> over
+    any --stop `finished`, `superseded` or failed, leave--> over
 
 An update is kept from the moment it is made until it is acknowledged, also over the death of the process (`outbox`
 stores it; what was found there is where a session begins), and is sent again when there is proof that it, or
@@ -32,6 +32,7 @@ from unstale_proto.messages import (
     Heartbeat,
     Hello,
     Message,
+    ProcessStart,
     Stop,
     Task,
     Update,
@@ -76,8 +77,8 @@ class ClientSession:
 
     token: 16 random bytes in hex, of this process. kept: updates that a process before this one made for the client and
     nobody has acknowledged, fewer than it may hold. models: where those come that go in chunks; None takes none.
-    chunk_bytes: of an update's, at most. offers: encodings, by name; None for float32 alone. `due_s`: when `tick` wants
-    to be called next; None is never.
+    chunk_bytes: of an update's, at most. offers: encodings, by name; None for float32 alone. start: of this process;
+    None where nothing outlives it. `due_s`: when `tick` wants to be called next; None is never.
     """
 
     def __init__(
@@ -89,6 +90,7 @@ class ClientSession:
         models: Models | None = None,
         chunk_bytes: int = limits.CHUNK_BYTES,
         offers: tuple[str, ...] | None = None,
+        start: ProcessStart | None = None,
     ) -> None:
         assert len(kept) < limits.HOLDING_MAX
         self.client_id = client_id
@@ -103,6 +105,7 @@ class ClientSession:
         self._models = models
         self._chunk_bytes = chunk_bytes
         self._offers = offers
+        self._start = start
         self._kept = {made.update.task_id: self._kept_of(made) for made in kept}
         self._newest_task_id = 0
         self._has_newest = False  # it came, and was not given back
@@ -257,7 +260,13 @@ class ClientSession:
         self.state = State.GREETING
         self.due_s = at_s + GREETING_S
         holding = tuple(self._kept) if self._task is None else (*self._kept, self._task.task_id)
-        hello = Hello(client_id=self.client_id, session=self._token, holding=holding, encodings=self._offers)
+        hello = Hello(
+            client_id=self.client_id,
+            session=self._token,
+            holding=holding,
+            encodings=self._offers,
+            start=self._start,
+        )
         return [Send(message=hello)]
 
     def _welcomed(self, welcome: Welcome, at_s: float) -> list[Instruction]:
@@ -409,6 +418,13 @@ class ClientSession:
                 "superseded",
                 f"another process took over client {self.client_id}; give each process ids of its own with --first",
             )
+        if stop.failed:
+            why = f" ({stop.message})" if stop.message and stop.message.isprintable() else ""
+            goodbye = Send(message=Bye(reason="the run has failed"))
+            return [
+                *self._retire("failed", f"the server gave the run up at version {stop.version}{why}"),
+                goodbye,
+            ]
         # A server that shuts down may come back: greet it then, not now while it is still closing.
         self.state, self.due_s = State.GREETING, at_s + GREETING_S
         return [Send(message=Bye(reason="the server shuts down"))]

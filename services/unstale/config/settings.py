@@ -90,6 +90,11 @@ class ServerSettings(Section):
         json_schema_extra={"unit": "s"},
         description="Pause before clients whose every update was refused get new tasks.",
     )
+    task_timeout_s: Seconds | None = Field(
+        None,
+        json_schema_extra={"unit": "s"},
+        description="A client that has not answered a task by then sits out some rounds; null waits for ever.",
+    )
     linger_s: float = Field(
         2.0,
         ge=0,

@@ -90,6 +90,16 @@ class TaskLost:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TaskExpired:
+    """A client has not answered its task in time, or says again and again that it did not get it. The shell decides
+    when; the task is taken back, and the client sits out some rounds, more each time in a row."""
+
+    client_id: int
+    task_id: int
+    at_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TimerFired:
     """A timer that was set is due. A timer that was set again since then is not reported for its old time."""
 
@@ -128,6 +138,7 @@ Event = (
     | TaskFailed
     | TaskDeclined
     | TaskLost
+    | TaskExpired
     | TimerFired
     | RoundApplied
     | StopRequested

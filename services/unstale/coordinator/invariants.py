@@ -13,6 +13,7 @@ def check(coordinator: Coordinator) -> None:
     """Raise AssertionError, saying what is wrong, unless every part of the state fits every other."""
     _check_membership(coordinator)
     _check_tasks(coordinator)
+    _check_sitting_out(coordinator)
     _check_fruitless(coordinator)
     _check_updates(coordinator)
     _check_cycle(coordinator)
@@ -34,6 +35,15 @@ def _check_membership(coordinator: Coordinator) -> None:
     ):
         expected = [client.client_id for client in membership.clients if client.state in group]
         assert ids == expected, f"{name} is {ids}, and the clients say {expected}"
+
+
+def _check_sitting_out(coordinator: Coordinator) -> None:
+    membership = coordinator.membership
+    for client_id, until in membership.sits_out.items():
+        assert membership.clients[client_id].state not in (State.WAITING, State.WORKING), (
+            "it sits out, and is asked"
+        )
+        assert until > coordinator.version, "it sits out too long"
 
 
 def _check_tasks(coordinator: Coordinator) -> None:
@@ -158,7 +168,11 @@ def _check_progress(coordinator: Coordinator) -> None:
         and not coordinator.pending
         and membership.outstanding == 0
         and len(membership.active) > 0
-        and (bool(coordinator.round.in_vain) or not (coordinator.trigger.in_rounds or membership.unavailable))
+        and (
+            bool(coordinator.round.in_vain)
+            or membership.is_sitting_out
+            or not (coordinator.trigger.in_rounds or membership.unavailable)
+        )
     )
     assert (RETRY in timers) == stalled, "the retry timer is set exactly while the round has stalled"
     if phase is Phase.OPEN and not stalled:

@@ -29,6 +29,7 @@ from unstale.coordinator.events import (
     RoundApplied,
     StopRequested,
     TaskDeclined,
+    TaskExpired,
     TaskFailed,
     TaskLost,
     TimerFired,
@@ -50,15 +51,15 @@ RETRY = "retry"  # the round has stalled: give tasks again
 class Coordinator:
     """The state machine. State changes only in `handle`; everything may be read at any time.
 
-    version: rounds applied. pending: accepted updates that no round holds yet, in order of arrival. making:
-    the round that the learner was told to apply, None when there is none. round_started_s: when the last
-    round was opened, in the shell's seconds. accepted, aggregated, rejected, duplicates: updates so far, with
-    accepted = aggregated + pending + those in the making. failed, declined: tasks so far that clients gave back
-    (TaskFailed, TaskDeclined). fruitless: tasks in a row that their clients could not answer with an update that
-    counts, because they failed or the update was refused; an accepted update starts the row anew, and tasks that
-    were declined or taken back are not in it. A shell may end a run in which it grows without end. timers: those
-    set, and when they are due. tasks: who is given one. references: which versions somebody still needs. round: the
-    one that is open.
+    version: rounds applied. pending: accepted updates that no round holds yet, in order of arrival. making: the round
+    that the learner was told to apply, None when there is none. round_started_s: when the last round was opened, in
+    the shell's seconds. accepted, aggregated, rejected, duplicates: updates so far, with accepted = aggregated +
+    pending + those in the making. failed, declined: tasks so far that clients gave back (TaskFailed, TaskDeclined);
+    expired ones count as failed. fruitless: tasks in a row that their clients could not answer with an update that
+    counts, because they failed or the update was refused; an accepted update starts the row anew, and tasks that were
+    declined or taken back are not in it. A shell may end a run in which it grows without end. timers: those set, and
+    when they are due. tasks: who is given one. references: which versions somebody still needs. round: the one that is
+    open.
 
     An accepted update is unaggregated until RoundApplied; `settings.unaggregated_max` bounds how many there
     are.
@@ -141,7 +142,7 @@ class Coordinator:
                 self._client_left(event, actions)
             case TaskFailed():
                 self._task_failed(event, actions)
-            case TaskDeclined():
+            case TaskDeclined() | TaskExpired():
                 self._task_declined(event, actions)
             case TaskLost():
                 self._task_lost(event, actions)
@@ -188,7 +189,7 @@ class Coordinator:
     def _accept(self, client: Client, update: UpdateArrived, actions: list[Action]) -> None:
         assert update.handle >= 0, "an update without a defect lies staged under a handle"
         self.accepted += 1
-        self.fruitless = client.fruitless = 0
+        self.fruitless = client.fruitless = client.expired = 0
         self.pending.append(update)
         client.unaggregated += 1
         if self.trigger.frees_sender:
@@ -211,7 +212,7 @@ class Coordinator:
             self.references.release(contribution.base_version)
             if client.state is State.CONTRIBUTED:
                 self.membership.move(client, State.WAITING)
-        self.membership.ask_everyone_again()
+        self.membership.ask_everyone_again(self.version)
         if self.phase is Phase.FINISHED:
             return
         self._forget_versions(actions)
@@ -231,7 +232,8 @@ class Coordinator:
                 self._replace_task(client, actions)
             return
         waits_for_its_round = client.unaggregated > 0 and not self.trigger.frees_sender
-        self.membership.move(client, State.CONTRIBUTED if waits_for_its_round else State.WAITING)
+        idle = self.membership.idle(client)
+        self.membership.move(client, State.CONTRIBUTED if waits_for_its_round else idle)
         self.leases.renew(client.client_id, self.now_s)
         if self.phase is Phase.FINISHED:
             return
@@ -261,11 +263,17 @@ class Coordinator:
             self.failed += 1
             self._end_in_vain(client, actions)
 
-    def _task_declined(self, event: TaskDeclined, actions: list[Action]) -> None:
-        client = self._heard_of(event.client_id)
+    def _task_declined(self, event: TaskDeclined | TaskExpired, actions: list[Action]) -> None:
+        client = self.membership.client(event.client_id)
+        if isinstance(event, TaskDeclined):
+            self._heard_of(event.client_id)
         if event.task_id == client.tasks.open_id:
-            self.declined += 1
             self.tasks.close(client, State.UNAVAILABLE)
+            if isinstance(event, TaskExpired):
+                self.failed += 1
+                self.membership.sit_out(client, self.version)
+            else:
+                self.declined += 1
             self._forget_versions(actions)
             if self.trigger.in_rounds and self.phase is Phase.OPEN:
                 actions.extend(self.tasks.to_another(passed_over=self.round.in_vain))
@@ -382,6 +390,7 @@ class Coordinator:
         """End the pause of a round that has stalled: give tasks again, unless somebody declined and the round can close
         without updates. Only a new version asks those again, and who fails every time must not keep it from them."""
         self.round.in_vain.clear()
+        self.membership.end_sitting_out()
         if self.membership.unavailable and self.round.take() is not None:
             return
         if self.trigger.in_rounds:

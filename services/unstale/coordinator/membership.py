@@ -5,6 +5,8 @@ from enum import IntEnum
 
 from unstale.coordinator.admission import TaskHistory
 
+SITS_OUT_MAX = 64  # rounds
+
 
 class State(IntEnum):
     """What a client is doing. The numbers index `Membership.counts`."""
@@ -13,7 +15,9 @@ class State(IntEnum):
     WAITING = 1  # joined, and has nothing to do
     WORKING = 2  # has an open task
     CONTRIBUTED = 3  # its update is accepted, and it waits for the round to be applied
-    UNAVAILABLE = 4  # declined its task, and is not asked again before the next version
+    UNAVAILABLE = (
+        4  # declined its task, or sits out, and is not asked again before the next version or a later one
+    )
     LOST = 5  # its lease ran out
     LEFT = 6  # said goodbye
 
@@ -26,9 +30,10 @@ class Client:
 
     base_version: of the open task; means nothing while there is none. unaggregated: accepted updates of this
     client that no applied round holds yet. fruitless: its tasks in a row that made no update that counts.
+    expired: its tasks in a row that expired.
     """
 
-    __slots__ = ("base_version", "client_id", "fruitless", "state", "tasks", "unaggregated")
+    __slots__ = ("base_version", "client_id", "expired", "fruitless", "state", "tasks", "unaggregated")
 
     def __init__(self, client_id: int, clients: int) -> None:
         self.client_id = client_id
@@ -37,6 +42,7 @@ class Client:
         self.base_version = 0
         self.unaggregated = 0
         self.fruitless = 0
+        self.expired = 0
 
     @property
     def is_known(self) -> bool:
@@ -48,7 +54,8 @@ class Membership:
     """All clients by id, with what is asked of them as a group kept up to date.
 
     active, waiting, unavailable: ids in ascending order, so that a draw from them depends on who is in them and not
-    on how they came there. Ascending lists and not sets: adding and removing moves at most `clients` pointers, 2 us
+    on how they came there. sits_out: clients whose tasks expired, each with the version at which it is asked again.
+    Ascending lists and not sets: adding and removing moves at most `clients` pointers, 2 us
     for 10,000.
     """
 
@@ -59,6 +66,7 @@ class Membership:
         self.active: list[int] = []
         self.waiting: list[int] = []
         self.unavailable: list[int] = []
+        self.sits_out: dict[int, int] = {}
 
     def client(self, client_id: int) -> Client:
         """The client of an id that came from outside."""
@@ -78,17 +86,42 @@ class Membership:
 
     @property
     def available(self) -> list[int]:
-        """Ids of the active clients that have not declined a task of this version, ascending."""
+        """Ids of the active clients that have not declined a task of this version and do not sit out, ascending."""
         if not self.unavailable:
             return self.active
         return [
             client_id for client_id in self.active if self.clients[client_id].state is not State.UNAVAILABLE
         ]
 
-    def ask_everyone_again(self) -> None:
-        """There is a new version: those who declined a task of the last one wait for their next."""
-        while self.unavailable:
-            self.move(self.clients[self.unavailable[-1]], State.WAITING)
+    @property
+    def is_sitting_out(self) -> bool:
+        """Whether an active client sits out."""
+        return bool(self.sits_out) and any(client_id in self.sits_out for client_id in self.unavailable)
+
+    def ask_everyone_again(self, version: int) -> None:
+        """There is a new version: those who declined a task of the last one wait for their next, and those who have sat
+        out long enough."""
+        for client_id in [one for one, until in self.sits_out.items() if until <= version]:
+            del self.sits_out[client_id]
+        for client_id in [one for one in self.unavailable if one not in self.sits_out]:
+            self.move(self.clients[client_id], State.WAITING)
+
+    def end_sitting_out(self) -> None:
+        """Ask those who sit out again: without them nothing goes on."""
+        again = [client_id for client_id in self.unavailable if client_id in self.sits_out]
+        self.sits_out.clear()
+        for client_id in again:
+            self.move(self.clients[client_id], State.WAITING)
+
+    def sit_out(self, client: Client, version: int) -> None:
+        """The task of a client has expired: it is asked again two versions later, and twice as late each time in a
+        row."""
+        client.expired += 1
+        self.sits_out[client.client_id] = version + min(2**client.expired, SITS_OUT_MAX)
+
+    def idle(self, client: Client) -> State:
+        """The state of a client that has nothing to do."""
+        return State.UNAVAILABLE if client.client_id in self.sits_out else State.WAITING
 
     def move(self, client: Client, state: State) -> None:
         """Put a client into a state."""

@@ -34,7 +34,11 @@ class OpenRound:
             self._counts[State.WORKING] == 0
             and not self._pending
             and bool(membership.active)
-            and (bool(self.in_vain) or not (self._trigger.in_rounds or membership.unavailable))
+            and (
+                bool(self.in_vain)
+                or membership.is_sitting_out
+                or not (self._trigger.in_rounds or membership.unavailable)
+            )
         )
 
     def take(self) -> int | None:

@@ -37,6 +37,7 @@ def taken(coordinator: Coordinator) -> Plain:
         "parked": pending.parked,
         "contributed": sorted(pending.contributed),
         "leases": list(coordinator.leases.last_seen_s.items()),
+        "sits_out": list(coordinator.membership.sits_out.items()),
         "clients": [_client(client) for client in coordinator.membership.clients if client.is_known],
     }
 
@@ -61,6 +62,7 @@ def restore(coordinator: Coordinator, state: Plain) -> None:
     )
     for client_id, seen_s in state["leases"]:
         coordinator.leases.renew(client_id, seen_s)
+    coordinator.membership.sits_out = dict(state.get("sits_out", ()))
     for client in state["clients"]:
         _restore_client(coordinator, client)
 
@@ -108,6 +110,7 @@ def _client(client: Client) -> Plain:
         "base_version": client.base_version,
         "unaggregated": client.unaggregated,
         "fruitless": client.fruitless,
+        "expired": client.expired,
         "given": client.tasks.given,
         "open_id": client.tasks.open_id,
         "verdicts": [
@@ -123,6 +126,7 @@ def _restore_client(coordinator: Coordinator, state: Plain) -> None:
     client.base_version = state["base_version"]
     client.unaggregated = state["unaggregated"]
     client.fruitless = state["fruitless"]
+    client.expired = state.get("expired", 0)
     client.tasks.given = state["given"]
     client.tasks.open_id = state["open_id"]
     for number, outcome, reason in state["verdicts"]:

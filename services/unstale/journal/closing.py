@@ -124,6 +124,7 @@ def _words(row: EventRow) -> str | None:
         events.UpdateArrived.__name__: f"the update of {client} was refused",
         events.TaskFailed.__name__: f"{client} could not do its task",
         events.TaskDeclined.__name__: f"{client} declined its task",
+        events.TaskExpired.__name__: f"the task of {client} expired",
     }.get(row.kind)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from unstale.compensators import Made
 from unstale.config.settings import RunSettings
 from unstale.coordinator import events
-from unstale.journal import (checkpoints, continuity, recorded_settings, records, resumption)
+from unstale.journal import checkpoints, continuity, recorded_settings, records, resumption
 from unstale.journal.database import BOOT, SYNCED
 from unstale.journal.disk import NoRoomError, boot, free_bytes
 from unstale.journal.lost import DURABILITY, ENDED, RUN_ID, forget_what_was_lost

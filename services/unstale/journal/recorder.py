@@ -26,7 +26,7 @@ from unstale.learner.updates import StagedUpdate
 from unstale.training.evaluate import Evaluation
 from unstale_proto.messages import OwnEvaluation
 
-_OF_A_TASK = (events.TaskFailed, events.TaskDeclined, events.TaskLost)
+_OF_A_TASK = (events.TaskFailed, events.TaskDeclined, events.TaskLost, events.TaskExpired)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -25,6 +25,7 @@ _KINDS: dict[str, type[Any]] = {
         events.TaskFailed,
         events.TaskDeclined,
         events.TaskLost,
+        events.TaskExpired,
         events.TimerFired,
         events.RoundApplied,
         events.Resumed,

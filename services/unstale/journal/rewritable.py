@@ -1,6 +1,6 @@
 """The database of a run that may be taken back to an earlier version."""
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from unstale.journal import stored
@@ -41,14 +41,6 @@ class RewritableDatabase(Database):
     def copy_to(self, path: Path) -> None:
         """Write a copy of the whole database. path: of no file; its folder exists."""
         self._connection.copy_to(path)
-
-    def waiting_at(self, seq: int, version: int) -> Iterator[UpdateRow]:
-        """Accepted updates up to an event that are in no round up to this version, in order of arrival."""
-        return self._updates(
-            "WHERE seq <= ? AND handle IS NOT NULL AND (round IS NULL OR round > ?) ORDER BY seq",
-            seq,
-            version,
-        )
 
     def is_complete(self) -> bool:
         """Whether every event and every accepted update since the run began is still there."""

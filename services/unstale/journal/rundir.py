@@ -287,7 +287,7 @@ def put_back_settings(path: Path) -> bool:
     text = recorded_settings.text_of(path / DATABASE)
     if text is None:
         return False
-    lock = _locked(path)
+    locks = _locked(path)
     try:
         with suppress(DamagedError):
             if (path / CONFIG).is_file():
@@ -298,7 +298,8 @@ def put_back_settings(path: Path) -> bool:
     except OSError as error:
         raise trouble("write to the run directory", path, error) from None
     finally:
-        os.close(lock)
+        for lock in locks:
+            os.close(lock)
     return True
 
 

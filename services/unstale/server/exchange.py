@@ -22,20 +22,23 @@ from unstale.peer_log import about_peer, logger
 from unstale.server.account import Account
 from unstale.server.agreed import Agreed
 from unstale.server.commands import Applied, Command, Crashed, Evaluated, Letter, NotSaved, Saved, StopNow
-from unstale.server.guard import Guard, MaySpeak, anyone, check_takes_part, not_the_owner
+from unstale.server.deadlines import Deadlines
+from unstale.server.guard import Guard, MaySpeak, anyone, not_the_owner
 from unstale.server.ingest import Ingest
 from unstale.server.intake import Intake
+from unstale.server.joining import Joining
 from unstale.server.outgoing import Outgoing
+from unstale.server.patient import PatientWire
 from unstale.server.performer import Performer
 from unstale.server.proof import Proof
 from unstale.server.refusals import Refusals
 from unstale.server.sessions import Sessions
-from unstale.server.transfers import EVERY_DAY, TransferBounds, Transfers
+from unstale.server.transfers import EVERY_DAY, TransferBounds, Transfers, defect_of_whole
 from unstale.server.turns import OwnerOf, key_or_client
 from unstale.server.wire import Wire
 from unstale_proto import codec
 from unstale_proto.errors import Reason, RemoteContractError
-from unstale_proto.messages import Bye, Chunk, Error, Heartbeat, Hello, Message, Stop, Update, Welcome
+from unstale_proto.messages import Bye, Chunk, Error, Heartbeat, Hello, Message, Update, Welcome
 
 log = logger("unstale.server")
 
@@ -46,16 +49,16 @@ class Exchange:
 
     What follows from a message or a letter is said by `settle`, when it is durable: a turn is one transaction.
 
-    wire: sends. clock: seconds of the run, never going back. compute: takes commands; each of them but ForgetCommand is
-    answered by a letter, in order. journal: None for a run that leaves nothing behind. account: counts. welcome: for
-    any client; id and version are filled in, and its encoding becomes what the client can do. learning_rate: eta_l of
-    its tasks now. frames: of the versions that tasks may carry now. encoded: the same as the run encodes its models, if
-    it does. sent: the newest of them. dimension: d. norm_max: of an update; None for any. linger_s: how long clients
-    have to say goodbye. return_s: how long they take to come back to a server that was gone. guard: bounds what anyone
-    may say. may_speak: whether the owner of a key may say that it is a client; key None is that of a link in plain
-    text. owner_of: with whom a client shares places. looks_ahead: whether stale updates are worked on before their
-    round closes. transfers: what goes in chunks, and how. parts: where such updates lie until they are whole. stays:
-    whether it goes on after the end, for those who
+    wire: sends. clock: seconds of the run, never going back. compute: takes commands; each of them but ForgetCommand
+    is answered by a letter, in order. journal: None for a run that leaves nothing behind. account: counts. welcome:
+    for any client; id and version are filled in, and its encoding becomes what the client can do. learning_rate: eta_l
+    of its tasks now. frames: of the versions that tasks may carry now. encoded: the same as the run encodes its
+    models, if it does. sent: the newest of them. dimension: d. norm_max: of an update; None for any. linger_s: how
+    long clients have to say goodbye. return_s: how long they take to come back to a server that was gone. guard:
+    bounds what anyone may say. may_speak: whether the owner of a key may say that it is a client; key None is that of
+    a link in plain text. owner_of: with whom a client shares places. task_timeout_s: for an answer to a task; None for
+    ever. looks_ahead: whether stale updates are worked on before their round closes. transfers: what goes in chunks,
+    and how. parts: where such updates lie until they are whole. stays: whether it goes on after the end, for those who
     come then, until it is told to stop. observe: told of every event and its actions.
     """
 
@@ -80,6 +83,7 @@ class Exchange:
         journal: Journal | None = None,
         may_speak: MaySpeak = anyone,
         owner_of: OwnerOf = key_or_client,
+        task_timeout_s: float | None = None,
         transfers: TransferBounds = EVERY_DAY,
         parts: Parts | None = None,
         observe: actions.Observer | None = None,
@@ -95,12 +99,14 @@ class Exchange:
         self._leaves_early, self._stays = True, stays
         self._stops = False  # as soon as the version that is being made is there
         self._guard = Guard() if guard is None else guard
-        self._may_speak, self._owner_of = may_speak, owner_of
+        self._may_speak = may_speak
         self._sessions = Sessions(welcome.clients)
         self._proof = Proof()
+        self._deadlines = Deadlines(coordinator, task_timeout_s)
+        self._wire = PatientWire(wire, clock)
         self._agreed = Agreed(welcome, dimension, frames[max(frames)])
         self._outgoing = Outgoing(
-            wire,
+            self._wire,
             self._sessions,
             frames=frames,
             encoded=encoded or {},
@@ -121,6 +127,7 @@ class Exchange:
             guard=self._guard,
             outgoing=self._outgoing,
             proof=self._proof,
+            deadlines=self._deadlines,
             sessions=self._sessions,
             looks_ahead=looks_ahead,
         )
@@ -148,6 +155,19 @@ class Exchange:
             account=account,
             intake=self._intake,
         )
+        self._joining = Joining(
+            coordinator=coordinator,
+            guard=self._guard,
+            may_speak=may_speak,
+            owner_of=owner_of,
+            sessions=self._sessions,
+            agreed=self._agreed,
+            outgoing=self._outgoing,
+            proof=self._proof,
+            transfers=self._transfers,
+            out=self._out,
+            handle=self._handle,
+        )
         self.outcome: Outcome | None = None
 
     @property
@@ -164,6 +184,7 @@ class Exchange:
     def due_s(self) -> float | None:
         """When `settle` has something to do next, if nothing happens before; None is never."""
         dues_s = [*self._out.timers.values(), self._transfers.due_s, self._recorder.due_s(self._clock())]
+        dues_s += self._deadlines.due_s, self._wire.due_s
         due_s = min((each_s for each_s in dues_s if each_s is not None), default=None)
         if self._out.finish is not None and self.outcome is None and not self._out.commands_open:
             leave_s = self._out.finished_s + self._linger_s
@@ -188,6 +209,7 @@ class Exchange:
     def resume(self) -> None:
         """Go on with a run whose state was read from its journal. Called once, before all else."""
         self._handle(events.Resumed(at_s=self._clock()))
+        self._deadlines.resume(self._clock())
         if self._out.finish is not None:  # whoever has not heard of the end is on the way here
             self._leaves_early, self._linger_s = False, max(self._linger_s, self._return_s)
 
@@ -197,8 +219,11 @@ class Exchange:
         self._fire_timers(more_waits=more_waits)
         at_s = self._clock()
         for client_id, task_id in self._transfers.settle(at_s):
-            self._task_is_lost(client_id, task_id, at_s)
+            self._handle(events.TaskLost(client_id=client_id, task_id=task_id, at_s=at_s))
+        for expired in self._deadlines.expired(at_s, self._transfers.goes_on, more_waits=more_waits):
+            self._handle(expired)
         self._say_what_is_held()
+        self._wire.flush()
         if self._out.finish is not None and self.outcome is None:
             self._maybe_leave(self._out.finish)
 
@@ -241,6 +266,8 @@ class Exchange:
             self._stop()
         else:
             assert isinstance(letter, Crashed)
+            if not self._recorder.is_on:  # else clients wait for the run's next server
+                self._out.tell_of_failure("the server has crashed")
             raise letter.error
 
     def _applied(self, applied: Applied) -> None:
@@ -297,7 +324,7 @@ class Exchange:
                     raise not_the_owner(speaker)
                 self._outgoing.heard_of(speaker)
             if isinstance(message, Hello):
-                self._admit(route, speaker, message, key, at_s)
+                self._joining.admit(route, speaker, message, key, at_s)
             elif isinstance(message, Bye):
                 self._let_go(route, speaker, message, at_s)
             elif self._out.finish is not None and self._goes_on_later:
@@ -326,7 +353,7 @@ class Exchange:
             if self._outgoing.may_carry(owed.version):
                 self._out.say_later(self._out.give, owed)
             else:
-                self._task_is_lost(owed.client_id, owed.task_id, at_s)
+                self._handle(events.TaskLost(client_id=owed.client_id, task_id=owed.task_id, at_s=at_s))
 
     def _take_error(self, client_id: int | None, error: Error, at_s: float) -> None:
         """An error is never answered. One with a task gives that task back; one without is for people."""
@@ -339,33 +366,6 @@ class Exchange:
         )
         if error.task_id is not None:
             self._handle_message(error, client_id, at_s)
-
-    def _admit(self, route: bytes, speaker: int | None, hello: Hello, key: str | None, at_s: float) -> None:
-        check_takes_part(hello.client_id, self._coordinator.settings)
-        if not self._may_speak(key, hello.client_id):
-            raise not_the_owner(hello.client_id)
-        if self._out.finish is not None:
-            self._out.tell_of_the_end(route, hello, self._out.finish)
-            return
-        self._guard.greeted(route, speaker, hello.client_id, at_s)
-        if self._sessions.is_superseded(hello.client_id, hello.session):
-            self._outgoing.send(route, Stop(reason="superseded", version=self._coordinator.version))
-            return
-        if not self._outgoing.send(route, self._agreed.welcome(hello, self._coordinator.version)):
-            return  # the last word of a process that is gone; it takes nothing over
-        same_connection = self._sessions.is_said_again(hello.client_id, hello.session, route)
-        superseded = self._sessions.admit(hello.client_id, hello.session, route)
-        self._agreed.admit(hello)
-        if not same_connection:
-            self._proof.forget(hello.client_id)
-            self._transfers.moved_on(hello.client_id, at_s)
-        self._transfers.belongs_to(hello.client_id, self._owner_of(key, hello.client_id))
-        if superseded is not None:
-            self._outgoing.send(superseded, Stop(reason="superseded", version=self._coordinator.version))
-        self._outgoing.heard_of(hello.client_id)
-        self._handle(translate.to_client_joined(hello, at_s, same_connection=same_connection))
-        if not same_connection:
-            self._proof.holds(hello, self._coordinator.awaits)
 
     def _let_go(self, route: bytes, client_id: int | None, bye: Bye, at_s: float) -> None:
         if self._out.finish is not None and self._out.finish.reason != "shutdown":
@@ -388,7 +388,7 @@ class Exchange:
                 Reason.HELLO_FIRST, f"a {message.type} came before a hello on this connection"
             )
         if frames and isinstance(message, Update):  # most messages are one, and come whole
-            self._intake.take(client_id, message, frames, at_s)
+            self._intake.take(client_id, message, frames, at_s, defect_of_whole(message, frames))
         elif isinstance(message, Chunk):
             if self._transfers.take(client_id, message, frames, at_s):
                 self._guard.paid_back(client_id, at_s)
@@ -409,10 +409,7 @@ class Exchange:
         self._outgoing.send(route, Heartbeat(number=beat.number, version=self._coordinator.version))
         lost = self._proof.heard(client_id, beat, self._coordinator.awaits)
         if lost is not None:
-            self._task_is_lost(client_id, lost, self._clock())
-
-    def _task_is_lost(self, client_id: int, task_id: int, at_s: float) -> None:
-        self._handle(events.TaskLost(client_id=client_id, task_id=task_id, at_s=at_s))
+            self._handle(self._proof.taken_back(client_id, lost, self._clock()))
 
     def _handle_message(self, message: Message, client_id: int, at_s: float) -> None:
         event = translate.to_event(message, client_id, at_s)
@@ -439,9 +436,9 @@ class Exchange:
         why = hopeless.sentence(self._coordinator)
         if why is not None:
             self._say_what_is_held()
-            for route in self._sessions.routes():
-                self._outgoing.send(route, Stop(reason="shutdown", version=self._coordinator.version))
-            raise hopeless.DivergedError(self._recorder.give_up(why))
+            message = self._recorder.give_up(why)
+            self._out.tell_of_failure(why)
+            raise hopeless.DivergedError(message)
 
     # --- the last things ---
 

@@ -19,11 +19,13 @@ from unstale.server.commands import (
     NotSaved,
     Saved,
 )
+from unstale.server.deadlines import Deadlines
 from unstale.server.guard import Guard
 from unstale.server.outgoing import Outgoing
 from unstale.server.proof import Proof
 from unstale.server.sessions import Sessions
-from unstale_proto.messages import Hello, Update
+from unstale_proto.limits import TEXT_MAX
+from unstale_proto.messages import Hello, Stop, Update
 
 _About = TypeVar("_About")
 
@@ -58,6 +60,7 @@ class Performer:
         guard: Guard,
         outgoing: Outgoing,
         proof: Proof,
+        deadlines: Deadlines,
         sessions: Sessions,
         looks_ahead: bool = False,
     ) -> None:
@@ -70,6 +73,7 @@ class Performer:
         self._guard = guard
         self._outgoing = outgoing
         self._proof = proof
+        self._deadlines = deadlines
         self._sessions = sessions
         self._looks_ahead = looks_ahead
         self.arrived: Arrived
@@ -138,20 +142,30 @@ class Performer:
     def tell_of_the_end(self, route: bytes, hello: Hello, finish: actions.Finish) -> None:
         """Answer a hello that comes behind the end, of a client that may not have heard of it. Its goodbye will come
         over this connection, unless another process has taken the client over."""
-        if not self._sessions.is_superseded(hello.client_id, hello.session):
-            self._sessions.admit(hello.client_id, hello.session, route)
+        active = self._coordinator.is_active(hello.client_id)
+        if not self._sessions.is_superseded(hello, active=active):
+            self._sessions.admit(hello, route)
         self._outgoing.send(route, translate.to_stop(finish))
+
+    def tell_of_failure(self, why: str) -> None:
+        """Tell every client that the run is given up. `shutdown` is for clients that know no more."""
+        message = why[:TEXT_MAX]
+        for route in self._sessions.routes():
+            stop = Stop(reason="shutdown", version=self._coordinator.version, failed=True, message=message)
+            self._outgoing.send(route, stop)
 
     def _send_task(self, action: actions.SendTask) -> None:
         if not self._has_begun:
             self._has_begun = True
             self._account.tally.started(self._clock())
+        self._deadlines.given(action.client_id, action.task_id, self._clock())
         self.say_later(self.give, action)
 
     def _acknowledge(self, action: actions.Acknowledge) -> None:
         arrived = self.arrived
         if action.outcome is actions.Outcome.ACCEPTED:
             self._staging.keep(arrived.handle, arrived.staged)
+            self._proof.accepted(action.client_id)
             if self._looks_ahead:
                 self._look_ahead(arrived.update.base_version, action.task_id, arrived.staged)
         self._account.judged(action, arrived.update, arrived.payload_bytes)

@@ -3,12 +3,17 @@
 On a connection messages keep their order, and every heartbeat is answered. So a client that has heard the answer to a
 heartbeat which was answered after its task had left has had the task, or never will: if its newest task is older then,
 this one was lost. Source: PROTOCOL.md 4.2.
+
+Each lost task is given again as another one. A client that loses one after the other is given no more for a while.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from unstale.coordinator.events import TaskExpired, TaskLost
 from unstale_proto.messages import Heartbeat, Hello
+
+LOST_MAX = 32  # tasks in a row: where half of all messages are lost, no accident
 
 Awaits = Callable[[int, int], bool]
 """Whether a task of a client is open: client and task id, as `coordinator.machine.Coordinator.awaits`."""
@@ -29,6 +34,7 @@ class Proof:
     def __init__(self) -> None:
         self._sent: dict[int, _Sent] = {}
         self._answered: dict[int, int] = {}  # the greatest number of a client's heartbeats so far
+        self._lost: dict[int, int] = {}  # tasks of a client in a row
 
     def sent(self, client_id: int, task_id: int) -> None:
         """A task left for a client. It takes the place of the one before."""
@@ -59,6 +65,25 @@ class Proof:
         lost = self.lost(client_id, beat)
         self.answered(client_id, beat.number)
         return lost if lost is not None and awaits(client_id, lost) else None
+
+    def taken_back(self, client_id: int, task_id: int, at_s: float) -> TaskLost | TaskExpired:
+        """What follows when a client has shown that a task was lost."""
+        self._lost[client_id] = self._lost.get(client_id, 0) + 1
+        kind = TaskLost if self._lost[client_id] <= LOST_MAX else TaskExpired
+        return kind(client_id=client_id, task_id=task_id, at_s=at_s)
+
+    def accepted(self, client_id: int) -> None:
+        """An update of a client was accepted: tasks reach it."""
+        self._lost.pop(client_id, None)
+
+    def passed_over(self, hello: Hello, awaits: Awaits, at_s: float) -> TaskExpired | None:
+        """A client says hello on another connection. What follows before that is dealt with: nothing, unless it does
+        not hold the task that was sent to it, once too often."""
+        sent = self._sent.get(hello.client_id)
+        if sent is None or sent.task_id in hello.holding or not awaits(hello.client_id, sent.task_id):
+            return None
+        event = self.taken_back(hello.client_id, sent.task_id, at_s)
+        return event if isinstance(event, TaskExpired) else None
 
     def holds(self, hello: Hello, awaits: Awaits) -> None:
         """A client said hello on another connection, and that is dealt with: what it holds came. Should it be given

@@ -231,6 +231,7 @@ class Server:
             parts=Parts(None if run.journal is None else run.journal.directory.transfers),
             may_speak=self._gate.may_speak,
             owner_of=self._gate.owner_of,
+            task_timeout_s=settings.server.task_timeout_s,
             observe=observe,
             looks_ahead=run.learner.looks_ahead,
             stays=self._stays,

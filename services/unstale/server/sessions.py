@@ -9,6 +9,8 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from unstale_proto.messages import Hello, ProcessStart
+
 SUPERSEDED_KEPT = 4  # processes that spoke for one client before; a hello of theirs may still be under way
 
 
@@ -25,21 +27,32 @@ class Sessions:
     _cut_off: set[int] = field(default_factory=set)
     _last_token_of: dict[int, str] = field(default_factory=dict)  # also of clients that are forgotten
     _superseded: dict[int, deque[str]] = field(default_factory=dict)
+    _start_of: dict[int, ProcessStart] = field(default_factory=dict)  # also of clients that are forgotten
 
     def __post_init__(self) -> None:
         self.client_of = self._client_of.get
 
-    def is_superseded(self, client_id: int, token: str) -> bool:
-        """Whether another process has taken this client over from the one that now says hello again, late."""
-        return token in self._superseded.get(client_id, ())
+    def is_superseded(self, hello: Hello, *, active: bool) -> bool:
+        """Whether another process has taken this client over from the one that says hello: before, or because it was
+        started later. Which one was is known of processes with the same home. active: whether the client takes part;
+        if not, a home that was put back from a copy, and counts starts again, may."""
+        last = self._start_of.get(hello.client_id)
+        if last is not None and hello.start is not None and hello.start.home == last.home:
+            return active and hello.start.number < last.number
+        return hello.session in self._superseded.get(hello.client_id, ())
 
-    def admit(self, client_id: int, token: str, route: bytes) -> bytes | None:
+    def admit(self, hello: Hello, route: bytes) -> bytes | None:
         """Let `route` speak for the client from now on.
 
         Returns the route of another process that spoke for it before and must be told that it is superseded; None when
         there was none, or when it is the same process (the same token) on a new connection.
         """
+        client_id, token = hello.client_id, hello.session
         assert 0 <= client_id < self.clients
+        if hello.start is None:
+            self._start_of.pop(client_id, None)
+        else:
+            self._start_of[client_id] = hello.start
         spoke_for = self._client_of.get(route)
         if spoke_for is not None and spoke_for != client_id:
             self._forget(spoke_for)

@@ -20,7 +20,7 @@ from unstale.server.uploads import Uploads, owner_of
 from unstale_proto import limits
 from unstale_proto.errors import Reason, RemoteContractError
 from unstale_proto.messages import Chunk, Credit, Error, Message, Update
-from unstale_proto.transfer import LEAST_CHUNK_BYTES, WINDOW_BYTES
+from unstale_proto.transfer import LEAST_CHUNK_BYTES, WINDOW_BYTES, checksum
 
 log = logger("unstale.server")
 
@@ -36,6 +36,13 @@ class TransferBounds:
     places: int = 2
     parts_max: int = 8
     versions: int = 2
+
+
+def defect_of_whole(update: Update, frames: Sequence[memoryview]) -> Reason | None:
+    """What its checksum says of an update that comes with its payload, if it has one and its size is what it says."""
+    if update.checksum is None or sum(map(len, frames)) != update.payload_bytes:
+        return None
+    return None if checksum(frames) == update.checksum else Reason.WRONG_CHECKSUM
 
 
 EVERY_DAY = TransferBounds()

@@ -91,6 +91,7 @@ def simulation(
             heartbeat_s=settings.server.heartbeat_s,
             lease_s=settings.server.lease_s,
             norm_max=settings.server.norm_max,
+            task_timeout_s=settings.server.task_timeout_s,
             guard=_guard(settings),
             encoding=encodings.plan(**settings.encoding.model_dump(), dimension=model.dimension),
         ),

@@ -107,6 +107,8 @@ class Network:
     def tell(self, client_id: int, message: Message) -> None:
         """Send a message to a client, if there is a connection that is known to be its."""
         remote = self._remotes[client_id]
+        if isinstance(message, Ack) and message.outcome == "accepted":
+            self._proof.accepted(client_id)
         if remote.is_known:
             self._send(remote, Direction.DOWN, message)
 
@@ -157,6 +159,9 @@ class Network:
             self._guard.greeted(b"", None, client_id, at_s)
             same_connection, remote.is_known = remote.is_known, True
             if not same_connection:
+                expired = self._proof.passed_over(message, self._behind.awaits, at_s)
+                if expired is not None:
+                    self._behind.handle(expired)
                 self._proof.forget(client_id)
             self._send(remote, Direction.DOWN, self._welcome)
             self._behind.handle(translate.to_client_joined(message, at_s, same_connection=same_connection))
@@ -183,7 +188,7 @@ class Network:
         self._behind.handle(events.HeartbeatReceived(client_id=client_id, at_s=at_s))
         if lost is not None:
             self.traffic.tasks_lost += 1
-            self._behind.handle(events.TaskLost(client_id=client_id, task_id=lost, at_s=at_s))
+            self._behind.handle(self._proof.taken_back(client_id, lost, at_s))
 
     # --- what the client does ---
 

@@ -47,12 +47,13 @@ _OBJECTS_BEFORE_COLLECTION = 50_000
 class Parts:
     """What a simulation runs, all in their first state.
 
-    coordinator: its leases may be finite; clients whose heartbeats are not played keep theirs. learner: keeps versions.
-    backend: computes the clients, and is closed at the end. steps_of: local steps of a client's tasks. evaluate:
-    measures a version. save: is given the last version and its number. conditions: what the scenario says of the run.
-    clients, rounds, seed: of the run. evaluate_clients_every: rounds between evaluations by the clients; None for none.
-    heartbeat_s, lease_s: as a server tells clients. norm_max: of an update; None for any. guard: says whom the server
-    keeps out for a while. encoding: of payloads; None for float32.
+    coordinator: its leases may be finite; clients whose heartbeats are not played keep theirs. learner: keeps
+    versions. backend: computes the clients, and is closed at the end. steps_of: local steps of a client's tasks.
+    evaluate: measures a version. save: is given the last version and its number. conditions: what the scenario says of
+    the run. clients, rounds, seed: of the run. evaluate_clients_every: rounds between evaluations by the clients; None
+    for none. heartbeat_s, lease_s: as a server tells clients. norm_max: of an update; None for any. task_timeout_s:
+    for an answer to a task; None for ever. guard: says whom the server keeps out for a while. encoding: of payloads;
+    None for float32.
     """
 
     coordinator: Coordinator
@@ -70,6 +71,7 @@ class Parts:
     heartbeat_s: float
     lease_s: float
     norm_max: float | None = None
+    task_timeout_s: float | None = None
     guard: Guard = field(default_factory=Guard)
     encoding: EncodingPlan | None = None
 
@@ -271,6 +273,12 @@ class Simulation:
         self.handle(translate.to_update_arrived(update, client_id, handle, defect, self._agenda.now_s))
         self._work.forget(client_id, task.task_id)
 
+    def _expire(self, client_id: int, task_id: int) -> None:
+        """A client has not answered its task in time."""
+        if self._coordinator.awaits(client_id, task_id):
+            now_s = self._agenda.now_s
+            self.handle(events.TaskExpired(client_id=client_id, task_id=task_id, at_s=now_s))
+
     def _fail(self, client_id: int, task: Task) -> None:
         """Training diverged, and the client gives the task back."""
         self._work.forget(client_id, task.task_id)
@@ -328,6 +336,9 @@ class Simulation:
     def _send_task(self, action: actions.SendTask) -> None:
         now_s, client_id = self._agenda.now_s, action.client_id
         self._tally.started(now_s)
+        if self._parts.task_timeout_s is not None:
+            expires_s = now_s + self._parts.task_timeout_s
+            self._agenda.plan(expires_s, AFTER_CLIENTS, partial(self._expire, client_id, action.task_id))
         task = translate.to_task(
             action,
             learning_rate=self._learner.learning_rate,

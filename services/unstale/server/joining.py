@@ -1,0 +1,84 @@
+"""Hellos: who may speak for a client from now on, and what follows for its former connection and its task."""
+
+from collections.abc import Callable
+
+from unstale import translate
+from unstale.coordinator import events
+from unstale.coordinator.machine import Coordinator
+from unstale.server.agreed import Agreed
+from unstale.server.guard import Guard, MaySpeak, check_takes_part, not_the_owner
+from unstale.server.outgoing import Outgoing
+from unstale.server.performer import Performer
+from unstale.server.proof import Proof
+from unstale.server.sessions import Sessions
+from unstale.server.transfers import Transfers
+from unstale.server.turns import OwnerOf
+from unstale_proto.messages import Hello, Stop
+
+
+class Joining:
+    """The exchange's thread only. handle: has an event handled, and what follows from it."""
+
+    def __init__(
+        self,
+        *,
+        coordinator: Coordinator,
+        guard: Guard,
+        may_speak: MaySpeak,
+        owner_of: OwnerOf,
+        sessions: Sessions,
+        agreed: Agreed,
+        outgoing: Outgoing,
+        proof: Proof,
+        transfers: Transfers,
+        out: Performer,
+        handle: Callable[[events.Event], None],
+    ) -> None:
+        self._coordinator = coordinator
+        self._guard = guard
+        self._may_speak = may_speak
+        self._owner_of = owner_of
+        self._sessions = sessions
+        self._agreed = agreed
+        self._outgoing = outgoing
+        self._proof = proof
+        self._transfers = transfers
+        self._out = out
+        self._handle = handle
+
+    def admit(self, route: bytes, speaker: int | None, hello: Hello, key: str | None, at_s: float) -> None:
+        """A hello came. speaker: the client that the connection spoke for before. key: of the connection. Raises
+        RemoteContractError for one that is refused."""
+        client_id = hello.client_id
+        check_takes_part(client_id, self._coordinator.settings)
+        if not self._may_speak(key, client_id):
+            raise not_the_owner(client_id)
+        if self._out.finish is not None:
+            self._out.tell_of_the_end(route, hello, self._out.finish)
+            return
+        self._guard.greeted(route, speaker, client_id, at_s)
+        if self._sessions.is_superseded(hello, active=self._coordinator.is_active(client_id)):
+            self._outgoing.send(route, Stop(reason="superseded", version=self._coordinator.version))
+            return
+        if not self._outgoing.send(route, self._agreed.welcome(hello, self._coordinator.version)):
+            return  # the last word of a process that is gone; it takes nothing over
+        same_connection = self._sessions.is_said_again(client_id, hello.session, route)
+        superseded = self._sessions.admit(hello, route)
+        self._agreed.admit(hello)
+        if not same_connection:
+            self._move(hello, at_s)
+        self._transfers.belongs_to(client_id, self._owner_of(key, client_id))
+        if superseded is not None:
+            self._outgoing.send(superseded, Stop(reason="superseded", version=self._coordinator.version))
+        self._outgoing.heard_of(client_id)
+        self._handle(translate.to_client_joined(hello, at_s, same_connection=same_connection))
+        if not same_connection:
+            self._proof.holds(hello, self._coordinator.awaits)
+
+    def _move(self, hello: Hello, at_s: float) -> None:
+        """A client is on another connection now."""
+        expired = self._proof.passed_over(hello, self._coordinator.awaits, at_s)
+        if expired is not None:
+            self._handle(expired)
+        self._proof.forget(hello.client_id)
+        self._transfers.moved_on(hello.client_id, at_s)

@@ -1,0 +1,89 @@
+"""Messages for a connection that takes no more for a moment. Source: PROTOCOL.md 4.3."""
+
+from support.played import PlayedWire
+from unstale.server.patient import KEEP_S, MESSAGES_MAX, ROUTE_MAX, ROUTE_PAYLOADS_MAX, PatientWire
+from unstale.server.wire import Delivery
+from unstale_proto import codec
+from unstale_proto.messages import Heartbeat
+
+ROUTE = b"a"
+
+
+class Played:
+    """A patient wire over a played one."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+        self.below = PlayedWire()
+        self.wire = PatientWire(self.below, lambda: self.now_s)
+
+    def say(self, number: int, route: bytes = ROUTE, *, payload: bool = False) -> Delivery:
+        header = codec.encode(Heartbeat(number=number, version=0))
+        return self.wire.send(route, header, [b"x"] if payload else ())
+
+    def pass_time(self, seconds: float) -> None:
+        self.now_s += seconds
+        self.wire.flush()
+
+    def heard(self, route: bytes = ROUTE) -> list[int]:
+        messages = [message for message, _ in self.below.sent.pop(route, [])]
+        return [message.number for message in messages if isinstance(message, Heartbeat)]
+
+
+def test_what_is_kept_leaves_in_order_and_before_what_is_said_later() -> None:
+    played = Played()
+    played.below.full.add(ROUTE)
+    assert [played.say(number) for number in range(3)] == [Delivery.SENT] * 3
+    assert played.wire.due_s is not None
+    played.below.full.clear()
+    assert played.say(3) is Delivery.SENT
+    assert played.heard() == []
+    played.pass_time(1.0)
+    assert played.heard() == [0, 1, 2, 3]
+    assert played.wire.due_s is None
+    played.say(4)
+    assert played.heard() == [4]
+
+
+def test_one_connection_keeps_up_no_other() -> None:
+    played = Played()
+    played.below.full.add(ROUTE)
+    played.say(0)
+    played.say(1, b"b")
+    assert played.heard(b"b") == [1]
+
+
+def test_a_connection_that_takes_nothing_is_given_up_and_what_was_kept_is_dropped() -> None:
+    played = Played()
+    played.below.full.add(ROUTE)
+    played.say(0)
+    played.pass_time(KEEP_S)
+    assert played.say(1) is Delivery.FULL
+    played.below.full.clear()
+    played.pass_time(1.0)
+    assert played.heard() == []
+
+
+def test_a_connection_that_is_gone_costs_nothing() -> None:
+    played = Played()
+    played.below.full.add(ROUTE)
+    played.say(0)
+    played.below.gone.add(ROUTE)
+    played.pass_time(1.0)
+    assert played.wire.due_s is None
+    assert played.say(1) is Delivery.GONE
+
+
+def test_no_more_is_kept_than_the_bounds_allow() -> None:
+    played = Played()
+    played.below.full.update({ROUTE, b"b"})
+    assert all(played.say(number) is Delivery.SENT for number in range(ROUTE_MAX))
+    assert played.say(0) is Delivery.FULL
+    for _ in range(ROUTE_PAYLOADS_MAX):
+        assert played.say(0, b"b", payload=True) is Delivery.SENT
+    assert played.say(0, b"b", payload=True) is Delivery.FULL
+    routes = [b"%d" % number for number in range(MESSAGES_MAX // ROUTE_MAX)]
+    played.below.full.update({*routes, b"last"})
+    for route in routes:
+        assert all(played.say(number, route) is Delivery.SENT for number in range(ROUTE_MAX))
+    assert played.say(0, b"last") is Delivery.FULL
