@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from unstale.journal import records, stored
 from unstale.journal.sqlite import Connection
-from unstale.journal.stored import ChangedRowError, Table, Values
+from unstale.journal.tables import ChangedRowError, Table, Values
 
 UNREADABLE = (ValueError, TypeError, KeyError, AttributeError)  # raised for a row that is no record
 LISTED = 20  # rows of one table that are told one by one
