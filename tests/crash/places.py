@@ -38,7 +38,7 @@ _JOURNAL = "unstale.journal"
 FIRST: dict[str, list[Place]] = {
     "server": [
         *_around(f"{_JOURNAL}.rundir:_write_settings", 1),
-        *_around(f"{_JOURNAL}.database:Database._create", 1),
+        *_around(f"{_JOURNAL}.formats:_create", 1),
         *_around(f"{_JOURNAL}.database:Database.set_meta", 1),
         Place(f"{_JOURNAL}.segments:Segments.append", AFTER, 1),
     ],
@@ -72,7 +72,7 @@ DURING: dict[str, list[Place]] = {
         Place("unstale.server.aside:write_all", TORN, 90),
         *_around("unstale.server.aside:Aside.wait", 90),
         *_around(f"{_JOURNAL}.journal:Journal.commit", 150),
-        Place(f"{_JOURNAL}.database:Database._insert", BEFORE, 900),
+        Place(f"{_JOURNAL}.sqlite:Connection.insert", BEFORE, 900),
         Place(f"{_JOURNAL}.database:Database._join", AFTER, 30),
         *_around(f"{_JOURNAL}.newest:Newest.set", 150),
         Place(f"{_JOURNAL}.checkpoints:write_all", TORN, 4),

@@ -104,6 +104,7 @@ _TWICE = f"INSERT INTO updates SELECT {{}} FROM updates WHERE handle = {_SOME}"
 _COLUMNS = [
     "(SELECT max(seq) + 1 FROM updates)",
     "at_s, client_id, task_id, base_version, outcome, reason, num_examples, batch_examples, loss, local_rate",
+    "norm, norm_buffers, norm_extra",
     "100000",
     "segment, offset, size_bytes, checksum, row_checksum, round, position, staleness, weight, state_checksum",
 ]

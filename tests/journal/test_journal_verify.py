@@ -19,7 +19,7 @@ from unstale.config import Settings
 from unstale.errors import UserError
 from unstale.journal import stored
 from unstale.journal.database import TOTALS, Database
-from unstale.journal.stored import Table
+from unstale.journal.tables import Table
 from unstale.journal.verify import verify
 from unstale.seeds import Stream, stream
 from unstale_proto.messages import OwnEvaluation

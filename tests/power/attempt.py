@@ -7,7 +7,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -16,7 +16,7 @@ from unittest.mock import patch
 
 import torch
 
-from power.disk import VolatileDisk, volatile
+from power.disk import PowerFailure, VolatileDisk, volatile
 from support.played import PlayedWire
 from support.wire import update_of
 from swarm.client import vector
@@ -57,6 +57,7 @@ class Report:
         oldest_s: Age of the oldest of them when the power failed, seconds.
         unreported: Failures with a loss that the next start did not log.
         unfinished: Failures after which a run that was reported as finished was not.
+        false_alarms: Starts that took the directory for a copy, or gave the run another id though nothing may be lost.
         seen: How often each kind of thing happened.
     """
 
@@ -65,6 +66,7 @@ class Report:
     oldest_s: float = 0.0
     unreported: int = 0
     unfinished: int = 0
+    false_alarms: int = 0
     seen: Counter[str] = field(default_factory=Counter)
 
     def __add__(self, other: "Report") -> "Report":
@@ -74,6 +76,7 @@ class Report:
             oldest_s=max(self.oldest_s, other.oldest_s),
             unreported=self.unreported + other.unreported,
             unfinished=self.unfinished + other.unfinished,
+            false_alarms=self.false_alarms + other.false_alarms,
             seen=self.seen + other.seen,
         )
 
@@ -121,6 +124,9 @@ class _LateSync:
                 call()
             except Exception as error:  # noqa: BLE001  (raised where the result is asked for)
                 future.set_exception(error)
+            except PowerFailure as error:
+                future.set_exception(error)
+                raise
             else:
                 future.set_result(None)
 
@@ -155,6 +161,8 @@ class _Seed:
         self.acknowledged: dict[int, float] = {}  # task id -> when its client heard so
         self.told_finished: int | None = None
         self.is_over = False  # the run, as the last start found it
+        self.lines: list[str] = []  # warnings of starts since the last one that succeeded
+        self.run_id: str | None = None
         self.boot = 0
         self.clients = [_Client(client_id) for client_id in range(CLIENTS)]
         self.settings = Settings(
@@ -174,6 +182,7 @@ class _Seed:
             for module in ("journal", "database"):
                 stack.enter_context(patch(f"unstale.journal.{module}.boot", lambda: f"boot {self.boot}"))
             stack.enter_context(patch("unstale.journal.database.WAL_PAGES", self.wal_pages))
+            stack.enter_context(patch("unstale.journal.continuity.mark", _mark))
             while self._live():
                 self.boot += 1
         return self.report
@@ -188,42 +197,59 @@ class _Seed:
         server: _Server | None = None
         try:
             with volatile(disk):
-                server = self._start()
-                if self.is_over:
-                    return False
-                fails_s = self.world.now_s + float(self.rng.exponential(3.0))
-                if self.report.failures >= FAILURES:
-                    fails_s = float("inf")
-                waits = self.rng.random() < 0.3  # for the end of the run, and fails right behind it
-                self.world.at(fails_s if fails_s < 1e9 else 1e9, lambda: None)
-                while not (self.world.now_s >= fails_s and not waits):
-                    if self.told_finished is not None:
-                        if self.report.failures >= FAILURES:
-                            server.close()
-                            self._check_end()
-                            return False
-                        break
-                    self.world.step()
-                    server.settle()
-                    self._listen(server)
-                    if self.rng.random() < 0.1:
-                        disk.write_back(self.rng)
+                if self.report.failures < FAILURES and self.rng.random() < 0.6:
+                    disk.operations_left = int(self.rng.exponential(60))
+                try:
+                    server = self._start()
+                    if self.is_over or not self._run(server, disk):
+                        return False
+                except PowerFailure:
+                    self.report.seen["failures within an operation"] += 1
+                    self.report.seen["failures of a start"] += server is None
                 self.report.failures += 1
                 self.report.seen["failures behind the end"] += self.told_finished is not None
                 disk.fail(self.rng, self.folder / str(self.boot + 1))
             self.world._queue.clear()
-            for late in list(server.late.pending):
-                late()
             return True
         finally:
+            disk.operations_left = None
             if server is not None:
-                server.close()
+                with suppress(Exception, PowerFailure):  # the process is gone; this only closes its files
+                    for late in list(server.late.pending):
+                        late()
+                    server.close()
             disk.close()
+
+    def _run(self, server: "_Server", disk: VolatileDisk) -> bool:
+        """Until the power is to fail, or the run is over without. Returns whether it fails."""
+        fails_s = self.world.now_s + float(self.rng.exponential(3.0))
+        if self.report.failures >= FAILURES:
+            fails_s = float("inf")
+        waits = self.rng.random() < 0.3  # for the end of the run, and fails right behind it
+        self.world.at(fails_s if fails_s < 1e9 else 1e9, lambda: None)
+        while not (self.world.now_s >= fails_s and not waits):
+            if self.told_finished is not None:
+                if self.report.failures >= FAILURES:
+                    server.close()
+                    self._check_end()
+                    return False
+                break
+            self.world.step()
+            server.settle()
+            self._listen(server)
+            if self.rng.random() < 0.1:
+                disk.write_back(self.rng)
+        return True
 
     def _start(self) -> "_Server":
         """Start the server on what the disk holds, and hold it against what clients were told."""
-        with _warnings() as lines:
+        with _warnings(self.lines):
             server = _Server(self)
+        lines, self.lines = self.lines, []
+        self.report.false_alarms += any("is not as its last server left it" in line for line in lines)
+        if self.settings.run.durability == "full":
+            self.report.false_alarms += self.run_id not in (None, server.run_id)
+        self.run_id = server.run_id
         database = server.journal.database
         found = {row.task_id for row in database.updates_after(0) if row.reason is None}
         lost = {task: at_s for task, at_s in self.acknowledged.items() if task not in found}
@@ -263,6 +289,8 @@ class _Seed:
                     client.task = message
                     self._work_on(server, client, message)
                 elif isinstance(message, Ack):
+                    if client.task is not None and client.task.task_id == message.task_id:
+                        client.task = None
                     if message.outcome == "accepted":
                         self.acknowledged[message.task_id] = self.world.now_s
                         self.report.seen["acknowledged"] += 1
@@ -275,8 +303,7 @@ class _Seed:
         self.world.after(wait_s, partial(self._answer, server, client, task))
 
     def _answer(self, server: "_Server", client: _Client, task: Task) -> None:
-        if client.task is task:
-            client.task = None
+        if client.task is task:  # which it keeps until the ack
             server.say(client, update_of(task), vector(client.client_id, task.task_id, task.version))
 
     def _check_end(self) -> None:
@@ -305,7 +332,7 @@ class _Server:
         self._is_closed = False
         self.late = _LateSync(world, seed.rng)
         journal.segments._background = cast(Any, self.late)
-        run_id = journal.run_id(f"{seed.boot + 1:032x}")
+        self.run_id = run_id = journal.run_id(f"{seed.boot + 1:032x}")
         staging: Staging = parts.staging(settings, NUMBERS, torch.device("cpu"))
         begins_s = 0.0
         recovers = not journal.directory.is_new
@@ -393,10 +420,14 @@ def _coordinator_settings() -> CoordinatorSettings:
     )
 
 
+def _mark(directory: RunDirectory) -> str:
+    """As that of the journal, on a disk whose inodes a power failure leaves as they are."""
+    return f"{int(os.stat(directory.lock).st_mtime)}-1-2-3"
+
+
 @contextmanager
-def _warnings() -> Iterator[list[str]]:
-    """Yields the warnings that the journal logs meanwhile."""
-    lines: list[str] = []
+def _warnings(lines: list[str]) -> Iterator[None]:
+    """Add the warnings that the journal logs meanwhile to `lines`."""
 
     class Listener(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
@@ -406,6 +437,6 @@ def _warnings() -> Iterator[list[str]]:
     log = logging.getLogger("unstale.journal")
     log.addHandler(listener)
     try:
-        yield lines
+        yield
     finally:
         log.removeHandler(listener)

@@ -1,9 +1,11 @@
 """A disk that loses what was not synced: which bytes of a folder are durable, and what a power failure leaves of it.
 
 Model: the content of a file is durable as of its last sync, and the entries of a folder as of the last sync of the
-folder. Of everything newer any part may have reached the disk: each page of 4 KiB is old, new or torn at a sector of
-512 bytes; the end of a file that has grown is anywhere between the old and the new one, and pages before it that were
-not written are zeros; an entry that was made, renamed or deleted since is there or not.
+folder. Of everything newer any part may have reached the disk: each page of 4 KiB is old, new or torn, and then each of
+its sectors of 512 bytes is old or new; the end of a file that has grown is anywhere between the old and the new one,
+and pages before it that were not written are zeros; an entry that was made, renamed or deleted since is there or not; a
+time that was set since is the old or the new one. The power may fail between any two operations on the disk, so also in
+the middle of a commit, and while SQLite moves its log into the database.
 """
 
 import os
@@ -18,9 +20,14 @@ from unstale.seeds import Generator
 
 PAGE = 4096
 SECTOR = 512
+WAL_HEADER = 32  # bytes
 NOT_STORED = (
     "-shm",
 )  # SQLite's index of its log: rebuilt at every start, so its content on the disk says nothing
+
+
+class PowerFailure(BaseException):
+    """The machine has stopped here. No program may catch it."""
 
 
 class VolatileDisk:
@@ -33,6 +40,10 @@ class VolatileDisk:
     def __init__(self, root: Path) -> None:
         self.root = root
         self.syncs = 0
+        self.operations_left: int | None = None  # until the power fails; None for never
+        self._times: dict[
+            int, int
+        ] = {}  # durable modification times, ns, by inode; of files that had one set
         self._content: dict[int, bytes] = {}  # durable, by inode
         self._entries: dict[str, int] = {}  # durable: path below the root -> inode
         self._held: dict[int, int] = {}  # descriptors of inodes that have lost their entry
@@ -40,16 +51,37 @@ class VolatileDisk:
             self._entries[self._name(path)] = path.stat().st_ino
             self._content[path.stat().st_ino] = path.read_bytes()
 
+    def operation(self) -> None:
+        """Something is about to reach the disk, or to be deleted. Raises PowerFailure when it does not come to that."""
+        if self.operations_left is not None:
+            self.operations_left -= 1
+            if self.operations_left < 0:
+                self.operations_left = 0  # the machine stays as it is
+                raise PowerFailure
+
     # --- syncs ---
 
     def sync_file(self, path: Path) -> None:
         """Make the content of a file durable."""
+        self.operation()
+        self.was_synced(path)
+
+    def was_synced(self, path: Path) -> None:
+        """The content of a file has been durable before what happened last."""
         if path.exists():
             self._content[path.stat().st_ino] = path.read_bytes()
             self.syncs += 1
 
+    def head_was_synced(self, path: Path, size: int) -> None:
+        """The first bytes of a file have been durable before the others were written."""
+        if path.exists():
+            inode = path.stat().st_ino
+            old = self._content.get(inode, b"")
+            self._content[inode] = path.read_bytes()[:size] + old[size:]
+
     def sync_folder(self, folder: Path) -> None:
         """Make the entries of a folder durable."""
+        self.operation()
         prefix = self._name(folder)
         for name in [name for name in self._entries if os.path.dirname(name) == prefix]:
             del self._entries[name]
@@ -79,6 +111,7 @@ class VolatileDisk:
     def hold(self, path: Path) -> None:
         """An entry is about to be deleted or replaced; it may still be on the disk after a power failure."""
         if path.is_relative_to(self.root) and path.is_file():
+            self.operation()
             inode = path.stat().st_ino
             if inode not in self._held:
                 self._held[inode] = os.open(path, os.O_RDONLY)
@@ -98,6 +131,15 @@ class VolatileDisk:
             image = _mixed(self._content.get(inode, b""), self._read(name, inode), rng)
             (into / name).write_bytes(image)
             (into / name).chmod(0o600)
+            if inode == now.get(name):
+                time_ns = os.stat(self.root / name).st_mtime_ns
+                time_ns = [self._times.get(inode, time_ns), time_ns][int(rng.integers(2))]
+                os.utime(into / name, ns=(time_ns, time_ns))
+
+    def time_set(self, path: Path) -> None:
+        """The modification time of a file is about to be set, which nobody syncs."""
+        if path.is_relative_to(self.root):
+            self._times.setdefault(path.stat().st_ino, path.stat().st_mtime_ns)
 
     def close(self) -> None:
         """Close the descriptors that are held."""
@@ -137,8 +179,9 @@ def _mixed(old: bytes, new: bytes, rng: Generator) -> bytes:
         elif draw < 0.9:
             page = before
         else:
-            at = SECTOR * int(rng.integers(PAGE // SECTOR))
-            page = after[:at] + before[at:]
+            page = b"".join(
+                (after, before)[int(rng.integers(2))][at : at + SECTOR] for at in range(0, PAGE, SECTOR)
+            )
         image[start : start + len(page)] = page
     return bytes(image)
 
@@ -152,17 +195,26 @@ class _Connection(sqlite3.Connection):
     is_full = True  # SQLite's default
 
     def execute(self, sql: str, *parameters: Any) -> sqlite3.Cursor:
-        before = self.path.read_bytes() if sql == "COMMIT" else b""
-        cursor = super().execute(sql, *parameters)
-        if sql.startswith("PRAGMA synchronous = "):
-            self.is_full = sql.endswith("FULL")
-        elif sql.startswith("PRAGMA wal_checkpoint"):
-            self._all_synced()
-        elif sql == "COMMIT":
-            if self.path.read_bytes() != before:
-                self._all_synced()
-            elif self.is_full:
+        if sql != "COMMIT":
+            cursor = super().execute(sql, *parameters)
+            if sql.startswith("PRAGMA synchronous = "):
+                self.is_full = sql.endswith("FULL")
+            elif sql.startswith("PRAGMA wal_checkpoint"):
+                self.disk.was_synced(self.path)  # before the log is cut
                 self._log_synced()
+            return cursor
+        before = self.path.read_bytes()
+        self.disk.operation()
+        cursor = super().execute(sql, *parameters)
+        # SQLite begins the log again with another header, and syncs that before it writes over old frames.
+        # Source: https://sqlite.org/src/info/ff5be73dee
+        self.disk.head_was_synced(self._log, WAL_HEADER)
+        if self.path.read_bytes() != before:
+            self.disk.was_synced(self._log)  # before the first page of the database was written
+            self._log_synced()
+            self.disk.sync_file(self.path)
+        elif self.is_full:
+            self._log_synced()
         return cursor
 
     def executescript(self, sql: str) -> sqlite3.Cursor:
@@ -171,10 +223,12 @@ class _Connection(sqlite3.Connection):
         return cursor
 
     def close(self) -> None:
+        """The last connection moves the log into the database, and deletes it."""
+        self.disk.was_synced(self._log)
         self.disk.hold(self._log)
         super().close()
-        if self.path.exists():
-            self.disk.sync_file(self.path)
+        if self.path.exists() and not self._log.exists():
+            self.disk.was_synced(self.path)
 
     @property
     def _log(self) -> Path:
@@ -183,10 +237,6 @@ class _Connection(sqlite3.Connection):
     def _log_synced(self) -> None:
         self.disk.sync_file(self._log)
         self.disk.sync_folder(self.path.parent)  # SQLite does so when it has created the log
-
-    def _all_synced(self) -> None:
-        self._log_synced()
-        self.disk.sync_file(self.path)
 
 
 @contextmanager
@@ -223,8 +273,16 @@ def volatile(disk: VolatileDisk) -> Iterator[None]:
 
         return move
 
+    def timing(real: Callable[..., None]) -> Callable[..., None]:
+        def set_time(path: Any, *given: Any, **named: Any) -> None:
+            disk.time_set(Path(path))
+            real(path, *given, **named)
+
+        return set_time
+
     with (
         patch("sqlite3.connect", connect_to),
+        patch("os.utime", timing(os.utime)),
         patch("os.fsync", synced(os.fsync)),
         patch("os.fdatasync", synced(os.fdatasync)),
         patch("os.unlink", deleting(os.unlink)),

@@ -28,8 +28,9 @@ def many(first: int, durability: str, failures: int = FAILURES) -> Report:
 @pytest.mark.parametrize("first", [0, 1000, 2000, 3000])
 def test_full_durability_loses_nothing(first: int) -> None:
     total = many(first, "full")
-    assert (total.lost, total.unreported, total.unfinished) == (0, 0, 0), total
+    assert (total.lost, total.unreported, total.unfinished, total.false_alarms) == (0, 0, 0, 0), total
     assert total.seen["acknowledged"] > 1000
+    assert total.seen["failures within an operation"] > 5
 
 
 @pytest.mark.slow
@@ -37,7 +38,7 @@ def test_full_durability_loses_nothing(first: int) -> None:
 def test_normal_durability_loses_at_most_its_bound_and_reports_every_loss(first: int) -> None:
     total = many(first, "normal")
     assert total.oldest_s <= RunSettings().sync_every_s, total
-    assert (total.unreported, total.unfinished) == (0, 0), total
+    assert (total.unreported, total.unfinished, total.false_alarms) == (0, 0, 0), total
     assert total.seen["failures with a loss"] > 5
 
 

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from unstale.journal import records, stored
 from unstale.journal.sqlite import Connection
-from unstale.journal.stored import ChangedRowError, Table, Values
+from unstale.journal.tables import ChangedRowError, Table, Values
 
 UNREADABLE = (ValueError, TypeError, KeyError, AttributeError)  # raised for a row that is no record
 LISTED = 20  # rows of one table that are told one by one
@@ -130,11 +130,11 @@ def audit(connection: Connection, tables: Mapping[str, tuple[Table, Callable[[Va
     """Read every row, and where all are as they were stored compare them.
 
     Args:
-        connection: To a database whose pages are whole.
+        connection: To the database.
         tables: By name, with what makes a record of a row and raises for one that is none.
     """
     rows: dict[str, int] = {}
-    damages: list[str] = []
+    damages = _damaged_pages(connection)
     for name, (table, record) in tables.items():
         rows[name], found = _read(connection, table, record)
         damages += found[:LISTED]
@@ -143,6 +143,12 @@ def audit(connection: Connection, tables: Mapping[str, tuple[Table, Callable[[Va
     if not damages:
         damages += _contradictions(connection)
     return Audit(rows=rows, damages=tuple(damages))
+
+
+def _damaged_pages(connection: Connection) -> list[str]:
+    """What SQLite finds: damaged pages, and indexes that do not agree with their tables."""
+    found = [str(text) for (text,) in connection.rows(f"PRAGMA integrity_check({LISTED})")]
+    return [" ".join(text.split()) for text in found if text != "ok"]
 
 
 def _read(connection: Connection, table: Table, record: Callable[[Values], Any]) -> tuple[int, list[str]]:

@@ -25,7 +25,7 @@ from unstale.journal.rows import (
 )
 from unstale.journal.schema import FORMAT
 from unstale.journal.sqlite import Connection, reported
-from unstale.journal.stored import Table, Values
+from unstale.journal.tables import Table, Values
 
 # Of 4 KiB, after which SQLite moves them into the database. That syncs twice: with its own default of 1,000 it took as
 # long as all else that is done to store a turn.

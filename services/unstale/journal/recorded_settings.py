@@ -9,8 +9,8 @@ from pydantic import ValidationError
 from unstale.config.loader import Loader
 from unstale.config.settings import Settings
 from unstale.errors import UserError
-from unstale.journal import stored
 from unstale.journal.sqlite import Connection, reported
+from unstale.journal.tables import META
 
 KEY = "config"
 """In the table meta: the text of the file when the last server started."""
@@ -22,9 +22,7 @@ def text_of(database: Path) -> str | None:
         return None
     try:
         with reported(database, "read"), closing(Connection(database, read_only=True)) as connection:
-            return next(
-                (text or None for _, text in connection.select(stored.META, "WHERE key = ?", KEY)), None
-            )
+            return next((text or None for _, text in connection.select(META, "WHERE key = ?", KEY)), None)
     except UserError:  # who opens it next says so
         return None
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from unstale.errors import UserError
 from unstale.journal.disk import DamagedError, NoRoomError
-from unstale.journal.stored import ChangedRowError, Table, Values
+from unstale.journal.tables import ChangedRowError, Table, Values
 
 ROWS_AT_ONCE = 64  # written by one statement
 READ_ROWS = 256  # fetched at a time: a run may have a million events

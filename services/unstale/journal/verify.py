@@ -204,9 +204,8 @@ def _compare_waiting(
 ) -> None:
     """The updates that waited for their round then, in a checkpoint and in the database."""
     then = {update["handle"] for update in (*coordinator["pending"], *(coordinator["making"] or ()))}
-    waiting = {
-        update.handle for update in database.waiting_at(row.seq, row.version) if update.handle is not None
-    }
+    rows = database.waiting_at(row.seq, row.version)
+    waiting = {update.handle for update in rows if update.handle is not None}
     for handle in sorted(then ^ waiting):
         does = "waits" if handle in waiting else "does not wait"
         damage = f"updates handle {handle} {does} for a round after version {row.version}"
