@@ -138,6 +138,22 @@ def test_a_run_goes_back_twice(tmp_path: Path) -> None:
     assert main.run(["replay", str(run)]) == 0
 
 
+@pytest.mark.parametrize(("version", "first"), [(0, 14), (7, 21)])
+def test_what_a_resumed_run_forgets_cannot_be_gone_back_to(tmp_path: Path, version: int, first: int) -> None:
+    run = tmp_path / "run"
+    settings = settings_in(run, run={"checkpoint_every": 7})
+    versions_more(settings, 10)
+    roll_back(run, version)
+    assert main.run(["explain", str(run)]) == (0 if version else 2)  # no round made version 0
+    versions_more(settings, 20)
+    last = version + 20
+    with pytest.raises(UserError, match=rf"^--to is 8, expected a version .*: 0 or {first} to {last}$"):
+        roll_back(run, 8)
+    roll_back(run, last - 2)
+    assert main.run(["replay", str(run)]) == 0
+    assert main.run(["explain", str(run)]) == 0
+
+
 def test_a_version_that_cannot_be_had_is_refused_with_those_that_can(tmp_path: Path) -> None:
     run = tmp_path / "run"
     versions_more(settings_in(run), 13)
