@@ -17,8 +17,11 @@ from unstale.client.prepare import workplace_of
 from unstale.client.service import ClientProcess
 from unstale.config import Settings
 from unstale.errors import UserError
+from unstale.journal import rollback
 from unstale.journal.database import SYNCED, Database
+from unstale.journal.restore import restore
 from unstale.journal.resumption import GIVEN_UP
+from unstale.journal.rewritable import RewritableDatabase
 from unstale.journal.rollback import roll_back
 from unstale_proto.errors import Reason
 from unstale_proto.messages import Error, Stop
@@ -138,6 +141,22 @@ def test_a_run_goes_back_twice(tmp_path: Path) -> None:
     assert main.run(["replay", str(run)]) == 0
 
 
+@pytest.mark.parametrize(("version", "first"), [(0, 14), (7, 21)])
+def test_what_a_resumed_run_forgets_cannot_be_gone_back_to(tmp_path: Path, version: int, first: int) -> None:
+    run = tmp_path / "run"
+    settings = settings_in(run, run={"checkpoint_every": 7})
+    versions_more(settings, 10)
+    roll_back(run, version)
+    assert main.run(["explain", str(run)]) == (0 if version else 2)  # no round made version 0
+    versions_more(settings, 20)
+    last = version + 20
+    with pytest.raises(UserError, match=rf"^--to is 8, expected a version .*: 0 or {first} to {last}$"):
+        roll_back(run, 8)
+    roll_back(run, last - 2)
+    assert main.run(["replay", str(run)]) == 0
+    assert main.run(["explain", str(run)]) == 0
+
+
 def test_a_version_that_cannot_be_had_is_refused_with_those_that_can(tmp_path: Path) -> None:
     run = tmp_path / "run"
     versions_more(settings_in(run), 13)
@@ -215,6 +234,45 @@ def test_without_room_for_the_copy_the_run_is_as_it_was(tmp_path: Path) -> None:
         assert (without_server(run), digests_in(run)) == (files, digests)
         versions_more(settings_in(run), 1)
         assert max(digests_in(run)) == 11
+
+
+class KilledError(Exception):
+    """In the place of a kill."""
+
+
+def killed(*_: object) -> None:
+    raise KilledError
+
+
+def test_a_rollback_that_is_killed_before_it_is_stored_changes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = tmp_path / "run"
+    run_id = versions_more(settings_in(run), 10)
+    digests = digests_in(run)
+    with monkeypatch.context() as patched:
+        patched.setattr(RewritableDatabase, "go_back", killed)
+        with pytest.raises(KilledError):
+            roll_back(run, 8)
+    assert digests_in(run) == digests
+    assert versions_more(settings_in(run), 1) == run_id
+    assert roll_back(run, 11).former_version == 11
+
+
+def test_a_rollback_that_is_killed_once_it_is_stored_is_ended_by_a_restore(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = tmp_path / "run"
+    run_id = versions_more(settings_in(run), 10)
+    with monkeypatch.context() as patched:
+        patched.setattr(rollback, "_delete_newer", killed)
+        with pytest.raises(KilledError):
+            roll_back(run, 8)
+    with pytest.raises(UserError, match=r"older than the files beside it: .*`unstale restore "):
+        RunningServer(settings_in(run))
+    assert restore(run).version == 8
+    assert versions_more(settings_in(run), 1) != run_id
+    assert max(digests_in(run)) == 9
 
 
 def test_a_rollback_while_a_server_runs_is_refused(tmp_path: Path) -> None:

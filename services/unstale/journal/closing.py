@@ -10,6 +10,7 @@ from unstale.coordinator.settings import TriggerSettings
 from unstale.journal.journal import CHECKPOINTS_KEPT
 from unstale.journal.records import SILENT
 from unstale.journal.replay import RecordedRun
+from unstale.journal.resumption import ROLLED_BACK
 from unstale.journal.rows import EventRow, RoundRow, UpdateRow
 
 _SAME_S = 1e-6  # times that differ by less are one: they were added up and subtracted
@@ -93,7 +94,8 @@ class Closing:
     def _first_seq(self) -> int:
         """An event that is kept, from which on the closing one is to be found."""
         checkpoints = self._run.database.checkpoints()
-        forgets = len(checkpoints) == CHECKPOINTS_KEPT and not self._run.settings.run.keep_updates
+        is_cut = len(checkpoints) == CHECKPOINTS_KEPT or bool(self._run.database.meta(ROLLED_BACK))
+        forgets = is_cut and not self._run.settings.run.keep_updates
         kept = checkpoints[-1].seq if forgets else 0
         return max(kept, max((update.seq - 1 for update in self._updates), default=0))
 

@@ -52,12 +52,11 @@ def first_computable(database: RewritableDatabase) -> int:
     Events before a rollback are not played again: they do not say which updates it dropped.
     """
     rolled_back = database.meta(ROLLED_BACK)
-    if rolled_back:
-        return max(1, int(rolled_back))
-    if database.is_complete():
+    if not rolled_back and database.is_complete():
         return 1
-    oldest = [row.version for row in database.checkpoints()[-1:]]
-    return max(1, *oldest) if oldest else database.last_version() + 1
+    after = int(rolled_back or 0)
+    bases = [row.version for row in database.checkpoints() if row.version >= after]
+    return max(1, min(bases)) if bases else last_version(database) + 1
 
 
 def possible_versions(database: RewritableDatabase, last: int) -> str:
