@@ -164,10 +164,12 @@ def test_over_the_bound_of_all_together_the_one_that_holds_most_is_cut() -> None
         client.join()
         task, _ = client.task()
         until(lambda: connections(server, "client") == 30)
-        for size, peer in enumerate(
-            peers
-        ):  # 50,000 to 50,028 bytes each, as a header may have; 1.45 MB together
-            peer.send(frame_start(60_000) + bytes(50_000 + size))
+        table = server.server._limiter.table
+        for peer in peers:
+            peer.send(frame_start(60_000))
+        until(lambda: sum(one.messages == one.seen == 1 for one in table) >= 29, "the hello counts no more")
+        for peer in peers:  # as a header may have; 1.45 MB together
+            peer.send(bytes(50_000))
         until(lambda: cut(server, "memory") == 9)  # 20 times 50,000 fit
         make_rounds(client, task)
         until(lambda: connections(server, "client") == 21)

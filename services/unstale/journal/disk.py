@@ -6,7 +6,7 @@ import os
 import select
 import stat
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from unstale.errors import UserError
@@ -67,19 +67,29 @@ def trouble(doing: str, path: Path, error: OSError) -> UserError:
 
 
 def open_file(path: str | Path, flags: int, mode: int = 0o777) -> int:
-    """As `os.open`, but follows no symbolic link and waits a moment while this process has too many files open.
+    """As `os.open`, but follows no symbolic link, once the process has a descriptor for it (`when_free`). Raises OSError."""
+    return when_free(lambda: os.open(path, flags | NOFOLLOW, mode))
+
+
+def duplicate(file: int) -> int:
+    """As `os.dup`, once the process has a descriptor for it (`when_free`). Raises OSError."""
+    return when_free(lambda: os.dup(file))
+
+
+def when_free(take: Callable[[], int]) -> int:
+    """Take a descriptor; while the process has none left, wait a moment and try again.
 
     Connections may take every descriptor for as long as the server needs to cut them (`ConnectionLimiter`); a run does
     not end for that. Raises OSError, after OPEN_S with EMFILE too.
     """
     for _ in range(int(OPEN_S / RETRY_S)):
         try:
-            return os.open(path, flags | NOFOLLOW, mode)
+            return take()
         except OSError as error:
             if error.errno not in (errno.EMFILE, errno.ENFILE):
                 raise
         select.select([], [], [], RETRY_S)  # a pause
-    return os.open(path, flags | NOFOLLOW, mode)
+    return take()
 
 
 def private_folder(path: Path) -> None:

@@ -13,7 +13,7 @@ from typing import overload
 
 from typing_extensions import override
 
-from unstale.journal.disk import open_file, private_folder, trouble, write_all
+from unstale.journal.disk import duplicate, open_file, private_folder, trouble, when_free, write_all
 from unstale_proto import limits
 
 
@@ -45,7 +45,7 @@ class Part:
         return memoryview(mmap.mmap(self._file, self._have, access=mmap.ACCESS_READ))
 
     def frames(self) -> Sequence[memoryview]:
-        return _Frames(os.dup(self._file), self._have)
+        return _Frames(duplicate(self._file), self._have)
 
     def clear(self) -> None:
         os.ftruncate(self._file, 0)
@@ -134,7 +134,7 @@ def _delete(path: Path) -> None:
 def _unnamed() -> int:
     """A file in memory where the system has such, else one that is deleted already."""
     if hasattr(os, "memfd_create"):
-        return os.memfd_create("part", os.MFD_CLOEXEC)
+        return when_free(lambda: os.memfd_create("part", os.MFD_CLOEXEC))
     file, path = tempfile.mkstemp()
     os.unlink(path)
     return file

@@ -16,7 +16,7 @@ from typing import Protocol
 from xxhash import xxh3_64_intdigest
 
 from unstale.errors import UserError
-from unstale.journal.disk import DamagedError, open_file, read_all, sync_folder, trouble, write_all
+from unstale.journal.disk import DamagedError, duplicate, open_file, read_all, sync_folder, trouble, write_all
 from unstale.journal.rows import Place
 
 SEGMENT_BYTES = 32 * 1024**2  # what is given back at a time; some hundred small updates, or one large one
@@ -280,7 +280,7 @@ class Segments:
         self._full = []
         if not self._is_synced:
             assert self._current is not None
-            files[os.dup(self._file)] = self.path(self._current)
+            files[duplicate(self._file)] = self.path(self._current)
             self._is_synced = True
         return files
 

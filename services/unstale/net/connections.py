@@ -106,6 +106,11 @@ class ConnectionTable:
         return max(0, len(self._by_fd) - self._cut - self.strangers)
 
     @property
+    def is_crowded(self) -> bool:
+        """Whether three quarters of the descriptors for connections are used."""
+        return 4 * len(self._by_fd) > 3 * self.limits.connections_max
+
+    @property
     def suspects(self) -> list[Connection]:
         """Connections that hold more than one message may have."""
         return list(self._suspects)

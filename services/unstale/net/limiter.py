@@ -34,6 +34,7 @@ MONITOR_ADDRESS = "inproc://unstale.connections"
 EVENTS = zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED | FAILED
 TICK_S = 0.05  # between two looks at what was read: a line of 1 Gbit/s brings 6 MB meanwhile
 SWEEP_S = 1.0  # between two looks at who speaks for a client: 10,000 of them take 10 ms
+SURPLUS_S = 0.25  # between two cuts of strangers over the cap, unless descriptors are scarce
 EVENTS_AT_ONCE = 256  # that are read before the caps are looked at
 NO_DESCRIPTOR = -1  # of a message over a protocol older than ZMTP 3, or from within the process
 
@@ -74,7 +75,7 @@ class ConnectionLimiter:
         self._drained_seen = 0
         self._read_s = now_s()  # what came before was handed on
         self._ticked_s = self._read_s
-        self._swept_s = self._read_s
+        self._swept_s = self._surplus_s = self._read_s
         self._socket: Socket | None = None
         self._monitor: Socket
         self._mailbox: Mailbox[tuple[Connection, str] | None]
@@ -152,7 +153,9 @@ class ConnectionLimiter:
                     return
                 if self._monitor in ready:
                     self._read_monitor()
-                self._tick(now_s())
+                at_s = now_s()
+                self._cut_surplus(at_s)
+                self._tick(at_s)
         except BaseException as error:  # noqa: BLE001  (raised in the main thread)
             self._on_crash(error)
 
@@ -177,8 +180,13 @@ class ConnectionLimiter:
                 self.table.closed(value)
             elif kind & FAILED:
                 self._on_failed(kind, value)
-        for connection in self.table.surplus():
-            self._end(connection)
+
+    def _cut_surplus(self, at_s: float) -> None:
+        """Cut strangers over the caps: not each at once, because many connect anew as soon as they are cut."""
+        if at_s >= self._surplus_s + SURPLUS_S or self.table.is_crowded:
+            self._surplus_s = at_s
+            for connection in self.table.surplus():
+                self._end(connection)
 
     def _accepted(self, fd: int, at_s: float) -> None:
         peer = tcp.peer_of(fd)
