@@ -89,8 +89,8 @@ class WatchedStaging(Staging):
 class PlayedServer:
     """An exchange whose clients all train a model of two parameters, which is [v, v] in version v.
 
-    guard, may_speak, norm_max, journal, transfers, parts, task_timeout_s: as for `Exchange`. encoding: that it would like; models are
-    sent as float32 only. told: to the coordinator.
+    guard, may_speak, norm_max, journal, transfers, parts, task_timeout_s: as for `Exchange`. encoding: that it would
+    like; models are sent as float32 only. told: to the coordinator.
     """
 
     def __init__(
