@@ -12,6 +12,7 @@ from unstale_proto.messages import (
     Error,
     Heartbeat,
     Hello,
+    ProcessStart,
     Stop,
     Task,
     Update,
@@ -381,6 +382,22 @@ def test_a_server_that_shuts_down_is_greeted_again_later() -> None:
     ]
     assert session.reachable(5.1) == []
     assert session.tick(5.0 + GREETING_S) == [Send(message=Hello(client_id=7, session=TOKEN))]
+
+
+def test_a_run_that_has_failed_is_left_with_a_goodbye_and_the_reason() -> None:
+    session = session_that_is_in()
+    stop = Stop(reason="shutdown", version=9, failed=True, message="training diverges")
+    assert session.received(stop, [], 5.0) == [
+        Retire(reason="failed", message="the server gave the run up at version 9 (training diverges)"),
+        Send(message=Bye(reason="the run has failed")),
+    ]
+    assert session.state is State.OVER
+
+
+def test_a_hello_says_which_start_of_its_process_it_comes_from() -> None:
+    start = ProcessStart(home="1" * 32, number=3)
+    session = ClientSession(7, TOKEN, start=start)
+    assert session.reachable(0.0) == [Send(message=Hello(client_id=7, session=TOKEN, start=start))]
 
 
 def test_a_client_id_that_the_run_does_not_have_is_refused_for_good() -> None:

@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Callable
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -11,10 +12,11 @@ import pytest
 from support.keyed import KeyedClient
 from support.running import PATIENCE_S, RunningServer, small
 from support.scrape import sample
+from unstale.client import service
 from unstale.client.service import ClientProcess
 from unstale.config import Settings
 from unstale.errors import UserError
-from unstale.net import keyring
+from unstale.net import keyring, sockets
 from unstale.net.keys import ClientIds, Identity
 from unstale_proto.errors import Reason
 from unstale_proto.messages import Bye, Error, Heartbeat, Hello, Welcome
@@ -245,3 +247,20 @@ def test_a_client_process_with_anothers_ids_is_told_so(folder: Path, identity_of
     with RunningServer(with_keys(folder)) as server, pytest.raises(UserError) as told:
         process(server.address, identity_of("laptop"), first=0, count=1).run()
     assert str(told.value).endswith("the key of this connection does not own client 0")
+
+
+def test_a_client_whose_key_is_refused_ends_the_process_though_another_one_is_connected(
+    folder: Path, identity_of: IdentityOf, stranger: Identity, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As when a key is revoked while the second of two connections is being made anew."""
+    monkeypatch.setattr(service, "AWAY_S", 0.2)
+    with RunningServer(small(clients=3, server={"keys": str(folder)})) as server:  # it waits for the third
+        clients = process(server.address, identity_of("phone"), count=2)
+        _, second = clients._lines.values()
+        clients._dealer = partial(
+            sockets.dealer, clients._context, heartbeat_s=60, linger_s=0, identity=stranger
+        )
+        clients._replace_socket(second)
+        clients._connect(second)
+        with pytest.raises(UserError, match="refuses the key"):
+            clients.run()

@@ -1,7 +1,8 @@
 """When a heartbeat proves that a task was lost. Source: PROTOCOL.md 4.2."""
 
-from unstale.server.proof import Proof
-from unstale_proto.messages import Heartbeat
+from unstale.coordinator.events import TaskExpired, TaskLost
+from unstale.server.proof import LOST_MAX, Proof
+from unstale_proto.messages import Heartbeat, Hello
 
 
 def beat(newest_task: int | None, heard: int | None) -> Heartbeat:
@@ -76,3 +77,28 @@ def test_what_was_noted_before_a_hello_is_void() -> None:
     proof.forget(2)
     proof.forget(2)  # twice is once
     assert proof.lost(2, beat(newest_task=0, heard=3)) is None
+
+
+def always(_client_id: int, _task_id: int) -> bool:
+    return True
+
+
+def test_a_client_that_loses_task_after_task_is_given_no_more_until_an_update_counts() -> None:
+    proof = Proof()
+    kinds = [type(proof.taken_back(2, number, 0.0)) for number in range(LOST_MAX + 2)]
+    assert kinds == [TaskLost] * LOST_MAX + [TaskExpired] * 2
+    proof.accepted(2)
+    assert isinstance(proof.taken_back(2, 99, 0.0), TaskLost)
+    assert isinstance(proof.taken_back(1, 99, 0.0), TaskLost)
+
+
+def test_a_hello_that_does_not_hold_the_task_claims_that_it_was_lost() -> None:
+    proof = Proof()
+    hello = Hello(client_id=2, session="a" * 32)
+    for task_id in range(1, LOST_MAX + 1):
+        proof.sent(2, task_id)
+        assert proof.passed_over(hello, always, 0.0) is None
+    proof.sent(2, 99)
+    assert proof.passed_over(hello.model_copy(update={"holding": (99,)}), always, 0.0) is None
+    assert proof.passed_over(hello, lambda *_: False, 0.0) is None
+    assert proof.passed_over(hello, always, 1.0) == TaskExpired(client_id=2, task_id=99, at_s=1.0)

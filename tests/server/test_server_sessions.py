@@ -79,3 +79,26 @@ def test_a_process_whose_connection_was_forgotten_is_superseded_as_well() -> Non
     sessions.forget(0)
     sessions.admit(hello(0, OTHER), b"b")
     assert sessions.is_superseded(hello(0, ONE), active=True)
+
+
+def test_a_process_that_started_earlier_takes_nothing_over_though_it_was_never_heard_of() -> None:
+    sessions = Sessions(clients=3)
+    sessions.admit(hello(0, ONE, number=2), b"a")
+    assert sessions.is_superseded(hello(0, OTHER, number=1), active=True)
+    assert not sessions.is_superseded(hello(0, OTHER, number=3), active=True)
+    assert not sessions.is_superseded(hello(1, OTHER, number=1), active=True)
+
+
+def test_a_home_that_was_put_back_may_come_when_its_client_takes_part_no_more() -> None:
+    sessions = Sessions(clients=3)
+    sessions.admit(hello(0, ONE, number=9), b"a")
+    assert not sessions.is_superseded(hello(0, OTHER, number=1), active=False)
+
+
+def test_starts_of_another_home_or_of_none_do_not_compare() -> None:
+    sessions = Sessions(clients=3)
+    sessions.admit(hello(0, ONE, number=2), b"a")
+    assert not sessions.is_superseded(hello(0, OTHER, AWAY, number=1), active=True)
+    assert not sessions.is_superseded(hello(0, OTHER), active=True)
+    sessions.admit(hello(0, OTHER), b"b")
+    assert sessions.is_superseded(hello(0, ONE, number=2), active=True)  # by its session, as ever

@@ -13,6 +13,7 @@ from support.played import PlayedClient, PlayedServer
 from support.wire import update_of
 from unstale.coordinator.settings import TriggerSettings
 from unstale.journal.parts import Parts
+from unstale.server.guard import Guard
 from unstale.server.transfers import TransferBounds
 from unstale_proto.errors import Reason
 from unstale_proto.messages import Ack, Chunk, Credit, Error, Task, Update, Welcome
@@ -195,6 +196,50 @@ def test_chunks_are_signs_of_life() -> None:
     assert server.coordinator.is_active(0)
 
 
+def test_the_checksum_of_an_update_that_comes_whole_is_looked_at() -> None:
+    client = server_of().client(0)
+    task = client.task()
+    client.say(announced(task, checksum="0" * 16), [memoryview(ONES)])
+    ack = client.hears()[0]
+    assert isinstance(ack, Ack) and ack.reason is Reason.WRONG_CHECKSUM
+    right = server_of().client(0)
+    task = right.task()
+    right.say(announced(task), [memoryview(ONES)])
+    assert right.hear(Ack).outcome == "accepted"
+
+
+def test_only_chunks_that_bring_what_was_asked_for_cost_nothing() -> None:
+    bounds = TransferBounds(chunk_bytes=4, window_bytes=8, places=1)
+    server = server_of(1, bounds, guard=Guard(client_messages_per_s_max=2))  # four at once
+    client = server.client(0)
+    task = client.task()
+    client.say(announced(task))  # the first
+    client.hears()
+    say_chunk(client, task, 0, 4)
+    for _ in range(3):
+        say_chunk(client, task, 0, 4)  # it was there
+    assert not [message for message in client.hears() if isinstance(message, Error)]
+    say_chunk(client, task, 4, 8)
+    assert client.hear(Error).reason is Reason.RATE_LIMITED
+    server.pass_time(1.0)
+    say_chunk(client, task, 4, 8)
+    assert client.hears()[-1].type == "ack"
+
+
+def test_chunks_that_are_too_short_cost_a_message_each() -> None:
+    bounds = TransferBounds(chunk_bytes=4, window_bytes=8, places=1)
+    server = server_of(1, bounds, guard=Guard(client_messages_per_s_max=2))
+    client = server.client(0)
+    task = client.task()
+    client.say(announced(task))
+    client.hears()
+    for start in range(3):
+        say_chunk(client, task, start, start + 1)
+    assert not [message for message in client.hears() if isinstance(message, Error)]
+    say_chunk(client, task, 3, 4)
+    assert client.hear(Error).reason is Reason.RATE_LIMITED
+
+
 # ------------------------------------------------------------------------------------------------------------- places
 
 
@@ -339,6 +384,16 @@ def test_a_model_of_a_task_that_is_not_open_is_not_sent() -> None:
     client.say(credit(task, 0, 4).model_copy(update={"task_id": 99}))
     error = client.hear(Error)
     assert (error.reason, error.task_id) == (Reason.EXPIRED_TASK, 99)
+
+
+def test_a_credit_for_a_task_that_was_never_given_is_told_so_where_models_come_with_their_task() -> None:
+    client = PlayedServer().client(0)
+    task = client.task()
+    for have in (0, 8):
+        client.say(Credit(task_id=99, have=have, until=8))
+        error = client.hear(Error)
+        assert (error.reason, error.task_id) == (Reason.EXPIRED_TASK, 99)
+    assert client.answer(task).outcome == "accepted"
 
 
 def test_where_models_come_with_their_task_nobody_asks_for_them() -> None:

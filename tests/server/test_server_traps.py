@@ -14,7 +14,7 @@ from unstale.errors import UserError
 from unstale.metrics.progress import Progress
 from unstale_proto.errors import Reason
 from unstale_proto.limits import FRAME_BYTES_MAX
-from unstale_proto.messages import Ack, Bye, Error, Heartbeat, Hello, Stop, Task, Welcome
+from unstale_proto.messages import Ack, Bye, Error, Heartbeat, Hello, ProcessStart, Stop, Task, Welcome
 
 pytestmark = pytest.mark.network
 
@@ -253,7 +253,9 @@ def fail_ten_times(client: RawClient) -> None:
     for _ in range(10):
         task, _ = client.task()
         assert client.answer(task, ONES * np.float32("nan")).reason is Reason.NON_FINITE
-    assert client.hear(Stop).reason == "shutdown"
+    stop = client.hear(Stop)
+    assert (stop.reason, stop.failed) == ("shutdown", True)
+    assert stop.message is not None and stop.message.startswith("training diverges")
 
 
 def test_a_run_in_which_nobody_can_learn_is_given_up_and_the_clients_are_told() -> None:
@@ -264,3 +266,32 @@ def test_a_run_in_which_nobody_can_learn_is_given_up_and_the_clients_are_told() 
         RawClient(server.address, 0) as client,
     ):
         fail_ten_times(client)
+
+
+def test_every_heartbeat_of_a_burst_within_the_documented_rate_is_answered() -> None:
+    with RunningServer(small(clients=1)) as server, RawClient(server.address, receive_queue=0) as client:
+        client.join()
+        client.hear(Task)
+        for burst in range(5):
+            numbers = range(200 * burst, 200 * (burst + 1))
+            for number in numbers:
+                client.say(Heartbeat(number=number, version=0))
+            assert [client.hear(Heartbeat).number for _ in numbers] == list(numbers)
+
+
+def test_a_late_hello_of_a_process_that_died_takes_nothing_over() -> None:
+    def hello(session: str, number: int) -> Hello:
+        return Hello(client_id=0, session=session * 32, start=ProcessStart(home="a" * 32, number=number))
+
+    with (
+        RunningServer(small(clients=1)) as server,
+        RawClient(server.address) as living,
+        RawClient(server.address) as dead,
+    ):
+        living.say(hello("2", 2))
+        living.hear(Welcome)
+        task, _ = living.task()
+        dead.say(hello("1", 1))
+        assert dead.hear(Stop).reason == "superseded"
+        living.hears_nothing_before(0)
+        assert living.answer(task, ONES).outcome == "accepted"

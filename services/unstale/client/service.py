@@ -12,6 +12,7 @@ import zmq
 
 from unstale.client.account import Account
 from unstale.client.instructions import Instruction, Retire, Send, Settle, Train, Warn
+from unstale.client.line import Line
 from unstale.client.models import Models
 from unstale.client.outbox import Outbox
 from unstale.client.session import ClientSession, State
@@ -46,6 +47,8 @@ from unstale_proto.messages import Bye, Error, Message, Stop, Welcome
 
 log = logging.getLogger("unstale.client")
 
+AWAY_S = 10.0  # without a connection, while others of the process have one; reconnecting takes half as long
+
 
 @dataclass(frozen=True, slots=True)
 class StopNow:
@@ -53,30 +56,6 @@ class StopNow:
 
 
 Letter = Result | StopNow | Ping
-
-
-@dataclass(slots=True)
-class _Line:
-    """A hosted client and its connection. finished: what came of its newest task, held until its device is done, at
-    finished_s. run_is_over: its server has said so.
-    """
-
-    session: ClientSession
-    socket: zmq.Socket[bytes]
-    finished: Ready | Failed | None = None
-    finished_s: float = 0.0
-    run_is_over: bool = False
-
-    @property
-    def is_in_the_run(self) -> bool:
-        """Whether it takes part, or is on the way there."""
-        return self.session.state is not State.OVER
-
-    @property
-    def due_s(self) -> float:
-        """When there is something to do for it; infinity is never."""
-        session_s = inf if self.session.due_s is None else self.session.due_s
-        return session_s if self.finished is None else min(session_s, self.finished_s)
 
 
 class ClientProcess:
@@ -118,8 +97,8 @@ class ClientProcess:
         self._context.set(zmq.MAX_SOCKETS, max(1023, count + 16))
         self._poller = zmq.Poller()
         self._poller.register(self._mailbox.fileno(), zmq.POLLIN)
-        self._lines: dict[int, _Line] = {}
-        self._line_of: dict[zmq.Socket[bytes], _Line] = {}
+        self._lines: dict[int, Line] = {}
+        self._line_of: dict[zmq.Socket[bytes], Line] = {}
         self._received: WeakValueDictionary[tuple[str, int, str | None], ReceivedModel] = (
             WeakValueDictionary()
         )
@@ -129,14 +108,14 @@ class ClientProcess:
         self._farewells: list[Retire] = []
         self._unanswered: set[int] = set()  # clients that said goodbye at the end of the run
         start = None if outbox is None else outbox.next_start()
+        self._dealer = partial(
+            sockets.dealer, self._context, heartbeat_s=heartbeat_s, linger_s=linger_s, identity=identity
+        )
+        self._public = None if identity is None else identity.public
         for client_id in range(first, first + count):
-            socket = sockets.dealer(
-                self._context, heartbeat_s=heartbeat_s, linger_s=linger_s, identity=identity
-            )
+            socket = self._dealer()
             if client_id == first:  # address and key are the same for all of them
-                public = None if identity is None else identity.public
-                self._handshakes = Handshakes(socket, server, public, ("client.key", "client.server_key"))
-                self._poller.register(self._handshakes.monitor, zmq.POLLIN)
+                self._watch_handshakes(socket)
             sockets.connect(socket, server)
             session = ClientSession(
                 client_id,
@@ -146,7 +125,7 @@ class ClientProcess:
                 offers=encodings.NAMES,
                 start=start,
             )
-            line = _Line(session, socket)
+            line = Line(session, socket, away_s=now_s())
             self._lines[client_id] = line
             self._line_of[socket] = line
             self._poller.register(socket, zmq.POLLIN | zmq.POLLOUT)
@@ -248,7 +227,7 @@ class ClientProcess:
                 self._handshakes.check()
                 continue
             line = self._line_of[waiting]
-            if readiness & zmq.POLLOUT and line.session.state is State.AWAY:
+            if readiness & zmq.POLLOUT and line.is_away:
                 self._follow(line, line.session.reachable(now_s()))
             if readiness & zmq.POLLIN:
                 self._take_in(line)
@@ -259,14 +238,53 @@ class ClientProcess:
             if line.due_s <= at_s:
                 self._follow(line, line.session.tick(at_s))
                 self._hand_over_if_due(line, at_s)
+        self._look_after(at_s)
         word = self._silence.word(at_s)
         if word is not None:
             log.warning("%s", word)
 
     def _patience_ms(self) -> int | None:
         due_s = min((line.due_s for line in self._lines.values()), default=inf)
-        due_s = min(due_s, self._silence.due_s)
+        due_s = min(due_s, self._silence.due_s, self._look_after_s)
         return None if due_s == inf else max(0, int((due_s - now_s()) * 1000) + 1)
+
+    def _watch_handshakes(self, socket: zmq.Socket[bytes]) -> None:
+        """Hear why this socket, not yet connected, gets no connection."""
+        settings = ("client.key", "client.server_key")
+        self._handshakes = Handshakes(socket, self._server, self._public, settings)
+        self._poller.register(self._handshakes.monitor, zmq.POLLIN)
+
+    @property
+    def _look_after_s(self) -> float:
+        """When a client has been without a connection for so long that its handshakes are to be watched, while those
+        that are watched now need not be; infinity is never."""
+        if self._line_of[self._handshakes.socket].is_away:
+            return inf
+        return AWAY_S + min((line.away_s for line in self._lines.values() if line.is_away), default=inf)
+
+    def _look_after(self, at_s: float) -> None:
+        """Give such a client another socket, and watch that. ZeroMQ does not try again after a refusal, which only a
+        watched socket tells of; the key may have been revoked while others were connected."""
+        if at_s < self._look_after_s:
+            return
+        line = min((line for line in self._lines.values() if line.is_away), key=lambda line: line.away_s)
+        line.away_s = at_s
+        self._poller.unregister(self._handshakes.monitor)
+        self._handshakes.close()
+        self._replace_socket(line)
+        self._watch_handshakes(line.socket)
+        self._connect(line)
+
+    def _replace_socket(self, line: Line) -> None:
+        self._poller.unregister(line.socket)
+        del self._line_of[line.socket]
+        line.socket.close()
+        line.socket = self._dealer()
+        self._line_of[line.socket] = line
+
+    def _connect(self, line: Line) -> None:
+        sockets.connect(line.socket, self._server)
+        self._watch(line)
 
     def _welcomed(self, welcome: Welcome) -> None:
         self._silence.welcomed(welcome.lease_s)
@@ -285,7 +303,7 @@ class ClientProcess:
         if len(runs) > kept:
             log.warning("updates of another run that were kept, and are dropped: %d", len(runs) - kept)
 
-    def _take_in(self, line: _Line) -> None:
+    def _take_in(self, line: Line) -> None:
         while (received := sockets.receive(line.socket)) is not None:
             header, frames = received
             self._silence.heard(now_s())
@@ -323,7 +341,7 @@ class ClientProcess:
             assert isinstance(letter, Crashed)
             raise letter.error
 
-    def _hand_over_if_due(self, line: _Line, at_s: float) -> None:
+    def _hand_over_if_due(self, line: Line, at_s: float) -> None:
         """Give a session what came of its task, if its device is done by now."""
         finished = line.finished
         if finished is None or at_s < line.finished_s:
@@ -351,7 +369,7 @@ class ClientProcess:
 
     # --- what the sessions want done ---
 
-    def _follow(self, line: _Line, instructions: Sequence[Instruction]) -> None:
+    def _follow(self, line: Line, instructions: Sequence[Instruction]) -> None:
         for instruction in instructions:
             if isinstance(instruction, Send):
                 if not self._send(line, instruction.message, instruction.parcel):
@@ -376,10 +394,13 @@ class ClientProcess:
                 log.info("client %d: %s", line.session.client_id, instruction.message)
         self._watch(line)
 
-    def _watch(self, line: _Line) -> None:
+    def _watch(self, line: Line) -> None:
         """Wait for a connection only while there is none: a connected socket can nearly always be written to."""
-        away = line.session.state is State.AWAY
-        self._poller.register(line.socket, zmq.POLLIN | zmq.POLLOUT if away else zmq.POLLIN)
+        if not line.is_away:
+            line.away_s = inf
+        elif line.away_s == inf:
+            line.away_s = now_s()
+        self._poller.register(line.socket, zmq.POLLIN | zmq.POLLOUT if line.is_away else zmq.POLLIN)
 
     def _job(self, session: ClientSession, train: Train) -> Job:
         run_id, task = train.welcome.run_id, train.task
@@ -395,7 +416,7 @@ class ClientProcess:
             received_s=now_s(),
         )
 
-    def _send(self, line: _Line, message: Message, frames: Sequence[memoryview]) -> bool:
+    def _send(self, line: Line, message: Message, frames: Sequence[memoryview]) -> bool:
         """Whether it could be handed to a connection."""
         try:
             line.socket.send(codec.encode(message), zmq.NOBLOCK | (zmq.SNDMORE if frames else 0))
