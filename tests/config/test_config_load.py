@@ -111,6 +111,7 @@ OTHER = {
     "server.quarantine_after": None,
     "server.quarantine_s": 5.0,
     "server.norm_max": 12.5,
+    "server.num_examples_max": 99,
     "server.keys": "/data/keys",
     "server.insecure": True,
     "client.server": "tcp://10.0.0.1:6000",

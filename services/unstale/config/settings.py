@@ -5,7 +5,7 @@ The commented file, the help texts, the variables and the options are all made f
 (`config.parts`).
 """
 
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
@@ -34,6 +34,9 @@ from unstale.config.values import (
     check_link,
     is_loopback,
 )
+
+NormBound = Annotated[float, Field(gt=0, le=1e19)]
+ExamplesBound = Annotated[int, Field(ge=1, le=9 * 10**18)]
 
 
 class TriggerSettings(Section):
@@ -115,11 +118,15 @@ class ServerSettings(Section):
     quarantine_s: Seconds = Field(
         60.0, json_schema_extra={"unit": "s"}, description="How long such a client is kept out."
     )
-    norm_max: float | None = Field(
-        None,
-        gt=0,
-        le=1e19,
-        description="Longest update that counts: L2 norm, of a delta over its learning rate; null for any length.",
+    norm_max: Literal["adaptive"] | NormBound | None = Field(
+        "adaptive",
+        json_schema_extra={"expected": "adaptive or a number > 0 and <= 1e+19"},
+        description="Largest L2 norm of an update, over its learning rate: adaptive, a number; null for any.",
+    )
+    num_examples_max: Literal["partition"] | ExamplesBound | None = Field(
+        "partition",
+        json_schema_extra={"unit": "examples", "expected": "partition or a whole number from 1 to 9e+18"},
+        description="Most examples that an update may claim: partition (the client's share), a number; null for any.",
     )
     keys: Text | None = Field(
         None,

@@ -1,7 +1,7 @@
 """Taking up a run: from the last checkpoint, and the records behind it, to where the server stood when it died."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -29,11 +29,15 @@ class Recovered:
     """Where the run stands.
 
     at_s: run time of the last record. events: how many were played again. rounds: how many were computed again.
+    checkpoint_seq: the event up to which a checkpoint covers all, 0 without one. admission: state of the admission
+    there; None where no checkpoint has one.
     """
 
     at_s: float
     events: int
     rounds: int
+    checkpoint_seq: int
+    admission: Mapping[str, Any] | None
 
 
 class Recovery:
@@ -61,17 +65,25 @@ class Recovery:
         )
         self._round_of = {row.version: row for row in journal.database.rounds()}
         self._measured = {row.version for row in journal.database.evaluations()}
+        self._admission: Mapping[str, Any] | None = None
         self._rounds = 0
         self._at_s = 0.0
 
     def run(self) -> Recovered:
         """Do it. Raises UserError for what is damaged or missing, and when a version comes out otherwise."""
         played = 0
-        for row in self._journal.database.events_after(self._start()):
+        checkpoint_seq = self._start()
+        for row in self._journal.database.events_after(checkpoint_seq):
             self._play(row)
             played += 1
         self._restage()
-        return Recovered(at_s=self._at_s, events=played, rounds=self._rounds)
+        return Recovered(
+            at_s=self._at_s,
+            events=played,
+            rounds=self._rounds,
+            checkpoint_seq=checkpoint_seq,
+            admission=self._admission,
+        )
 
     def _start(self) -> int:
         """Load the newest checkpoint that is whole; the seq that it covers, 0 without one."""
@@ -97,6 +109,7 @@ class Recovery:
         coordinator, learner = self._coordinator, self._learner
         snapshot.restore(coordinator, state["coordinator"])
         learner.load_state_dict(state["learner"])
+        self._admission = state.get("admission")  # older checkpoints have none
         learner.keep_only(coordinator.references.needed)
         self._at_s = coordinator.now_s
         settings, version = coordinator.settings, coordinator.version
