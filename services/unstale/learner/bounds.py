@@ -184,6 +184,11 @@ class NormBounds:
             if norm is not None:
                 (bound.accepted if accepted else bound.refused)(client_id, norm)
 
+    def replay(self, client_id: int, base_version: int, norms: Norms | None, reason: str | None) -> None:
+        """As `judged`, of any update. norms: None where they were not measured. reason: None when it was accepted."""
+        if norms is not None and reason in (None, "norm-too-large"):
+            self.judged(client_id, base_version, norms, accepted=reason is None)
+
     def state_dict(self) -> dict[str, Any]:
         """For `load_state_dict`."""
         return {

@@ -6,9 +6,9 @@ task.
 
 import logging
 from array import array
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from unstale.config import parts
 from unstale.config.scenario import conditions
@@ -117,20 +117,7 @@ class Admission:
     def judged(self, verdict: Acknowledge, base_version: int, norms: Norms | None) -> None:
         """An update got its verdict. norms: as `screen` found them."""
         if verdict.outcome is not Outcome.DUPLICATE:
-            self.replay(verdict.client_id, base_version, norms, verdict.reason)
-
-    def replay(self, client_id: int, base_version: int, norms: Norms | None, reason: str | None) -> None:
-        """As `judged`, of an update that another server judged. reason: None when it was accepted."""
-        if norms is not None and reason in (None, Reason.NORM_TOO_LARGE):
-            self.bounds.judged(client_id, base_version, norms, accepted=reason is None)
-
-    def state_dict(self) -> dict[str, Any]:
-        """What a server that resumes the run needs, beside what happened later."""
-        return self.bounds.state_dict()
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Be as the one was whose state this is."""
-        self.bounds.load_state_dict(state)
+            self.bounds.replay(verdict.client_id, base_version, norms, verdict.reason)
 
     def _rates_of(self, base_version: int) -> Sequence[float]:
         """Learning rates that a task of this version may have had; empty for any, and for a version that is not there.

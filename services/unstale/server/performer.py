@@ -129,7 +129,7 @@ class Performer:
                 version=self._coordinator.version,
                 seq=journal.begin_checkpoint(),
                 coordinator=snapshot.taken(self._coordinator),
-                admission=self._admission.state_dict(),
+                admission=self._admission.bounds.state_dict(),
             )
         )
 

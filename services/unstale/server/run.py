@@ -169,9 +169,9 @@ def _held(settings: Settings, data: Dataset) -> Callable[[int], int]:
 def _resume_admission(admits: Admission, recovered: Recovered, journal: Journal, version: int) -> None:
     """Bring the admission to where it was, by its state in the checkpoint and the updates behind that."""
     if recovered.admission is not None:
-        admits.load_state_dict(recovered.admission)
+        admits.bounds.load_state_dict(recovered.admission)
     for update in journal.database.updates_after(recovered.checkpoint_seq):
-        admits.replay(update.client_id, update.base_version, update.norms, update.reason)
+        admits.bounds.replay(update.client_id, update.base_version, update.norms, update.reason)
     for row in journal.database.rounds():
         if row.version <= version:
             admits.published(row)
