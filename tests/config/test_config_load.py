@@ -293,6 +293,15 @@ WRONG_FILES = {
         "evaluate_clients_every, evaluate_every, injector, min_clients, model, partition, policy, rounds, "
         "run, save_model, scenario, seed, selector, server, simulation, threads, training, trigger"
     ),
+    "server: {norm_max: 0}": (
+        "FILE, line 1: server.norm_max is 0, expected adaptive or a number > 0 and <= 1e+19 or null"
+    ),
+    "server: {norm_max: adaptiv}": (
+        "FILE, line 1: server.norm_max is 'adaptiv', expected adaptive or a number > 0 and <= 1e+19 or null"
+    ),
+    "server: {num_examples_max: 1.5}": (
+        "FILE, line 1: server.num_examples_max is 1.5, expected partition or a whole number from 1 to 9e+18 or null"
+    ),
     "rounds: many": "FILE, line 1: rounds is 'many', expected a whole number from 1 to 1,000,000,000",
     "rounds: 0": "FILE, line 1: rounds is 0, expected a whole number from 1 to 1,000,000,000",
     "rounds: 2.5": "FILE, line 1: rounds is 2.5, expected a whole number from 1 to 1,000,000,000",

@@ -152,17 +152,17 @@ def test_a_state_continues_to_the_bit(
 def five_alike(norm_max: bounds.NormMax) -> NormBounds:
     made = NormBounds(norm_max, clients=5, model_norm=2.0)
     for client_id in range(5):
-        made.judged(client_id, 0, Norms(1.0, 2.0, 3.0), accepted=True)
+        made.judged(client_id, 0, Norms(1.0, 2.0, 0.5), accepted=True)
     return made
 
 
 @pytest.mark.parametrize(("norm_max", "update"), [("adaptive", 20.0), (7.0, 7.0)])
 def test_every_vector_has_a_bound_of_its_own(norm_max: bounds.NormMax, update: float) -> None:
     made = five_alike(norm_max)
-    assert made.bounds(0.1) == Norms(update, 40.0, 60.0)
+    assert made.bounds(0.1) == Norms(update, 400 * 2.0, 20.0)
     fits = made.bounds(0.1)
     assert made.allow(0, fits, 0.1)
-    for longer in (fits._replace(update=1e3), fits._replace(buffers=1e3), fits._replace(extra=1e15)):
+    for longer in (fits._replace(update=1e3), fits._replace(buffers=801.0), fits._replace(extra=1e15)):
         assert not made.allow(0, longer, 0.1)
 
 

@@ -20,6 +20,8 @@ from unstale.learner.screen import Norms
 
 MULTIPLE = 20.0
 """Of the median that an update may have. Honest runs stayed under 11."""
+BUFFERS_MULTIPLE = MULTIPLE**2
+"""The same of buffers, which hold variances: squares. Honest ones stayed under 89."""
 DECAY = 0.99
 """Of an envelope, per accepted update of its client; half is left after 69."""
 VOTERS_MIN = 3
@@ -32,8 +34,8 @@ VOTERS_MAX = 1000
 FIRST_STEP = 10.0
 """Times the norm of the initial model (or 1, where that is more) that one of the first updates may move it. Honest
 ones moved it by up to 2.3 times."""
-FIRST_BUFFERS = 100.0
-"""The same of buffers, which hold variances: squares."""
+FIRST_BUFFERS = FIRST_STEP**2
+"""The same of buffers."""
 
 JUMP_MIN = 5.0
 """Times the median before it that an accepted update had to have to count as a jump."""
@@ -53,10 +55,11 @@ class Jump(NamedTuple):
 class MedianBound:
     """The bound on the norm of one of an update's vectors.
 
-    clients: of the run.
+    clients: of the run. multiple: of the median that a norm may have.
     """
 
-    def __init__(self, clients: int) -> None:
+    def __init__(self, clients: int, multiple: float = MULTIPLE) -> None:
+        self._multiple = multiple
         # Of two clients none is a minority.
         self._enough = max(VOTERS_MIN, min(clients // 2, VOTERS_ENOUGH)) if clients >= VOTERS_MIN else 0
         self._envelopes: dict[int, float] = {}  # of those that vote, who reported last is last
@@ -107,7 +110,7 @@ class MedianBound:
             first = inf
         if not votes or len(votes) < min(VOTERS_MIN, self._enough):
             return first
-        by_median = MULTIPLE * votes[len(votes) // 2] or first  # a median of 0 is no scale
+        by_median = self._multiple * votes[len(votes) // 2] or first  # a median of 0 is no scale
         return by_median if len(votes) >= self._enough else min(by_median, first)
 
     def _vote_of(self, client_id: int) -> float:
@@ -133,7 +136,7 @@ class NormBounds:
     """The bounds on all vectors of an update.
 
     norm_max: bound on the update itself: adaptive, a number, or None for none. Buffers and the extra vector have
-    adaptive bounds, unless it is None. clients: of the run. model_norm, buffers_norm: L2 norms of the initial model and
+    adaptive bounds, unless it is None: the extra vector, a gradient of one step less another, that of updates. clients: of the run. model_norm, buffers_norm: L2 norms of the initial model and
     of its buffers.
 
     jump: the accepted update that was longest for its time; None before there was a median.
@@ -146,7 +149,8 @@ class NormBounds:
         self.jump: Jump | None = None
         self._first_step = FIRST_STEP * max(1.0, model_norm)
         self._first_buffers = FIRST_BUFFERS * max(1.0, buffers_norm)
-        self._update, self._buffers, self._extra = (MedianBound(clients) for _ in range(3))
+        self._update = MedianBound(clients)
+        self._buffers = MedianBound(clients, BUFFERS_MULTIPLE)
 
     @property
     def median(self) -> float | None:
@@ -158,8 +162,9 @@ class NormBounds:
         first = self._first_step / rate
         if self.norm_max is None:
             return Norms(inf, inf, inf)
-        update = self._update.bound(first) if self.norm_max == "adaptive" else float(self.norm_max)
-        return Norms(update, self._buffers.bound(self._first_buffers), self._extra.bound(first))
+        adaptive = self._update.bound(first)
+        update = adaptive if self.norm_max == "adaptive" else float(self.norm_max)
+        return Norms(update, self._buffers.bound(self._first_buffers), adaptive)
 
     def allow(self, client_id: int, norms: Norms, rate: float) -> bool:
         """Whether an update of a client may have these norms. rate: as in `bounds`."""
@@ -173,14 +178,14 @@ class NormBounds:
         return (
             update_fits
             and (norms.buffers is None or self._buffers.allows(client_id, norms.buffers, self._first_buffers))
-            and (norms.extra is None or self._extra.allows(client_id, norms.extra, first))
+            and (norms.extra is None or norms.extra <= self._update.bound(first))
         )
 
     def judged(self, client_id: int, base_version: int, norms: Norms, *, accepted: bool) -> None:
         """An update was accepted, or refused for its norms."""
         if accepted:
             self._note_jump(client_id, base_version, norms.update)
-        for bound, norm in zip((self._update, self._buffers, self._extra), norms, strict=True):
+        for bound, norm in ((self._update, norms.update), (self._buffers, norms.buffers)):
             if norm is not None:
                 (bound.accepted if accepted else bound.refused)(client_id, norm)
 
@@ -194,7 +199,6 @@ class NormBounds:
         return {
             "update": self._update.state_dict(),
             "buffers": self._buffers.state_dict(),
-            "extra": self._extra.state_dict(),
             "jump": None if self.jump is None else list(self.jump),
         }
 
@@ -202,7 +206,6 @@ class NormBounds:
         """Be as the one was whose state this is; `norm_max` is not part of it."""
         self._update.load_state_dict(state["update"])
         self._buffers.load_state_dict(state["buffers"])
-        self._extra.load_state_dict(state["extra"])
         self.jump = None if state["jump"] is None else Jump(*state["jump"])
 
     @property
