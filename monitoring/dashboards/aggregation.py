@@ -112,6 +112,29 @@ ROUND = (
     ),
 )
 
+NORMS = (
+    TimeSeries(
+        title="Norms of updates",
+        description="Half and 99 % of the vectors of updates are at most so long, refused ones too; the axis shows "
+        "powers of ten alike. A jump of all of them is a jump of the model.",
+        unit="short",
+        queries=(
+            Query(quantile(0.5, catalogue.UPDATE_NORM, "vector"), "half, {{vector}}"),
+            Query(quantile(0.99, catalogue.UPDATE_NORM, "vector"), "99 %, {{vector}}"),
+        ),
+        minimum=None,
+        log=True,
+    ),
+    TimeSeries(
+        title="Bound on norms",
+        description="A longer vector is refused. The adaptive bound follows the median over clients.",
+        unit="short",
+        queries=(Query(latest(catalogue.UPDATE_NORM_BOUND, "vector"), "{{vector}}"),),
+        minimum=None,
+        log=True,
+    ),
+)
+
 COMPENSATION = (
     TimeSeries(
         title="Error of estimates, L1",
@@ -183,5 +206,5 @@ AGGREGATION = Dashboard(
     description="What rounds are made of, where their time goes, and whether compensation helps.",
     variables=(JOB, RUN, SERVER),
     subject=SERVER,
-    rows=(Row("", NOW), Row("Rounds", ROUND), Row("Compensation", COMPENSATION)),
+    rows=(Row("", NOW), Row("Rounds", ROUND), Row("Norms", NORMS), Row("Compensation", COMPENSATION)),
 )

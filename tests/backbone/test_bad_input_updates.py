@@ -56,14 +56,17 @@ def test_a_payload_may_be_cut_anywhere_between_two_numbers() -> None:
         assert np.array_equal(next_d, model_d - np.float32(0.5))
 
 
-def test_a_delta_is_divided_by_its_own_learning_rate() -> None:
-    # (delta 1) / (rate 0.25) = gradient 4; model - 0.5 * 4
-    with RunningServer(small(clients=1)) as server, RawClient(server.address) as client:
+SGD = {"learning_rate": 0.25, "steps": 1, "batch_size": 8}
+
+
+def test_a_delta_is_divided_by_the_learning_rate_of_its_task() -> None:
+    # (delta 1) / (rate 0.25) = gradient 4; model - 0.25 * 4
+    with RunningServer(small(clients=1, training=SGD)) as server, RawClient(server.address) as client:
         client.join()
         task, model_d = client.task()
-        assert client.answer(task, ONES, kind="delta", learning_rate=0.25).outcome == "accepted"
+        assert client.answer(task, ONES, kind="delta").outcome == "accepted"
         _, next_d = client.task()
-        assert np.array_equal(next_d, model_d - np.float32(2))
+        assert np.array_equal(next_d, model_d - np.float32(1))
 
 
 def test_the_same_bytes_twice_count_once() -> None:

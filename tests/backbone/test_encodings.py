@@ -135,16 +135,20 @@ def test_an_update_counts_by_its_numbers_as_they_come_out() -> None:
 
 
 def test_a_delta_is_divided_after_it_is_decoded() -> None:
-    # The largest of each block is exact: 127 / 127 = 1 is the scale. 127 / 0.25 = 508; model - 0.5 * 508
-    with RunningServer(settings_of("int8", clients=1)) as server, RawClient(server.address) as client:
+    # The largest of each block is exact: 127 / 127 = 1 is the scale. 127 / 0.25 = 508; model - 0.25 * 508
+    sgd = {"learning_rate": 0.25, "steps": 1, "batch_size": 8}
+    with (
+        RunningServer(settings_of("int8", clients=1, training=sgd)) as server,
+        RawClient(server.address) as client,
+    ):
         hello(client, "int8")
         task, model_d = client.task()
         frames = Int8(D, block=256).frames([memoryview(np.full(D, 127, "<f4").tobytes())])
-        said = update_of(task, encoding="int8", payload_bytes=BYTES["int8"], kind="delta", learning_rate=0.25)
+        said = update_of(task, encoding="int8", payload_bytes=BYTES["int8"], kind="delta")
         client.say(said, frames)
         assert client.hear(Ack).outcome == "accepted"
         _, next_d = client.task()
-        assert np.array_equal(next_d, model_d - np.float32(254))
+        assert np.array_equal(next_d, model_d - np.float32(127))
 
 
 def test_an_update_may_be_float32_in_any_run() -> None:

@@ -3,6 +3,7 @@
 Source: design.md 7, PROTOCOL.md 2, 4, 6 and 9.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -144,12 +145,17 @@ def own_only_client_0(scene: Scene) -> None:
 
 
 def encoded(
-    reason: Reason, encoding: str, *parts: np.ndarray, header: dict[str, Any] | None = None, **settings: Any
+    reason: Reason,
+    encoding: str,
+    *parts: np.ndarray,
+    header: dict[str, Any] | None = None,
+    run: dict[str, Any] | None = None,
+    **settings: Any,
 ) -> Case:
-    """Payload of a run that encodes its updates so. header: changes of it."""
+    """Payload of a run that encodes its updates so. header: changes of it. run: other settings."""
     content = b"".join(part.tobytes() for part in parts)
     content += bytes(-len(content) % 4)
-    in_use = {"encoding": {"updates": encoding, **settings}}
+    in_use = {"encoding": {"updates": encoding, **settings}, **(run or {})}
     changes = {"payload_bytes": len(content), "encoding": encoding, **(header or {})}
     return update(reason, content, settings=in_use, **changes)
 
@@ -164,7 +170,13 @@ def top_k(*positions: int) -> tuple[np.ndarray, np.ndarray]:
     return np.array(positions, "<u4"), np.ones(7, "<f4")
 
 
-DELTA = {"kind": "delta", "learning_rate": 1e-6}
+HELD = 721  # examples of each of two clients: half of those of digits
+DELTA = {"kind": "delta"}
+
+
+def of_deltas(rate: float) -> dict[str, Any]:
+    """Settings of a run whose clients send deltas. rate: the learning rate of its tasks."""
+    return {"training": {"name": "sgd", "learning_rate": rate, "steps": 1, "batch_size": 8}}
 
 
 def come_damaged_twice(scene: Scene) -> None:
@@ -216,15 +228,37 @@ CASES: dict[str, Case] = {
     # its square is 1e40
     "a norm whose square float32 cannot hold": update(Reason.NON_FINITE, with_one(1e20)),
     # 1e33 / 1e-6 = 1e39, and the largest float32 is 3.4e38
-    "infinity only after division": update(Reason.NON_FINITE, with_one(1e33), **DELTA),
-    "nothing but zeros": update(Reason.ZERO_UPDATE, bytes(4 * D), **DELTA),
-    "nothing but minus zeros": update(Reason.ZERO_UPDATE, (-0.0 * ONES).tobytes(), **DELTA),
+    "infinity only after division": update(
+        Reason.NON_FINITE, with_one(1e33), settings=of_deltas(1e-6), **DELTA
+    ),
+    "nothing but zeros": update(Reason.ZERO_UPDATE, bytes(4 * D), settings=of_deltas(0.5), **DELTA),
+    "nothing but minus zeros": update(
+        Reason.ZERO_UPDATE, (-0.0 * ONES).tobytes(), settings=of_deltas(0.5), **DELTA
+    ),
     # sqrt(650) = 25.495, and sqrt(649 + 9) = 25.652
     "longer than the run allows": update(
         Reason.NORM_TOO_LARGE, with_one(3.0), settings={"server": {"norm_max": 25.5}}
     ),
     "longer only after division": update(
-        Reason.NORM_TOO_LARGE, ALL, kind="delta", learning_rate=0.5, settings={"server": {"norm_max": 25.5}}
+        Reason.NORM_TOO_LARGE, ALL, settings={**of_deltas(0.5), "server": {"norm_max": 25.5}}, **DELTA
+    ),
+    # Of the first updates: 10 times the norm of the initial model, about 1.9, over the learning rate 0.5.
+    "longer than the first updates may be": update(
+        Reason.NORM_TOO_LARGE, with_one(60.0), settings={"clients": 3, "min_clients": 2}
+    ),
+    "a gradient in a run of deltas": update(Reason.MALFORMED_PAYLOAD, ALL, settings=of_deltas(0.5)),
+    "a delta in a run of gradients": update(Reason.MALFORMED_PAYLOAD, ALL, **DELTA),
+    "another learning rate than the task's": update(Reason.MALFORMED_PAYLOAD, ALL, learning_rate=0.25),
+    "the next larger learning rate": update(
+        Reason.MALFORMED_PAYLOAD, ALL, learning_rate=math.nextafter(0.5, 1)
+    ),
+    "one example more than the client holds": update(Reason.MALFORMED_PAYLOAD, ALL, num_examples=HELD + 1),
+    "the most examples that there are": update(Reason.MALFORMED_PAYLOAD, ALL, num_examples=2**63 - 1),
+    "one example more than the run allows": update(
+        Reason.MALFORMED_PAYLOAD, ALL, num_examples=11, settings={"server": {"num_examples_max": 10}}
+    ),
+    "a batch of more examples than the client holds": update(
+        Reason.MALFORMED_PAYLOAD, ALL, num_examples=8, batch_examples=9
     ),
     "a version never issued": update(Reason.UNKNOWN_VERSION, ALL, base_version=1),
     "a version far ahead": update(Reason.UNKNOWN_VERSION, ALL, base_version=2**63 - 1),
@@ -253,7 +287,9 @@ CASES: dict[str, Case] = {
         Reason.NON_FINITE, "int8", *int8(1, 1, float("inf"), codes=0)
     ),
     "a scale whose codes overflow": encoded(Reason.NON_FINITE, "int8", *int8(1, 1, 3e38, codes=127)),
-    "codes that are zero": encoded(Reason.ZERO_UPDATE, "int8", *int8(1, 1, 1, codes=0), header=DELTA),
+    "codes that are zero": encoded(
+        Reason.ZERO_UPDATE, "int8", *int8(1, 1, 1, codes=0), header=DELTA, run=of_deltas(0.5)
+    ),
     "an infinity of 16 bits": encoded(Reason.NON_FINITE, "float16", np.full(D, np.inf, "<f2")),
     "a NaN of 16 bits": encoded(Reason.NON_FINITE, "bfloat16", np.full(D, 0x7F81, "<u2")),
     "longer when it is decoded": encoded(
@@ -354,7 +390,7 @@ def test_what_is_wrong_is_answered_counted_and_changes_nothing(
             before["outstanding"] -= 1
         assert server.state() == before
         if case.goes_on:
-            check_that_the_run_goes_on(scene)
+            check_that_the_run_goes_on(scene, case.settings.get("training"))
         if server.server._exchange.is_finishing:
             client.say(Bye())
             other.leave_after_stop()
@@ -378,12 +414,14 @@ def counted(server: RunningServer, reason: Reason) -> float:
     )
 
 
-def check_that_the_run_goes_on(scene: Scene) -> None:
+def check_that_the_run_goes_on(scene: Scene, training: dict[str, Any] | None) -> None:
     """The other was told nothing of all this, and only its good update counts: gradient 1, rate 0.5, weight 1."""
-    assert scene.other.answer(scene.their_task, ONES).outcome == "accepted"
+    rate = scene.their_task.learning_rate
+    kind, vector = ("gradient", ONES) if training is None else ("delta", np.float32(rate) * ONES)
+    assert scene.other.answer(scene.their_task, vector, kind=kind).outcome == "accepted"
     next_task, next_d = scene.other.task()
     assert next_task.version == scene.their_task.version + 1
-    assert np.array_equal(next_d, scene.model_d - np.float32(0.5))
+    assert np.array_equal(next_d, scene.model_d - np.float32(rate))
 
 
 def test_a_client_that_is_unavailable_is_not_answered_and_gives_its_task_back() -> None:

@@ -56,6 +56,8 @@ def other_value(name: str) -> tuple[str, Any]:
         return other, other
     if key.kind is dict:
         return "{alpha: 0.5}", {"alpha": 0.5}
+    if name in ("server.norm_max", "server.num_examples_max"):  # a word or a number
+        return "13", 13
     if key.kind is str:
         return "other", "other"
     if name in ("run.payload_bytes_max", "injector.in_flight_bytes_max"):

@@ -118,6 +118,7 @@ OTHER = {
     "server.unread_bytes_max": 2**28,
     "server.task_timeout_s": 60.0,
     "server.norm_max": 12.5,
+    "server.num_examples_max": 99,
     "server.keys": "/data/keys",
     "server.insecure": True,
     "client.server": "tcp://10.0.0.1:6000",
@@ -304,6 +305,15 @@ WRONG_FILES = {
         "FILE, line 1: unknown key 'zzz'; expected one of attack, client, clients, compensator, data, device, "
         "encoding, evaluate_clients_every, evaluate_every, injector, min_clients, model, partition, policy, rounds, "
         "run, save_model, scenario, seed, selector, server, simulation, threads, training, trigger"
+    ),
+    "server: {norm_max: 0}": (
+        "FILE, line 1: server.norm_max is 0, expected adaptive or a number > 0 and <= 1e+19 or null"
+    ),
+    "server: {norm_max: adaptiv}": (
+        "FILE, line 1: server.norm_max is 'adaptiv', expected adaptive or a number > 0 and <= 1e+19 or null"
+    ),
+    "server: {num_examples_max: 1.5}": (
+        "FILE, line 1: server.num_examples_max is 1.5, expected partition or a whole number from 1 to 9e+18 or null"
     ),
     "rounds: many": "FILE, line 1: rounds is 'many', expected a whole number from 1 to 1,000,000,000",
     "rounds: 0": "FILE, line 1: rounds is 0, expected a whole number from 1 to 1,000,000,000",

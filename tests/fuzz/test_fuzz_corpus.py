@@ -92,7 +92,7 @@ def broken_by(name: str) -> list[Path]:
 
 
 def test_a_screen_that_lets_everything_through_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("unstale.learner.screen.row_defect", lambda *_: None)
+    monkeypatch.setattr("unstale.learner.screen.defect", lambda *_: None)
     assert broken_by("receive")
 
 

@@ -317,3 +317,23 @@ def test_what_is_said_is_what_closed_the_round(
     assert len(closings.kinds) == 30
     for kind, sentence in zip(closings.kinds, sentences, strict=True):
         assert SAID[kind] in sentence
+
+
+def test_each_member_has_its_norm_and_the_bound_when_it_came(tmp_path: Path) -> None:
+    # Of six clients three are enough for a median, and the refused one votes, too: 20 * 2 of 1, 2, 90; then 20 * 3 of
+    # 1, 2, 3, 90.
+    norms = {1: 2.0, 2: 1.0, 4: 3.0, 5: 4.0, 6: 5.0}
+    updates = [arrived(seq, float(seq), client_id=seq - 1)._replace(norm=norm) for seq, norm in norms.items()]
+    refused = rejected(3, client_id=2)._replace(at_s=3.0, norm=90.0, reason="norm-too-large")
+    not_measured = arrived(7, 7.0, client_id=0)
+    batch = Batch(
+        updates=[*updates[:2], refused, *updates[2:], not_measured],
+        rounds=[
+            round_at(1, 1, 2, closed_s=2.0),
+            round_at(2, 4, 5, closed_s=5.0),
+            round_at(3, 6, 7, closed_s=7.0),
+        ],
+    )
+    with recorded(tmp_path / "run", batch, trigger=BUFFERED) as run:
+        found = [[(one.norm, one.bound) for one in explain(run, version).members] for version in (1, 2, 3)]
+    assert found == [[(2.0, None), (1.0, None)], [(3.0, 40.0), (4.0, 60.0)], [(5.0, 60.0), (None, None)]]

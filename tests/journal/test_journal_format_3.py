@@ -100,6 +100,7 @@ def test_a_server_converts_it_and_resumes(run: Path) -> None:
         evaluate_every=2,
         evaluate_clients_every=3,
         trigger={"name": "k-async", "k": 2},
+        training={"learning_rate": 0.5, "steps": 1, "batch_size": 8},
         run={"directory": str(run), "free_bytes_min": 0, "checkpoint_every": 2},
     )
     with (
@@ -112,7 +113,7 @@ def test_a_server_converts_it_and_resumes(run: Path) -> None:
         a.join()
         c.join()
         task, _ = c.task()
-        assert c.answer(task, np.ones(650, dtype="<f4")).outcome == "accepted"
+        assert c.answer(task, np.full(650, 0.1), kind="delta").outcome == "accepted"
         task, _ = a.task()
         assert task.version == 8
     assert format_of(run) == 4

@@ -19,14 +19,7 @@ from unstale.journal.database import Database
 from unstale.journal.disk import DamagedError
 from unstale.journal.newest import Newest
 from unstale.journal.parts import Parts
-from unstale.journal.rundir import (
-    _FIXED_KEYS,
-    _FREE_KEYS,
-    _FREE_SECTIONS,
-    RunDirectory,
-    _values,
-    decides,
-)
+from unstale.journal.rundir import _ADMISSION_KEYS, _FREE_KEYS, _FREE_SECTIONS, RunDirectory, _values, decides
 from unstale.journal.segments import HEADER, Segments
 
 
@@ -163,9 +156,9 @@ def test_every_key_that_is_free_exists() -> None:
     assert set(KEYS) >= _FREE_KEYS
 
 
-def test_of_a_free_section_only_what_decides_updates_is_compared() -> None:
-    compared = {name for name in _values(Settings()) if KEYS[name].section in _FREE_SECTIONS}
-    assert compared == _FIXED_KEYS == {"server.norm_max"}
+def test_of_a_free_section_nothing_is_compared_and_bounds_on_updates_decide_all_the_same() -> None:
+    assert not {name for name in _values(Settings()) if KEYS[name].section in _FREE_SECTIONS}
+    assert {name for name in KEYS if KEYS[name].section == "server" and decides(name)} == _ADMISSION_KEYS
 
 
 def test_a_run_does_not_depend_on_an_attack_by_clients(tmp_path: Path) -> None:
@@ -182,7 +175,7 @@ def test_where_data_lies_and_what_is_measured_may_differ(tmp_path: Path) -> None
         save_model="elsewhere",
         data={"path": "p", "cache": "c", "download": True},
         policy={"memory": "mapped", "memory_folder": "m"},
-        server={"address": "tcp://127.0.0.1:1", "lease_s": 99.0, "retry_s": 9.0, "quarantine_after": 3},
+        server={"address": "tcp://127.0.0.1:1", "lease_s": 99.0, "norm_max": 2.5, "num_examples_max": None},
         client={"first": 3},
         run={"durability": "full"},
     )
@@ -219,7 +212,6 @@ def test_where_data_lies_and_what_is_measured_may_differ(tmp_path: Path) -> None
         ),
         ({}, {"trigger": {"name": "sync"}}, "trigger.name is 'sync', but .* began with 'k-async';"),
         ({}, {"selector": {"name": "random"}}, "selector.name is 'random', but .* began with 'all';"),
-        ({}, {"server": {"norm_max": 2.5}}, "server.norm_max is 2.5, but .* began with null;"),
         ({}, {"scenario": {"name": "lte"}}, "scenario.name is 'lte', but .* began with null;"),
     ],
 )  # fmt: skip

@@ -136,6 +136,7 @@ def test_no_label_is_an_identity() -> None:
         "method",
         "measure",
         "toxic",
+        "vector",
     }
     of_a_process = (catalogue.BUILD_INFO, catalogue.RUN_INFO)  # one series each
     assert {label for metric in EVERY if metric not in of_a_process for label in metric.labels} <= allowed

@@ -31,10 +31,12 @@ from unstale.coordinator.settings import CoordinatorSettings, SelectorSettings, 
 from unstale.journal.journal import Journal
 from unstale.journal.recovery import Recovery
 from unstale.journal.rundir import RunDirectory
+from unstale.learner.bounds import NormBounds
 from unstale.learner.learner import Learner
 from unstale.learner.updates import Staging
 from unstale.seeds import Generator
 from unstale.server.account import Account
+from unstale.server.admission import Admission
 from unstale.server.commands import CheckpointCommand, Letter
 from unstale.server.compute import frames_of
 from unstale.server.exchange import Exchange
@@ -372,6 +374,7 @@ class _Server:
             frames={learner.version: frames_of(learner.sent)},
             sent=learner.sent,
             dimension=NUMBERS,
+            admission=Admission(NormBounds(None, clients=settings.clients)),
             linger_s=1.0,
             journal=journal,
         )

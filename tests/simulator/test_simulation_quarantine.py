@@ -12,6 +12,7 @@ from support.virtual import OneNumber, Trace, always, one_number, still, update_
 from unstale.coordinator import actions, events
 from unstale.coordinator.settings import TriggerSettings
 from unstale.errors import UserError
+from unstale.learner.bounds import NormMax
 from unstale.server.guard import Guard
 from unstale.toxics.passage import Applied
 from unstale.toxics.registry import create
@@ -33,7 +34,7 @@ def of_client_0(*verdicts: float, otherwise: float = -1.0) -> OneNumber:
 
 
 def played(train: OneNumber, *toxics: Applied, after: int = 3, rounds: int = 30, **changes: Any) -> Trace:
-    trace = Trace()
+    trace = changes.pop("observe", None) or Trace()
     given: dict[str, Any] = {
         "clients": 2,
         "trigger": TriggerSettings(name="async"),
@@ -131,3 +132,45 @@ def test_a_run_in_which_everybody_is_kept_out_is_given_up_as_on_a_server() -> No
     # hopeless.FRUITLESS_TASKS is 10: a guard that waits longer does not hide it.
     with pytest.raises(UserError, match=r"^training diverges: the last 20 tasks"):
         played(of_client_0(otherwise=0.0), after=11)
+
+
+# --- one client whose updates are too long for the others ---
+
+
+def alone_against_four(update_of_0: float, norm_max: NormMax) -> tuple[OneNumber, dict[str, Any]]:
+    """Client 0 sends this; the others can train as long as the model is not far away, and then make zeros."""
+
+    def train(client_id: int, number: int, base_d: Any, rate: float) -> LocalUpdate:
+        if client_id == 0:
+            return update_of(update_of_0, kind="delta")
+        return update_of(-1.0 if abs(float(base_d[0])) < 1e6 else 0.0, kind="delta")
+
+    return OneNumber(train), {"clients": 5, "norm_max": norm_max}
+
+
+def test_an_update_that_would_end_the_run_is_refused_by_default() -> None:
+    train, settings = alone_against_four(1e16, "adaptive")
+    trace = played(train, after=3, rounds=40, **settings)
+    assert set(verdicts(trace, 0)) == {"norm-too-large"}
+    assert {one for client_id in range(1, 5) for one in verdicts(trace, client_id)} == {"accepted"}
+    assert times(trace, events.ClientLeft)[0] == 3.0
+    assert {event.client_id for event in trace.of(events.ClientLeft)} == {0}
+
+
+def test_after_a_jump_nobody_is_kept_out_and_the_end_names_the_update_and_the_way_back() -> None:
+    # Clients 0 to 4 make versions 1 to 5 at 1 s. At 2 s client 1 makes version 7 from version 2; those of version 3 to
+    # 6 that others work on count still, and make versions 8 to 11.
+    def train(client_id: int, number: int, base_d: Any, rate: float) -> LocalUpdate:
+        if client_id == 1 and number == 1:
+            return update_of(1e16, kind="delta")
+        return update_of(-1.0 if abs(float(base_d[0])) < 1e6 else 0.0, kind="delta")
+
+    trace = Trace()
+    with pytest.raises(UserError) as told:
+        played(OneNumber(train), clients=5, norm_max=None, after=3, rounds=200, observe=trace)
+    assert str(told.value) == (
+        "training diverges: the last 50 tasks made no update that counts, all of them zero, not finite or otherwise "
+        "refused, at version 11; the update of client 1 from version 2 had norm 1e+16, 1e+16 times the median then: go "
+        "back with `unstale rollback RUN --to 2 --without 1`, or lower training.learning_rate"
+    )
+    assert trace.of(events.ClientLeft) == []

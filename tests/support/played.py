@@ -14,11 +14,13 @@ from unstale.coordinator.machine import Coordinator
 from unstale.coordinator.settings import CoordinatorSettings, SelectorSettings, TriggerSettings
 from unstale.journal.journal import Journal
 from unstale.journal.parts import Parts
+from unstale.learner.bounds import NormBounds, NormMax
 from unstale.learner.learner import RoundResult
 from unstale.learner.updates import Round, Row, StagedUpdate, Staging
 from unstale.learner.versions import Version
 from unstale.metrics.observe import Observation
 from unstale.server.account import Account
+from unstale.server.admission import Admission
 from unstale.server.commands import Applied, ApplyCommand, Command, EvaluateCommand, Evaluated, Result
 from unstale.server.compute import frames_of
 from unstale.server.exchange import Exchange
@@ -89,8 +91,8 @@ class WatchedStaging(Staging):
 class PlayedServer:
     """An exchange whose clients all train a model of two parameters, which is [v, v] in version v.
 
-    guard, may_speak, norm_max, journal, transfers, parts, task_timeout_s: as for `Exchange`. encoding: that it would
-    like; models are sent as float32 only. told: to the coordinator.
+    guard, may_speak, norm_max, admission, journal, transfers, parts, task_timeout_s: as for `Exchange`. encoding: that
+    it would like; models are sent as float32 only. told: to the coordinator.
     """
 
     def __init__(
@@ -105,7 +107,8 @@ class PlayedServer:
         encoding: EncodingPlan | None = None,
         guard: Guard | None = None,
         may_speak: MaySpeak = anyone,
-        norm_max: float | None = None,
+        norm_max: NormMax = None,
+        admission: Admission | None = None,
         journal: Journal | None = None,
         stays: bool = False,
         task_timeout_s: float | None = None,
@@ -149,7 +152,7 @@ class PlayedServer:
             sent=version_of(0),
             dimension=2,
             linger_s=3.0,
-            norm_max=norm_max,
+            admission=admission or Admission(NormBounds(norm_max, clients=clients)),
             guard=guard,
             journal=journal,
             may_speak=may_speak,

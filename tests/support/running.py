@@ -24,7 +24,7 @@ SMALL: dict[str, Any] = {
     "partition": {"name": "iid"},
     "trigger": {"name": "async"},
     "policy": {"name": "fedbuff"},
-    "training": {"learning_rate": 0.5, "steps": 1, "batch_size": 8},
+    "training": {"name": "gradient", "learning_rate": 0.5, "batch_size": 8},
     "run": {"durability": "off"},
 }
 SMALL_SERVER: dict[str, Any] = {

@@ -12,10 +12,12 @@ from typing_extensions import override
 from unstale.coordinator import actions, events
 from unstale.coordinator.machine import Coordinator
 from unstale.coordinator.settings import CoordinatorSettings, SelectorSettings, TriggerSettings
+from unstale.learner.bounds import NormBounds, NormMax
 from unstale.learner.learner import Learner
 from unstale.learner.updates import Staging
 from unstale.metrics.progress import Progress
 from unstale.policies import create
+from unstale.server.admission import Admission
 from unstale.server.guard import Guard
 from unstale.simulator.backends.backend import Backend, Computed, Job
 from unstale.simulator.simulation import Parts, Simulation
@@ -151,7 +153,8 @@ def one_number(
     observe: Any = None,
     on_progress: Callable[[Progress], None] = lambda _: None,
     evaluate_clients_every: int | None = None,
-    norm_max: float | None = None,
+    norm_max: NormMax = None,
+    admission: Admission | None = None,
     task_timeout_s: float | None = None,
     guard: Guard | None = None,
     encoding: EncodingPlan | None = None,
@@ -189,7 +192,7 @@ def one_number(
             evaluate_clients_every=evaluate_clients_every,
             heartbeat_s=heartbeat_s,
             lease_s=min(lease_s, 1e6),
-            norm_max=norm_max,
+            admission=admission or Admission(NormBounds(norm_max, clients=clients)),
             task_timeout_s=task_timeout_s,
             guard=guard or Guard(),
             encoding=encoding,

@@ -201,6 +201,10 @@ class Ledger:
         self._out_until_s[client_id] = self._world.now_s + self._bounds.quarantine_s
         self._bad[client_id] = 0
 
+    def forgiven(self, client_id: int) -> None:
+        """A client is not blamed for what most clients are refused for at the same time."""
+        self._bad[client_id] = 0
+
     def is_out(self, client_id: int) -> bool:
         """Whether a client is kept out, or has not come back since."""
         return client_id in self._out_until_s

@@ -19,17 +19,20 @@ from unstale.config import parts
 from unstale.coordinator.settings import CoordinatorSettings
 from unstale.journal.parts import Parts
 from unstale.journal.recovery import Recovery
+from unstale.learner.bounds import NormBounds
 from unstale.learner.learner import Learner
 from unstale.learner.updates import Staging
 from unstale.server.account import Account
+from unstale.server.admission import Admission
 from unstale.server.commands import CheckpointCommand
 from unstale.server.compute import Save, frames_of
+from unstale.server.condition import REASONS
 from unstale.server.exchange import Exchange, Letter, StopNow
 from unstale.server.guard import STRANGER_MESSAGES_PER_S, Guard
 from unstale.server.transfers import EVERY_DAY
 from unstale.server.wire import Delivery
 from unstale_proto import signature
-from unstale_proto.errors import RemoteContractError
+from unstale_proto.errors import Reason, RemoteContractError
 from unstale_proto.messages import PartitionPlan, TensorSpec, TrainingPlan, Welcome
 
 TURN_MESSAGES = 64  # taken in before timers and results get their turn
@@ -65,6 +68,11 @@ class WatchedGuard(Guard):
     def __init__(self, ledger: Ledger, **bounds: Any) -> None:
         super().__init__(**bounds)
         self._ledger = ledger
+
+    def refused(self, client_id: int | None, reason: Reason, at_s: float) -> None:
+        super().refused(client_id, reason, at_s)
+        if client_id is not None and reason in REASONS and self.condition.is_general:
+            self._ledger.forgiven(client_id)
 
     def quarantine(self, client_id: int, at_s: float) -> RemoteContractError:
         self._ledger.quarantined(client_id)
@@ -174,7 +182,7 @@ class Server:
             dimension=NUMBERS,
             linger_s=options.linger_s,
             return_s=options.return_s,
-            norm_max=NORM_MAX,
+            admission=Admission(NormBounds(NORM_MAX, clients=settings.clients)),
             guard=WatchedGuard(
                 self._ledger,
                 client_messages_per_s_max=options.bounds.messages_per_s_max,

@@ -19,7 +19,8 @@ Round = Annotated[
 AsJson = Annotated[bool, typer.Option("--json", help="Print a JSON line, for programs.")]
 
 HEADING = (
-    " client      task   base  staleness    weight   share      loss  examples     came at  after opening"
+    " client      task   base  staleness    weight   share      loss  examples      norm     bound"
+    "     came at  after opening"
 )
 
 
@@ -35,6 +36,10 @@ def explain(run: Run, version: Round = None, as_json: AsJson = False) -> None:
         report.json_line("explained", asdict(found))
     else:
         _tell(found, run)
+
+
+def _optional(norm: float | None) -> str:
+    return "-" if norm is None else f"{norm:.4g}"
 
 
 def _tell_compensation(found: "RoundExplained") -> None:
@@ -70,7 +75,8 @@ def _tell(found: "RoundExplained", run: Path) -> None:
         report.line(
             f"{member.client_id:>7}{member.task_id:>10}{member.base_version:>7}{member.staleness:>11}"
             f"{report.figure(member.weight, '.4f'):>10}{share:>8}{report.figure(member.loss, '.4f'):>10}"
-            f"{member.num_examples:>10}{member.arrived_s:>10.3f} s{member.into_round_s:>+13.3f} s"
+            f"{member.num_examples:>10}{_optional(member.norm):>10}{_optional(member.bound):>10}"
+            f"{member.arrived_s:>10.3f} s{member.into_round_s:>+13.3f} s"
         )
     _tell_compensation(found)
     rejected = ", ".join(f"{count} {reason}" for reason, count in sorted(found.rejected.items()))

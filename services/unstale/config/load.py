@@ -100,6 +100,8 @@ def _is_key(name: str) -> bool:
 def _first_mistake(error: ValidationError, given: Mapping[str, Given]) -> UserError:
     first = error.errors(include_url=False)[0]
     name = ".".join(str(part) for part in first["loc"])
+    while name not in KEYS and "." in name:  # behind a key may stand which of its alternatives failed
+        name = name.rpartition(".")[0]
     origins = [item.origin for key, item in given.items() if key == name]
     if first["type"] == "sentence":  # several keys do not fit together
         return UserError(first["msg"])

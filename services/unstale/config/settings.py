@@ -20,6 +20,7 @@ from unstale.config.learning import (
     PolicySettings,
     TrainingSettings,
 )
+from unstale.config.server import ServerSettings as ServerSettings
 from unstale.config.storage import RunSettings as RunSettings
 from unstale.config.values import (
     CLIENTS_MAX,
@@ -64,111 +65,6 @@ class SelectorSettings(Section):
         json_schema_extra={"unit": "clients"},
         description="How many work at a time, for random, round-robin and availability.",
     )
-
-
-class ServerSettings(Section):
-    address: Address = Field(
-        "tcp://127.0.0.1:5555",
-        json_schema_extra={"expected": "tcp://HOST:PORT"},
-        description="Where the server listens for clients; port 0 is any that is free.",
-    )
-    http_address: HttpAddress | None = Field(
-        "127.0.0.1:9464",
-        json_schema_extra={"expected": "HOST:PORT"},
-        description="HOST:PORT of the status page, /metrics, /healthz and /readyz; null for none.",
-    )
-    heartbeat_s: Seconds = Field(
-        2.0, json_schema_extra={"unit": "s"}, description="How often a client says that it is there."
-    )
-    lease_s: Seconds = Field(
-        10.0,
-        json_schema_extra={"unit": "s"},
-        description="A client that is silent for so long is lost; longer than 4 MiB take over the slowest link.",
-    )
-    retry_s: Seconds = Field(
-        1.0,
-        json_schema_extra={"unit": "s"},
-        description="Pause before clients whose every update was refused get new tasks.",
-    )
-    task_timeout_s: Seconds | None = Field(
-        None,
-        json_schema_extra={"unit": "s"},
-        description="A client that has not answered a task by then sits out some rounds; null waits for ever.",
-    )
-    linger_s: float = Field(
-        2.0,
-        ge=0,
-        le=3600,
-        json_schema_extra={"unit": "s"},
-        description="How long messages under way may still be delivered when a process ends.",
-    )
-    stay: bool = Field(False, description="After its run, go on until stopped, so that it can be watched.")
-    client_messages_per_s_max: int | None = Field(
-        1000,
-        ge=1,
-        le=10**9,
-        json_schema_extra={"unit": "messages/s"},
-        description="What a client may send, and twice as many at once; more is dropped. null for no bound.",
-    )
-    quarantine_after: int | None = Field(
-        10,
-        ge=1,
-        le=10**6,
-        json_schema_extra={"unit": "refusals"},
-        description="A client that was refused so often in a row, for its own mistakes, is kept out; null for never.",
-    )
-    quarantine_s: Seconds = Field(
-        60.0, json_schema_extra={"unit": "s"}, description="How long such a client is kept out."
-    )
-    hello_s: Seconds = Field(
-        15.0,
-        json_schema_extra={"unit": "s"},
-        description="A connection that speaks for no client for so long is cut; also the limit of a handshake.",
-    )
-    strangers_max: int | None = Field(
-        None,
-        ge=1,
-        le=CLIENTS_MAX,
-        json_schema_extra={"unit": "connections"},
-        description="Connections that speak for no client; over it the oldest are cut. null for clients + 256.",
-    )
-    unread_bytes_max: int = Field(
-        2**30,
-        ge=2**20,
-        le=2**50,
-        json_schema_extra={"unit": "bytes"},
-        description="Of messages not yet whole, of all connections; over it the one that holds most is cut.",
-    )
-    norm_max: float | None = Field(
-        None,
-        gt=0,
-        le=1e19,
-        description="Longest update that counts: L2 norm, of a delta over its learning rate; null for any length.",
-    )
-    keys: Text | None = Field(
-        None,
-        description="Folder of `unstale keys` with the server's own key and those that it admits; null for plain text.",
-    )
-    insecure: bool = Field(
-        False, description="Listen in plain text where other machines can connect, not only on loopback."
-    )
-
-    @model_validator(mode="after")
-    def _fits_together(self) -> Self:
-        if self.lease_s <= self.heartbeat_s:
-            raise PydanticCustomError(
-                "sentence",
-                "server.lease_s is {lease_s}, expected more than server.heartbeat_s, which is {heartbeat_s}",
-                {"lease_s": self.lease_s, "heartbeat_s": self.heartbeat_s},
-            )
-        if self.keys is None and not self.insecure and not is_loopback(self.address):
-            raise PydanticCustomError(
-                "sentence",
-                "server.address is '{address}', where other machines could connect in plain text, "
-                "expected server.keys, a loopback address like tcp://127.0.0.1:5555, or server.insecure true",
-                {"address": self.address},
-            )
-        return self
 
 
 class EncodingSettings(Section):

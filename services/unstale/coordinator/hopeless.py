@@ -10,8 +10,10 @@ class DivergedError(UserError):
     """A run was given up, for what `sentence` says."""
 
 
-def sentence(coordinator: Coordinator) -> str | None:
+def sentence(coordinator: Coordinator, cause: str | None = None) -> str | None:
     """Why the run should be given up, or None while some client may still send an update that counts.
+
+    cause: what the shell knows of it, with what to do; None for nothing.
 
     It should when every client that takes part has failed, or been refused, so many times in a row. One that sends
     nonsense on purpose ends nobody's run: the others are not fruitless.
@@ -23,5 +25,5 @@ def sentence(coordinator: Coordinator) -> str | None:
         return None
     return (
         f"training diverges: the last {coordinator.fruitless} tasks made no update that counts, all of them zero, not "
-        f"finite or otherwise refused, at version {coordinator.version}; lower training.learning_rate"
+        f"finite or otherwise refused, at version {coordinator.version}; {cause or 'lower training.learning_rate'}"
     )

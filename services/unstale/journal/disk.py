@@ -67,7 +67,7 @@ def trouble(doing: str, path: Path, error: OSError) -> UserError:
 
 
 def open_file(path: str | Path, flags: int, mode: int = 0o777) -> int:
-    """As `os.open`, but follows no symbolic link, once the process has a descriptor for it (`when_free`). Raises OSError."""
+    """As `os.open` without symbolic links, once the process has a descriptor (`when_free`). Raises OSError."""
     return when_free(lambda: os.open(path, flags | NOFOLLOW, mode))
 
 

@@ -10,13 +10,16 @@ from unstale.errors import UserError
 from unstale.journal.closing import Closing
 from unstale.journal.replay import RecordedRun
 from unstale.journal.rows import RoundRow, UpdateRow
+from unstale.learner.bounds import NormBounds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberExplained:
     """An update in a round. staleness: rounds. weight: in the step. share: of the sum of all weights, without their
     signs; None where that is no number. loss: nats. arrived_s: run time. into_round_s: since the round was opened, less
-    than 0 for one that came before. compensation: what it was replaced by before the step; None where nobody would.
+    than 0 for one that came before. norm: L2 norm of the update, None where it was not measured. bound: on it then, by
+    the norms that are recorded and the `server.norm_max` that the run began with; None where there was none, or only
+    that of the first updates. compensation: what it was replaced by before the step; None where nobody would.
     """
 
     client_id: int
@@ -29,6 +32,8 @@ class MemberExplained:
     num_examples: int
     arrived_s: float
     into_round_s: float
+    norm: float | None
+    bound: float | None
     compensation: Compensated | None
 
 
@@ -85,7 +90,7 @@ def explain(run: RecordedRun, version: int | None = None) -> RoundExplained:
         overflowed=row.overflowed,
         digest=row.digest,
         errors=() if row.compensation is None else row.compensation.errors,
-        members=_members(row, updates),
+        members=_members(row, updates, _bounds_then(run, updates)),
         rejected=dict(Counter(update.reason or "" for update in _refused(run, row, before))),
         accuracy=None if evaluation is None else evaluation.accuracy,
         loss=None if evaluation is None else evaluation.loss,
@@ -103,7 +108,28 @@ def _check_was_made(version: int, last: int) -> None:
         raise UserError(f"ROUND is {version}, expected 1 to {last}, the last version that was made")
 
 
-def _members(row: RoundRow, updates: Sequence[UpdateRow]) -> tuple[MemberExplained, ...]:
+def _bounds_then(run: RecordedRun, updates: Sequence[UpdateRow]) -> Mapping[int, float]:
+    """The bound on the norm of each update when it came, by its seq; where there was one."""
+    asked = {update.seq for update in updates if update.norm is not None}
+    if not asked:
+        return {}
+    # What bounds the first updates needs the initial model, which is not looked at here.
+    bounds = NormBounds(
+        run.settings.server.norm_max, clients=run.settings.clients, model_norm=math.inf, buffers_norm=math.inf
+    )
+    found: dict[int, float] = {}
+    for update in run.database.updates_after(0):
+        if update.seq > max(asked):
+            break
+        if update.seq in asked:
+            found[update.seq] = bounds.bounds(update.local_rate).update
+        bounds.replay(update.client_id, update.base_version, update.norms, update.reason)
+    return {seq: bound for seq, bound in found.items() if bound < math.inf}
+
+
+def _members(
+    row: RoundRow, updates: Sequence[UpdateRow], bounds: Mapping[int, float]
+) -> tuple[MemberExplained, ...]:
     total = math.fsum(abs(member.weight) for member in row.members)
     return tuple(
         MemberExplained(
@@ -117,6 +143,8 @@ def _members(row: RoundRow, updates: Sequence[UpdateRow]) -> tuple[MemberExplain
             num_examples=update.num_examples,
             arrived_s=update.at_s,
             into_round_s=update.at_s - (row.closed_s - row.wait_s),
+            norm=update.norm,
+            bound=bounds.get(update.seq),
             compensation=None if row.compensation is None else row.compensation.updates[place],
         )
         for place, (update, member) in enumerate(zip(updates, row.members, strict=True))

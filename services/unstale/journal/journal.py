@@ -252,13 +252,18 @@ class Journal:
         return self.seq
 
     def write_checkpoint(
-        self, version: int, seq: int, learner: Mapping[str, Any], coordinator: Mapping[str, Any]
+        self,
+        version: int,
+        seq: int,
+        learner: Mapping[str, Any],
+        coordinator: Mapping[str, Any],
+        admission: Mapping[str, Any] | None = None,
     ) -> tuple[str, int]:
-        """Write one; the name of the file and its bytes. Any thread."""
+        """Write one; the name of the file and its bytes. Any thread. admission: None for a server that keeps none."""
         written = checkpoints.write(
             self.directory.checkpoints,
             version,
-            {"learner": learner, "coordinator": coordinator},
+            {"learner": learner, "coordinator": coordinator, "admission": admission},
             {"seq": seq},
             reserve_bytes=min(self.settings.free_bytes_min, RESERVE_BYTES),
         )

@@ -22,6 +22,7 @@ from unstale.journal.rows import (
     UpdateRow,
 )
 from unstale.learner.learner import RoundResult
+from unstale.learner.screen import Norms
 from unstale.learner.updates import StagedUpdate
 from unstale.training.evaluate import Evaluation
 from unstale_proto.messages import OwnEvaluation
@@ -32,11 +33,13 @@ _OF_A_TASK = (events.TaskFailed, events.TaskDeclined, events.TaskLost, events.Ta
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arriving:
     """What an update brings beside its event. row: its bytes as they are staged, empty when it is not. evaluation: of
-    the task's model on the client's own test examples, None without one."""
+    the task's model on the client's own test examples, None without one. norms: of the update's vectors, None where
+    they were not measured."""
 
     staged: StagedUpdate
     row: memoryview
     evaluation: OwnEvaluation | None = None
+    norms: Norms | None = None
 
 
 class Recorder:
@@ -78,6 +81,7 @@ class Recorder:
         seq = journal.next_seq()
         accepted = verdict.outcome is actions.Outcome.ACCEPTED
         staged = arriving.staged
+        norm, norm_buffers, norm_extra = arriving.norms or (None, None, None)
         journal.batch.updates.append(
             UpdateRow(
                 seq,
@@ -93,6 +97,9 @@ class Recorder:
                 staged.local_rate,
                 handle=event.handle if accepted else None,
                 place=journal.append(arriving.row, event.handle) if accepted else None,
+                norm=norm,
+                norm_buffers=norm_buffers,
+                norm_extra=norm_extra,
             )
         )
         own = arriving.evaluation

@@ -2,7 +2,7 @@
 
 import logging
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -31,11 +31,15 @@ class Recovered:
     """Where the run stands.
 
     at_s: run time of the last record. events: how many were played again. rounds: how many were computed again.
+    checkpoint_seq: the event up to which a checkpoint covers all, 0 without one. admission: state of the admission
+    there; None where no checkpoint has one.
     """
 
     at_s: float
     events: int
     rounds: int
+    checkpoint_seq: int
+    admission: Mapping[str, Any] | None
 
 
 class Recovery:
@@ -63,6 +67,8 @@ class Recovery:
         )
         self._round_of = {row.version: row for row in journal.database.rounds()}
         self._measured = {row.version for row in journal.database.evaluations()}
+        self._admission: Mapping[str, Any] | None = None
+        self._checkpoint_seq = 0
         self._rounds = 0
         self._at_s = 0.0
 
@@ -70,7 +76,13 @@ class Recovery:
         """Do it. Raises UserError for what is damaged or missing, and when a version comes out otherwise."""
         played = self.run_to()
         self._restage()
-        return Recovered(at_s=self._at_s, events=played, rounds=self._rounds)
+        return Recovered(
+            at_s=self._at_s,
+            events=played,
+            rounds=self._rounds,
+            checkpoint_seq=self._checkpoint_seq,
+            admission=self._admission,
+        )
 
     def run_to(self, last_seq: float = math.inf) -> int:
         """Bring coordinator and learner to the state behind an event; updates that wait are not put back.
@@ -109,8 +121,8 @@ class Recovery:
             for version in damaged:  # it would count as one of those that are kept
                 database.forget_checkpoint(version)
             self._load(state)
-            seq: int = about["seq"]
-            return seq
+            self._checkpoint_seq = about["seq"]
+            return self._checkpoint_seq
         if damaged and (first or not self._journal.settings.keep_updates):
             raise damaged[min(damaged)]
         return 0
@@ -119,6 +131,7 @@ class Recovery:
         coordinator, learner = self._coordinator, self._learner
         snapshot.restore(coordinator, state["coordinator"])
         learner.load_state_dict(state["learner"])
+        self._admission = state.get("admission")  # older checkpoints have none
         learner.keep_only(coordinator.references.needed)
         self._at_s = coordinator.now_s
         settings, version = coordinator.settings, coordinator.version

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from unstale.compensators import Compensated, MeasuredError
+from unstale.learner.screen import Norms
 
 
 class Place(NamedTuple):
@@ -62,6 +63,11 @@ class UpdateRow(NamedTuple):
     norm: float | None = None
     norm_buffers: float | None = None
     norm_extra: float | None = None
+
+    @property
+    def norms(self) -> Norms | None:
+        """The norms of its vectors; None where nobody measured them."""
+        return None if self.norm is None else Norms(self.norm, self.norm_buffers, self.norm_extra)
 
 
 class MemberRow(NamedTuple):

@@ -53,19 +53,20 @@ _FREE_KEYS = frozenset(
         "policy.memory_folder",
     }
 )
-_FIXED_KEYS = frozenset({"server.norm_max"})
+_ADMISSION_KEYS = frozenset({"server.norm_max", "server.num_examples_max"})
 _CLIENTS_SECTIONS = frozenset({"attack"})
 """What is free says only where things lie, how they are run and what is looked at: it may differ when a run goes on.
-All else may change a bit of the model, and so does this key of a free section, which decides what counts. When leases
-end and who is in quarantine is recorded as it happens, so `server.lease_s` and its like are free. A section of the
-clients' own decides, too, by the updates that they send; no server reads it, so a run may be resumed with another one.
+All else may change a bit of the model, and so do these keys of a free section, which decide what counts. They may
+differ all the same: verdicts are recorded as they are given. When leases end and who is in quarantine is recorded as it
+happens, too, so `server.lease_s` and its like are free. A section of the clients' own decides, too, by the updates that
+they send; no server reads it, so a run may be resumed with another one.
 """
 
 
 def decides(key: str) -> bool:
     """Whether a key, by its whole name, may change a bit of the model, or what counts."""
     section = key.partition(".")[0] if "." in key else ""
-    return key in _FIXED_KEYS or not (section in _FREE_SECTIONS or key in _FREE_KEYS)
+    return key in _ADMISSION_KEYS or not (section in _FREE_SECTIONS or key in _FREE_KEYS)
 
 
 class RunDirectory:
@@ -354,7 +355,7 @@ def _values(settings: Settings) -> dict[str, Any]:
     """Every value that must stay, by its key; those of the policy's own settings one by one."""
     values: dict[str, Any] = {}
     for key in KEYS.values():
-        if key.section in _CLIENTS_SECTIONS or not decides(key.name):
+        if key.section in _CLIENTS_SECTIONS or key.name in _ADMISSION_KEYS or not decides(key.name):
             continue
         value: Any = settings
         for part in key.name.split("."):

@@ -14,6 +14,7 @@ _SECONDS = (
 )
 # With a round for each update, staleness is the number of clients that work.
 _ROUNDS = (0, 1, 2, 3, 5, 8, 13, 21, 34, 55, 89, 144, 233, 377, 987, 2584, 6765, 17711)
+_NORMS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100, 300, 1000, 3000, 10000, 100000)
 _WEIGHTS = (0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.2, 0.3, 0.5, 0.7, 0.9, 1.0)
 
 
@@ -88,6 +89,20 @@ UPDATES = Metric(
     kind="counter",
     help="Updates received, by outcome (accepted, duplicate, rejected) and, if rejected, by reason.",
     labels=("outcome", "reason"),
+)
+UPDATE_NORM = Metric(
+    name="unstale_update_norm",
+    kind="histogram",
+    help="L2 norms of the vectors of updates, of a delta over its learning rate, refused ones too; by vector: update, "
+    "buffers, extra.",
+    labels=("vector",),
+    buckets=_NORMS,
+)
+UPDATE_NORM_BOUND = Metric(
+    name="unstale_update_norm_bound",
+    kind="gauge",
+    help="Norm over which the last update would have been refused, by vector as above; +Inf for none.",
+    labels=("vector",),
 )
 UPDATE_BYTES = Metric(
     name="unstale_update_bytes_total",
@@ -242,6 +257,8 @@ CATALOGUE: tuple[Metric, ...] = (
     ROUNDS_OVERFLOWED,
     UPDATES_PENDING,
     UPDATES,
+    UPDATE_NORM,
+    UPDATE_NORM_BOUND,
     UPDATE_BYTES,
     TRANSFERS,
     TRANSFER_RESUMES,

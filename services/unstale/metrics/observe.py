@@ -10,6 +10,9 @@ from unstale.metrics import catalogue
 from unstale.metrics.catalogue import Metric
 from unstale.metrics.fairness import Fairness
 
+VECTORS = ("update", "buffers", "extra")
+"""The vectors of an update, in the order of `learner.screen.Norms`."""
+
 
 class Observation(NamedTuple):
     """A counter grows by `value`, a gauge becomes it, a histogram counts it. labels: in the metric's order. further:
@@ -46,6 +49,19 @@ def checkpoint_left_out() -> Observation:
 def verdict(outcome: str, reason: str | None, payload_bytes: int) -> tuple[Observation, Observation]:
     """An update was answered. payload_bytes: what came in for it."""
     return _judged(outcome, reason), Observation(catalogue.UPDATE_BYTES, payload_bytes, ("received",))
+
+
+def norms(
+    measured: Sequence[Sequence[float | None]], bounds: Sequence[float | None] | None
+) -> Iterable[Observation]:
+    """Updates were measured. measured: of each update the norms of its vectors, in the order of `VECTORS`, None for one
+    that it does not have. bounds: on them, by now."""
+    for vector, *values in zip(VECTORS, *measured, strict=True):
+        there = [value for value in values if value is not None]
+        yield from _at_once(catalogue.UPDATE_NORM, there, (vector,))
+        bound = None if bounds is None or not there else bounds[VECTORS.index(vector)]
+        if bound is not None:
+            yield Observation(catalogue.UPDATE_NORM_BOUND, bound, (vector,))
 
 
 def refused(reason: str) -> Observation:
@@ -202,6 +218,6 @@ def _judged(outcome: str, reason: str | None) -> Observation:
     return Observation(catalogue.UPDATES, 1, (outcome, reason or ""))
 
 
-def _at_once(metric: Metric, values: Sequence[float]) -> Iterable[Observation]:
+def _at_once(metric: Metric, values: Sequence[float], labels: tuple[str, ...] = ()) -> Iterable[Observation]:
     """All values in one observation; none without any."""
-    return [Observation(metric, values[0], (), values[1:])] if values else []
+    return [Observation(metric, values[0], labels, values[1:])] if values else []

@@ -8,6 +8,7 @@ from unstale.compensators.compensator import AS_IT_IS
 from unstale.coordinator import actions
 from unstale.journal.database import Database
 from unstale.learner.learner import Compensation
+from unstale.learner.screen import Norms
 from unstale.metrics import observe
 from unstale.metrics.fairness import OwnEvaluations
 from unstale.metrics.observe import Observation
@@ -47,6 +48,8 @@ class Account:
         self._accepted = 0  # updates that the tally was not told of yet
         self._transfers: tuple[Transferred, Transferred] | None = None
         self._observed: list[Observation] = []  # of updates and models, and not recorded yet
+        self._norms: list[Norms] = []  # likewise
+        self._bounds: Norms | None = None
         self._clients_at: dict[int, dict[str, int]] = {}
 
     def take_up(self, database: Database) -> None:
@@ -106,8 +109,18 @@ class Account:
             self._record([*observe.transfers("received", *uploads), *observe.transfers("sent", *downloads)])
             self._transfers = uploads, downloads
 
-    def judged(self, verdict: actions.Acknowledge, update: Update, payload_bytes: int) -> None:
-        """An update was judged."""
+    def judged(
+        self,
+        verdict: actions.Acknowledge,
+        update: Update,
+        payload_bytes: int,
+        norms: Norms | None = None,
+        bounds: Norms | None = None,
+    ) -> None:
+        """An update was judged. norms: of its vectors, None where they were not measured. bounds: on norms, then."""
+        if norms is not None:
+            self._norms.append(norms)
+            self._bounds = bounds
         if verdict.outcome is actions.Outcome.ACCEPTED:
             self._accepted += 1
             if update.evaluation is not None:
@@ -120,6 +133,8 @@ class Account:
         """Record what updates and models came to since the last time: together, since recording is what takes time."""
         if self._observed:
             observed, self._observed = self._observed, []
+            norms, self._norms = self._norms, []
+            observed += observe.norms(norms, self._bounds)
             self._record(observed)
 
     def applied(self, applied: Applied, wait_s: float) -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from unstale.learner.screen import Layout
 from unstale_proto import encodings
 from unstale_proto.encodings import FLOAT32, Encoding
 from unstale_proto.limits import FLOAT_BYTES
@@ -14,12 +15,14 @@ class Agreed:
 
     models: their encoding, for clients that can take it. updates: those that an update may have. Float32 is always one
     of them, so that a client may go on with less than it could do before, or the other way round. update_bytes_max: of
-    an update's payload.
+    an update's payload. layout: of its row.
     """
 
     def __init__(self, welcome: Welcome, dimension: int, frames: Sequence[memoryview]) -> None:
         self._welcome = welcome
         behind = sum(map(len, frames)) // FLOAT_BYTES - dimension
+        extra = dimension if welcome.extra else 0
+        self.layout = Layout(dimension, behind - extra, extra)
         self.models = encodings.of_models(welcome.encoding, dimension, behind)
         mine = encodings.of_updates(welcome.encoding, dimension, behind)
         plain = encodings.of_updates(None, dimension, behind)

@@ -45,11 +45,13 @@ class ForgetCommand:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointCommand:
-    """Write the current version to disk, with all that continues it. coordinator: its state, as of the record `seq`."""
+    """Write the current version to disk, with all that continues it. coordinator, admission: their states, as of the
+    record `seq`."""
 
     version: int
     seq: int
     coordinator: Mapping[str, Any]
+    admission: Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

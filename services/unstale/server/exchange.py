@@ -20,6 +20,7 @@ from unstale.learner.versions import Version
 from unstale.metrics.progress import Outcome
 from unstale.peer_log import about_peer, logger
 from unstale.server.account import Account
+from unstale.server.admission import Admission
 from unstale.server.agreed import Agreed
 from unstale.server.commands import Applied, Command, Crashed, Evaluated, Letter, NotSaved, Saved, StopNow
 from unstale.server.deadlines import Deadlines
@@ -53,7 +54,7 @@ class Exchange:
     is answered by a letter, in order. journal: None for a run that leaves nothing behind. account: counts. welcome:
     for any client; id and version are filled in, and its encoding becomes what the client can do. learning_rate: eta_l
     of its tasks now. frames: of the versions that tasks may carry now. encoded: the same as the run encodes its
-    models, if it does. sent: the newest of them. dimension: d. norm_max: of an update; None for any. linger_s: how
+    models, if it does. sent: the newest of them. dimension: d. admission: judges what updates claim. linger_s: how
     long clients have to say goodbye. return_s: how long they take to come back to a server that was gone. guard:
     bounds what anyone may say. may_speak: whether the owner of a key may say that it is a client; key None is that of
     a link in plain text. owner_of: with whom a client shares places. task_timeout_s: for an answer to a task; None for
@@ -76,9 +77,9 @@ class Exchange:
         frames: Mapping[int, Sequence[memoryview]],
         sent: Version,
         dimension: int,
+        admission: Admission,
         linger_s: float,
         return_s: float = 0.0,
-        norm_max: float | None = None,
         guard: Guard | None = None,
         journal: Journal | None = None,
         may_speak: MaySpeak = anyone,
@@ -93,11 +94,9 @@ class Exchange:
     ) -> None:
         self._clock, self._coordinator, self._observe = clock, coordinator, observe
         self._recorder = Recorder(coordinator, journal)
-        self._journal, self._account = journal, account
-        self._welcome, self._sent = welcome, sent
-        self._linger_s, self._return_s = linger_s, return_s
-        self._leaves_early, self._stays = True, stays
-        self._stops = False  # as soon as the version that is being made is there
+        self._journal, self._account, self._admission = journal, account, admission
+        self._welcome, self._sent, self._linger_s, self._return_s = welcome, sent, linger_s, return_s
+        self._leaves_early, self._stays, self._stops = True, stays, False
         self._guard = Guard() if guard is None else guard
         self._may_speak = may_speak
         self._sessions = Sessions(welcome.clients)
@@ -121,6 +120,7 @@ class Exchange:
         self._out = Performer(
             clock,
             coordinator=coordinator,
+            admission=admission,
             staging=staging,
             compute=compute,
             account=account,
@@ -136,8 +136,8 @@ class Exchange:
                 staging,
                 signature=welcome.signature,
                 encodings=self._agreed.updates,
-                dimension=dimension,
-                norm_max=norm_max,
+                layout=self._agreed.layout,
+                admission=admission,
             ),
             recorder=self._recorder,
             out=self._out,
@@ -274,6 +274,7 @@ class Exchange:
         self._say_what_is_held()  # tasks that carry the version before
         result = applied.result
         self._sent = result.sent
+        self._admission.published(result)
         self._outgoing.publish(result.version, applied.frames, result.learning_rate, applied.encoded)
         self._account.applied(applied, self._out.wait_s)
         event = events.RoundApplied(version=result.version, at_s=self._clock())
@@ -433,7 +434,7 @@ class Exchange:
 
     def _give_up_if_hopeless(self) -> None:
         """Raise DivergedError, having told the clients, when nobody makes updates that count."""
-        why = hopeless.sentence(self._coordinator)
+        why = hopeless.sentence(self._coordinator, self._admission.bounds.cause)
         if why is not None:
             self._say_what_is_held()
             message = self._recorder.give_up(why)

@@ -11,6 +11,7 @@ from math import ceil, inf
 from unstale.config.settings import ServerSettings
 from unstale.coordinator.actions import Acknowledge, Outcome
 from unstale.coordinator.settings import CoordinatorSettings
+from unstale.server.condition import REASONS, ModelCondition
 from unstale_proto.errors import Reason, RemoteContractError
 
 STRANGER_MESSAGES_PER_S = 10  # a client that joins says one hello, and another every few seconds
@@ -111,7 +112,8 @@ class Guard:
     client_messages_per_s_max: of a client. stranger_messages_per_s_max: of a connection that speaks for no client, and
     hellos of any. quarantine_after: refusals in a row that the client is to blame for. quarantine_s: how long it is
     kept out then. None is no bound. suspects: clients that were refused since their last accepted update; of others
-    nothing is to be forgiven (`understood`) or feared (`is_to_go`).
+    nothing is to be forgiven (`understood`) or feared (`is_to_go`). condition: of the model, for which no client is
+    kept out.
     """
 
     def __init__(
@@ -128,6 +130,7 @@ class Guard:
         self.quarantine_s = quarantine_s
         self.suspects: dict[int, _Client] = {}
         self._clients: dict[int, _Client] = {}
+        self.condition = ModelCondition()
         self._routes: dict[bytes, _Route] = {}  # whose bucket was used last is last
 
     def let_in(self, route: bytes, client_id: int | None, at_s: float) -> None:
@@ -166,6 +169,7 @@ class Guard:
     def judged(self, verdict: Acknowledge, at_s: float) -> None:
         """An update got a verdict. A repeat gets the first one again, and that is counted already."""
         if verdict.outcome is Outcome.ACCEPTED:
+            self.condition.accepted(verdict.client_id)
             client = self.suspects.get(verdict.client_id)
             if client is not None:
                 client.wrong = 0
@@ -173,14 +177,19 @@ class Guard:
                     del self.suspects[verdict.client_id]
         elif verdict.outcome is Outcome.REJECTED:
             assert verdict.reason is not None
-            self.refused(verdict.client_id, Reason(verdict.reason), at_s)
+            reason = Reason(verdict.reason)
+            if reason in REASONS:
+                self.condition.refused(verdict.client_id, reason)
+            self.refused(verdict.client_id, reason, at_s)
 
     def refused(self, client_id: int | None, reason: Reason, at_s: float) -> None:
         """What came over a connection that speaks for this client was refused."""
         if client_id is None or self._quarantine_after == inf or reason not in BLAMED:
             return
         client = self.suspects[client_id] = self._client(client_id, at_s)
-        if reason in UNREADABLE:
+        if reason in REASONS and self.condition.is_general:
+            client.wrong = 0  # what was counted before most were refused was no fault of the client either
+        elif reason in UNREADABLE:
             client.unreadable += 1
         else:
             client.wrong += 1
@@ -193,6 +202,7 @@ class Guard:
     def quarantine(self, client_id: int, at_s: float) -> RemoteContractError:
         """Keep a client out from now on; what it is told."""
         self.suspects.pop(client_id, None)
+        self.condition.forget(client_id)
         client = self._client(client_id, at_s)
         client.wrong = client.unreadable = 0
         client.free_s = at_s + self.quarantine_s

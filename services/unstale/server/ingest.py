@@ -3,8 +3,9 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from unstale.learner import screen
+from unstale.learner.screen import Layout, Norms
 from unstale.learner.updates import Staging, write
+from unstale.server.admission import Admission
 from unstale_proto import limits, payload
 from unstale_proto.encodings import FLOAT32, Encoding, Frames
 from unstale_proto.errors import Reason, RemoteContractError
@@ -15,23 +16,24 @@ class Staged(NamedTuple):
     """What became of an update's payload.
 
     handle: of the row, which waits for `Staging.keep` or `discard`; -1 when it is in none. row: its bytes. defect: what
-    is wrong with it.
+    is wrong with it. norms: of its vectors; None where they were not measured.
     """
 
     handle: int
     row: memoryview
     defect: Reason | None
+    norms: Norms | None = None
 
 
-def _refused(defect: Reason) -> Staged:
-    return Staged(-1, memoryview(b""), defect)
+def _refused(defect: Reason, norms: Norms | None = None) -> Staged:
+    return Staged(-1, memoryview(b""), defect, norms)
 
 
 class Ingest:
     """Stages updates that fit the model, and says what is wrong with the others. The exchange's thread only.
 
-    signature: of the run's model. encodings: that an update may have. dimension: d, parameters of the model. norm_max:
-    L2 norm over which an update is refused; None for none. row_bytes: of an update that is decoded.
+    signature: of the run's model. encodings: that an update may have. layout: of a row. admission: judges what updates
+    claim. row_bytes: of an update that is decoded.
     """
 
     def __init__(
@@ -40,23 +42,26 @@ class Ingest:
         *,
         signature: str,
         encodings: Sequence[Encoding],
-        dimension: int,
-        norm_max: float | None = None,
+        layout: Layout,
+        admission: Admission,
     ) -> None:
         self._staging = staging
         self._signature = signature
         self._encodings = {encoding.name: encoding for encoding in encodings}
         self.row_bytes = max(limits.FLOAT_BYTES * (each.dimension + each.behind) for each in encodings)
-        self._dimension = dimension
-        self._norm_max = norm_max
+        assert self.row_bytes == limits.FLOAT_BYTES * sum(layout), (
+            f"{layout}, and rows of {self.row_bytes} bytes"
+        )
+        self._layout = layout
+        self._admission = admission
 
-    def fits(self, update: Update) -> Reason | None:
+    def fits(self, client_id: int, update: Update) -> Reason | None:
         """What is wrong with an update, going by its header alone."""
-        return self._looked_at(update)[1]
+        return self._looked_at(client_id, update)[1]
 
-    def stage(self, update: Update, frames: Frames, defect: Reason | None = None) -> Staged:
+    def stage(self, client_id: int, update: Update, frames: Frames, defect: Reason | None = None) -> Staged:
         """Decode the payload into the next free row, or say what is wrong with it. defect: what is known to be."""
-        encoding, unfit = self._looked_at(update)
+        encoding, unfit = self._looked_at(client_id, update)
         unfit = defect or unfit
         if unfit is not None or encoding is None:
             return _refused(unfit or Reason.MALFORMED_PAYLOAD)
@@ -65,22 +70,30 @@ class Ingest:
         except RemoteContractError as error:
             return _refused(error.reason)
         handle, row = self._staging.row()
-        found: str | None
+        norms: Norms | None = None
         try:
-            write(row.array_D, encoding.decode(frames), update.kind, update.learning_rate, self._dimension)
-            found = screen.row_defect(row.array_D, self._dimension, update.kind, self._norm_max)
+            write(
+                row.array_D,
+                encoding.decode(frames),
+                update.kind,
+                update.learning_rate,
+                self._layout.dimension,
+            )
+            norms, found = self._admission.screen(client_id, update, row.array_D, self._layout)
         except RemoteContractError as error:
             found = error.reason
         if found is not None:
             self._staging.discard(handle)
-            return _refused(Reason(found))
-        return Staged(handle, row.data, None)
+            return _refused(found, norms)
+        return Staged(handle, row.data, None, norms)
 
-    def _looked_at(self, update: Update) -> tuple[Encoding | None, Reason | None]:
+    def _looked_at(self, client_id: int, update: Update) -> tuple[Encoding | None, Reason | None]:
         """How an update is encoded, None where that is not used in this run, and what is wrong with its header."""
         encoding = self._encodings.get(update.encoding or FLOAT32)
         if update.signature != self._signature:
             return encoding, Reason.WRONG_SIGNATURE
         if encoding is None:
             return None, Reason.MALFORMED_PAYLOAD
-        return encoding, None if update.payload_bytes == encoding.payload_bytes else Reason.WRONG_SIZE
+        if update.payload_bytes != encoding.payload_bytes:
+            return encoding, Reason.WRONG_SIZE
+        return encoding, Reason.MALFORMED_PAYLOAD if self._admission.refuses(client_id, update) else None

@@ -32,6 +32,7 @@ class Intake:
         self._out = out
         self._outgoing = outgoing
         self._account = account
+        self._wanted = account.own_evaluations.wanted
         self._perform = perform
         self.fits = ingest.fits
         self.row_bytes = ingest.row_bytes
@@ -51,11 +52,15 @@ class Intake:
         if not self._recorder.has_room(max(payload_bytes, self.row_bytes if frames else 0)):
             self.not_stored(client_id, update.task_id)
             return False
-        handle, row, defect = self._stage(update, frames, found)
+        if update.evaluation is not None and not self._wanted(client_id, update.base_version):
+            update = update.model_copy(
+                update={"evaluation": None}
+            )  # nobody asked; the update itself is as good
+        handle, row, defect, norms = self._stage(client_id, update, frames, found)
         staged = translate.to_staged(update, client_id)
-        self._out.arrived = Arrived(handle, update, staged, payload_bytes, at_s)
+        self._out.arrived = Arrived(handle, update, staged, payload_bytes, at_s, norms)
         event = translate.to_update_arrived(update, client_id, handle, defect, at_s)
-        arriving = Arriving(staged=staged, row=row, evaluation=update.evaluation)
+        arriving = Arriving(staged=staged, row=row, evaluation=update.evaluation, norms=norms)
         self._perform(event, self._recorder.update(event, arriving))
         return True
 

@@ -1,5 +1,6 @@
 """What the coordinator wants done, done: commands to the compute thread at once, words to clients when they may be."""
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
@@ -7,8 +8,10 @@ from unstale import translate
 from unstale.coordinator import actions, snapshot
 from unstale.coordinator.machine import Coordinator
 from unstale.journal.journal import Journal
+from unstale.learner.screen import Norms
 from unstale.learner.updates import StagedUpdate, Staging
 from unstale.server.account import Account
+from unstale.server.admission import Admission
 from unstale.server.commands import (
     ApplyCommand,
     CheckpointCommand,
@@ -27,17 +30,21 @@ from unstale.server.sessions import Sessions
 from unstale_proto.limits import TEXT_MAX
 from unstale_proto.messages import Hello, Stop, Update
 
+log = logging.getLogger("unstale.server")
+
 _About = TypeVar("_About")
 
 
 class Arrived(NamedTuple):
-    """The update that the coordinator is being asked about. handle: of its row, -1 for none. at_s: when it came."""
+    """The update that the coordinator is being asked about. handle: of its row, -1 for none. at_s: when it came. norms:
+    of its vectors, None where they were not measured."""
 
     handle: int
     update: Update
     staged: StagedUpdate
     payload_bytes: int
     at_s: float
+    norms: Norms | None
 
 
 class Performer:
@@ -54,6 +61,7 @@ class Performer:
         clock: Callable[[], float],
         *,
         coordinator: Coordinator,
+        admission: Admission,
         staging: Staging,
         compute: Callable[[Command], None],
         account: Account,
@@ -67,6 +75,7 @@ class Performer:
         """looks_ahead: whether stale updates are worked on before their round closes."""
         self._clock = clock
         self._coordinator = coordinator
+        self._admission = admission
         self._staging = staging
         self._compute = compute
         self._account = account
@@ -126,6 +135,7 @@ class Performer:
                 version=self._coordinator.version,
                 seq=journal.begin_checkpoint(),
                 coordinator=snapshot.taken(self._coordinator),
+                admission=self._admission.bounds.state_dict(),
             )
         )
 
@@ -168,8 +178,13 @@ class Performer:
             self._proof.accepted(action.client_id)
             if self._looks_ahead:
                 self._look_ahead(arrived.update.base_version, action.task_id, arrived.staged)
-        self._account.judged(action, arrived.update, arrived.payload_bytes)
+        bounds = self._admission.bounds.bounds(arrived.update.learning_rate)
+        self._account.judged(action, arrived.update, arrived.payload_bytes, arrived.norms, bounds)
+        self._admission.judged(action, arrived.update.base_version, arrived.norms)
         self._guard.judged(action, arrived.at_s)
+        news = self._guard.condition.news(self._admission.bounds)
+        if news is not None:
+            log.warning("%s", news)
         self.say_later(self._outgoing.acknowledge, action)
 
     def _look_ahead(self, base_version: int, task_id: int, staged: StagedUpdate) -> None:

@@ -1,6 +1,7 @@
 """One run, before anybody is served: its parts made, and brought to where its last server left them."""
 
 import logging
+from array import array
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -25,11 +26,14 @@ from unstale.learner.updates import Staging
 from unstale.learner.versions import Version
 from unstale.net.clock import RunClock, now_s
 from unstale.remote.cluster import connect
+from unstale.server import admission
+from unstale.server.admission import Admission
 from unstale.server.aside import Aside
 from unstale.server.commands import CheckpointCommand
 from unstale.server.compute import Keep, Save, frames_of
 from unstale.server.heap import keep_little
 from unstale.server.welcome import welcome
+from unstale.training.datasets import Dataset
 from unstale.training.evaluate import Evaluation
 from unstale_proto import encodings
 from unstale_proto.encodings import FLOAT32, Encoding
@@ -43,7 +47,8 @@ class Run:
     """The parts of a run.
 
     journal: None for one that leaves nothing behind. recovered: where it was taken up, None for a new one. clock: of
-    the run. dimension: d. save_model: writes a version to the file that the settings name.
+    the run. dimension: d. admission: judges what updates claim. save_model: writes a version to the file that the
+    settings name.
     """
 
     coordinator: Coordinator
@@ -54,6 +59,7 @@ class Run:
     recovered: Recovered | None
     clock: RunClock
     welcome: Welcome
+    admission: Admission
     dimension: int
     save_model: Callable[[Version, int], None]
 
@@ -119,6 +125,7 @@ def prepare(settings: Settings) -> Run:
         keep_versions=bool(told.stale_rounds),
     )
     model.let_go()
+    admits = admission.configured(settings, learner, _held(settings, dataset))
     evaluate = parts.evaluation(settings, model, dataset, device)
     said = welcome(settings, model, extra=learner.sent.extra_d is not None, labels=dataset.labels_digest)
     with ExitStack() as stack:
@@ -137,6 +144,7 @@ def prepare(settings: Settings) -> Run:
                     journal, coordinator=coordinator, learner=learner, staging=staging, evaluate=evaluate
                 )
                 recovered = recovery.run()
+                _resume_admission(admits, recovered, journal, coordinator.version)
                 _mention(recovered, journal, coordinator)
         stack.pop_all()
     return Run(
@@ -148,9 +156,34 @@ def prepare(settings: Settings) -> Run:
         recovered=recovered,
         clock=RunClock(0.0 if recovered is None else recovered.at_s),
         welcome=said,
+        admission=admits,
         dimension=model.dimension,
         save_model=save_model,
     )
+
+
+def _held(settings: Settings, data: Dataset) -> Callable[[int], int]:
+    """How many training examples each client holds."""
+    if settings.server.num_examples_max != "partition":
+        return lambda _: 0  # nobody asks
+    counts = array("q", map(len, parts.shares(settings, data)))
+    return counts.__getitem__
+
+
+def _resume_admission(admits: Admission, recovered: Recovered, journal: Journal, version: int) -> None:
+    """Bring the admission to where it was, by its state in the checkpoint and the updates behind that.
+
+    The checkpoint of a rolled-back run has no such state: all updates that the run still has make it.
+    """
+    if recovered.admission is not None:
+        admits.bounds.load_state_dict(recovered.admission)
+    for update in journal.database.updates_after(
+        recovered.checkpoint_seq if recovered.admission is not None else 0
+    ):
+        admits.bounds.replay(update.client_id, update.base_version, update.norms, update.reason)
+    for row in journal.database.rounds():
+        if row.version <= version:
+            admits.published(row)
 
 
 def _staging(
@@ -182,7 +215,9 @@ def open_journal(settings: Settings) -> Journal | None:
 def _write_checkpoint(
     journal: Journal, command: CheckpointCommand, learner: Mapping[str, Any]
 ) -> tuple[str, int]:
-    return journal.write_checkpoint(command.version, command.seq, learner, command.coordinator)
+    return journal.write_checkpoint(
+        command.version, command.seq, learner, command.coordinator, command.admission
+    )
 
 
 def _mention(recovered: Recovered, journal: Journal, coordinator: Coordinator) -> None:

@@ -225,7 +225,7 @@ class Server:
             dimension=run.dimension,
             linger_s=settings.server.linger_s,
             return_s=sockets.RECONNECT_S_MAX + settings.server.linger_s,
-            norm_max=settings.server.norm_max,
+            admission=run.admission,
             guard=guard.configured(settings.server),
             journal=run.journal,
             parts=Parts(None if run.journal is None else run.journal.directory.transfers),

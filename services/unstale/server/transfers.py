@@ -179,7 +179,7 @@ class Transfers:
             or update.checksum is None
             or not self._awaits(client_id, update.task_id)
             or self._version_of(client_id) != update.base_version
-            or self._intake.fits(update) is not None
+            or self._intake.fits(client_id, update) is not None
         ):
             return False
         as_it_comes_and_is_kept = update.payload_bytes + self._intake.row_bytes

@@ -15,6 +15,7 @@ from unstale.config.workplace import Workplace, workplace
 from unstale.coordinator.actions import Observer
 from unstale.coordinator.machine import Coordinator
 from unstale.metrics.progress import Progress
+from unstale.server import admission
 from unstale.server.guard import Guard
 from unstale.simulator.backends.choose import choose
 from unstale.simulator.fresh import FreshUpdates
@@ -90,7 +91,7 @@ def simulation(
             evaluate_clients_every=settings.evaluate_clients_every,
             heartbeat_s=settings.server.heartbeat_s,
             lease_s=settings.server.lease_s,
-            norm_max=settings.server.norm_max,
+            admission=admission.configured(settings, learner, place.trainer.held),
             task_timeout_s=settings.server.task_timeout_s,
             guard=_guard(settings),
             encoding=encodings.plan(**settings.encoding.model_dump(), dimension=model.dimension),

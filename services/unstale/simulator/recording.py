@@ -18,6 +18,7 @@ from unstale.journal.journal import Journal
 from unstale.journal.recorder import Arriving, Recorder
 from unstale.journal.rundir import RunDirectory
 from unstale.learner.learner import RoundResult
+from unstale.learner.screen import Norms
 from unstale.learner.updates import StagedUpdate
 from unstale.training.evaluate import Evaluation
 from unstale_proto.messages import Update
@@ -64,10 +65,16 @@ class Recording:
         return self._committed(self._recorder.handle(event))
 
     def update(
-        self, event: events.UpdateArrived, update: Update | None, row: memoryview, *, learning_rate: float
+        self,
+        event: events.UpdateArrived,
+        update: Update | None,
+        row: memoryview,
+        norms: Norms | None = None,
+        *,
+        learning_rate: float,
     ) -> list[Action]:
         """An update came. update: what it says, None for one that was too late to be computed. row: its bytes as they
-        are staged, empty when it is not. learning_rate: of its task."""
+        are staged, empty when it is not. norms: of its vectors. learning_rate: of its task."""
         client_id = event.client_id
         staged = (
             StagedUpdate(
@@ -76,7 +83,9 @@ class Recording:
             if update is None
             else translate.to_staged(update, client_id)
         )
-        arriving = Arriving(staged=staged, row=row, evaluation=None if update is None else update.evaluation)
+        arriving = Arriving(
+            staged=staged, row=row, evaluation=None if update is None else update.evaluation, norms=norms
+        )
         return self._committed(self._recorder.update(event, arriving))
 
     def round_applied(self, event: events.RoundApplied, result: RoundResult) -> list[Action]:

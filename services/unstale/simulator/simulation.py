@@ -16,11 +16,14 @@ from typing import NamedTuple, Protocol
 from unstale import translate
 from unstale.coordinator import actions, events, hopeless
 from unstale.coordinator.machine import LEASE, Coordinator
+from unstale.learner.bounds import NormBounds
 from unstale.learner.learner import Learner, RoundResult
+from unstale.learner.screen import Layout, Norms
 from unstale.learner.updates import RoundUpdate, Staging
 from unstale.learner.versions import Version
 from unstale.metrics.fairness import OwnEvaluations
 from unstale.metrics.progress import Outcome, Progress, Tally
+from unstale.server.admission import Admission
 from unstale.server.guard import Guard
 from unstale.server.ingest import Ingest
 from unstale.simulator import damage
@@ -51,9 +54,9 @@ class Parts:
     versions. backend: computes the clients, and is closed at the end. steps_of: local steps of a client's tasks.
     evaluate: measures a version. save: is given the last version and its number. conditions: what the scenario says of
     the run. clients, rounds, seed: of the run. evaluate_clients_every: rounds between evaluations by the clients; None
-    for none. heartbeat_s, lease_s: as a server tells clients. norm_max: of an update; None for any. task_timeout_s:
-    for an answer to a task; None for ever. guard: says whom the server keeps out for a while. encoding: of payloads;
-    None for float32.
+    for none. heartbeat_s, lease_s: as a server tells clients. admission: judges what updates claim, as a server does;
+    None to judge norms alone, without a bound. task_timeout_s: for an answer to a task; None for ever. guard: says
+    whom the server keeps out for a while. encoding: of payloads; None for float32.
     """
 
     coordinator: Coordinator
@@ -70,7 +73,7 @@ class Parts:
     evaluate_clients_every: int | None
     heartbeat_s: float
     lease_s: float
-    norm_max: float | None = None
+    admission: Admission | None = None
     task_timeout_s: float | None = None
     guard: Guard = field(default_factory=Guard)
     encoding: EncodingPlan | None = None
@@ -88,13 +91,14 @@ class Watcher(Protocol):
 
 class _Arriving(NamedTuple):
     """The update that the coordinator is being asked about. update: None when it was not looked at. row: its bytes as
-    they are staged, empty when it is not."""
+    they are staged, empty when it is not. norms: of its vectors, None when they were not measured."""
 
     client_id: int
     task: Task
     handle: int = NOT_STAGED
     update: Update | None = None
     row: memoryview = NO_ROW
+    norms: Norms | None = None
 
 
 class Simulation:
@@ -123,12 +127,14 @@ class Simulation:
         self._backend = parts.backend
         self._own_evaluations = OwnEvaluations(parts.evaluate_clients_every)
         self._encoded = Encoded(parts.encoding, parts.learner)
+        sent, dimension = parts.learner.sent, parts.learner.policy.dimension
+        self._admission = parts.admission or Admission(NormBounds(None, clients=parts.clients))
         self._ingest = Ingest(
             parts.staging,
             signature=NO_SIGNATURE,
             encodings=[self._encoded.updates],
-            dimension=parts.learner.policy.dimension,
-            norm_max=parts.norm_max,
+            layout=Layout(dimension, sent.buffers_b.numel(), 0 if sent.extra_d is None else dimension),
+            admission=self._admission,
         )
         self._on_progress = on_progress
         self._observe = observe
@@ -216,7 +222,7 @@ class Simulation:
             for action in what_to_do:
                 self._performers[type(action)](action)
             if self._coordinator.fruitless:
-                given_up = hopeless.sentence(self._coordinator)
+                given_up = hopeless.sentence(self._coordinator, self._admission.bounds.cause)
                 if given_up is not None:
                     raise hopeless.DivergedError(given_up)
             if isinstance(following, events.UpdateArrived) and self._guard.is_to_go(following.client_id):
@@ -230,8 +236,8 @@ class Simulation:
         if isinstance(event, events.RoundApplied):
             return self._recording.round_applied(event, self._result)
         if isinstance(event, events.UpdateArrived):
-            _, task, _, update, row = self._arriving
-            return self._recording.update(event, update, row, learning_rate=task.learning_rate)
+            _, task, _, update, row, norms = self._arriving
+            return self._recording.update(event, update, row, norms, learning_rate=task.learning_rate)
         return self._recording.handle(event)
 
     def _done(self, client_id: int, task: Task) -> None:
@@ -268,8 +274,8 @@ class Simulation:
         if damaged is not None:
             update, frames = damage.read(update, frames, damaged)
             self._guard.understood(client_id)
-        handle, row, defect = self._ingest.stage(update, frames)
-        self._arriving = _Arriving(client_id, task, handle, update, row)
+        handle, row, defect, norms = self._ingest.stage(client_id, update, frames)
+        self._arriving = _Arriving(client_id, task, handle, update, row, norms)
         self.handle(translate.to_update_arrived(update, client_id, handle, defect, self._agenda.now_s))
         self._work.forget(client_id, task.task_id)
 
@@ -354,8 +360,12 @@ class Simulation:
         self._agenda.plan(due_s, client_id, partial(self._done, client_id, task), task)
 
     def _acknowledge(self, action: actions.Acknowledge) -> None:
-        _, task, handle, update, _ = self._arriving
+        _, task, handle, update, _, norms = self._arriving
+        self._admission.judged(action, task.version, norms)
         self._guard.judged(action, self._agenda.now_s)
+        news = self._guard.condition.news(self._admission.bounds)
+        if news is not None:
+            log.warning("%s", news)
         if action.outcome is actions.Outcome.ACCEPTED:
             assert update is not None
             self._staging.keep(handle, translate.to_staged(update, action.client_id))
@@ -380,6 +390,7 @@ class Simulation:
         result = self._learner.apply_round(taken.rows, updates)
         taken.release()
         self._result = result
+        self._admission.published(result)
         if self._watcher is not None:
             self._watcher.round_applied(result, updates)
         self._tally.applied(result.staleness, overflowed=result.overflowed)

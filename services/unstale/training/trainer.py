@@ -142,6 +142,10 @@ class Trainer:
         """Optimiser steps of each of a client's tasks."""
         return self._training.steps_of(len(self._shares[client_id]))
 
+    def held(self, client_id: int) -> int:
+        """Examples that a client holds, at every version."""
+        return len(self._shares[client_id])
+
     def keep(self, client_id: int, number: int) -> bool:
         """The update of this task was accepted: the client keeps what it made, from now on. Once for a task: a second
         time does nothing, and neither does a task of which nothing is kept. Whether anything changed.

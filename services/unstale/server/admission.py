@@ -1,0 +1,156 @@
+"""The one rule for everything that an update claims: its header against its task, its vectors against the bounds.
+
+Server and simulator ask it about every update. It refuses; the coordinator decides what a refused update means for its
+task.
+"""
+
+import logging
+from array import array
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from unstale.config import parts
+from unstale.config.scenario import conditions
+from unstale.config.settings import Settings
+from unstale.coordinator.actions import Acknowledge, Outcome
+from unstale.journal.rows import RoundRow
+from unstale.learner import screen
+from unstale.learner.bounds import NormBounds
+from unstale.learner.learner import Learner, RoundResult
+from unstale.learner.screen import Layout, Norms
+from unstale.learner.updates import Vector
+from unstale.training.local import Kind
+from unstale_proto.errors import Reason
+from unstale_proto.messages import Update
+
+log = logging.getLogger("unstale.server")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Expected:
+    """What the tasks of a run make: what an honest update claims.
+
+    Attributes:
+        kind: Of every update; None for any.
+        examples_max: The most examples that a client may claim, by client id; None for any number.
+        late: Rounds that the version of a task can lie behind the current one when it is given.
+    """
+
+    kind: Kind | None = None
+    examples_max: Callable[[int], int | None] | None = None
+    late: int = 0
+
+
+class Screened(NamedTuple):
+    """Norms of an update's vectors, None when they were not measured, and why it is refused, None when it is not."""
+
+    norms: Norms | None
+    reason: Reason | None
+
+
+class Admission:
+    """What may be accepted of updates. One thread.
+
+    Attributes:
+        bounds: On norms, and what they follow from.
+    """
+
+    def __init__(
+        self,
+        bounds: NormBounds,
+        expected: Expected | None = None,
+        *,
+        rates: Iterable[float] | None = None,
+    ) -> None:
+        """Make one that has judged nothing.
+
+        Args:
+            bounds: On norms.
+            expected: What else is compared; None for nothing.
+            rates: Learning rate of the tasks of each version so far, from version 0; None to take any rate.
+        """
+        self.bounds = bounds
+        self._expected = Expected() if expected is None else expected
+        self._rates = None if rates is None else array("d", rates)
+
+    def published(self, made: RoundResult | RoundRow) -> None:
+        """A version was made, or is found to have been made before: its tasks have this learning rate."""
+        if self._rates is not None:
+            assert made.version == len(self._rates), f"version {made.version} after {len(self._rates) - 1}"
+            self._rates.append(made.learning_rate)
+
+    def contradiction(self, client_id: int, update: Update) -> str | None:
+        """What an update claims that its task does not allow, in a sentence; None when there is nothing."""
+        expected = self._expected
+        if expected.kind is not None and update.kind != expected.kind:
+            return f"its kind is {update.kind!r}, expected {expected.kind!r}, as the run's training makes it"
+        rates = self._rates_of(update.base_version)
+        if rates and update.learning_rate not in rates:
+            return f"its learning rate is {update.learning_rate!r}, expected {rates[0]!r}, that of its task"
+        most = None if expected.examples_max is None else expected.examples_max(client_id)
+        if most is not None and update.num_examples > most:
+            return f"it claims {update.num_examples} examples, expected at most {most} of this client"
+        if update.batch_examples is not None and update.batch_examples > update.num_examples:
+            return (
+                f"its batch has {update.batch_examples} of {update.num_examples} examples, expected no more"
+            )
+        return None
+
+    def refuses(self, client_id: int, update: Update) -> bool:
+        """Whether the header of an update contradicts its task; the log says how."""
+        why = self.contradiction(client_id, update)
+        if why is not None:
+            log.warning("client %d: the update of task %d is refused: %s", client_id, update.task_id, why)
+        return why is not None
+
+    def screen(self, client_id: int, update: Update, row_D: Vector, layout: Layout) -> Screened:
+        """Measure the vectors of an update. row_D: [D] float32, decoded, and a delta over its learning rate."""
+        norms = screen.norms(row_D, layout)
+        found = screen.defect(norms, update.kind)
+        if found is not None:
+            return Screened(None, Reason(found))
+        if not self.bounds.allow(client_id, norms, update.learning_rate):
+            return Screened(norms, Reason.NORM_TOO_LARGE)
+        return Screened(norms, None)
+
+    def judged(self, verdict: Acknowledge, base_version: int, norms: Norms | None) -> None:
+        """An update got its verdict. norms: as `screen` found them."""
+        if verdict.outcome is not Outcome.DUPLICATE:
+            self.bounds.replay(verdict.client_id, base_version, norms, verdict.reason)
+
+    def _rates_of(self, base_version: int) -> Sequence[float]:
+        """Learning rates that a task of this version may have had; empty for any, and for a version that is not there.
+
+        A stale client's task has the rate of the version that was current when it was sent.
+        """
+        if self._rates is None:
+            return ()
+        return self._rates[base_version : base_version + 1 + self._expected.late]
+
+
+def configured(settings: Settings, learner: Learner, held: Callable[[int], int]) -> Admission:
+    """The admission of a run that begins.
+
+    Args:
+        settings: Of the run.
+        learner: In its first state.
+        held: Examples of a client's share of the training set.
+    """
+    chosen = settings.server
+    first = learner.sent
+    by_number = chosen.num_examples_max if isinstance(chosen.num_examples_max, int) else None
+    return Admission(
+        NormBounds(
+            chosen.norm_max,
+            clients=settings.clients,
+            model_norm=float(first.model_d.double().norm()),
+            buffers_norm=float(first.buffers_b.double().norm()),
+        ),
+        Expected(
+            kind=parts.training(settings).kind,
+            examples_max=held if chosen.num_examples_max == "partition" else lambda _: by_number,
+            late=max(conditions(settings).stale_rounds.values(), default=0),
+        ),
+        rates=[learner.learning_rate],
+    )

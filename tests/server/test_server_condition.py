@@ -1,0 +1,100 @@
+"""Whose fault a refusal is: of a client, or of a model that most clients can make nothing of."""
+
+import pytest
+
+from support.played import PlayedServer
+from unstale.coordinator.actions import Acknowledge, Outcome
+from unstale.learner.bounds import NormBounds
+from unstale.learner.screen import Norms
+from unstale.server.condition import REASONS, ModelCondition
+from unstale.server.guard import Guard
+from unstale_proto.errors import Reason
+from unstale_proto.messages import Task
+
+AFTER = 3
+
+
+def verdict(client_id: int, reason: Reason | None) -> Acknowledge:
+    outcome = Outcome.ACCEPTED if reason is None else Outcome.REJECTED
+    return Acknowledge(client_id=client_id, task_id=1, outcome=outcome, first_outcome=outcome, reason=reason)
+
+
+def judged(guard: Guard, reasons: dict[int, Reason | None], times: int = 1) -> list[int]:
+    """Clients that are to go after so many turns of these verdicts."""
+    for _ in range(times):
+        for client_id, reason in reasons.items():
+            guard.judged(verdict(client_id, reason), 0.0)
+    return [client_id for client_id in reasons if guard.is_to_go(client_id)]
+
+
+@pytest.mark.parametrize("reason", sorted(REASONS))
+def test_nobody_is_kept_out_for_what_most_clients_are_refused_for(reason: Reason) -> None:
+    guard = Guard(quarantine_after=AFTER)
+    assert judged(guard, {0: reason, 1: reason, 2: reason, 3: None, 4: None}, times=10) == []
+
+
+@pytest.mark.parametrize("reason", sorted(REASONS))
+def test_a_minority_is_kept_out(reason: Reason) -> None:
+    guard = Guard(quarantine_after=AFTER)
+    everybody = dict.fromkeys(range(5))
+    judged(guard, everybody)
+    assert judged(guard, {**everybody, 0: reason, 1: reason}, times=AFTER - 1) == []
+    assert judged(guard, {**everybody, 0: reason, 1: reason}) == [0, 1]
+
+
+def test_half_of_the_clients_are_no_majority_and_one_client_is_none() -> None:
+    assert judged(Guard(quarantine_after=AFTER), {0: None, 1: Reason.ZERO_UPDATE}, times=AFTER) == [1]
+    assert judged(Guard(quarantine_after=AFTER), {0: Reason.ZERO_UPDATE}, times=AFTER) == [0]
+
+
+def test_other_reasons_are_a_clients_own_fault_however_many_are_refused() -> None:
+    guard = Guard(quarantine_after=AFTER)
+    everybody = dict.fromkeys(range(4), Reason.MALFORMED_PAYLOAD)
+    assert judged(guard, everybody, times=AFTER) == [0, 1, 2, 3]
+
+
+def test_what_was_counted_before_most_were_refused_is_forgiven() -> None:
+    guard = Guard(quarantine_after=AFTER)
+    everybody = dict.fromkeys(range(3))
+    judged(guard, everybody)
+    judged(guard, {0: Reason.NON_FINITE}, times=AFTER - 1)  # the fastest
+    assert judged(guard, {1: Reason.NON_FINITE, 0: Reason.NON_FINITE}) == []
+    judged(guard, everybody)
+    assert judged(guard, {0: Reason.NON_FINITE}, times=AFTER - 1) == []
+
+
+def test_the_warning_has_the_figures_and_comes_once() -> None:
+    condition, bounds = ModelCondition(), NormBounds(2.0, clients=3)
+    for client_id, norm in enumerate((4.0, 5.0, 6.0)):
+        bounds.judged(client_id, 0, Norms(norm), accepted=False)
+        condition.refused(client_id, Reason.NORM_TOO_LARGE)
+    assert condition.news(bounds) == (
+        "the last updates of 3 of 3 clients were refused (3 norm-too-large); no client is kept out for that: the "
+        "median of their norms is 5 and the bound server.norm_max is 2; restart the server with a larger bound or with "
+        "adaptive"
+    )
+    assert condition.news(bounds) is None
+    for client_id in range(3):
+        condition.accepted(client_id)
+    assert condition.news(bounds) is None
+    for client_id in range(2):
+        condition.refused(client_id, Reason.ZERO_UPDATE)
+    assert condition.news(bounds) == (
+        "the last updates of 2 of 3 clients were refused (2 zero-update); no client is kept out for that"
+    )
+
+
+def test_a_server_warns_of_too_low_a_bound_and_keeps_nobody_out(caplog: pytest.LogCaptureFixture) -> None:
+    server = PlayedServer(clients=3, norm_max=1.0, guard=Guard(quarantine_after=AFTER))
+    clients = [server.client(client_id) for client_id in range(3)]
+    for client in clients:
+        client.join()
+    for _ in range(AFTER + 1):
+        for client in clients:
+            *_, task = client.hears()
+            assert isinstance(task, Task)
+            assert client.answer(task).reason is Reason.NORM_TOO_LARGE
+        server.pass_time(5.0)  # after which those that were refused get other tasks
+    assert server.coordinator.clients_by_state["left"] == 0
+    warnings = [one for one in caplog.messages if "server.norm_max is 1;" in one]
+    assert len(warnings) == 1
