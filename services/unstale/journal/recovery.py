@@ -79,7 +79,7 @@ class Recovery:
         damaged: dict[int, DamagedError] = {}
         for row in database.checkpoints():
             try:
-                state, about = checkpoints.read(self._journal.directory.checkpoints / row.file)
+                state = checkpoints.read_at(self._journal.directory.checkpoints / row.file, row.seq)
             except DamagedError as error:
                 damaged[row.version] = error
                 log.warning("%s; going on from an older checkpoint", error)
@@ -87,8 +87,7 @@ class Recovery:
             for version in damaged:  # it would count as one of those that are kept
                 database.forget_checkpoint(version)
             self._load(state)
-            seq: int = about["seq"]
-            return seq
+            return row.seq
         if damaged and not self._journal.settings.keep_updates:
             raise damaged[min(damaged)]
         return 0
