@@ -1,5 +1,6 @@
 """A run directory that was put back from an older copy: the run gets another id, and nothing newer is deleted."""
 
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from unstale.config import Settings
 from unstale.errors import UserError
 from unstale.journal.database import Database
 from unstale.journal.restore import restore
+from unstale.journal.verify import verify
 
 pytestmark = pytest.mark.network
 
@@ -102,6 +104,34 @@ def test_an_older_copy_over_the_newer_files_is_refused_and_deletes_nothing(tmp_p
     restored = versions_more(settings_in(run), 2)
     assert restored == found.run_id
     assert version_in(run) == 5
+
+
+def test_a_lock_whose_time_was_set_costs_the_run_its_id_and_no_update(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    run_id = versions_more(settings_in(run), 3)
+    for path in run.rglob("*"):
+        if path.name != "lock":
+            os.utime(path, (0, 0))
+    unchanged = versions_more(settings_in(run), 1)
+    os.utime(run / "lock", (0, 0))
+    touched = versions_more(settings_in(run), 1)
+    assert unchanged == run_id != touched
+    assert version_in(run) == 5
+
+
+def test_an_older_checkpoint_under_the_name_of_the_newest_is_passed_over(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    run = tmp_path / "run"
+    run_id = versions_more(settings_in(run), 5)
+    older, newest = sorted((run / "checkpoints").iterdir())
+    shutil.copyfile(older, newest)
+    (damage,) = verify(run).damages
+    assert f"checkpoint {newest} covers event" in damage
+    again = versions_more(settings_in(run), 1)
+    assert again == run_id
+    assert "going on from an older checkpoint" in caplog.text
+    assert version_in(run) == 6
 
 
 def test_a_database_alone_from_an_older_copy_gets_another_id(tmp_path: Path) -> None:

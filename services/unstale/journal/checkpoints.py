@@ -131,6 +131,22 @@ def read(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
         os.close(file)
 
 
+def read_at(path: Path, seq: int) -> dict[str, Any]:
+    """The state of a checkpoint.
+
+    Args:
+        path: Of the file.
+        seq: Number of the last event that it covers.
+
+    Raises:
+        DamagedError: The file is not whole, or is another checkpoint, such as an older one under this name.
+    """
+    state, about = read(path)
+    if about.get("seq") != seq:
+        raise _damaged(path, f"covers event {about.get('seq')}, not {seq} as run.db says")
+    return state
+
+
 # --- the file ---
 
 

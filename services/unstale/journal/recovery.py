@@ -113,7 +113,7 @@ class Recovery:
             if row.seq > last_seq or row.version < first:
                 continue
             try:
-                state, about = checkpoints.read(self._journal.directory.checkpoints / row.file)
+                state = checkpoints.read_at(self._journal.directory.checkpoints / row.file, row.seq)
             except DamagedError as error:
                 damaged[row.version] = error
                 log.warning("%s; going on from an older checkpoint", error)
@@ -121,7 +121,7 @@ class Recovery:
             for version in damaged:  # it would count as one of those that are kept
                 database.forget_checkpoint(version)
             self._load(state)
-            self._checkpoint_seq = about["seq"]
+            self._checkpoint_seq = row.seq
             return self._checkpoint_seq
         if damaged and (first or not self._journal.settings.keep_updates):
             raise damaged[min(damaged)]

@@ -186,7 +186,7 @@ class Replay:
         damaged: DamagedError | None = None
         for row in reversed(rows):
             try:
-                state, _ = checkpoints.read(self._run.directory.checkpoints / row.file)
+                state = checkpoints.read_at(self._run.directory.checkpoints / row.file, row.seq)
             except DamagedError as error:
                 damaged = error
                 continue

@@ -110,7 +110,7 @@ def _check(directory: RunDirectory, database: Database, segments: Segments) -> t
     start = 0
     for row in database.checkpoints():
         try:
-            checkpoints.read(directory.checkpoints / row.file)
+            checkpoints.read_at(directory.checkpoints / row.file, row.seq)
         except DamagedError as error:
             damaged.append(error)
         else:

@@ -1,7 +1,7 @@
 """SQLite as the journal uses it: rows with checksums, and errors as one sentence."""
 
 import sqlite3
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from itertools import chain, islice
 from pathlib import Path
@@ -82,7 +82,7 @@ class Connection:
         while some := list(islice(rows, ROWS_AT_ONCE)):
             self.execute(table.insert(len(some), replace=replace), [*chain.from_iterable(some)])
 
-    def update(self, table: Table, rows: Iterable[Values], columns: Sequence[str]) -> int:
+    def update(self, table: Table, rows: Iterable[Values], columns: tuple[str, ...]) -> int:
         """Store rows that have changed; how many there are.
 
         Args:

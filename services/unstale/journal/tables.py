@@ -4,6 +4,7 @@ Every row carries a checksum, because SQLite has none of its own. It is taken of
 """
 
 from collections.abc import Callable, Sequence
+from functools import cache
 from operator import itemgetter
 from typing import Any
 
@@ -70,7 +71,8 @@ class Table:
         """SQL for so many rows. One statement for all: each gives the interpreter away, and waits to have it back."""
         return f"INSERT {'OR REPLACE ' if replace else ''}{self._into} {', '.join([self._row] * rows)}"
 
-    def update(self, columns: Sequence[str], rows: int) -> str:
+    @cache  # noqa: B019  (tables live as long as the process)
+    def update(self, columns: tuple[str, ...], rows: int) -> str:
         """SQL that changes these columns, and the last one, of so many rows. Its values are those of `changed`."""
         names = [self._facts[0], *columns, list(self._numbers)[-1]]
         sets = ", ".join(f"{name} = new.column{number}" for number, name in enumerate(names[1:], start=2))
@@ -78,7 +80,8 @@ class Table:
         of_which = f"FROM (VALUES {', '.join([row] * rows)}) AS new WHERE {names[0]} = new.column1"
         return " ".join(("UPDATE", self._name, "SET", sets, of_which))
 
-    def changed(self, columns: Sequence[str]) -> Callable[[Values], Values]:
+    @cache  # noqa: B019
+    def changed(self, columns: tuple[str, ...]) -> Callable[[Values], Values]:
         """What `update` takes of a row that is `sealed`."""
         return itemgetter(0, *(self._numbers[name] for name in columns), len(self._numbers) - 1)
 

@@ -191,7 +191,7 @@ def _verify_checkpoints(path: Path, database: Database, found: _Found) -> None:
         file = path / "checkpoints" / row.file
         found.read("checkpoints", file)
         try:
-            state, _ = checkpoints.read(file)
+            state = checkpoints.read_at(file, row.seq)
         except UserError as error:
             if row in database.checkpoints():  # a server may have deleted it since
                 found.damaged(error)
