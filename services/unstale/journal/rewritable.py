@@ -36,6 +36,7 @@ class RewritableDatabase(Database):
             run("DELETE FROM rounds WHERE version > ?", (version,))
             self._connection.insert(stored.CHECKPOINTS, [stored.of_checkpoint(checkpoint)])
             self._connection.insert(stored.META, facts.items(), replace=True)
+        self._waiting.clear()
         self.end_here()
 
     def copy_to(self, path: Path) -> None:
