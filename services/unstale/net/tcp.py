@@ -9,6 +9,7 @@ import socket
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 
 Peer = tuple[str, int]
 """Address and port of the other side."""
@@ -77,7 +78,13 @@ def end(fd: int, peer: Peer) -> bool:
 
 def _disconnected(fd: int) -> bool:
     """Reset a connection by `connect` with the family AF_UNSPEC, which Python's own does not know."""
-    return bool(ctypes.CDLL(None).connect(fd, bytes(SOCKADDR_BYTES), SOCKADDR_BYTES) == 0)
+    return bool(_system().connect(fd, bytes(SOCKADDR_BYTES), SOCKADDR_BYTES) == 0)
+
+
+@cache
+def _system() -> ctypes.CDLL:
+    """The C library of this process, looked up once."""
+    return ctypes.CDLL(None)
 
 
 @contextmanager
