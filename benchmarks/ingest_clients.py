@@ -33,7 +33,7 @@ class Client:
             for frame in payload.split(vector_d.data.cast("B"))
         ]
         template = Update(
-            task_id=1, base_version=0, kind="gradient", num_examples=32, steps=1, loss=1.0, learning_rate=0.1,
+            task_id=1, base_version=0, kind="gradient", num_examples=8, steps=1, loss=1.0, learning_rate=0.1,
             signature="0" * 64, payload_bytes=4 * dimension,
         )  # fmt: skip
         self._header = {"protocol": limits.PROTOCOL_VERSION, "type": "update", **template.model_dump()}

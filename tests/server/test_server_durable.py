@@ -141,8 +141,8 @@ def test_a_directory_is_one_servers_and_one_configurations(tmp_path: Path) -> No
         pytest.raises(UserError, match=r"run is in use by another process"),
     ):
         RunningServer(settings)
-    with pytest.raises(UserError, match=r"training\.steps"):
-        RunningServer(kept_in(tmp_path, training={"learning_rate": 0.5, "steps": 2, "batch_size": 8}))
+    with pytest.raises(UserError, match=r"training\.batch_size"):
+        RunningServer(kept_in(tmp_path, training={"name": "gradient", "learning_rate": 0.5, "batch_size": 9}))
 
 
 def test_without_room_an_update_is_refused_and_stays_the_clients(tmp_path: Path) -> None:

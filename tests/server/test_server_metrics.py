@@ -13,7 +13,7 @@ from support.scrape import Page, families, get, sample
 from support.wire import RawClient, update_of
 from unstale.coordinator.membership import State
 from unstale.metrics import catalogue
-from unstale.net import connections, gate
+from unstale.net import connections
 from unstale.server.service import Server
 from unstale_proto.errors import Reason
 from unstale_proto.messages import Ack, Bye, Error, Heartbeat, OwnEvaluation, Stop
@@ -32,7 +32,8 @@ OF_A_COMPENSATOR = (
 LABELS: dict[str, set[str]] = {
     "phase": {"wait", "compensate", "aggregate", "evaluate", "checkpoint"},
     "outcome": {"accepted", "duplicate", "rejected"},
-    "reason": {"", *(reason.value for reason in Reason), *gate.REASONS, *connections.REASONS},
+    "reason": {"", *(reason.value for reason in Reason), *REASONS, *connections.REASONS},
+    "vector": {"update"},
     "direction": {"received", "sent"},
     "class": {str(label) for label in range(10)},
     "statistic": {"mean", "std", "worst_tenth", "best_tenth"},
@@ -146,7 +147,7 @@ def test_every_number_of_a_run_under_way() -> None:
         (about,) = by_name["unstale_run_info"].samples
         assert about.labels == {
             "run": run_id, "policy": "fedbuff", "compensator": "none", "trigger": "k-async",
-            "selector": "all", "model": "logreg", "data": "digits", "training": "sgd", "device": "cpu",
+            "selector": "all", "model": "logreg", "data": "digits", "training": "gradient", "device": "cpu",
         }  # fmt: skip
 
         clients = {one.labels["state"]: one.value for one in by_name["unstale_clients"].samples}

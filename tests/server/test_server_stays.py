@@ -90,7 +90,7 @@ def test_its_last_values_can_be_scraped_and_so_they_can_when_it_is_started_again
                 with RawClient(listening["address"]) as client:
                     client.join()
                     task, model_d = client.task()
-                    assert client.answer(task, model_d).outcome == "accepted"
+                    assert client.answer(task, model_d, kind="delta").outcome == "accepted"
                     assert client.hear(Stop).reason == "finished"
                     client.say(Bye())
                     assert client.hear(Bye)  # what is not yet sent is lost with the socket

@@ -136,8 +136,8 @@ class NormBounds:
     """The bounds on all vectors of an update.
 
     norm_max: bound on the update itself: adaptive, a number, or None for none. Buffers and the extra vector have
-    adaptive bounds, unless it is None: the extra vector, a gradient of one step less another, that of updates.
-    clients: of the run. model_norm, buffers_norm: L2 norms of the initial model and of its buffers.
+    adaptive bounds, unless it is None; that of the extra vector, a gradient of one step less another, is that of
+    updates. clients: of the run. model_norm, buffers_norm: L2 norms of the initial model and of its buffers.
 
     jump: the accepted update that was longest for its time; None before there was a median.
     """
