@@ -33,6 +33,7 @@ PARTITIONS = {"iid": "IID", "dirichlet": "Dirichlet 0.3"}
 DEFENCES: dict[str, dict[str, Any]] = {
     "none (fedavg)": {"policy": {"name": "fedavg"}},
     "none (fedasync)": {"policy": {"name": "fedasync"}},
+    "norm_max adaptive": {"policy": {"name": "fedavg"}, "server": {"norm_max": "adaptive"}},
     f"norm_max {NORM_MAX:g}": {"policy": {"name": "fedavg"}, "server": {"norm_max": NORM_MAX}},
     f"clip_norm {CLIP_NORM:g}": {"policy": {"name": "fedavg", "clip_norm": CLIP_NORM}},
     "trimmed-mean": {"policy": {"name": "trimmed-mean", "settings": {"trim": 0.3}}},
@@ -111,7 +112,7 @@ def measure(cell: Cell) -> Result:
         trigger={"name": "k-async", "k": K},
         attack=attack,
         simulation={"backend": "loop"},
-        **DEFENCES[cell.defence],
+        **{"server": {"norm_max": None}, **DEFENCES[cell.defence]},
     )
     accuracies: list[float] = []
     updates: dict[str, int] = {}
