@@ -32,7 +32,7 @@ OF_A_COMPENSATOR = (
 LABELS: dict[str, set[str]] = {
     "phase": {"wait", "compensate", "aggregate", "evaluate", "checkpoint"},
     "outcome": {"accepted", "duplicate", "rejected"},
-    "reason": {"", *(reason.value for reason in Reason), *REASONS, *connections.REASONS},
+    "reason": {"", *(reason.value for reason in Reason), *gate.REASONS, *connections.REASONS},
     "vector": {"update"},
     "direction": {"received", "sent"},
     "class": {str(label) for label in range(10)},
