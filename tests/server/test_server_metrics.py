@@ -13,7 +13,7 @@ from support.scrape import Page, families, get, sample
 from support.wire import RawClient, update_of
 from unstale.coordinator.membership import State
 from unstale.metrics import catalogue
-from unstale.net import connections
+from unstale.net import connections, gate
 from unstale.server.service import Server
 from unstale_proto.errors import Reason
 from unstale_proto.messages import Ack, Bye, Error, Heartbeat, OwnEvaluation, Stop
