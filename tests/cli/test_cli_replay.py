@@ -2,6 +2,8 @@
 
 import json
 import os
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -59,6 +61,8 @@ def test_a_run_that_comes_out_as_it_was_is_summed_up_in_a_line(
 def test_where_versions_part_the_exit_code_is_1(run: str, capsys: pytest.CaptureFixture[str]) -> None:
     config = Path(run) / "config.yaml"
     config.write_text(config.read_text().replace("server_multiplier: 1.0", "server_multiplier: 0.5"))
+    with closing(sqlite3.connect(Path(run) / "run.db", isolation_level=None)) as database:
+        database.execute("DELETE FROM meta WHERE key = 'config'")  # by which the change would be found
     said = printed(capsys, "replay", run, code=1)
     assert said.startswith("version 1 is not the one that was made: recorded digest ")
     assert said.endswith("\n0 rounds, 0 updates, all digests before it equal\n")

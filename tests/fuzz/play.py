@@ -190,7 +190,7 @@ class Play:
         socket: Any = PlayedSocket(route, *frames)
         received = sockets.receive_routed(socket, payload_bytes_max=self.exchange.payload_bytes_max)
         assert received is not None
-        _, header, payload = received
+        header, payload = received.header, received.frames
         kept_bytes = sum(len(frame) for frame in payload[:-1])
         assert kept_bytes <= self.exchange.payload_bytes_max(route), "more is kept than may be sent"
         self.exchange.take_in(route, header, [frame.buffer for frame in payload], key=key_of(route))
