@@ -29,7 +29,7 @@ PATIENT = {"heartbeat_s": 0.2, "lease_s": 10 * START_S, "linger_s": 1.0}  # a ne
 
 
 def left_in(folder: Path) -> set[str]:
-    return {path.name for path in (folder / "unstale-client").iterdir()} - {"lock"}
+    return {path.name for path in (folder / "unstale-client").iterdir()} - {"lock", "starts"}
 
 
 # -------------------------------------------------------------------------------------------- the same bytes, once more
