@@ -205,8 +205,9 @@ def test_hostile_clients(tmp_path: Path) -> None:
     settings = small(
         rounds=ENDLESS,
         evaluate_every=5,
-        training={"learning_rate": rate, "steps": 1, "batch_size": 32},
+        training={"name": "gradient", "learning_rate": rate, "batch_size": 32},
         server={
+            "norm_max": None,  # what the hostile client sends counts
             "quarantine_after": 3,
             "lease_s": 3600.0,  # they say nothing for long
         },
