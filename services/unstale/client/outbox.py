@@ -53,9 +53,8 @@ State = Mapping[str, Tensor]
 """What a client keeps, or would keep from one update, by name: vectors of float32 on the host."""
 
 _NAME = re.compile(r"(\d+)(?:-(\d+)\.update|\.state)(\.tmp)?", re.ASCII)
-_CALM_WRITES = (
-    100  # in a row that succeed until a full disk counts as mended: it may have room for some files only
-)
+# Successful writes in a row after which a full disk counts as free again: it may have room for small files only.
+_CALM_WRITES = 100
 _SETTLED_MAX = limits.HOLDING_MAX  # more than a client can have waiting
 
 

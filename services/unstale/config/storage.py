@@ -10,7 +10,7 @@ from unstale.config.values import Section, Text
 class RunSettings(Section):
     directory: Text = Field(
         "unstale-run",
-        description="Where the run is kept, so that the same command goes on with it when the server has died.",
+        description="Directory of the run; the same command resumes the run from it after any shutdown.",
     )
     durability: Literal["full", "normal", "off"] = Field(
         "normal",

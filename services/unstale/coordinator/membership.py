@@ -107,7 +107,7 @@ class Membership:
             self.move(self.clients[client_id], State.WAITING)
 
     def end_sitting_out(self) -> None:
-        """Ask those who sit out again: without them nothing goes on."""
+        """Give tasks again to clients that sit out: no other client is left to close a round."""
         again = [client_id for client_id in self.unavailable if client_id in self.sits_out]
         self.sits_out.clear()
         for client_id in again:
