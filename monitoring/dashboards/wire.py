@@ -105,9 +105,14 @@ REFUSED = (
     ),
     TimeSeries(
         title="Connections",
-        description="Connections that speak for a client, and strangers: no hello yet, or the client has left.",
+        description="Connections that speak for a client; strangers, which have said no hello yet or whose client has "
+        "left; and addresses whose new connections are limited.",
         unit="count:connections",
-        queries=(Query(latest(catalogue.CONNECTIONS, "state"), "{{state}}"),),
+        queries=(
+            Query(latest(catalogue.CONNECTIONS, "state"), "{{state}}"),
+            Query(latest(catalogue.ADDRESSES_LIMITED), "addresses limited"),
+        ),
+        colours={"addresses limited": "red"},
         width=12,
     ),
     rates_by(

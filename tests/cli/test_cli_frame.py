@@ -60,7 +60,7 @@ def other_value(name: str) -> tuple[str, Any]:
         return "13", 13
     if key.kind is str:
         return "other", "other"
-    if name in ("run.payload_bytes_max", "injector.in_flight_bytes_max", "server.unread_bytes_max"):
+    if name.endswith("_bytes_max"):
         return "1048577", 1048577
     if key.kind is int:
         return "13", 13

@@ -116,6 +116,7 @@ OTHER = {
     "server.hello_s": 5.0,
     "server.strangers_max": 100,
     "server.unread_bytes_max": 2**28,
+    "server.memory_bytes_max": 2**31,
     "server.task_timeout_s": 60.0,
     "server.norm_max": 12.5,
     "server.num_examples_max": 99,

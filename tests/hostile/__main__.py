@@ -76,9 +76,11 @@ def main() -> int:
         folder = Path(name)
         say(table.heading())
         for played in _played(given, folder):
-            failed += bool(played.wrong)
+            failed += bool(played.wrong or played.is_slow)
             for line in table.lines(played):
                 say(line)
+            if played.is_slow:
+                say(f"    FAILED {played.name}, {played.scene}: honest updates a second are less than half")
     say(f"{failed} failed")
     return 1 if failed else 0
 

@@ -7,16 +7,18 @@ from pathlib import Path
 
 from hostile.attacks.attack import ACCURACY_MIN, Attack, Facts
 from hostile.gauges import Watch, memory_bytes, page
-from hostile.scenes import Scene
+from hostile.scenes import MEMORY_BYTES_MAX, Scene
 from hostile.stage import Stage
 from hostile.target import Target
 from unstale.net.clock import now_s
 from unstale.seeds import Generator, Stream, stream
 
 STOP_S = 30.0
+RATIO_MIN = 0.5
 LOG_BYTES_PER_S_MAX = 64 * 1024
 HEALTH_S = 10.0
 WEIGHT_MAX = 0.99
+MEMORY_OVER = 1.1  # what a line of loopback brings between two looks at the memory
 _PURPOSE = 7  # of the draws, behind the stream of toxics; no toxic has this number in the second place
 
 
@@ -30,7 +32,8 @@ class Played:
         before_per_s: accepted updates of honest clients a second, before the attack.
         during_per_s: during it.
         after_per_s: after it.
-        memory_bytes: that the server took at its peak, beyond what it had before.
+        memory_bytes: that the server used at its peak.
+        taken_bytes: of these, beyond what it used before.
         log_bytes_per_s: that the server logged during the attack.
         descriptors: that the server had open at most.
         health_s: the longest time that /healthz took.
@@ -44,11 +47,17 @@ class Played:
     during_per_s: float = 0.0
     after_per_s: float = 0.0
     memory_bytes: int = 0
+    taken_bytes: int = 0
     log_bytes_per_s: float = 0.0
     descriptors: int = 0
     health_s: float = 0.0
     facts: Facts = field(default_factory=dict)
     wrong: Sequence[str] = ()
+
+    @property
+    def is_slow(self) -> bool:
+        """Whether honest clients got through less than half as often as without the attack."""
+        return bool(self.before_per_s or self.after_per_s) and self.ratio < RATIO_MIN
 
     @property
     def ratio(self) -> float:
@@ -121,6 +130,7 @@ class Play:
         for thread in threads:
             thread.join(STOP_S)
             assert not thread.is_alive(), "an attack does not end"
+        self._rate(stage, self._scene.settle_s)
         after = self._rate(stage, calm_s)
         peak = watch.peak
         taken = max(0, peak.memory_bytes - memory)
@@ -129,6 +139,11 @@ class Play:
             for attack in attacks
             for sentence in _wrong(attack, stage, facts, taken=taken, late=second_half, after=after)
         ]
+        if peak.memory_bytes > MEMORY_OVER * MEMORY_BYTES_MAX:
+            wrong.append(
+                f"the server used {peak.memory_bytes / 1e6:.0f} MB, expected at most {MEMORY_OVER} times "
+                f"server.memory_bytes_max, {MEMORY_BYTES_MAX / 1e6:.0f} MB"
+            )
         if 2 * peak.health_missed > peak.health_asked:
             wrong.append(f"/healthz did not answer {peak.health_missed} of {peak.health_asked} times")
         if logged_bytes / lasted_s > LOG_BYTES_PER_S_MAX:
@@ -139,7 +154,8 @@ class Play:
             before_per_s=before,
             during_per_s=(first_half + second_half) / 2,
             after_per_s=after,
-            memory_bytes=taken,
+            memory_bytes=peak.memory_bytes,
+            taken_bytes=taken,
             log_bytes_per_s=logged_bytes / lasted_s,
             descriptors=peak.descriptors,
             health_s=peak.health_s,

@@ -14,6 +14,15 @@ DESCRIPTORS = 1024
 """What a server may have open, as on most systems."""
 
 
+MEMORY_BYTES_MAX = 900 * 10**6
+"""What every server may use. One of a model of 8 MiB uses 730 MB without an attack."""
+
+LARGE: Mapping[str, Mapping[str, Any]] = {
+    "model": {"name": "support.factories:wide"},
+    "run": {"keep_updates": False},
+}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scene:
     """One configuration of a server and its honest clients.
@@ -25,6 +34,7 @@ class Scene:
         task_s: how long a task takes on an honest client's device.
         calm_s: how long the time without an attack is at least.
         attack_s: how long an attack is at least.
+        settle_s: how long the run needs after an attack until its rate is the usual one.
         warm: honest updates are accepted before the first attack. Where False, the scene refuses them all.
     """
 
@@ -34,6 +44,7 @@ class Scene:
     task_s: float = TASK_S
     calm_s: float = 1.0
     attack_s: float = 3.5
+    settle_s: float = 0.0
     warm: bool = True
 
 
@@ -42,10 +53,13 @@ SCENES: dict[str, Scene] = {
     for scene in (
         Scene(name="plain"),
         Scene(name="keyed", keys=True),
+        Scene(name="saturated", task_s=0.0),
+        Scene(name="saturated-keyed", keys=True, task_s=0.0),
         Scene(
             name="synchronous",
-            settings={"trigger": {"name": "sync", "k": None}, "server": {"task_timeout_s": 1.0}},
-            attack_s=6.0,
+            settings={"trigger": {"name": "sync", "k": None}, "server": {"task_timeout_s": 0.5}},
+            attack_s=12.0,
+            settle_s=3.0,
         ),
         Scene(name="fedasync", settings={"policy": {"name": "fedasync"}, "server": {"norm_max": 100.0}}),
         Scene(name="samples", settings={"policy": {"settings": {"weighting": "samples"}}}),
@@ -62,7 +76,7 @@ SCENES: dict[str, Scene] = {
         ),
         Scene(
             name="large",
-            settings={"model": {"name": "support.factories:wide"}, "run": {"keep_updates": False}},
+            settings=LARGE,
             task_s=0.3,
             calm_s=4.0,
             attack_s=10.0,
@@ -70,7 +84,7 @@ SCENES: dict[str, Scene] = {
         Scene(
             name="large-keyed",
             keys=True,
-            settings={"model": {"name": "support.factories:wide"}, "run": {"keep_updates": False}},
+            settings=LARGE,
             task_s=0.3,
             calm_s=4.0,
             attack_s=10.0,
@@ -89,7 +103,14 @@ def configuration(scene: Scene, seed: int) -> dict[str, Any]:
         "policy": {"name": "fedavg"},
         "trigger": {"name": "k-async", "k": HONEST // 2},
         "run": {"keep_updates": True},
-        "server": {"heartbeat_s": 0.5, "lease_s": 2.0, "retry_s": 0.1, "linger_s": 1.0, "quarantine_s": 1.0},
+        "server": {
+            "heartbeat_s": 0.5,
+            "lease_s": 2.0,
+            "retry_s": 0.1,
+            "linger_s": 1.0,
+            "quarantine_s": 1.0,
+            "memory_bytes_max": MEMORY_BYTES_MAX,
+        },
         "client": {},
     }
     for group, given in scene.settings.items():

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from hostile.play import Played
 
 HEADINGS = ("attack", "scene", "honest/s", "ratio", "memory", "descriptors", "log", "/healthz", "")
-_WIDTHS = (34, 12, 20, 6, 9, 12, 10, 9, 0)
+_WIDTHS = (34, 15, 20, 6, 15, 12, 10, 9, 0)
 
 
 def heading() -> str:
@@ -22,7 +22,7 @@ def lines(played: Played) -> Iterator[str]:
                 played.scene,
                 rates,
                 f"{played.ratio:.2f}",
-                f"{played.memory_bytes / 1e6:+.0f} MB",
+                f"{played.memory_bytes / 1e6:.0f} ({played.taken_bytes / 1e6:+.0f}) MB",
                 str(played.descriptors),
                 f"{played.log_bytes_per_s / 1e3:.1f} KB/s",
                 f"{played.health_s:.2f} s",

@@ -1,5 +1,6 @@
 """Raw ZMTP 3.1 (RFC 23 and 37): bytes of greetings, commands and frames, and many sockets at once."""
 
+import selectors
 import socket
 import struct
 from collections.abc import Iterator
@@ -51,6 +52,54 @@ def connections(target: Target, port: int, count: int) -> Iterator[list[socket.s
     finally:
         for one in held:
             one.close()
+
+
+def reconnect(target: Target, port: int, count: int, data: bytes = b"") -> int:
+    """Keep `count` connections open, each of which sends `data` and connects again as soon as it is closed.
+
+    Returns:
+        Connections that were established.
+    """
+    with selectors.DefaultSelector() as selector:
+        for _ in range(count):
+            _start_connecting(selector, port, data)
+        established = 0
+        while target.goes_on():
+            for key, events in selector.select(0.1):
+                one: socket.socket = key.fileobj  # type: ignore[assignment]
+                unsent: memoryview | None = key.data
+                established += bool(
+                    events & selectors.EVENT_WRITE and unsent is not None and len(unsent) == len(data)
+                )
+                if _goes_on(one, unsent, selector):
+                    continue
+                selector.unregister(one)
+                one.close()
+                _start_connecting(selector, port, data)
+        for key in list(selector.get_map().values()):
+            key.fileobj.close()  # type: ignore[union-attr]
+    return established
+
+
+def _start_connecting(selector: selectors.BaseSelector, port: int, data: bytes) -> None:
+    one = socket.socket()
+    one.setblocking(False)
+    one.connect_ex((HOST, port))
+    selector.register(one, selectors.EVENT_READ | selectors.EVENT_WRITE, memoryview(data))
+
+
+def _goes_on(one: socket.socket, unsent: memoryview | None, selector: selectors.BaseSelector) -> bool:
+    """Send as much as is taken, and read what came. Whether the connection is still open."""
+    try:
+        if unsent is not None:
+            unsent = unsent[one.send(unsent) :] if unsent else None
+            both = selectors.EVENT_READ | selectors.EVENT_WRITE
+            selector.modify(one, both if unsent else selectors.EVENT_READ, unsent or None)
+        return bool(one.recv(65536))
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
 
 
 def send(one: socket.socket, data: bytes) -> bool:

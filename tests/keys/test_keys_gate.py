@@ -22,6 +22,7 @@ from unstale.net.gate import Gate
 from unstale.net.handshakes import FAILED, Handshakes, parsed
 from unstale.net.keys import ClientIds, Identity
 from unstale.net.limiter import ConnectionLimiter
+from unstale.net.memory import MemoryBound
 
 pytestmark = pytest.mark.network
 
@@ -46,6 +47,7 @@ class Guarded:
         self.limiter = ConnectionLimiter(
             ConnectionLimits(),
             is_client=lambda _: False,
+            memory=MemoryBound(2**50),
             message_bytes_max=0,
             on_cut=lambda _route, _reason: None,
             on_failed=self.gate.failed,

@@ -2,6 +2,7 @@
 
 import pytest
 
+from unstale.net.arrivals import Arrivals
 from unstale.net.connections import (
     HANDSHAKE_BYTES,
     MEMORY,
@@ -25,6 +26,7 @@ class Connected:
             ConnectionLimits(**limits),  # type: ignore[arg-type]
             lambda route: route in self.clients,
             message_bytes_max=MESSAGE,
+            arrivals=Arrivals(0.0),
         )
         self._fd = 100
 
@@ -124,12 +126,13 @@ def test_over_the_bound_of_all_together_the_largest_is_cut() -> None:
     small, large = connected.client(), connected.client()
     connected.table.sampled(small, 500 + 400, turn=0)
     connected.table.sampled(large, 500 + 600, turn=0)
-    assert connected.table.largest() is None
+    assert connected.table.excess() is None
     connected.table.sampled(small, 500 + 401, turn=0)
-    assert connected.table.largest() is large
+    assert connected.table.excess() is large
     connected.table.cut(large, MEMORY)
     assert connected.table.held_bytes == 401
-    assert connected.table.largest() is None
+    assert connected.table.excess() is None
+    assert connected.table.largest() is small
     connected.table.closed(large.fd)
     assert (len(connected.table), connected.table.held_bytes) == (1, 401)
 

@@ -1,5 +1,6 @@
 """A server with real sockets, strangers beside honest clients: which connections are cut, and that rounds go on."""
 
+import sys
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -13,6 +14,8 @@ from support.wire import RawClient
 from support.zmtp import CURVE, EMPTY_MORE, ZmtpPeer, frame, frame_start, greeting
 from unstale.config import Settings
 from unstale.net import keyring, keys
+from unstale.net.arrivals import WASTED_AT_ONCE
+from unstale.net.memory import MemoryBound
 from unstale_proto import codec
 from unstale_proto.errors import Reason
 from unstale_proto.limits import FRAME_BYTES_MAX, FRAMES_MAX
@@ -150,6 +153,56 @@ def test_a_message_of_too_many_frames_is_read_to_its_end_once_and_its_client_kep
         with RawClient(server.address) as again:
             again.say_hello()
             assert again.hear(Error).reason is Reason.QUARANTINED
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux drops attempts to connect by address")
+def test_who_connects_again_and_again_is_limited_and_nobody_else() -> None:
+    with RunningServer(settings(clients=2, strangers_max=5)) as server, ExitStack() as stack:
+        client = stack.enter_context(RawClient(server.address))
+        client.join()
+        task, _ = client.task()
+        until(lambda: connections(server, "client") == 1)
+        wasted = 0
+        while sample(server.http, "unstale_addresses_limited") == 0:
+            for _ in range(20):
+                ZmtpPeer(server.address, source="127.0.0.2").close()
+                wasted += 1
+            assert wasted < 100_000, "nobody is limited"
+        assert wasted >= WASTED_AT_ONCE
+        task = make_rounds(client, task)
+        newcomer = stack.enter_context(RawClient(server.address, 1))  # from 127.0.0.1
+        newcomer.join()
+        make_rounds(client, task)
+        until(lambda: sample(server.http, "unstale_addresses_limited") == 0, "the limit is lifted again")
+        stack.enter_context(ZmtpPeer(server.address, source="127.0.0.2")).shake_hands()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells how much memory is used")
+def test_over_the_bound_of_memory_those_that_hold_unread_bytes_are_cut_and_no_others() -> None:
+    with RunningServer(settings(clients=4)) as server, ExitStack() as stack:
+        peers = [stack.enter_context(ZmtpPeer(server.address)) for _ in range(3)]
+        for client_id, peer in enumerate(peers):
+            joined(peer, client_id)
+        client = stack.enter_context(RawClient(server.address, 3))
+        client.join()
+        task, _ = client.task()
+        until(lambda: connections(server, "client") == 4)
+        limiter = server.server._limiter
+        for peer in peers:
+            peer.send(frame_start(60_000))
+        until(
+            lambda: sum(one.messages == one.seen == 1 for one in limiter.table) >= 3, "hellos count no more"
+        )
+        for number, peer in enumerate(peers):
+            peer.send(bytes(15_000 * (number + 1)))
+        until(lambda: limiter.table.held_bytes >= 90_000, "all of it was read")
+        used = iter([3, 3, 3, 2, 2, 0])  # over the bound before and after free memory is returned, twice
+        limiter._memory = MemoryBound(1, used=lambda: next(used, 0), shrink=lambda: None)
+        assert peers[2].is_ended()
+        assert peers[1].is_ended()
+        make_rounds(client, task)
+        assert cut(server, "memory") == 2
+        until(lambda: connections(server, "client") == 2)
 
 
 def test_over_the_bound_of_all_together_the_one_that_holds_most_is_cut() -> None:

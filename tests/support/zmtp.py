@@ -36,9 +36,14 @@ def _property(name: bytes, value: bytes) -> bytes:
 class ZmtpPeer:
     """A plain TCP connection to `tcp://HOST:PORT`. Used as a context, it is closed."""
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, *, source: str = "127.0.0.1") -> None:
         host, port = address.removeprefix("tcp://").split(":")
-        self.socket = socket.create_connection((host, int(port)), timeout=PATIENCE_S)
+        self.socket = socket.create_connection(
+            (host, int(port)), timeout=PATIENCE_S, source_address=(source, 0)
+        )
+
+    def close(self) -> None:
+        self.socket.close()
 
     def __enter__(self) -> Self:
         return self

@@ -84,6 +84,13 @@ class ServerSettings(Section):
         json_schema_extra={"unit": "bytes"},
         description="Of messages not yet whole, of all connections; over it the one that holds most is cut.",
     )
+    memory_bytes_max: int | None = Field(
+        None,
+        ge=2**20,
+        le=2**50,
+        json_schema_extra={"unit": "bytes"},
+        description="Of the process; over it connections with most unread bytes are cut. null for 80 % of all memory.",
+    )
     norm_max: Literal["adaptive"] | NormBound | None = Field(
         "adaptive",
         json_schema_extra={"expected": "adaptive or a number > 0 and <= 1e+19"},

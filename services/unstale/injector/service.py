@@ -29,6 +29,7 @@ from unstale.net.gate import Gate
 from unstale.net.handshakes import Handshakes
 from unstale.net.limiter import ConnectionLimiter
 from unstale.net.mailbox import Mailbox
+from unstale.net.memory import MemoryBound, bytes_max_by_default
 from unstale.toxics.disconnect import Disconnect
 from unstale.toxics.passage import Applied, Passage
 from unstale_proto import limits
@@ -95,6 +96,7 @@ class Injector:
             ),
             is_client=lambda route: core.client_of(route) is not None,
             message_bytes_max=min(limits.PAYLOAD_BYTES_MAX, own.in_flight_bytes_max),
+            memory=MemoryBound(settings.server.memory_bytes_max or bytes_max_by_default()),
             on_cut=lambda _route, _reason: None,
             on_failed=gate.failed,
             on_crash=self._mailbox.post,

@@ -156,6 +156,12 @@ CONNECTIONS_CUT = Metric(
     "too-many-frames (in a message), memory (all together hold too much).",
     labels=("reason",),
 )
+ADDRESSES_LIMITED = Metric(
+    name="unstale_addresses_limited",
+    kind="gauge",
+    help="Addresses whose attempts to connect are dropped in part, because too many of their connections ended without "
+    "having spoken for a client.",
+)
 MODEL_VERSION = Metric(
     name="unstale_model_version", kind="gauge", help="Version of the global model: rounds applied so far."
 )
@@ -267,6 +273,7 @@ CATALOGUE: tuple[Metric, ...] = (
     HANDSHAKES_REFUSED,
     CONNECTIONS,
     CONNECTIONS_CUT,
+    ADDRESSES_LIMITED,
     MODEL_VERSION,
     TEST_ACCURACY,
     TEST_CLASS_ACCURACY,

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from ipaddress import IPv6Address, ip_address
 
+from unstale.net.arrivals import Arrivals
 from unstale.net.tcp import Peer
 from unstale_proto.limits import CLIENTS_MAX, HEADER_BYTES_MAX
 
@@ -55,6 +56,7 @@ class Connection:
         held_bytes: bytes read since.
         suspected: turn at which it first held more than one message may have; None where it does not.
         is_stranger: whether it counts as one.
+        was_client: whether it ever spoke for a client.
         reason: why it was cut; None while it was not.
     """
 
@@ -69,6 +71,7 @@ class Connection:
     held_bytes: int = 0
     suspected: int | None = None
     is_stranger: bool = True
+    was_client: bool = False
     reason: str | None = None
 
 
@@ -80,12 +83,14 @@ class ConnectionTable:
         limits: of connections.
         is_client: whether a routing id speaks for a client now.
         message_bytes_max: payload and header of the longest message that a client may send.
+        arrivals: what came of connections, by address.
         held_bytes: of all connections.
     """
 
     limits: ConnectionLimits
     is_client: Callable[[bytes], bool]
     message_bytes_max: int
+    arrivals: Arrivals
     held_bytes: int = 0
     _by_fd: dict[int, Connection] = field(default_factory=dict)
     _strangers: dict[str, dict[int, Connection]] = field(default_factory=dict)  # by site, the oldest first
@@ -131,7 +136,7 @@ class ConnectionTable:
     def accepted(self, fd: int, peer: Peer, at_s: float) -> Connection:
         """There is a new connection; one that had its descriptor before has ended."""
         self.closed(fd)
-        connection = Connection(fd, peer, _site(peer[0]), at_s, route=self._routes.pop(fd, None))
+        connection = Connection(fd, peer, site_of(peer[0]), at_s, route=self._routes.pop(fd, None))
         self._by_fd[fd] = connection
         self._strangers.setdefault(connection.site, {})[fd] = connection
         self.strangers += 1
@@ -141,15 +146,17 @@ class ConnectionTable:
         """A connection has ended."""
         connection = self._by_fd.pop(fd, None)
         if connection is not None:
-            self._cut -= connection.reason is not None
-            self._release(connection)
+            if connection.reason is None:
+                self._ended(connection)
+            else:
+                self._cut -= 1
 
     def cut(self, connection: Connection, reason: str) -> None:
         """A connection is being ended: libzmq frees what it held, and it counts no more."""
         if connection.reason is None and self._by_fd.get(connection.fd) is connection:
             connection.reason = reason
             self._cut += 1
-            self._release(connection)
+            self._ended(connection)
 
     def surplus(self) -> list[Connection]:
         """Strangers over the caps, which are cut: each time the oldest one of the site that has most."""
@@ -198,10 +205,13 @@ class ConnectionTable:
         return None
 
     def largest(self) -> Connection | None:
+        """The connection that holds most; None where none holds anything."""
+        holding = (one for one in self if one.reason is None and one.held_bytes)
+        return max(holding, key=lambda one: one.held_bytes, default=None)
+
+    def excess(self) -> Connection | None:
         """The connection that holds most, where all together hold more than they may."""
-        if self.held_bytes <= self.limits.unread_bytes_max:
-            return None
-        return max((one for one in self if one.reason is None), key=lambda one: one.held_bytes, default=None)
+        return None if self.held_bytes <= self.limits.unread_bytes_max else self.largest()
 
     def sweep(self, at_s: float, read_s: float) -> list[Connection]:
         """Look who speaks for a client now.
@@ -232,14 +242,18 @@ class ConnectionTable:
             self.strangers > self.limits.strangers_max or total > self.limits.connections_max
         )
 
-    def _release(self, connection: Connection) -> None:
+    def _ended(self, connection: Connection) -> None:
+        if not (connection.was_client or self._speaks(connection)):
+            self.arrivals.wasted(connection.site)
         self.held_bytes -= connection.held_bytes
         connection.held_bytes = 0
         self._suspects.discard(connection)
         self._remove_stranger(connection)
 
     def _speaks(self, connection: Connection) -> bool:
-        return connection.route is not None and self.is_client(connection.route)
+        speaks = connection.route is not None and self.is_client(connection.route)
+        connection.was_client |= speaks
+        return speaks
 
     def _add_stranger(self, connection: Connection) -> None:
         if not connection.is_stranger:
@@ -257,7 +271,8 @@ class ConnectionTable:
             self.strangers -= 1
 
 
-def _site(address: str) -> str:
+def site_of(address: str) -> str:
+    """An address of IPv4, or the first 64 bits of one of IPv6: what one owner has at least."""
     try:
         found = ip_address(address.partition("%")[0])
     except ValueError:

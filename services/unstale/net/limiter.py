@@ -12,7 +12,8 @@ from collections.abc import Callable
 
 import zmq
 
-from unstale.net import tcp
+from unstale.net import syn_filter, tcp
+from unstale.net.arrivals import Arrivals
 from unstale.net.clock import now_s
 from unstale.net.connections import (
     MEMORY,
@@ -23,6 +24,7 @@ from unstale.net.connections import (
 )
 from unstale.net.handshakes import FAILED, parsed
 from unstale.net.mailbox import Mailbox
+from unstale.net.memory import MemoryBound
 from unstale.peer_log import about_peer, logger
 
 Context = zmq.Context[zmq.Socket[bytes]]
@@ -31,10 +33,11 @@ Socket = zmq.Socket[bytes]
 log = logger("unstale.net")
 
 MONITOR_ADDRESS = "inproc://unstale.connections"
-EVENTS = zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED | FAILED
-TICK_S = 0.05  # between two looks at what was read: a line of 1 Gbit/s brings 6 MB meanwhile
+EVENTS = zmq.EVENT_LISTENING | zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED | FAILED
+TICK_S = 0.02  # between two looks at what was read: a line of 1 Gbit/s brings 6 MB meanwhile
 SWEEP_S = 1.0  # between two looks at who speaks for a client: 10,000 of them take 10 ms
 SURPLUS_S = 0.25  # between two cuts of strangers over the cap, unless descriptors are scarce
+SHARES_S = 0.25  # between two changes of the shares of attempts to connect that are let in
 EVENTS_AT_ONCE = 256  # that are read before the caps are looked at
 NO_DESCRIPTOR = -1  # of a message over a protocol older than ZMTP 3, or from within the process
 
@@ -52,6 +55,7 @@ class ConnectionLimiter:
         limits: of connections.
         is_client: whether a routing id speaks for a client now. Called in the limiter's thread.
         message_bytes_max: payload and header of the longest message that a client may send.
+        memory: bound on the memory of the process.
         on_cut: told of each connection that is cut, in the limiter's thread.
         on_failed: told kind and value of each handshake that failed, in the limiter's thread.
         on_crash: told the error that ended the limiter's thread.
@@ -63,24 +67,34 @@ class ConnectionLimiter:
         *,
         is_client: Callable[[bytes], bool],
         message_bytes_max: int,
+        memory: MemoryBound,
         on_cut: Ended,
         on_crash: Callable[[BaseException], None],
         on_failed: Callable[[int, int], None] = lambda _kind, _value: None,
     ) -> None:
         self.at_rest = True
-        self.table = ConnectionTable(limits, is_client, message_bytes_max)
+        self.table = ConnectionTable(limits, is_client, message_bytes_max, Arrivals(now_s()))
         self._on_cut, self._on_failed, self._on_crash = on_cut, on_failed, on_crash
+        self._memory = memory
+        self._freeing: Connection | None = None  # cut because of memory, and not yet closed
         self._drained = 0  # times that the socket's thread found no further message
         self._turn = 0
         self._drained_seen = 0
         self._read_s = now_s()  # what came before was handed on
         self._ticked_s = self._read_s
-        self._swept_s = self._surplus_s = self._read_s
+        self._swept_s = self._surplus_s = self._shared_s = self._read_s
+        self._listening = NO_DESCRIPTOR
+        self._shares: dict[str, float] = {}  # of attempts to connect that are let in, by address
         self._socket: Socket | None = None
         self._monitor: Socket
         self._mailbox: Mailbox[tuple[Connection, str] | None]
         self._thread: threading.Thread
         self._readable: _Readable
+
+    @property
+    def addresses_limited(self) -> int:
+        """Addresses of which fewer than all attempts to connect are let in. Any thread."""
+        return len(self._shares)
 
     # --- the socket's thread ---
 
@@ -148,7 +162,7 @@ class ConnectionLimiter:
             poller.register(source, zmq.POLLIN)
         try:
             while True:
-                ready = dict(poller.poll(int(TICK_S * 1000) if len(self.table) else None))
+                ready = dict(poller.poll(int(TICK_S * 1000) if len(self.table) or self._shares else None))
                 if self._mailbox.fileno() in ready and not self._cut_as_told():
                     return
                 if self._monitor in ready:
@@ -156,6 +170,7 @@ class ConnectionLimiter:
                 at_s = now_s()
                 self._cut_surplus(at_s)
                 self._tick(at_s)
+                self._limit_arrivals(at_s)
         except BaseException as error:  # noqa: BLE001  (raised in the main thread)
             self._on_crash(error)
 
@@ -176,6 +191,8 @@ class ConnectionLimiter:
                 break
             if kind == zmq.EVENT_ACCEPTED:
                 self._accepted(value, at_s)
+            elif kind == zmq.EVENT_LISTENING:
+                self._listening = value
             elif kind == zmq.EVENT_DISCONNECTED:
                 self.table.closed(value)
             elif kind & FAILED:
@@ -204,12 +221,54 @@ class ConnectionLimiter:
         self._drained_seen, self._ticked_s = drained, at_s
         for connection in (*filter(None, map(self.table.get, self._readable.some())), *self.table.suspects):
             self._sample(connection)
-        while (largest := self.table.largest()) is not None:
+        while (largest := self.table.excess()) is not None:
             self._cut(largest, MEMORY)
+        self._keep_to_memory(at_s)
         if at_s >= self._swept_s + SWEEP_S:
             self._swept_s = at_s
             for connection in self.table.sweep(at_s, self._read_s):
                 self._cut(connection, NO_HELLO)
+
+    def _keep_to_memory(self, at_s: float) -> None:
+        """Cut the connection that holds most where the process uses more memory than it may; one at a time, because
+        memory is free only when libzmq has closed the connection."""
+        freeing = self._freeing
+        if freeing is not None and self.table.get(freeing.fd) is freeing:
+            return
+        self._freeing = None
+        if not self._memory.is_exceeded(at_s, has_freed=freeing is not None):
+            return
+        largest = self.table.largest()
+        if largest is None:
+            log.error(
+                "the process uses more than %d bytes (server.memory_bytes_max), and no connection holds unread "
+                "messages; the run needs more memory",
+                self._memory.bytes_max,
+                extra=about_peer(MEMORY),
+            )
+            return
+        self._freeing = largest
+        self._cut(largest, MEMORY)
+
+    def _limit_arrivals(self, at_s: float) -> None:
+        if at_s < self._shared_s + SHARES_S:
+            return
+        self._shared_s = at_s
+        shares = self.table.arrivals.look(at_s)
+        if shares == self._shares:
+            return
+        for site in shares.keys() - self._shares.keys():
+            log.warning(
+                "new connections from %s are limited, because too many came to nothing; "
+                "clients that are connected are not concerned",
+                site,
+                extra=about_peer(site),
+            )
+        self._shares = shares
+        try:
+            syn_filter.apply(self._listening, shares)
+        except OSError as error:
+            log.warning("new connections cannot be limited here: %s", error, extra=about_peer("syn_filter"))
 
     def _sample(self, connection: Connection) -> None:
         if connection.reason is not None:

@@ -22,7 +22,7 @@ RECEIVED_AT = 128  # offset of tcpi_bytes_received in struct tcp_info of Linux 4
 def peer_of(fd: int) -> Peer | None:
     """The other side of a connection; None where the descriptor is no connection any more."""
     try:
-        with _borrowed(fd) as connection:
+        with borrowed(fd) as connection:
             address = connection.getpeername()
     except OSError:
         return None
@@ -41,7 +41,7 @@ def read_bytes(fd: int) -> int | None:
     import termios
 
     try:
-        with _borrowed(fd) as connection:
+        with borrowed(fd) as connection:
             info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, TCP_INFO_BYTES)
             in_kernel = fcntl.ioctl(fd, termios.FIONREAD, b"\0\0\0\0")
     except OSError:
@@ -68,7 +68,7 @@ def end(fd: int, peer: Peer) -> bool:
     if peer_of(fd) != peer:
         return False
     try:
-        with _borrowed(fd) as connection:
+        with borrowed(fd) as connection:
             if sys.platform != "linux" or not _disconnected(fd):
                 connection.shutdown(socket.SHUT_RDWR)
     except OSError:
@@ -88,7 +88,7 @@ def _system() -> ctypes.CDLL:
 
 
 @contextmanager
-def _borrowed(fd: int) -> Iterator[socket.socket]:
+def borrowed(fd: int) -> Iterator[socket.socket]:
     """A socket object for a descriptor that stays open afterwards. Raises OSError where that is no socket."""
     connection = socket.socket(socket.AF_INET, socket.SOCK_STREAM, 0, fileno=fd)
     try:

@@ -37,6 +37,7 @@ from unstale.net.connections import (
 from unstale.net.gate import Gate
 from unstale.net.limiter import ConnectionLimiter
 from unstale.net.mailbox import Mailbox, Ping
+from unstale.net.memory import MemoryBound, bytes_max_by_default
 from unstale.server import guard
 from unstale.server.account import Account
 from unstale.server.commands import Crashed, StopNow
@@ -178,6 +179,7 @@ class Server:
             ),
             is_client=lambda route: self._exchange.speaks(route),
             message_bytes_max=HEADER_BYTES_MAX + 4 * self._run.learner.row_numbers,
+            memory=MemoryBound(settings.server.memory_bytes_max or bytes_max_by_default()),
             on_cut=self._connection_was_cut,
             on_failed=self._gate.failed,
             on_crash=lambda error: self._mailbox.post(Crashed(error=error)),
@@ -185,6 +187,7 @@ class Server:
         table = limiter.table
         self._instruments.follow(catalogue.CONNECTIONS, ("client",), lambda: table.clients)
         self._instruments.follow(catalogue.CONNECTIONS, ("stranger",), lambda: table.strangers)
+        self._instruments.follow(catalogue.ADDRESSES_LIMITED, (), lambda: limiter.addresses_limited)
         return limiter
 
     def _connection_was_cut(self, route: bytes | None, reason: str) -> None:

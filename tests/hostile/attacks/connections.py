@@ -14,6 +14,12 @@ from unstale_proto.messages import Hello
 SILENT, GREETED, HANDSHAKES, DRIPPING, UNKNOWN = 1500, 400, 100, 66, 200
 EMPTY_FRAMES, EMPTY_MESSAGES = 5_000_000, 4
 ENDLESS_BYTES_MAX = 1_200_000_000
+RECONNECTING = 400
+UNFINISHED_HANDSHAKE = (
+    zmtp.greeting("CURVE")
+    + zmtp.long_frame_head(zmtp.COMMAND, FRAME_BYTES_MAX - 64)
+    + bytes(FRAME_BYTES_MAX - 65)
+)
 PLAIN, KEYED = "plain", "keyed"
 
 
@@ -37,19 +43,25 @@ def greeted_connections(target: Target) -> Facts:
 
 def unfinished_handshakes(target: Target) -> Facts:
     """A command of 4 MiB takes the place of the first one of CURVE, and its last byte never comes."""
-    words = (
-        zmtp.greeting("CURVE")
-        + zmtp.long_frame_head(zmtp.COMMAND, FRAME_BYTES_MAX - 64)
-        + bytes(FRAME_BYTES_MAX - 65)
-    )
     taken = 0
     with zmtp.connections(target, target.port, target.count(HANDSHAKES)) as held:
         for one in held:
             one.settimeout(0.2)
-            taken += zmtp.send(one, words)
+            taken += zmtp.send(one, UNFINISHED_HANDSHAKE)
         while target.goes_on():
             target.wait(0.5)
         return {"connections": len(held), "taken whole": taken, "closed": sum(map(zmtp.is_closed, held))}
+
+
+def reconnecting_handshakes(target: Target) -> Facts:
+    """As unfinished handshakes, and each connection that is cut comes again at once."""
+    count = target.count(RECONNECTING)
+    return {"connections": zmtp.reconnect(target, target.port, count, UNFINISHED_HANDSHAKE)}
+
+
+def reconnecting_silent(target: Target) -> Facts:
+    """As silent connections, and each one that is cut comes again at once."""
+    return {"connections": zmtp.reconnect(target, target.port, target.count(SILENT))}
 
 
 def unknown_keys(target: Target) -> Facts:
@@ -85,6 +97,31 @@ def empty_frames(target: Target) -> Facts:
                 frames += 65536
             zmtp.send(one, bytes([0, 0]))
     return {"messages": messages, "frames": frames}
+
+
+def tiny_frames(target: Target) -> Facts:
+    """Messages of frames of no byte, from two clients, that never end: 64 bytes of memory for 2 on the wire."""
+    words = bytes([zmtp.MORE, 0]) * 65536
+    frames = cut = 0
+    held: dict[int, socket.socket] = {}
+    with ExitStack() as stack:
+        while target.goes_on():
+            for client_id in target.client_ids:
+                one = held.get(client_id) or zmtp.joined_in_plain_text(target.port)
+                if one is None:
+                    target.wait(0.2)
+                    continue
+                if client_id not in held:
+                    held[client_id] = stack.enter_context(one)
+                    hello = codec.encode(Hello(client_id=client_id, session=f"{client_id:032x}"))
+                    zmtp.send(one, bytes([0, len(hello)]) + hello)
+                    target.wait(0.2)
+                if zmtp.send(one, words):
+                    frames += 65536
+                else:
+                    del held[client_id]
+                    cut += 1
+    return {"frames": frames, "cut": cut}
 
 
 def endless_message(target: Target) -> Facts:
@@ -153,10 +190,29 @@ ATTACKS = (
         memory_bytes_max=128 * 1024 * 1024,
     ),
     Attack(
+        name="reconnecting-handshakes",
+        about=f"{RECONNECTING} such handshakes, each of which comes again as soon as it is cut",
+        scenes=(KEYED,),
+        run=reconnecting_handshakes,
+    ),
+    Attack(
+        name="reconnecting-silent",
+        about=f"{SILENT} silent connections, each of which comes again as soon as it is cut",
+        scenes=(PLAIN, KEYED),
+        run=reconnecting_silent,
+    ),
+    Attack(
         name="empty-frames",
         about=f"messages of {EMPTY_FRAMES:,} empty frames",
         scenes=(PLAIN,),
         run=empty_frames,
+    ),
+    Attack(
+        name="tiny-frames",
+        about="messages of frames of no byte that never end, from two clients, against server.memory_bytes_max",
+        scenes=("large",),
+        run=tiny_frames,
+        memory_bytes_max=2**40,
     ),
     Attack(
         name="endless-message",
