@@ -1,0 +1,1 @@
+"""Measurements of source that need only its text: nothing is imported or executed."""
