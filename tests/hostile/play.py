@@ -89,7 +89,7 @@ class Play:
         self._seed = seed
         self._longer = longer
         self._strength = strength
-        self._stages = 0
+        self._stages = self._attacks = 0
 
     def run(self, groups: Sequence[Sequence[Attack]]) -> Iterator[Played]:
         """Play groups of attacks one after the other; those of a group at the same time. At the end of a stage the
@@ -112,6 +112,7 @@ class Play:
         calm_s, attack_s = self._scene.calm_s * self._longer, self._scene.attack_s * self._longer
         before = self._rate(stage, calm_s)
         memory, log = memory_bytes(stage.server.pid), stage.log_bytes
+        self._attacks += 1
         facts: dict[str, float] = {}
         errors: list[str] = []
         target = self._target(stage, now_s() + attack_s)
@@ -169,6 +170,7 @@ class Play:
             http_address=stage.http_address,
             client_ids=stage.client_ids,
             identities=stage.identities,
+            source=f"127.0.1.{1 + self._attacks % 250}",
             until_s=until_s,
             draws=draws(self._seed, self._stages),
             strength=self._strength,

@@ -18,6 +18,7 @@ class Target:
         http_address: of its HTTP port, `127.0.0.1:PORT`.
         client_ids: ids that no honest client uses; a key owns each of them, where there are keys.
         identities: the keys of these ids, in their order; None in plain text.
+        source: address of loopback from which raw connections come; another one for each attack.
         until_s: when the attack is to be over, on the clock of `now_s`.
         strength: multiplies counts and sizes of an attack, 1 for those that it states.
         draws: for attacks that vary.
@@ -28,6 +29,7 @@ class Target:
     http_address: str
     client_ids: Sequence[int]
     identities: Sequence[Identity | None]
+    source: str
     until_s: float
     draws: Generator
     strength: float = 1.0

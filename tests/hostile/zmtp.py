@@ -30,10 +30,10 @@ def long_frame_head(flags: int, size_bytes: int) -> bytes:
     return bytes([flags | LONG]) + struct.pack(">Q", size_bytes)
 
 
-def connected(port: int) -> socket.socket | None:
+def connected(target: Target, port: int) -> socket.socket | None:
     """A TCP connection; None when the other side does not take it."""
     with suppress(OSError):
-        return socket.create_connection((HOST, port), TIMEOUT_S)
+        return socket.create_connection((HOST, port), TIMEOUT_S, source_address=(target.source, 0))
     return None
 
 
@@ -43,7 +43,7 @@ def connections(target: Target, port: int, count: int) -> Iterator[list[socket.s
     held: list[socket.socket] = []
     try:
         while len(held) < count and target.goes_on():
-            one = connected(port)
+            one = connected(target, port)
             if one is None:
                 target.wait(0.2)
             else:
@@ -62,7 +62,7 @@ def reconnect(target: Target, port: int, count: int, data: bytes = b"") -> int:
     """
     with selectors.DefaultSelector() as selector:
         for _ in range(count):
-            _start_connecting(selector, port, data)
+            _start_connecting(selector, target.source, port, data)
         established = 0
         while target.goes_on():
             for key, events in selector.select(0.1):
@@ -75,15 +75,16 @@ def reconnect(target: Target, port: int, count: int, data: bytes = b"") -> int:
                     continue
                 selector.unregister(one)
                 one.close()
-                _start_connecting(selector, port, data)
+                _start_connecting(selector, target.source, port, data)
         for key in list(selector.get_map().values()):
             key.fileobj.close()  # type: ignore[union-attr]
     return established
 
 
-def _start_connecting(selector: selectors.BaseSelector, port: int, data: bytes) -> None:
+def _start_connecting(selector: selectors.BaseSelector, source: str, port: int, data: bytes) -> None:
     one = socket.socket()
     one.setblocking(False)
+    one.bind((source, 0))
     one.connect_ex((HOST, port))
     selector.register(one, selectors.EVENT_READ | selectors.EVENT_WRITE, memoryview(data))
 
@@ -123,9 +124,9 @@ def is_closed(one: socket.socket) -> bool:
     return True
 
 
-def joined_in_plain_text(port: int) -> socket.socket | None:
+def joined_in_plain_text(target: Target) -> socket.socket | None:
     """A connection that has done the handshake of a DEALER without keys; None when that fails."""
-    one = connected(port)
+    one = connected(target, target.port)
     if one is None:
         return None
     if send(one, greeting("NULL") + ready()):

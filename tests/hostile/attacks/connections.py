@@ -84,7 +84,7 @@ def empty_frames(target: Target) -> Facts:
     frames = messages = 0
     with ExitStack() as stack:
         while target.goes_on():
-            one = zmtp.joined_in_plain_text(target.port) if messages < EMPTY_MESSAGES else None
+            one = zmtp.joined_in_plain_text(target) if messages < EMPTY_MESSAGES else None
             if one is None:
                 target.wait(0.2)
                 continue
@@ -107,7 +107,7 @@ def tiny_frames(target: Target) -> Facts:
     with ExitStack() as stack:
         while target.goes_on():
             for client_id in target.client_ids:
-                one = held.get(client_id) or zmtp.joined_in_plain_text(target.port)
+                one = held.get(client_id) or zmtp.joined_in_plain_text(target)
                 if one is None:
                     target.wait(0.2)
                     continue
@@ -130,7 +130,7 @@ def endless_message(target: Target) -> Facts:
     sent = cut = 0
     one = None
     while target.goes_on() and sent < target.count(ENDLESS_BYTES_MAX):
-        one = one or zmtp.joined_in_plain_text(target.port)
+        one = one or zmtp.joined_in_plain_text(target)
         if one is None:
             target.wait(0.2)
         elif zmtp.send(one, frame):
@@ -151,7 +151,7 @@ def dripping_http(target: Target) -> Facts:
     dripped = 0
     with ExitStack() as stack:
         while target.goes_on():
-            one = zmtp.connected(target.http_port) if len(held) < target.count(DRIPPING) else None
+            one = zmtp.connected(target, target.http_port) if len(held) < target.count(DRIPPING) else None
             if one is not None:
                 held.append(stack.enter_context(one))
                 zmtp.send(one, b"GET /healthz HTTP/1.1\r\nX-Drip: ")
