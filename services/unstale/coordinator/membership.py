@@ -5,7 +5,7 @@ from enum import IntEnum
 
 from unstale.coordinator.admission import TaskHistory
 
-SITS_OUT_MAX = 64  # rounds
+SITS_OUT_FIRST, SITS_OUT_FACTOR, SITS_OUT_MAX = 2, 4, 1024  # rounds
 
 
 class State(IntEnum):
@@ -114,10 +114,11 @@ class Membership:
             self.move(self.clients[client_id], State.WAITING)
 
     def sit_out(self, client: Client, version: int) -> None:
-        """The task of a client has expired: it is asked again two versions later, and twice as late each time in a
-        row."""
+        """The task of a client has expired: it is asked again two versions later, and four times as late each time in a
+        row, so that the time for which a round waits for it is soon small beside the time of the rounds without it."""
+        rounds = min(SITS_OUT_FIRST * SITS_OUT_FACTOR ** min(client.expired, 16), SITS_OUT_MAX)
         client.expired += 1
-        self.sits_out[client.client_id] = version + min(2**client.expired, SITS_OUT_MAX)
+        self.sits_out[client.client_id] = version + rounds
 
     def idle(self, client: Client) -> State:
         """The state of a client that has nothing to do."""
