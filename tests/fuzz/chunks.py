@@ -7,7 +7,7 @@ from fuzz import headers
 from fuzz.choices import Choices
 from fuzz.material import ONES, UPDATES, floats, update_fields
 from support.parts import PlayedPart
-from unstale.server.transfers import TransferBounds
+from unstale.server.state import TransferBounds
 from unstale_proto.messages import Chunk, Credit, Task
 from unstale_proto.transfer import checksum
 

@@ -40,6 +40,7 @@ from unstale.server.admission import Admission
 from unstale.server.commands import CheckpointCommand, Letter
 from unstale.server.compute import frames_of
 from unstale.server.exchange import Exchange
+from unstale.server.state import ExchangeSettings, RunState
 from unstale_proto import codec
 from unstale_proto.messages import Ack, Heartbeat, Hello, Stop, Task, Welcome
 
@@ -365,18 +366,20 @@ class _Server:
         self.exchange = Exchange(
             self.wire,
             lambda: max(begins_s, world.now_s + self._ahead_s),
-            coordinator=self.coordinator,
-            staging=staging,
+            state=RunState(
+                coordinator=self.coordinator,
+                staging=staging,
+                admission=Admission(NormBounds(None, clients=settings.clients)),
+                welcome=welcome(settings, run_id=run_id, heartbeat_s=1e4),
+                learning_rate=LEARNING_RATE,
+                frames={learner.version: frames_of(learner.sent)},
+                sent=learner.sent,
+                dimension=NUMBERS,
+                journal=journal,
+            ),
+            settings=ExchangeSettings(linger_s=1.0),
             compute=compute.submit,
             account=account,
-            welcome=welcome(settings, run_id=run_id, heartbeat_s=1e4),
-            learning_rate=LEARNING_RATE,
-            frames={learner.version: frames_of(learner.sent)},
-            sent=learner.sent,
-            dimension=NUMBERS,
-            admission=Admission(NormBounds(None, clients=settings.clients)),
-            linger_s=1.0,
-            journal=journal,
         )
         if recovers:
             self.exchange.resume()

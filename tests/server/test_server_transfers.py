@@ -14,7 +14,7 @@ from support.wire import update_of
 from unstale.coordinator.settings import TriggerSettings
 from unstale.journal.parts import Parts
 from unstale.server.guard import Guard
-from unstale.server.transfers import TransferBounds
+from unstale.server.state import TransferBounds
 from unstale_proto.errors import Reason
 from unstale_proto.messages import Ack, Chunk, Credit, Error, Task, Update, Welcome
 from unstale_proto.transfer import checksum

@@ -25,7 +25,7 @@ from unstale.server.commands import Applied, ApplyCommand, Command, EvaluateComm
 from unstale.server.compute import frames_of
 from unstale.server.exchange import Exchange
 from unstale.server.guard import Guard, MaySpeak, anyone
-from unstale.server.transfers import EVERY_DAY, TransferBounds
+from unstale.server.state import Access, ExchangeSettings, RunState, TransferBounds
 from unstale.server.wire import Delivery
 from unstale.training.evaluate import Evaluation
 from unstale_proto import codec
@@ -137,8 +137,25 @@ class PlayedServer:
         self.exchange = Exchange(
             self.wire,
             lambda: self.now_s,
-            coordinator=self.coordinator,
-            staging=self.staging,
+            state=RunState(
+                coordinator=self.coordinator,
+                staging=self.staging,
+                admission=admission or Admission(NormBounds(norm_max, clients=clients)),
+                welcome=welcome(clients=clients).model_copy(update={"encoding": encoding}),
+                learning_rate=0.5,
+                frames={0: frames_of(version_of(0))},
+                sent=version_of(0),
+                dimension=2,
+                journal=journal,
+                parts=parts or Parts(),
+            ),
+            settings=ExchangeSettings(
+                linger_s=3.0,
+                transfers=transfers or TransferBounds(),
+                stays=stays,
+                task_timeout_s=task_timeout_s,
+            ),
+            access=Access(guard=guard or Guard(), may_speak=may_speak),
             compute=self.commands.append,
             account=Account(
                 rounds=rounds,
@@ -146,20 +163,6 @@ class PlayedServer:
                 on_progress=lambda _: None,
                 evaluate_clients_every=None,
             ),
-            welcome=welcome(clients=clients).model_copy(update={"encoding": encoding}),
-            learning_rate=0.5,
-            frames={0: frames_of(version_of(0))},
-            sent=version_of(0),
-            dimension=2,
-            linger_s=3.0,
-            admission=admission or Admission(NormBounds(norm_max, clients=clients)),
-            guard=guard,
-            journal=journal,
-            may_speak=may_speak,
-            transfers=transfers or EVERY_DAY,
-            parts=parts,
-            stays=stays,
-            task_timeout_s=task_timeout_s,
         )
 
     def compute(self) -> None:

@@ -14,7 +14,7 @@ from swarm.world import World
 from unstale.client.instructions import Instruction, Made, Retire, Send, Settle, Train, Warn
 from unstale.client.models import Models
 from unstale.client.session import ClientSession, State
-from unstale.server.transfers import TransferBounds
+from unstale.server.state import TransferBounds
 from unstale.server.wire import Delivery
 from unstale_proto import codec
 from unstale_proto.errors import Reason, RemoteContractError

@@ -10,7 +10,7 @@ from swarm.world import World
 from unstale.coordinator.settings import CoordinatorSettings, SelectorSettings, TriggerSettings
 from unstale.errors import UserError
 from unstale.seeds import Generator
-from unstale.server.transfers import TransferBounds
+from unstale.server.state import TransferBounds
 from unstale.toxics.flight import MESSAGE_TYPES
 from unstale.toxics.scenario import Conditions, Scenario
 

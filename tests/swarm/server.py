@@ -29,7 +29,7 @@ from unstale.server.compute import Save, frames_of
 from unstale.server.condition import REASONS
 from unstale.server.exchange import Exchange, Letter, StopNow
 from unstale.server.guard import STRANGER_MESSAGES_PER_S, Guard
-from unstale.server.transfers import EVERY_DAY
+from unstale.server.state import Access, ExchangeSettings, RunState, TransferBounds
 from unstale.server.wire import Delivery
 from unstale_proto import signature
 from unstale_proto.errors import Reason, RemoteContractError
@@ -168,31 +168,37 @@ class Server:
         return Exchange(
             self.wire,
             self._clock,
-            coordinator=coordinator,
-            staging=staging,
+            state=RunState(
+                coordinator=coordinator,
+                staging=staging,
+                admission=Admission(NormBounds(NORM_MAX, clients=settings.clients)),
+                welcome=welcome(settings, run_id=run_id, heartbeat_s=options.heartbeat_s),
+                learning_rate=LEARNING_RATE,
+                frames={
+                    version: frames_of(learner.base(version))
+                    for version in range(max(0, learner.version - late), learner.version + 1)
+                },
+                sent=learner.sent,
+                dimension=NUMBERS,
+                journal=journal,
+                parts=Parts(None if journal is None else journal.directory.transfers),
+            ),
+            settings=ExchangeSettings(
+                linger_s=options.linger_s,
+                return_s=options.return_s,
+                transfers=options.transfers or TransferBounds(),
+            ),
+            access=Access(
+                guard=WatchedGuard(
+                    self._ledger,
+                    client_messages_per_s_max=options.bounds.messages_per_s_max,
+                    stranger_messages_per_s_max=STRANGER_MESSAGES_PER_S,
+                    quarantine_after=options.bounds.quarantine_after,
+                    quarantine_s=options.bounds.quarantine_s,
+                )
+            ),
             compute=compute.submit,
             account=account,
-            welcome=welcome(settings, run_id=run_id, heartbeat_s=options.heartbeat_s),
-            learning_rate=LEARNING_RATE,
-            frames={
-                version: frames_of(learner.base(version))
-                for version in range(max(0, learner.version - late), learner.version + 1)
-            },
-            sent=learner.sent,
-            dimension=NUMBERS,
-            linger_s=options.linger_s,
-            return_s=options.return_s,
-            admission=Admission(NormBounds(NORM_MAX, clients=settings.clients)),
-            guard=WatchedGuard(
-                self._ledger,
-                client_messages_per_s_max=options.bounds.messages_per_s_max,
-                stranger_messages_per_s_max=STRANGER_MESSAGES_PER_S,
-                quarantine_after=options.bounds.quarantine_after,
-                quarantine_s=options.bounds.quarantine_s,
-            ),
-            journal=journal,
-            transfers=options.transfers or EVERY_DAY,
-            parts=Parts(None if journal is None else journal.directory.transfers),
         )
 
     # --- connections ---

@@ -5,26 +5,21 @@ or clock is in here: they are handed in, so that a network and a clock that are 
 """
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from unstale import translate
 from unstale.coordinator import actions, events, hopeless
-from unstale.coordinator.machine import LEASE, Coordinator
+from unstale.coordinator.machine import LEASE
 from unstale.coordinator.phase import Phase
-from unstale.journal.journal import Journal
-from unstale.journal.parts import Parts
 from unstale.journal.recorder import Recorder
-from unstale.learner.updates import Staging
-from unstale.learner.versions import Version
 from unstale.metrics.progress import Outcome
 from unstale.peer_log import about_peer, logger
 from unstale.server.account import Account
-from unstale.server.admission import Admission
 from unstale.server.agreed import Agreed
 from unstale.server.commands import Applied, Command, Crashed, Evaluated, Letter, NotSaved, Saved, StopNow
 from unstale.server.deadlines import Deadlines
-from unstale.server.guard import Guard, MaySpeak, anyone, not_the_owner
+from unstale.server.guard import not_the_owner
 from unstale.server.ingest import Ingest
 from unstale.server.intake import Intake
 from unstale.server.joining import Joining
@@ -34,12 +29,12 @@ from unstale.server.performer import Performer
 from unstale.server.proof import Proof
 from unstale.server.refusals import Refusals
 from unstale.server.sessions import Sessions
-from unstale.server.transfers import EVERY_DAY, TransferBounds, Transfers, defect_of_whole
-from unstale.server.turns import OwnerOf, key_or_client
+from unstale.server.state import Access, ExchangeSettings, RunState
+from unstale.server.transfers import Transfers, defect_of_whole
 from unstale.server.wire import Wire
 from unstale_proto import codec
 from unstale_proto.errors import Reason, RemoteContractError
-from unstale_proto.messages import Bye, Chunk, Error, Heartbeat, Hello, Message, Update, Welcome
+from unstale_proto.messages import Bye, Chunk, Error, Heartbeat, Hello, Message, Update
 
 log = logger("unstale.server")
 
@@ -50,17 +45,15 @@ class Exchange:
 
     What follows from a message or a letter is said by `settle`, when it is durable: a turn is one transaction.
 
-    wire: sends. clock: seconds of the run, never going back. compute: takes commands; each of them but ForgetCommand
-    is answered by a letter, in order. journal: None for a run that leaves nothing behind. account: counts. welcome:
-    for any client; id and version are filled in, and its encoding becomes what the client can do. learning_rate: eta_l
-    of its tasks now. frames: of the versions that tasks may carry now. encoded: the same as the run encodes its
-    models, if it does. sent: the newest of them. dimension: d. admission: judges what updates claim. linger_s: how
-    long clients have to say goodbye. return_s: how long they take to come back to a server that was gone. guard:
-    bounds what anyone may say. may_speak: whether the owner of a key may say that it is a client; key None is that of
-    a link in plain text. owner_of: with whom a client shares places. task_timeout_s: for an answer to a task; None for
-    ever. looks_ahead: whether stale updates are worked on before their round closes. transfers: what goes in chunks,
-    and how. parts: where such updates lie until they are whole. stays: whether it goes on after the end, for those who
-    come then, until it is told to stop. observe: told of every event and its actions.
+    Args:
+        wire: sends messages.
+        clock: seconds of the run, never going back.
+        state: parts of the run.
+        settings: times and bounds.
+        access: who may say what.
+        compute: takes commands. Each one but ForgetCommand is answered by a letter, in order.
+        account: counts.
+        observe: told of every event and its actions.
     """
 
     def __init__(
@@ -68,60 +61,42 @@ class Exchange:
         wire: Wire,
         clock: Callable[[], float],
         *,
-        coordinator: Coordinator,
-        staging: Staging,
+        state: RunState,
+        settings: ExchangeSettings,
         compute: Callable[[Command], None],
         account: Account,
-        welcome: Welcome,
-        learning_rate: float,
-        frames: Mapping[int, Sequence[memoryview]],
-        sent: Version,
-        dimension: int,
-        admission: Admission,
-        linger_s: float,
-        return_s: float = 0.0,
-        guard: Guard | None = None,
-        journal: Journal | None = None,
-        may_speak: MaySpeak = anyone,
-        owner_of: OwnerOf = key_or_client,
-        task_timeout_s: float | None = None,
-        transfers: TransferBounds = EVERY_DAY,
-        parts: Parts | None = None,
+        access: Access | None = None,
         observe: actions.Observer | None = None,
-        encoded: Mapping[int, Sequence[memoryview]] | None = None,
-        looks_ahead: bool = False,
-        stays: bool = False,
     ) -> None:
+        access = access or Access()
+        coordinator = state.coordinator
         self._clock, self._coordinator, self._observe = clock, coordinator, observe
-        self._recorder = Recorder(coordinator, journal)
-        self._journal, self._account, self._admission = journal, account, admission
-        self._welcome, self._sent, self._linger_s, self._return_s = welcome, sent, linger_s, return_s
-        self._leaves_early, self._stays, self._stops = True, stays, False
-        self._guard = Guard() if guard is None else guard
-        self._may_speak = may_speak
-        self._sessions = Sessions(welcome.clients)
+        self._recorder = Recorder(coordinator, state.journal)
+        self._journal, self._account, self._admission = state.journal, account, state.admission
+        self._welcome, self._sent = state.welcome, state.sent
+        self._linger_s, self._return_s = settings.linger_s, settings.return_s
+        self._leaves_early, self._stays, self._stops = True, settings.stays, False
+        self._guard, self._may_speak = access.guard, access.may_speak
+        self._sessions = Sessions(state.welcome.clients)
         self._proof = Proof()
-        self._deadlines = Deadlines(coordinator, task_timeout_s)
+        self._deadlines = Deadlines(coordinator, settings.task_timeout_s)
         self._wire = PatientWire(wire, clock)
-        self._agreed = Agreed(welcome, dimension, frames[max(frames)])
+        self._agreed = Agreed(state.welcome, state.dimension, state.frames[max(state.frames)])
         self._outgoing = Outgoing(
             self._wire,
             self._sessions,
-            frames=frames,
-            encoded=encoded or {},
+            frames=state.frames,
+            encoded=state.encoded,
             agreed=self._agreed,
-            run_id=welcome.run_id,
-            signature=welcome.signature,
-            learning_rate=learning_rate,
+            welcome=state.welcome,
+            learning_rate=state.learning_rate,
             wanted=account.own_evaluations.wanted,
             past_versions=max(coordinator.settings.stale_rounds.values(), default=0),
-            chunk_bytes=transfers.chunk_bytes,
+            chunk_bytes=settings.transfers.chunk_bytes,
         )
         self._out = Performer(
             clock,
-            coordinator=coordinator,
-            admission=admission,
-            staging=staging,
+            state,
             compute=compute,
             account=account,
             guard=self._guard,
@@ -129,15 +104,15 @@ class Exchange:
             proof=self._proof,
             deadlines=self._deadlines,
             sessions=self._sessions,
-            looks_ahead=looks_ahead,
+            looks_ahead=settings.looks_ahead,
         )
         self._intake = Intake(
             ingest=Ingest(
-                staging,
-                signature=welcome.signature,
+                state.staging,
+                signature=state.welcome.signature,
                 encodings=self._agreed.updates,
                 layout=self._agreed.layout,
-                admission=admission,
+                admission=state.admission,
             ),
             recorder=self._recorder,
             out=self._out,
@@ -148,18 +123,16 @@ class Exchange:
         self._refusals = Refusals(clock, self._guard, account, self._outgoing, self._sessions, self._handle)
         self._transfers = Transfers(
             clock,
-            transfers,
-            parts or Parts(),
+            settings.transfers,
+            state.parts,
             coordinator=coordinator,
             outgoing=self._outgoing,
             account=account,
             intake=self._intake,
         )
         self._joining = Joining(
+            access,
             coordinator=coordinator,
-            guard=self._guard,
-            may_speak=may_speak,
-            owner_of=owner_of,
             sessions=self._sessions,
             agreed=self._agreed,
             outgoing=self._outgoing,

@@ -6,13 +6,13 @@ from unstale import translate
 from unstale.coordinator import events
 from unstale.coordinator.machine import Coordinator
 from unstale.server.agreed import Agreed
-from unstale.server.guard import Guard, MaySpeak, check_takes_part, not_the_owner
+from unstale.server.guard import check_takes_part, not_the_owner
 from unstale.server.outgoing import Outgoing
 from unstale.server.performer import Performer
 from unstale.server.proof import Proof
 from unstale.server.sessions import Sessions
+from unstale.server.state import Access
 from unstale.server.transfers import Transfers
-from unstale.server.turns import OwnerOf
 from unstale_proto.messages import Hello, Stop
 
 
@@ -21,11 +21,9 @@ class Joining:
 
     def __init__(
         self,
+        access: Access,
         *,
         coordinator: Coordinator,
-        guard: Guard,
-        may_speak: MaySpeak,
-        owner_of: OwnerOf,
         sessions: Sessions,
         agreed: Agreed,
         outgoing: Outgoing,
@@ -35,9 +33,7 @@ class Joining:
         handle: Callable[[events.Event], None],
     ) -> None:
         self._coordinator = coordinator
-        self._guard = guard
-        self._may_speak = may_speak
-        self._owner_of = owner_of
+        self._guard, self._may_speak, self._owner_of = access.guard, access.may_speak, access.owner_of
         self._sessions = sessions
         self._agreed = agreed
         self._outgoing = outgoing

@@ -18,7 +18,7 @@ from unstale.server.sessions import Sessions
 from unstale.server.wire import Delivery, Wire
 from unstale_proto import codec, limits
 from unstale_proto.codec import Prepared
-from unstale_proto.messages import Ack, Message
+from unstale_proto.messages import Ack, Message, Welcome
 from unstale_proto.transfer import checksum
 
 
@@ -33,10 +33,20 @@ class _Model:
 
 
 class Outgoing:
-    """The exchange's thread only. frames: what is sent of versions, as float32. encoded: likewise, as the run encodes
-    its models; empty where that is float32. agreed: which of the two a client takes. learning_rate: eta_l of its tasks.
-    wanted: whether the task of a client, with a version, asks for an evaluation. past_versions: how many rounds old a
-    model may be that is still given. chunk_bytes: larger models go in chunks."""
+    """Sends messages and models. The exchange's thread only.
+
+    Args:
+        wire: sends to connections.
+        sessions: which connection speaks for which client.
+        frames: float32 payload of each version that tasks may carry.
+        encoded: the same in the encoding of the run; empty where that is float32.
+        agreed: which of the two a client takes.
+        welcome: of the run: its id and the signature of its model.
+        learning_rate: eta_l of tasks.
+        wanted: whether the task of a client, at a version, asks for an evaluation.
+        past_versions: age in rounds of the oldest model that tasks may carry.
+        chunk_bytes: larger models go in chunks.
+    """
 
     def __init__(
         self,
@@ -46,8 +56,7 @@ class Outgoing:
         frames: Mapping[int, Sequence[memoryview]],
         encoded: Mapping[int, Sequence[memoryview]],
         agreed: Agreed,
-        run_id: str,
-        signature: str,
+        welcome: Welcome,
         learning_rate: float,
         wanted: Callable[[int, int], bool],
         past_versions: int = 0,
@@ -55,8 +64,7 @@ class Outgoing:
     ) -> None:
         self._wire = wire
         self._sessions = sessions
-        self._run_id = run_id
-        self._signature = signature
+        self._run_id, self._signature = welcome.run_id, welcome.signature
         self._learning_rate = learning_rate
         self._wanted = wanted
         self._past_versions = past_versions

@@ -6,12 +6,10 @@ from typing import Any, NamedTuple, TypeVar
 
 from unstale import translate
 from unstale.coordinator import actions, snapshot
-from unstale.coordinator.machine import Coordinator
 from unstale.journal.journal import Journal
 from unstale.learner.screen import Norms
-from unstale.learner.updates import StagedUpdate, Staging
+from unstale.learner.updates import StagedUpdate
 from unstale.server.account import Account
-from unstale.server.admission import Admission
 from unstale.server.commands import (
     ApplyCommand,
     CheckpointCommand,
@@ -27,6 +25,7 @@ from unstale.server.guard import Guard
 from unstale.server.outgoing import Outgoing
 from unstale.server.proof import Proof
 from unstale.server.sessions import Sessions
+from unstale.server.state import RunState
 from unstale_proto.limits import TEXT_MAX
 from unstale_proto.messages import Hello, Stop, Update
 
@@ -59,10 +58,8 @@ class Performer:
     def __init__(
         self,
         clock: Callable[[], float],
+        state: RunState,
         *,
-        coordinator: Coordinator,
-        admission: Admission,
-        staging: Staging,
         compute: Callable[[Command], None],
         account: Account,
         guard: Guard,
@@ -74,9 +71,9 @@ class Performer:
     ) -> None:
         """looks_ahead: whether stale updates are worked on before their round closes."""
         self._clock = clock
-        self._coordinator = coordinator
-        self._admission = admission
-        self._staging = staging
+        self._coordinator = state.coordinator
+        self._admission = state.admission
+        self._staging = state.staging
         self._compute = compute
         self._account = account
         self._guard = guard

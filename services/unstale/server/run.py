@@ -18,6 +18,7 @@ from unstale.coordinator.machine import Coordinator
 from unstale.coordinator.phase import Phase
 from unstale.coordinator.settings import CoordinatorSettings
 from unstale.journal.journal import Journal
+from unstale.journal.parts import Parts
 from unstale.journal.recovery import Recovered, Recovery
 from unstale.journal.resumption import check_not_given_up, excluded
 from unstale.journal.rundir import RunDirectory
@@ -32,6 +33,7 @@ from unstale.server.aside import Aside
 from unstale.server.commands import CheckpointCommand
 from unstale.server.compute import Keep, Save, frames_of
 from unstale.server.heap import keep_little
+from unstale.server.state import RunState
 from unstale.server.welcome import welcome
 from unstale.training.datasets import Dataset
 from unstale.training.evaluate import Evaluation
@@ -64,18 +66,28 @@ class Run:
     save_model: Callable[[Version, int], None]
 
     @property
-    def frames(self) -> dict[int, Sequence[memoryview]]:
-        """What is sent of the versions that tasks may carry: the current one, and those before it that a stale client
-        may be given."""
-        return {number: frames_of(version) for number, version in self._sent.items()}
+    def state(self) -> RunState:
+        """The parts that the exchange needs, at the version that the run has reached."""
+        sent = self._sent
+        return RunState(
+            coordinator=self.coordinator,
+            staging=self.staging,
+            admission=self.admission,
+            welcome=self.welcome,
+            learning_rate=self.learner.learning_rate,
+            sent=self.learner.sent,
+            frames={number: frames_of(version) for number, version in sent.items()},
+            encoded=self._encoded(sent),
+            dimension=self.dimension,
+            journal=self.journal,
+            parts=Parts(None if self.journal is None else self.journal.directory.transfers),
+        )
 
-    @property
-    def encoded(self) -> dict[int, Sequence[memoryview]]:
-        """The same, as the run encodes its models; empty where that is float32."""
+    def _encoded(self, sent: Mapping[int, Version]) -> dict[int, Sequence[memoryview]]:
         encoding = self.encoding
         if encoding is None:
             return {}
-        return {number: frames_of(version, encoding) for number, version in self._sent.items()}
+        return {number: frames_of(version, encoding) for number, version in sent.items()}
 
     @property
     def encoding(self) -> Encoding | None:
@@ -87,6 +99,7 @@ class Run:
 
     @property
     def _sent(self) -> dict[int, Version]:
+        """Versions that tasks may carry: the current one, and those before it that a stale client may be given."""
         now = self.learner.version
         late = max(self.coordinator.settings.stale_rounds.values(), default=0)
         past = {version: self.learner.base(version) for version in range(max(0, now - late), now)}

@@ -21,7 +21,6 @@ from unstale.exposition import process
 from unstale.exposition.http import PING_S, HttpService
 from unstale.exposition.instruments import Instruments
 from unstale.journal.disk import free_bytes
-from unstale.journal.parts import Parts
 from unstale.learner.device import compute_here
 from unstale.metrics import catalogue
 from unstale.metrics import observe as observations
@@ -46,6 +45,7 @@ from unstale.server.exchange import Exchange
 from unstale.server.loop import ConnectionCut, Letter, Loop, RouterWire
 from unstale.server.pages import Pages
 from unstale.server.run import Run, prepare
+from unstale.server.state import Access, ExchangeSettings
 from unstale.server.status import Live, Status
 from unstale_proto.limits import HEADER_BYTES_MAX
 
@@ -216,28 +216,22 @@ class Server:
         exchange = Exchange(
             RouterWire(self._socket),
             run.clock,
-            coordinator=run.coordinator,
-            staging=run.staging,
+            state=run.state,
+            settings=ExchangeSettings(
+                linger_s=settings.server.linger_s,
+                return_s=sockets.RECONNECT_S_MAX + settings.server.linger_s,
+                task_timeout_s=settings.server.task_timeout_s,
+                looks_ahead=run.learner.looks_ahead,
+                stays=self._stays,
+            ),
+            access=Access(
+                guard=guard.configured(settings.server),
+                may_speak=self._gate.may_speak,
+                owner_of=self._gate.owner_of,
+            ),
             compute=self._compute.submit,
             account=account,
-            welcome=run.welcome,
-            learning_rate=run.learner.learning_rate,
-            frames=run.frames,
-            encoded=run.encoded,
-            sent=run.learner.sent,
-            dimension=run.dimension,
-            linger_s=settings.server.linger_s,
-            return_s=sockets.RECONNECT_S_MAX + settings.server.linger_s,
-            admission=run.admission,
-            guard=guard.configured(settings.server),
-            journal=run.journal,
-            parts=Parts(None if run.journal is None else run.journal.directory.transfers),
-            may_speak=self._gate.may_speak,
-            owner_of=self._gate.owner_of,
-            task_timeout_s=settings.server.task_timeout_s,
             observe=observe,
-            looks_ahead=run.learner.looks_ahead,
-            stays=self._stays,
         )
         if run.recovered is not None:
             exchange.resume()

@@ -4,7 +4,6 @@ Nothing of it is written down: a transfer changes nothing in the run before it i
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 
 from unstale.coordinator.machine import Coordinator
@@ -15,27 +14,14 @@ from unstale.server.account import Account
 from unstale.server.downloads import Chunks, Downloads
 from unstale.server.intake import Intake
 from unstale.server.outgoing import Outgoing
+from unstale.server.state import TransferBounds
 from unstale.server.turns import Owner, Turns
 from unstale.server.uploads import Uploads, owner_of
-from unstale_proto import limits
 from unstale_proto.errors import Reason, RemoteContractError
 from unstale_proto.messages import Chunk, Credit, Error, Message, Update
-from unstale_proto.transfer import LEAST_CHUNK_BYTES, WINDOW_BYTES, checksum
+from unstale_proto.transfer import LEAST_CHUNK_BYTES, checksum
 
 log = logger("unstale.server")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TransferBounds:
-    """chunk_bytes: payloads over it come in chunks. window_bytes: of one transfer, on their way at once. places:
-    updates that may come at once; each is a model's size of files. parts_max: of updates without a place. versions:
-    that may be sent at once; each is a model's size of memory."""
-
-    chunk_bytes: int = limits.CHUNK_BYTES
-    window_bytes: int = WINDOW_BYTES
-    places: int = 2
-    parts_max: int = 8
-    versions: int = 2
 
 
 def defect_of_whole(update: Update, frames: Sequence[memoryview]) -> Reason | None:
@@ -43,10 +29,6 @@ def defect_of_whole(update: Update, frames: Sequence[memoryview]) -> Reason | No
     if update.checksum is None or sum(map(len, frames)) != update.payload_bytes:
         return None
     return None if checksum(frames) == update.checksum else Reason.WRONG_CHECKSUM
-
-
-EVERY_DAY = TransferBounds()
-"""Those of every server but in tests."""
 
 
 class Transfers:

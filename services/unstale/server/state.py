@@ -1,0 +1,102 @@
+"""Arguments of the exchange: the parts of its run, its settings, and who may do what."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from unstale.coordinator.machine import Coordinator
+from unstale.journal.journal import Journal
+from unstale.journal.parts import Parts
+from unstale.learner.updates import Staging
+from unstale.learner.versions import Version
+from unstale.server.admission import Admission
+from unstale.server.guard import Guard, MaySpeak, anyone
+from unstale.server.turns import OwnerOf, key_or_client
+from unstale_proto.limits import CHUNK_BYTES
+from unstale_proto.messages import Welcome
+from unstale_proto.transfer import WINDOW_BYTES
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunState:
+    """The parts of a run, at the version that it has reached.
+
+    Attributes:
+        coordinator: decides.
+        staging: memory of updates that wait for their round.
+        admission: judges the claims of updates.
+        welcome: for any client; the exchange fills in id and version, and the encoding that the client supports.
+        learning_rate: eta_l of tasks.
+        sent: the newest version that tasks may carry.
+        frames: float32 payload of each version that tasks may carry.
+        encoded: the same in the encoding of the run; empty where that is float32.
+        dimension: d, parameters of the model.
+        journal: None for a run that stores nothing.
+        parts: files of updates in chunks until they are complete.
+    """
+
+    coordinator: Coordinator
+    staging: Staging
+    admission: Admission
+    welcome: Welcome
+    learning_rate: float
+    sent: Version
+    frames: Mapping[int, Sequence[memoryview]]
+    dimension: int
+    encoded: Mapping[int, Sequence[memoryview]] = field(default_factory=dict)
+    journal: Journal | None = None
+    parts: Parts = field(default_factory=Parts)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransferBounds:
+    """Bounds on payloads that go in chunks. Servers use the defaults; tests use small ones.
+
+    Attributes:
+        chunk_bytes: larger payloads go in chunks.
+        window_bytes: of one transfer, under way at once.
+        places: updates that may come at once; each takes files of the size of a model.
+        parts_max: updates kept in part without a place.
+        versions: models that may be sent at once; each takes memory of the size of a model.
+    """
+
+    chunk_bytes: int = CHUNK_BYTES
+    window_bytes: int = WINDOW_BYTES
+    places: int = 2
+    parts_max: int = 8
+    versions: int = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExchangeSettings:
+    """Times and bounds of the exchange.
+
+    Attributes:
+        linger_s: time that clients have to say goodbye, in seconds.
+        return_s: time that clients need to come back to a server that was restarted, in seconds.
+        task_timeout_s: time that clients have to answer a task, in seconds; None for any time.
+        transfers: which payloads go in chunks, and bounds on these.
+        looks_ahead: the compensator works on stale updates before their round closes.
+        stays: after the end of the run, answer clients until told to stop.
+    """
+
+    linger_s: float
+    return_s: float = 0.0
+    task_timeout_s: float | None = None
+    transfers: TransferBounds = field(default_factory=TransferBounds)
+    looks_ahead: bool = False
+    stays: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Access:
+    """Who may say what.
+
+    Attributes:
+        guard: rate limits and quarantine.
+        may_speak: whether the owner of a key may speak for a client; key None is a link in plain text.
+        owner_of: with whom a client shares places for large payloads.
+    """
+
+    guard: Guard = field(default_factory=Guard)
+    may_speak: MaySpeak = anyone
+    owner_of: OwnerOf = key_or_client
