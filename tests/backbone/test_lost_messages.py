@@ -58,8 +58,7 @@ def run_through(losing: Losing, **changes: Any) -> Outcome:
     with RunningServer(settings) as server, Proxy(server.address, losing) as proxy:
         process = ClientProcess(
             server=proxy.address,
-            first=0,
-            count=2,
+            client_ids=range(2),
             prepare=lambda welcome: workplace_of(welcome, settings),
             heartbeat_s=60.0,
             linger_s=1.0,

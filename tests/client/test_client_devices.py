@@ -34,8 +34,7 @@ class Hosted:
         monkeypatch.setattr(service, "now_s", lambda: self.now_s)
         self.process = ClientProcess(
             server="tcp://127.0.0.1:9",  # where nobody is
-            first=0,
-            count=1,
+            client_ids=range(1),
             prepare=lambda _: pytest.fail("nothing is trained here"),
             heartbeat_s=60.0,
             linger_s=0.0,

@@ -26,8 +26,7 @@ class Ending:
         port = socket.bind_to_random_port("tcp://127.0.0.1")
         self.process = ClientProcess(
             server=f"tcp://127.0.0.1:{port}",
-            first=0,
-            count=2,
+            client_ids=range(2),
             prepare=lambda told: workplace_of(told, SETTINGS),
             heartbeat_s=0.2,
             linger_s=PATIENCE_S,

@@ -22,8 +22,7 @@ def clients(address: str, count: int) -> Iterator[str]:
     settings = small(clients=count)
     process = ClientProcess(
         server=address,
-        first=0,
-        count=count,
+        client_ids=range(count),
         prepare=lambda told: workplace_of(told, settings),
         heartbeat_s=0.2,
         linger_s=PATIENCE_S,

@@ -27,8 +27,7 @@ def train(task_id: int, version: int) -> Train:
 def test_jobs_on_one_version_share_its_model_and_the_last_one_lets_it_go() -> None:
     process = ClientProcess(
         server="tcp://127.0.0.1:9",
-        first=0,
-        count=2,
+        client_ids=range(2),
         prepare=lambda welcome: pytest.fail(f"nothing is trained here, least of all for {welcome}"),
         heartbeat_s=60.0,
         linger_s=0.0,

@@ -83,8 +83,7 @@ class Served:
             settings = small(clients=1)
             self.process = ClientProcess(
                 server=self.address,
-                first=0,
-                count=1,
+                client_ids=range(1),
                 prepare=lambda told: workplace_of(told, settings),
                 heartbeat_s=0.2,
                 linger_s=0.0,

@@ -96,8 +96,7 @@ def test_a_run_of_300_rounds_survives_everything_at_once_and_counts_each_update_
         injector = injector_for(settings, running.address)
         clients = ClientProcess(
             server=injector.address,
-            first=0,
-            count=8,
+            client_ids=range(8),
             prepare=lambda welcome: workplace_of(welcome, settings),
             heartbeat_s=settings.server.heartbeat_s,
             linger_s=0.1,

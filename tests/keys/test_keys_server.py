@@ -213,8 +213,7 @@ def process(address: str, identity: Identity | None, *, first: int = 0, count: i
 
     return ClientProcess(
         server=address,
-        first=first,
-        count=count,
+        client_ids=range(first, first + count),
         prepare=prepare,  # type: ignore[arg-type]
         heartbeat_s=60,
         linger_s=0,

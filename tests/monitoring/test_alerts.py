@@ -131,8 +131,7 @@ def clients(
     return Running(
         ClientProcess(
             server=address,
-            first=first,
-            count=count,
+            client_ids=range(first, first + count),
             prepare=lambda welcome: workplace_of(welcome, settings),
             heartbeat_s=settings.server.heartbeat_s,
             linger_s=0.1,

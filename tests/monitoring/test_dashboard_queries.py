@@ -105,8 +105,7 @@ def clients_of(address: str, folder: Path) -> ClientProcess:
     own = small(clients=CLIENTS)
     return ClientProcess(
         server=address,
-        first=0,
-        count=HOSTED,
+        client_ids=range(HOSTED),
         prepare=lambda told: workplace_of(told, own),
         heartbeat_s=0.2,
         linger_s=0.1,

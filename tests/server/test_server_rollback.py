@@ -78,8 +78,7 @@ def trains(server: RunningServer, settings: Settings, client_ids: Sequence[int])
     with_limit = [
         ClientProcess(
             server=server.address,
-            first=client_id,
-            count=1,
+            client_ids=range(client_id, client_id + 1),
             prepare=lambda welcome: workplace_of(welcome, settings),
             heartbeat_s=settings.server.heartbeat_s,
             linger_s=settings.server.linger_s,

@@ -39,8 +39,7 @@ class RunningClient:
         outbox = None if folder is None else Outbox(folder, first, count, durable=False)
         self._process = ClientProcess(
             server=server,
-            first=first,
-            count=count,
+            client_ids=range(first, first + count),
             prepare=lambda welcome: workplace_of(welcome, settings),
             heartbeat_s=0.2,
             linger_s=0.2,

@@ -32,8 +32,7 @@ def over_sockets(path: Path, *, run: dict[str, Any] | None = None, **changes: An
     with RunningServer(settings) as server:
         clients = ClientProcess(
             server=server.address,
-            first=0,
-            count=settings.clients,
+            client_ids=range(settings.clients),
             prepare=lambda welcome: workplace_of(welcome, settings),
             heartbeat_s=settings.server.heartbeat_s,
             linger_s=settings.server.linger_s,

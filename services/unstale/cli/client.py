@@ -35,8 +35,7 @@ def client(settings: Settings, ends_with_input: report.EndsWithInput = False) ->
         outbox = Outbox(Path(hosted.directory), hosted.first, hosted.count, durable=durable)
     process = ClientProcess(
         server=hosted.server,
-        first=hosted.first,
-        count=hosted.count,
+        client_ids=range(hosted.first, hosted.first + hosted.count),
         prepare=lambda welcome: workplace_of(welcome, settings),
         heartbeat_s=settings.server.heartbeat_s,
         linger_s=settings.server.linger_s,

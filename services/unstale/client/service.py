@@ -59,22 +59,27 @@ Letter = Result | StopNow | Ping
 
 
 class ClientProcess:
-    """Hosts clients `first` to `first + count - 1` until the run is finished or `stop` is called.
+    """Hosts clients until the run is finished or `stop` is called.
 
-    server: its address. prepare: makes data, shares and model of the run that a welcome describes. heartbeat_s: of the
-    links; that of the clients is the server's to say. patience_s: give up when nothing is heard from a server for so
-    long, at the start or later; None waits for ever. durations: how long tasks of the run that a welcome describes take
-    on the clients' devices; an update leaves no sooner. None for as long as they take here. outbox: where these clients
-    keep what must outlive this process; it is closed with it. None for nowhere. identity: who this process is, and who
-    the server is; None for plain text. http_address: HOST:PORT of /metrics and checks; None for none.
+    Args:
+        server: its address.
+        client_ids: of the clients, one after the other.
+        prepare: makes data, shares and model of the run that a welcome describes.
+        heartbeat_s: of the links, in seconds. The welcome says that of the clients.
+        linger_s: time that messages under way have when the process ends, in seconds.
+        patience_s: end when nothing is heard from a server for so long, at the start or later; None waits for ever.
+        durations: time that tasks of the run that a welcome describes take on the clients' devices. An update leaves no
+            sooner. None for the time that they take here.
+        outbox: where these clients keep what must outlive this process; it is closed with it. None for nowhere.
+        identity: own key, and the key of the server; None for plain text.
+        http_address: HOST:PORT of /metrics and checks; None for none.
     """
 
     def __init__(
         self,
         *,
         server: str,
-        first: int,
-        count: int,
+        client_ids: range,
         prepare: Callable[[Welcome], Workplace],
         heartbeat_s: float,
         linger_s: float,
@@ -85,7 +90,7 @@ class ClientProcess:
         http_address: str | None = None,
     ) -> None:
         sockets.require_libzmq()
-        files.allow_connections(count, files_each=2)
+        files.allow_connections(len(client_ids), files_each=2)
         self._server = server
         self._patience_s = patience_s
         self._linger_s = linger_s
@@ -94,7 +99,7 @@ class ClientProcess:
         self._outbox = outbox
         self._found = {} if outbox is None else outbox.load()
         self._context = zmq.Context()
-        self._context.set(zmq.MAX_SOCKETS, max(1023, count + 16))
+        self._context.set(zmq.MAX_SOCKETS, max(1023, len(client_ids) + 16))
         self._poller = zmq.Poller()
         self._poller.register(self._mailbox.fileno(), zmq.POLLIN)
         self._lines: dict[int, Line] = {}
@@ -102,7 +107,7 @@ class ClientProcess:
         self._received: WeakValueDictionary[tuple[str, int, str | None], ReceivedModel] = (
             WeakValueDictionary()
         )
-        self._coming = _models_of(first, outbox)
+        self._coming = _models_of(client_ids.start, outbox)
         self._met = False
         self._stopped = False
         self._farewells: list[Retire] = []
@@ -112,9 +117,9 @@ class ClientProcess:
             sockets.dealer, self._context, heartbeat_s=heartbeat_s, linger_s=linger_s, identity=identity
         )
         self._public = None if identity is None else identity.public
-        for client_id in range(first, first + count):
+        for client_id in client_ids:
             socket = self._dealer()
-            if client_id == first:  # address and key are the same for all of them
+            if client_id == client_ids.start:  # address and key are the same for all of them
                 self._watch_handshakes(socket)
             sockets.connect(socket, server)
             session = ClientSession(

@@ -151,26 +151,27 @@ class ClientSession:
             case Stop():
                 return self._stopped(message, at_s)
             case Hello() | Update() | Bye():
-                return [
-                    Send(
-                        message=Error(
-                            reason=Reason.UNEXPECTED_TYPE, message=f"a client takes no {message.type}"
-                        )
-                    )
-                ]
+                text = f"a client takes no {message.type}"
+                return [Send(message=Error(reason=Reason.UNEXPECTED_TYPE, message=text))]
+            case Error():
+                return self._refused(message, at_s)
+            case _:
+                return []  # an answer to what this session has moved on from
+
+    def _refused(self, error: Error, at_s: float) -> list[Instruction]:
+        """The server refuses something."""
+        match error:
             case Error(reason=Reason.HELLO_FIRST) if self.state is State.IN:
                 return self._greet(at_s)
             case Error(reason=Reason.UNKNOWN_CLIENT | Reason.WRONG_PROTOCOL | Reason.NOT_THE_OWNER):
-                return self._retire(
-                    "refused", f"the server refuses client {self.client_id}: {_said(message)}"
-                )
+                return self._retire("refused", f"the server refuses client {self.client_id}: {_said(error)}")
             case Error(reason=Reason.EXPIRED_TASK, task_id=task_id) if self._waits_for_model_of(task_id):
                 self._drop_task()
                 return []
             case Error(reason=reason) if reason in _TROUBLES:
-                return self._troubled(message, at_s)
+                return self._troubled(error, at_s)
             case _:
-                return []  # an answer to what this session has moved on from
+                return []  # of something that this session has moved on from
 
     def trained(self, run_id: str, update: Update, parcel: Parcel) -> list[Instruction]:
         """A task of this run is done. parcel: the update's payload, kept until it is acknowledged."""

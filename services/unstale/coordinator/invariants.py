@@ -5,7 +5,7 @@ from collections import Counter
 from unstale.coordinator.actions import Contribution
 from unstale.coordinator.events import UpdateArrived
 from unstale.coordinator.machine import DEADLINE, LEASE, RETRY, Coordinator
-from unstale.coordinator.membership import ACTIVE, State
+from unstale.coordinator.membership import ACTIVE, Client, State
 from unstale.coordinator.phase import Phase
 
 
@@ -81,19 +81,29 @@ def _check_updates(coordinator: Coordinator) -> None:
         values = [getattr(update, name) for update in unaggregated]
         assert len(set(values)) == len(values), f"two unaggregated updates have one {name}"
     of_client = Counter(update.client_id for update in unaggregated)
-    frees_sender = coordinator.trigger.frees_sender
     for client in coordinator.membership.clients:
-        assert client.unaggregated == of_client[client.client_id]
-        if not frees_sender:
-            assert client.unaggregated + (client.tasks.open_id is not None) <= 1, "a client contributes twice"
-            assert client.state is not State.WAITING or client.unaggregated == 0
-        if client.state is State.CONTRIBUTED:
-            assert client.unaggregated == 1, "a client waits for a round that does not hold its update"
-            assert not frees_sender
+        _check_contributions(client, of_client[client.client_id], coordinator.trigger.frees_sender)
     for contribution in making:
         assert contribution.staleness >= 0
     assert coordinator.making is None or coordinator.phase in (Phase.MAKING, Phase.FINISHED)
     assert coordinator.phase is not Phase.MAKING or coordinator.making is not None
+
+
+def _check_contributions(client: Client, unaggregated: int, frees_sender: bool) -> None:
+    """Check one client against its updates that are not aggregated.
+
+    Args:
+        client: to check.
+        unaggregated: number of its updates.
+        frees_sender: whether a client gets a task while its update waits.
+    """
+    assert client.unaggregated == unaggregated
+    if not frees_sender:
+        assert client.unaggregated + (client.tasks.open_id is not None) <= 1, "a client contributes twice"
+        assert client.state is not State.WAITING or client.unaggregated == 0
+    if client.state is State.CONTRIBUTED:
+        assert client.unaggregated == 1, "a client waits for a round that does not hold its update"
+        assert not frees_sender
 
 
 def _check_versions(coordinator: Coordinator) -> None:
@@ -163,25 +173,28 @@ def _check_progress(coordinator: Coordinator) -> None:
     if phase is Phase.IDLE:
         assert coordinator.trigger.in_rounds
         assert not membership.active, "someone has joined, and no round was opened"
-    stalled = (
-        phase is Phase.OPEN
-        and not coordinator.pending
-        and membership.outstanding == 0
-        and len(membership.active) > 0
-        and (
-            bool(coordinator.round.in_vain)
-            or membership.is_sitting_out
-            or not (coordinator.trigger.in_rounds or membership.unavailable)
-        )
-    )
+    stalled = phase is Phase.OPEN and _has_stalled(coordinator)
     assert (RETRY in timers) == stalled, "the retry timer is set exactly while the round has stalled"
     if phase is Phase.OPEN and not stalled:
-        took = coordinator.trigger.take(
-            pending=coordinator.pending.ready,
-            outstanding=_awaited(coordinator),
-            due=coordinator.round.deadline_passed,
-        )
-        assert took is None, "a round that could close is open"
-        under_way = membership.outstanding > 0 or DEADLINE in timers
-        assert under_way or not membership.active, "the run is stuck"
+        _check_open_round(coordinator)
     assert DEADLINE not in timers or phase is Phase.OPEN
+
+
+def _has_stalled(coordinator: Coordinator) -> bool:
+    """Whether an open round has active clients, and nothing is under way that could close it."""
+    membership = coordinator.membership
+    if coordinator.pending or membership.outstanding or not membership.active:
+        return False
+    nobody_is_asked = not (coordinator.trigger.in_rounds or membership.unavailable)
+    return bool(coordinator.round.in_vain) or membership.is_sitting_out or nobody_is_asked
+
+
+def _check_open_round(coordinator: Coordinator) -> None:
+    took = coordinator.trigger.take(
+        pending=coordinator.pending.ready,
+        outstanding=_awaited(coordinator),
+        due=coordinator.round.deadline_passed,
+    )
+    assert took is None, "a round that could close is open"
+    under_way = coordinator.membership.outstanding > 0 or DEADLINE in coordinator.timers
+    assert under_way or not coordinator.membership.active, "the run is stuck"

@@ -9,7 +9,7 @@ import os
 import selectors
 import socket as plain
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,6 +17,7 @@ import zmq
 
 from unstale.errors import UserError
 from unstale.injector.core import Close, Core, Cut, Forward
+from unstale.injector.endpoints import Front, ProxyBounds, Upstream
 from unstale.injector.errands import Errand, Letter, StopNow
 from unstale.injector.inventory import Inventory
 from unstale.injector.numbers import Numbers, Tally
@@ -24,9 +25,7 @@ from unstale.injector.relay import WAIT_S_MAX, Relay
 from unstale.net import sockets
 from unstale.net.clock import now_s
 from unstale.net.connections import TOO_MANY_FRAMES
-from unstale.net.gate import Gate
 from unstale.net.handshakes import Handshakes
-from unstale.net.limiter import ConnectionLimiter
 from unstale.net.mailbox import Mailbox
 from unstale.toxics.flight import Direction
 from unstale_proto.errors import Reason
@@ -60,47 +59,41 @@ class _Back:
 
 
 class Proxy:
-    """Turns until it is told to stop.
+    """Passes messages on until it is told to stop.
 
-    front: bound. gate: before it. limiter: of its connections. refused: handshakes that the gate refused, by reason,
-    counted elsewhere. probe: connects to the server, to find out whether it is there. connections_max: beyond so many,
-    what comes on further ones is dropped. patience_s: give up when the server cannot be reached for so long at the
-    start.
+    Args:
+        front: side of the clients.
+        upstream: side of the server.
+        bounds: on connections, bytes and time.
+        core: says when each message leaves, and as what.
+        inventory: the toxics.
+        mailbox: calls of other threads.
+        relay: of bytes, where a toxic works on connections.
+        started_s: when the injector started, in seconds.
     """
 
     def __init__(
         self,
-        front: zmq.Socket[bytes],
+        front: Front,
+        upstream: Upstream,
+        bounds: ProxyBounds,
         *,
-        gate: Gate,
-        limiter: ConnectionLimiter,
-        refused: Mapping[str, int],
-        probe: Handshakes,
         core: Core,
         inventory: Inventory,
         mailbox: Mailbox[Letter],
         relay: Relay | None,
-        connect: Callable[[], zmq.Socket[bytes]],
-        upstream: str,
         started_s: float,
-        connections_max: int,
-        bytes_max: int,
-        patience_s: float | None,
     ) -> None:
-        self._front = front
-        self._gate = gate
-        self._limiter = limiter
-        self._refused = refused
+        self._front, self._gate, self._limiter = front.socket, front.gate, front.limiter
+        self._refused = front.refused
         self._core = core
         self.inventory = inventory
         self._mailbox = mailbox
         self._relay = relay
-        self._connect = connect
-        self._upstream = upstream
+        self._connect, self._upstream = upstream.connect, upstream.address
         self._started_s = started_s
-        self._connections_max = connections_max
-        self._bytes_max = bytes_max
-        self._patience_s = patience_s
+        self._connections_max, self._bytes_max = bounds.connections_max, bounds.bytes_max
+        self._patience_s = bounds.patience_s
         self._tally = Tally()
         self._backs: dict[bytes, _Back] = {}
         # Where there is a relay, its ends of connections: port and client.
@@ -111,12 +104,12 @@ class Proxy:
         self._warned_of_many = False
         self._selector = selectors.DefaultSelector()
         self._selector.register(mailbox, selectors.EVENT_READ, self._open_letters)
-        self._selector.register(front.FD, selectors.EVENT_READ, self._serve_front)
+        self._selector.register(front.socket.FD, selectors.EVENT_READ, self._serve_front)
         # A ZeroMQ socket tells only of changes. Whatever was used since it was last looked at is looked at again.
         self._eager: dict[Callable[[], None], None] = {}
         self._stalled: dict[Callable[[], None], None] = {}
-        self._probe: Handshakes | None = probe
-        for one in (probe.socket, probe.monitor):
+        self._probe: Handshakes | None = upstream.probe
+        for one in (upstream.probe.socket, upstream.probe.monitor):
             self._selector.register(one.FD, selectors.EVENT_READ, self._look_for_the_server)
         self._eager[self._look_for_the_server] = None
 

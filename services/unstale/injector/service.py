@@ -17,6 +17,7 @@ from unstale.config.scenario import conditions, population
 from unstale.errors import UserError
 from unstale.injector.control import Control
 from unstale.injector.core import Core
+from unstale.injector.endpoints import Front, ProxyBounds, Upstream
 from unstale.injector.errands import Letter, StopNow, ask
 from unstale.injector.inventory import Inventory
 from unstale.injector.numbers import Numbers
@@ -120,21 +121,22 @@ class Injector:
                 self._relay.change(inventory.of_bytes)
                 self.address = self._relay.address
             self._proxy = proxy = Proxy(
-                self._front,
-                gate=gate,
-                limiter=self._limiter,
-                refused=refused,
-                probe=_probe(dealer, own.upstream, gate.identity),
+                Front(socket=self._front, gate=gate, limiter=self._limiter, refused=refused),
+                Upstream(
+                    address=own.upstream,
+                    probe=_probe(dealer, own.upstream, gate.identity),
+                    connect=partial(_connected, dealer, own.upstream),
+                ),
+                ProxyBounds(
+                    connections_max=connections_max,
+                    bytes_max=own.in_flight_bytes_max,
+                    patience_s=own.patience_s,
+                ),
                 core=core,
                 inventory=inventory,
                 mailbox=self._mailbox,
                 relay=self._relay,
-                connect=partial(_connected, dealer, own.upstream),
-                upstream=own.upstream,
                 started_s=started_s,
-                connections_max=connections_max,
-                bytes_max=own.in_flight_bytes_max,
-                patience_s=own.patience_s,
             )
             self._thread = threading.Thread(target=self._turn, args=(proxy,), name="proxy", daemon=True)
             if own.http_address is not None:

@@ -251,12 +251,8 @@ def _packed(value: Any, name: str, tensors: dict[str, Tensor]) -> Any:
     """A value as JSON, its tensors put into `tensors`. What JSON does not know stands in an object with one key that
     says what it is. name: the path to the value."""
     kind = type(value)
-    if kind in (bool, int, str, type(None)) or (kind is float and math.isfinite(value)):
-        return value
-    if kind is float:
-        return {"float": struct.pack(">d", value).hex()}
-    if kind is bytes:
-        return {"bytes": value.hex()}
+    if kind in _SCALARS:
+        return _packed_scalar(value)
     if kind is list or kind is tuple:
         items = [_packed(item, f"{name}.{place}", tensors) for place, item in enumerate(value)]
         return items if kind is list else {"tuple": items}
@@ -276,6 +272,18 @@ def _packed(value: Any, name: str, tensors: dict[str, Tensor]) -> Any:
         f"{name} is {what}, expected tensors, numbers, texts, bytes, None, and dictionaries, lists and tuples of them; "
         "change what `state_dict` gives"
     )
+
+
+_SCALARS = (bool, int, str, type(None), float, bytes)
+
+
+def _packed_scalar(value: bool | float | str | bytes | None) -> Any:
+    """One of `_SCALARS` as JSON."""
+    if isinstance(value, bytes):
+        return {"bytes": value.hex()}
+    if isinstance(value, float) and not math.isfinite(value):
+        return {"float": struct.pack(">d", value).hex()}
+    return value
 
 
 def _key(key: Any, name: str) -> Any:

@@ -4,7 +4,7 @@ Legend: K updates of the round, in order of arrival; d parameters; b numbers of 
 d + b, and d more where a second vector comes along.
 """
 
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -339,6 +339,13 @@ class Learner:
         changes_Kb = buffers_Kb.to(self.policy.device) - self.sent.buffers_b
         return self.sent.buffers_b + self.policy.buffers_change(changes_Kb, step.weights_K)
 
+    def _base_models(self, updates: Sequence[RoundUpdate], replaced: Collection[int]) -> tuple[Tensor, ...]:
+        """The model that each update was computed from, [d]; the current one for those that were replaced."""
+        return tuple(
+            self.model_d if place in replaced else self.base(update.base_version).model_d
+            for place, update in enumerate(updates)
+        )
+
     def _batch(
         self, rows: Tensor | Rows, updates: Sequence[RoundUpdate], rate: float, outcome: Outcome | None
     ) -> UpdateBatch:
@@ -351,12 +358,6 @@ class Learner:
             frozenset() if outcome is None else outcome.vectors.keys()
         )  # by updates of the current model
         fresh = frozenset() if outcome is None else frozenset(outcome.counts_as_fresh)
-        base_models = None
-        if self.policy.needs_base_models:
-            base_models = tuple(
-                self.model_d if place in replaced else self.base(update.base_version).model_d
-                for place, update in enumerate(updates)
-            )
         # A row of one tensor for each field: to make a tensor costs more than what ten updates put into it.
         staleness_K, num_examples_K, client_ids_K, batch_sizes_K = torch.tensor(
             [
@@ -381,7 +382,7 @@ class Learner:
             batch_sizes_K=batch_sizes_K,
             extra_Kd=None if self.sent.extra_d is None else rows[:, -d:],
             model_d=self.model_d if self.policy.needs_base_models else None,
-            base_models=base_models,
+            base_models=self._base_models(updates, replaced) if self.policy.needs_base_models else None,
             rate=rate,
             local_rates_K=local_rates_K,
             columns=columns,

@@ -115,10 +115,7 @@ class Findings:
 
 def findings(matches: Sequence[Matches], measures: Sequence[Measure], rng: Generator) -> Findings:
     """Over one or more updates; of the pools that each of them has. rng: for the bootstrap."""
-    for one in matches:
-        for pool, own in BESIDE.items():
-            assert one.pool_examples.get(pool) == one.pool_examples.get(own), one.pool_examples
-    pools = [pool for pool in POOLS if all(pool in one.pool_examples for one in matches)]
+    pools = _common_pools(matches)
     clients_r = np.concatenate([np.full(len(one.labels), one.client_id) for one in matches])
     labels_r = np.concatenate([np.asarray(one.labels) for one in matches])
     best = {
@@ -136,6 +133,14 @@ def findings(matches: Sequence[Matches], measures: Sequence[Measure], rng: Gener
         classes=[_of_class(int(label), labels_r == label, best) for label in np.unique(labels_r)],
         label_distance={pool: fmean(one.label_distance[pool] for one in matches) for pool in pools},
     )
+
+
+def _common_pools(matches: Sequence[Matches]) -> list[str]:
+    """The pools that all matches have."""
+    for one in matches:
+        for pool, own in BESIDE.items():
+            assert one.pool_examples.get(pool) == one.pool_examples.get(own), one.pool_examples
+    return [pool for pool in POOLS if all(pool in one.pool_examples for one in matches)]
 
 
 def difference(closer_r: Numbers, clients_r: NDArray[np.int64], rng: Generator) -> Difference:

@@ -1,5 +1,6 @@
 """What pydantic finds wrong in a toxic, a device or a scenario, told in one sentence."""
 
+from collections.abc import Callable
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
@@ -44,18 +45,24 @@ def user_error(error: ValidationError, model: type[BaseModel], where: str) -> Us
         return UserError(
             f"{where}: unknown setting {name!r}{nearest(places[-1], settings) if settings else ''}"
         )
-    if kind == "invalid_key":  # `on: 5`, which YAML reads as `true: 5`, for one
-        return UserError(f"{where}: {shown(first['input'])} is no name of a setting")
-    if kind == "missing":
-        return UserError(f"{where}: {name} is missing")
-    if kind == "union_tag_not_found":
-        return UserError(f"{where}: {name} has no distribution{nearest('', DISTRIBUTIONS)}")
-    if kind == "union_tag_invalid":
-        return UserError(
-            f"{where}: {name}.distribution is {context['tag']!r}{nearest(context['tag'], DISTRIBUTIONS)}"
-        )
-    what = f"{where}: {name} is" if name else f"{where} is"
-    return UserError(f"{what} {shown(first['input'])}, expected {_expected(kind, context, first['msg'])}")
+    if kind in _STRUCTURE:
+        return UserError(f"{where}: {_STRUCTURE[kind](name, first['input'], context)}")
+    subject = f"{where}: {name} is" if name else f"{where} is"
+    return UserError(f"{subject} {shown(first['input'])}, expected {_expected(kind, context, first['msg'])}")
+
+
+_STRUCTURE: dict[str, Callable[[str, Any, dict[str, Any]], str]] = {
+    # `on: 5`, which YAML reads as `true: 5`, for one
+    "invalid_key": lambda _name, value, _context: f"{shown(value)} is no name of a setting",
+    "missing": lambda name, _value, _context: f"{name} is missing",
+    "union_tag_not_found": lambda name, _value, _context: (
+        f"{name} has no distribution{nearest('', DISTRIBUTIONS)}"
+    ),
+    "union_tag_invalid": lambda name, _value, context: (
+        f"{name}.distribution is {context['tag']!r}{nearest(context['tag'], DISTRIBUTIONS)}"
+    ),
+}
+"""Error messages about the structure of settings, by pydantic's type of error: of name, value and context."""
 
 
 def _expected(kind: str, context: dict[str, Any], message: str) -> str:

@@ -41,8 +41,13 @@ def computed(group: Tensors, network: Network, engine: Engine, device: torch.dev
     except torch.OutOfMemoryError:
         for one in inversions:
             one.is_too_large = not one.is_over
+    return _packed_results(inversions, engine.together, has_marks=bool(group["has_marks"]))
+
+
+def _packed_results(inversions: Sequence[Inversion], together: int, *, has_marks: bool) -> Tensors:
+    """Results of inversions as tensors. together: inversions that fit into the device's memory at once."""
     longest = max(one.done for one in inversions)
-    looked_at = marks(longest) if bool(group["has_marks"]) else (longest,)
+    looked_at = marks(longest) if has_marks else (longest,)
     kept = [[one.kept.get(mark, one.now).to("cpu") for one in inversions] for mark in looked_at]
     return {
         "marks_M": torch.tensor(looked_at),
@@ -51,7 +56,7 @@ def computed(group: Tensors, network: Network, engine: Engine, device: torch.dev
         "disparity_B": torch.stack([one.disparity.cpu() for one in inversions]),
         "done_B": torch.tensor([one.done for one in inversions]),
         "is_too_large_B": torch.tensor([one.is_too_large for one in inversions]),
-        "together": torch.tensor(engine.together),
+        "together": torch.tensor(together),
     }
 
 

@@ -92,14 +92,8 @@ class Engine:
         inputs_BrX = torch.stack([one.now.inputs_rX for one in some])
         labels_BrC = torch.stack([one.now.labels_rC for one in some])
         slopes, disparity_B = self._slopes(some, inputs_BrX, labels_BrC)
-        first = [one.done == 0 for one in some]
         moments = [
-            torch.stack(
-                [
-                    torch.zeros_like(values_B[0]) if new else one.moments[which]
-                    for one, new in zip(some, first, strict=True)
-                ]
-            )
+            _moment(some, which, values_B[0])
             for which, values_B in enumerate((inputs_BrX, inputs_BrX, labels_BrC, labels_BrC))
         ]
         device = inputs_BrX.device
@@ -119,15 +113,10 @@ class Engine:
         )
         new_labels = _adam(labels_BrC, labels_slope, moments[2], moments[3], corrections, rate_B)
         last = [one.now if one.finite is None else one.finite for one in some]
-        last_inputs, last_labels = (
-            torch.where(_wide(is_number_B, now_B), now_B, before_B)
-            for now_B, before_B in (
-                (inputs_BrX, torch.stack([one.inputs_rX for one in last])),
-                (labels_BrC, torch.stack([one.labels_rC for one in last])),
-            )
-        )
-        new_inputs = torch.where(_wide(finite_B, new_inputs), new_inputs, last_inputs)
-        new_labels = torch.where(_wide(finite_B, new_labels), new_labels, last_labels)
+        last_inputs = _where(is_number_B, inputs_BrX, torch.stack([one.inputs_rX for one in last]))
+        last_labels = _where(is_number_B, labels_BrC, torch.stack([one.labels_rC for one in last]))
+        new_inputs = _where(finite_B, new_inputs, last_inputs)
+        new_labels = _where(finite_B, new_labels, last_labels)
         for place, one in enumerate(some):
             one.now = Reconstruction(inputs_rX=new_inputs[place], labels_rC=new_labels[place])
             one.finite = Reconstruction(inputs_rX=last_inputs[place], labels_rC=last_labels[place])
@@ -202,6 +191,16 @@ def _adam(
     corrected = mean_B / _wide(corrections[0], mean_B)
     root = (square_B / _wide(corrections[1], square_B)).sqrt_().add_(EPSILON)
     return values_B - _wide(rate_B, values_B) * corrected / root
+
+
+def _moment(some: Sequence[Inversion], which: int, like: Tensor) -> Tensor:
+    """One of Adam's moments of all inversions, [B, ...]; zero, of the shape of `like`, before the first iteration."""
+    return torch.stack([one.moments[which] if one.done else torch.zeros_like(like) for one in some])
+
+
+def _where(chosen_B: Tensor, values_B: Tensor, others_B: Tensor) -> Tensor:
+    """The values of those inversions that are chosen, and the other values of the rest."""
+    return torch.where(_wide(chosen_B, values_B), values_B, others_B)
 
 
 def _wide(numbers_B: Tensor, like: Tensor) -> Tensor:

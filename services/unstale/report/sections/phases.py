@@ -40,11 +40,9 @@ PHASES = ("wait", "compensate", "aggregate", "evaluate")
 
 def section(groups: Sequence[Group]) -> Section | None:
     """None while there is no round."""
-    known = [(group, phases) for group in groups if len((phases := _phases(group))["wait"])]
+    known = _known(groups)
     if not known:
         return None
-    taken = [phase for phase in PHASES if phase == "wait" or any(phases[phase].any() for _, phases in known)]
-    known = [(group, {phase: phases[phase] for phase in taken}) for group, phases in known]
     runs = [run for group in groups for run in group.runs]
     sentences = [
         "wait: from the version before until the round closed. compensate: stale updates. aggregate: the step. "
@@ -73,6 +71,13 @@ def section(groups: Sequence[Group]) -> Section | None:
             ),
         ],
     )
+
+
+def _known(groups: Sequence[Group]) -> list[tuple[Group, dict[str, Floats]]]:
+    """Groups with a round, and the seconds of the phases that took any in one of them."""
+    known = [(group, phases) for group in groups if len((phases := _phases(group))["wait"])]
+    taken = [phase for phase in PHASES if phase == "wait" or any(phases[phase].any() for _, phases in known)]
+    return [(group, {phase: phases[phase] for phase in taken}) for group, phases in known]
 
 
 def _phases(group: Group) -> dict[str, Floats]:
