@@ -167,17 +167,23 @@ def _check_progress(coordinator: Coordinator) -> None:
         return
     if membership.active and coordinator.leases.next_expiry_s() < float("inf"):
         assert LEASE in timers, "nothing watches the leases"
-    if phase is Phase.GATHERING:
-        assert membership.outstanding == 0 and not coordinator.pending and coordinator.making is None
-        assert len(membership.active) < coordinator.settings.clients_to_start
-    if phase is Phase.IDLE:
-        assert coordinator.trigger.in_rounds
-        assert not membership.active, "someone has joined, and no round was opened"
+    if phase in (Phase.GATHERING, Phase.IDLE):
+        _check_before_a_round(coordinator)
     stalled = phase is Phase.OPEN and _has_stalled(coordinator)
     assert (RETRY in timers) == stalled, "the retry timer is set exactly while the round has stalled"
     if phase is Phase.OPEN and not stalled:
         _check_open_round(coordinator)
     assert DEADLINE not in timers or phase is Phase.OPEN
+
+
+def _check_before_a_round(coordinator: Coordinator) -> None:
+    membership = coordinator.membership
+    if coordinator.phase is Phase.GATHERING:
+        assert membership.outstanding == 0 and not coordinator.pending and coordinator.making is None
+        assert len(membership.active) < coordinator.settings.clients_to_start
+    else:
+        assert coordinator.trigger.in_rounds
+        assert not membership.active, "someone has joined, and no round was opened"
 
 
 def _has_stalled(coordinator: Coordinator) -> bool:

@@ -358,20 +358,9 @@ class Learner:
             frozenset() if outcome is None else outcome.vectors.keys()
         )  # by updates of the current model
         fresh = frozenset() if outcome is None else frozenset(outcome.counts_as_fresh)
-        # A row of one tensor for each field: to make a tensor costs more than what ten updates put into it.
-        staleness_K, num_examples_K, client_ids_K, batch_sizes_K = torch.tensor(
-            [
-                [0 if place in fresh else update.staleness for place, update in enumerate(updates)],
-                [update.num_examples for update in updates],
-                [update.client_id for update in updates],
-                [update.batch_examples for update in updates],
-            ],
-            dtype=torch.int64,
-        ).unbind()
-        loss_K, local_rates_K = torch.tensor(
-            [[update.loss for update in updates], [update.local_rate for update in updates]],
-            dtype=torch.float32,
-        ).unbind()
+        staleness_K, num_examples_K, client_ids_K, batch_sizes_K, loss_K, local_rates_K = _columns(
+            updates, fresh
+        )
         return UpdateBatch(
             version=self.version,
             matrix_Kd=rows if rows.shape[1] <= d else rows[:, :d],
@@ -387,3 +376,28 @@ class Learner:
             local_rates_K=local_rates_K,
             columns=columns,
         )
+
+
+def _columns(updates: Sequence[RoundUpdate], fresh: Container[int]) -> tuple[Tensor, ...]:
+    """Staleness, examples, client ids and batch sizes (int64), losses and local rates (float32) of updates, each [K].
+
+    A row of one tensor for each field: making a tensor costs more than filling it with ten updates.
+
+    Args:
+        updates: of a round.
+        fresh: indices of updates whose staleness counts as 0.
+    """
+    integers = torch.tensor(
+        [
+            [0 if place in fresh else update.staleness for place, update in enumerate(updates)],
+            [update.num_examples for update in updates],
+            [update.client_id for update in updates],
+            [update.batch_examples for update in updates],
+        ],
+        dtype=torch.int64,
+    )
+    floats = torch.tensor(
+        [[update.loss for update in updates], [update.local_rate for update in updates]],
+        dtype=torch.float32,
+    )
+    return (*integers.unbind(), *floats.unbind())

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
 
 from unstale.errors import UserError, nearest
 from unstale.toxics.delay import DISTRIBUTIONS
@@ -30,21 +31,16 @@ _NOUNS = {
 
 def user_error(error: ValidationError, model: type[BaseModel], where: str) -> UserError:
     """The first mistake. model: what was to be made. where: what it is, and where it stands."""
-    mistakes = error.errors(include_url=False)
-    unknown = [mistake for mistake in mistakes if mistake["type"] == "extra_forbidden"]
-    first = (unknown or mistakes)[0]  # what is misspelled is missing as well
+    first = _first(error)
     kind, context, places = first["type"], first.get("ctx", {}), [str(place) for place in first["loc"]]
     # A union is chosen by its tag, which pydantic counts as a place of its own.
     tags = [place for place in places[1:] if place in DISTRIBUTIONS]
-    name = ".".join([*places[:1], *(place for place in places[1:] if place not in DISTRIBUTIONS)])
+    name = ".".join(place for number, place in enumerate(places) if not number or place not in DISTRIBUTIONS)
     if kind == "sentence":  # of our own, over several settings
         return UserError(f"{where}: {name}{': ' if name else ''}{first['msg']}")
     if kind == "extra_forbidden":
         known = DISTRIBUTIONS[tags[-1]] if tags else model.model_fields.get(places[0], model)
-        settings = known.model_fields if isinstance(known, type) else ()
-        return UserError(
-            f"{where}: unknown setting {name!r}{nearest(places[-1], settings) if settings else ''}"
-        )
+        return UserError(f"{where}: unknown setting {name!r}{_nearest_setting(places[-1], known)}")
     if kind in _STRUCTURE:
         return UserError(f"{where}: {_STRUCTURE[kind](name, first['input'], context)}")
     subject = f"{where}: {name} is" if name else f"{where} is"
@@ -63,6 +59,19 @@ _STRUCTURE: dict[str, Callable[[str, Any, dict[str, Any]], str]] = {
     ),
 }
 """Error messages about the structure of settings, by pydantic's type of error: of name, value and context."""
+
+
+def _first(error: ValidationError) -> ErrorDetails:
+    """The first mistake; an unknown setting before others, because a misspelled one is missing as well."""
+    mistakes = error.errors(include_url=False)
+    return next((mistake for mistake in mistakes if mistake["type"] == "extra_forbidden"), mistakes[0])
+
+
+def _nearest_setting(name: str, known: object) -> str:
+    """The setting that is meant, where the settings are known: those of a model."""
+    return (
+        nearest(name, known.model_fields) if isinstance(known, type) and issubclass(known, BaseModel) else ""
+    )
 
 
 def _expected(kind: str, context: dict[str, Any], message: str) -> str:

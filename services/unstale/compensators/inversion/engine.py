@@ -48,6 +48,13 @@ class Inversion:
     def is_over(self) -> bool:
         return self.done >= self.iterations
 
+    def advance(self, now: Reconstruction) -> None:
+        """One more iteration has made `now`."""
+        self.now = now
+        self.done += 1
+        if self.done in self.marks:
+            self.kept[self.done] = now
+
     @property
     def kind(self) -> tuple[int, int]:
         """Those of one kind can be computed together."""
@@ -118,13 +125,10 @@ class Engine:
         new_inputs = _where(finite_B, new_inputs, last_inputs)
         new_labels = _where(finite_B, new_labels, last_labels)
         for place, one in enumerate(some):
-            one.now = Reconstruction(inputs_rX=new_inputs[place], labels_rC=new_labels[place])
             one.finite = Reconstruction(inputs_rX=last_inputs[place], labels_rC=last_labels[place])
             one.moments = tuple(moment_B[place] for moment_B in moments)
             one.disparity = disparity_B[place]
-            one.done += 1
-            if one.done in one.marks:
-                one.kept[one.done] = one.now
+            one.advance(Reconstruction(inputs_rX=new_inputs[place], labels_rC=new_labels[place]))
 
     def _slopes(
         self, some: Sequence[Inversion], inputs_BrX: Tensor, labels_BrC: Tensor
