@@ -2,13 +2,13 @@
 
 Clients that hold the most of class 5 of MNIST are asked for what they would send from a model s rounds older than the
 current one, for s from 5 to 60; each method estimates what they would send from the current one, and the truth is
-computed. The model is that of a run in which nobody is stale (algorithms.md 3.3 with alpha 0.1, 6.3).
+computed. The model is that of a run in which nobody is stale (`dirichlet-client`, alpha 0.1).
 
 Gradient inversion is shown before its first iteration (noise as images, labels read from the update; residual and
 trust 0.5), as it begins (the same after 5 iterations), as it is once it has learned from later updates how long to go
 on and how much of what to add (here: from the errors at all other stalenesses, of the other seeds), and in its plain
 form, all iterations without residual. Beside them stands the stale update made a tenth shorter, which L1 rewards.
-Errors as in algorithms.md 7.8.
+Errors as in docs/methods/measures.md#compensation-errors.
 
     python -m benchmarks.compensation_error --file mnist.npz --out folder [--seeds 0 1 2] [--clients 5]
 """

@@ -1,7 +1,7 @@
 """A class that only stale clients hold much of, learned over sockets under each answer to staleness.
 
-A hundred clients with unlike shares of MNIST (algorithms.md 3.3, alpha 0.1) train lenet_gi, ten a round in turn; the
-ten that hold the most of class 5 are 40 rounds stale (algorithms.md 3.8, 4.3). What is compared is the accuracy on
+A hundred clients with unlike shares of MNIST (`dirichlet-client`, alpha 0.1) train lenet_gi, ten a round in turn; the
+ten that hold the most of class 5 are 40 rounds stale (`staleness-40`). What is compared is the accuracy on
 class 5: direct aggregation, weighted aggregation, first-order compensation and `auto`. The figures are of this size,
 which one machine can do, and not of the paper's.
 

@@ -1,7 +1,7 @@
 """What FedHist has to tell clients apart: how like an update is to those that came later from the same model.
 
 Plays the FedHist cells of fh-t2, and holds each update against the mean of those that were computed from the model of
-its round and came within h rounds: the cosine that its sender's utility is made of (algorithms.md 2.15). It is computed
+its round and came within h rounds: the cosine that its sender's utility is made of. It is computed
 beside the policy, from the updates as they come; the run is left as it is.
 
     python -m benchmarks.fedhist_utilities --data cifar10.npz [--rounds 600]

@@ -1,7 +1,7 @@
 """Every policy in the K-async loop on MNIST: final accuracy, rounds to 90 %, staleness. Not part of `make bench`.
 
 100 clients, Dirichlet 0.3, K = 10, latency Exp(1) for each task, so that a consumed update is on average N/K = 10
-versions old, counted from 1 (algorithms.md 4.1). LeNet, 5 local steps of batch 32, learning rate 0.1 (0.02 where that
+versions old, counted from 1. LeNet, 5 local steps of batch 32, learning rate 0.1 (0.02 where that
 is too large), nothing else tuned for any policy. One process a cell; a cell that is done is not computed again.
 
     python -m benchmarks.policies_on_mnist --path mnist.npz --store cells.jsonl [--workers 2] [--rounds 200]
@@ -27,7 +27,7 @@ CLIENTS = 100
 K = 10
 EVALUATE_EVERY = 5
 TARGET = 0.9
-LAST = 10  # evaluations whose mean is the final accuracy, algorithms.md 6
+LAST = 10  # evaluations whose mean is the final accuracy, docs/methods/measures.md#accuracy
 WARM_UP_ROUNDS = 100  # ten times N/K: before it few updates can be old
 NEEDS_TRAINING = ("fedprox", "moon", "scaffold")
 LEARNING_RATES = {"fedar": 0.02, "gsgm": 0.02, "mifa": 0.02, "scaffold": 0.02}

@@ -1,6 +1,6 @@
 """Stale updates of real data, and the true ones that nobody has: what estimates are measured against.
 
-A hundred clients with unlike shares (algorithms.md 3.3, alpha 0.1) train a model in rounds of ten, in turn; those that
+A hundred clients with unlike shares (`dirichlet-client`, alpha 0.1) train a model in rounds of ten, in turn; those that
 hold the most of one class are asked for what they would send from older models.
 
 Legend: d parameters.
@@ -25,7 +25,7 @@ STALE = 10  # clients that hold the most of the affected class
 FULL_BATCH = 10**6
 
 MODELS = {"mnist": ("lenet_gi", 5), "cifar10": ("lenet_cifar", 2)}
-"""By data set: the network, and the affected class (algorithms.md 3.8)."""
+"""By data set: the network, and the affected class (docs/methods/partitions.md#affected-clients)."""
 
 
 @dataclass(frozen=True, kw_only=True)

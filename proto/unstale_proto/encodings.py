@@ -64,7 +64,10 @@ class Encoding(ABC):
 
 
 class Float32(Encoding):
-    """As they are: nothing is copied, and frames are the numbers. Source: PROTOCOL.md 9."""
+    """As they are: nothing is copied, and frames are the numbers.
+
+    Source: proto/PROTOCOL.md#9-payload
+    """
 
     name = FLOAT32
 
@@ -258,8 +261,10 @@ class TopK(_Smaller):
     """The k numbers of the largest magnitude, exactly, and zeros for the others; of equal ones that which comes first.
 
     First the k positions, ascending uint32 under d, then the k numbers, float32. What is left out is to be added to the
-    next vector. Source: Stich et al. 2018, algorithm 1; Karimireddy et al. 2019, algorithm 2 (their e_t is the sum of
-    what was left out).
+    next vector.
+    Algorithm 1 of Stich et al.; algorithm 2 of Karimireddy et al., whose e_t is the sum of what was left out.
+    Source: Sparsified SGD (Stich et al., NeurIPS 2018), docs/methods/training.md#error-feedback; Error feedback
+    (Karimireddy et al., ICML 2019), docs/methods/training.md#error-feedback
     """
 
     name = "top-k"

@@ -21,7 +21,7 @@ class FlatModel:
 
     Loading a version is one copy, a gradient is read without gathering, and an optimiser step is one
     operation on d numbers. The order is that of `module.named_parameters()` and `module.named_buffers()`, all
-    float32. Buffers are not part of the model's vector (algorithms.md 1.5); integer ones, such as BatchNorm's
+    float32. Buffers are not part of the model's vector; integer ones, such as BatchNorm's
     count of batches, are part of nothing. The module must not be moved, cast or given new parameters or
     buffers afterwards.
     """

@@ -1,8 +1,9 @@
 """Every random number of a run comes from here: one seed, one stream a purpose, one generator a use.
 
 A generator is made for each use and never carried from one to the next, so that a restart loses no position
-and the order in which things happen changes no draw. Source: algorithms.md 1.5. This module imports no torch,
-because the coordinator draws from it; models are initialised in `training.initialise`.
+and the order in which things happen changes no draw.
+This module imports no torch, because the coordinator draws from it; models are initialised in `training.initialise`.
+Source: docs/methods/README.md#random-numbers
 """
 
 from enum import IntEnum

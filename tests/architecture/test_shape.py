@@ -1,4 +1,4 @@
-"""What can be said of the repository by looking at its files (style.md sections 3, 4, 8)."""
+"""What can be said of the repository by looking at its files."""
 
 import ast
 import subprocess

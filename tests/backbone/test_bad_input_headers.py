@@ -1,6 +1,7 @@
 """What clients say that is wrong, or odd, and what it means for what they say next, through real sockets.
 
-Each way to be wrong by itself is in test_every_reason.py. Source: design.md 7, PROTOCOL.md 2 and 6.
+Each way to be wrong by itself is in test_every_reason.py.
+Source: proto/PROTOCOL.md#2-header; proto/PROTOCOL.md#6-reasons
 """
 
 from collections.abc import Iterator

@@ -1,6 +1,7 @@
 """Updates that are odd, repeated or late, and what counts of them, through real sockets.
 
-Each way to be wrong by itself is in test_every_reason.py. Source: design.md 7, PROTOCOL.md 5, 6 and 9.
+Each way to be wrong by itself is in test_every_reason.py.
+Source: proto/PROTOCOL.md#5-exactly-once; proto/PROTOCOL.md#6-reasons; proto/PROTOCOL.md#9-payload
 """
 
 import numpy as np

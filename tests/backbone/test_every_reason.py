@@ -1,6 +1,6 @@
 """Every reason for which something is refused, through a real socket: the answer, the metric, and nothing changed.
 
-Source: design.md 7, PROTOCOL.md 2, 4, 6 and 9.
+Source: proto/PROTOCOL.md#6-reasons
 """
 
 import math

@@ -1,4 +1,4 @@
-"""A client process is killed, and the same command goes on from there. Source: PROTOCOL.md 5; design.md 4."""
+"""A client process is killed, and the same command goes on from there. See proto/PROTOCOL.md#5-exactly-once."""
 
 import queue
 import signal

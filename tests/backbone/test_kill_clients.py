@@ -1,4 +1,4 @@
-"""A client process that is killed in the middle of its work stops no round. Source: design.md 4; issue: done when."""
+"""A client process that is killed in the middle of its work stops no round."""
 
 from contextlib import ExitStack
 from typing import Any

@@ -1,4 +1,4 @@
-"""/metrics of a client process, every number of it counted by hand. Source: design.md 9."""
+"""/metrics of a client process, every number of it counted by hand."""
 
 import threading
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""What lies in an outbox is what was put there, or it is found not to be. Source: design.md 4 and 5."""
+"""What lies in an outbox is what was put there, or it is found not to be."""
 
 import errno
 import json

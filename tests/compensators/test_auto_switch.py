@@ -1,4 +1,4 @@
-"""When inversion ends, how it gives way, and what comes after it. Source: algorithms.md 2.22, and `auto`'s own rule."""
+"""When inversion ends, how it gives way, and what comes after it. See docs/methods/compensators.md#auto."""
 
 from typing import Any
 

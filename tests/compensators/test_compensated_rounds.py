@@ -221,7 +221,7 @@ def test_without_a_compensator_nothing_is_said():
     assert not subject.work()
 
 
-# Golden: algorithms.md, appendix B.
+# Golden: docs/methods/README.md#golden-vectors.
 
 
 @pytest.mark.parametrize(

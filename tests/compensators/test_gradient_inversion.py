@@ -34,7 +34,7 @@ INPUTS, LABELS = images(6, 1, 8, 8), torch.tensor([0, 3, 3, 9, 1, 0])
 TRAINING = {"epochs": 3, "momentum": 0.5, "weight_decay": 0.01}
 
 
-# With the true data it is the true update: algorithms.md, appendix B (c).
+# With the true data it is the true update: docs/methods/README.md#golden-vectors.
 
 
 def real_update(base_d: Tensor, rate: float = 0.1) -> Tensor:

@@ -1,5 +1,5 @@
 """However many updates of a client nobody has acknowledged, and however late their copies come, each counts at most
-once. Source: design.md 4, "exactly once".
+once.
 
 A client may hold more of them (`limits.HOLDING_MAX`) than there are verdicts remembered: a copy of one whose verdict is
 forgotten is told something else than the first time, and changes nothing.

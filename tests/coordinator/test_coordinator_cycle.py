@@ -1,4 +1,6 @@
-"""Clients that contribute once a cycle, by transcript. `conftest.py` explains the words. Source: algorithms.md 2.10.
+"""Clients that contribute once a cycle, by transcript. `conftest.py` explains the words.
+
+Source: docs/methods/policies-with-memory.md#gsgm
 
 With 4 clients, the second task of client c is #(4 + c + 1), the third #(8 + c + 1).
 """

@@ -1,4 +1,4 @@
-"""Tasks that clients decline, by transcript. `conftest.py` explains the words. Source: algorithms.md 1.3, 2.2."""
+"""Tasks that clients decline, by transcript. `conftest.py` explains the words."""
 
 import itertools
 

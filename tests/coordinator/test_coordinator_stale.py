@@ -1,4 +1,6 @@
-"""Clients that are stale by a number of rounds, by transcript. Source: algorithms.md 4.3.
+"""Clients that are stale by a number of rounds, by transcript.
+
+Source: docs/methods/heterogeneity.md#staleness-in-rounds
 
 A client that is T rounds stale delivers in round t the update that it computed from w_(t - T), once there is one.
 """

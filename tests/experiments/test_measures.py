@@ -1,4 +1,4 @@
-"""What tables show of a record, by hand. Source: algorithms.md 7."""
+"""What tables show of a record, by hand. Source: docs/methods/measures.md."""
 
 from math import inf, log, nan, sqrt
 
@@ -340,7 +340,7 @@ def test_a_measure_has_its_own_name_and_says_its_source() -> None:
     for name, one in MEASURES.items():
         assert one.name == name
         assert measure(name) is one
-        assert "algorithms.md" in one.what and one.what.endswith(".")
+        assert "(docs/methods/measures.md#" in one.what and one.what.endswith(".")
         assert one.of_all is None or one.reference
 
 

@@ -1,4 +1,7 @@
-"""How evenly a model serves the clients, by hand, and who is asked when. Source: algorithms.md 7.5."""
+"""How evenly a model serves the clients, by hand, and who is asked when.
+
+Source: docs/methods/measures.md#fairness-over-clients
+"""
 
 from math import isnan, sqrt
 

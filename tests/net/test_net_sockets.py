@@ -1,4 +1,4 @@
-"""Every option that design.md 4 lists is really set, and addresses that cannot be used are told in one sentence."""
+"""Every option of the sockets is really set, and addresses that cannot be used are told in one sentence."""
 
 import socket as plain
 from collections.abc import Iterator

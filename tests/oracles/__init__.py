@@ -1,1 +1,1 @@
-"""Slow, obvious second versions of every aggregation policy, in float64, from algorithms.md and from no other code."""
+"""Slow, obvious second versions of every aggregation policy, in float64, from docs/methods and from no other code."""

@@ -1,4 +1,4 @@
-"""Oracles of the policies that average the round's own updates (algorithms.md 2.1 - 2.11, 2.17 - 2.21)."""
+"""Oracles of the policies that average the round's own updates (docs/methods/policies.md)."""
 
 import math
 from collections.abc import Callable, Sequence

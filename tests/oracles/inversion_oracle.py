@@ -1,4 +1,4 @@
-"""The slow, obvious second version of algorithms.md 2.22, and of adaptive 2.21: plain loops, autograd, no batch.
+"""The slow, obvious second version of gradient inversion and adaptive first order: plain loops, autograd, no batch.
 
 It shares no line with unstale.compensators. First order with a constant lambda is in `averages`. Everything is computed
 in the type of what comes in; float64 where the signs of small gradients matter.

@@ -1,4 +1,4 @@
-"""Oracles of the policies that remember updates (algorithms.md 2.10, 2.12, 2.13, 2.16).
+"""Oracles of the policies that remember updates (docs/methods/policies-with-memory.md).
 
 A client that is there twice in one round: its rows are taken in order of arrival and the last one is remembered [M].
 """

@@ -1,6 +1,6 @@
-"""What every oracle shares: an update as a record, the arithmetic of algorithms.md 1.5, and the round counter.
+"""What every oracle shares: an update as a record, the numerical conventions, and the round counter.
 
-Names are those of algorithms.md 1.1: w, g, s, n, m, eta, N, K = len(A). A: the updates of a round in order of
+Names are those of docs/methods/README.md: w, g, s, n, m, eta, N, K = len(A). A: the updates of a round in order of
 arrival. A vector is a float64 array [d].
 """
 

@@ -1,4 +1,4 @@
-"""Oracles of the two policies that weigh by similarity (algorithms.md 2.14 WKAFL, 2.15 FedHist)."""
+"""Oracles of the two policies that weigh by similarity, WKAFL and FedHist."""
 
 import math
 from dataclasses import dataclass

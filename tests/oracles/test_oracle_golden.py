@@ -1,4 +1,4 @@
-"""The oracles against every number of algorithms.md, appendix B, and against its properties (a), (b) and (e) to (h)."""
+"""The oracles against every number of the golden vectors, and against properties of single policies."""
 
 import numpy as np
 import pytest

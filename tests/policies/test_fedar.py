@@ -1,4 +1,4 @@
-"""FedAR by hand (algorithms.md 2.16): one parameter, four clients unless the test says otherwise."""
+"""FedAR by hand: one parameter, four clients unless the test says otherwise."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""FedAvg(S): the lot, and the rounds that pass until everyone who was picked has come (algorithms.md 2.2)."""
+"""FedAvg(S): the lot, and the rounds that pass until everyone who was picked has come."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""FedHist (algorithms.md 2.15): the golden vectors, its parts by hand, and the limits of what it keeps."""
+"""FedHist: the golden vectors, its parts by hand, and the limits of what it keeps."""
 
 import math
 from collections.abc import Sequence

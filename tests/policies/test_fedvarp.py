@@ -1,4 +1,4 @@
-"""FedVARP by hand (algorithms.md 2.13): one parameter, four clients unless the test says otherwise."""
+"""FedVARP by hand: one parameter, four clients unless the test says otherwise."""
 
 import torch
 

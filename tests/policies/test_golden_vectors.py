@@ -1,4 +1,4 @@
-"""The policies against the golden vectors of algorithms.md, appendix B."""
+"""The policies against the golden vectors."""
 
 from dataclasses import replace
 

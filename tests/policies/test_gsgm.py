@@ -1,4 +1,4 @@
-"""GSGM over whole cycles, by hand: one parameter, four clients, alpha 1/2 (algorithms.md 2.10)."""
+"""GSGM over whole cycles, by hand: one parameter, four clients, alpha 1/2."""
 
 import math
 

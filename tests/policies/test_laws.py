@@ -1,4 +1,4 @@
-"""What holds for every registered policy, and the property tests of algorithms.md, appendix B."""
+"""What holds for every registered policy, and properties of single ones."""
 
 import copy
 from dataclasses import fields, replace
@@ -210,8 +210,8 @@ def test_vectors_twice_as_long_give_a_step_twice_as_long(
     name: str, rounds: list[UpdateBatch], power: int
 ) -> None:
     """To the bit, because a power of two rounds nothing: no weight is so small that its products lose digits, and the
-    thresholds of algorithms.md 1.5 are far below. Both lie in memory of PyTorch's own: where a vector begins decides
-    the bits of MKL's products on some processors."""
+    thresholds of the numerical conventions are far below. Both lie in memory of PyTorch's own: where a vector begins
+    decides the bits of MKL's products on some processors."""
     plain, scaled, factor = make(name), make(name), 2.0**power
     for batch in rounds:
         batch = replace(batch, staleness_K=batch.staleness_K % 40)

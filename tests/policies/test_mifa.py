@@ -1,4 +1,4 @@
-"""MIFA by hand (algorithms.md 2.12): one parameter, three clients unless the test says otherwise."""
+"""MIFA by hand: one parameter, three clients unless the test says otherwise."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""REFL's weights by hand (algorithms.md 2.11)."""
+"""REFL's weights by hand (docs/methods/policies.md#refl)."""
 
 import math
 from dataclasses import replace

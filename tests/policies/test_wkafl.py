@@ -1,4 +1,4 @@
-"""WKAFL (algorithms.md 2.14): the golden vectors, single steps by hand, and where float32 could go wrong."""
+"""WKAFL: the golden vectors, single steps by hand, and where float32 could go wrong."""
 
 import math
 from dataclasses import replace

@@ -258,7 +258,7 @@ def test_a_model_is_wrapped_once_a_version() -> None:
 
 
 def test_a_stale_client_is_sent_the_model_of_a_past_version_with_the_learning_rate_of_now() -> None:
-    # algorithms.md 4.3, T = 2: in epoch t the task has the model of version t - 2, and of t before that.
+    # T = 2: in epoch t the task has the model of version t - 2, and of t before that.
     server = PlayedServer(
         2, trigger=SYNC, selector=SelectorSettings(name="round-robin", size=2), stale_rounds={1: 2}
     )

@@ -1,4 +1,4 @@
-"""/metrics of a run under way, every number of it counted by hand. Source: design.md 9."""
+"""/metrics of a run under way, every number of it counted by hand."""
 
 from math import isnan
 from pathlib import Path

@@ -1,6 +1,6 @@
 """Server and clients as processes: who waits for whom, who is told of an end, and what is said of mistakes.
 
-Source: design.md 4 and 10, PROTOCOL.md 4.1 and 4.5.
+Source: proto/PROTOCOL.md#41-joining; proto/PROTOCOL.md#45-ending
 """
 
 import queue

@@ -1,4 +1,4 @@
-"""ZeroMQ's known traps, each met by a real server. Source: design.md 4."""
+"""ZeroMQ's known traps, each met by a real server."""
 
 import threading
 

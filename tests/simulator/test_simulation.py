@@ -39,7 +39,7 @@ def test_the_same_seed_gives_the_same_run_and_another_seed_another() -> None:
 
 @pytest.mark.parametrize(("clients", "k"), [(20, 5), (12, 3), (9, 1), (6, 6)])
 def test_the_mean_staleness_counted_from_1_is_the_clients_over_k(clients: int, k: int) -> None:
-    # algorithms.md 4.1: K of N clients are taken each round, so each waits N / K rounds from model to aggregation.
+    # K of N clients are taken each round, so each waits N / K rounds from model to aggregation.
     run = one_number(
         still,
         drawn(clients, seed=3),

@@ -1,4 +1,4 @@
-"""What holds of every run in virtual time, whatever is drawn. Source: algorithms.md 1.3 and 4."""
+"""What holds of every run in virtual time, whatever is drawn. See docs/methods/rounds.md#loops."""
 
 from collections import Counter
 from math import inf
@@ -32,7 +32,7 @@ FAULTS = (
 
 
 def latencies(clients: int) -> dict[str, Latency]:
-    """Those of algorithms.md 4.2."""
+    """Those of docs/methods/heterogeneity.md#durations-of-tasks."""
     return {
         "exponential": drawn(clients, seed=3),
         "lognormal": drawn(clients, Constant(value_s=1.0), seed=3, spread=0.5, jitter=(0.9, 1.1)),

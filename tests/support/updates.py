@@ -1,4 +1,4 @@
-"""Rounds for the tests of policies: who sent what, and the updates of algorithms.md, appendix B."""
+"""Rounds for the tests of policies: who sent what, and the updates of the golden vectors."""
 
 import torch
 

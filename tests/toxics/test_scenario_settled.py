@@ -79,7 +79,7 @@ def test_drawn_availability_is_that_of_the_stream_and_no_less_than_its_least() -
 
 
 def test_adversarial_availability_grows_with_the_smallest_class() -> None:
-    # algorithms.md 4.4: p_i = 0.1 + 0.9 * c_i / 9
+    # docs/methods/heterogeneity.md#availability: p_i = 0.1 + 0.9 * c_i / 9
     made = settled({"name": "g", "toxics": [{"type": "dropout", "p_min": 0.1, "by": "adversarial"}]})
     smallest = [0, 1, 2, 3, 4, 5, 5, 7, 8, 9]
     assert made.availability == pytest.approx([0.1 + 0.1 * label for label in smallest])

@@ -1,4 +1,4 @@
-"""`dropout`: clients that are not always there. Source: algorithms.md 4.4."""
+"""`dropout`: clients that are not always there. Source: docs/methods/heterogeneity.md#availability."""
 
 from collections import Counter
 from dataclasses import replace

@@ -27,7 +27,7 @@ def test_other_messages_are_left_alone() -> None:
 
 @pytest.mark.parametrize("factor", [1.5, 4.0])
 def test_a_client_that_works_again_at_once_is_so_many_times_less_frequent(factor: float) -> None:
-    # algorithms.md 4.5: a factor of 2 is a frequency of 50 %.
+    # docs/methods/heterogeneity.md#slow-clients: a factor of 2 is a frequency of 50 %.
     way = passage({"type": "slow", "factor": factor})
     now_s = 0.0
     for number in range(8):

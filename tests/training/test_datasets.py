@@ -310,7 +310,7 @@ def test_mnist_comes_out_as_the_published_normalisation_says():
     dataset = load("npz", MNIST)
     inputs = dataset.train_examples()
     assert inputs.shape == (60000, 1, 28, 28)
-    # A black pixel is (0 - mean) / std, a white one (1 - mean) / std; algorithms.md 5: 0.1307 and 0.3081.
+    # A black pixel is (0 - mean) / std, a white one (1 - mean) / std; docs/methods/models.md: 0.1307 and 0.3081.
     black, white = inputs.min().item(), inputs.max().item()
     std = 1 / (white - black)
     assert std == pytest.approx(0.3081, abs=5e-5)

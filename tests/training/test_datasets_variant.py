@@ -1,4 +1,4 @@
-"""Two data sets made into one that changes: what fits together, and what a model sees of it (algorithms.md 3.9)."""
+"""Two data sets made into one that changes: what fits together, and what a model sees of it."""
 
 from dataclasses import replace
 

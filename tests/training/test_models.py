@@ -50,7 +50,7 @@ def test_batch_norm_has_as_many_parameters_as_group_norm(name, parameters):
 
 
 def lenet(weights, x, padding=0):
-    """algorithms.md 5 row by row; weights in the order of the parameters."""
+    """docs/methods/models.md row by row; weights in the order of the parameters."""
     x = max_pool2d(relu(conv2d(x, weights[0], weights[1], padding=padding)), 2)
     x = max_pool2d(relu(conv2d(x, weights[2], weights[3])), 2).flatten(1)
     return linear(relu(linear(relu(linear(x, *weights[4:6])), *weights[6:8])), *weights[8:])

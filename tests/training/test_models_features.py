@@ -1,4 +1,4 @@
-"""What goes into the last linear layer, and MOON's head in its place. algorithms.md 2.5."""
+"""What goes into the last linear layer, and MOON's head in its place. docs/methods/training.md#moon."""
 
 import pytest
 import torch
@@ -75,7 +75,7 @@ def test_a_model_that_ends_in_no_linear_layer_has_no_features() -> None:
 
 
 def test_a_projection_head_takes_the_place_of_the_last_layer() -> None:
-    # 84 -> 10 becomes 84 -> 84 -> 256 -> 10: algorithms.md 2.5, option of the released code.
+    # 84 -> 10 becomes 84 -> 84 -> 256 -> 10: docs/methods/training.md#moon, option of the released code.
     plain = build("lenet_cifar", (3, 32, 32), 10, seed=0)
     module = build("lenet_cifar", (3, 32, 32), 10, seed=0, projection_head=256)
     assert sum(p.numel() for p in module.parameters()) == 62006 - 850 + 84 * 85 + 256 * 85 + 10 * 257

@@ -1,4 +1,4 @@
-"""Data that changes while clients train (algorithms.md 3.9)."""
+"""Data that changes while clients train (docs/methods/partitions.md#changing-data)."""
 
 from fractions import Fraction
 

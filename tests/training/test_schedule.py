@@ -8,7 +8,11 @@ from unstale.training.schedule import RATE_MIN, SCHEDULES, create
     ("name", "settings", "expected"),
     [
         ("constant", {}, {0: 0.1, 1: 0.1, 999: 0.1}),
-        ("inverse", {}, {0: 0.1, 1: 0.05, 4: 0.02, 99: 0.001}),  # eta_0 / (t + 1), algorithms.md 2.16
+        (
+            "inverse",
+            {},
+            {0: 0.1, 1: 0.05, 4: 0.02, 99: 0.001},
+        ),  # eta_0 / (t + 1), docs/methods/policies-with-memory.md#fedar
         ("inverse", {"period": 10}, {0: 0.1, 10: 0.05, 30: 0.025}),
         ("step", {"every": 3, "factor": 0.1}, {0: 0.1, 2: 0.1, 3: 0.01, 5: 0.01, 6: 0.001}),
         ("exponential", {"factor": 0.5}, {0: 0.1, 1: 0.05, 3: 0.0125}),

@@ -1,4 +1,7 @@
-"""Streams are numpy's PCG64 seeded from SeedSequence(seed, spawn_key=(stream, ...)). Source: algorithms.md 1.5."""
+"""Streams are numpy's PCG64 seeded from SeedSequence(seed, spawn_key=(stream, ...)).
+
+Source: docs/methods/README.md#numerical-conventions
+"""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""A client trains on what it holds at the base version of its task, where data changes (algorithms.md 3.9)."""
+"""A client trains on what it holds at the base version of its task, where data changes."""
 
 import numpy as np
 import pytest

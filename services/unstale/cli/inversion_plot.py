@@ -150,7 +150,10 @@ def draw_errors_by_staleness(
 ) -> None:
     """Compensation error against staleness. l1, cosine: by method, [S, R], NaN where there is none. The line is the
     mean, the band one standard deviation. Besides the methods of `NAMES` at most three others may be there, under
-    names of their own. Source: Wang & Gao, Fig. 2 and 7."""
+    names of their own.
+    Figures 2 and 7 of the paper.
+    Source: Gradient inversion (Wang & Gao, 2023), docs/methods/measures.md#compensation-errors
+    """
     figure, (left, right) = _figure(2, (11.0, 4.6))
     figure.suptitle(title, fontsize="medium", wrap=True)
     for axes, errors, what in ((left, l1, "L1 error"), (right, cosine, "cosine error, 1 - cos")):
@@ -196,7 +199,9 @@ def draw_errors_by_round(
 ) -> None:
     """E1 (gradient-inversion) and E2 (none), and whatever else was measured, over training. l1, cosine: by method, [T],
     NaN where nothing was measured. switched_at: round from which on estimates give way; gone_at: the first without.
-    Source: Wang & Gao, Fig. 8."""
+    Figure 8 of the paper.
+    Source: Gradient inversion (Wang & Gao, 2023), docs/methods/measures.md#compensation-errors
+    """
     figure, (left, right) = _figure(2, (11.0, 4.6))
     figure.suptitle(title, fontsize="medium", wrap=True)
     of_paper = {"gradient-inversion": " (E1)", "none": " (E2)"}

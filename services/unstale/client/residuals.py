@@ -6,7 +6,8 @@ u: what training made. C: an encoding that leaves out much. So what has been sen
 made, up to rounding. An update that is rejected counts no more than without an encoding: what it held is gone, and e is
 as if it had never been made. One whose verdict is open is taken for accepted, which most are.
 
-Source: Stich et al. 2018, algorithm 1; Karimireddy et al. 2019, algorithm 2.
+Source: Sparsified SGD (Stich et al., NeurIPS 2018), docs/methods/training.md#error-feedback; Error feedback
+(Karimireddy et al., ICML 2019), docs/methods/training.md#error-feedback
 """
 
 from collections.abc import Mapping, Sequence

@@ -13,10 +13,11 @@ class Auto(GradientInversion):
         mean L1(inversion) <= margin * mean L1(stale)   and   mean cosine(inversion) < mean cosine(stale)
 
     and what is not inverted is compensated to first order while mean L1(first order) < mean L1(stale), or nothing is
-    known of it yet. Source: ours, with the errors of algorithms.md 2.22.
+    known of it yet.
+    Source: ours, docs/methods/compensators.md#auto
     """
 
-    source = "ours, over Wang & Gao and DC-ASGD; algorithms.md 2.21, 2.22"
+    source = "ours, docs/methods/compensators.md#auto"
 
     def helps(self) -> bool:
         known = self.known

@@ -25,8 +25,8 @@ class Received:
     """One update, as it came. Its tensors are float32, on the learner's device, and not written to.
 
     task_id: with the client id it names the update, and keys draws. staleness: rounds, 0 is fresh. num_examples: n_i.
-    local_rate: eta_l. vector_d: g_i, [d], the pseudo-gradient (algorithms.md 1.4): u_i = eta_l g_i. kept_base_d: w_b,
-    [d]; None where it is kept no more, and nothing can be done for the update.
+    local_rate: eta_l. vector_d: g_i, [d], the pseudo-gradient: u_i = eta_l g_i. kept_base_d: w_b, [d]; None where it is
+    kept no more, and nothing can be done for the update.
     """
 
     client_id: int
@@ -63,10 +63,11 @@ class StaleRound:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredError:
-    """How far an estimate of a client's update was from the one that it did make (algorithms.md 7.8).
+    """How far an estimate of a client's update was from the one that it did make.
 
     method: of the estimate; `none` for the stale update itself. l1: |estimate - true|_1 over all parameters, in
     parameter units. cosine: 1 - cos. staleness: rounds that the estimate had to bridge.
+    Source: docs/methods/measures.md#compensation-errors
     """
 
     client_id: int

@@ -16,7 +16,7 @@ from unstale.compensators.compensator import MeasuredError, Received
 from unstale.compensators.inversion.choice import Choice
 from unstale.compensators.inversion.reconstruction import Reconstruction
 
-NO_DIRECTION = 1e-12  # two vectors whose lengths' product is at most this have cosine 0: algorithms.md 1.5
+NO_DIRECTION = 1e-12  # two vectors whose lengths' product is at most this have cosine 0
 WAITS_ROUNDS_MAX = 500  # who has sent nothing for so long is hardly going to
 
 
@@ -204,7 +204,8 @@ class Switch:
 
         a = 1 before t_s,   max(0, 1 - (t - t_s) / T_s) from it on
 
-    smooth_rounds: T_s. off_at: t_s, None before. Source: algorithms.md 2.22.
+    smooth_rounds: T_s. off_at: t_s, None before.
+    Source: Gradient inversion (Wang & Gao, 2023), docs/methods/compensators.md#gradient-inversion
     """
 
     def __init__(self, smooth_rounds: int) -> None:

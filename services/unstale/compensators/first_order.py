@@ -66,11 +66,12 @@ class FirstOrder(Compensator[FirstOrderSettings]):
                    MS <- decay MS + (1 - decay) g*g                              for every update, fresh or not, before
 
     u: the update in parameter units, eta_l times the pseudo-gradient. g: the pseudo-gradient over the number of steps.
-    MS begins at 0. Source: algorithms.md 2.21.
+    MS begins at 0.
+    Source: DC-ASGD (Zheng et al., ICML 2017), docs/methods/compensators.md#first-order
     """
 
     Settings = FirstOrderSettings
-    source = "Zheng et al. 2017, DC-ASGD; algorithms.md 2.21"
+    source = "DC-ASGD (Zheng et al., ICML 2017), docs/methods/compensators.md#first-order"
     memory = "live versions; d for strength adaptive"
 
     def __init__(self, settings: FirstOrderSettings, context: CompensatorContext) -> None:

@@ -58,11 +58,13 @@ class GradientInversion(Compensator[InversionSettings]):
         u^ = (1 - trust) u + trust (LU(w_t; D_rec) + residual (u - LU(w_b; D_rec)))
 
     until the estimates turn out worse than the stale updates are. What does not fit the budget is compensated to first
-    order. Source: algorithms.md 2.22; `residual` and `trust` are ours (docs/compensators.md), 0 and 1 in the paper.
+    order.
+    `residual` and `trust` are ours, 0 and 1 in the paper.
+    Source: Gradient inversion (Wang & Gao, 2023), docs/methods/compensators.md#gradient-inversion
     """
 
     Settings = InversionSettings
-    source = "Wang & Gao, Unlimited Staleness in Federated Learning; algorithms.md 2.22"
+    source = "Gradient inversion (Wang & Gao, 2023), docs/methods/compensators.md#gradient-inversion"
     memory = (
         "live versions; reconstructed examples of each client and estimates that wait, on the host, bounded"
     )

@@ -20,7 +20,9 @@ LabelLoss = Callable[[Tensor, Tensor], Tensor]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalSteps:
-    """How clients train, as full-batch steps. Source: algorithms.md 2.22, kg and eta_gi.
+    """How clients train, as full-batch steps.
+
+    Source: Gradient inversion (Wang & Gao, 2023), docs/methods/compensators.md#gradient-inversion
 
     steps: k, of a task, or epochs: E; neither for the gradient of one mini-batch. batch_size: B. momentum,
     weight_decay: of the clients. mu: FedProx's. unknown: the local training that cannot be written so; None for one
@@ -79,7 +81,8 @@ def local_update(
         h <- grad(w) + weight_decay * w + mu * (w - w_start)
         z <- momentum * z + h (z = h at first);   w <- w - rate * z
 
-    start: w. inputs_rX: x. labels_rC: l, label logits. rate: eta_gi, a number. Source: algorithms.md 2.22.
+    start: w. inputs_rX: x. labels_rC: l, label logits. rate: eta_gi, a number.
+    Source: Gradient inversion (Wang & Gao, 2023), docs/methods/compensators.md#gradient-inversion
     """
     slope_of = grad(lambda parameters: loss(network.logits(parameters, inputs_rX), labels_rC))
     now, velocity = start, None

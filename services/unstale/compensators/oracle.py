@@ -28,11 +28,11 @@ class OracleSettings(PartSettings):
 class Oracle(Compensator[OracleSettings]):
     """A stale update is replaced by the one that its client makes of the current model: what estimates are up against.
 
-    Source: algorithms.md 2.23.
+    Source: Gradient inversion (Wang & Gao, 2023), docs/methods/compensators.md#oracle
     """
 
     Settings = OracleSettings
-    source = "Wang & Gao, Unlimited Staleness in Federated Learning; algorithms.md 2.23"
+    source = "Gradient inversion (Wang & Gao, 2023), docs/methods/compensators.md#oracle"
     is_recorded = True
     only_simulated = True
 

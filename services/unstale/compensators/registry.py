@@ -53,7 +53,7 @@ def describe(name: str) -> CompensatorDescription:
         return CompensatorDescription(
             name=name,
             summary="Stale updates stay as they are.",
-            source="algorithms.md 2.19",
+            source="docs/methods/compensators.md#none",
             memory="none",
             inverts=False,
             only_simulated=False,

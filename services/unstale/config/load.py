@@ -31,7 +31,7 @@ _OF_KUBERNETES = re.compile(
 )
 """`NAME=VALUE` of the variables that Kubernetes gives a container for every Service called `unstale` or `unstale-...`.
 
-Source: Kubernetes documentation, Services, "Environment variables".
+Source: Kubernetes documentation, https://kubernetes.io/docs/concepts/services-networking/service/#environment-variables
 """
 
 SHOWN_MAX = 80  # characters of a wrong value that an error repeats

@@ -297,7 +297,7 @@ def policy(
 
 
 def _known_availability(policy_name: str, under: Conditions) -> dict[str, Any]:
-    """The setting that says how likely each client is there, for a policy that has it (algorithms.md 2.3)."""
+    """The setting that says how likely each client is there, for a policy that has it."""
     if under.availability is None or "probabilities" not in find(policy_name).Settings.model_fields:
         return {}
     return {"probabilities": under.availability}
@@ -381,8 +381,7 @@ def evaluation(
 ) -> Callable[[Version], Evaluation]:
     """A function that measures a version on the test set. model: its workspace, which it overwrites.
 
-    Where clients are groups of the data, these are the test examples of those groups that are clients (algorithms.md
-    3.6).
+    Where clients are groups of the data, these are the test examples of those groups that are clients.
     """
     own_M = None
     if partition(settings).by_group and dataset.groups_test_M is not None:

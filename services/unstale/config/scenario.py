@@ -92,7 +92,7 @@ class Held:
         return int(self._counts_NC.shape[1])
 
     def holders(self, label: int) -> Sequence[int]:
-        """Those with the most first; of equals the higher id (algorithms.md 3.8)."""
+        """Those with the most first; of equals the higher id."""
         held = self._counts_NC[:, label].tolist()
         return sorted((i for i, count in enumerate(held) if count), key=lambda i: (held[i], i), reverse=True)
 

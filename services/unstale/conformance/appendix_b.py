@@ -1,4 +1,6 @@
-"""The golden vectors of algorithms.md, appendix B.
+"""The golden vectors: one round of three updates, of each policy.
+
+Source: docs/methods/README.md#golden-vectors
 
 Left out: first-order compensation, which is no policy (`compensated`), and FedHist, whose row begins with utilities
 that no short history gives; its sequences cover it.

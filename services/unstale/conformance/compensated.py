@@ -1,4 +1,6 @@
-"""Compensation before a policy: the golden vector "DC" of algorithms.md, appendix B.
+"""Compensation before a policy: the golden vector "DC".
+
+Source: docs/methods/README.md#golden-vectors
 
 Legend: d parameters.
 """

@@ -1,4 +1,4 @@
-"""Where one policy must be another one: properties (a), (f), (g) and (h) of algorithms.md, appendix B, and their like.
+"""Where one policy must be another one.
 
 Legend: K updates of a round, in order of arrival; N clients; s staleness, 0 is fresh.
 """

@@ -1,6 +1,6 @@
 """The coordinator: who works on what, and when a round closes. Events in, actions out, and nothing else.
 
-`phase.py` has the table of its phases. Source: design.md 1 to 4.
+`phase.py` has the table of its phases.
 """
 
 import math

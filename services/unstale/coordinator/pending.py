@@ -12,7 +12,8 @@ class Pending:
 
     Then an update is parked while its sender is in `contributed`: those whose update a round of this cycle has taken.
     The cycle ends when all N clients are in it, or when `end_cycle` says that nobody else will come; what was parked is
-    then ready, in its order. Source: algorithms.md 2.10.
+    then ready, in its order.
+    Source: WKAFL (Zhou et al., IEEE TPDS 2022), docs/methods/policies-with-memory.md#gsgm
     """
 
     def __init__(self, clients: int, *, once_a_cycle: bool = False) -> None:

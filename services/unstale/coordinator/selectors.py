@@ -1,4 +1,7 @@
-"""Who gets a task: one class a selector. Source: design.md 3."""
+"""Who gets a task: one class a selector.
+
+Source: docs/methods/rounds.md#selectors
+"""
 
 import heapq
 from abc import ABC, abstractmethod
@@ -68,7 +71,7 @@ class RoundRobin(Selector):
     """In turn: version t belongs to the clients t * size, t * size + 1, ..., `size` of them, counted modulo N.
 
     Of those, the candidates; in the place of others nobody else. size: m of the paper, 1 to N. clients: N.
-    Source: algorithms.md 4.3.
+    Source: Gradient inversion (Wang & Gao, 2023), docs/methods/rounds.md#round-robin
     """
 
     size: int

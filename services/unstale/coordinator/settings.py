@@ -82,8 +82,8 @@ class CoordinatorSettings:
     min_clients: how many must have joined before the first task is given; None means all. retry_s: pause, in
     seconds, before tasks are given again when everyone who was at work has failed or been refused. once_a_cycle: a
     client's update waits until every other client has contributed since its last one (GSGM's blocking loop).
-    stale_rounds: T >= 1 of each stale client, whose task in round t is on version t - T, once there is one
-    (algorithms.md 4.3); kept as a copy that cannot be written to. excluded: ids of clients that may not take part.
+    stale_rounds: T >= 1 of each stale client, whose task in round t is on version t - T, once there is one;
+    kept as a copy that cannot be written to. excluded: ids of clients that may not take part.
 
     Raises UserError when a value is out of range or two do not fit.
     """

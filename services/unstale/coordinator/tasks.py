@@ -58,7 +58,7 @@ class Tasks:
 
     def to_another(self, passed_over: Set[int]) -> list[SendTask]:
         """Fill the place of a participant that declined with a client that was not asked in this round, so that `size`
-        take part while so many are available (algorithms.md 2.2). A selector without a size has asked everybody.
+        take part while so many are available. A selector without a size has asked everybody.
 
         passed_over: clients that wait, and were asked.
         """
@@ -95,7 +95,7 @@ class Tasks:
         self._membership.move(client, state)
 
     def _version_for(self, client_id: int) -> int:
-        """The current version t; t - T for a client that is T rounds stale, once there is one (algorithms.md 4.3)."""
+        """The current version t; t - T for a client that is T rounds stale, once there is one."""
         version, rounds = self.references.current, self._stale_rounds.get(client_id, 0)
         return version - rounds if version >= rounds else version
 

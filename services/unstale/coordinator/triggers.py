@@ -1,4 +1,6 @@
-"""When a round closes: one class a trigger. Source: design.md 3; algorithms.md 1.3 for the K-async loop.
+"""When a round closes: one class a trigger.
+
+Source: docs/methods/rounds.md#triggers
 
 Legend: pending, accepted updates that no round holds yet; outstanding, open tasks.
 """

@@ -1,7 +1,8 @@
 """Numbers of a record, one function each; `measures` says what they are called and shows them. Pure.
 
 Each takes a record and, last, the record that it is relative to, which most pass over; and gives None where the record
-is too short, or holds no finite number. Source: algorithms.md 7.
+is too short, or holds no finite number.
+Source: docs/methods/measures.md#measures
 
 Legend: E evaluations.
 """
@@ -45,7 +46,7 @@ def _of_class(record: Record, label: int) -> list[tuple[int, float | None]]:
     return _of_rounds(record, [row[label] if label < len(row) else None for row in record.class_accuracy_EC])
 
 
-# Accuracy: 7.1, 7.2
+# Accuracy
 
 
 def final(record: Record, _: Record | None = None) -> float | None:
@@ -84,7 +85,7 @@ def stability(base: float | None, record: Record, _: Record | None) -> float | N
     return pstdev(logs) / (log(base) if base else 1)
 
 
-# Speed: 7.3, 7.4
+# Speed
 
 
 def rounds_to(target: float, record: Record, _: Record | None = None) -> float | None:
@@ -148,7 +149,7 @@ def _moving_average(curve: Sequence[tuple[int, float | None]]) -> list[tuple[int
     ]
 
 
-# Clients and updates: 7.5, 7.6
+# Clients and updates
 
 
 def of_clients(figure: str, factor: float, record: Record, _: Record | None) -> float | None:
@@ -177,7 +178,7 @@ def few_heavy(record: Record, _: Record | None) -> float | None:
     return _mean(heavy <= FEW_HEAVY for heavy in record.heavy_R)
 
 
-# Losses and errors: 7.8, 7.9
+# Losses and errors
 
 
 def training_loss(record: Record, _: Record | None) -> float | None:
@@ -216,7 +217,7 @@ def found(name: str, record: Record, _: Record | None) -> float | None:
     return _finite(float(number)) if isinstance(number, int | float) else None
 
 
-# Methods against each other: 7.7
+# Methods against each other
 
 
 def p_of(

@@ -1,6 +1,7 @@
 """What a table shows of a record. Pure.
 
-Source: algorithms.md 7. A measure of a record that is too short for it, or that holds no finite number, is None.
+A measure of a record that is too short for it, or that holds no finite number, is None.
+Source: docs/methods/measures.md#measures
 """
 
 import re
@@ -89,7 +90,7 @@ def _class_of(text: str) -> Measure:
         better="higher",
         of=partial(derived.final_of_class, label),
         what=f"Share of the test examples of class {label} that are told right: mean of the last {LAST} evaluations "
-        "(algorithms.md 7.1).",
+        "(docs/methods/measures.md#accuracy).",
     )
 
 
@@ -105,7 +106,8 @@ def _matched_of(text: str) -> Measure:
         counts_rounds=True,
         what=f"First round at which the accuracy of class {label}, averaged over {LAST} rounds, is what direct "
         "aggregation has at its end. Direct's own number is no measurement: it is its last round by definition, in "
-        "print as here, which makes whatever is held against it look faster (algorithms.md 7.4, our reading).",
+        "print as here, which makes whatever is held against it look faster "
+        "(docs/methods/measures.md#time-to-match, our reading).",
     )
 
 
@@ -121,7 +123,7 @@ def _passage_of(text: str) -> Measure:
         counts_rounds=True,
         what=f"First round at which the accuracy of class {label}, averaged over {LAST} rounds, is what direct "
         "aggregation has at its end, of every method alike, direct too. Not of the paper: the time to match without "
-        "its exception (algorithms.md 7.4).",
+        "its exception (docs/methods/measures.md#time-to-match).",
     )
 
 
@@ -142,7 +144,8 @@ def _rounds_to(percent: str) -> Measure:
         better="lower",
         of=partial(derived.rounds_to, _target(name, percent)),
         counts_rounds=True,
-        what=f"First evaluated version with a test accuracy of {percent} % (algorithms.md 7.3).",
+        what=f"First evaluated version with a test accuracy of {percent} % "
+        "(docs/methods/measures.md#rounds-to-a-target).",
     )
 
 
@@ -156,7 +159,8 @@ def _averaged_rounds_to(percent: str) -> Measure:
         of=partial(derived.averaged_rounds_to, _target(name, percent)),
         counts_rounds=True,
         what=f"First evaluated version at which the mean of the last {LAST} evaluations is {percent} %. Not of the "
-        "papers: single evaluations swing, so that the first that has it comes early by luck (algorithms.md 7.3).",
+        "papers: single evaluations swing, so that the first that has it comes early by luck "
+        "(docs/methods/measures.md#rounds-to-a-target).",
     )
 
 
@@ -170,7 +174,8 @@ def _speedup_to(percent: str) -> Measure:
         of=partial(derived.speedup, _target(name, percent)),
         reference={"method": "FedAvg"},
         is_ranked=False,
-        what=f"How many times the rounds to {percent} % FedAvg needs (algorithms.md 7.3).",
+        what=f"How many times the rounds to {percent} % FedAvg needs "
+        "(docs/methods/measures.md#rounds-to-a-target).",
     )
 
 
@@ -187,7 +192,7 @@ def _p_against(method: str) -> Measure:
         reference={"method": method},
         what=f"Paired t-test of the test accuracies against those of {method}, over all evaluated rounds and seeds; "
         "two-sided, so that it does not say who is ahead; rounds are autocorrelated, so it is no evidence "
-        "(algorithms.md 7.7).",
+        "(docs/methods/measures.md#paired-t-test).",
     )
 
 
@@ -203,7 +208,7 @@ def _p_over_seeds(method: str) -> Measure:
         is_ranked=False,
         reference={"method": method},
         what=f"Paired t-test of the final accuracies against those of {method}, over seeds; two-sided, so that it does "
-        "not say who is ahead (algorithms.md 7.7).",
+        "not say who is ahead (docs/methods/measures.md#paired-t-test).",
     )
 
 
@@ -216,8 +221,8 @@ def _ahead_of(method: str) -> Measure:
         of=derived.ahead,
         reference={"method": method},
         is_ranked=False,
-        what=f"Final accuracy less that of {method} with the same seed: below 0 where {method} is ahead (algorithms.md "
-        "7.7).",
+        what=f"Final accuracy less that of {method} with the same seed: below 0 where {method} is ahead "
+        "(docs/methods/measures.md#paired-t-test).",
     )
 
 
@@ -258,7 +263,8 @@ def _clients(name: str, figure: str, better: Better, what: str) -> Measure:
         digits=1,
         better=better,
         of=partial(derived.of_clients, figure, 1e4 if figure == "variance" else 1e2),
-        what=f"Over the last model's accuracies on each client's own test examples: {what} (algorithms.md 7.5).",
+        what=f"Over the last model's accuracies on each client's own test examples: {what} "
+        "(docs/methods/measures.md#fairness-over-clients).",
     )
 
 
@@ -272,7 +278,7 @@ def _compensation(name: str, what: str, place: int, *, unchanged: bool) -> Measu
         better="lower",
         of=partial(derived.compensation_error, place, unchanged),
         what=f"How far {what} is from the update that the client would have sent: {how}, over all parameters, mean "
-        "over the stale clients of a round and over rounds (algorithms.md 7.8).",
+        "over the stale clients of a round and over rounds (docs/methods/measures.md#compensation-errors).",
     )
 
 
@@ -284,7 +290,7 @@ def _simple() -> Iterable[Measure]:
         better="higher",
         of=derived.final,
         what=f"Share of the test set that is told right: mean of the last {LAST} evaluations, or of as many as there "
-        "are (algorithms.md 6).",
+        "are (docs/methods/measures.md#accuracy).",
     )
     yield Measure(
         name="best accuracy",
@@ -292,7 +298,8 @@ def _simple() -> Iterable[Measure]:
         digits=2,
         better="higher",
         of=derived.best,
-        what="Share of the test set that is told right, in the best evaluation (algorithms.md 6).",
+        what="Share of the test set that is told right, in the best evaluation "
+        "(docs/methods/measures.md#accuracy).",
     )
     yield Measure(
         name="accuracy of the last fifth",
@@ -301,7 +308,7 @@ def _simple() -> Iterable[Measure]:
         better="higher",
         of=derived.of_last_fifth,
         what="Share of the test set that is told right: mean of the evaluations in the last fifth of the rounds. Not "
-        "of the papers: less moved by chance than the last ten (algorithms.md 7.1).",
+        "of the papers: less moved by chance than the last ten (docs/methods/measures.md#accuracy).",
     )
     for name, base in (("stability", None), ("stability (base 10)", 10.0)):
         yield Measure(
@@ -311,7 +318,9 @@ def _simple() -> Iterable[Measure]:
             better="lower",
             of=partial(derived.stability, base),
             what=f"Standard deviation (with n) of the {'decimal' if base else 'natural'} logarithm of the last {LAST} "
-            "accuracies; which logarithm is not published (algorithms.md 7.2). Left out where they are chance, to 2 "
+            "accuracies; which logarithm is not published "
+            "(docs/methods/measures.md#training-stability). "
+            "Left out where they are chance, to 2 "
             "percentage points: a dead model is no stable one.",
         )
     yield Measure(
@@ -320,7 +329,8 @@ def _simple() -> Iterable[Measure]:
         digits=2,
         better="lower",
         of=derived.average_staleness,
-        what="Staleness of a round's updates, weighted as they were aggregated, mean over rounds (algorithms.md 7.6).",
+        what="Staleness of a round's updates, weighted as they were aggregated, mean over rounds "
+        "(docs/methods/measures.md#average-staleness).",
     )
     yield Measure(
         name="aggregated gradients",
@@ -329,7 +339,7 @@ def _simple() -> Iterable[Measure]:
         better="higher",
         of=derived.aggregated,
         what="Updates of a round that weigh at least a tenth of the heaviest, mean over rounds; the tenth is our "
-        "reading (algorithms.md 7.6).",
+        "reading (docs/methods/measures.md#average-staleness).",
     )
     yield Measure(
         name="few heavy gradients",
@@ -337,8 +347,8 @@ def _simple() -> Iterable[Measure]:
         digits=1,
         better="higher",
         of=derived.few_heavy,
-        what=f"Share of the rounds in which at most {FEW_HEAVY} updates weigh more than 0.1 (algorithms.md 6.2, "
-        "Figure 2a).",
+        what=f"Share of the rounds in which at most {FEW_HEAVY} updates weigh more than 0.1 "
+        "(docs/methods/measures.md#average-staleness).",
     )
     yield Measure(
         name="training loss",
@@ -346,7 +356,8 @@ def _simple() -> Iterable[Measure]:
         digits=3,
         better="lower",
         of=derived.training_loss,
-        what="Mean of what a round's clients reported, over the last tenth of the rounds (algorithms.md 7.9).",
+        what="Mean of what a round's clients reported, over the last tenth of the rounds "
+        "(docs/methods/measures.md#loss).",
     )
     yield Measure(
         name="training loss of all",
@@ -354,14 +365,15 @@ def _simple() -> Iterable[Measure]:
         digits=3,
         better="lower",
         of=derived.loss_of_all,
-        what="Over all clients' training examples, when it was last measured (algorithms.md 7.9).",
+        what="Over all clients' training examples, when it was last measured "
+        "(docs/methods/measures.md#loss).",
     )
 
 
-def _found(name: str, unit: str, digits: int, better: Better, what: str, section: str) -> Measure:
+def _found(name: str, unit: str, digits: int, better: Better, what: str, heading: str) -> Measure:
     """What a measurement other than a run leaves in `Record.found` under the measure's name.
 
-    A number without a unit has significant digits. section: of algorithms.md.
+    A number without a unit has significant digits. heading: of docs/methods/measures.md.
     """
     return Measure(
         name=name,
@@ -370,37 +382,47 @@ def _found(name: str, unit: str, digits: int, better: Better, what: str, section
         significant=not unit,
         better=better,
         of=partial(derived.found, name),
-        what=f"{what} (algorithms.md {section}).",
+        what=f"{what} (docs/methods/measures.md#{heading}).",
     )
 
 
 def _of_other_measurements() -> Iterable[Measure]:
-    yield _found("inversion seconds", "s", 1, "lower", "Seconds that inverting one update takes", "6.3")
-    yield _found("inversion loss", "", 3, "lower", "Disparity that an inversion ends with, an L1", "2.22")
+    yield _found("inversion seconds", "s", 1, "lower", "Seconds that inverting one update takes", "inversion")
     yield _found(
-        "iterations saved", "%", 1, "higher", "Share of the iterations that a warm start saves", "6.3"
+        "inversion loss", "", 3, "lower", "Disparity that an inversion ends with, an L1", "inversion"
+    )
+    yield _found(
+        "iterations saved", "%", 1, "higher", "Share of the iterations that a warm start saves", "inversion"
     )
     alike = "Correlation of the loss around the model with that over the client's own examples"
-    yield _found("likeness of loss surface", "", 3, "higher", alike, "6.3")
-    yield _found("loss at the model", "nats", 3, "lower", "Loss of the model over the cell's examples", "6.3")
+    yield _found("likeness of loss surface", "", 3, "higher", alike, "inversion")
+    yield _found(
+        "loss at the model", "nats", 3, "lower", "Loss of the model over the cell's examples", "inversion"
+    )
     for rounds in (20, 40, 60):
         late = f"How far what is made of an update {rounds} rounds late is from the true one"
-        yield _found(f"L1 error at {rounds}", "", 3, "lower", f"{late}: L1 over all parameters", "7.8")
-        yield _found(f"cosine error at {rounds}", "", 3, "lower", f"{late}: 1 - cosine", "7.8")
+        yield _found(
+            f"L1 error at {rounds}", "", 3, "lower", f"{late}: L1 over all parameters", "compensation-errors"
+        )
+        yield _found(
+            f"cosine error at {rounds}", "", 3, "lower", f"{late}: 1 - cosine", "compensation-errors"
+        )
     for pool in ("own", "others'"):
         nearest = f"of reconstructed examples to the most alike of {pool} real ones"
-        yield _found(f"LPIPS to {pool} examples", "", 3, "lower", f"LPIPS {nearest}", "6.3")
-        yield _found(f"SSIM to {pool} examples", "", 3, "higher", f"SSIM {nearest}", "6.3")
-        yield _found(f"PSNR to {pool} examples", "dB", 1, "higher", f"PSNR {nearest}", "6.3")
+        yield _found(f"LPIPS to {pool} examples", "", 3, "lower", f"LPIPS {nearest}", "inversion")
+        yield _found(f"SSIM to {pool} examples", "", 3, "higher", f"SSIM {nearest}", "inversion")
+        yield _found(f"PSNR to {pool} examples", "dB", 1, "higher", f"PSNR {nearest}", "inversion")
     yield _found(
         "Shapley share",
         "%",
         1,
         "higher",
         "Share of client 0 in the values of all clients, without their signs",
-        "6.4",
+        "shapley-share",
     )
-    yield _found("Shapley value", "%", 2, "higher", "What client 0's last update adds to the accuracy", "6.4")
+    yield _found(
+        "Shapley value", "%", 2, "higher", "What client 0's last update adds to the accuracy", "shapley-share"
+    )
 
 
 def _all() -> Iterable[Measure]:

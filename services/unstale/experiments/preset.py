@@ -1,6 +1,7 @@
 """What a published table or figure is made of: cells, each one configuration, and what was printed for it. Pure.
 
-Source: algorithms.md 6. A preset says nothing of seeds, of how large it is run, or of where.
+A preset says nothing of seeds, of how large it is run, or of where.
+Source: docs/methods/experiments.md#experiments-of-the-papers
 """
 
 from collections.abc import Mapping

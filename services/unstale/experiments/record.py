@@ -12,10 +12,10 @@ class Record:
 
     version_E, time_E: of each evaluation; rounds and (virtual) seconds. accuracy_E: in [0, 1]. loss_E: nats.
     class_accuracy_EC: None for a class without test examples. training_loss_R: mean of what clients reported, nats; nan
-    for a round of nobody. staleness_R: sum of weight times staleness of a round's updates, rounds (7.6). counted_R: how
+    for a round of nobody. staleness_R: sum of weight times staleness of a round's updates, rounds. counted_R: how
     many of them weigh at least a tenth of the heaviest. heavy_R: how many weigh more than 0.1. client_accuracy_N: of
     the last model on each client's own test examples, None for a client without; empty when nobody has any. errors:
-    compensation errors of a round, each [version, method, L1, 1 - cosine] (7.8). found: what else a measurement gives,
+    compensation errors of a round, each [version, method, L1, 1 - cosine]. found: what else a measurement gives,
     by name, JSON values. Losses and stalenesses have 7 significant digits, as float32 has. seconds: of computing.
     steps: local steps of all clients. model_digest: SHA-256, hex.
     """

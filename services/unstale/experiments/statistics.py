@@ -21,7 +21,10 @@ AUTOCORRELATED = (
     "The accuracies of neighbouring rounds of one run are alike (autocorrelated), so they are no independent pairs, "
     "and a tiny p over rounds is no evidence: look at the test over seeds."
 )
-"""To be said wherever `over_rounds` is shown. Source: algorithms.md 7.7."""
+"""To be said wherever `over_rounds` is shown.
+
+Source: docs/methods/measures.md#paired-t-test
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +64,7 @@ def t_test(differences: Sequence[float], *, against: float = 0.0) -> TTest | Non
     """Whether the mean of some differences is `against`: t = (mean - against) / (sd / sqrt(n)), sd with n - 1.
 
     None for fewer than two, where one is no finite number, and where all are `against`, of which t is not defined.
-    Source: algorithms.md 7.7.
+    Source: docs/methods/measures.md#paired-t-test
     """
     n = len(differences)
     if n < 2 or not all(map(isfinite, differences)):

@@ -5,8 +5,8 @@ what the others report. A client's vote is the envelope of its accepted norms: t
 `DECAY` times less for each accepted update since. Envelopes are steady where norms are not: late in training most
 updates are short, and one with an example that the model still gets wrong is as long as the first ones were. A norm
 that was refused is the client's vote until its next accepted update. So a bound that most clients exceed at the same
-time gives way: the model has changed, and one damaged update changes nothing for long. docs/decisions/0031 has the
-measurements behind the numbers.
+time gives way: the model has changed, and one damaged update changes nothing for long.
+docs/decisions/0031-the-clients-bound-each-others-norms.md has the measurements behind the numbers.
 
 Pure: what follows from the same reports in the same order is the same to the bit.
 """

@@ -328,7 +328,7 @@ class Learner:
     def _next_buffers(self, rows: Tensor | Rows, step: Step) -> Tensor:
         """What the policy makes of the buffers received; as they were when nobody sent any, or it only waited.
 
-        Source: algorithms.md 1.5.
+        Source: docs/methods/README.md#numerical-conventions
         """
         size, start = self.sent.buffers_b.numel(), self.policy.dimension
         if size == 0 or rows.shape[0] == 0 or not step.counts:

@@ -60,7 +60,8 @@ def defect(measured: Norms, kind: Kind) -> str | None:
 
     `"non-finite"`: a NaN, an infinity, or a norm whose square float32 cannot hold (over 1.8e19), so that sums and
     products of rows that pass stay finite. `"zero-update"`: a delta of nothing but zeros, which no training leaves; a
-    gradient may be 0. Source: docs/decisions/0017.
+    gradient may be 0.
+    Source: docs/decisions/0017-zero-and-huge-updates-are-refused.md
     """
     if measured.update == 0 and kind == "delta":
         return "zero-update"

@@ -290,7 +290,7 @@ def write(
     array_D: [D] float32. frames: little-endian float32, each a multiple of 4 bytes,
     4 D bytes together; whoever receives has checked that, and they may be decoded as they are asked for. learning_rate:
     eta_l, > 0. dimension: d. A quotient too large for float32 becomes an infinity, which `screen.defect` finds.
-    Source: algorithms.md 1.4.
+    Source: docs/methods/README.md#updates-and-learning-rates
     """
     divided = dimension if kind == "delta" else 0
     offset = 0

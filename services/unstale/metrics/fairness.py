@@ -1,6 +1,6 @@
 """How evenly a model serves the clients: its accuracy on each client's own test examples. Pure.
 
-Source: algorithms.md 7.5.
+Source: FedAR (Jiang et al., 2024), docs/methods/measures.md#fairness-over-clients
 """
 
 from dataclasses import dataclass

@@ -57,8 +57,9 @@ def ssim(made_rCHW: Tensor, held_nCHW: Tensor) -> Tensor:
 
         (2 m_x m_y + 0.01^2) (2 s_xy + 0.03^2) / ((m_x^2 + m_y^2 + 0.01^2) (s_x^2 + s_y^2 + 0.03^2))
 
-    m, s: means and (co)variances in a window, those with 48 in place of 49; windows lie inside the image. Source: Wang
-    et al. 2004, with uniform windows as scikit-image has them by default, which takes one pair at a time.
+    m, s: means and (co)variances in a window, those with 48 in place of 49; windows lie inside the image.
+    Windows are uniform, as scikit-image has them by default, which takes one pair at a time.
+    Source: SSIM (Wang et al., IEEE TIP 2004), docs/methods/measures.md#structural-similarity
     """
     windows = prod(made_rCHW.shape[1:]) // made_rCHW.shape[2]  # that are looked at together
     at_a_time = max(1, _NUMBERS_AT_A_TIME // (windows * len(held_nCHW)))

@@ -61,7 +61,8 @@ def features(network: Any, images_nCHW: Tensor) -> Tensor:
 
         LPIPS(x, y) = sum over layers, channels c, places p:  w_c / P (x_cp / |x_p| - y_cp / |y_p|)^2
 
-    images_nCHW: in [0, 1], of one channel or three. Source: Zhang et al. 2018.
+    images_nCHW: in [0, 1], of one channel or three.
+    Source: LPIPS (Zhang et al., CVPR 2018), docs/methods/measures.md#perceptual-similarity
     """
     height, width = (max(side, SIDE) for side in images_nCHW.shape[2:])
     if (height, width) != images_nCHW.shape[2:]:

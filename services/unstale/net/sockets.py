@@ -1,4 +1,4 @@
-"""ROUTER and DEALER sockets with every option that matters set, each with its reason (design.md section 4)."""
+"""ROUTER and DEALER sockets with every option that matters set, each with its reason."""
 
 from collections.abc import Callable
 from typing import NamedTuple

@@ -15,10 +15,11 @@ class CoordinateMedian(Policy[PolicySettings]):
 
     g: rows of updates.matrix_Kd, float32, one device; not written to. Staleness and examples do not matter.
     The weights of the step are 1/K each: which update was the median differs from coordinate to coordinate.
-    Source: Yin et al. 2018, definition 1.
+    Definition 1 of the paper.
+    Source: Robust statistics (Yin et al., ICML 2018), docs/methods/policies-robust.md#coordinate-median
     """
 
-    source = "Yin et al. 2018, Byzantine-Robust Distributed Learning: Towards Optimal Statistical Rates"
+    source = "Robust statistics (Yin et al., ICML 2018), docs/methods/policies-robust.md#coordinate-median"
 
     def step(self, batch: UpdateBatch) -> Step:
         rows = len(batch)

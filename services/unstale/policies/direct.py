@@ -28,13 +28,14 @@ class Direct(Policy[DirectSettings]):
     of the w_end_i.
     g: rows of updates.matrix_Kd; w: model_d; w_b: base_models, w when there are none; all float32, one device; not
     written to. eta_l: local_rates_K, the server's rate when there are none.
-    Source: algorithms.md 2.19, with 1.4 for the units.
+    Source: Gradient inversion (Wang & Gao, 2023), docs/methods/policies.md#direct;
+    docs/methods/README.md#updates-and-learning-rates
     """
 
     Settings = DirectSettings
     loops = ("sync", "k-async")
     memory = "none; live versions for stale_form=model"
-    source = "Wang & Gao, Unlimited Staleness in Federated Learning (baseline); algorithms.md 2.19"
+    source = "Gradient inversion (Wang & Gao, 2023), docs/methods/policies.md#direct"
 
     def __init__(self, settings: DirectSettings, context: PolicyContext) -> None:
         super().__init__(settings, context)

@@ -21,13 +21,14 @@ class DynSgd(Policy[DynSgdSettings]):
 
     s: staleness, rounds, 0 is fresh. g: rows of updates.matrix_Kd, float32, one device; not written to.
     normalise=False divides by K instead (then equal to SASGD).
-    Source: algorithms.md 2.7; the paper's tau is s + 1.
+    The paper's tau is s + 1.
+    Source: DynSGD (Jiang et al., SIGMOD 2017), docs/methods/policies.md#dynsgd
     """
 
     Settings = DynSgdSettings
     streams = True
     loops = ("k-async",)
-    source = "Jiang et al. 2017, Heterogeneity-aware Distributed Parameter Servers; algorithms.md 2.7"
+    source = "DynSGD (Jiang et al., SIGMOD 2017), docs/methods/policies.md#dynsgd"
 
     def step(self, batch: UpdateBatch) -> Step:
         raw_K = polynomial(batch.staleness_K, 1.0)

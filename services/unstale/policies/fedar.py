@@ -83,13 +83,13 @@ class FedAr(Policy[FedArSettings]):
     All of those last seen in the same round share tau, so psi multiplies the sum over such a cohort: a round costs two
     reads of its own rows and one of the cohorts that still count, not of all N. Without a cut-off, the cohorts
     whose psi has come to its end are one.
-    Source: algorithms.md 2.16.
+    Source: FedAR (Jiang et al., 2024), docs/methods/policies-with-memory.md#fedar
     """
 
     Settings = FedArSettings
     loops = ("availability",)
     memory = "N x d + N + 2 d for each round within the cut-off"
-    source = "Jiang et al., FedAR: Addressing Client Unavailability in Federated Learning; algorithms.md 2.16"
+    source = "FedAR (Jiang et al., 2024), docs/methods/policies-with-memory.md#fedar"
 
     def __init__(self, settings: FedArSettings, context: PolicyContext) -> None:
         super().__init__(settings, context)

@@ -62,7 +62,7 @@ class FedAsync(Policy[FedAsyncSettings]):
     are none; all float32, one device; not written to. eta: rate, > 0. eta_l: local_rates_K, eta when there
     are none.
     The weights of the step are c; they sum to 1 - prod_i (1 - a_i).
-    Source: algorithms.md 2.17.
+    Source: FedAsync (Xie et al., 2019), docs/methods/policies.md#fedasync
     """
 
     Settings = FedAsyncSettings
@@ -70,7 +70,7 @@ class FedAsync(Policy[FedAsyncSettings]):
     memory = "live versions"
     order_matters = True
     reference_defaults = MappingProxyType({"b": 6, "hinge_plus_one": False})
-    source = "Xie et al. 2019, Asynchronous Federated Optimization; algorithms.md 2.17"
+    source = "FedAsync (Xie et al., 2019), docs/methods/policies.md#fedasync"
     needs_base_models = True
 
     def step(self, batch: UpdateBatch) -> Step:

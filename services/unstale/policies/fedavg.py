@@ -10,7 +10,7 @@ class FedAvg(Averaging):
 
     g: rows of updates.matrix_Kd, float32, one device; not written to. n: num_examples_K. In synchronous rounds n_i
     weighs by default, as published; in the K-async loop everyone counts the same.
-    Source: algorithms.md 2.1.
+    Source: FedAvg (McMahan et al., AISTATS 2017), docs/methods/policies.md#fedavg
     """
 
-    source = "McMahan et al. 2017, Communication-Efficient Learning of Deep Networks; algorithms.md 2.1"
+    source = "FedAvg (McMahan et al., AISTATS 2017), docs/methods/policies.md#fedavg"

@@ -26,7 +26,8 @@ class FedAvgIs(Policy[FedAvgIsSettings]):
 
     N: all clients of the run, there or not. p: `probabilities`, by client id. g: rows of updates.matrix_Kd, float32,
     one device; not written to. The weights sum to 1 on average, not in each round.
-    Source: algorithms.md 2.3.
+    Source: FedAR (Jiang et al., 2024), docs/methods/policies.md#fedavg-is; MIFA (Gu et al., NeurIPS 2021),
+    docs/methods/policies.md#fedavg-is
     """
 
     Settings = FedAvgIsSettings
@@ -35,7 +36,10 @@ class FedAvgIs(Policy[FedAvgIsSettings]):
     memory = "N"
     longest_step = 2.0  # 1 / p with example_settings
     example_settings = MappingProxyType({"probabilities": 0.5})
-    source = "Jiang et al., FedAR (baseline), and Gu et al. 2021, MIFA (baseline); algorithms.md 2.3"
+    source = (
+        "FedAR (Jiang et al., 2024), docs/methods/policies.md#fedavg-is; "
+        "MIFA (Gu et al., NeurIPS 2021), docs/methods/policies.md#fedavg-is"
+    )
 
     def __init__(self, settings: FedAvgIsSettings, context: PolicyContext) -> None:
         super().__init__(settings, context)

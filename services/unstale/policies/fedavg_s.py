@@ -38,14 +38,18 @@ class FedAvgS(Policy[FedAvgSSettings]):
 
     g: rows of updates.matrix_Kd, float32, one device; not written to. Draws: `Stream.SELECTION`, keyed by the version.
     The default S is no more than there are clients.
-    Source: algorithms.md 2.2.
+    Source: FedAR (Jiang et al., 2024), docs/methods/policies.md#fedavg-s; MIFA (Gu et al., NeurIPS 2021),
+    docs/methods/policies.md#fedavg-s
     """
 
     Settings = FedAvgSSettings
     loops = ("availability",)
     memory = "none; d + S ids where it waits"
     reference_defaults = MappingProxyType({"wait_for_selected": True})
-    source = "Jiang et al., FedAR (baseline), and Gu et al. 2021, MIFA's released code; algorithms.md 2.2"
+    source = (
+        "FedAR (Jiang et al., 2024), docs/methods/policies.md#fedavg-s; "
+        "MIFA (Gu et al., NeurIPS 2021), docs/methods/policies.md#fedavg-s"
+    )
 
     def __init__(self, settings: FedAvgSSettings, context: PolicyContext) -> None:
         super().__init__(settings, context)

@@ -25,16 +25,14 @@ class FedBuff(Policy[FedBuffSettings]):
     s: staleness, rounds, 0 is fresh. g: rows of updates.matrix_Kd, float32, one device; not written to.
     K: updates in the batch, also when a round closed with fewer than the trigger asks for. Not normalised: a
     round of stale updates takes a smaller step.
-    Source: algorithms.md 2.18.
+    Source: FedBuff (Nguyen et al., AISTATS 2022), docs/methods/policies.md#fedbuff
     """
 
     Settings = FedBuffSettings
     streams = True
     loops = ("k-async",)
     reference_defaults = MappingProxyType({"staleness": "none"})
-    source = (
-        "Nguyen et al. 2022, Federated Learning with Buffered Asynchronous Aggregation; algorithms.md 2.18"
-    )
+    source = "FedBuff (Nguyen et al., AISTATS 2022), docs/methods/policies.md#fedbuff"
 
     def step(self, batch: UpdateBatch) -> Step:
         weights_K = uniform(len(batch))

@@ -114,13 +114,13 @@ class FedHist(Policy[FedHistSettings]):
     leaves out is not kept either. h is that of the run's round size; where it is not known, of the first round that has
     updates. A Gagg that is but rounding keeps its length. An empty round takes no step and adds no direction to GH; nor
     does a direction that float32 does not hold.
-    Source: algorithms.md 2.15.
+    Source: FedHist (Jiang et al., 2023), docs/methods/policies-with-memory.md#fedhist
     """
 
     Settings = FedHistSettings
     loops = ("k-async",)
     memory = "h d + (h + 1) K d + N"
-    source = "Jiang et al., Knowledge Rumination for Client Utility Evaluation (FedHist); algorithms.md 2.15"
+    source = "FedHist (Jiang et al., 2023), docs/methods/policies-with-memory.md#fedhist"
 
     def __init__(self, settings: FedHistSettings, context: PolicyContext) -> None:
         super().__init__(settings, context)

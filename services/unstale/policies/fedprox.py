@@ -9,8 +9,8 @@ class FedProx(Averaging):
         direction_d = sum_i p_i * g_i,   p as in FedAvg
 
     The method is in the local training `fedprox`, which adds mu * (w - w_b) to every gradient; the server is FedAvg's.
-    Source: algorithms.md 2.4.
+    Source: FedProx (Li et al., MLSys 2020), docs/methods/policies.md#fedprox
     """
 
     training = "fedprox"
-    source = "Li et al. 2020, Federated Optimization in Heterogeneous Networks; algorithms.md 2.4"
+    source = "FedProx (Li et al., MLSys 2020), docs/methods/policies.md#fedprox"

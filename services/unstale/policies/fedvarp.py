@@ -19,12 +19,12 @@ class FedVarp(Policy[PolicySettings]):
     g: rows of updates.matrix_Kd, float32, one device; not written to. y: [N, d] float32 on the host, zeros at first.
     In an empty round the direction is ybar. Both rows of a client that is there twice count; the last is remembered.
     Staleness and examples do not matter.
-    Source: algorithms.md 2.13.
+    Source: FedVARP (Jhunjhunwala et al., UAI 2022), docs/methods/policies-with-memory.md#fedvarp
     """
 
     loops = ("availability",)
     memory = "N x d + 2 d"
-    source = "Jhunjhunwala et al. 2022, FedVARP: Tackling the Variance of Partial Participation; algorithms.md 2.13"
+    source = "FedVARP (Jhunjhunwala et al., UAI 2022), docs/methods/policies-with-memory.md#fedvarp"
 
     def __init__(self, settings: PolicySettings, context: PolicyContext) -> None:
         super().__init__(settings, context)

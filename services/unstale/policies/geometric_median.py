@@ -50,11 +50,12 @@ class GeometricMedian(Policy[GeometricMedianSettings]):
     g: rows of updates.matrix_Kd, float32, one device; not written to. Staleness and examples do not matter.
     z is always a mixture of the rows, so the distances follow from the rows' products: an iteration costs K x K, and
     the matrix is read twice in all. The weights of the step are the last p.
-    Source: Pillutla et al. 2022, algorithm 2 (smoothed Weiszfeld) with equal weights alpha.
+    Algorithm 2 of the paper (smoothed Weiszfeld) with equal weights alpha.
+    Source: RFA (Pillutla et al., IEEE TSP 2022), docs/methods/policies-robust.md#geometric-median
     """
 
     Settings = GeometricMedianSettings
-    source = "Pillutla et al. 2022, Robust Aggregation for Federated Learning (RFA)"
+    source = "RFA (Pillutla et al., IEEE TSP 2022), docs/methods/policies-robust.md#geometric-median"
 
     def step(self, batch: UpdateBatch) -> Step:
         weights_K = uniform(len(batch))

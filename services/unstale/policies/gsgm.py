@@ -39,7 +39,8 @@ class Gsgm(Policy[GsgmSettings]):
     nothing. A step that float32 does not hold is not added to A.
     released=True: direction_d = gbar;  A <- A + q/N;  and M and A roll over before the last round of a cycle, not
     after it, so that round's q begins the next A.
-    Source: algorithms.md 2.10, whose Q is every client but the missing ones.
+    Q of the equations is every client but the missing ones.
+    Source: WKAFL (Zhou et al., IEEE TPDS 2022), docs/methods/policies-with-memory.md#gsgm
     """
 
     Settings = GsgmSettings
@@ -47,7 +48,7 @@ class Gsgm(Policy[GsgmSettings]):
     memory = "2 d + N flags; updates that wait for their cycle, at most N d"
     once_a_cycle = True
     reference_defaults = MappingProxyType({"released": True})
-    source = "Zhou et al., WKAFL (baseline, modified there to K updates a round); algorithms.md 2.10"
+    source = "WKAFL (Zhou et al., IEEE TPDS 2022), docs/methods/policies-with-memory.md#gsgm"
 
     def __init__(self, settings: GsgmSettings, context: PolicyContext) -> None:
         super().__init__(settings, context)

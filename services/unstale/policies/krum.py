@@ -44,8 +44,6 @@ KS = TypeVar("KS", bound=_KrumSettings)
 class _Krum(Policy[KS]):
     """The average of the m updates with the lowest scores; what both have in common."""
 
-    source = "Blanchard et al. 2017, Machine Learning with Adversaries: Byzantine Tolerant Gradient Descent"
-
     def step(self, batch: UpdateBatch) -> Step:
         rows = len(batch)
         weights_K = torch.zeros(rows, dtype=torch.float64)
@@ -67,10 +65,12 @@ class Krum(_Krum[KrumSettings]):
     f: settings.byzantine. g: rows of updates.matrix_Kd, float32, one device; not written to. Staleness and examples do
     not matter. The published promise needs K >= 2 f + 3; a smaller round takes K - f - 2 neighbours too, and at least
     one where there is one. Ties: the lowest client id. With `selected` above 1 it is Multi-Krum.
-    Source: Blanchard et al. 2017, section 4, whose n is K.
+    Section 4 of the paper, whose n is K.
+    Source: Krum (Blanchard et al., NIPS 2017), docs/methods/policies-robust.md#krum
     """
 
     Settings = KrumSettings
+    source = "Krum (Blanchard et al., NIPS 2017), docs/methods/policies-robust.md#krum"
 
 
 class MultiKrum(_Krum[MultiKrumSettings]):
@@ -80,10 +80,12 @@ class MultiKrum(_Krum[MultiKrumSettings]):
 
     m: settings.selected, or K - f, at least 1; with m = 1 it is Krum, which says what the scores are. g: rows of
     updates.matrix_Kd, float32, one device; not written to. Staleness and examples do not matter.
-    Source: Blanchard et al. 2017, section 5 (Multi-Krum).
+    Section 5 of the paper.
+    Source: Krum (Blanchard et al., NIPS 2017), docs/methods/policies-robust.md#multi-krum
     """
 
     Settings = MultiKrumSettings
+    source = "Krum (Blanchard et al., NIPS 2017), docs/methods/policies-robust.md#multi-krum"
 
 
 def krum_scores(squared_KK: Tensor, byzantine: int) -> Tensor:

@@ -36,14 +36,14 @@ class Mifa(Policy[MifaSettings]):
     init="force" remembers their updates, and steps from the round on in which the last client is first seen;
     init="wait" drops them, then fills G anew from everyone, and steps from the round after that;
     init="zeros" steps at once.
-    Source: algorithms.md 2.12.
+    Source: MIFA (Gu et al., NeurIPS 2021), docs/methods/policies-with-memory.md#mifa
     """
 
     Settings = MifaSettings
     loops = ("availability",)
     memory = "N x d + 2 d + N flags"
     reference_defaults = MappingProxyType({"init": "wait"})
-    source = "Gu et al. 2021, Fast Federated Learning under Device Unavailability (MIFA); algorithms.md 2.12"
+    source = "MIFA (Gu et al., NeurIPS 2021), docs/methods/policies-with-memory.md#mifa"
 
     def __init__(self, settings: MifaSettings, context: PolicyContext) -> None:
         super().__init__(settings, context)

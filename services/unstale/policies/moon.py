@@ -9,8 +9,8 @@ class Moon(Averaging):
         direction_d = sum_i p_i * g_i,   p as in FedAvg
 
     The method is in the local training `moon`; the server is FedAvg's.
-    Source: algorithms.md 2.5.
+    Source: MOON (Li et al., CVPR 2021), docs/methods/policies.md#moon
     """
 
     training = "moon"
-    source = "Li et al. 2021, Model-Contrastive Federated Learning; algorithms.md 2.5"
+    source = "MOON (Li et al., CVPR 2021), docs/methods/policies.md#moon"

@@ -16,7 +16,10 @@ from torch import Tensor
 from unstale.policies.weights import column_chunks
 
 NO_DIRECTION = 1e-12
-"""Two vectors whose lengths' product is at most this have cosine 0: algorithms.md 1.5."""
+"""Two vectors whose lengths' product is at most this have cosine 0.
+
+Source: docs/methods/README.md#numerical-conventions
+"""
 
 ROUNDING = 2.0**-22
 """A weighted sum shorter than this share of its terms is what float32 leaves of 0: it points nowhere."""

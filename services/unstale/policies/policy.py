@@ -17,7 +17,10 @@ from unstale.part_settings import PartSettings
 from unstale.policies.weights import normalise, weighted_sum, wide_chunks
 
 Loop = Literal["sync", "k-async", "availability"]
-"""How rounds come about, algorithms.md 1.3."""
+"""How rounds come about.
+
+Source: docs/methods/rounds.md#loops
+"""
 
 
 def host_memory(rows: int, columns: int) -> Tensor:
@@ -49,8 +52,8 @@ class UpdateBatch:
     """The updates of one round. Row i of every field belongs to the i-th arrival. Nothing here is written to.
 
     version: v, rounds applied before this one; update i was computed from version v - s_i.
-    matrix_Kd: float32, each row contiguous, on the policy's device. Flattened pseudo-gradients g_i, algorithms.md
-        1.4; finite, with a norm that float32 holds. A gradient may be 0: nothing divides by its length.
+    matrix_Kd: float32, each row contiguous, on the policy's device. Flattened pseudo-gradients g_i;
+        finite, with a norm that float32 holds. A gradient may be 0: nothing divides by its length.
     staleness_K: int64, rounds, 0 is fresh: version at aggregation - base version.
     num_examples_K: int64, >= 1. n_i, examples that the client holds.
     loss_K: float32. Mean training loss that the client reports.
@@ -148,7 +151,7 @@ class Policy(ABC, Generic[S]):
 
     Settings: ClassVar[type[PolicySettings]] = PolicySettings
     source: ClassVar[str]
-    """Where the method is defined, for people: the paper, and the section of algorithms.md."""
+    """Where the method is defined, for people: the paper, and the page and heading of docs/methods."""
     loops: ClassVar[tuple[Loop, ...]] = ("sync", "k-async", "availability")
     """The loops that its source defines it for. It runs in every other one too."""
     memory: ClassVar[str] = "none"
@@ -231,7 +234,9 @@ class Policy(ABC, Generic[S]):
         """How the model's float buffers change: [b] float32, their changes averaged by the weights of the step.
 
         changes_Kb: [K, b] float32, K >= 1, what each client's differ by from the server's. Uniform where all weights
-        are 0. Source: algorithms.md 1.5. A policy that is robust against single updates is so here, too.
+        are 0.
+        A policy that is robust against single updates is so here, too.
+        Source: docs/methods/README.md#numerical-conventions
         """
         return weighted_sum(changes_Kb, normalise(weights_K))
 

@@ -32,12 +32,12 @@ class Refl(Policy[ReflSettings]):
     s: staleness, rounds, 0 is fresh; smin: the least of the round. g: rows of updates.matrix_Kd, float32, one device;
     not written to. Only the ratios of deviations count, so the published deviation, which is proportional to L, gives
     the same weights. REFL's choice of participants is not part of it.
-    Source: algorithms.md 2.11.
+    Source: REFL (Abdelmoniem et al., EuroSys 2023), docs/methods/policies.md#refl
     """
 
     Settings = ReflSettings
     loops = ("k-async",)
-    source = "Abdelmoniem et al. 2023, Resource-Efficient Federated Learning; algorithms.md 2.11"
+    source = "REFL (Abdelmoniem et al., EuroSys 2023), docs/methods/policies.md#refl"
 
     def step(self, batch: UpdateBatch) -> Step:
         return self.weighted(batch, self._weights(batch))

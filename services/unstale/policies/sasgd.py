@@ -23,14 +23,15 @@ class Sasgd(Policy[SasgdSettings]):
 
     s: staleness, rounds, 0 is fresh. g: rows of updates.matrix_Kd, float32, one device; not written to.
     divide_by_k=False leaves out 1/K, as some of the code released with the WKAFL paper does.
-    Source: algorithms.md 2.8; the paper's tau is s + 1.
+    The paper's tau is s + 1.
+    Source: SASGD (Zhang et al., IJCAI 2016), docs/methods/policies.md#sasgd
     """
 
     Settings = SasgdSettings
     streams = True
     loops = ("k-async",)
     reference_defaults = MappingProxyType({"divide_by_k": False})
-    source = "Zhang et al. 2016, Staleness-aware Async-SGD for Distributed Deep Learning; algorithms.md 2.8"
+    source = "SASGD (Zhang et al., IJCAI 2016), docs/methods/policies.md#sasgd"
 
     def step(self, batch: UpdateBatch) -> Step:
         weights_K = polynomial(batch.staleness_K, 1.0)

@@ -20,15 +20,14 @@ class Scaffold(Policy[PolicySettings]):
     c: the server's control variate, `extra_d`, sent with the model. dc: rows of extra_Kd, what client i added to its
     own c_i. g: rows of matrix_Kd. All float32, one device; not written to. The corrections are in the local training
     `scaffold`. An empty round changes neither; a sum that float32 does not hold leaves c as it is.
-    Source: algorithms.md 2.6, option II. Under K-async the K senders are the round, and dc counts when it arrives.
+    Option II of the paper. Under K-async the K senders are the round, and dc counts when it arrives.
+    Source: SCAFFOLD (Karimireddy et al., ICML 2020), docs/methods/policies.md#scaffold
     """
 
     memory = "d"
     training = "scaffold"
     sends_extra = True
-    source = (
-        "Karimireddy et al. 2020, Stochastic Controlled Averaging for Federated Learning; algorithms.md 2.6"
-    )
+    source = "SCAFFOLD (Karimireddy et al., ICML 2020), docs/methods/policies.md#scaffold"
 
     def __init__(self, settings: PolicySettings, context: PolicyContext) -> None:
         super().__init__(settings, context)

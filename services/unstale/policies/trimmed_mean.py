@@ -29,11 +29,12 @@ class TrimmedMean(Policy[TrimmedMeanSettings]):
     g: rows of updates.matrix_Kd, float32, one device; not written to. Staleness and examples do not matter.
     A round too small for c >= 1 is the plain mean. The weights of the step are 1/K each: which updates were left out
     differs from coordinate to coordinate.
-    Source: Yin et al. 2018, definition 2, whose beta is `trim`.
+    Definition 2 of the paper, whose beta is `trim`.
+    Source: Robust statistics (Yin et al., ICML 2018), docs/methods/policies-robust.md#trimmed-mean
     """
 
     Settings = TrimmedMeanSettings
-    source = "Yin et al. 2018, Byzantine-Robust Distributed Learning: Towards Optimal Statistical Rates"
+    source = "Robust statistics (Yin et al., ICML 2018), docs/methods/policies-robust.md#trimmed-mean"
 
     def step(self, batch: UpdateBatch) -> Step:
         rows = len(batch)

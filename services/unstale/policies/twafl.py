@@ -30,14 +30,15 @@ class Twafl(Policy[TwaflSettings]):
     s: staleness, rounds, 0 is fresh. m: batch_sizes_K, or 1 for weighting="equal". g: rows of
     updates.matrix_Kd, float32, one device; not written to.
     normalise=False takes p_i = (m_i / sum_j m_j) * (e/2)^-s_i instead.
-    Source: algorithms.md 2.9; 1.5 for counting from the freshest of the round, so that nothing underflows.
+    Ages are counted from the freshest update of the round, so that nothing underflows.
+    Source: TWAFL (Chen et al., 2019), docs/methods/policies.md#twafl
     """
 
     Settings = TwaflSettings
     streams = True
     loops = ("k-async",)
     reference_defaults = MappingProxyType({"weighting": "equal"})
-    source = "Chen et al. 2019, Communication-Efficient Federated Deep Learning; algorithms.md 2.9"
+    source = "TWAFL (Chen et al., 2019), docs/methods/policies.md#twafl"
 
     def step(self, batch: UpdateBatch) -> Step:
         by_examples = self.settings.weighting == "examples"

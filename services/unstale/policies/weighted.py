@@ -22,13 +22,13 @@ class Weighted(Policy[WeightedSettings]):
 
     s: staleness, rounds, 0 is fresh; the source's epochs are rounds. g: rows of updates.matrix_Kd, float32, one device;
     not written to. Not normalised: a round of stale updates takes a smaller step.
-    Source: algorithms.md 2.20.
+    Source: Gradient inversion (Wang & Gao, 2023), docs/methods/policies.md#weighted
     """
 
     Settings = WeightedSettings
     streams = True
     loops = ("sync", "k-async")
-    source = "Wang & Gao, Unlimited Staleness in Federated Learning (baseline); algorithms.md 2.20"
+    source = "Gradient inversion (Wang & Gao, 2023), docs/methods/policies.md#weighted"
 
     def step(self, batch: UpdateBatch) -> Step:
         weights_K = uniform(len(batch)) * halving(batch.staleness_K, self.settings.half_life)

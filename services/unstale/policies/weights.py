@@ -1,6 +1,7 @@
 """What the weighted policies share: how staleness becomes a weight, and the one sum over the matrix.
 
-Weights are [K] float64 on the CPU; the sum itself is float32 on the matrix's device (algorithms.md 1.5).
+Weights are [K] float64 on the CPU; the sum itself is float32 on the matrix's device.
+Source: docs/methods/README.md#numerical-conventions
 
 Legend: K updates of the round, in order of arrival; d parameters.
 """

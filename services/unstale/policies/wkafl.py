@@ -136,7 +136,7 @@ class Wkafl(Policy[WkaflSettings]):
     nothing. The weights of the step are p, or a where nothing is selected. An empty round changes nothing; an estimate
     that float32 does not hold is not remembered.
     No gt is ever written: every sum of them is one of rows and of e_prev, and so are their lengths and products.
-    Source: algorithms.md 2.14, steps 1 to 9.
+    Source: WKAFL (Zhou et al., IEEE TPDS 2022), docs/methods/policies-with-memory.md#wkafl
     """
 
     Settings = WkaflSettings
@@ -145,9 +145,7 @@ class Wkafl(Policy[WkaflSettings]):
     reference_defaults = MappingProxyType(
         {"momentum": "aggregate", "rate_staleness": "one-based", "threshold": "strict"}
     )
-    source = (
-        "Zhou et al. 2022, Towards Efficient and Stable K-Asynchronous Federated Learning; algorithms.md 2.14"
-    )
+    source = "WKAFL (Zhou et al., IEEE TPDS 2022), docs/methods/policies-with-memory.md#wkafl"
 
     def __init__(self, settings: WkaflSettings, context: PolicyContext) -> None:
         super().__init__(settings, context)

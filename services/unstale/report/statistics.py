@@ -87,7 +87,8 @@ def over_time(series: Sequence[tuple[Floats, Floats]]) -> Curve:
 def jain(values: Sequence[float] | Floats) -> float:
     """How evenly a sum is shared out among N: (sum x)^2 / (N sum x^2), 1 when all have the same, 1 / N when one has it.
 
-    NaN of nothing. Source: Jain, Chiu and Hawe, A Quantitative Measure of Fairness, 1984.
+    NaN of nothing.
+    Source: Fairness index (Jain, Chiu and Hawe, 1984), docs/methods/measures.md#fairness-index
     """
     of = np.asarray(values, np.float64)
     squares = float((of**2).sum())

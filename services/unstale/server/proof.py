@@ -2,7 +2,8 @@
 
 On a connection messages keep their order, and every heartbeat is answered. So a client that has heard the answer to a
 heartbeat which was answered after its task had left has had the task, or never will: if its newest task is older then,
-this one was lost. Source: PROTOCOL.md 4.2.
+this one was lost.
+Source: proto/PROTOCOL.md#42-tasks
 
 Each lost task is given again as another one. A client that loses one after the other is given no more for a while.
 """

@@ -13,7 +13,7 @@ from unstale.simulator.backends.backend import Backend, Job
 
 
 class FreshUpdates:
-    """Computes true unstale updates: the same task, its draws included, from another model (algorithms.md 2.23)."""
+    """Computes true unstale updates: the same task, its draws included, from another model."""
 
     def __init__(self, backend: Backend, settings: Settings) -> None:
         self._backend = backend

@@ -50,7 +50,10 @@ class Holding(_Part):
 
 
 class SmallestClass(_Part):
-    """Those that hold training examples of this class and of none before it. Source: algorithms.md 3.8, Fig. 1."""
+    """Those that hold training examples of this class and of none before it.
+
+    Source: Gradient inversion (Wang & Gao, 2023), docs/methods/partitions.md#affected-clients
+    """
 
     smallest_class: int = Field(ge=0)
 

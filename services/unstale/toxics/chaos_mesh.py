@@ -7,7 +7,7 @@ as in the manifests that come with unstale; the other side is the server's pod.
 Clients send to the address of a Service, which is none of the server's pod, so what they send is changed without naming
 a target. What the server sends goes to the addresses of their pods.
 
-Source: Chaos Mesh, API chaos-mesh.org/v1alpha1: NetworkChaos, PodChaos, Schedule, Workflow.
+Source: Chaos Mesh API chaos-mesh.org/v1alpha1, https://chaos-mesh.org/docs/
 """
 
 import re

@@ -1,4 +1,7 @@
-"""How long a task takes on a client. Source: algorithms.md 4.2, 4.5."""
+"""How long a task takes on a client.
+
+Source: docs/methods/heterogeneity.md#durations-of-tasks
+"""
 
 from collections.abc import Mapping
 from math import exp

@@ -41,7 +41,8 @@ class Dropout(Toxic):
     read once and kept as `present`. While a client is away, what enters or would come out is lost, both ways.
 
     Draws of a round belong to client and round (the version that the task carries) alone, so that they are the same
-    under any name, and of two dropouts by rounds the stricter one decides. Source: algorithms.md 4.4.
+    under any name, and of two dropouts by rounds the stricter one decides.
+    Source: FedAR (Jiang et al., 2024), docs/methods/heterogeneity.md#availability
     """
 
     type = "dropout"

@@ -30,7 +30,7 @@ class Conditions:
     """What a scenario means for the clients of one run.
 
     toxics: in order, with names that differ. devices: how long tasks take. stale_rounds: of a client whose updates are
-    so many rounds late (T of algorithms.md 4.3). availability: p_i, how likely client i is there in a round; None where
+    so many rounds late (T). availability: p_i, how likely client i is there in a round; None where
     everybody always is.
     """
 

@@ -16,7 +16,8 @@ class Slow(Toxic):
         due_s <- began_s + factor * (due_s - began_s)
 
     A factor of 2 is half the frequency. Toxics before it in the list are slowed down with it; those behind it, and what
-    the line adds, are not. Messages of other types are left alone. Source: algorithms.md 4.5.
+    the line adds, are not. Messages of other types are left alone.
+    Source: FedHist (Jiang et al., 2023), docs/methods/heterogeneity.md#slow-clients
     """
 
     type = "slow"

@@ -1,4 +1,6 @@
-"""How good a model is on examples it was not trained on. Source: algorithms.md 7.1.
+"""How good a model is on examples it was not trained on.
+
+Source: docs/methods/measures.md#accuracy
 
 Legend: d parameters, M examples, b examples of one pass through the model, C classes.
 """

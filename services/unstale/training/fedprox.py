@@ -22,7 +22,8 @@ class FedProx(Sgd):
         grad(w) + mu * (w - w_b)   in place of   grad(w)
 
     The first step, at w_b, is that of `sgd`; so is every step with mu = 0. w_b is the model that the client downloaded,
-    stale or not. FedAsync's optional pull is this with mu = 0.005. Source: algorithms.md 2.4.
+    stale or not. FedAsync's optional pull is this with mu = 0.005.
+    Source: FedProx (Li et al., MLSys 2020), docs/methods/training.md#fedprox
     """
 
     name: ClassVar[str] = "fedprox"

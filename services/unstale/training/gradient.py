@@ -23,7 +23,7 @@ class Gradient(LocalTraining):
 
         m_i = min(batch_size, n_i), drawn without replacement, independently for each task
 
-    Source: algorithms.md 1.4 and 1.5, mode `grad`.
+    Source: WKAFL (Zhou et al., IEEE TPDS 2022), docs/methods/training.md#gradient
     """
 
     name: ClassVar[str] = "gradient"

@@ -10,7 +10,8 @@ from torch import nn
 def initialised(build: Callable[[], nn.Module], seed: int) -> nn.Module:
     """The module that `build` makes on the CPU, the same bit for bit for the same seed, >= 0.
 
-    The numbers are those of `torch.manual_seed`. Source: algorithms.md 1.5.
+    The numbers are those of `torch.manual_seed`.
+    Source: docs/methods/README.md#random-numbers
     """
     with seeded(seed):
         return build()
@@ -45,7 +46,7 @@ def seeded(seed: int | None, device: torch.device | str = "cpu") -> Iterator[Non
     seed: in [0, 2^64); None for what draws nothing, where this does nothing either. device: where the model is; the
     CPU's generator is always seeded, a CUDA device's where it is one, no other. Takes a few microseconds and waits for
     no kernel. The generators are the whole process's: do not compute in another thread meanwhile.
-    Source: algorithms.md 1.5.
+    Source: docs/methods/README.md#random-numbers
     """
     if seed is None:
         yield

@@ -42,7 +42,7 @@ class LocalUpdate:
     """What one task made. Tensors are float32 and share no memory with the workspace or the task.
 
     vector_d: [d]. `gradient`: of the mean cross-entropy of one mini-batch at the base model; `delta`: base - trained,
-        in parameter units (algorithms.md 1.4).
+        in parameter units.
     num_examples: n_i, examples the client holds. batch_examples: m_i, size of the mini-batch of a `gradient`, else n_i.
         steps: optimiser steps taken, 1 for a `gradient`. loss: mean over the steps of the mini-batch cross-entropy
         before the step, without the term that a training adds to it. learning_rate: eta_l.

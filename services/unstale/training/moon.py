@@ -23,7 +23,7 @@ TRAINED = "trained_d"
 TRAINED_BUFFERS = "trained_buffers_b"
 
 _ZERO = 1e-12
-"""A z that is no longer than this has no direction: its cosine with anything is 0 (algorithms.md 1.5)."""
+"""A z that is no longer than this has no direction: its cosine with anything is 0."""
 
 _FROZEN_BATCH = 512
 """Examples at a time in a pass through a frozen model; it bounds the memory."""
@@ -39,7 +39,8 @@ class Moon(Sgd):
     no w_prev and is `sgd`. T: temperature; mu: 5 for CIFAR-10, else 1, says the source.
 
     The frozen models compute in evaluation mode, as the released code has them: no dropout, BatchNorm with the averages
-    that belong to them. Each looks at each example of the task once, before training. Source: algorithms.md 2.5.
+    that belong to them. Each looks at each example of the task once, before training.
+    Source: MOON (Li et al., CVPR 2021), docs/methods/training.md#moon
     """
 
     name: ClassVar[str] = "moon"

@@ -24,7 +24,7 @@ class Scaffold(StepTraining):
 
     c: the server's control variate as downloaded, `task.extra_d`; dc_i: `extra_d` of the update. c_i: kept by the
     client, 0 at first; dc_i is added to it when the server has counted it, and only then. Weight decay is part of grad.
-    Source: algorithms.md 2.6.
+    Source: SCAFFOLD (Karimireddy et al., ICML 2020), docs/methods/training.md#scaffold
     """
 
     name: ClassVar[str] = "scaffold"

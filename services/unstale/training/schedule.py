@@ -57,7 +57,8 @@ class Constant(Schedule):
 class Inverse(Schedule):
     """eta_0 / (1 + t / P): with P = 1 it is eta_0 / (t + 1), FedAR's and MIFA's for logistic regression.
 
-    P: period. Source: algorithms.md 2.16.
+    P: period.
+    Source: MIFA (Gu et al., NeurIPS 2021), docs/methods/training.md#schedules
     """
 
     name: ClassVar[str] = "inverse"

@@ -17,7 +17,8 @@ from unstale.training.steps import StepTraining, descend
 class Sgd(StepTraining):
     """Sends u_i = w_b - w_end after k steps, or E epochs, of `torch.optim.SGD` from w_b. See `steps.descend`.
 
-    Momentum starts anew with each task. Source: algorithms.md 1.4 and 1.5, mode `delta`.
+    Momentum starts anew with each task.
+    Source: docs/methods/training.md#sgd
     """
 
     name: ClassVar[str] = "sgd"

@@ -30,7 +30,9 @@ class StepTraining(LocalTraining):
     """Settings of every training of k steps, or of E epochs of ceil(n_i / B) steps.
 
     The mini-batches walk through a permutation of the n_i examples, reshuffled for each epoch; the last short one of an
-    epoch is kept. Source: algorithms.md 1.4 and 1.5, mode `delta`; k is `steps`, E `epochs`, B `batch_size`.
+    epoch is kept.
+    k is `steps`, E `epochs`, B `batch_size`.
+    Source: docs/methods/training.md#sgd
     """
 
     kind: ClassVar[Kind] = "delta"

@@ -67,8 +67,8 @@ class Engine:
         minimise over x, l:  D = |LU(w_b; x, l) - u|_1
 
     by Adam, with the rate's schedule; x is clamped to [-2, 2] after each step. From an iterate whose D is not finite
-    it goes back to the last one whose D was, and no step is taken along a gradient that is not. Source: algorithms.md
-    2.22.
+    it goes back to the last one whose D was, and no step is taken along a gradient that is not.
+    Source: Gradient inversion (Wang & Gao, 2023), docs/methods/compensators.md#gradient-inversion
     """
 
     def __init__(self, network: Network, like: LocalSteps, settings: InversionSettings) -> None:

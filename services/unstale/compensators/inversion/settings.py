@@ -209,7 +209,7 @@ class InversionSettings(FirstOrderSettings):
         ge=0,
         le=10**6,
         description="Rounds in which the estimate gives way to the stale update after the switch.",
-        json_schema_extra={"source": "unpublished; algorithms.md 2.22"},
+        json_schema_extra={"source": "ours: the paper publishes no value"},
     )
     last_round: int | None = Field(
         None,

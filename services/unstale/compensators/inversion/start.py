@@ -12,7 +12,10 @@ from unstale.compensators.network import Network, Parts
 from unstale.seeds import Generator
 
 CLAMP = 2.0
-"""Examples stay in [-2, 2] in the network's input space. Source: algorithms.md 2.22."""
+"""Examples stay in [-2, 2] in the network's input space.
+
+Source: Gradient inversion (Wang & Gao, 2023), docs/methods/compensators.md#gradient-inversion
+"""
 
 MARGIN = 3.0
 """By how much the label of an example stands out among its logits, where labels are read from the gradient."""

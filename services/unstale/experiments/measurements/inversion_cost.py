@@ -1,4 +1,8 @@
-"""What inverting one update costs: seconds, and the loss that is left. Source: algorithms.md 6.3, Tables 1 and 2."""
+"""What inverting one update costs: seconds, and the loss that is left.
+
+Tables 1 and 2 of the paper.
+Source: Gradient inversion (Wang & Gao, 2023), docs/methods/measures.md#inversion
+"""
 
 from collections.abc import Callable, Mapping
 from typing import Any

@@ -1,6 +1,9 @@
 """The loss around a model, over a client's own examples, reconstructed ones or noise.
 
-Source: algorithms.md 6.3, Fig. 4. Legend: d parameters, r examples, C classes, P places on each of two axes.
+Figure 4 of the paper.
+Source: Gradient inversion (Wang & Gao, 2023), docs/methods/measures.md#inversion
+
+Legend: d parameters, r examples, C classes, P places on each of two axes.
 """
 
 from collections.abc import Callable, Mapping

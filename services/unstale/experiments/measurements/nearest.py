@@ -1,6 +1,9 @@
 """How like reconstructed examples are to real ones: their client's, and as many of others.
 
-Source: algorithms.md 6.3, Fig. 5. Legend: r reconstructed examples, X the shape of one example.
+Figure 5 of the paper.
+Source: Gradient inversion (Wang & Gao, 2023), docs/methods/measures.md#inversion
+
+Legend: r reconstructed examples, X the shape of one example.
 """
 
 from collections.abc import Callable, Mapping, Sequence

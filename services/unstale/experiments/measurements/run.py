@@ -1,4 +1,6 @@
-"""A whole run in virtual time, and its curves. Source: algorithms.md 7.
+"""A whole run in virtual time, and its curves.
+
+Source: docs/methods/measures.md#measures
 
 Legend: K updates of a round.
 """

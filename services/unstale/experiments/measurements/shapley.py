@@ -1,6 +1,9 @@
 """What each client's last update is worth, when one of them has been silent for some rounds.
 
-Source: algorithms.md 6.4, Fig. 1. Legend: n clients, d parameters.
+Figure 1 of the paper.
+Source: FedAR (Jiang et al., 2024), docs/methods/measures.md#shapley-share
+
+Legend: n clients, d parameters.
 """
 
 from collections.abc import Callable, Collection, Mapping

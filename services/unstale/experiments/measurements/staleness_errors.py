@@ -1,6 +1,7 @@
 """How wrong estimates of fresh updates are, by how stale the update is.
 
-Source: algorithms.md 6.3, Fig. 2 and 7; 7.8.
+Figures 2 and 7 of the paper.
+Source: Gradient inversion (Wang & Gao, 2023), docs/methods/measures.md#compensation-errors
 """
 
 from collections.abc import Callable, Mapping

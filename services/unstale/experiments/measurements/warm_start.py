@@ -1,6 +1,9 @@
 """How many iterations an inversion saves that begins where the client's last one ended.
 
-Source: algorithms.md 6.3, Fig. 6. Legend: n examples of a client.
+Figure 6 of the paper.
+Source: Gradient inversion (Wang & Gao, 2023), docs/methods/measures.md#inversion
+
+Legend: n examples of a client.
 """
 
 from collections.abc import Callable, Mapping, Sequence

@@ -1,6 +1,7 @@
 """FedAR's tables and figures: ar-f1 to ar-f5.
 
-Cells that two presets share are made by one function, so their settings are equal. Source: algorithms.md 6.0, 6.4.
+Cells that two presets share are made by one function, so their settings are equal.
+Source: FedAR (Jiang et al., 2024), docs/methods/experiments.md#fedar-experiments
 """
 
 from collections.abc import Callable

@@ -1,6 +1,6 @@
 """What FedAR's experiments have in common: tasks, methods, cells, printed numbers and where settings are from.
 
-Source: algorithms.md 6.4; of the methods 2.1 to 2.3, 2.6, 2.12, 2.13 and 2.16; of data and availability 3.5 and 4.4.
+Source: FedAR (Jiang et al., 2024), docs/methods/experiments.md#fedar-experiments
 """
 
 from collections.abc import Mapping

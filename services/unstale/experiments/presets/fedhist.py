@@ -2,7 +2,8 @@
 
 The paper names no N, K, rate, batch, local steps or rounds, and no constant of its method but h: what stands here for
 them is ours, and `learning_rate` is the first thing to calibrate. Cells that presets share are made by one function, so
-their settings are equal. Source: algorithms.md 6.0, 6.1; of constants 2.1 to 2.15, 3.2, 3.7, 4.2 and 4.5.
+their settings are equal.
+Source: FedHist (Jiang et al., 2023), docs/methods/experiments.md#fedhist-experiments
 """
 
 from collections.abc import Callable, Mapping

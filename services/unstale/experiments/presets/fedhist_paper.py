@@ -1,6 +1,6 @@
 """What FedHist's paper prints, and where the settings are from that it leaves open.
 
-Source: algorithms.md 6.1; of settings 2.4 to 2.15, 3.2, 3.7, 4.2 and 4.5.
+Source: FedHist (Jiang et al., 2023), docs/methods/experiments.md#fedhist-experiments
 """
 
 from unstale.experiments.preset import Number, Source

@@ -1,7 +1,8 @@
 """Wang and Gao's tables and figures: here the figures of whole runs, gi-f1, gi-f8, gi-f9, gi-f11, gi-f12 and gi-f14.
 
 The tables of runs are in `inversion_tables`, what is measured of one client or one model in `inversion_parts`. Cells
-that two presets share are made by one function, so their settings are equal. Source: algorithms.md 6.0, 6.3.
+that two presets share are made by one function, so their settings are equal.
+Source: Gradient inversion (Wang & Gao, 2023), docs/methods/experiments.md#gradient-inversion-experiments
 """
 
 from collections.abc import Callable, Mapping

@@ -1,7 +1,8 @@
 """Wang and Gao's tables and figures that are no whole runs: of one update, one client or one model.
 
 gi-t1, gi-t2, gi-f2, gi-f4, gi-f5, gi-f6 and gi-f7. In each a run without staleness makes the models; `rounds` says how
-many. Source: algorithms.md 6.0, 6.3.
+many.
+Source: Gradient inversion (Wang & Gao, 2023), docs/methods/experiments.md#gradient-inversion-experiments
 """
 
 from collections.abc import Callable, Mapping

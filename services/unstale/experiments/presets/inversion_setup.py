@@ -1,6 +1,6 @@
 """What Wang and Gao's experiments have in common: tasks, methods, cells and where their settings are from.
 
-Source: algorithms.md 6.3; of the methods 2.19 to 2.23; of data and staleness 3.3, 3.8, 3.9 and 4.3.
+Source: Gradient inversion (Wang & Gao, 2023), docs/methods/experiments.md#gradient-inversion-experiments
 """
 
 from collections.abc import Mapping

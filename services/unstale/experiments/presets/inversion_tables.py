@@ -1,7 +1,8 @@
 """Wang and Gao's tables of runs: gi-t3 to gi-t6.
 
-The epochs until a method is as accurate on the affected class as direct aggregation ends. Source: algorithms.md 6.0,
-6.3, 7.4.
+The epochs until a method is as accurate on the affected class as direct aggregation ends.
+Source: Gradient inversion (Wang & Gao, 2023), docs/methods/experiments.md#gradient-inversion-experiments;
+docs/methods/measures.md#time-to-match
 """
 
 from collections.abc import Callable, Iterable, Mapping

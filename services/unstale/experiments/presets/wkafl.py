@@ -1,7 +1,8 @@
 """WKAFL's tables and figures: wk-f2, wk-f5, wk-f6, wk-t2, wk-t3.
 
 The paper prints no constant of its method: those of the released code stand here. Cells that presets share are made by
-one function, so their settings are equal. Source: algorithms.md 6.0, 6.2; of constants 2.8 to 2.14, 3.4 and 3.6.
+one function, so their settings are equal.
+Source: WKAFL (Zhou et al., IEEE TPDS 2022), docs/methods/experiments.md#wkafl-experiments
 """
 
 from collections.abc import Callable, Mapping
@@ -52,7 +53,7 @@ _REMOVED: Mapping[str, Mapping[str, Any]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Data:
-    """clip_bound, stage_two_bound, beta, gamma, stage_two_round: CB, B, beta, gamma and J2 of 2.14. learning_rate:
+    """clip_bound, stage_two_bound, beta, gamma, stage_two_round: CB, B, beta, gamma and J2. learning_rate:
     WKAFL's. rates: of the methods that have another, by name."""
 
     name: str

@@ -1,6 +1,7 @@
 """What WKAFL's paper prints, and where the settings are from that it leaves open.
 
-Source: algorithms.md 6.2, appendix A; of settings 2.8 to 2.14, 3.4, 3.6 and 4.2.
+Source: WKAFL (Zhou et al., IEEE TPDS 2022), docs/methods/experiments.md#wkafl-experiments;
+docs/methods/contradictions.md#contradictions-between-papers-and-code
 """
 
 from unstale.experiments.preset import Claim, Number, Source

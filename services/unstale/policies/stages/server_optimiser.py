@@ -64,8 +64,9 @@ class ServerOptimiser(Stage[OptimiserSettings]):
     A round in which the inner policy moves nothing, or only waits, leaves model and optimiser as they are: no momentum
     is spent on it. So does a D beyond 1e19, whose squares float32 does not hold: its step is not finite, and the
     learner refuses it.
-    Source: Reddi et al. 2021, Adaptive Federated Optimization, algorithm 2, where Delta is -D and eta is lr; momentum
-    as in FedAvgM (Hsu et al. 2019).
+    Algorithm 2 of the paper has Delta for -D and eta for lr; momentum is FedAvgM's.
+    Source: FedOpt (Reddi et al., ICLR 2021), docs/methods/policies-robust.md#server-optimisers; FedAvgM (Hsu et al.,
+    2019), docs/methods/policies-robust.md#server-optimisers
     """
 
     def __init__(self, settings: OptimiserSettings, inner: Policy[Any]) -> None:

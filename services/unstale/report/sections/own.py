@@ -1,6 +1,6 @@
 """How well one model serves every client: accuracies that clients measured on their own test examples.
 
-Source: algorithms.md 7.5, in percentage points there.
+Source: FedAR (Jiang et al., 2024), docs/methods/measures.md#fairness-over-clients
 """
 
 from collections.abc import Sequence

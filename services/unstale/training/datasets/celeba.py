@@ -1,4 +1,8 @@
-"""CelebA: does the celebrity smile? Source: algorithms.md 3.6; LEAF's data/celeba, named below where we differ."""
+"""CelebA: does the celebrity smile?
+
+Where this differs from LEAF's data/celeba is named below.
+Source: LEAF (Caldas et al., 2018), docs/methods/partitions.md#natural
+"""
 
 import hashlib
 from contextlib import suppress

@@ -13,7 +13,8 @@ from unstale.training.datasets.source import CACHE, NORMALISE, Source
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Kind:
     """reads: what a path is for, where one is needed. files: a pattern of what lies in the cache. published: mean and
-    standard deviation over 255, algorithms.md 5.
+    standard deviation over 255.
+    Source: docs/methods/models.md#normalisation-of-inputs
     """
 
     summary: str

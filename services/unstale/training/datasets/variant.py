@@ -1,4 +1,6 @@
-"""A data set that gives way to another one while clients train, as MNIST does to SVHN. Source: algorithms.md 3.9.
+"""A data set that gives way to another one while clients train, as MNIST does to SVHN.
+
+Source: Gradient inversion (Wang & Gao, 2023), docs/methods/partitions.md#changing-data
 
 Legend: N, M training and test examples, C channels, H, W pixels, X the shape of one example.
 """

@@ -1,4 +1,6 @@
-"""The last linear layer of a model: what goes into it is MOON's representation z. Source: algorithms.md 2.5.
+"""The last linear layer of a model: what goes into it is MOON's representation z.
+
+Source: MOON (Li et al., CVPR 2021), docs/methods/training.md#moon
 
 Legend: b examples of a mini-batch, f features, C classes.
 """
@@ -44,8 +46,9 @@ def features(module: nn.Module) -> Callable[[Tensor], tuple[Tensor, Tensor]]:
 def with_projection_head(module: nn.Module, classes: int, width: int) -> nn.Module:
     """The module with its last linear layer f -> C replaced by MOON's head: f -> f, ReLU, f -> width, width -> C.
 
-    So z has `width` numbers. Source: algorithms.md 2.5, the option of the released code. Raises UserError for a model
-    that ends in no linear layer.
+    So z has `width` numbers. It is an option of the released code. Raises UserError for a model that ends in no
+    linear layer.
+    Source: MOON (Li et al., CVPR 2021), docs/methods/training.md#moon
     """
     name, linear = last_linear(module)
     if linear.out_features != classes:

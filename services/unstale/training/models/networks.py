@@ -1,4 +1,6 @@
-"""The networks without norm layers. Source: algorithms.md 5.
+"""The networks without norm layers.
+
+Source: docs/methods/models.md#models
 
 Cross-entropy is the loss, so each ends in one logit a class. Shapes are those of one example, channels first:
 (1, 28, 28). Parameter counts include biases.

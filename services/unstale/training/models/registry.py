@@ -1,4 +1,7 @@
-"""Models by name, made for a data set. Source: algorithms.md 5."""
+"""Models by name, made for a data set.
+
+Source: docs/methods/models.md#models
+"""
 
 from collections.abc import Callable, Sequence
 from difflib import get_close_matches

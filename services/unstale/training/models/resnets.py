@@ -1,7 +1,9 @@
-"""The residual networks for 3x32x32 and their norm layers. Source: algorithms.md 5.
+"""The residual networks for 3x32x32 and their norm layers.
+
+Source: docs/methods/models.md#resnet8
 
 `group` is GroupNorm with 2 groups: no buffers, and an example's logits do not depend on its batch. `batch` is
-BatchNorm, the literature's, whose running statistics are buffers (algorithms.md 1.5). Both have the same number of
+BatchNorm, the literature's, whose running statistics are buffers. Both have the same number of
 parameters.
 """
 

@@ -1,6 +1,7 @@
 """Which client holds which training examples: partitions, and what is said of the shares they make.
 
-One method a file; the interface is in `interface`, the names in `registry`. Source: algorithms.md 3.
+One method a file; the interface is in `interface`, the names in `registry`.
+Source: docs/methods/partitions.md#partitions
 """
 
 from unstale.training.partition.histogram import (

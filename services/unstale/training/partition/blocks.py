@@ -1,4 +1,7 @@
-"""Partition `blocks`: each client one class, or two at a border. Source: algorithms.md 3.8, single-class variant."""
+"""Partition `blocks`: each client one class, or two at a border.
+
+Source: Gradient inversion (Wang & Gao, 2023), docs/methods/partitions.md#blocks
+"""
 
 from typing import ClassVar
 
@@ -22,7 +25,7 @@ class Blocks(Partition):
     The blocks are equal where N divides the examples; else the first ones are one larger, as in `iid`.
     """
 
-    source: ClassVar[str] = "algorithms.md 3.8"
+    source: ClassVar[str] = "Gradient inversion (Wang & Gao, 2023), docs/methods/partitions.md#blocks"
 
     min_examples: MinExamples = MIN_EXAMPLES
 

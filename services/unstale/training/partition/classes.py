@@ -1,4 +1,6 @@
-"""Partition `classes`: k classes a client, equally many examples everywhere. Source: algorithms.md 3.5.
+"""Partition `classes`: k classes a client, equally many examples everywhere.
+
+Source: FedAR (Jiang et al., 2024), docs/methods/partitions.md#classes
 
 Legend: N clients, C classes, k classes of each client.
 """
@@ -23,7 +25,7 @@ class Classes(Partition):
     left then never differ by more than one, so that nobody is left with two shards of one class.
     """
 
-    source: ClassVar[str] = "algorithms.md 3.5"
+    source: ClassVar[str] = "FedAR (Jiang et al., 2024), docs/methods/partitions.md#classes"
     is_complete: ClassVar[bool] = False
     is_even: ClassVar[bool] = True
 

@@ -17,7 +17,7 @@ class Column(Partition):
     How few examples a client has is for the data to say: a client may have one.
     """
 
-    source: ClassVar[str] = "design.md 3"
+    source: ClassVar[str] = "ours, docs/methods/partitions.md#column"
     by_group: ClassVar[bool] = True
 
     @override

@@ -1,4 +1,6 @@
-"""Partition `dirichlet`: each class is shared out unevenly. Source: algorithms.md 3.2.
+"""Partition `dirichlet`: each class is shared out unevenly.
+
+Source: FedHist (Jiang et al., 2023), docs/methods/partitions.md#dirichlet
 
 Legend: N clients, n_c examples of class c.
 """
@@ -47,7 +49,7 @@ class Dirichlet(Partition):
     than `min_examples`, it gets a random one of the client that has the most. alpha = infinity is `iid`.
     """
 
-    source: ClassVar[str] = "algorithms.md 3.2"
+    source: ClassVar[str] = "FedHist (Jiang et al., 2023), docs/methods/partitions.md#dirichlet"
 
     alpha: Alpha = 0.3
     min_examples: MinExamples = MIN_EXAMPLES

@@ -1,4 +1,6 @@
-"""Partition `dirichlet-client`: each client draws its own mixture of classes. Source: algorithms.md 3.3.
+"""Partition `dirichlet-client`: each client draws its own mixture of classes.
+
+Source: Gradient inversion (Wang & Gao, 2023), docs/methods/partitions.md#dirichlet-client
 
 Legend: N clients, C classes.
 """
@@ -31,7 +33,9 @@ class DirichletClient(Partition):
     alpha = infinity is floor(budget / C) of each class.
     """
 
-    source: ClassVar[str] = "algorithms.md 3.3"
+    source: ClassVar[str] = (
+        "Gradient inversion (Wang & Gao, 2023), docs/methods/partitions.md#dirichlet-client"
+    )
     is_complete: ClassVar[bool] = False
 
     alpha: Alpha = 0.3

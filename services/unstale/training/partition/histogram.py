@@ -71,7 +71,8 @@ def top_holders(
 ) -> list[int]:
     """The `count` clients that hold the most examples of a class, most first; ties: the higher id.
 
-    Source: algorithms.md 3.8. count: at most N.
+    count: at most N.
+    Source: Gradient inversion (Wang & Gao, 2023), docs/methods/partitions.md#affected-clients
     """
     assert 0 <= count <= len(shares)
     held_N = [int((labels_n[share] == label).sum()) for share in shares]
@@ -81,6 +82,7 @@ def top_holders(
 def block_holders(shares: Sequence[Indices], labels_n: NDArray[np.integer], label: int) -> list[int]:
     """The clients of partition `blocks` whose block begins with an example of this class, ascending.
 
-    A block is sorted by label, so it begins with its smallest one. Source: algorithms.md 3.8.
+    A block is sorted by label, so it begins with its smallest one.
+    Source: Gradient inversion (Wang & Gao, 2023), docs/methods/partitions.md#affected-clients
     """
     return [client for client, share in enumerate(shares) if int(labels_n[share].min()) == label]

@@ -1,4 +1,7 @@
-"""Partition `iid`: everybody's examples are alike. Source: algorithms.md 3.1."""
+"""Partition `iid`: everybody's examples are alike.
+
+Source: docs/methods/partitions.md#iid
+"""
 
 from typing import ClassVar
 
@@ -19,7 +22,7 @@ from unstale.training.partition.interface import (
 class Iid(Partition):
     """One permutation of all examples, cut into N nearly equal consecutive parts, the first ones one larger."""
 
-    source: ClassVar[str] = "algorithms.md 3.1"
+    source: ClassVar[str] = "docs/methods/partitions.md#iid"
 
     min_examples: MinExamples = MIN_EXAMPLES
 

@@ -1,4 +1,6 @@
-"""The interface of partitions: labels in, the indices of each client's examples out. Source: algorithms.md 3.
+"""The interface of partitions: labels in, the indices of each client's examples out.
+
+Source: docs/methods/partitions.md#partitions
 
 Legend: N clients, n examples, C classes.
 """

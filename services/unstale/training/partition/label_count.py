@@ -1,4 +1,7 @@
-"""Partitions `label-count` and `natural-synthetic`: small clients of a few classes. Source: algorithms.md 3.4, 3.6.
+"""Partitions `label-count` and `natural-synthetic`: small clients of a few classes.
+
+Source: WKAFL (Zhou et al., IEEE TPDS 2022), docs/methods/partitions.md#label-count;
+docs/methods/partitions.md#natural-synthetic
 
 Legend: N clients, C classes, L classes of one client.
 """
@@ -74,7 +77,7 @@ class LabelCount(_FewLabels):
     may hold the same one, and many examples may be nobody's.
     """
 
-    source: ClassVar[str] = "algorithms.md 3.4"
+    source: ClassVar[str] = "WKAFL (Zhou et al., IEEE TPDS 2022), docs/methods/partitions.md#label-count"
 
     classes: int = Field(default=1, ge=1, description="classes of each client (L_num)")
 
@@ -94,7 +97,7 @@ class NaturalSynthetic(_FewLabels):
     As `label-count`, with L drawn anew for each client, uniformly from 5 to 20, or to C where there are fewer classes.
     """
 
-    source: ClassVar[str] = "algorithms.md 3.6, the fallback"
+    source: ClassVar[str] = "ours, docs/methods/partitions.md#natural-synthetic"
 
     @override
     def shares(self, examples: Examples, clients: int, rng: Generator) -> list[Indices]:

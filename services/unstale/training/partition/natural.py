@@ -1,4 +1,7 @@
-"""Partition `natural`: a writer or a celebrity is a client. Source: algorithms.md 3.6."""
+"""Partition `natural`: a writer or a celebrity is a client.
+
+Source: WKAFL (Zhou et al., IEEE TPDS 2022), docs/methods/partitions.md#natural
+"""
 
 from typing import ClassVar
 
@@ -13,7 +16,7 @@ from unstale.training.partition.interface import MIN_EXAMPLES, Examples, Indices
 class Natural(Partition):
     """The first N groups of the data, in ascending order, that have `min_examples` or more."""
 
-    source: ClassVar[str] = "algorithms.md 3.6"
+    source: ClassVar[str] = "WKAFL (Zhou et al., IEEE TPDS 2022), docs/methods/partitions.md#natural"
     is_complete: ClassVar[bool] = False
     by_group: ClassVar[bool] = True
 

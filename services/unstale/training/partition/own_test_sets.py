@@ -1,4 +1,6 @@
-"""Each client's own part of the test set, for fairness over clients. Source: algorithms.md 3.5, 3.6, 7.5.
+"""Each client's own part of the test set, for fairness over clients.
+
+Source: FedAR (Jiang et al., 2024), docs/methods/partitions.md#test-sets-of-clients
 
 Legend: N clients, n training examples, M test examples, C classes.
 """

@@ -1,4 +1,6 @@
-"""Partition `slow-class`: one class is held by slow clients only. Source: algorithms.md 3.7.
+"""Partition `slow-class`: one class is held by slow clients only.
+
+Source: FedHist (Jiang et al., 2023), docs/methods/partitions.md#slow-class
 
 Legend: N clients.
 """
@@ -30,7 +32,7 @@ class SlowClass(Partition):
     ones: all hold `min_examples` of other classes. alpha = infinity is equal parts.
     """
 
-    source: ClassVar[str] = "algorithms.md 3.7"
+    source: ClassVar[str] = "FedHist (Jiang et al., 2023), docs/methods/partitions.md#slow-class"
 
     alpha: Alpha = 0.3
     slow_share: float = Field(default=0.1, gt=0, le=1, description="share of the clients that are slow")

@@ -1,4 +1,6 @@
-"""Data that changes while clients train: their examples are replaced one by one. Source: algorithms.md 3.9.
+"""Data that changes while clients train: their examples are replaced one by one.
+
+Source: Gradient inversion (Wang & Gao, 2023), docs/methods/partitions.md#changing-data
 
 Legend: N clients, n old examples, m new ones, C classes.
 """
