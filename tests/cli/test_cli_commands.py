@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import tomllib
 from collections.abc import Callable
 from importlib.metadata import EntryPoint, EntryPoints
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Annotated
 import pytest
 import typer
 
-from unstale import plugins
+from unstale import __version__, plugins
 from unstale.cli import commands, main
 from unstale.errors import UserError
 
@@ -134,17 +135,26 @@ def test_a_command_of_unstale_itself_cannot_be_replaced(monkeypatch: pytest.Monk
     assert '"fedavg"' in text
 
 
-def test_a_command_whose_package_is_not_installed_says_how_to_install_it(
-    monkeypatch: pytest.MonkeyPatch, run: Run
+@pytest.mark.parametrize("name", ["reproduce", "sweep"])
+def test_a_command_of_the_papers_says_how_to_install_them_where_they_are_not(
+    name: str, monkeypatch: pytest.MonkeyPatch, run: Run
 ) -> None:
     plug_in(monkeypatch)
-    monkeypatch.setitem(commands.NOT_INSTALLED, "greet", ("greetings", "./greetings"))
-    assert run("greet", "you") == (
+    assert run(name, "fh-t2", "--help") == (
         2,
         "",
-        "unstale: the command 'greet' is in the package greetings, which is not installed; install it from the "
-        "repository of unstale: pip install ./greetings\n",
+        f"unstale: the command {name!r} is in the package unstale-papers, which is not installed; install it from the "
+        "repository of unstale: pip install ./papers\n",
     )
+
+
+def test_the_commands_of_the_papers_are_those_that_they_register() -> None:
+    text = (Path(__file__).parents[2] / "papers/pyproject.toml").read_text(encoding="utf-8")
+    project = tomllib.loads(text)["project"]
+    assert set(project["entry-points"][commands.ENTRY_POINT_GROUP]) == set(commands.NOT_INSTALLED)
+    assert {package for package, _ in commands.NOT_INSTALLED.values()} == {project["name"]}
+    assert f"unstale=={__version__}" in project["dependencies"]
+    assert project["version"] == __version__
 
 
 def test_no_package_is_imported_for_another_command(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from unstale import plugins
 from unstale.errors import UserError, unknown_name
 
 ENTRY_POINT_GROUP = "unstale.commands"
-NOT_INSTALLED: dict[str, tuple[str, str]] = {}
+NOT_INSTALLED = dict.fromkeys(("reproduce", "sweep"), ("unstale-papers", "./papers"))
 """Commands of packages in the same repository, by name: the package, and the folder to install."""
 
 

@@ -13,7 +13,7 @@ import typer
 from typer.main import get_command
 
 from unstale import __version__
-from unstale.cli import config, data, inversion, keys, partition, reproduce, scenario
+from unstale.cli import config, data, inversion, keys, partition, scenario
 from unstale.cli.client import client
 from unstale.cli.commands import Commands, ExtensibleCommands
 from unstale.cli.compensators import compensators
@@ -28,7 +28,6 @@ from unstale.cli.restore import restore
 from unstale.cli.rollback import rollback
 from unstale.cli.server import server
 from unstale.cli.simulate import simulate
-from unstale.cli.sweep import sweep
 from unstale.cli.verify import verify
 from unstale.errors import UserError
 
@@ -66,7 +65,6 @@ app.command()(restore)
 app.command()(rollback)
 app.command()(verify)
 app.command()(report)
-app.command()(sweep)
 app.command()(policies)
 app.command()(compensators)
 app.command()(conformance)
@@ -75,7 +73,6 @@ app.add_typer(data.app, name="data", cls=Commands)
 app.add_typer(inversion.app, name="inversion", cls=Commands)
 app.add_typer(keys.app, name="keys", cls=Commands)
 app.add_typer(partition.app, name="partition", cls=Commands)
-app.add_typer(reproduce.app, name="reproduce", cls=Commands)
 app.add_typer(scenario.app, name="scenario", cls=Commands)
 
 
