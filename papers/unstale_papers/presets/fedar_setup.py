@@ -8,7 +8,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from unstale.config.settings import Settings
-from unstale_papers.preset import Cell, Labels, Number, Source, nothing
+from unstale_papers import printed
+from unstale_papers.preset import Cell, Labels, Number, nothing
+
+_PAPER = printed.load("fedar")
 
 ACCURACY, LOSS, P_VALUE = "final accuracy", "training loss of all", "p against FedAR"
 OVER_SEEDS, AHEAD = "p over seeds against FedAR", "ahead of FedAR"
@@ -149,23 +152,6 @@ def cell(
 
 # --- what is printed ---
 
-_P_VALUES = """
-CIFAR-10 0.1 1.15e-163 1.15e-194 1.87e-194 1.53e-110 4.36e-180
-CIFAR-10 0.5 0.0       0.0       1.38e-246 3.46e-316 2.02e-285
-SVHN     0.1 0.00029   1.49e-54  5.72e-35  1.63e-60  4.77e-45
-SVHN     0.5 1.34e-52  5.91e-111 1.71e-81  2.25e-77  1.96e-116
-"""
-"""Table 2: data, p_min, then p against FedVARP, MIFA, Scaffold, FedAvg (S=50) and FedAvg-IS."""
-_P_COLUMNS = ("FedVARP", "MIFA", "Scaffold", "FedAvg (S=50)", "FedAvg-IS")
-
-_CLIENTS = """
-FedAR   40.9±18.1 325   20.8±4.5 67.7±8.7
-MIFA    34.0±13.6 182.5 19.7±4.2 53.8±8.8
-FedVARP 41.3±20.7 432.5 19.4±2.6 73.9±11.6
-FedAvg  41.0±18.0 321.6 21.2±4.3 69.5±12.6
-"""
-"""Table 3: method, then mean ± std, variance, worst and best tenth ± std of clients' accuracies, percentage points."""
-
 LEVELS: Mapping[tuple[str, str], Mapping[str, Number]] = {
     ("CIFAR-10", HARD): {ACCURACY: Number(0.44, "44 %"), LOSS: Number(1.5, "1.5")},
     ("CIFAR-10", MILD): {ACCURACY: Number(0.46, "46 %")},
@@ -175,134 +161,31 @@ LEVELS: Mapping[tuple[str, str], Mapping[str, Number]] = {
 """Of FedAR in the text on Fig. 2."""
 
 
-def _p_values() -> Mapping[tuple[str, str, str], Number]:
-    """By data, p_min and method."""
-    found = {}
-    for line in _P_VALUES.split("\n")[1:-1]:
-        data, p_min, *printed = line.split()
-        for method, text in zip(_P_COLUMNS, printed, strict=True):
-            found[data, p_min, method] = Number(float(text), text)
+def _of_clients() -> Mapping[str, Mapping[str, Number]]:
+    """By method."""
+    found: dict[str, dict[str, Number]] = {}
+    for (method,), (measure,), text in _PAPER.tables["clients"].cells():
+        found.setdefault(method, {})[measure] = Number(printed.leading_number(text), text.replace("±", " ± "))
     return found
 
 
-def _of_clients() -> Mapping[str, Mapping[str, Number]]:
-    """By method."""
-    return {
-        method: {
-            measure: Number(float(text.partition("±")[0]), text.replace("±", " ± "))
-            for measure, text in zip(CLIENT_MEASURES, printed, strict=True)
-        }
-        for method, *printed in (line.split() for line in _CLIENTS.split("\n")[1:-1])
-    }
+P_VALUES = {
+    (*row, method): Number(float(text), text) for row, (method,), text in _PAPER.tables["p_values"].cells()
+}
+"""By data, p_min and method."""
 
-
-P_VALUES, OF_CLIENTS = _p_values(), _of_clients()
+OF_CLIENTS = _of_clients()
 
 
 # --- where settings are from ---
 
-SETUP = (
-    Source(key="clients", value="100", tag="paper"),
-    Source(key="partition", value="classes: two for each client, equally many examples", tag="paper"),
-    Source(key="training.learning_rate", value="0.1", tag="paper"),
-    Source(
-        key="training.schedule",
-        value="constant for networks, 1 / (t + 1) for logistic regression",
-        tag="[M]",
-        why="The paper gives the first rate only. MIFA's code has 1 / (t + 1), which would stop a network after a few "
-        "rounds; the theory has a constant for what is not convex.",
-    ),
-    Source(
-        key="training.steps",
-        value="5 mini-batches",
-        tag="paper",
-        why="MIFA's code, whose defaults are these settings, takes five epochs instead.",
-    ),
-    Source(key="training.batch_size", value="64", tag="paper"),
-    Source(key="training.weight_decay", value="0.001", tag="paper"),
-    Source(
-        key="rounds",
-        value="1000 for CIFAR-10, 200 for SVHN and MNIST",
-        tag="[P]",
-        why="Not stated. A p-value of 1e-316 takes hundreds of rounds.",
-    ),
-    Source(
-        key="availability",
-        value="p_i from U(p_min, 1) once, then each round by chance",
-        tag="[M]",
-        why="The paper says \"independent, between p_min and 1\". Scripts of MIFA's code make p_i from the client's "
-        "smallest class.",
-    ),
-    Source(key="augmentation", value="none", tag="[P]", why="Not stated."),
-)
-FEDAR = (
-    Source(key="policy.settings.rho", value="0.1, of fedar", tag="paper"),
-    Source(key="policy.settings.psi_max", value="2, of fedar", tag="paper"),
-    Source(
-        key="policy.settings.cutoff",
-        value="2 max(sqrt t, 5) for networks, 10 + t / 10 for logistic regression",
-        tag="[M]",
-        why="The paper gives no value; the constant of its theory would forget everybody at once. Both begin at ten "
-        "rounds.",
-    ),
-    Source(
-        key="N_t of fedar",
-        value="clients that were seen and still count",
-        tag="[M]",
-        why="Algorithm 1 takes one off for every client whose psi is 0, also those never seen, so that it could "
-        "come to 0 or less.",
-    ),
-)
-NORM = Source(
-    key="model.norm",
-    value="group, of resnet18",
-    tag="[M]",
-    why="Policies that remember updates remember no statistics of batches.",
-)
-MEMORY = Source(
-    key="memory",
-    value="4.5 GB for FedAR, MIFA, FedVARP and Scaffold with resnet18",
-    tag="[M]",
-    why="One vector of 11,173,962 numbers for each client, on the host.",
-)
-BASELINES = (
-    Source(
-        key="policy.settings.init",
-        value="force, of mifa: the first round has an update of everybody",
-        tag="paper",
-        why="MIFA's code waits until everybody was there once, and then has all train again.",
-    ),
-    Source(
-        key="availability of MIFA",
-        value="all clients are there in the first round",
-        tag="[M]",
-        why="The paper has all clients answer in the first round. Otherwise rounds would pass without a step until "
-        "each was there once, 2 to 20 % of a run. From the second round on it is as for all other methods.",
-    ),
-    Source(
-        key="FedAvg-IS",
-        value="an update is divided by p_i",
-        tag="[M]",
-        why='The paper says "weighted by availability probability"; to multiply would be biased. The server is told '
-        "the true p_i, as in MIFA's code.",
-    ),
-)
-S_50 = (
-    Source(
-        key="FedAvg (S=50)",
-        value="50 of those who are there, or all if they are fewer",
-        tag="[M]",
-        why="The paper takes at most half of the available clients, and 50 at most.",
-    ),
-    Source(
-        key=WAITS,
-        value="50 of all clients, and rounds pass until each has been there",
-        tag="R:MIFA",
-        why="It would explain how far behind this baseline is in print. Table 2 is set beside the other one, and "
-        "claims of all methods are not about it.",
-    ),
-)
-LOSS_SOURCE = Source(key=LOSS, value="over the training examples of all clients", tag="paper")
+SETUP = _PAPER.sources("setup")
+FEDAR = _PAPER.sources("fedar")
+NORM = _PAPER.source("norm")
+MEMORY = _PAPER.source("memory")
+BASELINES = _PAPER.sources("baselines")
+S_50 = _PAPER.sources("s_50")
+LOSS_SOURCE = _PAPER.source("loss_source")
 AUTOCORRELATED = (
     "Table 2's p-values pair the rounds of a run, which are not independent, so that they are no evidence however "
     "small they are. The test over seeds is. Neither says who is ahead: the points ahead of FedAR do."

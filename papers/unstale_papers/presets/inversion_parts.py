@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
+from unstale_papers import printed
 from unstale_papers.preset import Cell, Claim, Curve, Number, Preset, Source
 from unstale_papers.presets.inversion_setup import (
     ALPHA,
@@ -27,12 +28,6 @@ from unstale_papers.presets.inversion_setup import (
 SECONDS, LOSS = "inversion seconds", "inversion loss"
 
 SIZES = {"1/64": 1 / 64, "1/16": 1 / 16, "1/4": 1 / 4, "1/2": 1 / 2, "2": 2.0, "10": 10.0}
-COSTS = {
-    "1": ("193 207 214 219 564 2097", "27 4.1 2.56 1.74 1.62 1.47"),
-    "2": ("423 440 452 474 1330 4637", "1.97 0.29 0.16 0.15 0.15 0.12"),
-}
-"""By table: seconds and loss by size."""
-
 _BASE_ROUNDS = 60  # 100 - 40: of a model that is 40 rounds old in round 100
 
 ONE_CLIENT = (
@@ -62,7 +57,10 @@ WITHOUT_A_RUN = tuple(
 
 
 def _costs(number: str, data: str, task: Task) -> Preset:
-    seconds, losses = (printed.split() for printed in COSTS[number])
+    found: dict[str, dict[str, Number]] = {}
+    for (table, size), (measure,), text in printed.load("inversion").tables["costs"].cells():
+        if table == number:
+            found.setdefault(size, {})[measure] = Number(float(text), text)
     cells = tuple(
         cell(
             {"size": size},
@@ -70,9 +68,9 @@ def _costs(number: str, data: str, task: Task) -> Preset:
             "GI",
             changed={"images_share": share},
             measurement="inversion cost",
-            published={SECONDS: Number(float(time), time), LOSS: Number(float(loss), loss)},
+            published=found[size],
         )
-        for (size, share), time, loss in zip(SIZES.items(), seconds, losses, strict=True)
+        for size, share in SIZES.items()
     )
     half = {"size": "1/2"}
     return Preset(

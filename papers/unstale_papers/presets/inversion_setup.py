@@ -8,7 +8,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from unstale.config.settings import Settings
-from unstale_papers.preset import Cell, Labels, Number, Source, nothing
+from unstale_papers import printed
+from unstale_papers.preset import Cell, Labels, Number, nothing
+
+_PAPER = printed.load("inversion")
 
 ITERATIONS = "compensator.settings.iterations"
 CLASS_5, TIME = "final accuracy of class 5", "time to match"
@@ -138,141 +141,19 @@ def percent(text: str) -> Number:
 
 # --- where settings are from ---
 
-SETUP = (
-    Source(key="clients", value="100", tag="paper"),
-    Source(key="training.epochs", value="5", tag="paper"),
-    Source(key="training.learning_rate", value="0.01", tag="paper"),
-    Source(
-        key="training.momentum",
-        value="0",
-        tag="R:GI",
-        why="The paper has 0.5; the accuracies that it prints need the slow course of the released code.",
-    ),
-    Source(
-        key="training.batch_size",
-        value="600",
-        tag="R:GI",
-        why="Not stated. No client holds more, so each epoch is one step over all that it holds.",
-    ),
-    Source(
-        key="selector",
-        value="round-robin, 10 of 100",
-        tag="R:GI",
-        why="Not stated. A round is one of the paper's epochs.",
-    ),
-    Source(
-        key="staleness",
-        value="counted from the first round on",
-        tag="[M]",
-        why="The released code keeps one model too few, so that its 40 is 39. Before round 40 the late are on time.",
-    ),
-)
-ROUNDS = Source(key="rounds", value="800", tag="R:GI", why="Not stated; in its tables 800 is the whole run.")
-SHARES = (
-    Source(
-        key="partition",
-        value="dirichlet-client, 450 examples each",
-        tag="R:GI",
-        why="The paper says Dirichlet, and not how many examples a client holds. Where a class runs out, clients get "
-        "what is left; the released code would go on in the next class.",
-    ),
-    Source(
-        key="who is late",
-        value="the ten clients that hold the most of the affected class",
-        tag="paper",
-    ),
-)
-ALPHA = Source(
-    key="partition.alpha",
-    value="0.1",
-    tag="[P]",
-    why="Not stated. With it Table 3's 580 rounds at staleness 40 are those of Table 4.",
-)
-STALE_40 = Source(key="staleness", value="40", tag="[P]", why="Not stated for this one; 40 is its usual one.")
-ONE_CLASS = Source(
-    key="partition",
-    value="blocks: one class a client, 600 examples each",
-    tag="[M]",
-    why="The paper gives each client one class. Classes of MNIST are of unlike size, so that a few clients hold two.",
-)
-CNN3 = Source(
-    key="model.name",
-    value="cnn3: two convolutions and one dense layer",
-    tag="[M]",
-    why="The layers are not published.",
-)
-INVERSION = (
-    Source(key="inverted examples", value="half of what the client holds", tag="paper"),
-    Source(
-        key=ITERATIONS,
-        value="15000",
-        tag="paper",
-        why="Of its cost tables. The released code has 40000, and 10000 for data that changes.",
-    ),
-    Source(
-        key="optimiser of the inversion",
-        value="Adam on signs, rate 1, down by ten at 3/8, 5/8 and 7/8; inputs in [-2, 2]",
-        tag="R:GI",
-    ),
-    Source(
-        key="loss of the inversion",
-        value="soft cross-entropy",
-        tag="[M]",
-        why="What paper and library intend; the released code feeds raw labels to a binary cross-entropy.",
-    ),
-    Source(
-        key="warm start",
-        value="0.57 of the iterations",
-        tag="paper",
-        why="The 43 % saved of its Fig. 6. The released code never starts warm.",
-    ),
-    Source(
-        key="compensator.settings.switch",
-        value="matched: when later updates tell that the estimates are worse",
-        tag="paper",
-        why="The released code holds estimates against true updates, which no server has, and in one script the wrong "
-        "way round.",
-    ),
-    Source(
-        key="compensator.settings.smooth_rounds", value="20", tag="[M]", why="Its length is not published."
-    ),
-)
-OURS = Source(
-    key="GI (ours)",
-    value="compensator auto with its defaults",
-    tag="[P]",
-    why="Not of the paper: at most 40 iterations with 32 examples, and it gives up where it does not help.",
-)
-WEIGHTED = Source(
-    key="policy.settings.half_life",
-    value="20, of weighted",
-    tag="R:GI",
-    why="The paper cites (e/2)^-tau, which at 40 is 5e-6; the released code has 2^(-tau/20).",
-)
-FIRST_ORDER = Source(key="compensator.settings.lambda_u", value="4, of first order", tag="R:GI")
+SETUP = _PAPER.sources("setup")
+ROUNDS = _PAPER.source("rounds")
+SHARES = _PAPER.sources("shares")
+ALPHA = _PAPER.source("alpha")
+STALE_40 = _PAPER.source("stale_40")
+ONE_CLASS = _PAPER.source("one_class")
+CNN3 = _PAPER.source("cnn3")
+INVERSION = _PAPER.sources("inversion")
+OURS = _PAPER.source("ours")
+WEIGHTED = _PAPER.source("weighted")
+FIRST_ORDER = _PAPER.source("first_order")
 BASELINES = (WEIGHTED, FIRST_ORDER)
-VARIANT_SOURCES = (
-    Source(key="data", value="MNIST as colour images of 32x32, replaced by SVHN", tag="R:GI"),
-    Source(key="model.name", value="lenet_cifar", tag="R:GI", why="Not stated."),
-    Source(key="affected class", value="5", tag="R:GI", why="Not stated."),
-    Source(
-        key="what is replaced",
-        value="a random example of the client by one of SVHN of the same class",
-        tag="[M]",
-        why="So that its labels stay. The released code replaces them in order.",
-    ),
-    Source(
-        key="partition.alpha",
-        value="0.1",
-        tag="[P]",
-        why="The released code gives each client one class instead.",
-    ),
-    Source(
-        key="test set",
-        value="MNIST's and SVHN's together",
-        tag="R:GI",
-    ),
-)
+VARIANT_SOURCES = _PAPER.sources("variant_sources")
 RELEASED = (
     "As released, the authors' scripts for fixed data never aggregate an estimate: it is overwritten by direct "
     "aggregation before the switch, and raw stale weights are averaged after it. What is computed here is the "

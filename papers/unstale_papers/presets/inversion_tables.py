@@ -7,6 +7,7 @@ The epochs until a method is as accurate on the affected class as direct aggrega
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
+from unstale_papers import printed
 from unstale_papers.preset import Cell, Claim, Number, Preset, Source
 from unstale_papers.presets.inversion_setup import (
     ALPHA,
@@ -30,34 +31,13 @@ from unstale_papers.presets.inversion_setup import (
     percent,
 )
 
-_TABLES = """
-3 10  GI 720 73.3  direct 800 72.6  first-order 790 72.8
-3 20  GI 660 75.2  direct 800 73.1  first-order 780 73.1
-3 40  GI 580 77.7  direct 800 73.9  first-order 820 73.7
-4 100 GI 800 82.3  direct 800 82.3  first-order 800 82.3
-4 1   GI 760 78.1  direct 800 77.2  first-order 800 77.2
-4 0.1 GI 580 78.3  direct 800 73.2  first-order 820 72.7
-5 10  GI 760 54.0  direct 800 51.4  first-order 800 51.4
-5 20  GI 710 52.4  direct 800 46.6  first-order 800 46.5
-5 40  GI 440 60.2  direct 800 40.7  first-order 820 40.9
-6 1/4 GI 330 32.2  direct 800 27.8  first-order 830 27.5
-6 1/3 GI 330 41.9  direct 800 32.6  first-order 800 32.6
-6 1/2 GI 440 60.2  direct 800 40.7  first-order 820 40.9
-"""
-"""Table, its condition, then for each method the epochs until it is as accurate on the affected class as direct
-aggregation ends, and the accuracy there in percent."""
-
 
 def _printed() -> Mapping[tuple[str, str, str], Mapping[str, Number]]:
     """By table, condition and method."""
-    found = {}
-    for line in _TABLES.split("\n")[1:-1]:
-        table, condition, *printed = line.split()
-        for method, epochs, accuracy in zip(printed[::3], printed[1::3], printed[2::3], strict=True):
-            found[table, condition, method.replace("-", " ")] = {
-                TIME: Number(float(epochs), epochs),
-                CLASS_5: percent(accuracy),
-            }
+    found: dict[tuple[str, str, str], dict[str, Number]] = {}
+    for (table, condition), (method, measure), text in printed.load("inversion").tables["runs"].cells():
+        number = percent(text) if measure == CLASS_5 else Number(float(text), text)
+        found.setdefault((table, condition, method), {})[measure] = number
     return found
 
 
