@@ -1,4 +1,4 @@
-# Each target creates .venv when it is missing or when pyproject.toml or constraints.txt is newer.
+# Each target creates .venv when it is missing or when a pyproject.toml or constraints.txt is newer.
 PYTHON ?= python3
 VENV := .venv
 AT_ONCE := --numprocesses auto --maxprocesses 8 --dist worksteal  # a process for each core
@@ -42,7 +42,7 @@ bench: $(VENV)/.installed-bench  ## Run the benchmarks; figures go to benchmarks
 	$(BIN)/python -m benchmarks
 
 presets: $(VENV)/.installed-test  ## Compute every published table and figure, very small: PRESETS="fh-t2 ar-f1" for some
-	PYTHONPATH=tests $(BIN)/python -m presets $(PRESETS)
+	PYTHONPATH=papers/tests $(BIN)/python -m presets $(PRESETS)
 
 replay: $(VENV)/.installed-bench  ## Record runs of 500 rounds and compute them again
 	$(BIN)/python -m benchmarks.replay
@@ -61,7 +61,7 @@ $(VENV)/.installed: pyproject.toml constraints.txt | $(BIN)/python
 	@$(PIP) --editable .
 	@touch $@
 
-$(VENV)/.installed-%: pyproject.toml constraints.txt | $(BIN)/python
-	@echo "Installing unstale with its '$*' extra (PyTorch is large: a few minutes the first time) ..."
-	@$(PIP) --editable '.[$*]'
+$(VENV)/.installed-%: pyproject.toml papers/pyproject.toml constraints.txt | $(BIN)/python
+	@echo "Installing unstale with its '$*' extra, and the papers (PyTorch is large: a few minutes the first time) ..."
+	@$(PIP) --editable '.[$*]' --editable ./papers
 	@touch $@ $(VENV)/.installed

@@ -20,9 +20,9 @@ from unstale.compensators import Compensated, Compensator, CompensatorContext, M
 from unstale.config.compensation import local_steps
 from unstale.config.learning import DataSettings
 from unstale.config.settings import Settings, SimulationSettings
-from unstale.experiments.presets.fedhist import fh_t2
 from unstale.part_settings import PartSettings
 from unstale.simulator.assemble import simulation
+from unstale_papers.presets.fedhist import fh_t2
 
 CPU = torch.device("cpu")
 CELLS = {cell.labels["beta"]: cell for cell in fh_t2().cells if cell.labels["method"] == "FedHist"}

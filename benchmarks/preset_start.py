@@ -15,7 +15,7 @@ from typing import Any
 from unittest.mock import patch
 
 from unstale.cli import main as command
-from unstale.experiments.hands import Hand
+from unstale_papers.hands import Hand
 
 CELL = {"data": "CIFAR-10", "beta": "0.3", "N/K": "10", "method": "FedHist"}
 """Of fh-t1, by its labels."""

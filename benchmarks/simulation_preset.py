@@ -40,8 +40,6 @@ from unstale.config.learning import DataSettings
 from unstale.config.settings import Settings, SimulationSettings
 from unstale.config.workplace import Workplace, workplace
 from unstale.coordinator.machine import Coordinator
-from unstale.experiments import measurements
-from unstale.experiments.presets.fedhist import fh_t1
 from unstale.learner.learner import Learner, RoundResult
 from unstale.learner.updates import RoundUpdate
 from unstale.server.ingest import Ingest
@@ -52,6 +50,8 @@ from unstale.training.evaluate import Evaluation, evaluate
 from unstale.training.local import LocalTask, LocalUpdate
 from unstale.training.models import build
 from unstale.training.trainer import Trainer
+from unstale_papers import measurements
+from unstale_papers.presets.fedhist import fh_t1
 
 EVALUATIONS = 2
 """In what is timed. It goes from the first evaluation after version 0 until before one that is not timed."""

@@ -66,7 +66,7 @@ def read(root: Path, base: Path) -> list[Source]:
     """The source files below a root.
 
     Args:
-        root: folder that holds packages.
+        root: folder that holds packages. A folder `tests` directly below it is left out.
         base: folder that paths are shown relative to; `root` is below it.
 
     Returns:
@@ -75,6 +75,8 @@ def read(root: Path, base: Path) -> list[Source]:
     sources = []
     for path in sorted(root.rglob("*.py")):
         parts = path.relative_to(root).with_suffix("").parts
+        if parts[0] == "tests":
+            continue
         is_package = parts[-1] == "__init__"
         module = ".".join(parts[:-1] if is_package else parts)
         sources.append(

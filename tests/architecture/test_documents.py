@@ -10,12 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer import Context
+from typer.core import TyperGroup
 from typer.main import get_command
 
-from unstale.cli import main
+from unstale.cli import commands, main
 from unstale.config.write import write_commented
 from unstale.metrics.catalogue import CATALOGUE, CLIENT_CATALOGUE, INJECTOR_CATALOGUE, Metric
-from unstale.policies.registry import ENTRY_POINT_GROUP
+from unstale.policies import registry
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = [
@@ -25,6 +27,8 @@ DOCUMENTS = [
     ROOT / "k8s/README.md",
     *sorted(ROOT.glob("changelog.d/*.md")),
     *sorted(ROOT.glob("docs/**/*.md")),
+    ROOT / "papers/README.md",
+    ROOT / "papers/results/README.md",
 ]
 FRAGMENT_KINDS = {"added", "changed", "fixed", "removed"}
 ALREADY_RUN = {
@@ -143,8 +147,9 @@ def test_every_command_is_one_that_unstale_takes(
     monkeypatch.chdir(tmp_path)
     write_commented(Path("unstale.yaml"), force=False)
     command, arguments = get_command(main.app), line.split()[1:]
-    while hasattr(command, "commands"):
-        command = command.commands[arguments.pop(0)]
+    while isinstance(command, TyperGroup):
+        command = command.get_command(Context(command), arguments.pop(0))
+        assert command is not None
     command.make_context(line, list(arguments))
     if command.name in ALREADY_RUN:
         keys = [argument.replace("SERVER", "localhost") for argument in arguments if argument != "--json"]
@@ -153,7 +158,9 @@ def test_every_command_is_one_that_unstale_takes(
 
 def test_the_documents_show_every_command() -> None:
     shown = {line.split()[1] for line in [*command_lines("unstale"), *command_lines(".venv/bin/unstale")]}
-    assert set(get_command(main.app).commands) <= shown  # type: ignore[attr-defined]
+    command = get_command(main.app)
+    assert isinstance(command, TyperGroup)
+    assert set(command.list_commands(Context(command))) <= shown
 
 
 def test_every_make_target_exists() -> None:
@@ -178,9 +185,16 @@ def test_the_python_examples_run_and_print_what_is_said(name: str) -> None:
         assert printed.getvalue() == said
 
 
-def test_the_entry_point_of_the_example_is_one_that_is_looked_for() -> None:
-    (block,) = fenced(ROOT / "docs/adding-a-policy.md", "toml")
-    assert list(tomllib.loads(block)["project"]["entry-points"]) == [ENTRY_POINT_GROUP]
+@pytest.mark.parametrize(
+    ("name", "group"),
+    [
+        ("docs/adding-a-policy.md", registry.ENTRY_POINT_GROUP),
+        ("docs/adding-a-command.md", commands.ENTRY_POINT_GROUP),
+    ],
+)
+def test_the_entry_point_of_the_example_is_one_that_is_looked_for(name: str, group: str) -> None:
+    (block,) = fenced(ROOT / name, "toml")
+    assert list(tomllib.loads(block)["project"]["entry-points"]) == [group]
 
 
 # --------------------------------------------------------------------------------------------------- names and numbers

@@ -304,6 +304,13 @@ def test_the_papers_are_counted_apart(tmp_path: Path) -> None:
     assert papers["functions"] == 0
 
 
+def test_tests_below_a_root_are_not_counted(tmp_path: Path) -> None:
+    tree(tmp_path / "papers", pkg__a="x = 1", pkg__tests__b="y = 2", tests__test_a="def test_a(): ...")
+    tree(tmp_path / "services", pkg__c="")
+    columns = measured(tmp_path / "services", "--papers", tmp_path / "papers")
+    assert (columns["product"]["files"], columns["papers"]["files"]) == (1, 2)
+
+
 def test_the_table_lists_each_function_over_a_limit(tmp_path: Path) -> None:
     tree(
         tmp_path / "src",

@@ -8,12 +8,16 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-SOURCES = sorted([*ROOT.glob("services/**/*.py"), *ROOT.glob("proto/**/*.py")])
+SOURCES = sorted(
+    path for root in ("services", "proto", "papers/unstale_papers") for path in ROOT.glob(f"{root}/**/*.py")
+)
 
 
 def test_the_source_roots_are_no_packages() -> None:
     assert not (ROOT / "services/__init__.py").exists()
     assert not (ROOT / "proto/__init__.py").exists()
+    assert not (ROOT / "papers/__init__.py").exists()
+    assert not (ROOT / "papers/tests/__init__.py").exists()  # it would hide the folder `tests` of the root
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=lambda p: str(p.relative_to(ROOT)))
@@ -35,7 +39,9 @@ def test_no_module_holds_more_than_a_reader_does(path: Path) -> None:
         ),
         ("unstale_proto.codec", ("torch", "zmq", "unstale")),
         ("unstale.simulator.simulation", ("zmq", "prometheus_client", "typer")),
-        ("unstale.cli.main", ("torch", "zmq", "sklearn")),
+        ("unstale.cli.main", ("torch", "zmq", "sklearn", "unstale_papers")),
+        ("unstale_papers.cli.reproduce", ("torch", "zmq", "sklearn")),
+        ("unstale_papers.cli.sweep", ("torch", "zmq", "sklearn")),
     ],
 )
 def test_a_pure_package_loads_nothing_that_acts(module: str, kept_out: tuple[str, ...]) -> None:

@@ -1,20 +1,21 @@
 """`unstale`: parse, call one function, print. Nothing here imports torch; a command does when it runs.
 
 A command is a function in a file of its own, added to `app` below. With `@takes_settings(...)` its first
-parameter is the configuration as resolved, and its options are the keys of the sections named.
+parameter is the configuration as resolved, and its options are the keys of the sections named. Other packages register
+commands under an entry point: see `commands`.
 """
 
 import sys
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
-from typer.core import TyperGroup
 from typer.main import get_command
 
 from unstale import __version__
-from unstale.cli import config, data, inversion, keys, partition, reproduce, scenario
+from unstale.cli import config, data, inversion, keys, partition, scenario
 from unstale.cli.client import client
+from unstale.cli.commands import Commands, ExtensibleCommands
 from unstale.cli.compensators import compensators
 from unstale.cli.conformance import conformance
 from unstale.cli.demo import demo
@@ -27,24 +28,11 @@ from unstale.cli.restore import restore
 from unstale.cli.rollback import rollback
 from unstale.cli.server import server
 from unstale.cli.simulate import simulate
-from unstale.cli.sweep import sweep
 from unstale.cli.verify import verify
-from unstale.errors import UserError, unknown_name
-
-
-class _Commands(TyperGroup):
-    """Commands by name; an unknown one is told with the nearest spelling."""
-
-    def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """The command, or UserError. While a shell completes a line, None."""
-        command = super().get_command(ctx, cmd_name)
-        if command is None and not ctx.resilient_parsing:
-            raise unknown_name("command", cmd_name, self.commands)
-        return command
-
+from unstale.errors import UserError
 
 app = typer.Typer(
-    cls=_Commands,
+    cls=ExtensibleCommands,
     help="Federated learning that does not wait: one model, many clients, updates that arrive late.",
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -77,17 +65,15 @@ app.command()(restore)
 app.command()(rollback)
 app.command()(verify)
 app.command()(report)
-app.command()(sweep)
 app.command()(policies)
 app.command()(compensators)
 app.command()(conformance)
-app.add_typer(config.app, name="config", cls=_Commands)
-app.add_typer(data.app, name="data", cls=_Commands)
-app.add_typer(inversion.app, name="inversion", cls=_Commands)
-app.add_typer(keys.app, name="keys", cls=_Commands)
-app.add_typer(partition.app, name="partition", cls=_Commands)
-app.add_typer(reproduce.app, name="reproduce", cls=_Commands)
-app.add_typer(scenario.app, name="scenario", cls=_Commands)
+app.add_typer(config.app, name="config", cls=Commands)
+app.add_typer(data.app, name="data", cls=Commands)
+app.add_typer(inversion.app, name="inversion", cls=Commands)
+app.add_typer(keys.app, name="keys", cls=Commands)
+app.add_typer(partition.app, name="partition", cls=Commands)
+app.add_typer(scenario.app, name="scenario", cls=Commands)
 
 
 def run(arguments: Sequence[str]) -> int:

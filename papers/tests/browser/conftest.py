@@ -1,0 +1,5 @@
+"""Pages are looked at in a real browser."""
+
+from support.browser import browser, look
+
+__all__ = ["browser", "look"]

@@ -1,0 +1,100 @@
+"""Run every preset at a size that takes minutes in all, by the command that users run, and look at what it writes.
+
+`python -m presets [PRESET...]`: some of them alone.
+"""
+
+import csv
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from presets import files
+from unstale_papers.choose import data_sets
+from unstale_papers.preset import Preset
+from unstale_papers.presets.registry import PRESETS
+
+SCALE = ("--scale-rounds", "0.0001", "--scale-clients", "0.03", "--scale-iterations", "0.0001")
+FEW = {"gi-f5": "0.005", "ar-f1": "0.05", "ar-f2": "0.0125"}
+FEW |= {name: "0.02" for name in PRESETS if name.startswith("gi-") and name not in FEW}
+"""Share of the examples, for presets in which clients train on whole epochs or with a ResNet-18."""
+
+
+def main(names: list[str]) -> int:
+    """0 when every preset was computed and names every published number; else what is wrong is printed."""
+    unknown = set(names) - set(PRESETS)
+    if unknown:
+        print(f"there is no preset {', '.join(sorted(unknown))}; `unstale reproduce list` has them")
+        return 2
+    presets = [make() for name, make in PRESETS.items() if not names or name in names]
+    wrong: list[str] = []
+    with tempfile.TemporaryDirectory() as folder:
+        at = files.write(Path(folder))
+        for share in ("1", *dict.fromkeys(FEW.values())):
+            chosen = [preset for preset in presets if FEW.get(preset.name, "1") == share]
+            if chosen:
+                wrong += _computed(chosen, Path(folder), at, share)
+    print("\n".join(wrong))
+    return bool(wrong)
+
+
+def _computed(presets: Sequence[Preset], folder: Path, at: Mapping[str, Path], share: str) -> list[str]:
+    """What is wrong with what comes of them."""
+    used = {name for preset in presets for name in data_sets(preset.cells)}
+    data = [word for name in sorted(used) for word in ("--data", f"{name}={at[name]}")]
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "unstale", "reproduce", "run", *(one.name for one in presets)),
+            *("--seeds", "1", "--device", "cpu", *SCALE, "--scale-data", share, *data),
+            *("--store", str(folder), "--json"),
+        ],
+        stdout=subprocess.PIPE,
+        text=True,
+        check=False,
+    )
+    facts = [json.loads(line) for line in done.stdout.splitlines()]
+    _print_times(facts)
+    failed = [fact for fact in facts if fact["event"] == "failed"]
+    if failed or done.returncode != 0:
+        return [f"{fact['preset']}: {fact['cell']}\n{fact['traceback']}" for fact in failed] or ["no result"]
+    (written,) = (fact for fact in facts if fact["event"] == "written")
+    return [
+        said
+        for preset, page in zip(presets, written["pages"], strict=True)
+        for said in _wrong(preset, Path(page))
+    ]
+
+
+def _wrong(preset: Preset, page: Path) -> list[str]:
+    """Published numbers that its table for programs does not have as they are printed, cell by cell."""
+    with page.with_suffix(".csv").open(encoding="utf-8", newline="") as opened:
+        told = {
+            (*(row[axis] for axis in (*preset.rows, *preset.columns)), row["measure"], row["published_text"])
+            for row in csv.DictReader(opened)
+        }
+    return [
+        f"{preset.name}: the published {number.text!r} of {cell.name} is not in its output"
+        for cell in preset.cells
+        for measure, number in cell.published.items()
+        if (
+            *(cell.labels.get(axis, "") for axis in (*preset.rows, *preset.columns)),
+            measure,
+            number.text,
+        )
+        not in told
+    ]
+
+
+def _print_times(facts: list[dict[str, object]]) -> None:
+    seconds: dict[str, list[float]] = {}
+    for fact in facts:
+        if fact["event"] == "finished":
+            seconds.setdefault(str(fact["preset"]), []).append(float(str(fact["seconds"])))
+    for name, each in seconds.items():
+        print(f"{name}: {len(each)} jobs, {sum(each):.0f} s")
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,388 @@
+"""`unstale reproduce`: what there is, what it consists of, and runs that are ended and go on, in processes of their
+own."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from helpers import stand_in
+from support.running import until
+from unstale.cli import main
+from unstale_papers.jobs import Place, jobs
+from unstale_papers.measurements import MEASUREMENTS
+from unstale_papers.presets.registry import PRESETS
+from unstale_papers.record import Record
+from unstale_papers.scale import Scale
+from unstale_papers.store import Result, Store
+
+PATIENCE_S = 300.0
+WRITTEN = "written: unstale-reproduction/full/tiny.html, and beside them Markdown, CSV and pictures"
+PROGRAM = """
+import sys
+from pathlib import Path
+from helpers import stand_in
+from unstale.cli import main
+from unstale_papers.measurements import MEASUREMENTS
+from unstale_papers.presets.registry import PRESETS
+
+folder, does, *arguments = sys.argv[1:]
+MEASUREMENTS[stand_in.NAME] = stand_in.MODULE
+PRESETS["tiny"] = lambda: stand_in.preset(Path(folder), **dict(word.split("=") for word in does.split()))
+sys.exit(main.run(arguments))
+"""
+
+
+@pytest.fixture(autouse=True)
+def _with_the_tiny_preset(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setitem(MEASUREMENTS, stand_in.NAME, stand_in.MODULE)
+    monkeypatch.setitem(PRESETS, "tiny", lambda: stand_in.preset(tmp_path))
+    monkeypatch.chdir(tmp_path)
+
+
+def started(folder: Path, does: str, *arguments: str, preset: str = "tiny") -> "subprocess.Popen[str]":
+    """`unstale reproduce run PRESET` in the folder. does: what methods of `tiny` are told, as `beta=waits`."""
+    return subprocess.Popen(
+        [sys.executable, "-c", PROGRAM, str(folder), does, "reproduce", "run", preset, *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
+        start_new_session=True,
+    )
+
+
+def ran(folder: Path, does: str, *arguments: str, preset: str = "tiny", code: int = 0) -> tuple[str, str]:
+    """What it prints on both streams."""
+    with started(folder, does, *arguments, preset=preset) as process:
+        try:
+            out, err = process.communicate(timeout=PATIENCE_S)
+        finally:
+            process.kill()
+    assert process.returncode == code, err
+    return out, err
+
+
+def facts(text: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def printed(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    assert main.run(["reproduce", *arguments]) == 0
+    return capsys.readouterr().out
+
+
+def refusal(capsys: pytest.CaptureFixture[str], arguments: Sequence[str]) -> str:
+    assert main.run(["reproduce", "run", *arguments]) == 2
+    return capsys.readouterr().err.removeprefix("unstale: ").rstrip("\n")
+
+
+# --- export, import ---
+
+
+def test_what_one_machine_computed_another_one_need_not(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ran(tmp_path, "", "--seeds", "1", "--device", "cpu")
+    assert printed(capsys, "export", "results.jsonl", "tiny") == "written: results.jsonl, 3 results\n"
+    assert printed(capsys, "export", "none.jsonl", "fh-t2") == "written: none.jsonl, 0 results\n"
+    taken = printed(capsys, "import", "results.jsonl", "none.jsonl", "--store", "other")
+    assert taken == "taken into other: 3 results; it had 0 more of these\n"
+    out, _ = ran(tmp_path, "", "--seeds", "1", "--device", "cpu", "--store", "other")
+    assert "of 3 jobs 0 done, 3 done before; kept in other" in out
+    assert len(stand_in.calls(tmp_path)) == 3
+    here, there = (tmp_path / store / "full/tiny.csv" for store in ("unstale-reproduction", "other"))
+    assert there.read_bytes() == here.read_bytes()
+    told = json.loads(printed(capsys, "import", "results.jsonl", "--store", "other", "--json"))
+    assert told == {"event": "imported", "new": 0, "had": 3}
+    told = json.loads(printed(capsys, "export", "results.jsonl", "--json"))
+    assert told == {"event": "exported", "results": 3, "file": "results.jsonl"}
+
+
+def test_an_export_of_no_store_is_refused(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert main.run(["reproduce", "export", "results.jsonl"]) == 2
+    assert capsys.readouterr().err.startswith("unstale: there is no store in unstale-reproduction, expected ")
+    assert list(tmp_path.glob("*.jsonl")) == []
+
+
+# --- run ---
+
+
+def test_a_run_says_what_it_does_and_what_came_of_it(tmp_path: Path) -> None:
+    out, err = ran(tmp_path, "", "--seeds", "2", "--processes", "1", "--device", "cpu")
+    assert err == ""
+    lines = out.splitlines()
+    assert lines[0] == "tiny: 3 cells with 2 seeds are 6 jobs, full size, on cpu by 1 process"
+    assert lines[1].startswith("[1/6] tiny: method=alpha, seed 0: 0.0 s, accuracy 0.0000")
+    assert lines[6].startswith("[6/6] tiny: method=gamma, seed 1: 0.0 s, accuracy 2.1000")
+    assert lines[7:] == ["of 6 jobs 6 done; kept in unstale-reproduction", WRITTEN]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["calls", "unstale-reproduction"]
+    again = ran(tmp_path, "", "--seeds", "2", "--device", "cpu")[0].splitlines()
+    assert again[1:] == ["of 6 jobs 0 done, 6 done before; kept in unstale-reproduction", WRITTEN]
+    assert len(stand_in.calls(tmp_path)) == 6
+
+
+def test_what_a_smaller_size_does_not_show_is_said_before_it_is_computed(tmp_path: Path) -> None:
+    lines = ran(tmp_path, "", "--seeds", "1", "--device", "cpu", "--scale-clients", "0.1")[0].splitlines()
+    assert lines[0].startswith("tiny: 3 cells with 1 seed are 3 jobs, rounds x 1, clients x 0.1, data x 1, ")
+    assert lines[1].startswith("A round has 1 update here, 5 at full size: ")
+    assert lines[2].startswith("[1/3] ")
+
+
+def test_a_page_has_all_that_the_store_holds_though_a_run_chose_less(tmp_path: Path) -> None:
+    where = tmp_path / "unstale-reproduction/full/tiny.md"
+    for method, runs in (("alpha", "1 run"), ("beta", "2 runs")):
+        ran(tmp_path, "", "--seeds", "1", "--cells", f"method={method}")
+        page = where.read_text()
+        assert re.search(rf"Python [0-9.]+: {runs}\n", page), page
+    rows = [line for line in page.splitlines() if line.startswith(("| alpha", "| beta", "| gamma"))]
+    assert rows == [
+        "| alpha | 50.0 / no number / – |",
+        "| beta | 50.0 / no number / – |",
+        "| gamma | 50.0 / not run / – |",
+    ]
+
+
+def test_a_failure_makes_the_exit_code_1_and_its_traceback_is_printed(tmp_path: Path) -> None:
+    out, err = ran(tmp_path, "alpha=fails gamma=refuses", "--seeds", "1", "--device", "cpu", code=1)
+    assert "tiny: method=alpha, seed 0: failed: ZeroDivisionError: as it was told" in out
+    assert "tiny: method=gamma, seed 0: failed: the data is not there; get it" in out
+    assert err.count("Traceback (most recent call last)") == 1
+    assert out.splitlines()[-3:] == [
+        "of 3 jobs 1 done, 2 failed; kept in unstale-reproduction",
+        "the same command goes on with what is not done, and tries again what failed",
+        WRITTEN,
+    ]
+    text = (tmp_path / "unstale-reproduction/full/tiny.md").read_text()
+    assert "ZeroDivisionError: as it was told" in text
+
+
+def test_programs_are_told_in_json(tmp_path: Path) -> None:
+    out, _ = ran(
+        tmp_path,
+        "beta=fails",
+        "--seeds",
+        "1",
+        "--cells",
+        "method=alpha,beta",
+        "--device",
+        "cpu",
+        "--json",
+        code=1,
+    )
+    told = facts(out)
+    assert told[0] == {
+        "event": "planned", "presets": ["tiny"], "jobs": 2, "seeds": 1, "scale": "full size", "lost": [], "data": {},
+        "device": "cpu", "by": told[0]["by"],
+    }  # fmt: skip
+    by_event = {one["event"]: one for one in told}
+    assert by_event["finished"]["cell"] == "method=alpha"
+    assert by_event["finished"]["accuracy"] == 0.0
+    assert by_event["failed"]["traceback"].endswith("ZeroDivisionError: as it was told\n")
+    assert by_event["standing"]["counts"] == {"jobs": 2, "before": 0, "done": 1, "failed": 1}
+    assert told[-1] == {"event": "written", "pages": ["unstale-reproduction/full/tiny.html"]}
+    assert told[-2] == {
+        "event": "ended", "jobs": 2, "before": 0, "done": 1, "failed": 1, "left": 0, "stopped": False,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_it_and_it_says_how_to_go_on(tmp_path: Path, number: signal.Signals) -> None:
+    with started(tmp_path, "beta=waits", "--seeds", "1", "--processes", "2", "--device", "cpu") as process:
+        until(lambda: {"beta 0", "gamma 0"} <= set(stand_in.calls(tmp_path)), "it computes")
+        process.send_signal(number)
+        out, _ = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 128 + number
+    stopped, how, written = out.splitlines()[-3:]
+    assert written == WRITTEN
+    assert stopped.startswith("stopped: of 3 jobs ")
+    assert how == "the same command goes on with what is not done, and tries again what failed"
+
+
+def test_killed_and_started_again_it_completes_the_table_and_computes_nothing_twice(tmp_path: Path) -> None:
+    arguments = ["--seeds", "2", "--processes", "2", "--device", "cpu"]
+    with started(tmp_path, "beta=waits", *arguments) as process:
+        until(lambda: len(stand_in.calls(tmp_path)) >= 5, "both processes wait")
+        os.killpg(process.pid, signal.SIGKILL)
+        process.communicate(timeout=PATIENCE_S)
+    began = stand_in.calls(tmp_path)
+    (tmp_path / "go").touch()
+    out, _ = ran(tmp_path, "beta=waits", *arguments)
+    assert out.splitlines()[-2] == "of 6 jobs 3 done, 3 done before; kept in unstale-reproduction"
+    again = stand_in.calls(tmp_path)[len(began) :]
+    assert sorted(again) == ["beta 0", "beta 1", "gamma 1"]
+
+
+@pytest.mark.slow
+def test_a_cell_of_a_real_preset_is_computed_on_a_file_in_place_of_its_data(tmp_path: Path) -> None:
+    counts = {"train": 900, "test": 50}
+    images = {
+        f"x_{part}": np.arange(n * 3072, dtype=np.uint8).reshape(n, 32, 32, 3) for part, n in counts.items()
+    }
+    np.savez(
+        tmp_path / "mine.npz", **images, **{f"y_{part}": np.arange(n) % 10 for part, n in counts.items()}
+    )
+    smaller = ["--scale-rounds", "0.0008", "--scale-clients", "0.1", "--cells", "beta=IID method=FedAvg"]
+    told = facts(
+        ran(
+            tmp_path, "", *smaller, "--data", "cifar10=mine.npz", "--seeds", "1", "--device", "cpu", "--json",
+            preset="fh-t2",
+        )[0]
+    )  # fmt: skip
+    assert told[0]["data"]["cifar10"]["path"] == str(tmp_path / "mine.npz")
+    assert told[0]["scale"] == "rounds x 0.0008, clients x 0.1, data x 1"
+    (lost,) = told[0]["lost"]
+    assert lost.startswith("A round has 1 update here, 10 at full size: how a policy weighs ")
+    (finished,) = (one for one in told if one["event"] == "finished")
+    assert finished["cell"] == "beta=IID method=FedAvg"
+    assert len(finished["model_digest"]) == 64
+    assert 0 <= finished["accuracy"] <= 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["tidy"], "unknown preset 'tidy'; did you mean 'tiny'?"),
+        (["tiny", "--cells", "method=alhpa"], "--cells has method=alhpa; did you mean 'alpha'?"),
+        (["tiny", "--cells", "method=x"], "--cells has method=x; expected one of alpha, beta, gamma"),
+        (["tiny", "--cells", "beta=0.3"], "--cells has axis 'beta'; expected one of method"),
+        (["tiny", "--cells", "alpha"], "--cells has 'alpha', expected AXIS=VALUE,VALUE, such as method=FedHist,FedAvg"),
+        (["tiny", "--cells", "method='a"], """--cells is "method='a", in which a quote does not end"""),
+        (["tiny", "--scale", "2"], "--scale is 2, expected more than 0 and at most 1, such as 0.1"),
+        (
+            ["tiny", "--scale-data", "0"],
+            "the scale of data is 0, expected more than 0 and at most 1",
+        ),
+        (
+            ["tiny", "--scale-iterations", "2"],
+            "the scale of iterations is 2, expected more than 0 and at most 1",
+        ),
+        (["tiny", "--data", "digits"], "--data is 'digits', expected NAME=FILE.npz, such as digits=mine.npz"),
+        (
+            ["tiny", "--data", "mnist=mine.npz"],
+            "--data has 'mnist', which none of these presets is measured on; expected one of digits",
+        ),
+        (["tiny", "--device", "tpu"], "device is 'tpu', expected auto, cpu, cuda, cuda:<number> or mps"),
+        (
+            ["tiny", "--ray", "auto", "--device", "cuda:1"],
+            "--device is 'cuda:1' with --ray, expected cpu or cuda: Ray says which GPU a job has",
+        ),
+        (
+            ["tiny", "--ray", "somewhere"],
+            "--ray: compensator.ray is 'somewhere', expected auto, local, HOST:PORT or ray://HOST:PORT or null",
+        ),
+        (
+            ["gi-t3", "--cache", "/nowhere"],
+            "gi-t3 is measured on 'mnist', which is not in /nowhere; get it with: unstale data show mnist --cache "
+            "/nowhere --download, or put a file in its place with --data mnist=FILE.npz",
+        ),
+    ],
+)  # fmt: skip
+def test_a_mistake_is_one_sentence_before_anything_begins(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, arguments: list[str], sentence: str
+) -> None:
+    assert refusal(capsys, arguments) == sentence
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_that_is_not_there_is_said(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert refusal(capsys, ["tiny", "--data", "digits=mine.npz"]).startswith(
+        f"--data: cannot read {tmp_path / 'mine.npz'}: no such file or directory"
+    )
+
+
+def test_a_file_may_be_given_for_data_that_the_chosen_cells_do_not_have(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    (tmp_path / "mine.npz").write_bytes(b"not read before a job needs it")
+    arguments = [
+        "wk-t3",
+        "--data",
+        "emnist-mnist=mine.npz",
+        "--cache",
+        "/nowhere",
+        "--cells",
+        "data=CIFAR-10",
+    ]
+    assert refusal(capsys, arguments).startswith("wk-t3 is measured on 'cifar10', which is not in /nowhere;")
+
+
+def test_a_second_engine_in_the_same_store_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with Store.open(Path("there")):
+        assert refusal(capsys, ["tiny", "--store", "there"]).startswith(
+            "the store there is in use by another"
+        )
+
+
+# --- list and show ---
+
+
+def test_every_published_table_and_figure_is_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    listed = {one["name"]: one for one in json.loads(printed(capsys, "list", "--json"))}
+    assert listed.keys() == PRESETS.keys()
+    assert listed["fh-t1"]["cells"] == 144
+    assert listed["fh-t2"] == {
+        "name": "fh-t2", "paper": "FedHist", "item": "Table II, Fig. 3", "data": ["cifar10"], "cells": 24,
+        "title": listed["fh-t2"]["title"], "seconds_of_a_seed": None,
+    }  # fmt: skip
+    assert "a seed takes" not in printed(capsys, "list"), "nobody knows"
+
+
+def test_what_a_seed_takes_is_known_from_the_store(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    of = stand_in.preset(tmp_path)
+    first, *_ = jobs(of, of.cells, seeds=[5], scale=Scale(), place=Place(cache="/data"))
+    with Store.open(Path("unstale-reproduction")) as store:
+        store.keep(first, Result(record=Record().to_json(), seconds=20.0, machine="", versions=""))
+    listed = {one["name"]: one for one in json.loads(printed(capsys, "list", "--json"))}
+    assert listed["tiny"]["seconds_of_a_seed"] == 60.0, "three cells"
+    assert listed["fh-t2"]["seconds_of_a_seed"] is None
+    said = printed(capsys, "list")
+    assert "a seed takes" in said
+    assert [line.split()[-2:] for line in said.splitlines() if line.split()[:1] == ["tiny"]] == [["60", "s"]]
+
+
+def test_a_preset_is_shown_with_what_is_ours_and_what_was_published(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    said = printed(capsys, "show", "tiny")
+    assert (
+        "tiny: FedHist, Table 0: a table of nothing\n  3 cells on digits; measured: final accuracy\n" in said
+    )
+    assert "  clients: 30 (ours, [P]). It is small.\n" in said
+    assert "  rounds: 7 (paper)\n" in said
+    assert said.count("  50.0") == 3
+    told = json.loads(printed(capsys, "show", "tiny", "--json"))
+    assert told["cells"][0]["labels"] == {"method": "alpha"}
+    assert told["cells"][0]["settings"] == {"clients": 30, "rounds": 7, "policy.name": "fedavg"}
+    assert told["cells"][0]["published"] == {"final accuracy": {"value": 0.5, "text": "50.0"}}
+    assert [(one["key"], one["ours"]) for one in told["sources"]] == [("rounds", False), ("clients", True)]
+
+
+def test_settings_are_shown_by_the_axis_that_decides_them(capsys: pytest.CaptureFixture[str]) -> None:
+    said = printed(capsys, "show", "fh-t2")
+    shared, by_method, by_beta, *_ = said.split("\nBy ")
+    assert "clients 1000, rounds 5000" in shared
+    assert "  FedProx: policy.name fedprox" in by_method
+    assert "partition" not in by_method
+    assert "  0.3: " in by_beta
+    assert "partition.name iid" in by_beta.split("Where settings are from")[0]
+
+
+@pytest.mark.parametrize("name", list(PRESETS))
+def test_every_preset_can_be_shown(capsys: pytest.CaptureFixture[str], name: str) -> None:
+    told = json.loads(printed(capsys, "show", name, "--json"))
+    said = printed(capsys, "show", name)
+    for cell in told["cells"]:
+        for number in cell["published"].values():
+            assert number["text"] in said

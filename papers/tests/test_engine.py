@@ -1,0 +1,412 @@
+"""The engine with real processes: each job once, failures kept, what is lost tried again, killed at any time."""
+
+import itertools
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from helpers import stand_in
+from support.running import until
+from unstale.errors import UserError
+from unstale_papers import hands
+from unstale_papers.durations import Durations, left_s
+from unstale_papers.engine import TELL_S, Counts, Engine, Standing
+from unstale_papers.jobs import Job, Place, jobs
+from unstale_papers.measurements import MEASUREMENTS
+from unstale_papers.preset import Preset
+from unstale_papers.record import Record
+from unstale_papers.scale import Scale
+from unstale_papers.store import Store
+from unstale_papers.worker import file_of, give_memory_back
+
+ALL_CALLS = [f"{method} {seed}" for seed in (0, 1) for method in stand_in.METHODS]
+PATIENCE_S = 120.0
+
+
+@pytest.fixture(autouse=True)
+def _with_the_stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(MEASUREMENTS, stand_in.NAME, stand_in.MODULE)
+
+
+@dataclass
+class Seen:
+    """What a watcher was told."""
+
+    done: dict[str, float] = field(default_factory=dict)
+    pids: set[int] = field(default_factory=set)
+    why: dict[str, str] = field(default_factory=dict)
+    lost: list[str] = field(default_factory=list)
+    standings: list[Standing] = field(default_factory=list)
+
+    def finished(self, job: Job, record: Record, seconds: float) -> None:
+        assert job.name not in self.done
+        self.done[job.name] = record.accuracy_E[0]
+        self.pids.add(record.found["pid"])
+        assert seconds >= 0
+
+    def failed(self, job: Job, traceback: str) -> None:
+        self.why[job.name] = traceback
+
+    def again(self, job: Job, why: str) -> None:
+        self.lost.append(why)
+
+    def stands(self, standing: Standing) -> None:
+        self.standings.append(standing)
+
+
+def planned(of: Preset, seeds: int = 2) -> list[Job]:
+    return jobs(of, of.cells, seeds=range(seeds), scale=Scale(), place=Place(cache="/data"))
+
+
+def compute(folder: Path, wanted: list[Job], processes: int = 2, **more: Any) -> tuple[Counts, Seen]:
+    seen = Seen()
+    with Store.open(folder / "store") as store:
+        return Engine(store, seen, processes=processes, **more).run(wanted), seen
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    # One that nobody has waited for is dead, too.
+    return ") Z " not in Path(f"/proc/{pid}/stat").read_text()
+
+
+def test_every_cell_with_every_seed_is_computed_once_and_kept(tmp_path: Path) -> None:
+    wanted = planned(stand_in.preset(tmp_path))
+    counts, seen = compute(tmp_path, wanted)
+    assert counts == Counts(jobs=6, before=0, done=6, failed=0)
+    assert sorted(stand_in.calls(tmp_path)) == sorted(ALL_CALLS)
+    assert seen.done["tiny: method=gamma, seed 1"] == 2.1
+    assert len(seen.pids) <= 2, "processes do one job after another"
+    assert os.getpid() not in seen.pids
+    last = seen.standings[-1]
+    assert (last.counts, last.shares, last.left_s) == (counts, (), 0.0)
+    assert max(len(one.shares) for one in seen.standings) <= 2
+    with Store.open(tmp_path / "store") as store:
+        assert {key: one.accuracy_E for key, one in store.records(wanted).items()} == {
+            (f"method={method}", seed): [place + seed / 10]
+            for place, method in enumerate(stand_in.METHODS)
+            for seed in (0, 1)
+        }
+
+
+def test_it_says_how_it_stands_though_somebody_always_has_something_to_say(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    minutes = itertools.count(0.0, TELL_S)
+    monkeypatch.setattr("unstale_papers.engine.now_s", lambda: next(minutes))
+    _, seen = compute(tmp_path, planned(stand_in.preset(tmp_path), seeds=1), processes=1)
+    assert [one.shares for one in seen.standings].count((0.5,)) == 3, (
+        "a minute has gone by at each word of a job"
+    )
+
+
+def test_what_is_done_is_not_computed_again(tmp_path: Path) -> None:
+    of = stand_in.preset(tmp_path)
+    compute(tmp_path, planned(of, seeds=1))
+    counts, seen = compute(tmp_path, planned(of))
+    assert counts == Counts(jobs=6, before=3, done=3, failed=0)
+    assert set(seen.done) == {f"tiny: method={method}, seed 1" for method in stand_in.METHODS}
+    assert sorted(stand_in.calls(tmp_path)) == sorted(ALL_CALLS)
+    assert compute(tmp_path, planned(of))[0] == Counts(jobs=6, before=6, done=0, failed=0)
+
+
+def test_the_same_cell_of_two_presets_is_computed_once(tmp_path: Path) -> None:
+    one = stand_in.preset(tmp_path)
+    wanted = planned(one, seeds=1) + planned(replace(one, name="other"), seeds=1)
+    assert compute(tmp_path, wanted)[0] == Counts(jobs=3, before=0, done=3, failed=0)
+    assert len(stand_in.calls(tmp_path)) == 3
+
+
+def test_a_failure_is_kept_with_its_traceback_and_the_others_go_on(tmp_path: Path) -> None:
+    wanted = planned(stand_in.preset(tmp_path, beta="fails"), seeds=1)
+    counts, seen = compute(tmp_path, wanted, processes=1)
+    assert counts == Counts(jobs=3, before=0, done=2, failed=1)
+    with Store.open(tmp_path / "store") as store:
+        ((key, failure),) = store.failures(wanted).items()
+    assert key == ("method=beta", 0)
+    assert failure.traceback == seen.why["tiny: method=beta, seed 0"]
+    assert failure.traceback.startswith("Traceback (most recent call last)")
+    assert "stand_in.py" in failure.traceback
+    assert failure.traceback.endswith("ZeroDivisionError: as it was told\n")
+    assert len(seen.pids) == 1, "a process survives a job that fails"
+    compute(tmp_path, wanted)
+    assert stand_in.calls(tmp_path).count("beta 0") == 2, "it is tried again"
+    assert stand_in.calls(tmp_path).count("alpha 0") == 1
+
+
+def test_what_the_user_can_mend_is_kept_as_a_sentence(tmp_path: Path) -> None:
+    _, seen = compute(tmp_path, planned(stand_in.preset(tmp_path, alpha="refuses"), seeds=1))
+    assert seen.why == {"tiny: method=alpha, seed 0": "the data is not there; get it"}
+
+
+def test_a_process_that_is_killed_costs_its_own_job_which_is_tried_again(tmp_path: Path) -> None:
+    counts, seen = compute(tmp_path, planned(stand_in.preset(tmp_path, beta="dies once"), seeds=1))
+    assert counts == Counts(jobs=3, before=0, done=3, failed=0)
+    assert seen.lost == ["its process was ended by signal 9, perhaps for want of memory"]
+    assert sorted(stand_in.calls(tmp_path)) == ["alpha 0", "beta 0", "beta 0", "gamma 0"]
+
+
+def test_a_job_whose_process_is_killed_twice_has_failed(tmp_path: Path) -> None:
+    counts, seen = compute(tmp_path, planned(stand_in.preset(tmp_path, alpha="dies"), seeds=1), processes=1)
+    assert counts == Counts(jobs=3, before=0, done=2, failed=1)
+    assert seen.why == {
+        "tiny: method=alpha, seed 0": "its process was ended by signal 9, perhaps for want of memory; it was tried 2 "
+        "times"
+    }
+    assert stand_in.calls(tmp_path).count("alpha 0") == 2
+
+
+def test_the_text_of_a_scenario_lies_in_a_file_while_it_is_measured(tmp_path: Path) -> None:
+    of = stand_in.preset(tmp_path)
+    wanted = planned(replace(of, cells=(replace(of.cells[0], scenario="groups: []\n"),)), seeds=1)
+    compute(tmp_path, wanted)
+    with Store.open(tmp_path / "store") as store:
+        (record,) = store.records(wanted).values()
+    assert record.found["scenario"] == "groups: []\n"
+
+
+def test_a_file_that_is_not_the_same_any_more_is_not_read(tmp_path: Path) -> None:
+    file = tmp_path / "data.npz"
+    file.write_bytes(b"one")
+    (one,) = planned(stand_in.preset(tmp_path), seeds=1)[:1]
+    wanted = [replace(one, files=(file_of(str(file)),))]
+    file.write_bytes(b"other")
+    assert f"{file} is not the same file" in compute(tmp_path, wanted)[1].why[one.name]
+    file.unlink()
+    assert f"cannot read {file}: no such file" in compute(tmp_path, wanted)[1].why[one.name]
+    assert stand_in.calls(tmp_path) == []
+
+
+def test_a_file_is_the_same_by_its_bytes_where_its_time_is_another(tmp_path: Path) -> None:
+    file = tmp_path / "data.npz"
+    file.write_bytes(b"one")
+    wanted = [
+        replace(one, files=(file_of(str(file)),)) for one in planned(stand_in.preset(tmp_path), seeds=1)
+    ]
+    os.utime(file, ns=(1, 1))
+    assert compute(tmp_path, wanted)[0].done == 3
+
+
+def test_a_process_that_has_begun_is_the_first_to_do_jobs_and_ends_with_the_run(tmp_path: Path) -> None:
+    first = hands.local(stand_in.MODULE)
+    wanted = planned(stand_in.preset(tmp_path), seeds=1)
+    counts, seen = compute(tmp_path, wanted, processes=1, first=first)
+    assert (counts.done, len(seen.pids)) == (3, 1)
+    assert first.data == wanted[-1].settings.data
+    assert not is_alive(*seen.pids)
+
+
+def test_a_process_that_cannot_import_what_it_should_is_said(tmp_path: Path) -> None:
+    first = hands.local("support.there_is_none")
+    with pytest.raises(UserError, match=r"did not begin \(its process ended with exit code 1\)"):
+        compute(tmp_path, planned(stand_in.preset(tmp_path)), processes=1, first=first)
+
+
+def test_a_process_that_has_begun_ends_where_all_is_done_already(tmp_path: Path) -> None:
+    compute(tmp_path, planned(stand_in.preset(tmp_path)))
+    first = hands.local(stand_in.MODULE)
+    counts, _ = compute(tmp_path, planned(stand_in.preset(tmp_path)), first=first)
+    assert counts.done == 0
+    assert not first.close.alive
+
+
+def test_it_is_stopped_while_jobs_run_and_goes_on_later(tmp_path: Path) -> None:
+    of = stand_in.preset(tmp_path, beta="waits", gamma="waits")
+    seen = Seen()
+    with Store.open(tmp_path / "store") as store:
+        engine = Engine(store, seen, processes=2)
+        stopper = threading.Thread(
+            target=lambda: (wait_for_calls(tmp_path, "beta 0", "gamma 0"), engine.stop())
+        )
+        stopper.start()
+        assert engine.run(planned(of, seeds=1)) == Counts(jobs=3, before=0, done=1, failed=0)
+        stopper.join(PATIENCE_S)
+    (tmp_path / "go").touch()
+    assert compute(tmp_path, planned(of, seeds=1))[0] == Counts(jobs=3, before=1, done=2, failed=0)
+    assert stand_in.calls(tmp_path).count("alpha 0") == 1
+
+
+def test_a_process_that_never_begins_ends_it_with_a_sentence(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setattr(hands, "local", lambda: hands.Hand("support.no_such_module", (), {}))
+    with pytest.raises(
+        UserError, match=r"did not begin \(its process ended with exit code 1\); see what it printed"
+    ):
+        compute(tmp_path, planned(stand_in.preset(tmp_path)))
+
+
+def test_a_cluster_that_is_lost_ends_it_with_a_sentence(tmp_path: Path, monkeypatch: Any) -> None:
+    def lost(address: str, gpus: float) -> hands.Hand:
+        return hands.Hand("support.no_such_module", (), {}, where=address)
+
+    monkeypatch.setattr(hands, "on_ray", lost)
+    with pytest.raises(UserError) as caught:
+        compute(tmp_path, planned(stand_in.preset(tmp_path)), ray="192.0.2.7:6379")
+    assert str(caught.value) == (
+        "the Ray cluster 192.0.2.7:6379 is gone (its process ended with exit code 1); what is done is kept, and the "
+        "same command goes on"
+    )
+
+
+# --- killed ---
+
+ENGINE = """
+import sys
+from pathlib import Path
+from helpers import stand_in
+from test_engine import Seen, planned
+from unstale_papers.engine import Engine
+from unstale_papers.measurements import MEASUREMENTS
+from unstale_papers.store import Store
+
+if __name__ == "__main__":
+    MEASUREMENTS[stand_in.NAME] = stand_in.MODULE
+    folder = Path(sys.argv[1])
+    with Store.open(folder / "store") as store:
+        of = stand_in.preset(folder, beta="waits")
+        Engine(store, Seen(), processes=2).run(planned(of))
+"""
+
+
+def wait_for_calls(folder: Path, *wanted: str) -> None:
+    until(lambda: set(wanted) <= set(stand_in.calls(folder)), f"calls {wanted}")
+
+
+@contextmanager
+def engine_of_its_own(folder: Path) -> Iterator["subprocess.Popen[bytes]"]:
+    """A process group of an engine that cannot get past beta."""
+    here = os.pathsep.join([str(Path(__file__).parent), *(path for path in sys.path if path)])
+    process = subprocess.Popen(
+        [sys.executable, "-c", ENGINE, str(folder)],
+        env={**os.environ, "PYTHONPATH": here},
+        start_new_session=True,
+    )
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait(PATIENCE_S)
+
+
+@pytest.mark.parametrize("whole_group", [True, False], ids=["with its group", "alone"])
+def test_killed_at_any_time_it_loses_only_what_ran(tmp_path: Path, whole_group: bool) -> None:
+    with engine_of_its_own(tmp_path) as process:
+        # Two processes: one waits in beta 0, the other has done the rest and waits in beta 1.
+        wait_for_calls(tmp_path, *ALL_CALLS[:5])
+        (os.killpg if whole_group else os.kill)(process.pid, signal.SIGKILL)
+        process.wait(PATIENCE_S)
+    (tmp_path / "go").touch()
+    began = stand_in.calls(tmp_path)
+    wanted = planned(stand_in.preset(tmp_path, beta="waits"))
+    with Store.open(tmp_path / "store") as store:
+        kept = {f"{cell.removeprefix('method=')} {seed}" for cell, seed in store.records(wanted)}
+    assert {"alpha 0", "gamma 0", "alpha 1"} <= kept
+    assert kept.isdisjoint({"beta 0", "beta 1"})
+    counts, _ = compute(tmp_path, wanted)
+    assert counts == Counts(jobs=6, before=len(kept), done=6 - len(kept), failed=0)
+    again = stand_in.calls(tmp_path)[len(began) :]
+    assert sorted(again) == sorted(set(ALL_CALLS) - kept), "nothing that was done is computed again"
+
+
+@pytest.mark.skipif(
+    not Path(f"/proc/self/task/{os.getpid()}/children").exists(),
+    reason="this system does not say which processes another one has",
+)
+def test_processes_end_with_an_engine_that_is_killed(tmp_path: Path) -> None:
+    with engine_of_its_own(tmp_path) as process:
+        wait_for_calls(tmp_path, "beta 0")
+        children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+        workers = [int(word) for word in children.read_text().split()]
+        assert workers
+        process.kill()
+        process.wait(PATIENCE_S)
+        until(lambda: not any(map(is_alive, workers)), "they end")
+
+
+# --- time left ---
+
+
+def test_what_is_left_is_what_runs_and_waits_shared_out() -> None:
+    assert left_s([], [], 2) == 0.0
+    assert left_s([], [None, None], 2) is None
+    assert left_s([(4.0, 10.0), (1.0, 3.0)], [10.0, 10.0], 2) == (6 + 2 + 10 + 10) / 2
+    assert left_s([(4.0, 10.0)], [], 2) == 6.0, "one job is not shared out"
+    assert left_s([(30.0, 10.0)], [], 1) == 0.0
+    assert left_s([(1.0, None)], [4.0, 8.0, None], 1) == 5 + 4 + 8 + 6, "what is not known is as the others"
+
+
+def test_a_job_takes_what_those_of_its_size_took(tmp_path: Path) -> None:
+    of = stand_in.preset(tmp_path)
+    alike = [replace(cell, options={}) for cell in of.cells]
+    other = alike[1].settings.model_copy(
+        update={"policy": alike[1].settings.policy.model_copy(update={"name": "dynsgd"})}
+    )
+    larger = alike[2].settings.model_copy(update={"rounds": 70})
+    cells = [alike[0], replace(alike[1], settings=other), replace(alike[2], settings=larger)]
+    first, by_other_policy, longer = [
+        one.configuration for one in jobs(of, cells, seeds=[0], scale=Scale(), place=Place(cache="/data"))
+    ]
+    second = jobs(of, cells, seeds=[1], scale=Scale(), place=Place(cache="/data"))[0].configuration
+    took = Durations([(first, 10.0), (second, 14.0)])
+    assert took.of(first) == 12.0
+    assert took.of(by_other_policy) == 12.0, "for want of anything closer"
+    assert took.of(longer) is None
+    took.add(by_other_policy, 20.0)
+    assert took.of(by_other_policy) == 20.0
+    assert took.of(second) == 12.0
+
+
+# --- Ray ---
+
+
+@pytest.mark.network
+@pytest.mark.slow
+def test_a_ray_cluster_does_them_and_a_worker_that_is_killed_costs_its_own_job(tmp_path: Path) -> None:
+    wanted = planned(stand_in.preset(tmp_path, alpha="dies once", beta="fails"), seeds=1)
+    counts, seen = compute(tmp_path, wanted, ray="local")
+    assert counts == Counts(jobs=3, before=0, done=2, failed=1)
+    assert len(seen.lost) == 1
+    assert seen.why["tiny: method=beta, seed 0"].endswith("ZeroDivisionError: as it was told\n")
+    assert sorted(stand_in.calls(tmp_path)) == ["alpha 0", "alpha 0", "beta 0", "gamma 0"]
+
+
+@pytest.mark.network
+def test_a_cluster_that_does_not_answer_is_said(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"^--ray is '127.0.0.1:1', but nothing answers there"):
+        compute(tmp_path, planned(stand_in.preset(tmp_path)), ray="127.0.0.1:1")
+
+
+def test_a_file_that_was_replaced_is_read_again(tmp_path: Path) -> None:
+    file = tmp_path / "mine.npz"
+    digests = []
+    for content in (b"one", b"another"):
+        file.write_bytes(content)
+        digests.append(file_of(str(file)).sha256)
+    assert digests == [sha256(content).hexdigest() for content in (b"one", b"another")]
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="needs Linux's /proc")
+def test_what_a_job_used_goes_back_to_the_system() -> None:
+    def resident() -> int:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+    blocks = [b"x" * 100_000 for _ in range(3000)]
+    used = resident()
+    needed = blocks[-1]  # behind all others, where glibc alone would give nothing back
+    del blocks
+    give_memory_back()
+    assert used - resident() > 250_000_000
+    assert len(needed) == 100_000

@@ -1,0 +1,144 @@
+"""FedHist's presets: cells counted by hand, printed numbers summed by hand from the paper's tables."""
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+import torch
+
+from unstale.config import Settings, parts
+from unstale.config.scenario import Held, conditions
+from unstale.seeds import Stream, stream
+from unstale.training.partition import label_counts, split
+from unstale.training.partition.slow_class import slow_clients
+from unstale_papers.preset import Cell, Preset
+from unstale_papers.presets.fedhist import METHODS, SLOW_HOLDERS, fh_f4, fh_f5, fh_t1, fh_t2
+
+
+def at(preset: Preset, **labels: str) -> Cell:
+    """The one cell with these labels, N/K as `ratio`."""
+    wanted = {"N/K" if axis == "ratio" else axis: value for axis, value in labels.items()}
+    (found,) = [cell for cell in preset.cells if wanted.items() <= cell.labels.items()]
+    return found
+
+
+def total(preset: Preset, measure: str, **labels: str) -> float:
+    """Sum of the numbers as printed over all cells with these labels."""
+    wanted = {"N/K" if axis == "ratio" else axis: value for axis, value in labels.items()}
+    cells = [cell for cell in preset.cells if wanted.items() <= cell.labels.items()]
+    return sum(float(cell.published[measure].text.removesuffix("x")) for cell in cells)
+
+
+def test_table_1_has_a_cell_for_each_level_method_data_set_and_partition() -> None:
+    preset = fh_t1()
+    assert len(preset.cells) == 2 * 8 * 3 * 3 == 144
+    assert Counter(cell.labels["method"] for cell in preset.cells) == dict.fromkeys(METHODS, 18)
+
+
+def test_table_1_is_printed_as_the_paper_has_it() -> None:
+    preset = fh_t1()
+    first = at(preset, data="FMNIST", beta="0.3", ratio="10", method="FedAvg")
+    last = at(preset, data="CIFAR-100", beta="IID", ratio="100", method="FedHist")
+    assert (first.published["final accuracy"].text, last.published["final accuracy"].text) == (
+        "70.93",
+        "26.70",
+    )
+    assert last.published["final accuracy"].value == pytest.approx(0.2670)
+    assert total(preset, "final accuracy", data="CIFAR-10", beta="0.3", ratio="100") == pytest.approx(376.51)
+    assert total(preset, "final accuracy", method="FedHist", ratio="10") == pytest.approx(511.88)
+    assert total(preset, "final accuracy") == pytest.approx(7532.79)
+
+
+def test_table_2_is_printed_as_the_paper_has_it() -> None:
+    preset = fh_t2()
+    assert len(preset.cells) == 8 * 3
+    assert total(preset, "rounds to 40 %", beta="0.3") == 23024
+    assert total(preset, "rounds to 40 %", beta="1.0") == 13784
+    assert total(preset, "rounds to 40 %", beta="IID") == 9921
+    assert at(preset, beta="1.0", method="FedHist").published["speedup"].text == "2.0x"
+
+
+def test_the_printed_speedups_are_those_of_the_printed_rounds() -> None:
+    preset = fh_t2()
+    for cell in preset.cells:
+        reference = at(preset, beta=cell.labels["beta"], method="FedAvg").published["rounds to 40 %"].value
+        rounds = cell.published["rounds to 40 %"].value
+        assert cell.published["speedup"].value == round(reference / rounds, 1), cell.name
+
+
+def test_table_2_is_the_part_of_table_1_on_cifar_10_at_the_high_level() -> None:
+    whole = fh_t1()
+    for cell in fh_t2().cells:
+        other = at(whole, data="CIFAR-10", ratio="100", **cell.labels)
+        assert cell.settings == other.settings
+        assert cell.published["final accuracy"] == other.published["final accuracy"]
+
+
+@pytest.mark.parametrize(("ratio", "clients"), [("10", 100), ("100", 1000)])
+def test_the_level_of_staleness_is_the_clients_over_the_updates_of_a_round(ratio: str, clients: int) -> None:
+    for cell in fh_t1().cells:
+        if cell.labels["N/K"] == ratio:
+            assert cell.settings.clients == clients
+            assert cell.settings.trigger.k == 10
+
+
+def test_the_methods_differ_in_policy_and_local_training_alone() -> None:
+    cells = [at(fh_t2(), beta="0.3", method=method) for method in METHODS]
+    common = {cell.settings.model_dump_json(exclude={"policy", "training"}) for cell in cells}
+    assert len(common) == 1
+    steps = {
+        cell.settings.training.model_copy(update={"name": "sgd", "mu": None, "temperature": None})
+        for cell in cells
+    }
+    assert len({one.model_dump_json() for one in steps}) == 1
+
+
+@pytest.mark.parametrize(("ratio", "h"), [("10", 5), ("100", 50)])
+def test_fedhist_looks_back_half_as_many_rounds_as_the_level_of_staleness(ratio: str, h: int) -> None:
+    settings = at(fh_f4(), beta="0.3", ratio=ratio, method="FedHist").settings
+    made = parts.policy(settings, dimension=1, where=torch.device("cpu"))
+    assert made.state_dict()["h"] == h
+
+
+def test_each_ablation_lacks_one_part_and_the_whole_method_is_table_1s() -> None:
+    preset, whole = fh_f4(), fh_t1()
+    assert len(preset.cells) == 2 * 2 * 4
+    labels = {"beta": "1.0", "ratio": "10"}
+    full = at(preset, method="FedHist", **labels).settings
+    assert full == at(whole, data="CIFAR-10", method="FedHist", **labels).settings
+    lacking = {}
+    for method in ("w/o-EGS", "w/o-HAA", "w/o-INA"):
+        given = at(preset, method=method, **labels).settings.policy.settings
+        lacking[method] = {key: value for key, value in given.items() if value != full.policy.settings[key]}
+    assert lacking == {"w/o-EGS": {"egs": False}, "w/o-HAA": {"haa": "off"}, "w/o-INA": {"ina": False}}
+
+
+def test_the_fairness_figure_has_the_methods_of_table_1_on_two_data_sets() -> None:
+    preset = fh_f5()
+    assert len(preset.cells) == 2 * 2 * 2 * 8
+    assert {cell.settings.partition.name for cell in preset.cells} == {"slow-class"}
+    assert {cell.scenario for cell in preset.cells} == {SLOW_HOLDERS}
+
+
+@pytest.mark.parametrize("beta", [0.3, 1.0])
+def test_all_who_hold_the_tenth_class_are_slow_and_nobody_else_is(beta: float, tmp_path: Path) -> None:
+    labels_n = torch.arange(10).repeat_interleave(300).numpy()
+    settings = at(fh_f5(), data="CIFAR-10", beta=f"{beta:.1f}", ratio="10", method="FedHist").settings
+    shares = split(parts.partition(settings), labels_n, settings.clients, stream(0, Stream.PARTITION))
+    counts_NC = label_counts(shares, labels_n, 10)
+    file = tmp_path / "slow.yaml"
+    file.write_text(SLOW_HOLDERS)
+    told = Settings(clients=settings.clients, scenario={"name": str(file)})
+    devices = conditions(told, of=Held(counts_NC)).devices
+    ordinary = conditions(
+        Settings(clients=settings.clients, scenario={"name": "exponential"}), of=Held(counts_NC)
+    ).devices
+    slow = {
+        client
+        for client in range(settings.clients)
+        if devices.duration_s(client, 0, 5) == 2 * ordinary.duration_s(client, 0, 5)
+    }
+    holders = {client for client in range(settings.clients) if counts_NC[client, 9]}
+    assert slow == holders
+    assert slow <= set(slow_clients(settings.clients, 0.1))
+    assert len(slow) > 1

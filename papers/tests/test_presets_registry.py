@@ -1,0 +1,172 @@
+"""What holds of every preset."""
+
+from collections.abc import Mapping
+from fractions import Fraction
+from pathlib import Path
+
+import pytest
+
+from unstale.config import parts
+from unstale.config.keys import KEYS
+from unstale.errors import UserError
+from unstale_papers.comparison import Comparison
+from unstale_papers.measurements import MEASUREMENTS
+from unstale_papers.measures import measure
+from unstale_papers.preset import Cell, Claim, Preset
+from unstale_papers.presets.registry import PRESETS, make
+from unstale_papers.verdicts import compared, verdicts
+
+MADE = {name: made() for name, made in PRESETS.items()}
+every_preset = pytest.mark.parametrize("preset", MADE.values(), ids=MADE)
+
+
+def identity(cell: Cell) -> tuple[object, ...]:
+    """What decides a result."""
+    return (
+        cell.settings.model_dump_json(),
+        cell.measurement,
+        repr(sorted(cell.options.items())),
+        cell.scenario,
+        cell.in_rounds,
+        cell.in_iterations,
+    )
+
+
+@every_preset
+def test_every_preset_is_called_as_it_is_listed_and_comes_out_alike_each_time(preset: Preset) -> None:
+    assert make(preset.name) == preset
+
+
+def test_an_unknown_preset_is_told_with_the_nearest_one() -> None:
+    with pytest.raises(UserError, match="unknown preset 'fh-t3'; did you mean 'fh-t"):
+        make("fh-t3")
+
+
+@every_preset
+def test_no_two_cells_of_a_preset_are_the_same_run(preset: Preset) -> None:
+    assert len({identity(cell) for cell in preset.cells}) == len(preset.cells)
+
+
+@every_preset
+def test_parts_can_be_made_of_every_cell_without_its_data(preset: Preset, tmp_path: Path) -> None:
+    for number, cell in enumerate(preset.cells):
+        settings = cell.settings
+        if cell.scenario is not None:
+            file = tmp_path / f"{number}.yaml"
+            file.write_text(cell.scenario)
+            assert settings.scenario.name is None
+            named = settings.scenario.model_copy(update={"name": str(file)})
+            settings = settings.model_copy(update={"scenario": named})
+        parts.check(settings)
+        parts.training(settings)
+
+
+@every_preset
+def test_seed_cache_device_and_threads_are_left_to_the_caller(preset: Preset) -> None:
+    for cell in preset.cells:
+        given = cell.settings
+        assert (given.seed, given.data.cache, given.device, given.threads) == (
+            KEYS["seed"].default,
+            KEYS["data.cache"].default,
+            KEYS["device"].default,
+            KEYS["threads"].default,
+        )
+
+
+@every_preset
+def test_measures_and_measurements_exist(preset: Preset) -> None:
+    for name in (*preset.measures, *(claim.measure for claim in preset.claims)):
+        assert measure(name).name == name
+    for cell in preset.cells:
+        assert cell.measurement in MEASUREMENTS
+        assert set(cell.published) <= set(preset.measures), cell.name
+
+
+@every_preset
+def test_what_a_claim_is_about_is_there(preset: Preset) -> None:
+    for claim in preset.claims:
+        assert compared(preset, claim), claim.text
+
+
+@every_preset
+def test_lines_of_a_figure_and_what_shrinks_with_rounds_or_iterations_are_there(preset: Preset) -> None:
+    for cell in preset.cells:
+        assert {curve.line for curve in preset.curves} <= set(cell.labels)
+        for key in (*cell.in_rounds, *cell.in_iterations):
+            held: object = cell.settings.model_dump()
+            for part in () if key in cell.options else key.split("."):
+                assert isinstance(held, Mapping)
+                held = held[part]
+
+
+@every_preset
+def test_every_source_is_said_once_and_has_a_known_tag(preset: Preset) -> None:
+    assert preset.sources
+    for source in preset.sources:
+        assert source.tag in ("paper", "[M]", "[P]") or source.tag.startswith("R:"), source
+    assert len(set(preset.sources)) == len(preset.sources), "one is said twice"
+
+
+@every_preset
+def test_a_source_of_a_key_says_what_the_cells_have(preset: Preset) -> None:
+    for source in preset.sources:
+        if source.key not in KEYS or " " in source.value:
+            continue  # words, or by an axis
+        for cell in preset.cells:
+            held: object = cell.settings.model_dump()
+            for part in source.key.split("."):
+                assert isinstance(held, Mapping)
+                held = held[part]
+            assert str(held) == source.value or held == number(source.value), (source, cell.name)
+
+
+def number(text: str) -> float | None:
+    """1/2 is one, too."""
+    try:
+        return float(Fraction(text))
+    except ValueError:
+        return None
+
+
+@every_preset
+def test_printed_numbers_bear_out_the_claims_that_they_are_about(preset: Preset) -> None:
+    for claim in preset.claims:
+        ahead = printed_advantages(preset, claim)
+        if not ahead:
+            continue
+        # A printed "< 45 %" is kept as 45.
+        assert min(ahead) >= 0 if claim.level is not None else min(ahead) > 0, claim.text
+        limit = claim.at_least if claim.as_ratio else claim.at_least - 1e-9
+        assert (min(ahead) if claim.each else sum(ahead) / len(ahead)) >= limit, claim.text
+
+
+def printed_advantages(preset: Preset, claim: Claim) -> list[float]:
+    """Differences, or ratios."""
+    found = []
+    sign = 1 if measure(claim.measure).better == "higher" else -1
+    for pair in compared(preset, claim):
+        us, them = (
+            claim.level if cell is None else getattr(cell.published.get(claim.measure), "value", None)
+            for cell in pair
+        )
+        if us is not None and them is not None:
+            found.append((us / them) ** sign if claim.as_ratio else sign * (us - them))
+    return found
+
+
+@every_preset
+def test_nothing_is_measured_yet_and_so_no_claim_can_be_told(preset: Preset) -> None:
+    reached = verdicts(Comparison(preset=preset, records={}))
+    assert {verdict.answer for verdict in reached} <= {"cannot be told"}
+
+
+def test_what_presets_share_is_the_same_run() -> None:
+    """12 of 16 cells of fh-f4 are not in Table I, 18 of 24 of wk-t3 not in wk-t2, 6 of 8 of wk-f6 not in wk-f5."""
+    fedhist = [identity(cell) for name in ("fh-t1", "fh-t2", "fh-f4", "fh-f5") for cell in MADE[name].cells]
+    assert len(fedhist) == 144 + 24 + 16 + 64
+    assert len(set(fedhist)) == 144 + 12 + 64
+    wkafl = [
+        identity(cell) for name, preset in MADE.items() if name.startswith("wk-") for cell in preset.cells
+    ]
+    assert len(wkafl) == 18 + 24 + 8 + 8 + 4
+    assert len(set(wkafl)) == 18 + 18 + 8 + 6 + 4

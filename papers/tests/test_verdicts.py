@@ -1,0 +1,407 @@
+"""Which cells a claim compares, and whether it holds, by hand."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from helpers.hand_made import Records, cell, ends_with, preset, runs
+from unstale_papers.comparison import Comparison
+from unstale_papers.measures import measure
+from unstale_papers.preset import Claim, Preset
+from unstale_papers.presets.registry import PRESETS
+from unstale_papers.record import Record
+from unstale_papers.verdicts import RULE, Verdict, compared, verdicts
+
+
+def judged(table: Mapping[str, list[float]], **claim: Any) -> Verdict:
+    """What becomes of `A is more accurate` than whatever other cells there are."""
+    said = {"text": "A is best.", "measure": "final accuracy", "better": {"method": "A"}} | claim
+    return verdict_of(preset(*map(cell, table), claims=(Claim(**said),)), runs(table))
+
+
+def verdict_of(made: Preset, records: Records) -> Verdict:
+    """On the one claim that it makes."""
+    (found,) = verdicts(Comparison(preset=made, records=records))
+    return found
+
+
+# Which cells a claim compares
+
+
+GRID = preset(*(cell(f"data={data} beta={beta} method={m}") for data in "XY" for beta in "12" for m in "ABC"))
+
+
+def names_of(better: Mapping[str, str], worse: Mapping[str, str]) -> set[tuple[str, str]]:
+    claim = Claim(text="", measure="final accuracy", better=better, worse=worse)
+    return {
+        (" ".join(one.labels.values()), " ".join(other.labels.values()))
+        for one, other in compared(GRID, claim)
+        if one is not None and other is not None
+    }
+
+
+def test_a_method_is_compared_with_every_other_where_all_else_is_alike() -> None:
+    assert names_of({"data": "X", "method": "A"}, {}) == {
+        ("X 1 A", "X 1 B"),
+        ("X 1 A", "X 1 C"),
+        ("X 2 A", "X 2 B"),
+        ("X 2 A", "X 2 C"),
+    }
+
+
+def test_a_method_is_compared_with_one_other() -> None:
+    assert names_of({"data": "Y", "method": "A"}, {"method": "B"}) == {("Y 1 A", "Y 1 B"), ("Y 2 A", "Y 2 B")}
+
+
+def test_labels_of_the_worse_that_name_no_method_choose_among_all_others() -> None:
+    assert names_of({"data": "X", "beta": "1", "method": "A"}, {"data": "X", "beta": "1"}) == {
+        ("X 1 A", "X 1 B"),
+        ("X 1 A", "X 1 C"),
+    }
+
+
+def test_a_setting_is_compared_for_each_method() -> None:
+    assert names_of({"data": "X", "beta": "1"}, {"beta": "2"}) == {(f"X 1 {m}", f"X 2 {m}") for m in "ABC"}
+    assert names_of({"beta": "1"}, {}) == {(f"{data} 1 {m}", f"{data} 2 {m}") for data in "XY" for m in "ABC"}
+
+
+def test_cells_that_are_left_out_are_on_neither_side() -> None:
+    claim = Claim(
+        text="",
+        measure="final accuracy",
+        better={"data": "X", "beta": "1", "method": "A"},
+        without={"method": "B"},
+    )
+    assert [other.labels["method"] for _, other in compared(GRID, claim) if other is not None] == ["C"]
+    assert compared(GRID, replace(claim, without={"data": "X"})) == []
+
+
+def test_one_cell_is_compared_with_one_other() -> None:
+    better, worse = {"data": "X", "beta": "1", "method": "A"}, {"data": "Y", "beta": "2", "method": "B"}
+    assert names_of(better, worse) == {("X 1 A", "Y 2 B")}
+
+
+# Verdicts
+
+
+def test_a_claim_holds_that_is_ahead_by_more_than_the_spread() -> None:
+    # By 10, 11 and 12 points: mean 11, sd 1, t = 11 sqrt(3) = 19.1 with two degrees of freedom, p = 0.003.
+    found = judged({"method=A": [0.60, 0.61, 0.62], "method=B": [0.50] * 3})
+    assert (found.answer, found.seeds) == ("holds", (0, 1, 2))
+    # 11 plus and minus 4.303 / sqrt(3).
+    assert found.why == (
+        "Over 3 seeds: ahead in 1 of 1 comparison, by +11.00 points on average (95 % interval +8.52 points to "
+        "+13.48 points)."
+    )
+
+
+def test_a_claim_does_not_hold_that_is_behind_by_more_than_the_spread() -> None:
+    assert judged({"method=A": [0.50] * 3, "method=B": [0.60, 0.61, 0.62]}).answer == "does not hold"
+
+
+def test_what_is_within_the_spread_cannot_be_told() -> None:
+    # By -1, 1 and 3 points: mean 1, sd 2, t = sqrt(3) / 2.
+    found = judged({"method=A": [0.49, 0.51, 0.53], "method=B": [0.50] * 3})
+    assert found.answer == "cannot be told"
+    assert "ahead in 1 of 1 comparison, by +1.00 points" in found.why
+    assert found.why.endswith("the average is that within the seeds' spread.")
+
+
+def test_one_seed_decides_alone_and_says_so() -> None:
+    found = judged({"method=A": [0.6], "method=B": [0.5], "method=C": [0.59]})
+    assert (found.answer, found.seeds) == ("holds", (0,))
+    assert found.why == (
+        "Of seed 0 alone: ahead in 2 of 2 comparisons, by +5.50 points on average (least +1.00 points, method=A "
+        "against method=C)."
+    )
+    assert judged({"method=A": [0.6], "method=B": [0.5], "method=C": [0.61]}).answer == "does not hold"
+    assert judged({"method=A": [0.6], "method=B": [0.5], "method=C": [0.6]}).answer == "cannot be told"
+
+
+def test_seeds_that_not_all_cells_have_do_not_count() -> None:
+    found = judged({"method=A": [0.6, 0.6], "method=B": [0.5, 0.5], "method=C": [0.5]})
+    assert (found.answer, found.seeds) == ("holds", (0,))
+
+
+def test_one_of_many_pairs_must_be_further_behind_than_one_alone() -> None:
+    # Behind by 1, 1.25 and 1.5 points: t = -8.66, p = 0.0131, which is below 0.05 and above 0.05 / 4.
+    behind = {"method=A": [0.60] * 3, "method=B": [0.61, 0.6125, 0.615]}
+    assert judged(behind).answer == "does not hold"
+    ahead = {f"method={method}": [0.30, 0.31, 0.29] for method in "CDE"}
+    found = judged(behind | ahead)
+    assert found.answer == "cannot be told"
+    assert "ahead in 3 of 4 comparisons" in found.why
+    assert found.why.endswith("what is behind is so within the seeds' spread.")
+
+
+def test_how_much_better_is_claimed_counts() -> None:
+    table = {"method=A": [0.60, 0.61, 0.62], "method=B": [0.50] * 3}
+    assert judged(table, at_least=0.05).answer == "holds"
+    assert judged(table, at_least=0.10).answer == "cannot be told"  # t = sqrt(3)
+    found = judged(table, at_least=0.20)
+    assert found.answer == "does not hold"
+    assert "claimed at least +20.00 points" in found.why
+    assert judged({"method=A": [0.6], "method=B": [0.5]}, at_least=0.2).answer == "does not hold"
+
+
+def test_more_than_each_is_no_average() -> None:
+    # A leads B by 1, 1.1 and 1.2 points and C by 20: on average 10.55, and of B only 1.1.
+    table = {"method=A": [0.500, 0.501, 0.502], "method=B": [0.49] * 3, "method=C": [0.3, 0.301, 0.302]}
+    assert judged(table, at_least=0.03).answer == "holds"
+    found = judged(table, at_least=0.03, each=True)
+    # Of B: mean 1.1, sd 0.1, t = -1.9 sqrt(3) / 0.1 = -32.9, p = 0.0009.
+    assert found.answer == "does not hold"
+    assert "least +1.10 points, method=A against method=B; claimed at least +3.00 points in each" in found.why
+    assert judged(table, at_least=0.005, each=True).answer == "holds"
+    assert judged({"method=A": [0.5], "method=B": [0.49], "method=C": [0.3]}, at_least=0.03).answer == "holds"
+    one = judged({"method=A": [0.5], "method=B": [0.49], "method=C": [0.3]}, at_least=0.03, each=True)
+    assert one.answer == "does not hold"
+
+
+def test_each_of_many_pairs_is_tested_by_itself() -> None:
+    # Of B by 3, 4 and 5 points: mean 4, sd 1, t = sqrt(3), so that 3 may be the spread's. Of C by 20 points.
+    table = {"method=A": [0.53, 0.54, 0.55], "method=B": [0.5] * 3, "method=C": [0.33, 0.34, 0.35]}
+    found = judged(table, at_least=0.03, each=True)
+    assert found.answer == "cannot be told"
+    assert found.why.endswith("the least is above or below that within the seeds' spread.")
+    # Of B by 0.5, 0.75 and 1 point, 2.25 below 3: t = -15.6, p = 0.0041, above 0.05 / 13 and below 0.05 / 2.
+    table["method=B"] = [0.525, 0.5325, 0.54]
+    assert judged(table, at_least=0.03, each=True).answer == "does not hold"
+    many = {f"method={name}": [0.33, 0.34, 0.35] for name in "DEFGHIJKLMN"}
+    assert judged(table | many, at_least=0.03, each=True).answer == "cannot be told"
+
+
+def test_a_pair_that_is_missing_leaves_open_what_each_has() -> None:
+    claim = Claim(text="", measure="final accuracy", better={"method": "A"}, at_least=0.03, each=True)
+    made = preset(*(cell(f"method={method}") for method in "ABC"), claims=(claim,))
+    ahead, behind = (
+        verdict_of(made, runs({"method=A": [0.6], "method=B": [least]})).answer for least in (0.5, 0.58)
+    )
+    assert (ahead, behind) == ("cannot be told", "does not hold")
+
+
+def test_in_print_the_least_is_said_where_each_counts() -> None:
+    claim = Claim(text="", measure="final accuracy", better={"method": "A"}, at_least=0.02, each=True)
+    cells = (
+        cell("method=A", accuracy=0.47),
+        cell("method=B", accuracy=0.45),
+        cell("method=C", accuracy=0.40),
+    )
+    found = verdict_of(preset(*cells, claims=(claim,)), {})
+    assert found.in_print == (
+        "In print: ahead in 2 of 2 comparisons, by +4.50 points on average, least +2.00 points."
+    )
+
+
+def test_ratios_are_averaged_as_geometric_means() -> None:
+    # Twice and eight times: sqrt(2 * 8).
+    found = judged({"method=A": [0.8], "method=B": [0.4], "method=C": [0.1]}, at_least=4.0, as_ratio=True)
+    assert found.answer == "holds"
+    assert "by 4.00 times on average (least 2.00 times" in found.why
+    assert "claimed at least 4.00 times" in found.why
+
+
+def test_cells_that_are_missing_can_leave_it_open_but_not_turn_what_is_refuted() -> None:
+    claim = Claim(text="A is best.", measure="final accuracy", better={"method": "A"})
+    made = preset(*(cell(f"method={method}") for method in "ABC"), claims=(claim,))
+    ahead = verdict_of(made, runs({"method=A": [0.6], "method=B": [0.5]}))
+    assert ahead.answer == "cannot be told"
+    assert "1 comparison of 2 without a number" in ahead.why
+    behind = verdict_of(made, runs({"method=A": [0.4], "method=B": [0.5]}))
+    assert behind.answer == "does not hold"
+
+
+def test_nothing_measured_and_no_common_seed_cannot_be_told() -> None:
+    claim = Claim(text="A is best.", measure="final accuracy", better={"method": "A"})
+    made = preset(*(cell(f"method={method}", accuracy=0.5) for method in "ABC"), claims=(claim,))
+    none = verdict_of(made, {})
+    assert (none.answer, none.seeds) == ("cannot be told", ())
+    assert none.why == "2 comparisons, none with a number on both sides."
+    records = {(f"method={m}", seed): ends_with(0.5) for m, seed in (("A", 0), ("A", 1), ("B", 0), ("C", 1))}
+    assert verdict_of(made, records).why == "2 comparisons, and no seed that has all of them."
+    nobody = Claim(text="Z is best.", measure="final accuracy", better={"method": "Z"})
+    made = preset(cell("method=A"), claims=(nobody,))
+    assert verdict_of(made, {}).why == "No cells of this preset are compared by it."
+
+
+def rounds_judged(ours: Record, theirs: Record, **claim: Any) -> Verdict:
+    said = Claim(text="", measure="rounds to 40 %", better={"method": "A"}, **claim)
+    made = preset(cell("method=A"), cell("method=B"), claims=(said,))
+    return verdict_of(made, {("method=A", 0): ours, ("method=B", 0): theirs})
+
+
+def test_fewer_rounds_are_better_and_a_run_that_ended_before_is_slower_than_its_length() -> None:
+    reached, later, missed = ends_with(0.5, at=20), ends_with(0.5, at=39), ends_with(0.3, at=39)
+    assert rounds_judged(reached, later).answer == "holds"
+    assert rounds_judged(later, reached).answer == "does not hold"
+    found = rounds_judged(reached, missed, at_least=2.0, as_ratio=True)
+    assert found.answer == "holds"  # at least 40 / 20
+    assert "by 2.00 times" in found.why
+    assert rounds_judged(missed, later).answer == "does not hold"  # by one round at least
+    assert rounds_judged(missed, missed).answer == "cannot be told"
+
+
+def test_how_much_faster_a_run_is_than_one_that_missed_its_target_has_no_upper_end() -> None:
+    reached, missed = ends_with(0.5, at=20), ends_with(0.3, at=39)
+    found = rounds_judged(reached, missed, at_least=3.0, as_ratio=True)
+    assert found.answer == "cannot be told"  # twice as fast, or any number of times
+    assert found.why == (
+        "Of seed 0 alone: ahead in 1 of 1 comparison, by 2.00 times on average (claimed at least 3.00 times); in 1 of "
+        "1 pair of runs one ended before its target."
+    )
+    # From the other side it is at most half as fast.
+    assert rounds_judged(missed, reached, at_least=1.0, as_ratio=True).answer == "does not hold"
+
+
+def reached_at(table: Mapping[str, list[int | None]]) -> Records:
+    """Rounds to 40 % of runs of 39, by cell, of seeds 0, 1, ...; None where it was missed."""
+    return {
+        (f"method={method}", seed): ends_with(0.3, at=39) if at is None else ends_with(0.5, at=at)
+        for method, rounds in table.items()
+        for seed, at in enumerate(rounds)
+    }
+
+
+def fastest(table: Mapping[str, list[int | None]], **claim: Any) -> Verdict:
+    """What becomes of `A reaches 40 % first`."""
+    said = Claim(text="", measure="rounds to 40 %", better={"method": "A"}, **claim)
+    made = preset(*(cell(f"method={method}") for method in table), claims=(said,))
+    return verdict_of(made, reached_at(table))
+
+
+def test_a_seed_in_which_two_missed_takes_nothing_from_the_other_pairs() -> None:
+    # Behind C by 9, 10 and 11 rounds: t = -17.3, p = 0.0033, below 0.05 / 2. B and A both missed in seed 2.
+    found = fastest({"A": [30, 31, None], "B": [39, 39, None], "C": [21, 21, 29]})
+    assert (found.answer, found.seeds) == ("does not hold", (0, 1, 2))
+    assert "in 1 of 6 pairs of runs nothing can be compared" in found.why
+    # Ahead of all that is known, and yet seed 2 could have turned it.
+    ahead = fastest({"A": [10, 11, None], "B": [20, 21, None], "C": [30, 31, None]})
+    assert ahead.answer == "cannot be told"
+    assert fastest({"A": [10, 11, 12], "B": [20, 21, None], "C": [30, 31, None]}).answer == "holds"
+
+
+def test_a_run_that_diverged_is_neither_slow_nor_accurate() -> None:
+    reached, good = ends_with(0.5, at=20), ends_with(0.45, at=39)
+    # It never reached 40 %, which says that it is slower than what was there before it died, and no more.
+    early, late = (
+        replace(ends_with(0.3, at=at), found={"ended": "nobody's model is finite"}) for at in (10, 30)
+    )
+    assert rounds_judged(reached, early).answer == "cannot be told"
+    assert rounds_judged(early, reached).answer == "cannot be told"
+    assert rounds_judged(reached, late).answer == "holds"
+    assert rounds_judged(late, reached).answer == "does not hold"
+    assert rounds_judged(good, replace(reached, found={"ended": "later"})).answer == "does not hold"
+    claim = Claim(text="", measure="final accuracy", better={"method": "A"})
+    made = preset(cell("method=A"), cell("method=B"), claims=(claim,))
+    high = replace(ends_with(0.6, at=10), found={"ended": "nobody's model is finite"})
+    assert verdict_of(made, {("method=A", 0): high, ("method=B", 0): good}).answer == "cannot be told"
+
+
+def test_a_level_is_what_each_is_above_and_none_of_the_others() -> None:
+    table = {"method=A": [0.71], "method=B": [0.69], "method=C": [0.5]}
+    alone = judged(table, worse={"method": "B"}, level=0.7)
+    assert alone.answer == "holds"
+    assert alone.why == (
+        "Of seed 0 alone: ahead in 2 of 2 comparisons (least +1.00 points, method=A against a level of 70.00 %)."
+    )
+    assert judged(table, level=0.72).answer == "does not hold"  # an empty `worse` chooses none
+    assert judged(table, better={}, worse={"method": "C"}, level=0.6).answer == "holds"
+    found = judged(table, worse={"method": "B"}, level=0.68)
+    assert found.answer == "does not hold"
+    assert "least -1.00 points, a level of 68.00 % against method=B" in found.why
+    # Above by 1, 2 and 3 points: t = sqrt(12), p = 0.074; and by 2, 2.1 and 2.2.
+    assert judged({"method=A": [0.71, 0.72, 0.73]}, level=0.7).answer == "cannot be told"
+    assert judged({"method=A": [0.72, 0.721, 0.722]}, level=0.7).answer == "holds"
+
+
+def test_a_level_in_print_is_one_that_a_number_may_be_at() -> None:
+    claim = Claim(
+        text="", measure="final accuracy", better={"method": "A"}, worse={"method": "B"}, level=0.45
+    )
+    cells = (cell("method=A", accuracy=0.47), cell("method=B", accuracy=0.45))  # printed as "< 45 %"
+    assert verdict_of(preset(*cells, claims=(claim,)), {}).in_print == (
+        "In print: ahead in 2 of 2 comparisons, least +0.00 points."
+    )
+
+
+def test_what_is_missing_may_turn_what_is_behind() -> None:
+    claim = Claim(text="", measure="final accuracy", better={"method": "A"}, at_least=0.1)
+    made = preset(*(cell(f"method={method}") for method in "ABC"), claims=(claim,))
+    half = {"method=A": [0.60, 0.601, 0.602], "method=B": [0.55] * 3}
+    # By 5 points of 10; with C 30 points behind the average is 17.5.
+    assert verdict_of(made, runs(half)).answer == "cannot be told"
+    assert verdict_of(made, runs(half | {"method=C": [0.30, 0.301, 0.302]})).answer == "holds"
+    assert verdict_of(made, runs(half | {"method=C": [0.54] * 3})).answer == "does not hold"
+    # Behind by 1, 1.25 and 1.5 points, p = 0.0131: of two comparisons enough, of four not, though two are missing.
+    behind = {"method=A": [0.60] * 3, "method=B": [0.61, 0.6125, 0.615]}
+    two, four = (
+        preset(*(cell(f"method={method}") for method in methods), claims=(replace(claim, at_least=0.0),))
+        for methods in ("ABC", "ABCDE")
+    )
+    assert verdict_of(two, runs(behind)).answer == "does not hold"
+    assert verdict_of(four, runs(behind)).answer == "cannot be told"
+
+
+def test_a_pair_is_judged_by_all_of_its_seeds() -> None:
+    # C has one seed, in which A is ahead of all; over its ten seeds A is behind B by 8 points.
+    better = [0.6, 0.40, 0.41, 0.39, 0.42, 0.38, 0.40, 0.41, 0.39, 0.40]
+    table = {"method=A": better, "method=B": [0.5] * 10, "method=C": [0.5]}
+    found = judged(table)
+    assert (found.answer, found.seeds) == ("does not hold", (0,))
+    assert found.why.endswith("; over its 10 seeds by -8.00 points, method=A against method=B.")
+
+
+def test_published_numbers_are_held_against_the_same_claim() -> None:
+    claim = Claim(text="A is best.", measure="final accuracy", better={"method": "A"})
+    cells = (
+        cell("method=A", accuracy=0.4443),
+        cell("method=B", accuracy=0.4454),
+        cell("method=C", accuracy=0.2854),
+    )
+    found = verdict_of(preset(*cells, cell("method=D"), claims=(claim,)), {})
+    # (-0.11 + 15.89) / 2, and nothing printed of D.
+    assert found.in_print == "In print: ahead in 1 of 2 comparisons, by +7.89 points on average."
+
+
+def test_what_is_claimed_to_the_digit_is_reached_in_spite_of_rounding() -> None:
+    # In binary, 0.4489 - 0.3430 is not 0.1059.
+    found = judged({"method=A": [0.4489], "method=B": [0.3430]}, at_least=0.1059)
+    assert found.answer == "holds"
+
+
+# The presets
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_every_measure_of_a_preset_exists_and_every_claim_compares_something(name: str) -> None:
+    made = PRESETS[name]()
+    for used in (*made.measures, *(claim.measure for claim in made.claims)):
+        assert measure(used).name == used
+    for claim in made.claims:
+        assert compared(made, claim), claim.text
+    for one in made.cells:
+        assert set(one.published) <= set(made.measures)
+
+
+@pytest.mark.parametrize("name", ["fh-t1", "wk-t3"])
+def test_the_printed_numbers_agree_with_themselves(name: str) -> None:
+    made = PRESETS[name]()
+    printed = {(one.name, 0): ends_with(one.published["final accuracy"].value) for one in made.cells}
+    comparison = Comparison(preset=made, records=printed)
+    for one in made.cells:
+        assert comparison.entries[one.name, "final accuracy"].difference == 0
+    for ranking in comparison.rankings:
+        if ranking.measure.name == "final accuracy":
+            assert ranking.published == ranking.measured
+            assert ranking.agreement is not None and ranking.agreement.tau == pytest.approx(1)
+    for verdict in verdicts(comparison):
+        if verdict.claim.measure == "final accuracy":
+            assert verdict.answer == "holds", verdict.why
+
+
+def test_the_rule_is_written_for_people() -> None:
+    text = " ".join(RULE.split())
+    assert "p < 0.05 divided by the number of" in text and "that seed alone" in text
+    assert "no average makes up for one" in text and "seeds that this pair has" in text

@@ -1,0 +1,157 @@
+"""Which cells of a preset are wanted, and what tells them apart. Pure."""
+
+import shlex
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from typing import Any
+
+from unstale.config.keys import KEYS, OPEN_SECTIONS
+from unstale.errors import UserError, nearest
+from unstale_papers.jobs import values
+from unstale_papers.preset import Cell, Preset
+
+_ABSENT = object()
+
+
+def chosen(presets: Sequence[Preset], text: str | None) -> list[tuple[Preset, tuple[Cell, ...]]]:
+    """The cells of each whose labels match, of presets that have such.
+
+    text: `method=FedHist,FedAvg beta=0.3`: every axis that it names has one of the values; what holds a space is put in
+    quotes, and a label may hold a comma. None or empty for all. Raises UserError where nothing matches, with what there
+    is.
+    """
+    there: dict[str, list[str]] = {}
+    for preset in presets:
+        for cell in preset.cells:
+            for axis, label in cell.labels.items():
+                there.setdefault(axis, []).append(label)
+    wanted = _parsed(text or "", there)
+    for axis, labels in wanted.items():
+        _check(axis, labels, there)
+    found = [(preset, tuple(cell for cell in preset.cells if _matches(cell, wanted))) for preset in presets]
+    if not any(cells for _, cells in found):
+        raise UserError(f"--cells is {text!r}, and no cell is all of that; leave a part of it out")
+    return [(preset, cells) for preset, cells in found if cells]
+
+
+def data_sets(cells: Iterable[Cell]) -> list[str]:
+    """What they are measured on, names of `unstale data list`, each once."""
+    data = [cell.settings.data for cell in cells]
+    names = [name for one in data for name in (one.name, one.variant.name) if name is not None]
+    return list(dict.fromkeys(names))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Difference:
+    """Settings that some labels decide. axes: of these labels. rows: labels, and the values by key; without those that
+    such cells leave to a part's own default."""
+
+    axes: tuple[str, ...]
+    rows: Mapping[tuple[str, ...], Mapping[str, Any]]
+
+
+def common(cells: Sequence[Cell]) -> dict[str, Any]:
+    """What is not its default and is the same in all cells, by key."""
+    every = [_said(cell) for cell in cells]
+    return {key: value for key, value in every[0].items() if all(one.get(key, ...) == value for one in every)}
+
+
+def differences(cells: Sequence[Cell]) -> list[Difference]:
+    """All that is not the same, by the fewest axes that decide it."""
+    every = [_said(cell) for cell in cells]
+    keys = [key for key in dict.fromkeys(key for one in every for key in one) if key not in common(cells)]
+    by_axes: dict[tuple[str, ...], list[str]] = {}
+    for key in keys:
+        by_axes.setdefault(_deciding([_value(one, key) for one in every], cells), []).append(key)
+    return [
+        Difference(
+            axes=axes,
+            rows={
+                _labels(cell, axes): {key: _value(one, key) for key in own if _value(one, key) is not _ABSENT}
+                for cell, one in zip(cells, every, strict=True)
+            },
+        )
+        for axes, own in sorted(by_axes.items(), key=lambda entry: len(entry[0]))
+    ]
+
+
+def _parsed(text: str, there: Mapping[str, Collection[str]]) -> dict[str, list[str]]:
+    """there: the labels of each axis."""
+    wanted: dict[str, list[str]] = {}
+    try:
+        words = shlex.split(text)
+    except ValueError:
+        raise UserError(f"--cells is {text!r}, in which a quote does not end") from None
+    for word in words:
+        axis, sign, labels = word.partition("=")
+        if not sign:
+            raise UserError(f"--cells has {word!r}, expected AXIS=VALUE,VALUE, such as method=FedHist,FedAvg")
+        wanted.setdefault(axis, []).extend(_separated(labels, there.get(axis, ())))
+    return wanted
+
+
+def _separated(text: str, there: Collection[str]) -> Iterator[str]:
+    """Labels between commas; one that holds a comma itself is known by being there."""
+    parts = text.split(",")
+    while parts:
+        ends = range(len(parts), 1, -1)
+        end = next((end for end in ends if ",".join(parts[:end]) in there), 1)
+        yield ",".join(parts[:end])
+        parts = parts[end:]
+
+
+def _check(axis: str, labels: Iterable[str], there: Mapping[str, Collection[str]]) -> None:
+    """Raise UserError for what no cell has. there: the labels of each axis."""
+    if axis not in there:
+        raise UserError(f"--cells has axis {axis!r}{nearest(axis, list(there))}")
+    for label in labels:
+        if label not in there[axis]:
+            raise UserError(f"--cells has {axis}={label}{nearest(label, list(dict.fromkeys(there[axis])))}")
+
+
+def _matches(cell: Cell, wanted: Mapping[str, Sequence[str]]) -> bool:
+    return all(cell.labels.get(axis) in labels for axis, labels in wanted.items())
+
+
+def _said(cell: Cell) -> dict[str, Any]:
+    """What a cell says that is not the default, by key; of parts and of its measurement one by one."""
+    said: dict[str, Any] = {}
+    for key, value in values(cell.settings).items():
+        said |= (
+            {f"{key}.{name}": own for name, own in value.items()} if key in OPEN_SECTIONS else {key: value}
+        )
+    said["measurement"] = cell.measurement
+    said |= {f"measurement.{name}": value for name, value in cell.options.items()}
+    if cell.scenario is not None:
+        said["scenario"] = " ".join(cell.scenario.split())
+    return said
+
+
+def _value(said: Mapping[str, Any], key: str) -> Any:
+    """Of a key that other cells say, too."""
+    if key in said or key not in KEYS or KEYS[key].default is None:
+        return said.get(key, _ABSENT)
+    return KEYS[key].default
+
+
+def _labels(cell: Cell, axes: Sequence[str]) -> tuple[str, ...]:
+    return tuple(cell.labels.get(axis, "") for axis in axes)
+
+
+def _deciding(of_each: Sequence[Any], cells: Sequence[Cell]) -> tuple[str, ...]:
+    """The fewest axes whose labels say which value a cell has."""
+    axes = list(dict.fromkeys(axis for cell in cells for axis in cell.labels))
+    for some in _some_of(axes):
+        found: dict[tuple[str, ...], Any] = {}
+        if all(
+            found.setdefault(_labels(cell, some), value) == value
+            for cell, value in zip(cells, of_each, strict=True)
+        ):
+            return some
+    return tuple(axes)
+
+
+def _some_of(axes: Sequence[str]) -> Iterator[tuple[str, ...]]:
+    for count in range(1, len(axes) + 1):
+        yield from combinations(axes, count)

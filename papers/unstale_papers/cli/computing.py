@@ -1,0 +1,301 @@
+"""What the commands have in common that compute cells of presets: their options, and the engine with what it says."""
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from ctypes import CDLL
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from unstale.cli import report
+from unstale.errors import UserError, nearest
+from unstale_papers.choose import data_sets
+from unstale_papers.cli.reproduce_progress import Printer
+
+if TYPE_CHECKING:
+    from unstale_papers.hands import Hand
+    from unstale_papers.jobs import File, Job, Place
+    from unstale_papers.preset import Cell, Preset
+    from unstale_papers.scale import Scale
+
+STORE = Path("unstale-reproduction")
+CACHE = "~/.cache/unstale"
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
+Name = Annotated[str, typer.Argument(metavar="PRESET", help="A name that `unstale reproduce list` prints.")]
+Cells = Annotated[
+    str | None,
+    typer.Option(
+        "--cells",
+        metavar="TEXT",
+        help="Only these cells, such as 'method=FedHist,FedAvg beta=0.3'; `unstale reproduce show` has the labels.",
+        show_default=False,
+    ),
+]
+Seeds = Annotated[int, typer.Option("--seeds", min=1, max=1000, metavar="NUMBER", help="Seeds of each cell.")]
+ScaleOption = Annotated[
+    float,
+    typer.Option(
+        "--scale",
+        metavar="NUMBER",
+        help="Make it smaller: rounds and iterations by this, clients and data by its root.",
+    ),
+]
+ScaleRounds = Annotated[
+    float | None,
+    typer.Option("--scale-rounds", metavar="NUMBER", help="Make rounds fewer by this.", show_default=False),
+]
+ScaleClients = Annotated[
+    float | None,
+    typer.Option("--scale-clients", metavar="NUMBER", help="Make clients fewer by this.", show_default=False),
+]
+ScaleData = Annotated[
+    float | None,
+    typer.Option("--scale-data", metavar="NUMBER", help="Make examples fewer by this.", show_default=False),
+]
+ScaleIterations = Annotated[
+    float | None,
+    typer.Option(
+        "--scale-iterations",
+        metavar="NUMBER",
+        help="Make an inversion's iterations fewer by this.",
+        show_default=False,
+    ),
+]
+Data = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--data",
+        metavar="NAME=FILE",
+        help="Take this .npz file in place of a data set, such as cifar10=mine.npz; every output says so. Whose an "
+        "example is stands in group_train and group_test, where clients are people. May be repeated.",
+        show_default=False,
+    ),
+]
+Cache = Annotated[str, typer.Option("--cache", metavar="FOLDER", help="The folder of downloaded data.")]
+Device = Annotated[
+    str, typer.Option("--device", help="Where to compute: auto, cpu, cuda, cuda:0, ... or mps.")
+]
+Processes = Annotated[
+    int | None,
+    typer.Option(
+        "--processes",
+        min=1,
+        max=1024,
+        metavar="NUMBER",
+        help="Jobs at a time, each in a process of its own. Default: one a core, and one with a GPU.",
+        show_default=False,
+    ),
+]
+Ray = Annotated[
+    str | None,
+    typer.Option(
+        "--ray",
+        metavar="ADDRESS",
+        help="Have the machines of a Ray cluster do the jobs: auto, local or HOST:PORT.",
+        show_default=False,
+    ),
+]
+StoreFolder = Annotated[
+    Path, typer.Option("--store", metavar="FOLDER", help="Where results are kept, and found again.")
+]
+
+
+def scale(
+    every: float,
+    *,
+    rounds: float | None,
+    clients: float | None,
+    data: float | None,
+    iterations: float | None,
+) -> "Scale":
+    """Of the five options. Raises UserError."""
+    from unstale_papers.scale import Scale
+
+    own = {"rounds": rounds, "clients": clients, "data": data, "iterations": iterations}
+    return replace(Scale.of(every), **{name: value for name, value in own.items() if value is not None})
+
+
+def begin(wanted: "Sequence[tuple[Preset, tuple[Cell, ...]]]", ray: str | None) -> "Hand | None":
+    """The first process that computes these cells on this machine, for `compute`: it imports PyTorch while this one
+    reads files and makes plans. None where it does not start, which `compute` says, and with Ray."""
+    from unstale_papers import hands
+    from unstale_papers.measurements import MEASUREMENTS
+
+    if ray is not None:
+        return None
+    measured = {cell.measurement for _, cells in wanted for cell in cells}
+    with suppress(OSError):
+        return hands.local(*(module for name, module in MEASUREMENTS.items() if name in measured))
+    return None
+
+
+def place(
+    wanted: "Sequence[tuple[Preset, tuple[Cell, ...]]]",
+    *,
+    cache: str,
+    device: str,
+    data: Sequence[str],
+    ray: str | None,
+) -> "Place":
+    """Where these cells are computed, and on what. data: of `--data`. Raises UserError, also for data that this machine
+    does not have, where it is this machine that computes."""
+    from unstale_papers.jobs import Place
+
+    found = Place(cache=cache, device=_device(device, ray), files=_files(data, wanted))
+    if ray is None:
+        _check_data(wanted, found)
+    return found
+
+
+def _device(name: str, ray: str | None) -> str:
+    """Never auto: it decides bits. Raises UserError for one that there is not."""
+    if ray is None:
+        if name == "cpu" or (name == "auto" and not _has_driver()):
+            return "cpu"
+        from unstale.learner.device import choose  # imports torch
+
+        return str(choose(name))
+    from unstale.config import Given, load
+
+    load(options={"compensator.ray": Given(value=ray, origin="--ray")})
+    if name not in ("auto", "cpu", "cuda"):
+        raise UserError(
+            f"--device is {name!r} with --ray, expected cpu or cuda: Ray says which GPU a job has"
+        )
+    return "cpu" if name == "auto" else name
+
+
+def _has_driver() -> bool:
+    """Whether there is what PyTorch needs for a GPU. Where there is not, it need not be asked."""
+    if sys.platform != "linux" or Path("/dev/kfd").exists():  # AMD's
+        return True
+    try:
+        CDLL("libcuda.so.1")
+    except OSError:
+        return False
+    return True
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _files(texts: Sequence[str], wanted: "Sequence[tuple[Preset, tuple[Cell, ...]]]") -> "Mapping[str, File]":
+    """What --data says, by the name of the data set: any of the presets', though --cells leaves it out."""
+    from unstale_papers.worker import file_of
+
+    used = data_sets(cell for preset, _ in wanted for cell in preset.cells)
+    files = {}
+    for text in texts:
+        name, sign, file = text.partition("=")
+        if not sign or not file:
+            raise UserError(f"--data is {text!r}, expected NAME=FILE.npz, such as {used[0]}=mine.npz")
+        if name not in used:
+            raise UserError(
+                f"--data has {name!r}, which none of these presets is measured on{nearest(name, used)}"
+            )
+        files[name] = file_of(str(Path(file).expanduser().absolute()))
+    return files
+
+
+def _check_data(wanted: "Sequence[tuple[Preset, tuple[Cell, ...]]]", place: "Place") -> None:
+    """Raise UserError for a data set that is not there: every job would."""
+    named = [
+        (preset, name) for preset, cells in wanted for name in data_sets(cells) if name not in place.files
+    ]
+    if not named:
+        return
+    from unstale.training.datasets import DATASETS, Source, is_there  # imports torch
+
+    for preset, name in named:
+        if name in DATASETS and is_there(name, place.cache) is False:
+            command = Source(name=name, cache=place.cache).command
+            raise UserError(
+                f"{preset.name} is measured on {name!r}, which is not in {place.cache}; get it with: {command}, or put "
+                f"a file in its place with --data {name}=FILE.npz"
+            )
+
+
+def compute(
+    planned: "Sequence[Job]",
+    *,
+    seeds: int,
+    size: "Scale",
+    lost: Sequence[str],
+    place: "Place",
+    processes: int | None,
+    first: "Hand | None",
+    ray: str | None,
+    store: Path,
+    as_json: bool,
+) -> int:
+    """Have the jobs done that are not done, and say how it goes. seeds: of each cell. lost: what such a size does not
+    show, in sentences. first: of `begin`. processes, ray, store: of the options. Gives the exit code: 1 where a job has
+    failed, 128 and its number after a signal. Raises UserError."""
+    from unstale_papers.engine import Engine
+    from unstale_papers.store import Store
+
+    at_a_time = processes or (_cores() if place.device == "cpu" else 1)
+    printer = Printer(as_json=as_json)
+    stopped_by: list[int] = []
+    with Store.open(store) as kept:
+        engine = Engine(
+            kept,
+            printer,
+            processes=at_a_time,
+            first=first,
+            ray=ray,
+            gpus=float(place.device.startswith("cuda")),
+        )
+
+        def stop(number: int) -> None:
+            stopped_by.append(number)
+            engine.stop()
+
+        report.stop_on_signals(stop)
+        _announce(planned, seeds, size, lost, place, ray or at_a_time, as_json=as_json)
+        counts = engine.run(planned)
+    printer.ended(counts, store=store, was_stopped=bool(stopped_by))
+    return 128 + stopped_by[0] if stopped_by else int(bool(counts.failed))
+
+
+def _announce(
+    planned: "Sequence[Job]",
+    seeds: int,
+    size: "Scale",
+    lost: Sequence[str],
+    place: "Place",
+    by: int | str,
+    *,
+    as_json: bool,
+) -> None:
+    """What will be computed, and how it differs from what was published."""
+    files = {name: {"path": file.path, "sha256": file.sha256} for name, file in place.files.items()}
+    presets = list(dict.fromkeys(job.preset for job in planned))
+    count = len({job.digest for job in planned})
+    if as_json:
+        facts = {
+            "presets": presets,
+            "jobs": count,
+            "seeds": seeds,
+            "scale": str(size),
+            "lost": list(lost),
+            "data": files,
+        }
+        report.json_line("planned", {**facts, "device": place.device, "by": by})
+        return
+    cells = len(planned) // seeds
+    who = f"the Ray cluster {by}" if isinstance(by, str) else f"{by} process{'es' * (by > 1)}"
+    report.line(
+        f"{', '.join(presets)}: {cells} cell{'s' * (cells > 1)} with {seeds} seed{'s' * (seeds > 1)} are {count} "
+        f"job{'s' * (count > 1)}, {size}, on {place.device} by {who}"
+    )
+    for name, file in files.items():
+        report.line(f"in place of {name}: {file['path']} (SHA-256 {file['sha256'][:12]}...)")
+    for sentence in lost:
+        report.line(sentence)

@@ -1,0 +1,83 @@
+"""How a reproduction is told, line by line to a person or as JSON lines to a program."""
+
+import sys
+from dataclasses import asdict
+from pathlib import Path
+
+from unstale.cli import report
+from unstale_papers.engine import Counts, Standing
+from unstale_papers.jobs import Job
+from unstale_papers.record import Record
+
+
+class Printer:
+    """A watcher that prints. A traceback that was printed before is not printed again."""
+
+    def __init__(self, *, as_json: bool) -> None:
+        self._as_json = as_json
+        self._news: list[str] = []
+        self._printed: set[str] = set()
+
+    def finished(self, job: Job, record: Record, seconds: float) -> None:
+        """See `Watcher`, as for the others."""
+        accuracy = record.accuracy_E[-1] if record.accuracy_E else None
+        if self._as_json:
+            facts = {"seconds": seconds, "accuracy": accuracy, "model_digest": record.model_digest}
+            report.json_line("finished", {**_which(job), **facts})
+            return
+        reached = "" if accuracy is None else f", accuracy {report.figure(accuracy, '.4f')}"
+        self._news.append(f"{job.name}: {spoken(seconds)}{reached}")
+
+    def failed(self, job: Job, traceback: str) -> None:
+        if self._as_json:
+            report.json_line("failed", {**_which(job), "traceback": traceback})
+            return
+        last = traceback.strip().rpartition("\n")[2]
+        self._news.append(f"{job.name}: failed: {last}")
+        if traceback.strip() != last and traceback not in self._printed:
+            self._printed.add(traceback)
+            print(traceback.rstrip(), file=sys.stderr, flush=True)
+
+    def again(self, job: Job, why: str) -> None:
+        if self._as_json:
+            report.json_line("again", {**_which(job), "why": why})
+        else:
+            self._news.append(f"{job.name}: {why}; it is tried again")
+
+    def stands(self, standing: Standing) -> None:
+        if self._as_json:
+            report.json_line("standing", asdict(standing))
+            return
+        if not self._news:
+            shares = ", ".join(f"{share:.0%}" for share in standing.shares)
+            self._news.append(f"{len(standing.shares)} running ({shares})")
+        left = "" if not standing.left_s else f"; about {spoken(standing.left_s)} left"
+        counts = standing.counts
+        settled = counts.before + counts.done + counts.failed
+        report.line("\n".join(f"[{settled}/{counts.jobs}] {news}" for news in self._news) + left)
+        self._news.clear()
+
+    def ended(self, counts: Counts, *, store: Path, was_stopped: bool) -> None:
+        """The last word."""
+        left = counts.jobs - counts.before - counts.done - counts.failed
+        if self._as_json:
+            report.json_line("ended", {**asdict(counts), "left": left, "stopped": was_stopped})
+            return
+        parts = [f"{counts.done} done"]
+        parts += [f"{counts.before} done before"] * bool(counts.before)
+        parts += [f"{counts.failed} failed"] * bool(counts.failed)
+        parts += [f"{left} not done"] * bool(left)
+        report.line(f"{'stopped: ' * was_stopped}of {counts.jobs} jobs {', '.join(parts)}; kept in {store}")
+        if left or counts.failed:
+            report.line("the same command goes on with what is not done, and tries again what failed")
+
+
+def spoken(seconds: float) -> str:
+    """`40 s`, `12 min` or `3.5 h`."""
+    if seconds < 90:
+        return f"{seconds:.0f} s" if seconds >= 10 else f"{seconds:.1f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:,.1f} h"
+
+
+def _which(job: Job) -> dict[str, object]:
+    return {"preset": job.preset, "cell": job.cell, "seed": job.seed, "digest": job.digest}

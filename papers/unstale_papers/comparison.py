@@ -1,0 +1,201 @@
+"""What was published beside what was measured: numbers, and the order of methods. Pure."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import groupby
+
+from unstale_papers.measures import Measure, measure
+from unstale_papers.preset import Cell, Labels, Number, Preset
+from unstale_papers.record import Record
+from unstale_papers.statistics import Agreement, Spread, kendall, over_seeds, ranks
+
+ORDERS = """\
+Orders are by the mean over seeds, best first, "=" between methods that are alike; a method that missed a target, or
+diverged, in a larger share of its seeds comes later; of what print says no more than that it is above or below, there
+is no order. Kendall's tau-b compares the two orders: 1 is the same, -1 the reverse, 0 no relation. Its p is exact: how
+often an order drawn at random would agree, or disagree, as much. It is left out where there are ties; tau too where
+fewer than three methods have a number both in print and here. With three methods even the same order has p = 0.33."""
+"""What an order and its tau say, for people."""
+
+Order = tuple[tuple[str, ...], ...]
+"""Methods, best first; those that are alike stand together."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """One measure of one cell. values: by seed that was run; None where the record does not say, the run ended before
+    its target, or it or the one that it is relative to diverged before it had what is asked for. diverged: seeds in
+    which that was so. spread: of the values that are not None; None where there are none."""
+
+    cell: Cell
+    measure: Measure
+    published: Number | None
+    values: Mapping[int, float | None]
+    spread: Spread | None
+    diverged: frozenset[int] = frozenset()
+
+    @property
+    def difference(self) -> float | None:
+        """Measured less published; None where one of the two is missing, print says no more than a bound, or some
+        seeds missed their target, so that the mean is of the others."""
+        if self.spread is None or self.published is None or self.published.is_bound or self.missed:
+            return None
+        return self.spread.mean - self.published.value
+
+    @property
+    def missed(self) -> int:
+        """In how many seeds the run ended before its target, or diverged."""
+        absent = sum(value is None for value in self.values.values())
+        return absent if self.measure.counts_rounds else len(self.diverged)
+
+    @property
+    def text(self) -> str:
+        """`57.19 ± 0.42`; `1704 (1 of 3 seeds)`, where the others missed the target or diverged; `not reached`;
+        `diverged`; nothing."""
+        if self.spread is None:
+            absent = "not reached" if self.measure.counts_rounds else "diverged"
+            return absent if self.missed else ""
+        shown = self.measure.text(self.spread.mean)
+        if self.spread.std is not None:
+            shown += f" ± {self.measure.text(self.spread.std)}"
+        return f"{shown} ({self.spread.n} of {len(self.values)} seeds)" if self.missed else shown
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ranking:
+    """The order of methods in cells that differ in nothing else. labels: that they share. agreement: of the methods
+    that have a number in print and here."""
+
+    measure: Measure
+    labels: Labels
+    published: Order
+    measured: Order
+    agreement: Agreement | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """A preset and what was measured of it. records: by name of the cell and seed; those of other cells are passed
+    over."""
+
+    preset: Preset
+    records: Mapping[tuple[str, int], Record] = field(repr=False)
+
+    @cached_property
+    def seeds(self) -> tuple[int, ...]:
+        """That any cell has."""
+        names = {cell.name for cell in self.preset.cells}
+        return tuple(sorted({seed for name, seed in self.records if name in names}))
+
+    @cached_property
+    def entries(self) -> Mapping[tuple[str, str], Entry]:
+        """By name of the cell and of the measure: what the preset's table shows."""
+        return {
+            (cell.name, name): self.entry(cell, measure(name))
+            for cell in self.preset.cells
+            for name in self.preset.measures
+        }
+
+    @cached_property
+    def rankings(self) -> tuple[Ranking, ...]:
+        """Of every group of cells and measure of the table in which there are two methods to rank."""
+        groups: dict[tuple[tuple[str, str], ...], list[Cell]] = {}
+        for cell in self.preset.cells:
+            if self.preset.method in cell.labels:
+                shared = tuple((axis, of) for axis, of in cell.labels.items() if axis != self.preset.method)
+                groups.setdefault(shared, []).append(cell)
+        found = (
+            self._ranking(dict(shared), [self.entries[cell.name, name] for cell in cells], measure(name))
+            for shared, cells in groups.items()
+            for name in self.preset.measures
+            if measure(name).is_ranked
+        )
+        return tuple(one for one in found if _methods(one.published) > 1 or _methods(one.measured) > 1)
+
+    def entry(self, cell: Cell, of: Measure) -> Entry:
+        """A measure of a cell, of whatever measure there is."""
+        records = {
+            seed: self.records[cell.name, seed] for seed in self.seeds if (cell.name, seed) in self.records
+        }
+        reference = self._reference(cell, of)
+        pairs = {
+            seed: (record, self.records.get((reference.name, seed)) if reference is not None else None)
+            for seed, record in records.items()
+        }
+        # What is relative to a run that there is not is no missed target, but not known.
+        known = {seed: pair for seed, pair in pairs.items() if pair[1] is not None or not of.reference}
+        values = {seed: of.of(*pair) for seed, pair in known.items()}
+        # What is reached before a run diverges stays so, but what it has at its end is of half a run.
+        diverged = frozenset(
+            seed
+            for seed, (record, against) in known.items()
+            if (record.diverged and not (of.counts_rounds and values[seed] is not None))
+            or (against is not None and against.diverged)
+        )
+        values |= dict.fromkeys(diverged)
+        if of.of_all is None:
+            spread = over_seeds([value for value in values.values() if value is not None])
+        else:
+            whole = [pair for seed, pair in known.items() if seed not in diverged]
+            together = of.of_all(whole)
+            spread = (
+                None
+                if together is None
+                else Spread(n=len(whole), mean=together, std=None, low=None, high=None)
+            )
+        return Entry(
+            cell=cell,
+            measure=of,
+            published=cell.published.get(of.name),
+            values=values,
+            spread=spread,
+            diverged=diverged,
+        )
+
+    def _reference(self, cell: Cell, of: Measure) -> Cell | None:
+        labels = {self.preset.method if axis == "method" else axis: at for axis, at in of.reference.items()}
+        return self._by_labels.get(frozenset({**cell.labels, **labels}.items())) if labels else None
+
+    @cached_property
+    def _by_labels(self) -> Mapping[frozenset[tuple[str, str]], Cell]:
+        return {frozenset(cell.labels.items()): cell for cell in self.preset.cells}
+
+    def _ranking(self, labels: Labels, entries: Sequence[Entry], of: Measure) -> Ranking:
+        sign = -1 if of.better == "higher" else 1
+        published = {
+            self._method(one): (sign * one.published.value,)
+            for one in entries
+            if one.published is not None and not one.published.is_bound
+        }
+        measured = {
+            self._method(one): _key(one, sign) for one in entries if one.spread is not None or one.missed
+        }
+        both = [method for method in published if method in measured]
+        return Ranking(
+            measure=of,
+            labels=labels,
+            published=_order(published),
+            measured=_order(measured),
+            agreement=kendall(
+                ranks([published[one] for one in both]), ranks([measured[one] for one in both])
+            ),
+        )
+
+    def _method(self, entry: Entry) -> str:
+        return entry.cell.labels[self.preset.method]
+
+
+def _key(entry: Entry, sign: int) -> tuple[float, ...]:
+    """What a method is ordered by, least first: the share of its seeds that missed the target, then the mean."""
+    missed = entry.missed / len(entry.values) if entry.missed else 0.0
+    return missed, sign * entry.spread.mean if entry.spread is not None else 0.0
+
+
+def _order(keys: Mapping[str, tuple[float, ...]]) -> Order:
+    best_first = sorted(keys, key=lambda method: keys[method])
+    return tuple(tuple(alike) for _, alike in groupby(best_first, key=lambda method: keys[method]))
+
+
+def _methods(order: Order) -> int:
+    return sum(map(len, order))

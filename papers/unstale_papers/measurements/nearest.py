@@ -1,0 +1,64 @@
+"""How like reconstructed examples are to real ones: their client's, and as many of others.
+
+Figure 5 of the paper.
+Source: Gradient inversion (Wang & Gao, 2023), docs/methods/measures.md#inversion
+
+Legend: r reconstructed examples, X the shape of one example.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from unstale.config.settings import Settings
+from unstale.metrics import likeness, perceptual
+from unstale.metrics.likeness import Measure
+from unstale.net.clock import now_s
+from unstale.simulator.holdings import Holdings
+from unstale_papers.measurements.inverting import inverted
+from unstale_papers.measurements.stale_updates import played
+from unstale_papers.record import Record
+
+
+def measure(
+    settings: Settings,
+    options: Mapping[str, Any],  # noqa: ARG001  (there are none)
+    *,
+    on_progress: Callable[[float], None],
+) -> Record:
+    """Invert what a late client makes of the last model of a run, and look for the closest real examples.
+
+    found: for each measure that can be had `M to own examples` and `M to others' examples`, the mean over reconstructed
+    examples of how like the closest one is; `notes`, sentences on measures that cannot. `unstale inversion audit`
+    measures more, of the updates of a run.
+    """
+    started_s = now_s()
+    run = played(settings, [settings.rounds])
+    update = run.update(run.late_client(), settings.rounds, task=settings.rounds)
+    one, _ = inverted(run.inverting(), update, on_iteration=on_progress)
+    holdings = Holdings(settings, run.place.dataset)
+    pixels_rX = holdings.pixels(one.now.inputs_rX)
+    own, others = holdings.own_and_others(update.client_id, update.base_version, update.task_id)
+    measures, notes = measures_of(run.place.dataset.input_shape)
+    return Record(
+        found={
+            **{
+                f"{how.name} to {whose} examples": how.closest(pixels_rX, pool.pixels_nX)[0].mean().item()
+                for how in measures
+                for whose, pool in (("own", own), ("others'", others))
+            },
+            "notes": notes,
+        },
+        seconds=now_s() - started_s,
+    )
+
+
+def measures_of(shape: Sequence[int]) -> tuple[list[Measure], list[str]]:
+    """What examples of a shape can be compared by here, and why not by more."""
+    found, notes = [likeness.PSNR], []
+    if likeness.is_image(shape):
+        found.append(likeness.SSIM)
+    try:
+        found.append(perceptual.measure(shape))
+    except perceptual.LeftOut as reason:
+        notes.append(str(reason))
+    return found, notes

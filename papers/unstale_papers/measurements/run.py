@@ -1,0 +1,189 @@
+"""A whole run in virtual time, and its curves.
+
+Source: docs/methods/measures.md#measures
+
+Legend: K updates of a round.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import lru_cache
+from math import fsum, nan
+from typing import Any
+
+import torch
+from typing_extensions import override
+
+from unstale.config import parts
+from unstale.config.learning import DataSettings
+from unstale.config.settings import Settings
+from unstale.config.workplace import Workplace, workplace
+from unstale.coordinator import actions, events
+from unstale.coordinator.hopeless import DivergedError
+from unstale.learner.learner import RoundResult
+from unstale.learner.updates import RoundUpdate
+from unstale.learner.versions import Version
+from unstale.net.clock import now_s
+from unstale.simulator.assemble import simulation
+from unstale.simulator.simulation import Watcher
+from unstale.training.datasets import Dataset
+from unstale.training.evaluate import Evaluation, evaluate
+from unstale_papers.record import Record
+
+COUNTED = 0.1
+"""An update counts that weighs at least so much of the heaviest of its round: 1 / mu of 7.6."""
+
+HEAVY = 0.1
+"""An update is heavy that weighs more than this, of WKAFL's Figure 2a."""
+
+_CURVES = (
+    *("version_E", "time_E", "accuracy_E", "loss_E", "class_accuracy_EC"),
+    *("training_loss_R", "staleness_R", "counted_R", "heavy_R", "errors"),
+)
+_EXAMPLES_AT_A_TIME = 5000  # bounds the memory of normalised examples
+
+
+def measure(
+    settings: Settings, options: Mapping[str, Any], *, on_progress: Callable[[float], None]
+) -> Record:
+    """Play the run. A run in which training diverged everywhere ends there, and `found["ended"]` says why.
+
+    options: `training_loss_every`, evaluations between two of the loss over all training examples, which the last model
+    has too; `found["training_loss"]` holds version and nats. Without it there are none. `found["refused"]`: how many
+    updates were, by reason of the wire contract, where any was.
+    """
+    started_s = now_s()
+    place = workplace(settings, dataset=dataset_of(settings.data))
+    watcher = _Curves(settings, place, options.get("training_loss_every"), on_progress)
+    run = simulation(
+        settings, on_progress=lambda _: None, observe=watcher.acted, place=place, watcher=watcher
+    )
+    try:
+        digest = run.run().model_digest
+    except DivergedError as error:
+        watcher.found["ended"], digest = str(error), run.sent.digest
+    if watcher.refused:
+        watcher.found["refused"] = dict(watcher.refused)
+    return Record(
+        **watcher.curves,
+        client_accuracy_N=_client_accuracies(place, settings.clients, run.sent),
+        found=watcher.found,
+        seconds=now_s() - started_s,
+        steps=watcher.steps,
+        model_digest=digest,
+    )
+
+
+@lru_cache(maxsize=1)
+def dataset_of(data: DataSettings) -> Dataset:
+    """The data set of some settings; the last one is kept, for the next job of this process."""
+    return parts.dataset(Settings(data=data))
+
+
+class _Curves(Watcher):
+    """What a run comes to, round by round. curves: fields of `Record`. found: the others. refused: updates, by reason.
+    steps: of all clients."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        place: Workplace,
+        training_loss_every: int | None,
+        on_progress: Callable[[float], None],
+    ) -> None:
+        self.curves: dict[str, list[Any]] = {name: [] for name in _CURVES}
+        self.found: dict[str, Any] = {}
+        self.refused: Counter[str] = Counter()
+        self.steps = 0
+        self._rounds = settings.rounds
+        self._place = place
+        self._every = training_loss_every
+        self._on_progress = on_progress
+        self._sent: Version | None = None
+
+    def acted(self, _: events.Event, acts: Iterable[actions.Action]) -> None:
+        """What the coordinator did about an event."""
+        self.refused.update(
+            act.reason
+            for act in acts
+            if isinstance(act, actions.Acknowledge)
+            and act.outcome is actions.Outcome.REJECTED
+            and act.reason is not None
+        )
+
+    @override
+    def round_applied(self, result: RoundResult, updates: Sequence[RoundUpdate]) -> None:
+        self._sent = result.sent
+        heaviest = max(map(abs, result.weights_K), default=0.0)
+        told = {
+            "training_loss_R": _rounded(
+                fsum(update.loss for update in updates) / len(updates) if updates else nan
+            ),
+            "staleness_R": _rounded(
+                fsum(
+                    weight * staleness
+                    for weight, staleness in zip(result.weights_K, result.staleness, strict=True)
+                )
+            ),
+            "counted_R": sum(abs(weight) >= COUNTED * heaviest for weight in result.weights_K),
+            "heavy_R": sum(weight > HEAVY for weight in result.weights_K),
+        }
+        for name, value in told.items():
+            self.curves[name].append(value)
+        if result.compensation is not None:
+            self.curves["errors"] += [
+                (result.version, error.method, _rounded(error.l1), _rounded(error.cosine))
+                for error in result.compensation.errors
+            ]
+        self.steps += sum(self._place.trainer.steps_of(update.client_id) for update in updates)
+        self._on_progress(result.version / self._rounds)
+
+    @override
+    def evaluated(self, version: int, evaluation: Evaluation, at_s: float) -> None:
+        told = {
+            "version_E": version,
+            "time_E": at_s,
+            "accuracy_E": evaluation.accuracy,
+            "loss_E": _rounded(evaluation.loss),
+            "class_accuracy_EC": list(evaluation.class_accuracy),
+        }
+        for name, value in told.items():
+            self.curves[name].append(value)
+        count = len(self.curves["version_E"])
+        is_due = self._every is not None and (count % self._every == 0 or version == self._rounds)
+        if is_due and self._sent is not None:
+            self.found.setdefault("training_loss", []).append(
+                [version, _rounded(self._training_loss(self._sent))]
+            )
+
+    def _training_loss(self, sent: Version) -> float:
+        """Mean over all training examples, nats."""
+        place, dataset = self._place, self._place.dataset
+        losses = [
+            len(part_n)
+            * evaluate(
+                place.model,
+                sent.model_d,
+                dataset.train_examples(part_n).to(place.device),
+                dataset.labels_train_N[part_n].to(place.device),
+                dataset.classes,
+                buffers_b=sent.buffers_b,
+            ).loss
+            for part_n in torch.split(torch.arange(len(dataset.labels_train_N)), _EXAMPLES_AT_A_TIME)
+        ]
+        return fsum(losses) / len(dataset.labels_train_N)
+
+
+def _rounded(value: float) -> float:
+    """To the 7 digits that float32 has: what is kept of a run is half as long."""
+    return float(f"{value:.7g}")
+
+
+def _client_accuracies(place: Workplace, clients: int, sent: Version) -> list[float | None]:
+    """Of each client on its own test examples; none at all where the test set does not say whose they are."""
+    if not place.trainer.has_own_tests:
+        return []
+    measured = (
+        place.trainer.evaluate_own(client_id, sent.model_d, sent.buffers_b) for client_id in range(clients)
+    )
+    return [None if one is None else one.accuracy for one in measured]

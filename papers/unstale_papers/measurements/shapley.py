@@ -1,0 +1,115 @@
+"""What each client's last update is worth, when one of them has been silent for some rounds.
+
+Figure 1 of the paper.
+Source: FedAR (Jiang et al., 2024), docs/methods/measures.md#shapley-share
+
+Legend: n clients, d parameters.
+"""
+
+from collections.abc import Callable, Collection, Mapping
+from itertools import combinations
+from math import comb
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from unstale.config import parts
+from unstale.config.settings import Settings
+from unstale.config.workplace import Workplace, workplace
+from unstale.errors import UserError
+from unstale.learner.versions import Version
+from unstale.net.clock import now_s
+from unstale_papers.measurements.run import dataset_of
+from unstale_papers.measurements.stale_updates import moved_by
+from unstale_papers.record import Record
+
+CLIENTS_MAX = 12  # the worth of 2^12 sets of them is measured
+SILENT = 0  # which client
+
+
+def measure(
+    settings: Settings, options: Mapping[str, Any], *, on_progress: Callable[[float], None]
+) -> Record:
+    """Average the last update of every client in each round, and share the last model's gain out among them.
+
+    options: `silent`, how many of the last rounds client 0 sends nothing in; it is there in the first in any case.
+    v(S) is the test accuracy of the last model w, moved by the mean of what the clients in S last sent; v of nobody
+    that of w. found: `Shapley value` and `Shapley share` of client 0, the share being of all clients' values without
+    their signs, None where these are 0; `Shapley values` of all; `accuracy`, v of nobody. Raises UserError.
+    """
+    started_s = now_s()
+    count = settings.clients
+    if count > CLIENTS_MAX:
+        raise UserError(
+            f"clients is {count}, whose sets are too many to measure each, expected at most {CLIENTS_MAX}"
+        )
+    place = workplace(settings, dataset=dataset_of(settings.data))
+    silent = min(int(options["silent"]), settings.rounds - 1)
+    model_d, last = _averaged(settings, place, silent, on_progress)
+    evaluate = parts.evaluation(settings, place.model, place.dataset, place.device)
+    measured = 0
+
+    def worth(those: Collection[int]) -> float:
+        nonlocal measured
+        moved_d = model_d - torch.stack([last[i] for i in sorted(those)]).mean(0) if those else model_d
+        accuracy = evaluate(Version(model_d=moved_d, buffers_b=place.model.buffers_b)).accuracy
+        measured += 1
+        on_progress(0.5 + 0.5 * measured / 2**count)
+        return accuracy
+
+    empty = worth(())
+    values = shapley_values(count, lambda those: worth(those) if those else empty)
+    total = sum(map(abs, values))  # with their signs it may be 0 or less, and no whole
+    return Record(
+        found={
+            "Shapley value": values[SILENT],
+            "Shapley share": values[SILENT] / total if total else None,
+            "Shapley values": values,
+            "accuracy": empty,
+        },
+        seconds=now_s() - started_s,
+    )
+
+
+def shapley_values(count: int, worth: Callable[[frozenset[int]], float]) -> list[float]:
+    """What each of n players is worth, by what each set of them is worth together:
+
+        phi_i = sum over S without i of |S|! (n - |S| - 1)! / n! (v(S + i) - v(S))
+
+    count: n. worth: v, asked once for each set.
+    """
+    players = range(count)
+    of = {
+        frozenset(those): worth(frozenset(those))
+        for size in range(count + 1)
+        for those in combinations(players, size)
+    }
+    return [
+        sum(
+            (of[those | {player}] - value) / (count * comb(count - 1, len(those)))
+            for those, value in of.items()
+            if player not in those
+        )
+        for player in players
+    ]
+
+
+def _averaged(
+    settings: Settings, place: Workplace, silent: int, on_progress: Callable[[float], None]
+) -> tuple[Tensor, dict[int, Tensor]]:
+    """The last model [d], and what each client last sent, [d] in parameter units."""
+    schedule = parts.schedule(settings)
+    model_d = place.model.parameters_d.clone()
+    last: dict[int, Tensor] = {}
+    for version in range(settings.rounds):
+        for client in range(settings.clients):
+            if client != SILENT or version < settings.rounds - silent:
+                rate = schedule.rate(version)
+                local = place.trainer.train(
+                    client, version, model_d, rate, buffers_b=place.model.buffers_b, version=version
+                )
+                last[client] = moved_by(local)
+        model_d = model_d - torch.stack([last[client] for client in sorted(last)]).mean(0)
+        on_progress(0.5 * (version + 1) / settings.rounds)
+    return model_d, last

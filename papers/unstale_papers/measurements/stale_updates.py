@@ -1,0 +1,141 @@
+"""Stale updates, and what they should have been: of a run in which nobody is late.
+
+Legend: d parameters, n examples of a client.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+from torch import Tensor
+from typing_extensions import override
+
+from unstale.compensators import Received
+from unstale.compensators.gradient_inversion import GradientInversion
+from unstale.config import parts
+from unstale.config.compensation import compensator
+from unstale.config.learning import CompensatorSettings
+from unstale.config.scenario import conditions
+from unstale.config.settings import ScenarioSettings, Settings
+from unstale.config.workplace import Workplace, workplace
+from unstale.errors import UserError
+from unstale.learner.learner import RoundResult
+from unstale.learner.updates import RoundUpdate
+from unstale.learner.versions import Version
+from unstale.simulator.assemble import simulation
+from unstale.simulator.simulation import Watcher
+from unstale.training.evaluate import Evaluation
+from unstale.training.local import LocalUpdate
+from unstale.training.trainer import Trainer
+from unstale_papers.measurements.run import dataset_of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Played:
+    """A run without staleness. place: where its clients' work is done. versions: those that were asked for, by
+    number."""
+
+    settings: Settings
+    place: Workplace
+    versions: dict[int, Version]
+
+    def update(
+        self, client_id: int, version: int, *, task: int, staleness: int = 0, of: Trainer | None = None
+    ) -> Received:
+        """What a client sends from a version. task: its number, which decides the draws. staleness: when it arrives,
+        rounds. of: trains in place of the run's own trainer, such as one with other data."""
+        trainer = self.place.trainer if of is None else of
+        base, rate = self.versions[version], parts.schedule(self.settings).rate(version)
+        local = trainer.train(client_id, task, base.model_d, rate, buffers_b=base.buffers_b, version=version)
+        return Received(
+            client_id=client_id,
+            task_id=task * self.settings.clients + client_id + 1,
+            base_version=version,
+            staleness=staleness,
+            num_examples=local.num_examples,
+            local_rate=rate,
+            vector_d=moved_by(local) / rate,
+            kept_base_d=base.model_d,
+        )
+
+    def late(self) -> list[int]:
+        """Clients that the scenario makes late, ascending. Raises UserError where there are none."""
+        found = sorted(conditions(self.settings).stale_rounds)
+        if not found:
+            raise UserError(
+                f"scenario.name is {self.settings.scenario.name!r}, under which no client is late, expected a scenario "
+                "with stale_rounds, such as staleness-40"
+            )
+        return found
+
+    def late_client(self) -> int:
+        """Of these the one with the most examples; of equals the lowest id."""
+        return max(self.late(), key=lambda client_id: (self.held(client_id), -client_id))
+
+    def held(self, client_id: int) -> int:
+        """n"""
+        return len(self.place.trainer.examples(client_id)[1])
+
+    def inverting(self) -> GradientInversion:
+        """The compensator that the settings name, in its first state. Raises UserError for one that does not invert."""
+        made = compensator(self.settings, self.place.model, self.place.dataset, self.place.device)
+        if not isinstance(made, GradientInversion):
+            raise UserError(
+                f"compensator.name is {self.settings.compensator.name!r}, which inverts nothing, expected "
+                "gradient-inversion or auto"
+            )
+        return made
+
+
+def moved_by(local: LocalUpdate) -> Tensor:
+    """u = w_b - w_end, [d], in parameter units; for the gradient of one mini-batch, what its rate would make of it."""
+    return local.vector_d if local.kind == "delta" else local.vector_d * local.learning_rate
+
+
+def played(settings: Settings, versions: Sequence[int]) -> Played:
+    """The run that the settings describe, but that nobody is late and nothing is compensated.
+
+    versions: that are kept, from 0 to rounds. The last run is kept for the next job of this process. Raises UserError.
+    """
+    assert all(0 <= version <= settings.rounds for version in versions)
+    plain = settings.model_copy(
+        update={
+            "scenario": ScenarioSettings(),
+            "compensator": CompensatorSettings(),
+            "evaluate_every": settings.rounds,
+        }
+    )
+    place, found = _played(plain.model_dump_json(), tuple(sorted(set(versions))))
+    return Played(settings=settings, place=place, versions=found)
+
+
+@lru_cache(maxsize=1)
+def _played(said: str, versions: tuple[int, ...]) -> tuple[Workplace, dict[int, Version]]:
+    settings = Settings(**json.loads(said))
+    place = workplace(settings, dataset=dataset_of(settings.data))
+    keeper = _Keeper(versions)
+    run = simulation(settings, on_progress=lambda _: None, place=place, watcher=keeper)
+    keeper.keep(0, run.sent)
+    run.run()
+    return place, keeper.kept
+
+
+class _Keeper(Watcher):
+    """Keeps some versions."""
+
+    def __init__(self, versions: Sequence[int]) -> None:
+        self._versions = frozenset(versions)
+        self.kept: dict[int, Version] = {}
+
+    def keep(self, number: int, version: Version) -> None:
+        if number in self._versions:
+            self.kept[number] = version
+
+    @override
+    def round_applied(self, result: RoundResult, updates: Sequence[RoundUpdate]) -> None:
+        self.keep(result.version, result.sent)
+
+    @override
+    def evaluated(self, version: int, evaluation: Evaluation, at_s: float) -> None:
+        pass

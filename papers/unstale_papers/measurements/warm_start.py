@@ -1,0 +1,110 @@
+"""How many iterations an inversion saves that begins where the client's last one ended.
+
+Figure 6 of the paper.
+Source: Gradient inversion (Wang & Gao, 2023), docs/methods/measures.md#inversion
+
+Legend: n examples of a client.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from unstale.config import parts
+from unstale.config.settings import Settings
+from unstale.net.clock import now_s
+from unstale.seeds import Generator, Stream, stream
+from unstale.training.partition import Indices
+from unstale.training.trainer import Trainer
+from unstale_papers.measurements.inverting import curve, inverted
+from unstale_papers.measurements.stale_updates import Played, played
+from unstale_papers.record import Record
+
+CHANGED = 5
+"""Which draw, behind client and task in the key of the stream."""
+
+NEAR = 1.05  # a loss is reached that is no more than so many times as large
+
+
+def measure(
+    settings: Settings, options: Mapping[str, Any], *, on_progress: Callable[[float], None]
+) -> Record:
+    """Invert two updates of a late client, the second from where the first ended and from noise.
+
+    The first is made from the model that the client's turn before the last version would have given it (N / m rounds
+    before), the second from the last. options: `changed`, the share of the client's examples that others of the same
+    class replace in between. found: `iterations saved`, 1 - warm / cold, of the iterations after which each has come
+    to within 5 % of the loss that the one from noise ends with; one that does not get there counts all. `cold
+    iterations`, `warm iterations`; and both losses among `curves`.
+    """
+    started_s = now_s()
+    last = settings.rounds
+    between = settings.clients // (settings.selector.size or settings.clients)
+    run = played(settings, [max(0, last - between), last])
+    client_id = run.late_client()
+    before = run.update(client_id, max(0, last - between), task=last)
+    update = run.update(client_id, last, task=last + 1, of=_changed(run, client_id, options["changed"]))
+    done = 0
+
+    def tell(share: float) -> None:
+        on_progress((done + share) / 3)
+
+    warm = run.inverting()
+    first, _ = inverted(warm, before, on_iteration=tell)
+    warm.inversions.remember(client_id, first.now.on_host())
+    done = 1
+    _, cold_losses = inverted(run.inverting(), update, on_iteration=tell)
+    done = 2
+    begun = warm.inversions.begin(update)
+    begun.iterations = len(cold_losses) - 1  # as many, so that the rate falls at the same ones
+    _, warm_losses = inverted(warm, update, on_iteration=tell)
+    cold, warmed = (reached(losses, NEAR * cold_losses[-1]) for losses in (cold_losses, warm_losses))
+    return Record(
+        found={
+            "iterations saved": saved(cold, warmed),
+            "cold iterations": cold,
+            "warm iterations": warmed,
+            "curves": {
+                name: {"x": "iteration", "points": curve(losses)}
+                for name, losses in (("cold loss", cold_losses), ("warm loss", warm_losses))
+            },
+        },
+        seconds=now_s() - started_s,
+    )
+
+
+def reached(losses: Sequence[float], target: float) -> int:
+    """After how many iterations a loss is no more than the target; of one that never is, all of them. losses: before
+    each iteration and behind the last."""
+    return next((done for done, loss in enumerate(losses) if loss <= target), len(losses) - 1)
+
+
+def saved(cold: int, warm: int) -> float:
+    """The share of the iterations of a cold start that a warm one saves: negative where it takes more."""
+    return 1 - warm / cold if cold else 0.0
+
+
+def _changed(run: Played, client_id: int, share: float) -> Trainer:
+    """Trains the client with some of its examples replaced."""
+    settings, dataset = run.settings, run.place.dataset
+    shares = parts.shares(settings, dataset)
+    rng = stream(settings.seed, Stream.INVERSION, client_id, settings.rounds, CHANGED)
+    shares[client_id] = replaced(shares[client_id], dataset.labels_train_N.numpy(), share, rng)
+    return Trainer(dataset, shares, run.place.model, parts.training(settings), settings.seed)
+
+
+def replaced(own_n: Indices, labels_N: Indices, share: float, rng: Generator) -> Indices:
+    """A client's examples, round(share n) of them replaced, by lot, by examples of the same class that it does not
+    hold; fewer where a class has no more.
+
+    own_n: indices. labels_N: of all examples that there are.
+    """
+    held_n = own_n.copy()
+    places = rng.permutation(len(own_n))[: round(share * len(own_n))]
+    for label in np.unique(labels_N[own_n[places]]):
+        those = places[labels_N[own_n[places]] == label]
+        free = np.setdiff1d(np.flatnonzero(labels_N == label), own_n)
+        new = rng.permutation(free)[: len(those)]
+        held_n[those[: len(new)]] = new
+    return held_n

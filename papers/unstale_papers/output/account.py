@@ -1,0 +1,217 @@
+"""What was asked for, what was computed of it, and under which conditions: what every output has to say. Pure."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+
+from unstale.report.content import NONE, count, listed
+from unstale_papers.choose import data_sets
+from unstale_papers.comparison import Comparison, Entry
+from unstale_papers.preset import Cell, Number, Preset, nothing
+from unstale_papers.scale import Scale, lost, scaled
+
+NOT_RUN, FAILED = "not run", "failed"
+NO_NUMBER = "no number"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Account:
+    """scale: that it was computed at. about: sentences on where and how it was. files: by the data set in whose place
+    each was read. seeds: that were asked for. failures: traceback by cell and seed, of those that came to nothing.
+    """
+
+    comparison: Comparison
+    scale: Scale
+    about: Sequence[str] = ()
+    files: Mapping[str, str] = field(default_factory=nothing)
+    seeds: Sequence[int] = ()
+    failures: Mapping[tuple[str, int], str] = field(default_factory=dict)
+
+    @property
+    def preset(self) -> Preset:
+        return self.comparison.preset
+
+    @property
+    def wanted(self) -> tuple[int, ...]:
+        """Seeds that each cell should have."""
+        return tuple(self.seeds) or self.comparison.seeds
+
+    @property
+    def done(self) -> int:
+        """How many cells and seeds there are of which something is known."""
+        names = {cell.name for cell in self.preset.cells}
+        return sum(name in names for name, _ in self.comparison.records)
+
+    @property
+    def own_scale(self) -> Scale:
+        """Without iterations where nothing is inverted."""
+        return self.scale.at(self.preset.cells)
+
+    @property
+    def size(self) -> str:
+        """For every caption: nothing where all is as it was published."""
+        parts = [] if self.own_scale.is_full else [f"Not full size: {self.own_scale}."]
+        return " ".join([*parts, *self.replaced])
+
+    @property
+    def replaced(self) -> list[str]:
+        """Of each data set in whose place something else was read."""
+        used = data_sets(self.preset.cells)
+        return [f"{name} is read from {file}." for name, file in self.files.items() if name in used]
+
+    @property
+    def cells_here(self) -> tuple[Cell, ...]:
+        """As they were computed, by scale."""
+        return tuple(scaled(cell, self.scale) for cell in self.preset.cells)
+
+    def state(self, entry: Entry) -> str:
+        """Of a cell without any number: why."""
+        cell = entry.cell
+        of = entry.measure
+        itself = of.reference and of.reference.items() <= cell.labels.items()
+        if itself and not of.is_ranked and entry.published is None:
+            return NONE  # a method is not held against itself
+        if any((cell.name, seed) in self.comparison.records for seed in self.comparison.seeds):
+            return NO_NUMBER
+        return FAILED if any(name == cell.name for name, _ in self.failures) else NOT_RUN
+
+    def measured(self, entry: Entry) -> str:
+        """A number with its spread, of how many seeds where that is not all; or why there is none."""
+        if not entry.text:
+            return self.state(entry)
+        run, wanted = len(entry.values), len(self.wanted)
+        if entry.missed:
+            return entry.text if run == wanted else f"{entry.text}; {run} of {count(wanted, 'seed')} run"
+        counted = entry.spread.n if entry.spread is not None else 0
+        return entry.text if counted == wanted else f"{entry.text} ({counted} of {count(wanted, 'seed')})"
+
+
+def printed(entry: Entry) -> str:
+    """A published number as the paper has it, without the table's unit; in per cent where the paper has a share."""
+    number = entry.published
+    if number is None:
+        return ""
+    if _is_share(number, entry):
+        return entry.measure.text(number.value)
+    return number.text.removesuffix(f" {entry.measure.unit}")
+
+
+def difference(entry: Entry) -> str:
+    """Measured less published, with its sign and without the unit, which the heading has; nothing of two tests' p."""
+    if entry.difference is None or entry.measure.of_all is not None:
+        return ""
+    shown = entry.measure.difference(entry.difference).partition(" ")[0]
+    return shown if any(digit in shown for digit in "123456789") else shown.lstrip("+-")
+
+
+def _is_share(number: Number, entry: Entry) -> bool:
+    try:
+        return entry.measure.unit == "%" and float(number.text) == number.value
+    except ValueError:
+        return False
+
+
+# --- sentences at the top ---
+
+
+def notes(account: Account) -> list[str]:
+    """What a reader should know before anything else."""
+    return [
+        _size(account),
+        f"Data: {listed(data_sets(account.preset.cells))}. {' '.join(account.replaced)}".rstrip(),
+        _seeds(account),
+        *account.about,
+        *_time(account),
+        *_partial(account),
+        *_failures(account),
+        *_found(account),
+        _ours(account),
+    ]
+
+
+def _size(account: Account) -> str:
+    scale = account.own_scale
+    if scale.is_full:
+        return "Full size: rounds, clients and data as the settings below have them."
+    said = [f"Not full size: {scale}."]
+    if replace(scale, iterations=1.0) != Scale():
+        said.append(
+            "What counts rounds cannot be compared with print, and accuracies are those of a shorter training on less "
+            "data."
+        )
+    if scale.iterations < 1:
+        said.append(
+            "Inversions have fewer iterations than is published, so that estimates of stale updates are worse."
+        )
+    return " ".join([*said, *lost(account.preset.cells, scale)])
+
+
+def _seeds(account: Account) -> str:
+    if not account.wanted:
+        return "Nothing has been computed yet."
+    seeds = listed([str(seed) for seed in account.wanted])
+    if len(account.wanted) == 1:
+        return f"One seed, {seeds}: there is no spread, and another seed may turn an order or a verdict."
+    return f"Seeds {seeds}: numbers are mean ± standard deviation over seeds, with n - 1."
+
+
+def _time(account: Account) -> list[str]:
+    seconds = sum(record.seconds for record in account.comparison.records.values())
+    took = timedelta(seconds=round(seconds))
+    return (
+        [f"Computing took {took} (hours:minutes:seconds), all cells and seeds added up."] if seconds else []
+    )
+
+
+def _partial(account: Account) -> list[str]:
+    wanted = len(account.preset.cells) * len(account.wanted)
+    if account.done >= wanted:
+        return []
+    failed = len(account.failures)
+    return [
+        f"Not whole: {account.done:,} of {count(wanted, 'run')} (cells times seeds) are done, {failed:,} failed, "
+        f"{wanted - account.done - failed:,} were not run. What is missing is said to be, and counts for nothing."
+    ]
+
+
+def _failures(account: Account) -> list[str]:
+    """Those with one last line together."""
+    by_line: dict[str, list[str]] = {}
+    for (cell, seed), traceback in account.failures.items():
+        by_line.setdefault(last_line(traceback), []).append(f"{cell} with seed {seed}")
+    return [f"Failed: {listed(which)}: {line}" for line, which in by_line.items()]
+
+
+def last_line(traceback: str) -> str:
+    return traceback.strip().rpartition("\n")[2].strip()
+
+
+def _found(account: Account) -> list[str]:
+    """What measurements have to say, each once with the cells that it is of."""
+    said: dict[str, list[str]] = {}
+    for (cell, seed), record in account.comparison.records.items():
+        sentences = list(record.found.get("notes", ()))
+        if record.diverged:
+            sentences.append(
+                f"It ended early, and is left out of curves and means that other seeds have: {record.found['ended']}"
+            )
+        if "refused" in record.found:
+            refused = [f"{many:,} ({reason})" for reason, many in record.found["refused"].items()]
+            sentences.append(f"Updates were refused: {listed(refused)}")
+        for sentence in sentences:
+            said.setdefault(sentence, []).append(f"{cell} with seed {seed}")
+    return [f"Of {listed(which)}: {sentence}" for sentence, which in said.items()]
+
+
+def _ours(account: Account) -> str:
+    sources = account.preset.sources
+    tags = Counter(source.tag for source in sources if source.is_ours)
+    by_tag = ", ".join(f"{number} {tag}" for tag, number in tags.items())
+    if not tags:
+        return "All settings are published."
+    return (
+        f"{sum(tags.values())} of {len(sources)} settings are not published and are ours ({by_tag}): "
+        "[M] follows from what is published, [P] is proposed here, R: is what released code has. "
+        "They are marked below."
+    )

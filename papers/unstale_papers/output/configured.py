@@ -1,0 +1,117 @@
+"""Settings of a preset: where each is from, what all cells have, and in what they differ. Pure."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from unstale.config.write import as_yaml
+from unstale.report.content import Column, Section, Table
+from unstale_papers.choose import common, differences
+from unstale_papers.output.account import Account
+from unstale_papers.preset import Preset, Source
+
+_SOURCES = (
+    Column(name="setting", head="setting"),
+    Column(name="value", head="value at full size"),
+    Column(name="from", head="from"),
+    Column(name="why", head="why"),
+)
+_COMMON = (
+    Column(name="key", head="key"),
+    Column(name="value", head="value here"),
+    Column(name="full_size", head="at full size, where it differs"),
+    Column(name="from", head="from"),
+)
+_DIFFERENCES = (
+    Column(name="cells", head="cells"),
+    Column(name="values", head="values here"),
+    Column(name="full_size", head="at full size, where they differ"),
+)
+
+
+def section(account: Account) -> Section:
+    """A table of sources, one of what cells share, one of differences."""
+    preset = account.preset
+    return Section(
+        name="settings",
+        title="Settings",
+        sentences=[
+            'What the paper does not say is ours: it is marked "ours" with a tag that says what it is from. A setting '
+            "without a mark in the second table is said in words in the first, or follows from what is.",
+        ],
+        tables=[
+            Table(
+                name=f"{preset.name}-sources",
+                caption="Where settings are from",
+                columns=_SOURCES,
+                rows=[(one.key, one.value, _from(one), one.why or None) for one in preset.sources],
+            ),
+            _common(account),
+            _differences(account),
+        ],
+    )
+
+
+def _common(account: Account) -> Table:
+    full, here = common(account.preset.cells), common(account.cells_here)
+    tags = _tags(account.preset)
+    return Table(
+        name=f"{account.preset.name}-settings",
+        caption=f"What all cells have; other keys are at their defaults. {account.size}".strip(),
+        columns=_COMMON,
+        rows=[
+            (
+                key,
+                _text(here[key]),
+                None if full.get(key) == here[key] or key not in full else _text(full[key]),
+                tags.get(key),
+            )
+            for key in here
+        ],
+    )
+
+
+def _differences(account: Account) -> Table:
+    full, here = _by_labels(account.preset.cells), _by_labels(account.cells_here)
+    return Table(
+        name=f"{account.preset.name}-differences",
+        caption=f"In what cells differ. {account.size}".strip(),
+        columns=_DIFFERENCES,
+        rows=[
+            (
+                labels,
+                values or "nothing of its own",
+                None if full.get(labels, values) == values else full[labels],
+            )
+            for labels, values in here.items()
+        ],
+    )
+
+
+def _by_labels(cells: Sequence[Any]) -> dict[str, str]:
+    """`method FedHist`, and `policy.name fedhist; ...`"""
+    return {
+        ", ".join(f"{axis} {label}" for axis, label in zip(one.axes, labels, strict=True)): _values(found)
+        for one in differences(cells)
+        for labels, found in one.rows.items()
+    }
+
+
+def _values(found: Mapping[str, Any]) -> str:
+    return "; ".join(f"{key} {_text(value)}" for key, value in found.items())
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else as_yaml(value)
+
+
+def _from(source: Source) -> str:
+    return f"ours, {source.tag}" if source.is_ours else "published"
+
+
+def _tags(preset: Preset) -> dict[str, str]:
+    """By key; a source may name several, `clients and trigger.k`."""
+    found: dict[str, str] = {}
+    for one in preset.sources:
+        for key in one.key.replace(" and ", " ").replace(",", " ").split():
+            found.setdefault(key, _from(one))
+    return found

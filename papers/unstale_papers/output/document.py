@@ -1,0 +1,113 @@
+"""One preset as a document: what the page, the Markdown file and the CSV files are made from."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+
+from unstale.report.content import Cell, Column, Report, Section, Table, count, listed
+from unstale_papers.choose import data_sets
+from unstale_papers.comparison import Comparison
+from unstale_papers.output import configured, figures, findings, tables
+from unstale_papers.output.account import Account, notes
+from unstale_papers.output.figures import Figure
+from unstale_papers.scale import Scale
+from unstale_papers.verdicts import verdicts
+
+KIND = "reproduction"
+MADE_FROM = "from the numbers that papers print and from what was computed here"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Document:
+    """name: of its files. of_programs: tables that are for programs alone."""
+
+    name: str
+    report: Report
+    figures: Sequence[Figure]
+    of_programs: Sequence[Table]
+
+
+def document(account: Account) -> Document:
+    """All that is told of a preset."""
+    preset = account.preset
+    drawn = figures.figures(account)
+    sections = (
+        tables.section(account),
+        findings.claims(account),
+        findings.orders(account),
+        figures.section(account, drawn),
+        configured.section(account),
+        findings.missing(account),
+        findings.rules(),
+    )
+    return Document(
+        name=preset.name,
+        report=Report(
+            title=f"{preset.name}: {preset.title}",
+            subtitle=f"{preset.item} of the paper on {preset.paper}; {count(len(preset.cells), 'cell')} on "
+            f"{listed(data_sets(preset.cells))}; {account.own_scale}",
+            notes=notes(account),
+            sections=[section for section in sections if section is not None],
+            kind=KIND,
+            made_from=MADE_FROM,
+            all_rows="the CSV file has all",
+        ),
+        figures=drawn,
+        of_programs=(tables.numbers(account), tables.by_seed(account)),
+    )
+
+
+_INDEX = (
+    Column(name="preset", head="preset", is_page=True),
+    Column(name="published", head="published as"),
+    Column(name="title", head="what it is"),
+    Column(name="scale", head="size"),
+    Column(name="seeds", head="seeds", form="d"),
+    Column(name="runs", head="runs done", form=",d"),
+    Column(name="runs_wanted", head="of", form=",d"),
+    Column(name="claims_hold", head="claims that hold", form="d"),
+    Column(name="claims_do_not_hold", head="do not hold", form="d"),
+    Column(name="claims_cannot_be_told", head="cannot be told", form="d"),
+    Column(name="orders", head="orders", form="d"),
+    Column(name="tau_mean", head="Kendall's tau, mean", form=".2f"),
+)
+
+
+def index(
+    comparisons: Sequence[Comparison], scales: Mapping[str, Scale], seeds: Sequence[int] = ()
+) -> Document:
+    """A row for each preset. scales: by name; of one that is not named it is not said. seeds: that were asked for."""
+    rows: list[tuple[Cell, ...]] = []
+    for comparison in comparisons:
+        preset = comparison.preset
+        account = Account(comparison=comparison, scale=scales.get(preset.name, Scale()), seeds=seeds)
+        answers = Counter(verdict.answer for verdict in verdicts(comparison))
+        taus = findings.taus(comparison)
+        rows.append(
+            (
+                *(preset.name, f"{preset.paper}, {preset.item}", preset.title),
+                str(account.own_scale) if preset.name in scales else None,
+                *(len(account.wanted), account.done, len(preset.cells) * len(account.wanted)),
+                *(answers[answer] for answer in findings.ANSWERS),
+                *(len(taus), fmean(taus) if taus else None),
+            )
+        )
+    table = Table(name="index", caption="Presets, each with a page of its own", columns=_INDEX, rows=rows)
+    listing = Section(name="presets", title="Presets", tables=[table])
+    return Document(
+        name="index",
+        report=Report(
+            title="Published tables and figures, computed again",
+            subtitle=f"{count(len(comparisons), 'preset')} of "
+            f"{listed(list(dict.fromkeys(one.preset.paper for one in comparisons))) or 'no paper'}",
+            notes=[
+                "What is not at full size says so; each page says what was run, on what data and how long."
+            ],
+            sections=[listing, findings.rules()],
+            kind=KIND,
+            made_from=MADE_FROM,
+        ),
+        figures=(),
+        of_programs=(),
+    )

@@ -1,0 +1,76 @@
+"""A document as Markdown (GitHub's), with its figures as PNG files beside it."""
+
+import re
+from collections.abc import Iterator
+
+from unstale import __version__
+from unstale.report.content import Cell, Column, Section, Table
+from unstale_papers.output.document import Document
+
+LINES = " / "
+"""Between what stands one below another on the page."""
+
+_SPECIAL = re.compile(r"([\\`*_{}\[\]<>|~])")
+
+
+def text(document: Document) -> str:
+    """The same document gives the same text."""
+    return "\n".join(_lines(document)).rstrip() + "\n"
+
+
+def escaped(said: str) -> str:
+    """As it is to be read, on one line."""
+    return _SPECIAL.sub(r"\\\1", " ".join(said.split()))
+
+
+def _lines(document: Document) -> Iterator[str]:
+    report = document.report
+    yield from (f"# {escaped(report.title)}", "", escaped(report.subtitle), "")
+    yield from (f"- {escaped(note)}" for note in report.notes)
+    yield ""
+    for section in report.sections:
+        yield from (f"## {escaped(section.title)}", "")
+        for sentence in section.sentences:
+            yield from (escaped(sentence), "")
+        if section.name == "figures":
+            for figure in document.figures:
+                yield from (f"![{escaped(figure.alternative)}]({figure.name}.png)", "")
+                yield from (f"**{escaped(figure.title)}.** {escaped(figure.caption)}", "")
+        yield from _tables(section)
+    yield f"Made by unstale {__version__} {report.made_from}."
+
+
+def _tables(section: Section) -> Iterator[str]:
+    for table in section.tables:
+        columns, rows = table.of_page
+        if rows:
+            yield from (f"**{escaped(_caption(table, columns))}**", "")
+            yield _row([column.head for column in columns])
+            yield _row(
+                ["---:" if column.is_number or column.is_stacked else "---" for column in columns],
+                is_rule=True,
+            )
+            yield from (
+                _row([_shown(*pair) for pair in zip(columns, row, strict=True)], is_done=True) for row in rows
+            )
+            yield ""
+
+
+def _caption(table: Table, columns: list[Column]) -> str:
+    is_stacked = any(column.is_stacked for column in columns)
+    return (
+        table.caption.replace("one below another", f"with {LINES.strip()} between")
+        if is_stacked
+        else table.caption
+    )
+
+
+def _row(cells: list[str], *, is_rule: bool = False, is_done: bool = False) -> str:
+    return f"| {' | '.join(cells if is_rule or is_done else map(escaped, cells))} |"
+
+
+def _shown(column: Column, cell: Cell) -> str:
+    shown = column.shown(cell)
+    if column.is_page:
+        return f"[{escaped(shown)}]({shown}.md)"
+    return LINES.join(escaped(line) for line in shown.split("\n")) if column.is_stacked else escaped(shown)

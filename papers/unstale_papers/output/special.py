@@ -1,0 +1,239 @@
+"""Figures that are no curves over versions: how clients fare, what weighs much, and the loss around a model.
+
+Also how any figure is divided into panels and lines.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import partial
+from math import isfinite, nan
+from types import MappingProxyType
+
+import numpy as np
+from matplotlib.axes import Axes
+
+from unstale_papers.derived import FEW_HEAVY
+from unstale_papers.measures import measure
+from unstale_papers.output import plots
+from unstale_papers.output.account import Account
+from unstale_papers.output.findings import spoken
+from unstale_papers.output.shows import of_clients
+from unstale_papers.preset import Cell, Curve, Labels, Preset
+from unstale_papers.record import Record
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Panel:
+    """of: labels that it is of, in words; empty for the only one."""
+
+    of: str
+    alternative: str
+    draw: Callable[[Axes], None]
+    keys: Sequence[str] = ()
+
+
+# --- panels and lines ---
+
+
+def grouped(cells: Iterable[Cell], varied: Iterable[str]) -> list[tuple[Labels, list[Cell]]]:
+    """Cells that are alike in all other axes, in the order in which they come."""
+    without = set(varied)
+    groups: dict[tuple[tuple[str, str], ...], list[Cell]] = {}
+    for cell in cells:
+        shared = tuple((axis, label) for axis, label in cell.labels.items() if axis not in without)
+        groups.setdefault(shared, []).append(cell)
+    return [(dict(shared), those) for shared, those in groups.items()]
+
+
+def panels(preset: Preset, line: str) -> list[tuple[Labels, list[Cell]]]:
+    """What has a panel of its own in a figure with a line for each label of an axis."""
+    return grouped(preset.cells, (line,))
+
+
+def places(preset: Preset, axis: str) -> dict[str, int]:
+    """Of each label: the same in all figures, so that a method looks the same in them."""
+    labels = dict.fromkeys(cell.labels[axis] for cell in preset.cells if axis in cell.labels)
+    return {label: place for place, label in enumerate(labels)}
+
+
+def named(axis: str, label: str) -> str:
+    """For a legend: a method by its name, all else with its axis."""
+    return label if axis == "method" or not numeric([label]) else f"{axis} {label}"
+
+
+def of_cell(account: Account, cell: Cell) -> list[Record]:
+    """Of its seeds, ascending; without those that diverged where others did not, since a mean of curves is as long as
+    the shortest."""
+    seeds = account.comparison.seeds
+    records = account.comparison.records
+    found = [records[cell.name, seed] for seed in seeds if (cell.name, seed) in records]
+    return [record for record in found if not record.diverged] or found
+
+
+def numeric(labels: Iterable[str]) -> dict[str, float]:
+    """Those that are numbers, `1/64` among them."""
+    found = {}
+    for label in dict.fromkeys(labels):
+        try:
+            found[label] = float(Fraction(label))
+        except (ValueError, ZeroDivisionError):
+            continue
+    return found
+
+
+# --- clients ---
+
+_MEAN = "client accuracy mean"
+
+
+def _clients(account: Account, curve: Curve) -> tuple[list[Panel], str]:
+    order = places(account.preset, curve.line)
+    found = []
+    for labels, cells in panels(account.preset, curve.line):
+        samples = []
+        for cell in cells:
+            values = [value for record in of_cell(account, cell) for value in of_clients(record)]
+            printed = cell.published.get(_MEAN)
+            if values:
+                label = cell.labels[curve.line]
+                samples.append(
+                    plots.Sample(
+                        place=order[label],
+                        label=label,
+                        values=values,
+                        printed=None if printed is None else printed.value,
+                    )
+                )
+        if samples:
+            said = "; ".join(f"{one.label}: mean {np.mean(one.values):.1f}" for one in samples)
+            found.append(
+                Panel(
+                    of=spoken(labels),
+                    alternative=f"Densities of accuracies over clients, per cent. {said}.",
+                    keys=[one.label for one in samples],
+                    draw=partial(
+                        plots.draw_density,
+                        samples=samples,
+                        axis="accuracy on a client's own test examples, %",
+                    ),
+                )
+            )
+    return found, (
+        "Histograms in bins of five points, and Gaussian kernel densities, over all clients of all seeds. Open marks "
+        "are published means."
+    )
+
+
+# --- weights ---
+
+
+def _heavy(account: Account, curve: Curve) -> tuple[list[Panel], str]:
+    order = places(account.preset, curve.line)
+    found = []
+    for labels, cells in panels(account.preset, curve.line):
+        samples = [
+            plots.Sample(
+                place=order[cell.labels[curve.line]],
+                label=named(curve.line, cell.labels[curve.line]),
+                values=values,
+            )
+            for cell in cells
+            if (values := [heavy for record in of_cell(account, cell) for heavy in record.heavy_R])
+        ]
+        if samples:
+            said = "; ".join(
+                f"{one.label}: at most {FEW_HEAVY} in {np.mean(np.asarray(one.values) <= FEW_HEAVY):.1%} of the rounds"
+                for one in samples
+            )
+            found.append(
+                Panel(
+                    of=spoken(labels) if len(places(account.preset, "method")) > 1 else "",
+                    alternative=f"Bars of how many updates of a round weigh more than 0.1. {said}.",
+                    keys=[one.label for one in samples],
+                    draw=partial(
+                        plots.draw_counts,
+                        samples=samples,
+                        axis="updates of a round that weigh more than 0.1",
+                        limit=FEW_HEAVY + 0.5,
+                    ),
+                )
+            )
+    return found, f"Over all rounds of all seeds. Left of the dashed line are at most {FEW_HEAVY}."
+
+
+def _staleness(account: Account, curve: Curve) -> tuple[list[Panel], str]:
+    dots = []
+    for cell in account.preset.cells:
+        x, y = (
+            account.comparison.entry(cell, measure(name)).spread
+            for name in ("aggregated gradients", "average staleness")
+        )
+        if x is not None and y is not None:
+            others = {axis: label for axis, label in cell.labels.items() if axis != curve.line}
+            std = (nan if x.std is None else x.std, nan if y.std is None else y.std)
+            dots.append(plots.Dot(label=spoken(others), x=x.mean, y=y.mean, std=std))
+    if len({dot.x for dot in dots}) < 2:
+        return [], ""
+    xs, ys = [dot.x for dot in dots], [dot.y for dot in dots]
+    slope, start = (float(one) for one in np.polyfit(xs, ys, 1))
+    alike = float(np.corrcoef(xs, ys)[0, 1])
+    said = "; ".join(f"{dot.label}: {dot.y:.2f} at {dot.x:.2f}" for dot in dots)
+    panel = Panel(
+        of="",
+        alternative=f"Average staleness over aggregated gradients. {said}. Correlation {alike:.2f}.",
+        draw=partial(
+            plots.draw_fit,
+            dots=dots,
+            along="aggregated gradients of a round",
+            axis="average staleness, rounds",
+            slope=slope,
+            start=start,
+        ),
+    )
+    return [panel], (
+        "Means over rounds and seeds, with one standard deviation over seeds where there are several. The dashed line "
+        f"is of least squares: slope {slope:.3g}, correlation {alike:.2f}."
+    )
+
+
+SHOWS: Mapping[str, Callable[[Account, Curve], tuple[list[Panel], str]]] = MappingProxyType(
+    {
+        "client accuracy": _clients,
+        "heavy gradients": _heavy,
+        "staleness over aggregated gradients": _staleness,
+    }
+)
+"""What `Curve.shows` may name beside the curves of `shows`: panels and a caption."""
+
+
+# --- surfaces ---
+
+SURFACE = "The mean loss at models around the last one (the cross), of the first seed; each map has its own colours."
+
+
+def surfaces(account: Account) -> list[Panel]:
+    """Where a measurement found them."""
+    found = []
+    for cell in account.preset.cells:
+        for record in of_cell(account, cell)[:1]:
+            values_PP = np.asarray(record.found.get("surface", ()), np.float64)
+            if values_PP.ndim != 2 or not np.isfinite(values_PP).any():
+                continue
+            finite = [value for value in values_PP.flatten().tolist() if isfinite(value)]
+            middle = values_PP[len(values_PP) // 2, len(values_PP) // 2]
+            found.append(
+                Panel(
+                    of=spoken(cell.labels),
+                    alternative=f"A map of the loss around the model: {middle:.4g} nats at the model, "
+                    f"{min(finite):.4g} to {max(finite):.4g} around it.",
+                    draw=partial(
+                        plots.draw_surface,
+                        surface_PP=values_PP,
+                        low=min(finite),
+                        high=max(finite),
+                        what="loss, nats",
+                    ),
+                )
+            )
+    return found

@@ -1,0 +1,221 @@
+"""The published table with what was measured, and the same numbers as rows for programs. Pure."""
+
+from collections.abc import Iterator, Sequence
+from itertools import product
+
+from unstale.report.content import NONE, Cell, Column, Section, Table
+from unstale_papers.comparison import Entry
+from unstale_papers.measures import Measure, measure
+from unstale_papers.output.account import Account, difference, last_line, printed
+from unstale_papers.preset import Cell as PresetCell
+from unstale_papers.preset import Labels
+from unstale_papers.statistics import AUTOCORRELATED
+
+COLUMNS_MAX = 4
+"""Of a table with numbers in three lines; of more, there is a table for each label of the first axis of columns."""
+
+STACK = "Each cell has, one below another: the number in print; measured, {spread}; measured less printed."
+Place = tuple[str, ...]
+
+
+def section(account: Account) -> Section:
+    """The table, or one for each measure."""
+    measures = [measure(name) for name in account.preset.measures]
+    sentences = [
+        f"{of.heading[0].upper()}{of.heading[1:]} ({of.better} is better). {of.what}" for of in measures
+    ]
+    if any(of.name.startswith("p against") for of in measures):
+        sentences.append(AUTOCORRELATED)
+    return Section(
+        name="numbers", title="Published and measured", sentences=sentences, tables=list(_tables(account))
+    )
+
+
+def _tables(account: Account) -> Iterator[Table]:
+    preset = account.preset
+    if not preset.columns:
+        every = [measure(name) for name in preset.measures]
+        yield _table(account, "table", every, {})
+        return
+    for number, name in enumerate(preset.measures, 1):
+        first, *others = preset.columns
+        labels = _labels(account, first)
+        places = len({_place(cell, preset.columns) for cell in preset.cells})
+        if others and places > COLUMNS_MAX:
+            for label in labels:
+                yield _table(account, f"table-{number}-{label}", [measure(name)], {first: label})
+        else:
+            yield _table(account, f"table-{number}", [measure(name)], {})
+
+
+def _table(account: Account, name: str, measures: Sequence[Measure], only: Labels) -> Table:
+    """only: labels that its cells have. Columns are measures where the preset has no axes for them."""
+    preset = account.preset
+    cells = [cell for cell in preset.cells if only.items() <= cell.labels.items()]
+    axes = [axis for axis in preset.columns if axis not in only]
+    by_place = {(_place(cell, preset.rows), _place(cell, axes)): cell for cell in cells}
+    entries = account.comparison.entries
+    shown = [
+        entry
+        for cell in cells
+        for of in measures
+        if (entry := entries[cell.name, of.name]).published is not None
+    ]
+    printed_measures = {entry.measure.name for entry in shown}
+    columns = list(product(dict.fromkeys(_place(cell, axes) for cell in cells), measures))
+    rows = [
+        (
+            ", ".join(row),
+            *(
+                None
+                if (cell := by_place.get((row, at))) is None
+                else _stacked(account, entries[cell.name, of.name], of.name in printed_measures)
+                for at, of in columns
+            ),
+        )
+        for row in dict.fromkeys(_place(cell, preset.rows) for cell in cells)
+    ]
+    heads = [of.heading if not axes else _head(preset.method, axes, at) for at, of in columns]
+    return Table(
+        name=f"{preset.name}-{name}".replace(" ", "-").replace("/", "-"),
+        caption=_caption(account, measures, only, has_print=bool(shown)),
+        columns=(
+            Column(name="cell", head=", ".join(preset.rows)),
+            *(Column(name=head, head=head, is_stacked=True) for head in heads),
+        ),
+        rows=rows,
+    )
+
+
+def _stacked(account: Account, entry: Entry, has_print: bool) -> str:
+    """has_print: whether any number of its measure is in print."""
+    measured = account.measured(entry)
+    return "\n".join((printed(entry) or NONE, measured, difference(entry) or NONE)) if has_print else measured
+
+
+def _caption(account: Account, measures: Sequence[Measure], only: Labels, *, has_print: bool) -> str:
+    what = measures[0].heading if len(measures) == 1 else account.preset.title
+    where = "".join(f", {axis} {label}" for axis, label in only.items())
+    spread = "mean ± standard deviation over seeds" if len(account.wanted) > 1 else "of one seed"
+    how = STACK.format(spread=spread) if has_print else f"The paper prints none of these; measured, {spread}."
+    return " ".join(filter(None, (f"{account.preset.item}: {what}{where}.", how, account.size)))
+
+
+def _head(method: str, axes: Sequence[str], at: Place) -> str:
+    return ", ".join(
+        label if axis == method else f"{axis} {label}" for axis, label in zip(axes, at, strict=True)
+    )
+
+
+def _labels(account: Account, axis: str) -> list[str]:
+    return list(dict.fromkeys(cell.labels[axis] for cell in account.preset.cells if axis in cell.labels))
+
+
+def _place(cell: PresetCell, axes: Sequence[str]) -> Place:
+    return tuple(cell.labels.get(axis, "") for axis in axes)
+
+
+# --- for programs ---
+
+
+def numbers(account: Account) -> Table:
+    """A row for each measure of each cell; values in the measure's unit, per cent as a share of 1."""
+    preset = account.preset
+    axes = (*preset.rows, *preset.columns)
+    facts = (
+        *(account.scale.rounds, account.scale.clients, account.scale.data, account.own_scale.iterations),
+        " ".join(account.replaced),
+        _ours(account),
+    )
+    return Table(
+        name=preset.name,
+        caption="Numbers",
+        columns=tuple(
+            Column(name=name, head=name)
+            for name in (
+                *("preset", "paper", "item", *axes, "measure", "unit", "published", "published_text"),
+                *(
+                    "mean",
+                    "std",
+                    "low",
+                    "high",
+                    "difference",
+                    "seeds",
+                    "seeds_wanted",
+                    "missed_target",
+                    "diverged",
+                ),
+                *(
+                    "shown",
+                    "scale_rounds",
+                    "scale_clients",
+                    "scale_data",
+                    "scale_iterations",
+                    "data_replaced",
+                ),
+                "not_published",
+            )
+        ),
+        rows=[
+            (
+                *(preset.name, preset.paper, preset.item, *_place(cell, axes)),
+                *_numbers(account, account.comparison.entries[cell.name, name]),
+                *facts,
+            )
+            for cell in preset.cells
+            for name in preset.measures
+        ],
+    )
+
+
+def _numbers(account: Account, entry: Entry) -> tuple[Cell, ...]:
+    of, spread, published = entry.measure, entry.spread, entry.published
+    return (
+        *(of.name, "ratio" if of.unit == "%" else of.unit),
+        *((published.value, published.text) if published is not None else (None, None)),
+        *((spread.mean, spread.std, spread.low, spread.high) if spread is not None else (None,) * 4),
+        *(entry.difference, spread.n if spread is not None else 0, len(account.wanted)),
+        *(entry.missed - len(entry.diverged), len(entry.diverged)),
+        account.measured(entry),
+    )
+
+
+def _ours(account: Account) -> str:
+    """`training.steps [P]; model.name [M]`: settings that are not published."""
+    return "; ".join(f"{source.key} {source.tag}" for source in account.preset.sources if source.is_ours)
+
+
+def by_seed(account: Account) -> Table:
+    """A row for each measure of each cell and seed, and why there is no value where there is none."""
+    preset = account.preset
+    axes = (*preset.rows, *preset.columns)
+    return Table(
+        name=f"{preset.name}-seeds",
+        caption="Numbers by seed",
+        columns=tuple(
+            Column(name=name, head=name) for name in (*axes, "measure", "seed", "value", "why_not")
+        ),
+        rows=[
+            (*_place(cell, axes), name, seed, value, why)
+            for cell in preset.cells
+            for name in preset.measures
+            for seed in sorted({*account.wanted, *account.comparison.seeds})
+            for value, why in [_of_seed(account, account.comparison.entries[cell.name, name], seed)]
+        ],
+    )
+
+
+def _of_seed(account: Account, entry: Entry, seed: int) -> tuple[float | None, str]:
+    key = entry.cell.name, seed
+    value = entry.values.get(seed)
+    if value is not None:
+        return value, ""
+    if key in account.failures:
+        return None, last_line(account.failures[key])
+    if key not in account.comparison.records:
+        return None, "not run"
+    if seed in entry.diverged:
+        return None, "diverged"
+    if seed in entry.values and entry.measure.counts_rounds:
+        return None, "not reached"
+    return None, "of all seeds together" if entry.measure.of_all is not None else "no number"

@@ -1,0 +1,258 @@
+"""A preset made smaller, in a stated way, for a quick look. Pure."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from math import ceil, gcd, sqrt
+from typing import Any
+
+import yaml
+
+from unstale.config.settings import Settings
+from unstale.errors import UserError
+from unstale_papers.preset import Cell
+
+ROUNDS_MIN = 4
+EVALUATIONS_MIN, EVALUATIONS = 2, 100  # of a run that is not at full size; the last ten are what it ends with
+UPDATES_MIN = 5  # of a round, below which its weights hardly differ
+CLIENTS_MIN = 2
+CLASSES = 10  # of the data sets that `classes` shares out
+LOSS_EVERY = "training_loss_every"  # option of a run: evaluations between two losses of all training examples
+_TAKES_K = ("k-sync", "k-async", "buffered")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scale:
+    """What rounds, clients, examples and an inversion's iterations are multiplied by, each in (0, 1].
+
+    A curve has its points as many rounds apart as at full size, or closer where it would have less than 100. Clients
+    and the updates of a round shrink alike, so that N/K, which sets the staleness, stays; no round has less than one
+    update. A client's share of the data stays about as large when data and clients shrink alike. Where each client
+    draws a budget of examples, that shrinks, and the data set stays whole, its test set too.
+    """
+
+    rounds: float = 1.0
+    clients: float = 1.0
+    data: float = 1.0
+    iterations: float = 1.0
+
+    def __post_init__(self) -> None:
+        for name in ("rounds", "clients", "data", "iterations"):
+            value = getattr(self, name)
+            if not 0 < value <= 1:
+                raise UserError(f"the scale of {name} is {value:g}, expected more than 0 and at most 1")
+
+    @classmethod
+    def of(cls, scale: float) -> "Scale":
+        """`--scale`: rounds and iterations by it, clients and data by its root. Without inversions work shrinks as
+        scale**1.5 and no faster."""
+        if not 0 < scale <= 1:
+            raise UserError(f"--scale is {scale:g}, expected more than 0 and at most 1, such as 0.1")
+        return cls(rounds=scale, clients=sqrt(scale), data=sqrt(scale), iterations=scale)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether nothing is made smaller."""
+        return self == Scale()
+
+    @property
+    def slug(self) -> str:
+        """For a file's name: `full`, or `rounds-0.1-clients-0.316-data-0.316`, and `-iterations-0.1` where those are
+        fewer."""
+        if self.is_full:
+            return "full"
+        fewer = f"-iterations-{self.iterations:.3g}" if self.iterations < 1 else ""
+        return f"rounds-{self.rounds:.3g}-clients-{self.clients:.3g}-data-{self.data:.3g}{fewer}"
+
+    def at(self, cells: Iterable[Cell]) -> "Scale":
+        """The same for cells of which none inverts anything: without iterations, which they do not have."""
+        return self if any(cell.in_iterations for cell in cells) else replace(self, iterations=1.0)
+
+    def __str__(self) -> str:
+        if self.is_full:
+            return "full size"
+        fewer = f", iterations of an inversion x {self.iterations:.3g}" if self.iterations < 1 else ""
+        return f"rounds x {self.rounds:.3g}, clients x {self.clients:.3g}, data x {self.data:.3g}{fewer}"
+
+
+def scaled(cell: Cell, scale: Scale) -> Cell:
+    """The same cell, smaller. Staleness that a scenario sets in rounds stays as it is."""
+    if scale.at([cell]).is_full:
+        return cell
+    settings = cell.settings
+    rounds = max(ROUNDS_MIN, ceil(settings.rounds * scale.rounds))
+    clients, per_round = _clients(settings, scale.clients)
+    every = _evaluate_every(settings, rounds, scale.rounds)
+    changes: dict[str, Any] = {"rounds": rounds, "evaluate_every": every, "clients": clients}
+    if settings.trigger.name in _TAKES_K:
+        changes["trigger.k"] = per_round
+    if settings.selector.size is not None:
+        changes["selector.size"] = per_round
+    of_clients = clients / settings.clients
+    changes |= _data(settings, scale.data, of_clients)
+    if "size" in settings.policy.settings:  # S of fedavg-s
+        changes["policy.settings.size"] = _fewer(settings.policy.settings["size"], of_clients)
+    if "window" in settings.compensator.settings:  # n_s, as many as there are late clients
+        window = settings.compensator.settings["window"]
+        changes["compensator.settings.window"] = _fewer(window, scale.clients)
+    last = settings.compensator.settings.get("last_round")  # a search may set it in any cell
+    if last is not None:
+        changes["compensator.settings.last_round"] = _shrunk(last, scale.rounds)
+    options = dict(cell.options)
+    if options.get(LOSS_EVERY) is not None:
+        options[LOSS_EVERY] = _loss_every(settings, options[LOSS_EVERY], rounds // every)
+    for keys, by in ((cell.in_rounds, scale.rounds), (cell.in_iterations, scale.iterations)):
+        for key in keys:
+            if key in options:
+                options[key] = _shrunk(options[key], by)
+            else:
+                changes[key] = _shrunk(_value(settings, key), by)
+    return replace(
+        cell,
+        settings=_changed(settings, changes),
+        options=options,
+        scenario=None if cell.scenario is None else _smaller(cell.scenario, scale.clients),
+    )
+
+
+def _data(settings: Settings, scale: float, of_clients: float) -> dict[str, Any]:
+    """What makes data less: each client's budget where there is one, so that the test set and the examples that clients
+    draw from stay; else the share of the data set. of_clients: how many of them there are yet."""
+    budget = settings.partition.budget
+    if budget is None:
+        return {"data.share": settings.data.share * scale}
+    if scale < of_clients:  # else there is as much for each as before
+        return {"partition.budget": max(1, int(budget * scale / of_clients))}
+    return {}
+
+
+def _evaluate_every(settings: Settings, rounds: int, scale: float) -> int:
+    """More than `EVALUATIONS`, closer together than at full size, would be most of what a short run takes."""
+    closer = max(1, round(settings.evaluate_every * scale), rounds // EVALUATIONS)
+    return max(1, min(settings.evaluate_every, closer, rounds // EVALUATIONS_MIN))
+
+
+def _loss_every(settings: Settings, every: int, evaluations: int) -> int:
+    """Evaluations between two losses of all training examples: no more losses than at full size."""
+    losses = max(1, settings.rounds // settings.evaluate_every // every)
+    return max(every, ceil(evaluations / losses))
+
+
+def _clients(settings: Settings, scale: float) -> tuple[int, int | None]:
+    """How many there are, and how many a round has."""
+    per_round = settings.trigger.k if settings.trigger.name in _TAKES_K else settings.selector.size
+    if per_round is None:
+        step = _step(settings)
+        return max(step, CLIENTS_MIN, step * round(settings.clients * scale / step)), None
+    fewer = max(1, round(per_round * scale))
+    return max(CLIENTS_MIN, fewer, round(fewer * settings.clients / per_round)), fewer
+
+
+def _step(settings: Settings) -> int:
+    """Only multiples of it can share the classes out evenly."""
+    chosen = settings.partition
+    return CLASSES // gcd(CLASSES, chosen.classes or 2) if chosen.name == "classes" else 1
+
+
+def _smaller(scenario: str, scale: float) -> str:
+    """The text of a scenario whose groups `top` are as much smaller as there are fewer clients."""
+    said = yaml.safe_load(scenario)
+    for group in said.get("groups", ()):
+        audience = group.get("clients", {})
+        if "top" in audience:
+            audience["top"] = _fewer(audience["top"], scale)
+    return str(yaml.safe_dump(said, sort_keys=False))
+
+
+def _fewer(number: int, scale: float) -> int:
+    return max(1, round(number * scale))
+
+
+def _shrunk(rounds: float, scale: float) -> float:
+    return max(1, ceil(rounds * scale))
+
+
+def lost(cells: Iterable[Cell], scale: Scale) -> list[str]:
+    """What cells made smaller no longer are or show, in sentences; none where they only have less of everything."""
+    both = [(cell, scaled(cell, scale)) for cell in cells]
+    sentences = [said for full, here in both for said in _lost(full, here)]
+    return list(dict.fromkeys([*sentences, *_made_one(both)]))
+
+
+def _made_one(both: Iterable[tuple[Cell, Cell]]) -> Iterator[str]:
+    """Of cells that differ at full size and no longer do. both: each cell as it is there, and here."""
+    alike: dict[str, dict[str, Cell]] = {}
+    for full, here in both:
+        alike.setdefault(_run(here), {}).setdefault(_run(full), full)
+    for cells in alike.values():
+        if len(cells) > 1:
+            of_all = [set(cell.labels.items()) for cell in cells.values()]
+            shared = of_all[0].intersection(*of_all)
+            own = [sorted(labels - shared) for labels in of_all]
+            named = [" ".join(f"{axis}={at}" for axis, at in labels) for labels in own]
+            yield _MADE_ONE.format(named=f"{', '.join(named[:-1])} and {named[-1]}")
+
+
+def _run(cell: Cell) -> str:
+    """What it computes, whatever it is called."""
+    return repr((cell.settings, cell.measurement, dict(cell.options), cell.scenario))
+
+
+def _lost(full: Cell, here: Cell) -> Iterator[str]:
+    most, updates = full.settings.trigger.k, here.settings.trigger.k
+    if full.settings.trigger.name in _TAKES_K:
+        assert most is not None and updates is not None
+        if updates < min(UPDATES_MIN, most):
+            yield _OF_FEW.format(updates=f"{updates} update{'s' * (updates > 1)}", most=most)
+    late = _staleness(here.scenario) if here.measurement == "run" else 0
+    last = here.settings.compensator.settings.get("last_round")
+    if here.settings.rounds <= late < full.settings.rounds:
+        yield _NEVER_LATE.format(staleness=late, rounds=here.settings.rounds)
+    elif last is not None and last <= late < full.settings.compensator.settings["last_round"]:
+        yield _NEVER_INVERTED.format(staleness=late, last=last)
+    oldest = max(here.options.get("staleness", (0,)))
+    if here.settings.rounds < oldest <= full.settings.rounds:
+        yield _TOO_OLD.format(oldest=oldest, rounds=here.settings.rounds)
+
+
+_MADE_ONE = "Where they differ at full size, {named} are one and the same run here."
+_OF_FEW = (
+    "A round has {updates} here, {most} at full size: how a policy weighs the updates of a round against each other "
+    "hardly shows, and with one update DynSGD, REFL and TWAFL are FedAvg."
+)
+_NEVER_LATE = (
+    "Who is {staleness} rounds late is so after {staleness} rounds, and these runs have {rounds}: nobody is late in "
+    "them."
+)
+_NEVER_INVERTED = (
+    "Who is {staleness} rounds late is so after {staleness} rounds, and some runs end inversion after {last}: there is "
+    "nothing to invert in them."
+)
+_TOO_OLD = (
+    "Errors are looked at for updates up to {oldest} rounds late, and these runs have {rounds}: of what is older there "
+    "is no number."
+)
+
+
+def _staleness(scenario: str | None) -> int:
+    """Rounds that some clients are late by; 0 for none."""
+    groups = () if scenario is None else yaml.safe_load(scenario).get("groups", ())
+    return max((group.get("stale_rounds") or 0 for group in groups), default=0)
+
+
+def _value(settings: Settings, key: str) -> Any:
+    found: Any = settings.model_dump()
+    for part in key.split("."):
+        found = found[part]
+    return found
+
+
+def _changed(settings: Settings, changes: Mapping[str, Any]) -> Settings:
+    """Settings with other values at some dotted keys, checked anew."""
+    values = settings.model_dump()
+    for key, value in changes.items():
+        *path, last = key.split(".")
+        section = values
+        for part in path:
+            section = section[part]
+        section[last] = value
+    return Settings(**values)

@@ -1,0 +1,309 @@
+"""A small search over settings that nobody published: what is tried. Pure.
+
+Every candidate is a cell of a preset with other values at some keys, and with some of its training examples in place of
+the test set, which is not looked at.
+"""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from hashlib import sha256
+from itertools import product
+from math import prod
+from typing import Any
+
+import yaml
+
+from unstale.config.keys import open_section
+from unstale.config.load import Given, load
+from unstale.config.settings import Settings
+from unstale.config.write import as_yaml
+from unstale.errors import UserError
+from unstale.seeds import Stream, stream
+from unstale_papers.jobs import Job, values
+from unstale_papers.preset import Cell, Preset
+from unstale_papers.scale import Scale
+
+CANDIDATES_MAX = 1000  # of more, some are drawn
+LOGARITHMIC_FROM = 10  # times its low end, from which the order of magnitude of a range is drawn
+DIGITS = 3  # significant, of what is drawn, so that what people read is what was computed
+
+OPTION = "--over"
+EXAMPLE = "such as training.learning_rate=0.003,0.01,0.03"
+
+Candidate = Mapping[str, Any]
+"""Values by key, as JSON has them."""
+
+_SAID_ELSEWHERE = {
+    "seed": "--seeds",
+    "device": "--device",
+    "data.cache": "--cache",
+    "data.path": "--data",
+    "data.validation": "--validation",
+}
+_EXPONENT = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+")  # without a point YAML has a text there
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Range:
+    """Numbers to draw from. is_whole: whole ones, both ends among them."""
+
+    low: float
+    high: float
+    is_whole: bool
+
+    @property
+    def is_logarithmic(self) -> bool:
+        """Whether every factor is as likely as another, and not every difference."""
+        return self.low > 0 and self.high >= LOGARITHMIC_FROM * self.low
+
+    def at(self, place: float) -> float:
+        """The number at a place from 0 to 1, rounded."""
+        if self.is_logarithmic:
+            exact: float = self.low * (self.high / self.low) ** place
+            found = round(exact) if self.is_whole else exact
+        elif self.is_whole:
+            found = int(self.low + place * (self.high - self.low + 1))  # the ends are as likely as the others
+        else:
+            found = self.low + place * (self.high - self.low)
+        rounded = found if self.is_whole else float(f"{found:.{DIGITS}g}")
+        return min(max(rounded, self.low), self.high)
+
+    def __str__(self) -> str:
+        how = "every factor as likely as another" if self.is_logarithmic else "uniform"
+        return f"{'whole numbers ' * self.is_whole}from {spelled(self.low)} to {spelled(self.high)}, {how}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Over:
+    """What a key is searched over: some values, or a range."""
+
+    key: str
+    values: tuple[Any, ...] = ()
+    range: Range | None = None
+
+    def drawn(self, seed: int, number: int) -> Any:
+        """The value of one draw. It depends on nothing but key, range or values, and these two."""
+        word = int.from_bytes(sha256(self.key.encode()).digest()[:4], "big")
+        rng = stream(seed, Stream.SEARCH, number, word)
+        if self.range is not None:
+            return self.range.at(rng.random())
+        return self.values[rng.integers(len(self.values))]
+
+    def __str__(self) -> str:
+        said = ", ".join(map(spelled, self.values)) if self.range is None else str(self.range)
+        return f"{self.key}: {said}"
+
+
+def spelled(value: Any) -> str:
+    """A value as people write it."""
+    return value if isinstance(value, str) else repr(value) if type(value) in (int, float) else as_yaml(value)
+
+
+def named(candidate: Candidate) -> str:
+    """`training.learning_rate 0.01, policy.settings.alpha 0.1`."""
+    return ", ".join(f"{key} {spelled(value)}" for key, value in candidate.items())
+
+
+# --- what is asked for ---
+
+
+def overs(texts: Sequence[str]) -> tuple[Over, ...]:
+    """Of `KEY=VALUE,VALUE` and `KEY=LOW..HIGH`, each value checked as an option is. Raises UserError."""
+    found: dict[str, Over] = {}
+    for text in texts:
+        one = _over(text)
+        if one.key in found:
+            raise UserError(f"{OPTION} has {one.key} twice, expected all of its values in one list")
+        found[one.key] = one
+    return tuple(found.values())
+
+
+def _over(text: str) -> Over:
+    key, sign, said = text.partition("=")
+    if not sign or not said.strip():
+        raise UserError(f"{OPTION} is {text!r}, expected KEY=VALUE,VALUE or KEY=LOW..HIGH, {EXAMPLE}")
+    if key in _SAID_ELSEWHERE:
+        raise UserError(f"{OPTION} has {key}, which {_SAID_ELSEWHERE[key]} says; leave it out")
+    ends = re.fullmatch(r"([^,]+?)\.\.([^,]+)", said)
+    if ends is not None:
+        return Over(key=key, range=_range(key, said, *(_value(key, end.strip()) for end in ends.groups())))
+    every = [_value(key, one) for one in _split(key, said)]
+    return Over(key=key, values=tuple(_once(every)))
+
+
+def _range(key: str, said: str, low: Any, high: Any) -> Range:
+    for end in (low, high):
+        if isinstance(end, bool) or not isinstance(end, int | float):
+            raise UserError(
+                f"{OPTION}: {key} is {said!r}, expected numbers at both ends, or a list of values"
+            )
+    if not low < high:
+        raise UserError(f"{OPTION}: {key} is {said!r}, expected the lower end first")
+    return Range(low=low, high=high, is_whole=isinstance(low, int) and isinstance(high, int))
+
+
+def _split(key: str, said: str) -> list[str]:
+    """The values of a list, each as it is written: a comma inside brackets is no end of one."""
+    listed = f"[{said}]"
+    try:
+        root = yaml.compose(listed, Loader=yaml.SafeLoader)
+    except yaml.YAMLError:
+        raise UserError(f"{OPTION}: {key} is {said!r}, expected VALUE,VALUE, {EXAMPLE}") from None
+    nodes = root.value if root is not None else ()
+    return [listed[node.start_mark.index : node.end_mark.index].strip() for node in nodes]
+
+
+def _value(key: str, text: str, option: str = OPTION) -> Any:
+    """What a text stands for at a key. Raises UserError as for an option."""
+    found: Any = load(options={key: Given(value=text, origin=option)}).model_dump(mode="json")
+    inside = open_section(key)
+    path = key.split(".") if inside is None else [*inside.split("."), key.removeprefix(f"{inside}.")]
+    for part in path:
+        found = found[part]
+    is_number = inside is not None and isinstance(found, str) and _EXPONENT.fullmatch(found)
+    return float(found) if is_number else found
+
+
+def _once(found: Iterable[Any]) -> list[Any]:
+    """Each once, the first of equal ones. They may be mappings, which no set takes."""
+    once: list[Any] = []
+    for one in found:
+        if one not in once:
+            once.append(one)
+    return once
+
+
+def candidates(over: Sequence[Over], *, draws: int | None = None, seed: int = 0) -> list[Candidate]:
+    """Every combination, or some that are drawn; each once.
+
+    draws: how many are drawn; None for all. The first of many draws are those of few, and the value of one key depends
+    neither on the other keys nor on their order. seed: of the search, and not of runs. Raises UserError.
+    """
+    if draws is None:
+        for one in over:
+            if one.range is not None:
+                raise UserError(
+                    f"{OPTION}: {one.key} is a range, expected --random NUMBER with it, or a list of values"
+                )
+        count = prod(len(one.values) for one in over)
+        if count > CANDIDATES_MAX:
+            raise UserError(
+                f"{OPTION} comes to {count:,} candidates, expected at most {CANDIDATES_MAX:,}; leave values out, or "
+                "have some of them drawn with --random NUMBER"
+            )
+        every: Iterable[tuple[Any, ...]] = product(*(one.values for one in over))
+    else:
+        every = (tuple(one.drawn(seed, number) for one in over) for number in range(draws))
+    found: list[Candidate] = [
+        dict(zip((one.key for one in over), them, strict=True)) for them in _once(every)
+    ]
+    if len(found) < 2:
+        raise UserError(f"{OPTION} comes to one candidate, expected two at least to choose from, {EXAMPLE}")
+    return found
+
+
+# --- what is computed ---
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trial:
+    """One candidate in one cell. of: the cell as its preset has it. cell: with the candidate's values."""
+
+    of: Cell
+    candidate: Candidate
+    cell: Cell
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Search:
+    """All candidates in all cells of a preset that are searched. keys: that they differ in."""
+
+    preset: Preset
+    keys: tuple[str, ...]
+    candidates: Sequence[Candidate]
+    validation: float
+    trials: Sequence[Trial] = field(repr=False)
+
+    @property
+    def cells(self) -> list[Cell]:
+        """As the preset has them, each once."""
+        return list({trial.of.name: trial.of for trial in self.trials}.values())
+
+    @property
+    def planned(self) -> Preset:
+        """The preset with every trial for a cell, whose further labels are the candidate's values."""
+        return replace(
+            self.preset,
+            cells=tuple(trial.cell for trial in self.trials),
+            rows=(*self.preset.rows, *self.keys),
+            curves=(),
+            claims=(),
+        )
+
+    @property
+    def untouched(self) -> Preset:
+        """The preset with the cells that are searched, measured on the same examples, without a candidate."""
+        cells = tuple(_measured_on(cell, {}, self.validation) for cell in self.cells)
+        return replace(self.preset, cells=cells, curves=(), claims=())
+
+
+def search(preset: Preset, cells: Iterable[Cell], tried: Sequence[Candidate], *, validation: float) -> Search:
+    """Of candidates that have the same keys. validation: share of the training set that is measured on.
+
+    Raises UserError for a value that does not fit a cell.
+    """
+    _value("data.validation", f"{validation:g}", "--validation")
+    return Search(
+        preset=preset,
+        keys=tuple(tried[0]),
+        candidates=tried,
+        validation=validation,
+        trials=[
+            Trial(of=cell, candidate=candidate, cell=_measured_on(cell, candidate, validation))
+            for cell in cells
+            for candidate in tried
+        ],
+    )
+
+
+def _measured_on(cell: Cell, candidate: Candidate, validation: float) -> Cell:
+    if cell.settings.data.variant.name is not None:
+        raise UserError(
+            f"{cell.name} has data that changes (data.variant), of which no part can be kept for validation; choose "
+            "other cells with --cells"
+        )
+    labels = {key: spelled(value) for key, value in candidate.items()}
+    return replace(cell, labels={**cell.labels, **labels}, settings=_settings(cell, candidate, validation))
+
+
+def _settings(cell: Cell, candidate: Candidate, validation: float) -> Settings:
+    """Read as options are, so that mistakes are told alike."""
+    said = {**values(cell.settings), **candidate, "data.validation": validation}
+    try:
+        return load(options={key: Given(value=_text(value), origin=OPTION) for key, value in said.items()})
+    except UserError as error:  # keys that do not go together; each by itself has been checked
+        raise UserError(f"{cell.name} with {named(candidate)}: {error}") from None
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else as_yaml(value)
+
+
+def check_different(found: Search, planned: Iterable[Job], scale: Scale) -> None:
+    """Raise UserError for candidates whose jobs in a cell are the same: a key that they differ in changes nothing.
+
+    planned: jobs of `Search.planned`; one seed is enough.
+    """
+    digests = {job.cell: job.digest for job in planned}
+    seen: dict[tuple[str, str], Candidate] = {}
+    for trial in found.trials:
+        other = seen.setdefault((trial.of.name, digests[trial.cell.name]), trial.candidate)
+        if other is not trial.candidate:
+            keys = [key for key in found.keys if trial.candidate[key] != other[key]]
+            where = "" if scale.is_full else f" at {scale}"
+            raise UserError(
+                f"{OPTION}: {' and '.join(keys)} changes nothing of what {trial.of.name} computes{where}, as "
+                f"{named({key: other[key] for key in keys})} and {named({key: trial.candidate[key] for key in keys})} "
+                "come to the same; leave it out"
+            )

@@ -1,0 +1,282 @@
+"""Which candidate of a search is best, and how sure that is. Pure.
+
+A group is the cells that candidates are compared over: one of them, or all together. A run is one candidate in one cell
+with one seed. It lacks the number that is searched by when it failed, diverged or ended before its target.
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from math import exp, inf, log
+from statistics import fmean
+from typing import Literal
+
+from unstale.errors import UserError
+from unstale_papers.comparison import Comparison
+from unstale_papers.jobs import Job
+from unstale_papers.measures import Measure, measure
+from unstale_papers.preset import Cell
+from unstale_papers.search import Candidate, Search, Trial
+from unstale_papers.statistics import DECIMALS, SIGNIFICANCE, Spread, TTest, over_seeds, t_test
+
+PUBLISHED: Literal["published"] = "published"
+
+RULE = """\
+A candidate that lacks its number in a larger share of its runs comes later, whatever the others say: they missed the
+target, diverged or failed. Of equal shares the better mean over seeds comes first. The next candidate is told apart
+from the best one when it is behind by more than the seeds' spread (paired t-test over seeds, p < 0.05)."""
+"""How candidates are ordered, for people."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Goal:
+    """What is searched for. toward: a number as the measure's values are, or `published`: that of each cell; None for
+    the best one. A number of rounds is near another by their ratio, all else by the difference."""
+
+    measure: Measure
+    toward: float | Literal["published"] | None = None
+
+    def target(self, cell: Cell) -> float | None:
+        """Of a cell."""
+        if self.toward == PUBLISHED:
+            return cell.published[self.measure.name].value
+        return self.toward
+
+    def off(self, value: float, target: float) -> float:
+        """How far from the target, at least 0: the logarithm of a ratio for rounds."""
+        if self.measure.counts_rounds:
+            return abs(_log(value) - _log(target))
+        return abs(value - target)
+
+    def off_text(self, off: float) -> str:
+        """`1.09 times`, `+0.42 points` without its sign."""
+        if self.measure.counts_rounds:
+            return f"{exp(off):.2f} times"
+        return self.measure.difference(off).removeprefix("+")
+
+
+def _log(rounds: float) -> float:
+    return log(max(rounds, 1))  # a target may be reached before the first one
+
+
+def goal(name: str, toward: str | None, found: Search) -> Goal:
+    """What is asked for. toward: a number in the unit that the measure is shown in, or `published`.
+
+    Raises UserError for what the cells cannot be searched by.
+    """
+    of = measure(name)
+    _check(of, found)
+    if toward is None:
+        return Goal(measure=of)
+    if toward == PUBLISHED:
+        for cell in found.cells:
+            if name not in cell.published:
+                there = ", ".join(cell.published) or "no number at all"
+                raise UserError(
+                    f"--toward is published, but of {cell.name} there is no {name!r} in print, only {there}; choose "
+                    "cells with --cells, another --measure, or say a number"
+                )
+        return Goal(measure=of, toward=PUBLISHED)
+    try:
+        number = float(toward)
+    except ValueError:
+        number = inf
+    if not abs(number) < inf:  # not a number is not, either
+        unit = f" in {of.unit}" if of.unit else ""
+        raise UserError(f"--toward is {toward!r}, expected a number{unit}, or published")
+    if of.counts_rounds and number < 1:
+        raise UserError(f"--toward is {toward}, expected one round at least")
+    return Goal(measure=of, toward=number / 100 if of.unit == "%" else number)
+
+
+def _check(of: Measure, found: Search) -> None:
+    if of.of_all is not None:
+        raise UserError(
+            f"--measure is {of.name!r}, which is no number of one candidate, expected another, such as 'final accuracy'"
+        )
+    shown = found.preset.measures
+    for cell in found.cells:
+        if cell.measurement != "run" and of.name not in shown:
+            raise UserError(
+                f"--measure is {of.name!r}, which {cell.name} does not have, expected one of {', '.join(shown)}"
+            )
+        method = found.preset.method
+        others = {method if axis == "method" else axis: label for axis, label in of.reference.items()}
+        wanted = {**cell.labels, **others}
+        if others and wanted not in [dict(one.labels) for one in found.cells]:
+            said = " ".join(f"{axis}={label}" for axis, label in others.items())
+            raise UserError(
+                f"--measure is {of.name!r}, which is relative to {said}, and no such cell is searched beside "
+                f"{cell.name}; choose others with --cells"
+            )
+
+
+def check_reach(aim: Goal, found: Search, planned: Sequence[Job]) -> None:
+    """Raise UserError for a number of rounds that no candidate's run of a cell lasts."""
+    if not aim.measure.counts_rounds:
+        return
+    rounds = {job.cell: job.settings.rounds for job in planned}
+    for cell in found.cells:
+        target = aim.target(cell)
+        longest = max(rounds[trial.cell.name] for trial in found.trials if trial.of.name == cell.name)
+        if target is not None and target > longest:
+            raise UserError(
+                f"--toward comes to {target:g} rounds for {cell.name}, whose runs have {longest:,}; run more of them "
+                "(--scale-rounds), or name another number"
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """What became of a candidate in a group.
+
+    values: by seed of which every cell has a number; over several cells the mean, of rounds the geometric one. spread:
+    of them; None where there are none. off: how far from the target, as `Goal.off`; None without one. scores: by seed,
+    less is better. lacks: how many runs lack a number, by reason. runs: that were asked for. order: less is better.
+    """
+
+    candidate: Candidate
+    values: Mapping[int, float]
+    spread: Spread | None
+    off: float | None
+    scores: Mapping[int, float]
+    lacks: Mapping[str, int]
+    runs: int
+    order: tuple[float, float]
+
+    @property
+    def lacking(self) -> int:
+        """How many runs lack a number."""
+        return sum(self.lacks.values())
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ranking:
+    """The candidates of a group, best first."""
+
+    cells: Sequence[Cell]
+    standings: Sequence[Standing]
+
+    @cached_property
+    def best(self) -> list[Standing]:
+        """Several where they are alike; none where nobody has a number."""
+        first = self.standings[0]  # where it has no number, nobody has
+        return [one for one in self.standings if one.spread is not None and one.order == first.order]
+
+    @cached_property
+    def next(self) -> Standing | None:
+        """The first that is not among the best, of those with a number."""
+        behind = (one for one in self.standings if one.spread is not None and one not in self.best)
+        return next(behind, None)
+
+    @cached_property
+    def test(self) -> TTest | None:
+        """Of how far the next one is behind the best, seed by seed; None for fewer than two seeds that both have."""
+        if self.next is None or not self.best:
+            return None
+        ours, theirs = self.best[0].scores, self.next.scores
+        return t_test([theirs[seed] - ours[seed] for seed in sorted(ours.keys() & theirs.keys())])
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether the next one is behind by more than the seeds' spread."""
+        return self.test is not None and self.test.mean > 0 and self.test.p < SIGNIFICANCE
+
+    def at_the_edge(self) -> list[str]:
+        """Keys whose best value is the least or the greatest number that was tried: `the greatest rounds`."""
+        if len(self.best) != 1:
+            return []
+        edges = []
+        for key, value in self.best[0].candidate.items():
+            tried = [one.candidate[key] for one in self.standings]
+            if all(type(one) in (int, float) for one in tried) and min(tried) < max(tried):
+                edges += [f"the least {key}"] * (value == min(tried))
+                edges += [f"the greatest {key}"] * (value == max(tried))
+        return edges
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """All that is known of a search. failed: cell and seed of runs that came to nothing. seeds: that were asked for."""
+
+    search: Search
+    goal: Goal
+    comparison: Comparison = field(repr=False)
+    failed: frozenset[tuple[str, int]]
+    seeds: Sequence[int]
+
+    def rankings(self, *, together: bool) -> list[Ranking]:
+        """One for each cell, or one over all of them."""
+        trials: dict[str, list[Trial]] = {}
+        for trial in self.search.trials:
+            trials.setdefault(trial.of.name, []).append(trial)
+        groups = [list(trials.values())] if together else [[of_cell] for of_cell in trials.values()]
+        return [self._ranking(group) for group in groups]
+
+    def _ranking(self, group: Sequence[Sequence[Trial]]) -> Ranking:
+        """group: for each cell the trials, in one order of candidates."""
+        standings = [self._standing(them) for them in zip(*group, strict=True)]
+        return Ranking(
+            cells=[trials[0].of for trials in group], standings=sorted(standings, key=lambda one: one.order)
+        )
+
+    def _standing(self, trials: Sequence[Trial]) -> Standing:
+        """Of one candidate, a trial for each cell."""
+        numbers: list[dict[int, float]] = []
+        lacks: Counter[str] = Counter()
+        for trial in trials:
+            found = self._of(trial)
+            numbers.append({seed: one for seed, one in found.items() if not isinstance(one, str)})
+            lacks.update(one for one in found.values() if isinstance(one, str))
+        whole = [seed for seed in self.seeds if all(seed in one for one in numbers)]
+        values = {seed: self._over_cells([one[seed] for one in numbers]) for seed in whole}
+        targets = [self.goal.target(trial.of) for trial in trials]
+        scores = {seed: self._score(values[seed], [one[seed] for one in numbers], targets) for seed in whole}
+        spread = over_seeds(list(values.values()))
+        means = [fmean(one[seed] for seed in whole) for one in numbers] if whole else []
+        score = self._score(spread.mean, means, targets) if spread is not None else inf
+        runs = len(trials) * len(self.seeds)
+        return Standing(
+            candidate=trials[0].candidate,
+            values=values,
+            spread=spread,
+            off=score if spread is not None and self.goal.toward is not None else None,
+            scores=scores,
+            lacks=lacks,
+            runs=runs,
+            order=(sum(lacks.values()) / runs + (not whole), score),
+        )
+
+    def _of(self, trial: Trial) -> dict[int, float | str]:
+        """By seed the number, or why there is none."""
+        entry = self.comparison.entry(trial.cell, self.goal.measure)
+        found: dict[int, float | str] = {}
+        for seed in self.seeds:
+            record = self.comparison.records.get((trial.cell.name, seed))
+            value = entry.values.get(seed)
+            if record is None:
+                found[seed] = "failed" if (trial.cell.name, seed) in self.failed else "not run"
+            elif record.diverged:
+                found[seed] = "diverged"
+            elif value is None:
+                found[seed] = "missed the target" if self.goal.measure.counts_rounds else "without a number"
+            else:
+                found[seed] = value
+        return found
+
+    def _over_cells(self, values: Sequence[float]) -> float:
+        if len(values) > 1 and self.goal.measure.counts_rounds:
+            return exp(fmean(map(_log, values)))
+        return fmean(values)
+
+    def _score(self, together: float, by_cell: Sequence[float], targets: Sequence[float | None]) -> float:
+        """Less is better. together: over cells. by_cell, targets: of each."""
+        off = [
+            self.goal.off(value, target)
+            for value, target in zip(by_cell, targets, strict=True)
+            if target is not None
+        ]
+        if off:
+            return round(fmean(off), DECIMALS)
+        return round(-together if self.goal.measure.better == "higher" else together, DECIMALS)

@@ -1,0 +1,344 @@
+"""Whether the claims of a paper hold in what was measured. Pure.
+
+Legend: a pair is two cells that a claim compares. Ahead: better, in the sense of the claim's measure.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from math import exp, inf, isfinite, log
+from statistics import fmean
+from typing import Literal
+
+from unstale_papers.comparison import Comparison
+from unstale_papers.measures import measure
+from unstale_papers.preset import Cell, Claim, Preset
+from unstale_papers.statistics import DECIMALS, SIGNIFICANCE, over_seeds, t_test
+
+RULE = """\
+A claim compares pairs of cells that are alike but for what it is about, seed by seed, over the seeds that all its
+pairs have. It holds when every pair is ahead in the mean over seeds, and the average advantage over all pairs is above
+what is claimed by more than the seeds' spread (paired t-test over seeds, p < 0.05). It does not hold when the average
+is below what is claimed by more than the spread, or one pair is behind by more than it (p < 0.05 divided by the number
+of pairs, because one of many is easily behind by chance), over all seeds that this pair has. Otherwise, and where a
+comparison is missing that could still turn it, it cannot be told. With one seed there is no spread: the verdict is of
+that seed alone, and another seed may turn it. Where more is claimed of every comparison, such as "more than 3 points
+above every baseline", no average makes up for one: it holds when each pair's advantage is above what is claimed by
+more than the spread (p < 0.05 for each), and does not hold when that of one is below it by more than the spread (p <
+0.05 divided by the number of pairs). A run that ended before its target counts as if one more round had reached it,
+which flatters it: so it may show that a claim holds of which it is the worse side, and that one does not hold of which
+it is the better, but never the other way round; the spread is then that of such bounds. A run that diverged before its
+target counts as one that ended there. Where both ended before, where a run that diverged is asked for what it has at
+its end, and where a number is missing for another reason, nothing is known, and a claim that this could still turn
+cannot be told. Where a level is claimed, such as "it alone is above 70 %", each cell is compared with that level, and
+no average makes up for one. Ratios are averaged as geometric means."""
+"""How verdicts are reached, for people."""
+
+
+Answer = Literal["holds", "does not hold", "cannot be told"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """What became of a claim. seeds: that it rests on. why: a sentence with the figures that decide. in_print: the same
+    figures of the published numbers, empty where there are none."""
+
+    claim: Claim
+    answer: Answer
+    seeds: tuple[int, ...]
+    why: str
+    in_print: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Lead:
+    """How far one run is ahead of another: a difference, or a logarithm of a ratio. low, high: what it is between;
+    alike where it is known, infinite where that end is not."""
+
+    low: float
+    high: float
+
+    @property
+    def figure(self) -> float | None:
+        """It, or the end that is known; None where neither is."""
+        return next((end for end in (self.low, self.high) if isfinite(end)), None)
+
+    @property
+    def is_bound(self) -> bool:
+        return self.low != self.high and self.figure is not None
+
+
+_UNKNOWN = _Lead(low=-inf, high=inf)
+
+_Range = tuple[float, float]
+"""What a number is between: alike where it is known, and infinite where an end is not."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Pair:
+    """Two cells that a claim compares; None stands for its level. by_seed: how far `better` is ahead, of seeds that
+    both were run with. in_print: the same of the published numbers."""
+
+    better: Cell | None
+    worse: Cell | None
+    by_seed: Mapping[int, _Lead]
+    in_print: float | None
+
+    @property
+    def says(self) -> bool:
+        """Whether there is a seed of which something is known."""
+        return any(lead.figure is not None for lead in self.by_seed.values())
+
+
+def verdicts(comparison: Comparison) -> tuple[Verdict, ...]:
+    """On each claim of the preset, by `RULE`."""
+    return tuple(_verdict(comparison, claim) for claim in comparison.preset.claims)
+
+
+def _verdict(comparison: Comparison, claim: Claim) -> Verdict:
+    pairs = [_compared(comparison, claim, *cells) for cells in compared(comparison.preset, claim)]
+    run = [pair for pair in pairs if pair.says]
+    seeds = tuple(sorted(set.intersection(*(set(pair.by_seed) for pair in run)))) if run else ()
+    answer: Answer = "cannot be told"
+    if not pairs:
+        why = "No cells of this preset are compared by it."
+    elif not run:
+        why = f"{_many(len(pairs), 'comparison')}, none with a number on both sides."
+    elif not seeds:
+        why = f"{_many(len(run), 'comparison')}, and no seed that has all of them."
+    elif not any(pair.by_seed[seed].figure is not None for pair in run for seed in seeds):
+        why = f"{_many(len(run), 'comparison')}, and nothing to compare in the seeds that have all of them."
+    else:
+        answer, why = _answer(claim, run, seeds, missing=len(pairs) - len(run))
+    return Verdict(claim=claim, answer=answer, seeds=seeds, why=why, in_print=_in_print(claim, pairs))
+
+
+def compared(preset: Preset, claim: Claim) -> list[tuple[Cell | None, Cell | None]]:
+    """The cells that a claim sets against each other, the better one first; None stands for the claim's level.
+
+    A cell that has all labels of `better` against each other that has those of `worse` and is alike in all axes but
+    those that `worse` names and, if `better` names it, the preset's method. With `worse` empty and no method in
+    `better` it may differ in the axes of `better`. None of either has the labels of `without`.
+    """
+    varied = {*claim.worse, *({preset.method} & set(claim.better))} or set(claim.better)
+
+    def rest(cell: Cell) -> frozenset[tuple[str, str]]:
+        return frozenset((axis, at) for axis, at in cell.labels.items() if axis not in varied)
+
+    cells = [
+        cell for cell in preset.cells if not (claim.without and claim.without.items() <= cell.labels.items())
+    ]
+    by_level = claim.level is not None
+    better = [
+        cell
+        for cell in cells
+        if claim.better.items() <= cell.labels.items() and (claim.better or not by_level)
+    ]
+    chosen = {cell.name for cell in better}
+    worse = [cell for cell in cells if cell.name not in chosen and claim.worse.items() <= cell.labels.items()]
+    if by_level:
+        above: list[tuple[Cell | None, Cell | None]] = [(cell, None) for cell in better]
+        return [*above, *((None, cell) for cell in worse if claim.worse)]
+    return [(one, other) for one in better for other in worse if rest(one) == rest(other)]
+
+
+def _compared(comparison: Comparison, claim: Claim, better: Cell | None, worse: Cell | None) -> _Pair:
+    ours, theirs = (_side(comparison, claim, cell) for cell in (better, worse))
+    in_print = _lead(claim, _printed(claim, better), _printed(claim, worse))
+    return _Pair(
+        better=better,
+        worse=worse,
+        by_seed={seed: _lead(claim, ours[seed], theirs[seed]) for seed in ours.keys() & theirs.keys()},
+        in_print=in_print.figure,
+    )
+
+
+def _side(comparison: Comparison, claim: Claim, cell: Cell | None) -> dict[int, _Range]:
+    """What a measure of a cell is between, by seed; None stands for the claim's level."""
+    if cell is None:
+        assert claim.level is not None
+        return dict.fromkeys(comparison.seeds, (claim.level, claim.level))
+    entry = comparison.entry(cell, measure(claim.measure))
+    found = {}
+    for seed, value in entry.values.items():
+        versions = comparison.records[cell.name, seed].version_E
+        if value is not None:
+            found[seed] = (value, value)
+        elif (
+            entry.measure.counts_rounds
+            and versions
+            and (seed not in entry.diverged or not entry.measure.reference)
+        ):
+            found[seed] = (versions[-1] + 1.0, inf)
+        else:
+            found[seed] = (-inf, inf)
+    return found
+
+
+def _printed(claim: Claim, cell: Cell | None) -> _Range:
+    value = claim.level
+    if cell is not None:
+        number = cell.published.get(claim.measure)
+        value = None if number is None else number.value
+    return (-inf, inf) if value is None else (value, value)
+
+
+def _lead(claim: Claim, us: _Range, them: _Range) -> _Lead:
+    """How far the first is ahead of the second."""
+    (our_low, our_high), (their_low, their_high) = (_in_terms(claim, side) for side in (us, them))
+    low, high = our_low - their_high, our_high - their_low
+    if measure(claim.measure).better == "lower":
+        low, high = -high, -low
+    return _Lead(low=round(low, DECIMALS), high=round(high, DECIMALS))
+
+
+def _in_terms(claim: Claim, side: _Range) -> _Range:
+    """As logarithms where a ratio is claimed; of what is not above 0 nothing is known."""
+    if not claim.as_ratio:
+        return side
+    low, high = side
+    return (log(low), log(high)) if low > 0 else (-inf, inf)
+
+
+def _claimed(claim: Claim) -> float:
+    """What is claimed, in the terms of `_ahead`."""
+    if not claim.as_ratio:
+        return claim.at_least
+    return round(log(claim.at_least), DECIMALS) if claim.at_least > 0 else 0.0
+
+
+def _answer(
+    claim: Claim, run: Sequence[_Pair], seeds: tuple[int, ...], *, missing: int
+) -> tuple[Answer, str]:
+    """By `RULE`. run: pairs that all have these seeds. missing: how many more have none."""
+    limit = _claimed(claim)
+    leads = [[pair.by_seed[seed] for seed in seeds] for pair in run]
+    every = [*leads, *([[_UNKNOWN] * len(seeds)] * missing)]
+    # That a claim holds is shown by the least that every lead may be, that it does not by the most.
+    lows = [[lead.low for lead in of_pair] for of_pair in every]
+    highs = [[lead.high for lead in of_pair] for of_pair in every]
+    if claim.each or claim.level is not None:
+        enough = all(
+            _is_above(of_pair, limit) for of_pair in lows
+        )  # without a correction, as all have to pass
+        refuted, behind = False, _one_below(run, limit, of=len(every))
+    else:
+        enough = _is_above(_by_seed(lows), limit)
+        refuted, behind = _is_below(_by_seed(highs), limit), _one_below(run, 0.0, of=len(every))
+    said = [_figures(claim, run, leads)]
+    bounds, silent = (
+        sum(is_so(lead) for of_pair in leads for lead in of_pair)
+        for is_so in (lambda lead: lead.is_bound, lambda lead: lead.figure is None)
+    )
+    compared = len(run) * len(seeds)
+    answer: Answer = "cannot be told"
+    if missing:
+        said.append(f"{_many(missing, 'comparison')} of {len(run) + missing} without a number")
+    if bounds:
+        said.append(f"in {bounds} of {_many(compared, 'pair')} of runs one ended before its target")
+    if silent:
+        said.append(f"in {silent} of {_many(compared, 'pair')} of runs nothing can be compared")
+    if behind is not None and len(behind.by_seed) > len(seeds):
+        figures = _known(behind.by_seed.values())
+        said.append(
+            f"over its {len(behind.by_seed)} seeds by {_text(claim, fmean(figures))}, {_names(claim, behind)}"
+        )
+    if refuted or behind is not None:
+        answer = "does not hold"
+    elif enough and min(map(fmean, lows)) > 0:
+        answer = "holds"
+    elif missing or bounds or silent or len(seeds) == 1:
+        pass  # said already, or two that are alike
+    elif claim.each or claim.level is not None:
+        said.append("the least is above or below that within the seeds' spread")
+    else:
+        said.append(f"{'what is behind is so' if enough else 'the average is that'} within the seeds' spread")
+    over = f"Of seed {seeds[0]} alone" if len(seeds) == 1 else f"Over {len(seeds)} seeds"
+    return answer, f"{over}: {'; '.join(said)}."
+
+
+def _by_seed(leads: Sequence[Sequence[float]]) -> list[float]:
+    """Average over pairs, of each seed."""
+    return [fmean(of_seed) for of_seed in zip(*leads, strict=True)]
+
+
+def _one_below(pairs: Iterable[_Pair], limit: float, *, of: int) -> _Pair | None:
+    """The first pair that is, in all of its seeds. of: how many could be; one of many tests takes their number
+    (Bonferroni)."""
+    highs = ((pair, [lead.high for lead in pair.by_seed.values()]) for pair in pairs)
+    return next((pair for pair, of_pair in highs if _is_below(of_pair, limit, tests=of)), None)
+
+
+def _is_above(leads: Sequence[float], limit: float) -> bool:
+    """Whether the mean over seeds is at least `limit`, and with several seeds by more than their spread."""
+    mean = round(fmean(leads), DECIMALS)
+    test = t_test(leads, against=limit)  # None with one seed, and where all are `limit`
+    return mean >= limit and (test is None or test.p < SIGNIFICANCE)
+
+
+def _is_below(leads: Sequence[float], limit: float, *, tests: int = 1) -> bool:
+    mean = round(fmean(leads), DECIMALS)
+    if len(leads) == 1:
+        return mean < limit
+    test = t_test(leads, against=limit)
+    return mean < limit and test is not None and test.p < SIGNIFICANCE / tests
+
+
+def _figures(claim: Claim, run: Sequence[_Pair], leads: Sequence[Sequence[_Lead]]) -> str:
+    """`ahead in 5 of 6 comparisons, by +2.10 points on average (95 % interval ...; least ... against ...)`, of what is
+    known; a bound counts as what it is. No average where a level is claimed, no interval of bounds."""
+    known = [(pair, _known(of_pair)) for pair, of_pair in zip(run, leads, strict=True)]
+    means = [(fmean(figures), pair) for pair, figures in known if figures]
+    average = over_seeds([fmean(_known(of_seed)) for of_seed in zip(*leads, strict=True) if _known(of_seed)])
+    assert average is not None  # of at least one seed, and `_ahead` knows no other numbers
+    least, pair = min(means, key=lambda one: one[0])
+    beside = []
+    is_sharp = not any(lead.is_bound for of_pair in leads for lead in of_pair)
+    if average.low is not None and average.high is not None and is_sharp and claim.level is None:
+        beside.append(f"95 % interval {_text(claim, average.low)} to {_text(claim, average.high)}")
+    if len(run) > 1 or claim.level is not None:
+        beside.append(f"least {_text(claim, least)}, {_names(claim, pair)}")
+    if _claimed(claim):
+        beside.append(f"claimed at least {_text(claim, _claimed(claim))}{' in each' if claim.each else ''}")
+    ahead = f"ahead in {sum(mean > 0 for mean, _ in means)} of {_many(len(run), 'comparison')}"
+    aside = f" ({'; '.join(beside)})" if beside else ""
+    by = "" if claim.level is not None else f", by {_text(claim, average.mean)} on average"
+    return f"{ahead}{by}{aside}"
+
+
+def _known(leads: Iterable[_Lead]) -> list[float]:
+    return [lead.figure for lead in leads if lead.figure is not None]
+
+
+def _in_print(claim: Claim, pairs: Iterable[_Pair]) -> str:
+    printed = [pair.in_print for pair in pairs if pair.in_print is not None]
+    if not printed:
+        return ""
+    # What is printed as "less than 45 %" is kept as 45, and is not above a level of 45.
+    above = sum(one > 0 or (one == 0 and claim.level is not None) for one in printed)
+    ahead = f"ahead in {above} of {_many(len(printed), 'comparison')}"
+    least = f", least {_text(claim, min(printed))}" if claim.each or claim.level is not None else ""
+    by = "" if claim.level is not None else f", by {_text(claim, fmean(printed))} on average"
+    return f"In print: {ahead}{by}{least}."
+
+
+def _text(claim: Claim, advantage: float) -> str:
+    return f"{exp(advantage):.2f} times" if claim.as_ratio else measure(claim.measure).difference(advantage)
+
+
+def _names(claim: Claim, pair: _Pair) -> str:
+    """`beta=IID method=FedHist against method=REFL`."""
+    if pair.better is None or pair.worse is None:
+        level = f"a level of {_value(claim)}"
+        return " against ".join(level if cell is None else cell.name for cell in (pair.better, pair.worse))
+    other = {axis: at for axis, at in pair.worse.labels.items() if pair.better.labels.get(axis) != at}
+    return f"{pair.better.name} against {' '.join(f'{axis}={at}' for axis, at in other.items())}"
+
+
+def _value(claim: Claim) -> str:
+    of = measure(claim.measure)
+    assert claim.level is not None
+    return f"{of.text(claim.level)} {of.unit}".strip()
+
+
+def _many(count: int, what: str) -> str:
+    return f"{count} {what}" if count == 1 else f"{count} {what}s"
