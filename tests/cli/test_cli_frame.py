@@ -118,7 +118,7 @@ def test_the_help_names_key_variable_default_and_range_of_every_option(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "1000")
-    assert main.run(["config", "show", "--help"]) == 0
+    assert main.run(["config", "show", "--help-all"]) == 0
     text = capsys.readouterr().out
     for key in KEYS.values():
         assert option(key.name) in text
@@ -141,7 +141,7 @@ def test_a_command_shows_the_options_that_concern_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("COLUMNS", "1000")
-    assert main.run([command, "--help"]) == 0
+    assert main.run([command, "--help-all"]) == 0
     text = capsys.readouterr().out
     processes = {"run", "server", "client", "attack", "simulation"}
     for key in KEYS.values():

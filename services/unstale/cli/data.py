@@ -5,12 +5,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from unstale.cli.app import App
+
 if TYPE_CHECKING:
     from torch import Tensor
 
     from unstale.training.datasets import Dataset
 
-app = typer.Typer(help="List the data sets, show and get one.")
+app = App(help="List the data sets, show and get one.")
 
 Name = Annotated[
     str, typer.Argument(help="A name that `unstale data list` prints, or package.module:factory.")

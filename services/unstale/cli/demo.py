@@ -20,7 +20,7 @@ from rich.spinner import Spinner
 from rich.table import Table
 
 from unstale.cli import report
-from unstale.cli.options import RUN, takes_settings
+from unstale.cli.options import COMMON_IN_RUNS, RUN, takes_settings
 from unstale.config import Settings
 from unstale.config.keys import PREFIX
 from unstale.config.write import as_variables
@@ -41,7 +41,7 @@ AsJson = Annotated[
 ]
 
 
-@takes_settings(*RUN, "attack")
+@takes_settings(*RUN, "attack", common=(*COMMON_IN_RUNS, "attack.name"))
 def demo(settings: Settings, as_json: AsJson = False) -> None:
     """Train on this machine over loopback sockets: a server, two processes of clients, an injector between them that
     plays a network, and what they achieve.

@@ -6,14 +6,14 @@ parameter is the configuration as resolved, and its options are the keys of the 
 
 import sys
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
-from typer.core import TyperGroup
 from typer.main import get_command
 
 from unstale import __version__
 from unstale.cli import config, data, inversion, keys, partition, reproduce, scenario
+from unstale.cli.app import App
 from unstale.cli.client import client
 from unstale.cli.compensators import compensators
 from unstale.cli.conformance import conformance
@@ -29,25 +29,11 @@ from unstale.cli.server import server
 from unstale.cli.simulate import simulate
 from unstale.cli.sweep import sweep
 from unstale.cli.verify import verify
-from unstale.errors import UserError, unknown_name
+from unstale.errors import UserError
 
-
-class _Commands(TyperGroup):
-    """Commands by name; an unknown one is told with the nearest spelling."""
-
-    def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """The command, or UserError. While a shell completes a line, None."""
-        command = super().get_command(ctx, cmd_name)
-        if command is None and not ctx.resilient_parsing:
-            raise unknown_name("command", cmd_name, self.commands)
-        return command
-
-
-app = typer.Typer(
-    cls=_Commands,
+app = App(
     help="Federated learning that does not wait: one model, many clients, updates that arrive late.",
-    add_completion=False,
-    pretty_exceptions_enable=False,
+    add_completion=True,
 )
 
 
@@ -81,13 +67,13 @@ app.command()(sweep)
 app.command()(policies)
 app.command()(compensators)
 app.command()(conformance)
-app.add_typer(config.app, name="config", cls=_Commands)
-app.add_typer(data.app, name="data", cls=_Commands)
-app.add_typer(inversion.app, name="inversion", cls=_Commands)
-app.add_typer(keys.app, name="keys", cls=_Commands)
-app.add_typer(partition.app, name="partition", cls=_Commands)
-app.add_typer(reproduce.app, name="reproduce", cls=_Commands)
-app.add_typer(scenario.app, name="scenario", cls=_Commands)
+app.add_typer(config.app, name="config")
+app.add_typer(data.app, name="data")
+app.add_typer(inversion.app, name="inversion")
+app.add_typer(keys.app, name="keys")
+app.add_typer(partition.app, name="partition")
+app.add_typer(reproduce.app, name="reproduce")
+app.add_typer(scenario.app, name="scenario")
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -99,11 +85,15 @@ def run(arguments: Sequence[str]) -> int:
     try:
         code = command.main(list(arguments) or ["--help"], prog_name="unstale", standalone_mode=False)
     except UserError as error:
-        sentence = str(error)
+        return _told(str(error))
     except typer.TyperException as error:
-        sentence = _sentence(error)
-    else:
-        return code if isinstance(code, int) else 0
+        return _told(_sentence(error))
+    except SystemExit as end:  # Typer has completed a line, or nobody reads the output any more
+        code = end.code
+    return code if isinstance(code, int) else 0
+
+
+def _told(sentence: str) -> int:
     print(f"unstale: {sentence}", file=sys.stderr)
     return 2
 

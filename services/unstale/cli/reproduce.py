@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from unstale.cli import computing, report
+from unstale.cli.app import App
 from unstale.cli.computing import (
     CACHE,
     STORE,
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
     from unstale.experiments.preset import Preset
     from unstale.experiments.scale import Scale
 
-app = typer.Typer(help="Compute the tables and figures of the papers again.")
+app = App(help="Compute the tables and figures of the papers again.")
 
 Names = Annotated[
     list[str],
