@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from unstale.cli.app import App
+from unstale.cli.tables import print_table
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -38,9 +39,10 @@ def list_all(cache: Cache = CACHE, as_json: AsJson = False) -> None:
         keys = ("name", "summary", "in_cache")
         print(json.dumps([dict(zip(keys, row, strict=True)) for row in rows], indent=2))
         return
-    _print_table(
+    print_table(
         ("data set", "what it is", f"in {cache}"),
         [(name, summary, {None: "", True: "yes", False: "no"}[there]) for name, summary, there in rows],
+        lines=False,
     )
 
 
@@ -125,9 +127,10 @@ def _print_facts(facts: dict[str, Any]) -> None:
         print(f"  {what:<12}  {value}")
     if facts["classes"] <= _CLASSES_MAX:
         counts = zip(train["label_counts"], test["label_counts"], strict=True)
-        _print_table(
+        print_table(
             ("class", "training", "test"),
             [(str(label), f"{own:,}", f"{other:,}") for label, (own, other) in enumerate(counts)],
+            lines=False,
         )
 
 
@@ -148,15 +151,3 @@ def _groups(train: int | None, test: int | None) -> str:
     if train is None:
         return "none"
     return f"{train:,} in the training part, {'none' if test is None else f'{test:,}'} in the test part"
-
-
-def _print_table(headers: tuple[str, ...], rows: list[tuple[str, ...]]) -> None:
-    from rich import box
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(*headers, box=box.SIMPLE)
-    for row in rows:
-        table.add_row(*(Text(cell) for cell in row))
-    Console().print(table)
