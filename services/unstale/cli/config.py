@@ -7,6 +7,7 @@ import typer
 
 from unstale.cli.app import App
 from unstale.cli.options import COMMON_IN_RUNS, RUN, takes_settings
+from unstale.cli.output import can_show
 from unstale.config import Settings, load
 from unstale.config.write import resolved, write_commented
 
@@ -37,4 +38,5 @@ def check(file: FileToCheck) -> None:
 @takes_settings(*RUN, "run", "server", "client", "injector", "attack", "simulation", common=COMMON_IN_RUNS)
 def show(settings: Settings) -> None:
     """Print every key with the value that it has after file, variables and options."""
-    print(resolved(settings), end="")
+    text = resolved(settings)
+    print(text if can_show(text) else resolved(settings, only_ascii=True), end="")

@@ -12,7 +12,7 @@ import typer
 from typer.main import get_command
 
 from unstale import __version__
-from unstale.cli import config, data, inversion, keys, partition, reproduce, scenario
+from unstale.cli import config, data, inversion, keys, output, partition, reproduce, scenario
 from unstale.cli.app import App
 from unstale.cli.client import client
 from unstale.cli.compensators import compensators
@@ -111,5 +111,16 @@ def _sentence(error: typer.TyperException) -> str:
 
 
 def main() -> None:
-    """The entry point."""
-    sys.exit(run(sys.argv[1:]))
+    """Carry out the command line of this process and end it. Output that cannot be written is one line on stderr."""
+    output.write_lookalikes()
+    try:
+        code = run(sys.argv[1:])
+        output.flush()
+    except OSError:
+        failure = output.failure()
+        if failure is None:
+            raise
+        if output.is_closed_pipe(failure):
+            sys.exit(1)
+        code = _told(f"cannot write to standard output: {(failure.strerror or str(failure)).lower()}")
+    sys.exit(code)

@@ -51,7 +51,7 @@ def list_all(as_json: AsJson = False) -> None:
     described = {name: read(name).description for name in ready_names()}
     if as_json:
         rows = [{"name": name, "description": text} for name, text in described.items()]
-        print(json.dumps(rows, indent=2, ensure_ascii=False))
+        print(json.dumps(rows, indent=2))
         return
     width = max(len(name) for name in described)
     for name, text in described.items():
