@@ -32,7 +32,7 @@ _CLASSES_MAX = 20  # of more, their range is shown
 @app.command(name="list")
 def list_all(cache: Cache = CACHE, as_json: AsJson = False) -> None:
     """List the data sets, and which of them are in the cache."""
-    from unstale.training.datasets import DATASETS, SUMMARIES, is_there  # imports torch
+    from unstale.training.datasets import DATASETS, SUMMARIES, Source, is_there  # imports torch
 
     rows = [(name, SUMMARIES[name], is_there(name, cache)) for name in DATASETS]
     if as_json:
@@ -40,7 +40,7 @@ def list_all(cache: Cache = CACHE, as_json: AsJson = False) -> None:
         print(json.dumps([dict(zip(keys, row, strict=True)) for row in rows], indent=2))
         return
     print_table(
-        ("data set", "what it is", f"in {cache}"),
+        ("data set", "what it is", f"in {Source(name='mnist', cache=cache).place}"),
         [(name, summary, {None: "", True: "yes", False: "no"}[there]) for name, summary, there in rows],
         lines=False,
     )
