@@ -36,6 +36,7 @@ def test_no_module_holds_more_than_a_reader_does(path: Path) -> None:
         ("unstale_proto.codec", ("torch", "zmq", "unstale")),
         ("unstale.simulator.simulation", ("zmq", "prometheus_client", "typer")),
         ("unstale.cli.main", ("torch", "zmq", "sklearn")),
+        ("unstale.policies.catalogue", ("torch", "numpy")),
     ],
 )
 def test_a_pure_package_loads_nothing_that_acts(module: str, kept_out: tuple[str, ...]) -> None:
