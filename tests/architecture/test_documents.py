@@ -15,6 +15,7 @@ from typer.core import TyperGroup
 from typer.main import get_command
 
 from unstale.cli import commands, main
+from unstale.cli.explain import HEADING
 from unstale.config.write import write_commented
 from unstale.metrics.catalogue import CATALOGUE, CLIENT_CATALOGUE, INJECTOR_CATALOGUE, Metric
 from unstale.policies import registry
@@ -245,3 +246,7 @@ def test_the_layers_in_the_architecture_are_those_that_are_enforced() -> None:
     contracts = tomllib.loads(text_of("pyproject.toml"))["tool"]["importlinter"]["contracts"]
     (layers,) = [contract["layers"] for contract in contracts if contract["type"] == "layers"]
     assert "\n".join(f"    {layer}" for layer in layers) in text_of("docs/architecture.md")
+
+
+def test_the_readme_shows_explain_with_the_columns_that_it_has() -> None:
+    assert HEADING in text_of("README.md").splitlines()

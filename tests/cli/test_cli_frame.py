@@ -16,7 +16,8 @@ from unstale.cli import main
 from unstale.cli.options import SHORT, option
 from unstale.config import Settings
 from unstale.config.keys import KEYS
-from unstale.policies import names
+from unstale.policies import describe, names, registry
+from unstale.policies.catalogue import PolicySummary, summaries
 
 
 @pytest.fixture(autouse=True)
@@ -118,7 +119,7 @@ def test_the_help_names_key_variable_default_and_range_of_every_option(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "1000")
-    assert main.run(["config", "show", "--help"]) == 0
+    assert main.run(["config", "show", "--help-all"]) == 0
     text = capsys.readouterr().out
     for key in KEYS.values():
         assert option(key.name) in text
@@ -141,7 +142,7 @@ def test_a_command_shows_the_options_that_concern_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("COLUMNS", "1000")
-    assert main.run([command, "--help"]) == 0
+    assert main.run([command, "--help-all"]) == 0
     text = capsys.readouterr().out
     processes = {"run", "server", "client", "attack", "simulation"}
     for key in KEYS.values():
@@ -223,6 +224,34 @@ def test_policies_are_listed_for_programs(capsys: pytest.CaptureFixture[str]) ->
             assert setting["type"] and setting["source"] and setting["description"], (policy["name"], setting)
 
 
+def test_the_list_of_policies_is_what_their_classes_say() -> None:
+    listed = {
+        name: PolicySummary(one.summary, one.loops, one.memory)
+        for name, one in ((name, describe(name)) for name in names())
+    }
+    assert summaries() == listed
+    assert [*summaries()] == [*names()]
+
+
+def test_a_policy_of_another_package_is_listed_by_its_class(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "300")
+    monkeypatch.setattr("unstale.plugins.names", lambda group, built_in: ("dynsgd", "other"))
+    monkeypatch.setitem(
+        registry._BUILT_IN, "other", type("Other", (registry._BUILT_IN["direct"],), {"__doc__": "Own."})
+    )
+    assert main.run(["policies"]) == 0
+    (row,) = [line for line in capsys.readouterr().out.splitlines() if line.split()[:1] == ["other"]]
+    assert row.split() == [
+        "other",
+        "Own.",
+        "sync,",
+        "k-async",
+        *["none;", "live", "versions", "for", "stale_form=model"],
+    ]
+
+
 def test_a_setting_is_listed_with_its_type_range_and_defaults(capsys: pytest.CaptureFixture[str]) -> None:
     assert main.run(["policies", "--json", "fedasync"]) == 0
     (fedasync,) = json.loads(capsys.readouterr().out)
@@ -286,7 +315,17 @@ def test_our_own_mistake_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
         main.run(["config", "show"])
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["server", "--help"], ["config", "show"], ["--version"]])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--help"],
+        ["server", "--help"],
+        ["server", "--help-all"],
+        ["config", "show"],
+        ["--version"],
+        ["policies"],
+    ],
+)
 def test_torch_is_not_imported_before_it_is_needed(arguments: list[str]) -> None:
     program = (
         "import sys; from unstale.cli.main import run; code = run(sys.argv[1:]); "

@@ -49,6 +49,17 @@ PROGRESS = {
     "clients": {"waiting": 1, "working": 2, "contributed": 4, "unavailable": 0, "lost": 8},
     "elapsed_s": 1.5,
 }
+INJECTED = {
+    "event": "injected",
+    "up": 928,
+    "down": 1358,
+    "delay_s": 120.0,
+    "faults": {"bandwidth": 2287, "latency": 2343},
+    "in_flight_messages": 1,
+    "in_flight_bytes": 0,
+    "connections": 20,
+    "overflowed": 0,
+}
 FINISHED = {
     "event": "finished",
     "test_accuracy": 0.75,
@@ -100,6 +111,61 @@ def test_the_introduction_names_the_attackers_if_there_are_any() -> None:
 
 def test_all_rows_are_shown_where_there_is_no_terminal() -> None:
     assert demo._rows_max(Console(file=io.StringIO(), height=5)) == demo.ROWS
+
+
+@pytest.mark.parametrize(("columns", "left_out"), [(100, 0), (80, 0), (60, 0), (50, 1), (40, 3)])
+def test_figures_are_whole_in_narrow_terminals(columns: int, left_out: int) -> None:
+    row = demo._row({**PROGRESS, "version": 190, "rounds": 200, "accuracy": 0.9831, "elapsed_s": 123.4})
+    console = Console(file=io.StringIO(), width=columns)
+    console.print(demo._table([row], width=columns))
+    heading, figures = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
+    assert len(figures.split()) == len(heading.split()) == len(row) - left_out
+    assert {*figures.split()} <= {*row}
+    assert {"190/200", "0.9831", "123.4"} <= {*figures.split()}
+
+
+def test_a_terminal_is_told_how_long_the_run_takes_still() -> None:
+    # 40 versions took 20 s, so that the other 160 take 80 s, 3 s of which are over.
+    last = {**PROGRESS, "version": 40, "rounds": 200, "elapsed_s": 20.0}
+    assert demo._left(last, 3.0) == "a round takes 0.50 s on average; about 77 s left"
+    assert demo._left(last, 100.0) == "a round takes 0.50 s on average; about 0 s left"
+    assert demo._left({**last, "version": 0, "elapsed_s": 0.0}, 4.0) == (
+        "the first of 200 rounds are under way, for 4 s"
+    )
+
+
+def test_a_terminal_shows_the_table_and_under_it_the_time_left() -> None:
+    console = Console(file=io.StringIO(), width=60, height=10, force_terminal=True)
+    view = demo._View(console)
+    for version in range(20):
+        view.take({**PROGRESS, "version": version})
+    view.take({**INJECTED})
+    shown = ["".join(part.text for part in line).rstrip() for line in console.render_lines(view)]
+    assert len(shown) <= 9  # the cursor stands below
+    assert " ".join(shown[-4:-1]) == report.injected(INJECTED)
+    assert shown[-1].startswith("a round takes 0.08 s on average; about")
+    assert shown[1].split()[0] == "16/9"
+    view.finished = True
+    assert "left" not in "".join(part.text for line in console.render_lines(view) for part in line)
+
+
+def test_without_a_terminal_every_row_is_printed_as_it_comes() -> None:
+    console = Console(file=io.StringIO(), width=80)
+    events = lines(PROGRESS, {**PROGRESS, "version": 6})
+    events.put(int(signal.SIGTERM))
+    with pytest.raises(typer.Exit):
+        demo._watch(events, console)
+    shown = [line.split() for line in console.file.getvalue().splitlines()]  # type: ignore[attr-defined]
+    assert [line[0] for line in shown] == ["version", "3/9", "6/9"]
+
+
+def test_the_introduction_says_that_rounds_wait_for_everybody_where_they_do() -> None:
+    texts = {
+        name: demo._introduction(Settings(clients=3, trigger={"name": name}), LISTENING)  # type: ignore[arg-type]
+        for name in ("sync", "k-async")
+    }
+    assert "\nEach round waits for all 3 clients: the slowest message" in texts["sync"]
+    assert "waits for all" not in texts["k-async"]
 
 
 # ------------------------------------------------------------------------------------------------------ its processes

@@ -22,7 +22,10 @@ def test_a_server_that_never_answers_is_mentioned_and_then_given_up() -> None:
     silence = Silence(SERVER, patience_s=30.0, at_s=100.0)
     assert silence.due_s == 100.0 + FIRST_WORD_S
     assert silence.word(100.0) is None
-    assert silence.word(103.0) == f"no server answers at {SERVER} yet; trying on until it does"
+    assert (
+        silence.word(103.0)
+        == f"no server answers at {SERVER} yet; trying on until 30 s are over (client.patience_s)"
+    )
     assert silence.word(104.0) is None
     assert silence.due_s == 130.0
     with pytest.raises(UserError, match=rf"^no server answered at {SERVER} for 30 s; start it, or check"):
@@ -35,7 +38,10 @@ def test_a_server_that_falls_silent_is_mentioned_and_then_given_up() -> None:
     silence.welcomed(lease_s=10.0)
     assert silence.due_s == 101.0 + SILENCE_S
     word = silence.word(121.0)
-    assert word == f"nothing heard from the server at {SERVER} for 20 s; waiting for it to come back"
+    assert word == (
+        f"nothing heard from the server at {SERVER} for 20 s; waiting for it to come back until 30 s are over "
+        "(client.patience_s)"
+    )
     assert silence.due_s == 131.0
     with pytest.raises(
         UserError, match=rf"^nothing was heard from the server at {SERVER} for 30 s; start this"
@@ -64,8 +70,15 @@ def test_within_the_lease_silence_is_nothing_strange() -> None:
 
 def test_without_a_bound_it_is_waited_for_ever() -> None:
     silence = Silence(SERVER, patience_s=None, at_s=0.0)
+    bound = (
+        "client.patience_s is null; with --client.patience-s 60 a client gives up after 60 s without a word"
+    )
+    assert silence.word(3.0) == f"no server answers at {SERVER} yet; trying on for ever, because {bound}"
+    silence.heard(4.0)
     silence.welcomed(lease_s=10.0)
-    assert silence.word(20.0) is not None
+    assert silence.word(24.0) == (
+        f"nothing heard from the server at {SERVER} for 20 s; waiting for it to come back for ever, because {bound}"
+    )
     assert silence.due_s == inf
     assert silence.word(1e9) is None
 

@@ -214,10 +214,10 @@ def _check_data(wanted: "Sequence[tuple[Preset, tuple[Cell, ...]]]", place: "Pla
 
     for preset, name in named:
         if name in DATASETS and is_there(name, place.cache) is False:
-            command = Source(name=name, cache=place.cache).command
+            missing = Source(name=name, cache=place.cache)
             raise UserError(
-                f"{preset.name} is measured on {name!r}, which is not in {place.cache}; get it with: {command}, or put "
-                f"a file in its place with --data {name}=FILE.npz"
+                f"{preset.name} is measured on {name!r}, which is not in {missing.place}; get it with: "
+                f"{missing.command}, or put a file in its place with --data {name}=FILE.npz"
             )
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from unstale.cli import report
+from unstale.cli.app import App
 from unstale.cli.tables import print_table
 from unstale.errors import UserError
 from unstale_papers.choose import chosen, data_sets
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
     from unstale_papers.preset import Preset
     from unstale_papers.scale import Scale
 
-app = typer.Typer(help="Compute the tables and figures of the papers again.")
+app = App(help="Compute the tables and figures of the papers again.")
 
 Names = Annotated[
     list[str],

@@ -15,7 +15,7 @@ from unstale_papers.preset import Cell, Preset
 
 def show_json(preset: Preset) -> None:
     """All of it, for programs."""
-    print(json.dumps(_facts(preset), indent=2, ensure_ascii=False))
+    print(json.dumps(_facts(preset), indent=2))
 
 
 def show(preset: Preset) -> None:

@@ -8,7 +8,24 @@ from unstale.config import Settings
 from unstale.config.scenario import read
 
 
-@takes_settings("client", "model", "data", "device", "threads", "scenario", "attack")
+@takes_settings(
+    *("client", "model", "data", "device", "threads", "scenario", "attack"),
+    common=(
+        "client.server",
+        "client.first",
+        "client.count",
+        "client.patience_s",
+        "client.key",
+        "client.server_key",
+        "client.directory",
+        "client.durability",
+        "client.http_address",
+        "data.path",
+        "device",
+        "scenario.name",
+        "attack.name",
+    ),
+)
 def client(settings: Settings, ends_with_input: report.EndsWithInput = False) -> None:
     """Take part in a run with one client, or with --count of them in this process.
 

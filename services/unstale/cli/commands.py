@@ -1,4 +1,4 @@
-"""Groups of commands, and commands that other packages register under an entry point.
+"""Commands that other packages register under an entry point.
 
 A package declares the entry point `name = "package.module:command"` in the group `unstale.commands`; the object is a
 `typer.Typer` with commands below that name, or a function with Typer's options. It is imported when the command is
@@ -8,33 +8,19 @@ called or listed, and for no other command. Commands of unstale itself cannot be
 from typing import Any, NoReturn
 
 import typer
-from typer.core import TyperCommand, TyperGroup
+from typer.core import TyperCommand
 from typer.main import get_group
 
 from unstale import plugins
-from unstale.errors import UserError, unknown_name
+from unstale.cli.app import App, Group
+from unstale.errors import UserError
 
 ENTRY_POINT_GROUP = "unstale.commands"
 NOT_INSTALLED = dict.fromkeys(("reproduce", "sweep"), ("unstale-papers", "./papers"))
 """Commands of packages in the same repository, by name: the package, and the folder to install."""
 
 
-class Commands(TyperGroup):
-    """Commands by name."""
-
-    def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """Return a command; while a shell completes a line, None for an unknown name.
-
-        Raises:
-            UserError: for an unknown name, with the nearest one.
-        """
-        command = super().get_command(ctx, cmd_name)
-        if command is None and not ctx.resilient_parsing:
-            raise unknown_name("command", cmd_name, self.list_commands(ctx))
-        return command
-
-
-class ExtensibleCommands(Commands):
+class ExtensibleCommands(Group):
     """Commands by name, and those of other packages."""
 
     def list_commands(self, ctx: Any) -> list[str]:
@@ -80,9 +66,9 @@ def _loaded(name: str) -> Any:
     except Exception as error:
         why = " ".join(str(error).split()) or type(error).__name__
         raise UserError(f"command {name!r} cannot be imported from {point.value}: {why}") from error
-    holder = typer.Typer()
+    holder = App(help="")
     if isinstance(found, typer.Typer):
-        holder.add_typer(found, name=name, cls=Commands)
+        holder.add_typer(found, name=name, cls=Group)
     elif callable(found) and not isinstance(found, type):
         holder.command(name)(found)
     else:

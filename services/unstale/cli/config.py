@@ -5,11 +5,13 @@ from typing import Annotated
 
 import typer
 
-from unstale.cli.options import RUN, takes_settings
+from unstale.cli.app import App
+from unstale.cli.options import COMMON_IN_RUNS, RUN, takes_settings
+from unstale.cli.output import can_show
 from unstale.config import Settings, load
 from unstale.config.write import resolved, write_commented
 
-app = typer.Typer(help="Write, check and show the configuration.")
+app = App(help="Write, check and show the configuration.")
 
 FileToWrite = Annotated[Path, typer.Argument(help="The file to write.")]
 FileToCheck = Annotated[Path, typer.Argument(help="The file to check.")]
@@ -33,7 +35,8 @@ def check(file: FileToCheck) -> None:
 
 
 @app.command()
-@takes_settings(*RUN, "run", "server", "client", "injector", "attack", "simulation")
+@takes_settings(*RUN, "run", "server", "client", "injector", "attack", "simulation", common=COMMON_IN_RUNS)
 def show(settings: Settings) -> None:
     """Print every key with the value that it has after file, variables and options."""
-    print(resolved(settings), end="")
+    text = resolved(settings)
+    print(text if can_show(text) else resolved(settings, only_ascii=True), end="")

@@ -1,10 +1,12 @@
 """`unstale conformance`: whether the policies compute what they say, by golden vectors and laws."""
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, astuple, fields
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from unstale.cli.tables import print_table
 
 if TYPE_CHECKING:
     from unstale.conformance import Row
@@ -20,7 +22,7 @@ def conformance(policies: Policies = None, device: Device = "cpu", as_json: AsJs
     """Examine aggregation policies, plug-ins included. The exit code is 1 where one of them fails."""
     import torch
 
-    from unstale.conformance import examine
+    from unstale.conformance import Row, examine
     from unstale.learner.device import choose
 
     torch.set_num_threads(1)  # as in a run by default; the bits depend on it
@@ -28,33 +30,11 @@ def conformance(policies: Policies = None, device: Device = "cpu", as_json: AsJs
     if as_json:
         print(json.dumps([asdict(row) for row in rows], indent=2))
     else:
-        _print_table(rows)
+        headings = [field.name for field in fields(Row)]
+        print_table(headings, [astuple(row) for row in rows], lines=False)
         print(_summary(rows))
     if any(row.verdict != "pass" for row in rows):
         raise typer.Exit(1)
-
-
-def _print_table(rows: "list[Row]") -> None:
-    from rich import box
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=box.SIMPLE, expand=True)
-    table.add_column("policy", width=max(len(row.policy) for row in rows))
-    for heading, ratio in (("case", 4), ("expected", 1), ("got", 1)):
-        table.add_column(heading, ratio=ratio)
-    table.add_column("verdict", width=len("verdict"))
-    for row in rows:
-        # A line for what passes, as much as fits; all of what fails. Text, because rich would read [0.5] in a plain
-        # string as markup.
-        passed = row.verdict == "pass"
-        cells = (
-            Text(cell, no_wrap=passed, overflow="ellipsis" if passed else "fold")
-            for cell in asdict(row).values()
-        )
-        table.add_row(*cells)
-    Console().print(table)
 
 
 def _summary(rows: "list[Row]") -> str:

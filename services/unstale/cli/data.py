@@ -5,12 +5,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from unstale.cli.app import App
+from unstale.cli.tables import print_table
+
 if TYPE_CHECKING:
     from torch import Tensor
 
     from unstale.training.datasets import Dataset
 
-app = typer.Typer(help="List the data sets, show and get one.")
+app = App(help="List the data sets, show and get one.")
 
 Name = Annotated[
     str, typer.Argument(help="A name that `unstale data list` prints, or package.module:factory.")
@@ -29,16 +32,17 @@ _CLASSES_MAX = 20  # of more, their range is shown
 @app.command(name="list")
 def list_all(cache: Cache = CACHE, as_json: AsJson = False) -> None:
     """List the data sets, and which of them are in the cache."""
-    from unstale.training.datasets import DATASETS, SUMMARIES, is_there  # imports torch
+    from unstale.training.datasets import DATASETS, SUMMARIES, Source, is_there  # imports torch
 
     rows = [(name, SUMMARIES[name], is_there(name, cache)) for name in DATASETS]
     if as_json:
         keys = ("name", "summary", "in_cache")
         print(json.dumps([dict(zip(keys, row, strict=True)) for row in rows], indent=2))
         return
-    _print_table(
-        ("data set", "what it is", f"in {cache}"),
+    print_table(
+        ("data set", "what it is", f"in {Source(name='mnist', cache=cache).place}"),
         [(name, summary, {None: "", True: "yes", False: "no"}[there]) for name, summary, there in rows],
+        lines=False,
     )
 
 
@@ -123,9 +127,10 @@ def _print_facts(facts: dict[str, Any]) -> None:
         print(f"  {what:<12}  {value}")
     if facts["classes"] <= _CLASSES_MAX:
         counts = zip(train["label_counts"], test["label_counts"], strict=True)
-        _print_table(
+        print_table(
             ("class", "training", "test"),
             [(str(label), f"{own:,}", f"{other:,}") for label, (own, other) in enumerate(counts)],
+            lines=False,
         )
 
 
@@ -146,15 +151,3 @@ def _groups(train: int | None, test: int | None) -> str:
     if train is None:
         return "none"
     return f"{train:,} in the training part, {'none' if test is None else f'{test:,}'} in the test part"
-
-
-def _print_table(headers: tuple[str, ...], rows: list[tuple[str, ...]]) -> None:
-    from rich import box
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(*headers, box=box.SIMPLE)
-    for row in rows:
-        table.add_row(*(Text(cell) for cell in row))
-    Console().print(table)

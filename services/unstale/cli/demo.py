@@ -11,16 +11,18 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from itertools import pairwise
 from pathlib import Path
+from textwrap import wrap
 from typing import Annotated, Any, Self, TypeAlias
 
 import typer
-from rich.console import Console
+from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.spinner import Spinner
 from rich.table import Table
+from rich.text import Text
 
 from unstale.cli import report
-from unstale.cli.options import RUN, takes_settings
+from unstale.cli.options import COMMON_IN_RUNS, RUN, takes_settings
 from unstale.config import Settings
 from unstale.config.keys import PREFIX
 from unstale.config.write import as_variables
@@ -33,6 +35,18 @@ ROWS = 24  # of the live table, where there is room; older rows scroll out
 LOSSY_HEARTBEAT_S = 0.5  # with a scenario; what was lost is found after one or two
 GOODBYE_S = 30.0  # when no process ends for so long after the result, those that are left are ended
 AFTER_SERVER_S = 5.0  # as long when the server has ended: a client that has not heard of the end never will
+GAP = 2  # characters between two columns of the table
+HEADINGS = (
+    ("version", "version", 9, 8),
+    ("accuracy", "accur.", 9, 6),
+    ("loss", "loss", 9, 6),
+    ("staleness", "stale", 9, 5),
+    ("updates/s", "upd./s", 9, 6),
+    ("clients", "clients", 9, 7),
+    ("seconds", "sec.", 9, 6),
+)
+"""Of the table: the heading, a shorter one for narrow terminals, and the least width of a column under each."""
+LEFT_OUT_FIRST = (4, 3, 5, 2, 6)  # columns, where a terminal is too narrow for short headings, too
 KEYS = "keys"  # of the demo, in its folder
 KILL_S = 10.0  # a process that was told to end and is there so long after it is killed
 
@@ -41,7 +55,7 @@ AsJson = Annotated[
 ]
 
 
-@takes_settings(*RUN, "attack")
+@takes_settings(*RUN, "attack", common=(*COMMON_IN_RUNS, "attack.name"))
 def demo(settings: Settings, as_json: AsJson = False) -> None:
     """Train on this machine over loopback sockets: a server, two processes of clients, an injector between them that
     plays a network, and what they achieve.
@@ -233,8 +247,18 @@ def _introduction(settings: Settings, listening: dict[str, Any]) -> str:
         f"[bold]{settings.clients} clients[/bold] train [bold]{settings.model.name}[/bold] on "
         f"[bold]{settings.data.name}[/bold] ({settings.partition.name} partition);\n"
         f"policy {settings.policy.name}, trigger {settings.trigger.name}{scenario}.\n"
-        f"{_attack(settings)}"
+        f"{_attack(settings)}{_waits(settings)}"
         f"server {listening['address']}   watch it at http://{listening['http_address']}/\n"
+    )
+
+
+def _waits(settings: Settings) -> str:
+    """A line on what makes rounds long; "" where no round waits for everybody."""
+    if settings.trigger.name != "sync":
+        return ""
+    return (
+        f"Each round waits for all {settings.clients} clients: the slowest message of the round decides how long "
+        "it takes.\n"
     )
 
 
@@ -251,18 +275,68 @@ def _attack(settings: Settings) -> str:
 
 def _watch(events: Events, console: Console) -> dict[str, Any]:
     """Show the run until it ends; what the server said last. Raises as `_go_on_after`."""
-    rows: list[tuple[str, ...]] = []
-    injected = ""
-    starting = Spinner("dots", "the clients are starting ...")
-    with Live(starting, console=console, refresh_per_second=8) as live:
+    view = _View(console)
+    if not console.is_terminal:
+        return _print_rows(events, console, view)
+    with Live(get_renderable=lambda: view, console=console, refresh_per_second=8) as live:
         while (fact := _next_fact(events))["event"] != "finished":
-            if fact["event"] == "injected":
-                injected = report.injected(fact)
-            else:
-                rows.append(_row(fact))
-            if rows:
-                live.update(_table(rows[-_rows_max(console) :], injected))
+            view.take(fact)
+            live.refresh()
+        view.finished = True
     return fact
+
+
+def _print_rows(events: Events, console: Console, view: "_View") -> dict[str, Any]:
+    """As `_watch`, where no line can be written anew: each row is printed once, when it comes."""
+    view.finished = True  # no estimates, which would be printed once and then be wrong
+    while (fact := _next_fact(events))["event"] != "finished":
+        view.take(fact)
+        if fact["event"] != "injected":
+            is_first = len(view.rows) == 1
+            console.print(_table(view.rows[-1:], width=console.width, heading=is_first))
+    if view.injected:
+        console.print(view.injected, style="italic dim", highlight=False)
+    return fact
+
+
+class _View:
+    """The table of a run, and under it how long the run takes still, counted down while it waits."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._starting = Spinner("dots", "the clients are starting ...")
+        self._last: dict[str, Any] = {}
+        self._last_s = 0.0
+        self.rows: list[tuple[str, ...]] = []
+        self.injected = ""
+        self.finished = False
+
+    def take(self, fact: dict[str, Any]) -> None:
+        """What server or injector said."""
+        if fact["event"] == "injected":
+            self.injected = report.injected(fact)
+        else:
+            self._last, self._last_s = fact, now_s()
+            self.rows.append(_row(fact))
+
+    def __rich__(self) -> RenderableType:
+        if not self.rows:
+            return self._starting
+        texts = [self.injected, "" if self.finished else _left(self._last, now_s() - self._last_s)]
+        caption = [line for text in texts for line in wrap(text, self._console.width)]
+        shown = max(1, _rows_max(self._console) - len(caption))
+        table = _table(self.rows[-shown:], width=self._console.width)
+        return Group(table, *(Text(line, style="italic dim") for line in caption))
+
+
+def _left(last: dict[str, Any], since_s: float) -> str:
+    """How long the run takes still, at the rate so far. last: the last progress that the server told; since_s: how
+    long ago that was."""
+    version, rounds, elapsed_s = last["version"], last["rounds"], last["elapsed_s"]
+    if not version:
+        return f"the first of {rounds} rounds are under way, for {since_s:.0f} s"
+    left_s = max(0.0, elapsed_s / version * (rounds - version) - since_s)
+    return f"a round takes {elapsed_s / version:.2f} s on average; about {left_s:.0f} s left"
 
 
 def _rows_max(console: Console) -> int:
@@ -270,13 +344,33 @@ def _rows_max(console: Console) -> int:
     return min(ROWS, max(1, console.height - 2)) if console.is_terminal else ROWS
 
 
-def _table(rows: list[tuple[str, ...]], injected: str = "") -> Table:
-    table = Table(box=None, pad_edge=False, caption=injected or None, caption_justify="left")
-    for heading in ("version", "accuracy", "loss", "staleness", "updates/s", "clients", "seconds"):
-        table.add_column(heading, justify="right", min_width=9, no_wrap=True)
+def _table(rows: Sequence[Sequence[str]], *, width: int = 80, heading: bool = True) -> Table:
+    """Rows one under another, whole in so many characters; columns that there is no room for are left out."""
+    shown = list(range(len(HEADINGS)))
+    is_wide, widths = True, _widths(rows, is_wide=True)
+    if sum(widths) + GAP * (len(widths) - 1) > width:
+        is_wide, widths = False, _widths(rows, is_wide=False)
+    for column in LEFT_OUT_FIRST:
+        if sum(widths[i] + GAP for i in shown) - GAP > width:
+            shown.remove(column)
+    table = Table(box=None, padding=(0, GAP, 0, 0), pad_edge=False, show_header=heading)
+    for i in shown:
+        long, short, *_ = HEADINGS[i]
+        table.add_column(long if is_wide else short, justify="right", min_width=widths[i], no_wrap=True)
     for row in rows:
-        table.add_row(*row)
+        table.add_row(*(row[i] for i in shown))
     return table
+
+
+def _widths(rows: Sequence[Sequence[str]], *, is_wide: bool) -> list[int]:
+    """Characters that each column takes."""
+    headings = [
+        (long, least_wide) if is_wide else (short, least) for long, short, least_wide, least in HEADINGS
+    ]
+    return [
+        max(least, len(heading), *(len(row[i]) for row in rows))
+        for i, (heading, least) in enumerate(headings)
+    ]
 
 
 def _row(fact: dict[str, Any]) -> tuple[str, ...]:

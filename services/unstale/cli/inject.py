@@ -19,7 +19,18 @@ JSON_S = 1.0  # between two lines for programs
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON lines, for programs.")]
 
 
-@takes_settings("injector", "scenario", "clients", "seed", "data", "partition")
+@takes_settings(
+    *("injector", "scenario", "clients", "seed", "data", "partition"),
+    common=(
+        "injector.upstream",
+        "injector.address",
+        "injector.http_address",
+        "injector.keys",
+        "scenario.name",
+        "clients",
+        "seed",
+    ),
+)
 def inject(
     settings: Settings, as_json: AsJson = False, ends_with_input: report.EndsWithInput = False
 ) -> None:

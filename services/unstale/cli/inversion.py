@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from unstale.cli import report
-from unstale.cli.options import RUN, takes_settings
+from unstale.cli.app import App
+from unstale.cli.options import COMMON_IN_RUNS, RUN, takes_settings
 from unstale.cli.tables import print_table
 from unstale.config import Settings
 from unstale.errors import UserError
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from unstale.metrics.likeness import Measure
     from unstale.simulator.audit import Audit, Reconstructed
 
-app = typer.Typer(help="Look at what gradient inversion gives away of the clients' data.")
+app = App(help="Look at what gradient inversion gives away of the clients' data.")
 
 WHAT_IT_DOES = (
     "compensator {name} reconstructs representative data of clients from their single updates, in the server's memory "
@@ -90,7 +91,7 @@ def announce(settings: Settings) -> None:
 
 
 @app.command()
-@takes_settings(*RUN, "simulation")
+@takes_settings(*RUN, "simulation", common=(*COMMON_IN_RUNS, "compensator.settings"))
 def audit(
     settings: Settings,
     at: At = None,

@@ -7,9 +7,10 @@ from typing import Annotated
 
 import typer
 
+from unstale.cli.app import App
 from unstale.errors import UserError
 
-app = typer.Typer(help="Make, list and revoke keys, so that only those connect whom you let in.")
+app = App(help="Make, list and revoke keys, so that only those connect whom you let in.")
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 

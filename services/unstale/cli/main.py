@@ -13,9 +13,10 @@ import typer
 from typer.main import get_command
 
 from unstale import __version__
-from unstale.cli import config, data, inversion, keys, partition, scenario
+from unstale.cli import config, data, inversion, keys, output, partition, scenario
+from unstale.cli.app import App
 from unstale.cli.client import client
-from unstale.cli.commands import Commands, ExtensibleCommands
+from unstale.cli.commands import ExtensibleCommands
 from unstale.cli.compensators import compensators
 from unstale.cli.conformance import conformance
 from unstale.cli.demo import demo
@@ -31,11 +32,10 @@ from unstale.cli.simulate import simulate
 from unstale.cli.verify import verify
 from unstale.errors import UserError
 
-app = typer.Typer(
+app = App(
     cls=ExtensibleCommands,
     help="Federated learning that does not wait: one model, many clients, updates that arrive late.",
-    add_completion=False,
-    pretty_exceptions_enable=False,
+    add_completion=True,
 )
 
 
@@ -68,12 +68,12 @@ app.command()(report)
 app.command()(policies)
 app.command()(compensators)
 app.command()(conformance)
-app.add_typer(config.app, name="config", cls=Commands)
-app.add_typer(data.app, name="data", cls=Commands)
-app.add_typer(inversion.app, name="inversion", cls=Commands)
-app.add_typer(keys.app, name="keys", cls=Commands)
-app.add_typer(partition.app, name="partition", cls=Commands)
-app.add_typer(scenario.app, name="scenario", cls=Commands)
+app.add_typer(config.app, name="config")
+app.add_typer(data.app, name="data")
+app.add_typer(inversion.app, name="inversion")
+app.add_typer(keys.app, name="keys")
+app.add_typer(partition.app, name="partition")
+app.add_typer(scenario.app, name="scenario")
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -85,11 +85,15 @@ def run(arguments: Sequence[str]) -> int:
     try:
         code = command.main(list(arguments) or ["--help"], prog_name="unstale", standalone_mode=False)
     except UserError as error:
-        sentence = str(error)
+        return _told(str(error))
     except typer.TyperException as error:
-        sentence = _sentence(error)
-    else:
-        return code if isinstance(code, int) else 0
+        return _told(_sentence(error))
+    except SystemExit as end:  # Typer has completed a line, or nobody reads the output any more
+        code = end.code
+    return code if isinstance(code, int) else 0
+
+
+def _told(sentence: str) -> int:
     print(f"unstale: {sentence}", file=sys.stderr)
     return 2
 
@@ -107,5 +111,16 @@ def _sentence(error: typer.TyperException) -> str:
 
 
 def main() -> None:
-    """The entry point."""
-    sys.exit(run(sys.argv[1:]))
+    """Carry out the command line of this process and end it. Output that cannot be written is one line on stderr."""
+    output.write_lookalikes()
+    try:
+        code = run(sys.argv[1:])
+        output.flush()
+    except OSError:
+        failure = output.failure()
+        if failure is None:
+            raise
+        if output.is_closed_pipe(failure):
+            sys.exit(1)
+        code = _told(f"cannot write to standard output: {(failure.strerror or str(failure)).lower()}")
+    sys.exit(code)

@@ -2,18 +2,23 @@
 
 The option of a key is its name: `--training.learning-rate`, `--rounds`. Two things make it shorter: the name
 of a part is the part (`--policy` is `policy.name`), and keys that are set often have a second one in `SHORT`.
+
+A second name such as `--alpha` always sets its own key, here `partition.alpha`. Where another key that the command
+takes, or a setting of the chosen policy or compensator, has the same last word, a line on stderr names both.
 """
 
 import inspect
 import os
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterable, Sequence
 from functools import wraps
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from unstale.config import Given, load
+from unstale.cli.app import COMMON, HELP_ALL, typed
+from unstale.config import Given, Settings, load
 from unstale.config.keys import KEYS, Key
 from unstale.config.load import FILE_VARIABLE
 from unstale.config.write import as_yaml
@@ -59,38 +64,82 @@ SHORT = {
 }
 
 
+COMMON_IN_RUNS = (
+    "clients",
+    "rounds",
+    "seed",
+    "device",
+    "save_model",
+    "model.name",
+    "data.name",
+    "data.path",
+    "partition.name",
+    "partition.alpha",
+    "training.name",
+    "training.learning_rate",
+    "policy.name",
+    "compensator.name",
+    "trigger.name",
+    "trigger.k",
+    "scenario.name",
+)
+"""The keys that most runs set, for `takes_settings(common=...)`."""
+
+OF_PARTS_TOO = {"partition.alpha": ("policy", "compensator")}
+"""Keys of `SHORT` whose second name is also a setting of such a part."""
+
+
 def option(name: str) -> str:
     """The option of a key: `--training.learning-rate`, and `--policy` for `policy.name`."""
     return "--" + name.removesuffix(".name").replace("_", "-")
 
 
-def takes_settings(*sections: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+def takes_settings(
+    *sections: str, common: Sequence[str]
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Turn `command(settings, ...)` into a Typer command with the options of these sections' keys.
 
-    sections: as in `Key.section`, or names of keys. Any other key can be given as `--set KEY=VALUE`. The
-    command's further parameters are options of its own.
+    The command's further parameters are options of its own.
+
+    Args:
+        sections: as in `Key.section`, or names of keys. Any other key can be given as `--set KEY=VALUE`.
+        common: the keys whose options `--help` shows; `--help-all` shows those of all sections.
     """
     keys = {
         key.name.replace(".", "__"): key for key in KEYS.values() if {key.section, key.name} & {*sections}
     }
+    assert keys.keys() >= {name.replace(".", "__") for name in common}
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         @wraps(command)
-        def with_options(**arguments: Any) -> None:
+        def with_options(context: typer.Context, **arguments: Any) -> None:
+            del arguments["help_all"]
             config_file: Path | None = arguments.pop("config_file")
             assignments: list[str] = arguments.pop("assignments")
             options = dict(assigned(text) for text in assignments)
+            shortened = []
             for parameter, key in keys.items():
                 text = arguments.pop(parameter)
                 if text is not None:
-                    options[key.name] = Given(value=str(text), origin=option(key.name))
-            command(load(config_file, os.environ, options), **arguments)
+                    origin = _typed(context, key)
+                    options[key.name] = Given(value=str(text), origin=origin)
+                    if key.name in SHORT and origin in (SHORT[key.name], _negated(SHORT[key.name])):
+                        shortened.append(key)
+            settings = load(config_file, os.environ, options)
+            for key in shortened:
+                _name_the_others(key, keys.values(), settings)
+            command(settings, **arguments)
 
         own = list(inspect.signature(command).parameters.values())[1:]
-        added = [_parameter(parameter, key) for parameter, key in keys.items()]
+        # In the order of `common`, and then in that of the file.
+        order = sorted(
+            keys.items(),
+            key=lambda item: common.index(item[1].name) if item[1].name in common else len(common),
+        )
+        added = [_parameter(parameter, key, is_common=key.name in common) for parameter, key in order]
         everything = [
             parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
-            for parameter in (*own, _CONFIG_FILE, _ASSIGNMENTS, *added)
+            for parameter in (_CONTEXT, *own, _CONFIG_FILE, _ASSIGNMENTS, _HELP_ALL, *added)
         ]
         with_options.__signature__ = inspect.Signature(everything)  # type: ignore[attr-defined]
         with_options.__annotations__ = {parameter.name: parameter.annotation for parameter in everything}
@@ -106,17 +155,62 @@ def assigned(text: str) -> tuple[str, Given]:
     return name, Given(value=value, origin="--set")
 
 
-def _parameter(name: str, key: Key) -> inspect.Parameter:
-    names = [option(key.name)]
-    if key.name in SHORT:
-        names.append(SHORT[key.name])
+def _names(key: Key) -> list[str]:
+    """The options that set a key, the long one first."""
+    return [option(key.name), *([SHORT[key.name]] if key.name in SHORT else [])]
+
+
+def _typed(context: typer.Context, key: Key) -> str:
+    """The option that set a key, as it was typed last."""
+    names = _names(key)
     if key.kind is bool:
-        names = [f"{yes}/--no-{yes.removeprefix('--')}" for yes in names]
+        names += [_negated(name) for name in names]
+    return typed(context, names)
+
+
+def _negated(name: str) -> str:
+    return f"--no-{name.removeprefix('--')}"
+
+
+def _name_the_others(key: Key, keys: Iterable[Key], settings: Settings) -> None:
+    """Say which key a second name has set, where it could be taken for another one."""
+    short = SHORT[key.name]
+    word = short.removeprefix("--").replace("-", "_")
+    others = [option(other.name) for other in keys if other != key and other.name.split(".")[-1] == word]
+    for part in OF_PARTS_TOO.get(key.name, ()):
+        chosen = getattr(settings, part)
+        if word not in chosen.settings and word in _settings_of(part, chosen.name):
+            others.append(f"--set {part}.settings.{word}=VALUE")
+    if others:
+        print(
+            f"unstale: {short} sets {key.name}; other keys of that name are set by {' and '.join(others)}",
+            file=sys.stderr,
+        )
+
+
+def _settings_of(part: str, name: str) -> list[str]:
+    """The settings of a policy or a compensator; none where there is no such part, which is told elsewhere."""
+    from unstale import compensators, policies  # imports torch
+
+    describe: Callable[[str], Any] = {
+        "policy": policies.describe,
+        "compensator": compensators.describe,
+    }[part]
+    try:
+        return [setting.name for setting in describe(name).settings]
+    except UserError:
+        return []
+
+
+def _parameter(name: str, key: Key, *, is_common: bool) -> inspect.Parameter:
+    names = _names(key)[::-1]
+    if key.kind is bool:
+        names = [f"{yes}/{_negated(yes)}" for yes in names]
     described = typer.Option(
         *names,
         help=_help(key),
         metavar=_METAVARS.get(key.kind),
-        rich_help_panel=key.section or "Options",
+        rich_help_panel=COMMON if is_common else key.section or "run as a whole",
         show_default=False,
     )
     kind: Any = bool if key.kind is bool else str
@@ -125,15 +219,30 @@ def _parameter(name: str, key: Key) -> inspect.Parameter:
 
 
 def _help(key: Key) -> str:
+    """Two paragraphs, the second one for `--help-all`."""
     unit = f" {key.unit}" if key.unit and key.default is not None else ""
-    # No square brackets: they would be read as markup.
+    remark = ""
+    if key.name in OF_PARTS_TOO:
+        short = SHORT[key.name]
+        word = short.removeprefix("--")
+        parts = " or a ".join(OF_PARTS_TOO[key.name])
+        remark = (
+            f" {short} sets {key.name}; the {word} of a {parts} is --set policy.settings.{word}=VALUE "
+            f"or --set compensator.settings.{word}=VALUE."
+        )
     return (
-        f"{key.description} Default: {as_yaml(key.default)}{unit}. Expected: {key.expected}. "
-        f"Key {key.name}, variable {key.variable}."
+        f"{key.description}{remark} Default: {as_yaml(key.default)}{unit}.\n\n"
+        f"Expected: {key.expected}. Key {key.name}, variable {key.variable}."
     )
 
 
 _METAVARS = {int: "INTEGER", float: "NUMBER", str: "TEXT", dict: "MAPPING"}
+
+_CONTEXT = inspect.Parameter("context", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)
+
+_HELP_ALL = inspect.Parameter(
+    "help_all", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=Annotated[bool, HELP_ALL]
+)
 
 _CONFIG_FILE = inspect.Parameter(
     "config_file",

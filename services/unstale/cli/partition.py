@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from unstale.cli.app import App
 from unstale.cli.options import takes_settings
 from unstale.config import Settings
 from unstale.errors import UserError
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
     from unstale.training.partition import Indices, Spread, Summary
 
-app = typer.Typer(help="Look at how the training set is shared out.")
+app = App(help="Look at how the training set is shared out.")
 
 CLIENTS_SHOWN_MAX = 40  # a screen or two
 WIDTH_MAX = 10_000  # characters; no screen is wider
@@ -52,7 +53,10 @@ def _options_of_the_group() -> None:
 
 
 @app.command()
-@takes_settings("data", "partition", "clients", "seed")
+@takes_settings(
+    *("data", "partition", "clients", "seed"),
+    common=("clients", "seed", "data.name", "data.path", "partition.name", "partition.alpha"),
+)
 def show(settings: Settings, png: Png = None, as_json: AsJson = False) -> None:
     """Share the training set out, and show how many examples of which class each client holds."""
     shown = _look(settings)

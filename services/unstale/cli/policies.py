@@ -10,23 +10,21 @@ if TYPE_CHECKING:
 
 def policies(name: Names = None, as_json: AsJson = False) -> None:
     """List the aggregation policies, or show some of them: settings, ranges, defaults and where those come from."""
+    if not (name or as_json):
+        _print_all()
+        return
     from unstale.policies import describe, names  # imports torch
 
-    print_parts(
-        [describe(each) for each in name or names()],
-        one=_print_one if name else None,
-        all_of_them=_print_all,
-        as_json=as_json,
-    )
+    print_parts([describe(each) for each in name or names()], one=_print_one, as_json=as_json)
 
 
-def _print_all(descriptions: "list[PolicyDescription]") -> None:
-    rows = [
-        (description.name, description.summary, ", ".join(description.loops), description.memory)
-        for description in descriptions
-    ]
+def _print_all() -> None:
+    from unstale.policies.catalogue import summaries
+
+    listed = summaries()
+    rows = [(name, one.summary, ", ".join(one.loops), one.memory) for name, one in listed.items()]
     print_table(("policy", "what it does", "published for", "memory"), rows)
-    print(f"Settings and sources of one: unstale policies {descriptions[-1].name}")
+    print(f"Settings and sources of one: unstale policies {[*listed][-1]}")
 
 
 def _print_one(description: "PolicyDescription") -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from unstale.cli.app import App
 from unstale.cli.options import takes_settings
 from unstale.config import Settings
 from unstale.errors import UserError
@@ -17,9 +18,7 @@ if TYPE_CHECKING:
     from unstale.toxics.chaos_mesh import Translation
     from unstale.toxics.preview import GroupSeen, Preview
 
-app = typer.Typer(
-    help="Look at scenarios: what goes wrong between clients and server, and how fast clients are."
-)
+app = App(help="Look at scenarios: what goes wrong between clients and server, and how fast clients are.")
 
 SHADES = " ░▒▓█"  # nobody, up to a quarter of the clients, ..., up to all
 BARS = " ▁▂▃▄▅▆▇█"
@@ -52,7 +51,7 @@ def list_all(as_json: AsJson = False) -> None:
     described = {name: read(name).description for name in ready_names()}
     if as_json:
         rows = [{"name": name, "description": text} for name, text in described.items()]
-        print(json.dumps(rows, indent=2, ensure_ascii=False))
+        print(json.dumps(rows, indent=2))
         return
     width = max(len(name) for name in described)
     for name, text in described.items():
@@ -61,7 +60,10 @@ def list_all(as_json: AsJson = False) -> None:
 
 
 @app.command()
-@takes_settings("clients", "seed", "data", "partition", "training.steps", "scenario.time_scale")
+@takes_settings(
+    *("clients", "seed", "data", "partition", "training.steps", "scenario.time_scale"),
+    common=("clients", "seed", "training.steps", "scenario.time_scale"),
+)
 def show(
     settings: Settings,
     name: Name,
@@ -94,7 +96,10 @@ def show(
 
 
 @app.command(name="chaos-mesh")
-@takes_settings("clients", "seed", "data", "partition", "scenario.time_scale")
+@takes_settings(
+    *("clients", "seed", "data", "partition", "scenario.time_scale"),
+    common=("clients", "seed", "scenario.time_scale"),
+)
 def chaos_mesh(
     settings: Settings, name: Name, clients_each: ClientsEach = 5, namespace: Namespace = "unstale"
 ) -> None:

@@ -6,13 +6,27 @@ import typer
 
 from unstale.cli import report
 from unstale.cli.inversion import announce
-from unstale.cli.options import RUN, takes_settings
+from unstale.cli.options import COMMON_IN_RUNS, RUN, takes_settings
 from unstale.config import Settings
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON lines, for programs.")]
 
 
-@takes_settings(*RUN, "run", "server")
+@takes_settings(
+    *(*RUN, "run", "server"),
+    common=(
+        "run.directory",
+        "run.durability",
+        "server.address",
+        "server.keys",
+        "server.insecure",
+        "server.http_address",
+        "min_clients",
+        *COMMON_IN_RUNS,
+        "encoding.updates",
+        "encoding.models",
+    ),
+)
 def server(
     settings: Settings, as_json: AsJson = False, ends_with_input: report.EndsWithInput = False
 ) -> None:

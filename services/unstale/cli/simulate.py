@@ -10,7 +10,7 @@ import typer
 
 from unstale.cli import report
 from unstale.cli.inversion import announce
-from unstale.cli.options import RUN, takes_settings
+from unstale.cli.options import COMMON_IN_RUNS, RUN, takes_settings
 from unstale.config import Settings
 
 if TYPE_CHECKING:
@@ -30,7 +30,10 @@ Record = Annotated[
 ]
 
 
-@takes_settings(*RUN, "attack", "simulation")
+@takes_settings(
+    *(*RUN, "attack", "simulation"),
+    common=(*COMMON_IN_RUNS, "encoding.updates", "attack.name", "attack.clients", "simulation.backend"),
+)
 def simulate(settings: Settings, as_json: AsJson = False, record_in: Record = None) -> None:
     """Play a run in virtual time: the same coordinator and learner, without sockets or waiting."""
     from unstale.remote.cluster import connect

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
+from textwrap import wrap
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
@@ -25,13 +26,14 @@ def print_parts(
     descriptions: list[Described],
     *,
     one: Callable[[Described], None] | None,
-    all_of_them: Callable[[list[Described]], None],
+    all_of_them: Callable[[list[Described]], None] | None = None,
     as_json: bool,
 ) -> None:
-    """Print what parts there are. one: prints each of those that were asked for; None for all of them together."""
+    """Print parts. one: prints each of those that were asked for; None has `all_of_them` print them together."""
     if as_json:
         print(json.dumps([asdict(description) for description in descriptions], indent=2))
     elif one is None:
+        assert all_of_them is not None
         all_of_them(descriptions)
     else:
         for description in descriptions:
@@ -39,17 +41,59 @@ def print_parts(
 
 
 def print_table(headings: Sequence[str], rows: Iterable[Sequence[str]], *, lines: bool = True) -> None:
-    """Print a table as wide as the terminal. lines: between rows, for cells that hold sentences."""
+    """Print a table that fits the terminal and cuts off nothing: cells wrap between words.
+
+    Where the terminal is too narrow for the longest word of every column, each row is a list of its cells.
+    lines: leave a line free between rows, for cells that hold sentences.
+    """
     from rich import box
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(*headings, box=box.SIMPLE, show_lines=lines)
-    for row in rows:
+    table = Table(box=box.SIMPLE, show_lines=lines)
+    table_rows = [tuple(row) for row in rows]
+    console = Console()
+    widths = _widths([tuple(headings), *table_rows], console.width - 2 - 3 * (len(headings) - 1) - 2)
+    if widths is None:
+        _print_lists(headings, table_rows, console.width)
+        return
+    for heading, width in zip(headings, widths, strict=True):
+        table.add_column(heading, width=width, overflow="fold")
+    for row in table_rows:
         # Text, because rich would read [0.5] in a plain string as markup.
         table.add_row(*(Text(cell) for cell in row))
-    Console().print(table)
+    console.print(table)
+
+
+def _widths(rows: Sequence[Sequence[str]], room: int) -> list[int] | None:
+    """The width of every column, so that no word is cut and all have room; None where that cannot be.
+
+    Only the widest columns become narrower than their cells, all to the same width unless a word is longer.
+    """
+    columns = list(zip(*rows, strict=True))
+    least = [max(len(word) for cell in column for word in cell.split() or [""]) for column in columns]
+    whole = [max(len(cell) for cell in column) for column in columns]
+    for most in range(max(whole), 0, -1):
+        widths = [max(some, min(all_of_it, most)) for some, all_of_it in zip(least, whole, strict=True)]
+        if sum(widths) <= room:
+            return widths
+    return None
+
+
+def _print_lists(headings: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> None:
+    """Print each row as its first cell, and below it the others behind their headings."""
+    column = 2 + max(len(heading) for heading in headings[1:]) + 2
+    print()
+    for first, *others in rows:
+        for line in wrap(first, width) or [""]:
+            print(line)
+        for heading, cell in zip(headings[1:], others, strict=True):
+            text = wrap(cell, width - column, break_on_hyphens=False) or [""]
+            print(f"  {heading:<{column - 2}}{text[0]}".rstrip())
+            for line in text[1:]:
+                print(" " * column + line)
+        print()
 
 
 def print_settings(settings: "Sequence[SettingDescription]") -> None:

@@ -43,10 +43,10 @@ class Silence:
             return None
         self._mentioned = True
         if self._lease_s is None:
-            return f"no server answers at {self._server} yet; trying on until it does"
+            return f"no server answers at {self._server} yet; trying on {self._for_how_long}"
         return (
             f"nothing heard from the server at {self._server} for {self._word_s:.0f} s; "
-            "waiting for it to come back"
+            f"waiting for it to come back {self._for_how_long}"
         )
 
     @property
@@ -56,6 +56,16 @@ class Silence:
     @property
     def _limit_s(self) -> float:
         return max(self._patience_s, self._lease_s or 0.0)
+
+    @property
+    def _for_how_long(self) -> str:
+        """How long the wait may be, and the key that bounds it."""
+        if self._limit_s == inf:
+            return (
+                "for ever, because client.patience_s is null; with --client.patience-s 60 a client gives up "
+                "after 60 s without a word"
+            )
+        return f"until {self._limit_s:g} s are over (client.patience_s)"
 
     @property
     def _last_word(self) -> str:

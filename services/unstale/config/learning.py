@@ -77,7 +77,11 @@ class DataSettings(Section):
         None,
         description="Where the data is, for data.name npz (x_train, y_train, x_test, y_test) and folder (of images).",
     )
-    cache: Text = Field("~/.cache/unstale", description="Folder where data sets lie that can be downloaded.")
+    cache: Text = Field(
+        "~/.cache/unstale",
+        description="Folder where data sets lie that can be downloaded. The default is $XDG_CACHE_HOME/unstale where "
+        "that variable is set, unless only ~/.cache/unstale is there.",
+    )
     download: bool = Field(False, description="Download the data set when it is not in data.cache.")
     normalise: Literal["standard", "unit", "raw"] = Field(
         "standard",

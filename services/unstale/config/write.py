@@ -74,6 +74,6 @@ def as_variables(settings: Settings) -> dict[str, str]:
     return variables
 
 
-def resolved(settings: Settings) -> str:
-    """Every key with the value it has, as YAML that loads to the same settings."""
-    return yaml.safe_dump(settings.model_dump(), sort_keys=False, allow_unicode=True)
+def resolved(settings: Settings, *, only_ascii: bool = False) -> str:
+    """Every key with the value it has, as YAML that loads to the same settings. only_ascii: escape all else."""
+    return yaml.safe_dump(settings.model_dump(), sort_keys=False, allow_unicode=not only_ascii)

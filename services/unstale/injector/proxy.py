@@ -251,7 +251,12 @@ class Proxy:
             )
         if silence_s >= FIRST_WORD_S and not self._warned:
             self._warned = True
-            log.warning("no server answers at %s yet; trying on until it does", self._upstream)
+            bound = (
+                "for ever, because injector.patience_s is null"
+                if self._patience_s is None
+                else f"until {self._patience_s:g} s are over (injector.patience_s)"
+            )
+            log.warning("no server answers at %s yet; trying on %s", self._upstream, bound)
 
     # --- what comes in ---
 

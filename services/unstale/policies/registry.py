@@ -15,6 +15,7 @@ from torch import Tensor
 from unstale import part_settings, plugins
 from unstale.errors import UserError, unknown_name
 from unstale.part_settings import SettingDescription
+from unstale.policies.catalogue import ENTRY_POINT_GROUP
 from unstale.policies.coordinate_median import CoordinateMedian
 from unstale.policies.direct import Direct
 from unstale.policies.dynsgd import DynSgd
@@ -40,8 +41,6 @@ from unstale.policies.trimmed_mean import TrimmedMean
 from unstale.policies.twafl import Twafl
 from unstale.policies.weighted import Weighted
 from unstale.policies.wkafl import Wkafl
-
-ENTRY_POINT_GROUP = "unstale.policies"
 
 _BUILT_IN: dict[str, type[Policy[Any]]] = {
     "coordinate-median": CoordinateMedian,

@@ -3,7 +3,7 @@
 from unstale.training.datasets.dataset import Dataset, Later, Normalisation
 from unstale.training.datasets.part import part, with_validation
 from unstale.training.datasets.registry import DATASETS, SUMMARIES, check, is_there, load
-from unstale.training.datasets.source import CACHE, NORMALISE, Source
+from unstale.training.datasets.source import CACHE, NORMALISE, Source, cache_folder
 from unstale.training.datasets.variant import varied
 
 __all__ = [
@@ -15,6 +15,7 @@ __all__ = [
     "Later",
     "Normalisation",
     "Source",
+    "cache_folder",
     "check",
     "is_there",
     "load",

@@ -1,5 +1,6 @@
 """Where a data set is to be found, and how to say that it is not there."""
 
+import os
 import shlex
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -39,13 +40,32 @@ class Source:
     @property
     def folder(self) -> Path:
         """The cache."""
-        return Path(self.cache).expanduser()
+        return cache_folder(self.cache)
+
+    @property
+    def place(self) -> str:
+        """The cache, for people: as it was given, unless it is another one."""
+        return self.cache if self.folder == Path(self.cache).expanduser() else str(self.folder)
 
     @property
     def command(self) -> str:
         """The command that gets this data set."""
         elsewhere = "" if self.cache == CACHE else f" --cache {shlex.quote(self.cache)}"
         return f"unstale data show {self.name}{elsewhere} --download"
+
+
+def cache_folder(cache: str = CACHE) -> Path:
+    """The folder of a cache, `~` allowed. The default cache is `unstale` in $XDG_CACHE_HOME where that is given.
+
+    A default cache that lies in `~/.cache` all the same is used as long as there is none in $XDG_CACHE_HOME. By the XDG Base
+    Directory Specification a relative $XDG_CACHE_HOME is ignored.
+    """
+    folder = Path(cache).expanduser()
+    home = os.environ.get("XDG_CACHE_HOME", "")
+    if cache != CACHE or not os.path.isabs(home):
+        return folder
+    own = Path(home, "unstale")
+    return folder if folder.is_dir() and not own.is_dir() else own
 
 
 def fetched(
@@ -70,7 +90,7 @@ def fetched(
         return read()
     except Exception as error:  # one of many libraries' and of the network's; the sentence says which
         raise UserError(
-            f"data set {source.name!r} cannot be downloaded to {source.cache} ({said(error)}); "
+            f"data set {source.name!r} cannot be downloaded to {source.place} ({said(error)}); "
             f"check the network{_deleting(source, files)} and try again{', or put the files there' * bool(needs)}"
         ) from error
 
@@ -89,11 +109,11 @@ def _unreadable(source: Source, files: str, error: BaseException, needs: str) ->
     command = f"{needs} && {source.command}" if needs else source.command
     if is_there(source, files):
         return UserError(
-            f"data set {source.name!r} is not whole in {source.cache} ({said(error)}); "
+            f"data set {source.name!r} is not whole in {source.place} ({said(error)}); "
             f"delete {files} there and get it again with: {command}"
         )
     return UserError(
-        f"data set {source.name!r} is not in {source.cache}; get it with: {command}, or set data.download"
+        f"data set {source.name!r} is not in {source.place}; get it with: {command}, or set data.download"
     )
 
 

@@ -1,0 +1,181 @@
+"""Commands and groups of commands as `unstale` shows them: their help wraps and cuts nothing off.
+
+Options whose panel is a section of the configuration are many: `--help` leaves them to `--help-all`.
+"""
+
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from textwrap import wrap
+from typing import Any
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+from typing_extensions import override
+
+from unstale.errors import unknown_name
+
+COMMON = "Common options"
+"""The panel of the configuration's options that `--help` shows."""
+_SHOWN_FIRST = ("Arguments", "Options", COMMON)
+_INDENT = 2
+_TEXT_COLUMN_MAX = 26  # a longer name has its text on the next line
+_ARGUMENTS = "unstale.arguments"
+
+
+def help_text(command: Any, context: Any, *, everything: bool) -> str:
+    """The help of a command, as wide as the terminal.
+
+    Args:
+        command: a `Command` or a `Group`.
+        context: its context.
+        everything: whether to show the options of the configuration that are not common, too.
+    """
+    width = shutil.get_terminal_size().columns
+    lines = _usage(command, context, width)
+    for paragraph in (command.help or "").split("\n\n"):
+        if paragraph:
+            lines += ["", *_wrapped(paragraph, width)]
+    panels = _panels(command, context)
+    left_out = [] if everything else [name for name in panels if name not in _SHOWN_FIRST]
+    for name, parameters in panels.items():
+        if name not in left_out:
+            rows = [_row(parameter, context, everything=everything) for parameter in parameters]
+            lines += ["", typer.style(f"{name}:", bold=True), *_listed(rows, width)]
+    if isinstance(command, TyperGroup):
+        names = command.list_commands(context)
+        rows = [(name, _summary(command.get_command(context, name))) for name in names]
+        lines += ["", typer.style("Commands:", bold=True), *_listed(rows, width)]
+    if left_out:
+        more = ", ".join(f"{name} ({len(panels[name])})" for name in left_out)
+        lines += ["", *_wrapped(f"More options: {more}.", width)]
+    if COMMON in panels:
+        hint = "`unstale config write` writes a YAML file with every key, for --config."
+        if left_out:
+            hint = f"`{context.command_path} --help-all` shows them. {hint}"
+        lines += _wrapped(hint, width) if left_out else ["", *_wrapped(hint, width)]
+    return "\n".join(lines) + "\n"
+
+
+def _usage(command: Any, context: Any, width: int) -> list[str]:
+    pieces = " ".join([context.command_path, *command.collect_usage_pieces(context)])
+    first, *others = wrap(f"Usage: {pieces}", width, subsequent_indent=" " * 7, break_on_hyphens=False)
+    return [typer.style("Usage:", bold=True) + first.removeprefix("Usage:"), *others]
+
+
+def _panels(command: Any, context: Any) -> dict[str, list[Any]]:
+    """Parameters by the heading that they stand under."""
+    panels: dict[str, list[Any]] = {name: [] for name in _SHOWN_FIRST}
+    for parameter in command.get_params(context):
+        if not getattr(parameter, "hidden", False):
+            default = "Arguments" if parameter.param_type_name == "argument" else "Options"
+            panels.setdefault(parameter.rich_help_panel or default, []).append(parameter)
+    return {name: parameters for name, parameters in panels.items() if parameters}
+
+
+def _row(parameter: Any, context: Any, *, everything: bool) -> tuple[str, str]:
+    """Name and text of a parameter. everything: all paragraphs of its text, not the first one alone."""
+    names, text = parameter.get_help_record(context)
+    paragraphs = (parameter.help or "").split("\n\n")
+    details = text.removeprefix(parameter.help or "").strip()
+    shown = paragraphs if everything else paragraphs[:1]
+    return names, " ".join(filter(None, [*shown, details]))
+
+
+def _summary(command: Any) -> str:
+    """The first paragraph of a command's help."""
+    return (command.help or "").partition("\n\n")[0]
+
+
+def _listed(rows: Sequence[tuple[str, str]], width: int) -> Iterator[str]:
+    """Names, each with its text to the right, or below where the name is too long."""
+    longest = max((len(name) for name, _ in rows), default=0)
+    column = min(_INDENT + longest + 2, _TEXT_COLUMN_MAX, width // 2)
+    for name, text in rows:
+        *above, last = [" " * _INDENT + line for line in wrap(name, width - _INDENT, break_on_hyphens=False)]
+        # A word that does not fit beside the names has its text begin further to the left.
+        fits = all(len(word) <= width - column for word in text.split())
+        indent = column if fits else _INDENT * 3
+        texts = _wrapped(text, width - indent)
+        first = ""
+        if fits and texts and len(last) + 2 <= column:
+            first = " " * (column - len(last)) + texts.pop(0)
+        yield from (typer.style(line, bold=True) for line in above)
+        yield typer.style(last, bold=True) + first
+        yield from (" " * indent + line for line in texts)
+
+
+def _wrapped(text: str, width: int) -> list[str]:
+    """Lines of a paragraph. A word that is longer than a line goes on in the next one."""
+    return wrap(" ".join(text.split()), max(width, 1), break_on_hyphens=False)
+
+
+class Command(TyperCommand):
+    """A command. It remembers its command line, for messages that name an option as it was typed."""
+
+    @override
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        ctx.meta[_ARGUMENTS] = tuple(args)
+        return super().parse_args(ctx, args)
+
+    @override
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        formatter.write(help_text(self, ctx, everything=False))
+
+
+class Group(TyperGroup):
+    """Commands by name; an unknown one is told with the nearest spelling."""
+
+    @override
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """The command, or UserError. While a shell completes a line, None."""
+        command = super().get_command(ctx, cmd_name)
+        if command is None and not ctx.resilient_parsing:
+            raise unknown_name("command", cmd_name, self.list_commands(ctx))
+        return command
+
+    @override
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        formatter.write(help_text(self, ctx, everything=False))
+
+
+class App(typer.Typer):
+    """Commands that belong together."""
+
+    def __init__(
+        self,
+        *,
+        help: str,  # noqa: A002  (Typer's name)
+        add_completion: bool = False,
+        cls: type[Group] = Group,
+    ) -> None:
+        super().__init__(
+            cls=cls,
+            help=help,
+            add_completion=add_completion,
+            pretty_exceptions_enable=False,
+            context_settings={"help_option_names": ["-h", "--help"]},
+        )
+
+    @override
+    def command(self, name: str | None = None, **options: Any) -> Callable[[Any], Any]:
+        return super().command(name, **{"cls": Command, **options})
+
+
+def typed(context: Any, names: Sequence[str]) -> str:
+    """Which of an option's names stands last on the command line; the first of them where none does."""
+    given = [argument.partition("=")[0] for argument in context.meta.get(_ARGUMENTS, ())]
+    return next((argument for argument in reversed(given) if argument in names), names[0])
+
+
+def _print_everything(context: typer.Context, wanted: bool) -> None:
+    if wanted:
+        typer.echo(help_text(context.command, context, everything=True), nl=False)
+        raise typer.Exit
+
+
+HELP_ALL = typer.Option(
+    "--help-all",
+    help="Show every option, with its range, key and variable, and exit.",
+    callback=_print_everything,
+    is_eager=True,
+)
