@@ -57,8 +57,8 @@ class Source:
 def cache_folder(cache: str = CACHE) -> Path:
     """The folder of a cache, `~` allowed. The default cache is `unstale` in $XDG_CACHE_HOME where that is given.
 
-    A default cache that lies in `~/.cache` all the same is used as long as there is none in $XDG_CACHE_HOME. By the XDG Base
-    Directory Specification a relative $XDG_CACHE_HOME is ignored.
+    A default cache that lies in `~/.cache` all the same is used as long as there is none in $XDG_CACHE_HOME. By
+    the XDG Base Directory Specification a relative $XDG_CACHE_HOME is ignored.
     """
     folder = Path(cache).expanduser()
     home = os.environ.get("XDG_CACHE_HOME", "")
