@@ -157,7 +157,7 @@ def test_a_message_of_too_many_frames_is_read_to_its_end_once_and_its_client_kep
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux drops attempts to connect by address")
 def test_who_connects_again_and_again_is_limited_and_nobody_else() -> None:
-    with RunningServer(settings(clients=2, strangers_max=5)) as server, ExitStack() as stack:
+    with RunningServer(settings(clients=2, strangers_max=5, lease_s=3600)) as server, ExitStack() as stack:
         client = stack.enter_context(RawClient(server.address))
         client.join()
         task, _ = client.task()
