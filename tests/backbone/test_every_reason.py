@@ -140,8 +140,8 @@ def say_too_much(scene: Scene) -> Message:
 
 
 def own_only_client_0(scene: Scene) -> None:
-    exchange = scene.server.server._exchange
-    exchange._may_speak = exchange._joining._may_speak = lambda _, client_id: client_id == 0
+    protocol = scene.server.server._protocol
+    protocol._may_speak = protocol._joining._may_speak = lambda _, client_id: client_id == 0
 
 
 def encoded(
@@ -391,7 +391,7 @@ def test_what_is_wrong_is_answered_counted_and_changes_nothing(
         assert server.state() == before
         if case.goes_on:
             check_that_the_run_goes_on(scene, case.settings.get("training"))
-        if server.server._exchange.is_finishing:
+        if server.server._protocol.is_finishing:
             client.say(Bye())
             other.leave_after_stop()
             server.end()

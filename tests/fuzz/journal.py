@@ -12,7 +12,7 @@ from unstale_proto.messages import Ack, Task
 
 
 class PlayedJournal:
-    """Stands in for `unstale.journal.journal.Journal`, as the exchange uses it.
+    """Stands in for `unstale.journal.journal.Journal`, as the server protocol uses it.
 
     is_full: whether there is no room for an update. events, updates, tasks: what was stored.
     """

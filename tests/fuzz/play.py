@@ -1,7 +1,7 @@
 """A server that takes in what the bytes choose: over any connection, in any order, with any clock and any network.
 
-The exchange is the real one, on a wire, a clock and a computing thread that are played; messages come in through the
-function that reads the socket. After each step its state is whole, nothing was counted that should not be, and a
+The server protocol is the real one, on a wire, a clock and a computing thread that are played; messages come in through
+the function that reads the socket. After each step its state is whole, nothing was counted that should not be, and a
 refused message has changed nothing.
 """
 
@@ -34,9 +34,9 @@ from unstale.errors import UserError
 from unstale.metrics import catalogue
 from unstale.net import sockets
 from unstale.server.commands import ApplyCommand, CheckpointCommand, Saved
-from unstale.server.exchange import StopNow
 from unstale.server.guard import Guard
 from unstale.server.performer import Performer
+from unstale.server.protocol import StopNow
 from unstale.server.sessions import Sessions
 from unstale.server.wire import Delivery
 from unstale_proto import encodings
@@ -73,8 +73,8 @@ class Play:
             encoding=ENCODINGS[kind >> 5],
             **configured,
         )
-        self.exchange = self.server.exchange
-        self.performer, self.sessions = parts(self.exchange, Performer, Sessions)
+        self.protocol = self.server.protocol
+        self.performer, self.sessions = parts(self.protocol, Performer, Sessions)
         self.coordinator = self.server.coordinator
         self.clients = self.coordinator.settings.clients
         self.given: dict[int, actions.SendTask] = {}
@@ -99,7 +99,7 @@ class Play:
 
     @property
     def is_over(self) -> bool:
-        return self.exchange.over
+        return self.protocol.is_over
 
     def play(self) -> None:
         try:
@@ -188,12 +188,12 @@ class Play:
         observed_before, changes_before = len(self.server.observed), self.events - self.signs_of_life
         sessions_before = repr(self.sessions)
         socket: Any = PlayedSocket(route, *frames)
-        received = sockets.receive_routed(socket, payload_bytes_max=self.exchange.payload_bytes_max)
+        received = sockets.receive_routed(socket, payload_bytes_max=self.protocol.payload_bytes_max)
         assert received is not None
         header, payload = received.header, received.frames
         kept_bytes = sum(len(frame) for frame in payload[:-1])
-        assert kept_bytes <= self.exchange.payload_bytes_max(route), "more is kept than may be sent"
-        self.exchange.take_in(route, header, [frame.buffer for frame in payload], key=key_of(route))
+        assert kept_bytes <= self.protocol.payload_bytes_max(route), "more is kept than may be sent"
+        self.protocol.on_message(route, header, [frame.buffer for frame in payload], key=key_of(route))
         refused = [
             seen.labels[0]
             for seen in self.server.observed[observed_before:]
@@ -365,13 +365,13 @@ class Play:
         while self.server.commands:
             command = self.server.commands.pop(0)
             if isinstance(command, CheckpointCommand):
-                self.exchange.open(
+                self.protocol.on_result(
                     Saved(version=command.version, seq=command.seq, file="", size_bytes=0, checkpoint_s=0.0)
                 )
             else:
                 result = self.server.carry_out(command)
                 if result is not None:
-                    self.exchange.open(result)
+                    self.protocol.on_result(result)
             self.settle()
 
     def pass_time(self) -> None:
@@ -399,5 +399,5 @@ class Play:
         """The operator has had enough: once in a while, or runs would be short."""
         if self.choices.number(8) == 7:
             self.was_stopped = True
-            self.exchange.open(StopNow())
+            self.protocol.on_result(StopNow())
             self.settle()

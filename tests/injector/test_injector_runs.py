@@ -91,7 +91,7 @@ def test_a_run_of_300_rounds_survives_everything_at_once_and_counts_each_update_
         invariants.check(coordinator)
 
     running = RunningServer(settings, observe=observe)
-    coordinator = running.server._exchange._coordinator
+    coordinator = running.server._protocol._coordinator
     with running:
         injector = injector_for(settings, running.address)
         clients = ClientProcess(

@@ -40,7 +40,7 @@ class Life:
             journal.saved(self.version, journal.seq, file, size_bytes, self.now_s)
 
     def wait_for_syncs(self) -> None:
-        """Let the time between two syncs pass, as the exchange does, and the one that is under way end."""
+        """Let the time between two syncs pass, as the server protocol does, and the one that is under way end."""
         self.now_s += self.journal.sync_in_s or 0.0
         self.journal.commit()
         syncing = self.journal.segments._syncing

@@ -20,7 +20,7 @@ def about(client_id: int) -> StagedUpdate:
 
 
 class Stored:
-    """A spill over segments, used as the journal and the exchange use it."""
+    """A spill over segments, used as the journal and the server protocol use it."""
 
     def __init__(self, folder: Path) -> None:
         self.segments = Segments(folder, segment_bytes=64)  # two rows each

@@ -39,7 +39,7 @@ from unstale.server.account import Account
 from unstale.server.admission import Admission
 from unstale.server.commands import CheckpointCommand, Letter
 from unstale.server.compute import frames_of
-from unstale.server.exchange import Exchange
+from unstale.server.protocol import ServerProtocol
 from unstale.server.state import ExchangeSettings, RunState
 from unstale_proto import codec
 from unstale_proto.messages import Ack, Heartbeat, Hello, Stop, Task, Welcome
@@ -363,7 +363,7 @@ class _Server:
             save=lambda command, state: self._save(command, state),
             guarded=lambda act: act(),
         )
-        self.exchange = Exchange(
+        self.protocol = ServerProtocol(
             self.wire,
             lambda: max(begins_s, world.now_s + self._ahead_s),
             state=RunState(
@@ -382,25 +382,25 @@ class _Server:
             account=account,
         )
         if recovers:
-            self.exchange.resume()
+            self.protocol.resume()
 
     def say(self, client: _Client, message: Any, frames: Any = ()) -> None:
         """A message of a client arrives."""
-        self.exchange.take_in(client.route, codec.encode(message), frames)
+        self.protocol.on_message(client.route, codec.encode(message), frames)
 
     def give_back(self, client: _Client) -> None:
         """Two heartbeats of a client that has forgotten the task of its hello prove that the task is lost."""
         for number, heard in ((0, None), (1, 0)):
             self.say(client, Heartbeat(number=number, version=0, newest_task=0, heard=heard))
-            self.exchange.settle()
+            self.protocol.flush()
 
     def settle(self) -> None:
-        """One turn of the exchange; the next one is planned for when it is due."""
+        """One turn of the server protocol; the next one is planned for when it is due."""
         while self._letters:
-            self.exchange.open(self._letters.pop(0))
-        self.exchange.settle()
-        due_s = self.exchange.due_s
-        if due_s is not None and not self.exchange.over:
+            self.protocol.on_result(self._letters.pop(0))
+        self.protocol.flush()
+        due_s = self.protocol.due_s
+        if due_s is not None and not self.protocol.is_over:
             self._world.at(max(due_s - self._ahead_s, self._world.now_s + 1e-3), lambda: None)
 
     def close(self) -> None:

@@ -25,7 +25,7 @@ def test_a_round_of_all_goes_on_without_a_client_that_only_sends_heartbeats() ->
         silent.beat()
         honest.beat()
     assert server.coordinator.version == 0
-    assert server.exchange.due_s == 25.0
+    assert server.protocol.due_s == 25.0
     server.pass_time(1.0)
     server.compute()
     assert server.coordinator.version == 1

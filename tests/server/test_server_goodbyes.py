@@ -25,10 +25,10 @@ def test_a_client_that_comes_back_over_another_connection_says_goodbye_there() -
     again = server.client(0, route=b"again")
     again.join()
     assert again.hear(Stop).reason == "finished"
-    assert not server.exchange.over
+    assert not server.protocol.is_over
     again.say(Bye())
     assert again.hear(Bye)
-    assert server.exchange.over
+    assert server.protocol.is_over
 
 
 def test_a_goodbye_before_the_end_is_not_answered() -> None:
@@ -46,12 +46,12 @@ def test_a_client_that_was_cut_off_is_told_of_the_end_when_it_comes_back() -> No
     client.say_update(task)
     server.compute()
     assert client.hears() == []
-    assert not server.exchange.over
+    assert not server.protocol.is_over
     again = server.client(0, route=b"again")
     again.join(holding=(task.task_id,))
     assert again.hear(Stop).reason == "finished"
     again.say(Bye())
-    assert server.exchange.over
+    assert server.protocol.is_over
 
 
 def test_a_client_that_was_cut_off_is_waited_for_no_longer_than_others() -> None:
@@ -62,9 +62,9 @@ def test_a_client_that_was_cut_off_is_waited_for_no_longer_than_others() -> None
     client.say_update(task)
     server.compute()
     server.pass_time(LINGER_S - 0.5)
-    assert not server.exchange.over
+    assert not server.protocol.is_over
     server.pass_time(0.5)
-    assert server.exchange.over
+    assert server.protocol.is_over
 
 
 def test_a_client_that_was_cut_off_and_lost_long_ago_is_not_waited_for() -> None:
@@ -79,9 +79,9 @@ def test_a_client_that_was_cut_off_and_lost_long_ago_is_not_waited_for() -> None
     server.wire.gone.add(lost.route)
     assert client.answer(task).outcome == "accepted"
     server.compute()
-    assert not server.exchange.over
+    assert not server.protocol.is_over
     client.say(Bye())
-    assert server.exchange.over
+    assert server.protocol.is_over
 
 
 def test_a_process_that_was_taken_over_from_does_not_say_goodbye_for_the_other() -> None:
@@ -97,9 +97,9 @@ def test_a_process_that_was_taken_over_from_does_not_say_goodbye_for_the_other()
     late.join()
     assert late.hears() != []
     late.say(Bye())
-    assert not server.exchange.over
+    assert not server.protocol.is_over
     now.say(Bye())
-    assert server.exchange.over
+    assert server.protocol.is_over
 
 
 @pytest.mark.parametrize("has_journal", [False, True])
@@ -112,15 +112,15 @@ def test_so_it_is_with_a_server_that_shuts_down(has_journal: bool, tmp_path: Pat
     client = server.client(0)
     client.task()
     server.compute()
-    server.exchange.open(StopNow())
+    server.protocol.on_result(StopNow())
     server.commands.clear()
-    server.exchange.settle()
+    server.protocol.flush()
     assert client.hear(Stop).reason == "shutdown"
     again = server.client(0, route=b"again")
     again.join()
     assert again.hear(Stop).reason == "shutdown"
     again.say(Bye())
     assert again.hears() == []
-    assert server.exchange._sessions.routes() == []
+    assert server.protocol._sessions.routes() == []
     if journal is not None:
         journal.close()

@@ -1,4 +1,4 @@
-"""The guard by hand, and what the exchange does with it, on a network and a clock that are played."""
+"""The guard by hand, and what the server protocol does with it, on a network and a clock that are played."""
 
 import pytest
 
@@ -215,7 +215,8 @@ def test_the_settings_are_the_guards() -> None:
     assert not any(judged(unbounded, Reason.NON_FINITE) for _ in range(100))
 
 
-# ------------------------------------------------------------------------------------------------------- the exchange
+# ------------------------------------------------------------------------------------------------------- the server
+# protocol
 
 
 def guarded(guard: Guard, may_speak: MaySpeak = anyone, **told: int) -> PlayedServer:
@@ -232,8 +233,8 @@ def reasons(messages: list[Message]) -> list[Reason]:
 
 
 def say_garbage(client: PlayedClient) -> None:
-    client.server.exchange.take_in(client.route, b"\xc1")
-    client.server.exchange.settle()
+    client.server.protocol.on_message(client.route, b"\xc1")
+    client.server.protocol.flush()
 
 
 def test_a_client_that_sends_nothing_but_nonsense_is_taken_out_and_may_come_back() -> None:
@@ -282,8 +283,8 @@ def test_a_client_quarantined_in_a_turn_of_many_messages_leaves_once() -> None:
     client = server.client(0)
     client.task()
     for _ in range(5):
-        server.exchange.take_in(client.route, b"\xc1")
-    server.exchange.settle()
+        server.protocol.on_message(client.route, b"\xc1")
+    server.protocol.flush()
     assert reasons(client.hears()) == [Reason.MALFORMED_HEADER] * 5 + [Reason.QUARANTINED]
     assert counted(server, catalogue.QUARANTINES) == 1
 
@@ -346,16 +347,16 @@ def test_a_hello_for_another_client_is_blamed_on_who_says_it() -> None:
     thief.hears()
     thief.say(Hello(client_id=1, session="a" * 32))
     assert reasons(thief.hears()) == [Reason.NOT_THE_OWNER, Reason.QUARANTINED]
-    assert greets(server.exchange._guard, server.now_s, 1) is None  # the victim may come
+    assert greets(server.protocol._guard, server.now_s, 1) is None  # the victim may come
 
 
 def test_a_connection_whose_key_was_revoked_does_not_discredit_the_client() -> None:
     server = guarded(Guard(quarantine_after=1))
     client = server.client(0)
     client.task()
-    server.exchange._may_speak = lambda *_: False
+    server.protocol._may_speak = lambda *_: False
     client.beat()
-    server.exchange._may_speak = lambda *_: True
+    server.protocol._may_speak = lambda *_: True
     server.client(0, b"with the new key").join(session="b" * 32)
     assert counted(server, catalogue.QUARANTINES) == 0
     assert server.coordinator.is_active(0)

@@ -30,45 +30,45 @@ def finished(*, stays: bool) -> PlayedServer:
 
 
 def test_it_has_an_outcome_when_the_run_has_ended_and_ends_when_it_is_told_to() -> None:
-    assert finished(stays=False).exchange.over
+    assert finished(stays=False).protocol.is_over
     server = finished(stays=True)
-    assert server.exchange.outcome is not None
-    assert server.exchange.outcome.reason == "finished"
-    assert not server.exchange.over
-    assert not server.exchange.is_finishing
-    server.exchange.open(StopNow())
-    server.exchange.settle()
-    assert server.exchange.over
-    assert server.exchange.outcome.reason == "finished"
+    assert server.protocol.outcome is not None
+    assert server.protocol.outcome.reason == "finished"
+    assert not server.protocol.is_over
+    assert not server.protocol.is_finishing
+    server.protocol.on_result(StopNow())
+    server.protocol.flush()
+    assert server.protocol.is_over
+    assert server.protocol.outcome.reason == "finished"
 
 
 def test_it_tells_a_client_that_comes_late_and_waits_for_nothing_meanwhile() -> None:
     server = finished(stays=True)
-    outcome = server.exchange.outcome
-    assert server.exchange.due_s is None
+    outcome = server.protocol.outcome
+    assert server.protocol.due_s is None
     late = server.client(0, route=b"late")
     late.join()
     assert late.hear(Stop).reason == "finished"
     late.say(Bye())
     assert late.hear(Bye)
     server.pass_time(1e6)
-    assert server.exchange.due_s is None
-    assert server.exchange.outcome is outcome
-    assert not server.exchange.over
+    assert server.protocol.due_s is None
+    assert server.protocol.outcome is outcome
+    assert not server.protocol.is_over
 
 
 def test_one_that_is_stopped_before_the_end_does_not_stay() -> None:
     server = PlayedServer(rounds=2, stays=True)
     client = server.client(0)
     client.task()
-    server.exchange.open(StopNow())
-    server.exchange.settle()
-    assert server.exchange.is_finishing
+    server.protocol.on_result(StopNow())
+    server.protocol.flush()
+    assert server.protocol.is_finishing
     client.say(Bye())
     server.compute()  # the last measurement
-    assert server.exchange.over
-    assert server.exchange.outcome is not None
-    assert server.exchange.outcome.reason == "shutdown"
+    assert server.protocol.is_over
+    assert server.protocol.outcome is not None
+    assert server.protocol.outcome.reason == "shutdown"
 
 
 def event(server: Process, name: str) -> dict[str, Any]:

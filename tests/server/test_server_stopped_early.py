@@ -24,18 +24,18 @@ def journal_in(path: Path) -> Journal:
 def test_a_run_to_which_nobody_came_is_taken_up_at_its_beginning(tmp_path: Path) -> None:
     journal = journal_in(tmp_path)
     server = PlayedServer(journal=journal)
-    server.exchange.open(StopNow())
-    server.exchange.settle()
+    server.protocol.on_result(StopNow())
+    server.protocol.flush()
     (command,) = server.commands
     assert isinstance(command, CheckpointCommand)
     file, size_bytes = journal.write_checkpoint(
         command.version, command.seq, PlayedLearner().state_dict(), command.coordinator
     )
-    server.exchange.open(
+    server.protocol.on_result(
         Saved(version=0, seq=command.seq, file=file, size_bytes=size_bytes, checkpoint_s=0.0)
     )
-    server.exchange.settle()
-    assert server.exchange.over
+    server.protocol.flush()
+    assert server.protocol.is_over
     journal.close()
 
     journal = journal_in(tmp_path)
@@ -57,15 +57,15 @@ def test_a_server_that_is_stopped_while_it_makes_a_version_writes_a_checkpoint_o
     server = PlayedServer(journal=journal)
     client = server.client(0)
     client.say_update(client.task())
-    server.exchange.open(StopNow())
-    server.exchange.settle()
+    server.protocol.on_result(StopNow())
+    server.protocol.flush()
     (applying,) = (command for command in server.commands if isinstance(command, ApplyCommand))
-    assert not server.exchange.is_finishing
+    assert not server.protocol.is_finishing
     server.commands.clear()
     applied = server.carry_out(applying)
     assert applied is not None
-    server.exchange.open(applied)
-    server.exchange.settle()
+    server.protocol.on_result(applied)
+    server.protocol.flush()
     assert [command.version for command in server.commands if isinstance(command, CheckpointCommand)] == [1]
-    assert server.exchange.is_finishing
+    assert server.protocol.is_finishing
     journal.close()

@@ -269,7 +269,7 @@ def test_who_waits_is_told_when_the_place_is_free() -> None:
 def test_who_leaves_gives_up_the_place() -> None:
     server, _, of_first, second, of_second = two_at_work()
     server.client(0, route=b"newer").join(holding=(of_first.task_id,))
-    server.exchange.settle()
+    server.protocol.flush()
     assert second.hear(Credit) == credit(of_second, 0, 4, again=True)
 
 
@@ -280,7 +280,7 @@ def test_who_stands_still_in_a_place_that_others_wait_for_loses_it_and_keeps_wha
     server.pass_time(5.0)
     first.beat()
     second.beat()
-    assert server.exchange.due_s is not None and server.exchange.due_s <= 10.0
+    assert server.protocol.due_s is not None and server.protocol.due_s <= 10.0
     server.pass_time(5.0)
     assert first.hears()[-1] == credit(of_first, 2, 2, again=True)
     assert second.hears()[-1] == credit(of_second, 0, 4, again=True)
@@ -329,7 +329,7 @@ def test_another_server_goes_on_with_the_parts_of_the_former(tmp_path: Path) -> 
     server, client, task = start()
     assert list(tmp_path.iterdir()) == []
     (tmp_path / "0-1.part").write_bytes(content)
-    server.exchange._transfers._uploads._found.add("0-1")
+    server.protocol._transfers._uploads._found.add("0-1")
     client.say(announced(task))
     assert client.hear(Credit) == credit(task, 2, 6, again=True)
     for start_at in (2, 4, 6):

@@ -23,8 +23,8 @@ from unstale.server.account import Account
 from unstale.server.admission import Admission
 from unstale.server.commands import Applied, ApplyCommand, Command, EvaluateCommand, Evaluated, Result
 from unstale.server.compute import frames_of
-from unstale.server.exchange import Exchange
 from unstale.server.guard import Guard, MaySpeak, anyone
+from unstale.server.protocol import ServerProtocol
 from unstale.server.state import Access, ExchangeSettings, RunState, TransferBounds
 from unstale.server.wire import Delivery
 from unstale.training.evaluate import Evaluation
@@ -91,8 +91,8 @@ class WatchedStaging(Staging):
 class PlayedServer:
     """An exchange whose clients all train a model of two parameters, which is [v, v] in version v.
 
-    guard, may_speak, norm_max, admission, journal, transfers, parts, task_timeout_s: as for `Exchange`. encoding: that
-    it would like; models are sent as float32 only. told: to the coordinator.
+    guard, may_speak, norm_max, admission, journal, transfers, parts, task_timeout_s: as for `ServerProtocol`. encoding:
+    that it would like; models are sent as float32 only. told: to the coordinator.
     """
 
     def __init__(
@@ -134,7 +134,7 @@ class PlayedServer:
         # As `config.parts.staging` does it for every server.
         rows_per_block = 1 if settings.once_a_cycle else settings.round_size_max
         self.staging = WatchedStaging(2, rows_per_block, blocks_max=rows // rows_per_block + 2)
-        self.exchange = Exchange(
+        self.protocol = ServerProtocol(
             self.wire,
             lambda: self.now_s,
             state=RunState(
@@ -170,12 +170,12 @@ class PlayedServer:
         while self.commands:
             result = self.carry_out(self.commands.pop(0))
             if result is not None:
-                self.exchange.open(result)
-                self.exchange.settle()
+                self.protocol.on_result(result)
+                self.protocol.flush()
 
     def pass_time(self, seconds: float) -> None:
         self.now_s += seconds
-        self.exchange.settle()
+        self.protocol.flush()
 
     def client(self, client_id: int, route: bytes = b"") -> "PlayedClient":
         """A client that says what it is told to, over a connection of its own."""
@@ -213,8 +213,8 @@ class PlayedClient:
         self.beats = 0
 
     def say(self, message: Message, frames: Sequence[memoryview] = ()) -> None:
-        self.server.exchange.take_in(self.route, codec.encode(message), frames)
-        self.server.exchange.settle()
+        self.server.protocol.on_message(self.route, codec.encode(message), frames)
+        self.server.protocol.flush()
 
     def hears(self) -> list[Message]:
         """All that was sent to it since it last heard."""

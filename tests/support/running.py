@@ -105,7 +105,7 @@ class RunningServer:
 
     def state(self) -> dict[str, Any]:
         """All that a refused message must leave as it was; read between two messages of the test."""
-        coordinator = self.server._exchange._coordinator
+        coordinator = self.server._protocol._coordinator
         return {
             "version": coordinator.version,
             "digest": flat.digest(self.server._compute._learner.model_d),

@@ -193,7 +193,7 @@ class Swarm:
 
     def _everyone_is_served(self) -> bool:
         """Every client has one process, that was given a task since, and has an answer to all that it kept then."""
-        if self.server.exchange.is_finishing and not self._pauses:
+        if self.server.protocol.is_finishing and not self._pauses:
             return True
         kept = any(task_id in process.unacknowledged for process, task_id in self._kept_then if process.alive)
         settings = self.options.coordinator
@@ -311,7 +311,7 @@ class Swarm:
         self.world.after(RESTART_S * self._chaos.random(), self._start_again)
 
     def server_left(self, server: Server) -> None:
-        assert server.exchange.outcome is not None
+        assert server.protocol.outcome is not None
         self._reachable = [
             one
             for one in self._processes
@@ -321,7 +321,7 @@ class Swarm:
             and not self.ledger.is_out(one.client_id)
         ]
         self.ledger.server_died()
-        if server.exchange.outcome.reason == "finished":
+        if server.protocol.outcome.reason == "finished":
             self._pauses = False
         elif self._pauses:
             self.world.seen["server pauses"] += 1

@@ -27,8 +27,8 @@ from unstale.server.admission import Admission
 from unstale.server.commands import CheckpointCommand
 from unstale.server.compute import Save, frames_of
 from unstale.server.condition import REASONS
-from unstale.server.exchange import Exchange, Letter, StopNow
 from unstale.server.guard import STRANGER_MESSAGES_PER_S, Guard
+from unstale.server.protocol import Letter, ServerProtocol, StopNow
 from unstale.server.state import Access, ExchangeSettings, RunState, TransferBounds
 from unstale.server.wire import Delivery
 from unstale_proto import signature
@@ -39,7 +39,8 @@ TURN_MESSAGES = 64  # taken in before timers and results get their turn
 
 
 class Wire:
-    """The exchange's way out, to the connections that the server listens on. observe: told of all that it sends."""
+    """The server protocol's way out, to the connections that the server listens on. observe: told of all that it
+    sends."""
 
     def __init__(self, network: Network, doom: Doom, observe: Callable[[Link, bytes, Frames], None]) -> None:
         self._network = network
@@ -88,7 +89,7 @@ class Ended(Protocol):
 
 
 class Server:
-    """One process of a run's server: turns as the exchange thread does.
+    """One process of a run's server: turns as the protocol thread does.
 
     disk: where the run is kept; None for a run that leaves nothing behind. doom: where the process dies.
     """
@@ -126,9 +127,9 @@ class Server:
         self._begins_s = world.now_s if recovered_s is None else recovered_s
         self._ahead_s = self._begins_s - world.now_s
         coordinator.is_watched = True
-        self.exchange = self._exchange(options, coordinator, learner, staging)
+        self.protocol = self._exchange(options, coordinator, learner, staging)
         if recovered_s is not None:
-            self.exchange.resume()
+            self.protocol.resume()
             self._plan_turn(world.now_s)
 
     def _opened(self, disk: Disk, options: Options) -> PlayedJournal:
@@ -143,7 +144,7 @@ class Server:
 
     def _exchange(
         self, options: Options, coordinator: Watched, learner: PlayedLearner, staging: Staging
-    ) -> Exchange:
+    ) -> ServerProtocol:
         settings, journal = options.coordinator, self.journal
         account = Account(
             rounds=settings.rounds,
@@ -165,7 +166,7 @@ class Server:
             guarded=self._guarded,
         )
         late = max(settings.stale_rounds.values(), default=0)
-        return Exchange(
+        return ServerProtocol(
             self.wire,
             self._clock,
             state=RunState(
@@ -293,22 +294,22 @@ class Server:
         self.doom.reach("between turns")
         did_something = bool(self._letters or self._inbox)
         while self._letters:
-            self.exchange.open(self._letters.popleft())
+            self.protocol.on_result(self._letters.popleft())
         for _ in range(min(TURN_MESSAGES, len(self._inbox))):
             link, header, frames = self._inbox.popleft()
             self._ledger.server_heard(link, header)
-            self.exchange.take_in(link.route, header, frames)
+            self.protocol.on_message(link.route, header, frames)
             self.doom.reach("heard")
-        self.exchange.settle(more_waits=bool(self._inbox))
+        self.protocol.flush(more_waits=bool(self._inbox))
         self._ledger.turn_ends()
-        if self.exchange.over:
+        if self.protocol.is_over:
             self._leave()
         elif self._inbox or self._letters:
             self._plan_turn(self._world.now_s)
-        elif self.exchange.due_s is not None:
-            is_later = self.exchange.due_s > self._clock()
+        elif self.protocol.due_s is not None:
+            is_later = self.protocol.due_s > self._clock()
             assert did_something or is_later, "a turn that did nothing is followed by another"
-            self._plan_turn(self._in_the_world(self.exchange.due_s))
+            self._plan_turn(self._in_the_world(self.protocol.due_s))
 
     def _in_the_world(self, run_s: float) -> float:
         """The first instant at which the run's clock says so."""

@@ -43,7 +43,7 @@ class Arriving:
 
 
 class Recorder:
-    """Handles events as the coordinator does, and notes them. The exchange's thread only.
+    """Handles events as the coordinator does, and notes them. Protocol thread only.
 
     journal: None for a run that leaves nothing behind.
     """

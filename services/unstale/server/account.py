@@ -25,7 +25,7 @@ log = logging.getLogger("unstale.server")
 
 
 class Account:
-    """The exchange's thread only.
+    """Protocol thread only.
 
     record: takes what is observed. on_progress: told of every evaluation. evaluate_clients_every: rounds between
     evaluations by the clients; None for none. status: what is shown to whoever looks; None where nobody can.

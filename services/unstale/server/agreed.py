@@ -10,7 +10,7 @@ from unstale_proto.messages import Hello, Welcome
 
 
 class Agreed:
-    """The exchange's thread only. welcome: for any client, with the encodings that the configuration wants. dimension:
+    """Protocol thread only. welcome: for any client, with the encodings that the configuration wants. dimension:
     d. frames: a model as float32.
 
     models: their encoding, for clients that can take it. updates: those that an update may have. Float32 is always one

@@ -1,4 +1,4 @@
-"""Rows of updates written by a thread of its own, while the exchange takes in the next messages."""
+"""Rows of updates written by a thread of its own, while the server protocol takes in the next messages."""
 
 import threading
 from queue import SimpleQueue

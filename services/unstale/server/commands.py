@@ -1,4 +1,4 @@
-"""What the exchange wants computed, and what became of it."""
+"""What the server protocol wants computed, and what became of it."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

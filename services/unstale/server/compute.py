@@ -1,7 +1,7 @@
-"""The compute thread: applies rounds and evaluates versions while the exchange goes on receiving.
+"""The compute thread: applies rounds and evaluates versions while the server protocol goes on receiving.
 
 It is the only thread that touches the learner and the model. Commands come in order through a queue, results leave
-through the exchange's mailbox.
+through the server protocol's mailbox.
 """
 
 import queue

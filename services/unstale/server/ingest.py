@@ -30,7 +30,7 @@ def _refused(defect: Reason, norms: Norms | None = None) -> Staged:
 
 
 class Ingest:
-    """Stages updates that fit the model, and says what is wrong with the others. The exchange's thread only.
+    """Stages updates that fit the model, and says what is wrong with the others. Protocol thread only.
 
     signature: of the run's model. encodings: that an update may have. layout: of a row. admission: judges what updates
     claim. row_bytes: of an update that is decoded.

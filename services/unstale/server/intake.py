@@ -16,7 +16,7 @@ Perform = Callable[[events.Event, Sequence[actions.Action]], None]
 
 
 class Intake:
-    """The exchange's thread only. perform: does what follows from an event. row_bytes: of an update as it is stored."""
+    """Protocol thread only. perform: does what follows from an event. row_bytes: of an update as it is stored."""
 
     def __init__(
         self,

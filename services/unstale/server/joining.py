@@ -17,7 +17,7 @@ from unstale_proto.messages import Hello, Stop
 
 
 class Joining:
-    """The exchange's thread only. handle: has an event handled, and what follows from it."""
+    """Protocol thread only. handle: has an event handled, and what follows from it."""
 
     def __init__(
         self,

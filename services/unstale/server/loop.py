@@ -1,4 +1,4 @@
-"""The exchange thread: a ROUTER socket, a mailbox and the clock around the exchange, and nothing slow.
+"""The protocol thread: a ROUTER socket, a mailbox and the clock around the server protocol, and nothing slow.
 
 It waits in one poll on the two until the next timer is due.
 """
@@ -12,8 +12,8 @@ import zmq
 from unstale.net import connections, sockets
 from unstale.net.limiter import ConnectionLimiter
 from unstale.net.mailbox import Mailbox, Ping
-from unstale.server.commands import Letter as ForExchange
-from unstale.server.exchange import Exchange
+from unstale.server.commands import Letter as ForProtocol
+from unstale.server.protocol import ServerProtocol
 from unstale.server.wire import Delivery
 from unstale_proto.limits import FRAMES_MAX
 
@@ -30,11 +30,11 @@ class ConnectionCut:
     route: bytes
 
 
-Letter = ForExchange | Ping | ConnectionCut
+Letter = ForProtocol | Ping | ConnectionCut
 
 
 class RouterWire:
-    """A ROUTER socket as the exchange sees it. The exchange's thread only."""
+    """A ROUTER socket as the server protocol sees it. Protocol thread only."""
 
     def __init__(self, socket: zmq.Socket[bytes]) -> None:
         # pyzmq's own sending, without the layer around it for options of sockets that this one is not.
@@ -61,14 +61,14 @@ class RouterWire:
 
 
 class Loop:
-    """Turns until the run is over. socket: bound; its wire is the exchange's. clock: the exchange's, too. key_of: the
-    public key of whoever sent a frame, None in plain text. limiter: of the socket's connections."""
+    """Turns until the run is over. socket: bound; its wire is the server protocol's. clock: the server protocol's, too.
+    key_of: the public key of whoever sent a frame, None in plain text. limiter: of the socket's connections."""
 
     def __init__(
         self,
         socket: zmq.Socket[bytes],
         mailbox: Mailbox[Letter],
-        exchange: Exchange,
+        protocol: ServerProtocol,
         *,
         clock: Callable[[], float],
         key_of: Callable[[zmq.Frame], str | None],
@@ -79,7 +79,7 @@ class Loop:
         self._key_of = key_of
         self._limiter = limiter
         self._mailbox = mailbox
-        self._exchange = exchange
+        self._protocol = protocol
         self._poller = zmq.Poller()
         self._poller.register(socket, zmq.POLLIN)
         self._poller.register(mailbox.fileno(), zmq.POLLIN)
@@ -88,9 +88,9 @@ class Loop:
     def run(self, *, ended: Callable[[], None]) -> None:
         """Turn until there is nothing more to do. Raises what the compute thread died of. ended: told once the run has
         an outcome, and perhaps again."""
-        while not self._exchange.over:
+        while not self._protocol.is_over:
             self._turn()
-            if self._exchange.outcome is not None:
+            if self._protocol.outcome is not None:
                 ended()
 
     def _turn(self) -> None:
@@ -100,20 +100,20 @@ class Loop:
                 if isinstance(letter, Ping):
                     letter.answered.set()
                 elif isinstance(letter, ConnectionCut):
-                    self._exchange.was_cut(letter.route)
+                    self._protocol.on_connection_cut(letter.route)
                 else:
-                    self._exchange.open(letter)
+                    self._protocol.on_result(letter)
         if self._socket in ready:
             self._limiter.at_rest = False
             self._take_in_some()
-        self._exchange.settle(more_waits=self._more_waits)
+        self._protocol.flush(more_waits=self._more_waits)
         self._limiter.at_rest = not self._more_waits
 
     def _take_in_some(self) -> None:
         self._more_waits = True
         for _ in range(TURN_MESSAGES):
             received = sockets.receive_routed(
-                self._socket, payload_bytes_max=self._exchange.payload_bytes_max
+                self._socket, payload_bytes_max=self._protocol.payload_bytes_max
             )
             if received is None:
                 self._more_waits = False
@@ -122,11 +122,11 @@ class Loop:
             route, header, payload, dropped = received
             connection = self._limiter.heard(route)
             frames = [frame.buffer for frame in payload]
-            self._exchange.take_in(route.bytes, header, frames, key=self._key_of(route))
+            self._protocol.on_message(route.bytes, header, frames, key=self._key_of(route))
             if dropped > FRAMES_MAX:
                 self._limiter.cut(connection, connections.TOO_MANY_FRAMES)
 
     def _patience_ms(self) -> int | None:
         """How long to wait for something to happen; None is for ever."""
-        due_s = self._exchange.due_s
+        due_s = self._protocol.due_s
         return None if due_s is None else max(0, int((due_s - self._clock()) * 1000) + 1)

@@ -33,7 +33,7 @@ class _Model:
 
 
 class Outgoing:
-    """Sends messages and models. The exchange's thread only.
+    """Sends messages and models. Protocol thread only.
 
     Args:
         wire: sends to connections.

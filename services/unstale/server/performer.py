@@ -47,7 +47,7 @@ class Arrived(NamedTuple):
 
 
 class Performer:
-    """The exchange's thread only.
+    """Protocol thread only.
 
     arrived: set before the coordinator is asked about an update. held: what is to be said once all that happened is
     durable, in this order: calls, each with its argument. timers: set, and when they are due. commands_open: given to

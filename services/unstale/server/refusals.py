@@ -15,7 +15,7 @@ log = logger("unstale.server")
 
 
 class Refusals:
-    """The exchange's thread only.
+    """Protocol thread only.
 
     Args:
         clock: seconds of the run.

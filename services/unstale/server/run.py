@@ -67,7 +67,7 @@ class Run:
 
     @property
     def state(self) -> RunState:
-        """The parts that the exchange needs, at the version that the run has reached."""
+        """The parts that the server protocol needs, at the version that the run has reached."""
         sent = self._sent
         return RunState(
             coordinator=self.coordinator,

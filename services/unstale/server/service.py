@@ -1,6 +1,6 @@
 """The server process: parts put together, threads started and ended.
 
-main thread: waits, and takes signals. exchange: sockets and coordinator. compute: learner and evaluation.
+main thread: waits, and takes signals. protocol: sockets and coordinator. compute: learner and evaluation.
 http: scrapes.
 """
 
@@ -41,9 +41,9 @@ from unstale.server import guard
 from unstale.server.account import Account
 from unstale.server.commands import Crashed, StopNow
 from unstale.server.compute import Compute
-from unstale.server.exchange import Exchange
 from unstale.server.loop import ConnectionCut, Letter, Loop, RouterWire
 from unstale.server.pages import Pages
+from unstale.server.protocol import ServerProtocol
 from unstale.server.run import Run, prepare
 from unstale.server.state import Access, ExchangeSettings
 from unstale.server.status import Live, Status
@@ -55,7 +55,7 @@ log = logging.getLogger("unstale.server")
 class Server:
     """One run. Made: everything is checked, loaded and bound. `run`: it goes on until it is over.
 
-    settings: as resolved. on_progress: told of every evaluation, in the exchange thread, which it must not keep.
+    settings: as resolved. on_progress: told of every evaluation, in the protocol thread, which it must not keep.
     observe: told of every event of the coordinator and what came of it, there too.
     Raises UserError for what the user can mend.
     """
@@ -123,16 +123,16 @@ class Server:
             self._gate.guard(self._context, self._socket)
             self._limiter.watch(self._context, self._socket)
             self.address = sockets.bind(self._socket, settings.server.address)
-            self._exchange = self._make_exchange(settings, status, on_progress, observe)
+            self._protocol = self._make_protocol(settings, status, on_progress, observe)
             self._loop = Loop(
                 self._socket,
                 self._mailbox,
-                self._exchange,
+                self._protocol,
                 clock=run.clock,
                 key_of=self._gate.key_of,
                 limiter=self._limiter,
             )
-            self._thread = threading.Thread(target=self._run_exchange, name="exchange", daemon=True)
+            self._thread = threading.Thread(target=self._run_protocol, name="protocol", daemon=True)
             if settings.server.http_address is not None:
                 pages = Pages(status, partial(_live, run))
                 self._http = HttpService(
@@ -177,7 +177,7 @@ class Server:
                 unread_bytes_max=settings.server.unread_bytes_max,
                 messages_ahead=sockets.RECEIVE_QUEUE,
             ),
-            is_client=lambda route: self._exchange.speaks(route),
+            is_client=lambda route: self._protocol.speaks(route),
             message_bytes_max=HEADER_BYTES_MAX + 4 * self._run.learner.row_numbers,
             memory=MemoryBound(settings.server.memory_bytes_max or bytes_max_by_default()),
             on_cut=self._connection_was_cut,
@@ -196,13 +196,13 @@ class Server:
         if route is not None and reason in (MESSAGE_TOO_LONG, TOO_MANY_FRAMES):
             self._mailbox.post(ConnectionCut(route))
 
-    def _make_exchange(
+    def _make_protocol(
         self,
         settings: Settings,
         status: Status,
         on_progress: Callable[[Progress], None],
         observe: Observer | None,
-    ) -> Exchange:
+    ) -> ServerProtocol:
         run = self._run
         account = Account(
             rounds=settings.rounds,
@@ -213,7 +213,7 @@ class Server:
         )
         if run.journal is not None:
             account.take_up(run.journal.database)
-        exchange = Exchange(
+        protocol = ServerProtocol(
             RouterWire(self._socket),
             run.clock,
             state=run.state,
@@ -234,8 +234,8 @@ class Server:
             observe=observe,
         )
         if run.recovered is not None:
-            exchange.resume()
-        return exchange
+            protocol.resume()
+        return protocol
 
     @property
     def standing(self) -> str:
@@ -257,8 +257,8 @@ class Server:
         self._done.wait()
         if not self._stays or self._error is not None:
             self.stay()
-        assert self._exchange.outcome is not None
-        return self._exchange.outcome
+        assert self._protocol.outcome is not None
+        return self._protocol.outcome
 
     def stay(self) -> None:
         """After `run`: tell whoever comes that it has ended, and be watched, until `stop`. Raises as `run` does."""
@@ -276,7 +276,7 @@ class Server:
         """End the run soon, telling the clients. Any thread, signal handlers included."""
         self._mailbox.post(StopNow())
 
-    def _run_exchange(self) -> None:
+    def _run_protocol(self) -> None:
         try:
             compute_here()
             self._loop.run(ended=self._done.set)
@@ -289,7 +289,7 @@ class Server:
             self._done.set()
 
     def _is_healthy(self) -> bool:
-        """Whether both threads live and the exchange turns."""
+        """Whether both threads live and the server protocol turns."""
         if not (self._thread.is_alive() and self._compute.is_alive()):
             return False
         ping = Ping()
@@ -300,11 +300,11 @@ class Server:
         """Whether clients may come, and their updates can be stored."""
         journal = self._run.journal
         has_room = journal is None or journal.shortage.refusal() is None
-        return self._thread.is_alive() and not self._exchange.is_finishing and has_room
+        return self._thread.is_alive() and not self._protocol.is_finishing and has_room
 
 
 def _in_state(coordinator: Coordinator, state: str) -> int:
-    """How many clients are in a state; a number read while the exchange thread may be writing it."""
+    """How many clients are in a state; a number read while the protocol thread may be writing it."""
     return coordinator.clients_by_state[state]
 
 
@@ -329,7 +329,7 @@ def _alarm(run: Run) -> str | None:
 
 
 def _live(run: Run) -> Live:
-    """How the coordinator stands; read while the exchange thread may be writing it."""
+    """How the coordinator stands; read while the protocol thread may be writing it."""
     coordinator = run.coordinator
     return Live(
         at_s=run.clock(),

@@ -1,4 +1,4 @@
-"""Arguments of the exchange: the parts of its run, its settings, and who may do what."""
+"""Arguments of the server protocol: the parts of its run, its settings, and who may do what."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -24,7 +24,7 @@ class RunState:
         coordinator: decides.
         staging: memory of updates that wait for their round.
         admission: judges the claims of updates.
-        welcome: for any client; the exchange fills in id and version, and the encoding that the client supports.
+        welcome: for any client; the server protocol fills in id and version, and the encoding that the client supports.
         learning_rate: eta_l of tasks.
         sent: the newest version that tasks may carry.
         frames: float32 payload of each version that tasks may carry.
@@ -68,7 +68,7 @@ class TransferBounds:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExchangeSettings:
-    """Times and bounds of the exchange.
+    """Times and bounds of the server protocol.
 
     Attributes:
         linger_s: time that clients have to say goodbye, in seconds.

@@ -32,7 +32,7 @@ def defect_of_whole(update: Update, frames: Sequence[memoryview]) -> Reason | No
 
 
 class Transfers:
-    """The exchange's thread only. parts: of updates. intake: takes those that are whole."""
+    """Protocol thread only. parts: of updates. intake: takes those that are whole."""
 
     def __init__(
         self,

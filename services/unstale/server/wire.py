@@ -1,4 +1,4 @@
-"""What the exchange needs of whatever carries messages: a ROUTER socket, or a network that is played."""
+"""What the server protocol needs of whatever carries messages: a ROUTER socket, or a network that is played."""
 
 from collections.abc import Sequence
 from enum import Enum

@@ -132,7 +132,7 @@ class Network:
         self._follow(remote, remote.session.received(verdict, (), self._agenda.now_s))
 
     def _take_in(self, remote: Remote, line: int, message: Message, damaged: Flight | None) -> None:
-        """A message has come to the server. What it does is what `server.exchange.Exchange` does."""
+        """A message has come to the server. What it does is what `server.protocol.ServerProtocol` does."""
         if line != remote.line:
             self.traffic.lost += 1
             return

@@ -12,7 +12,9 @@ from unstale_proto.messages import Task
 from unstale_proto.transfer import checksum
 
 CROWD = 80  # messages of one kind, each a little different: a table that keeps them shows
-EXTENT_MAX = 48  # entries of anything that the exchange keeps: over every constant one, well under a crowd
+EXTENT_MAX = (
+    48  # entries of anything that the server protocol keeps: over every constant one, well under a crowd
+)
 TURNS_MAX = (
     200  # to the end of a run of three rounds in which everybody does as he should, after a quarantine
 )
@@ -40,7 +42,7 @@ class LongPlay(Play):
     @override
     def check_at_the_end(self) -> None:
         super().check_at_the_end()
-        for path, extent in extents(self.exchange, but=self.guard):
+        for path, extent in extents(self.protocol, but=self.guard):
             assert extent <= EXTENT_MAX, f"{path} has {extent} entries, with {self.clients} clients"
         *others, longest = sorted(extent for _, extent in extents(self.guard))
         assert longest <= ROUTES_KEPT  # connections that it remembers

@@ -39,11 +39,11 @@ from unstale_proto.messages import Bye, Chunk, Error, Heartbeat, Hello, Message,
 log = logger("unstale.server")
 
 
-class Exchange:
-    """Whoever drives it calls `take_in` for each message and `open` for each letter, and `settle` after them and at
-    `due_s`, until it is `over`: the coordinator has finished and the clients know it. Then `outcome` is set.
+class ServerProtocol:
+    """Whoever drives it calls `on_message` for each message and `on_result` for each letter, and `flush` after them and
+    at `due_s`, until it is `is_over`: the coordinator has finished and the clients know it. Then `outcome` is set.
 
-    What follows from a message or a letter is said by `settle`, when it is durable: a turn is one transaction.
+    What follows from a message or a letter is said by `flush`, when it is durable: a turn is one transaction.
 
     Args:
         wire: sends messages.
@@ -149,13 +149,13 @@ class Exchange:
         return self._out.finish is not None and not self._stays
 
     @property
-    def over(self) -> bool:
+    def is_over(self) -> bool:
         """Whether there is nothing more to do."""
         return self.outcome is not None and not self._stays
 
     @property
     def due_s(self) -> float | None:
-        """When `settle` has something to do next, if nothing happens before; None is never."""
+        """When `flush` has something to do next, if nothing happens before; None is never."""
         dues_s = [*self._out.timers.values(), self._transfers.due_s, self._recorder.due_s(self._clock())]
         dues_s += self._deadlines.due_s, self._wire.due_s
         due_s = min((each_s for each_s in dues_s if each_s is not None), default=None)
@@ -173,7 +173,7 @@ class Exchange:
         client_id = self._sessions.client_of(route)
         return client_id is not None and self._coordinator.is_active(client_id)
 
-    def was_cut(self, route: bytes) -> None:
+    def on_connection_cut(self, route: bytes) -> None:
         """A connection was cut for what came over it, which no client with good manners sends."""
         client_id = self._sessions.client_of(route)
         if client_id is not None:
@@ -186,7 +186,7 @@ class Exchange:
         if self._out.finish is not None:  # whoever has not heard of the end is on the way here
             self._leaves_early, self._linger_s = False, max(self._linger_s, self._return_s)
 
-    def settle(self, *, more_waits: bool = False) -> None:
+    def flush(self, *, more_waits: bool = False) -> None:
         """Do what is due, make what happened durable, and say what follows. more_waits: messages have come that are not
         taken in yet. Raises UserError when it cannot be made durable: then nothing of it was said."""
         self._fire_timers(more_waits=more_waits)
@@ -195,10 +195,10 @@ class Exchange:
             self._handle(events.TaskLost(client_id=client_id, task_id=task_id, at_s=at_s))
         for expired in self._deadlines.expired(at_s, self._transfers.goes_on, more_waits=more_waits):
             self._handle(expired)
-        self._say_what_is_held()
+        self._commit_and_send()
         self._wire.flush()
         if self._out.finish is not None and self.outcome is None:
-            self._maybe_leave(self._out.finish)
+            self._finish_if_done(self._out.finish)
 
     def _fire_timers(self, *, more_waits: bool) -> None:
         at_s = self._clock()
@@ -209,7 +209,7 @@ class Exchange:
                 del self._out.timers[timer]
                 self._handle(events.TimerFired(timer=timer, at_s=at_s))
 
-    def _say_what_is_held(self) -> None:
+    def _commit_and_send(self) -> None:
         self._recorder.commit(durable=self._out.finish is not None)
         self._account.settle()  # what is said is counted already
         while self._out.held:  # an answer to a heartbeat may prove that a task was lost, and so on
@@ -221,7 +221,7 @@ class Exchange:
 
     # --- what the compute thread and the operator say ---
 
-    def open(self, letter: Letter) -> None:
+    def on_result(self, letter: Letter) -> None:
         """Take in a letter. Raises what the compute thread died of."""
         if isinstance(letter, Applied):
             self._out.commands_open -= 1
@@ -244,7 +244,7 @@ class Exchange:
             raise letter.error
 
     def _applied(self, applied: Applied) -> None:
-        self._say_what_is_held()  # tasks that carry the version before
+        self._commit_and_send()  # tasks that carry the version before
         result = applied.result
         self._sent = result.sent
         self._admission.published(result)
@@ -260,7 +260,7 @@ class Exchange:
             aggregate_s=applied.aggregate_s,
         )
         # A run that was told to stop meanwhile goes on later: no state may be kept in which it is over.
-        going_on = None if self._goes_on_later else self._journal
+        going_on = None if self._resumes_later else self._journal
         ends = self._coordinator.phase is Phase.FINISHED
         if going_on is not None and (self._stops or going_on.wants_checkpoint(result.version, ends=ends)):
             self._out.checkpoint(going_on)
@@ -280,7 +280,7 @@ class Exchange:
 
     # --- what clients send us ---
 
-    def take_in(
+    def on_message(
         self, route: bytes, header: bytes, frames: Sequence[memoryview] = (), *, key: str | None = None
     ) -> None:
         """A message came in over a connection. frames: its payload, not needed after the call. key: public key of the
@@ -300,15 +300,15 @@ class Exchange:
             if isinstance(message, Hello):
                 self._joining.admit(route, speaker, message, key, at_s)
             elif isinstance(message, Bye):
-                self._let_go(route, speaker, message, at_s)
-            elif self._out.finish is not None and self._goes_on_later:
+                self._on_bye(route, speaker, message, at_s)
+            elif self._out.finish is not None and self._resumes_later:
                 # Nothing is taken in: what clients have made they keep for the server that takes up the run.
                 self._outgoing.send(route, translate.to_stop(self._out.finish))
             elif isinstance(message, Error):
-                self._take_error(speaker, message, at_s)
+                self._on_error(speaker, message, at_s)
             else:
-                self._attend(route, speaker, message, frames, at_s)
-            self._pay_what_is_owed(route, at_s)
+                self._handle_active(route, speaker, message, frames, at_s)
+            self._send_deferred_task(route, at_s)
         except RemoteContractError as error:
             self._guard.refused(self._sessions.client_of(route), error.reason, at_s)
             self._refusals.refuse(route, error)
@@ -316,11 +316,11 @@ class Exchange:
             self._out.say_later(partial(self._refusals.quarantine_if_due, route), speaker)
 
     @property
-    def _goes_on_later(self) -> bool:
+    def _resumes_later(self) -> bool:
         """Whether the run was interrupted, and is to be taken up by another server."""
         return self._recorder.is_on and self._out.finish is not None and self._out.finish.reason == "shutdown"
 
-    def _pay_what_is_owed(self, route: bytes, at_s: float) -> None:
+    def _send_deferred_task(self, route: bytes, at_s: float) -> None:
         client_id = self._sessions.client_of(route)
         owed = None if client_id is None else self._outgoing.owed_to(client_id)
         if owed is not None and self._coordinator.awaits(owed.client_id, owed.task_id):
@@ -329,7 +329,7 @@ class Exchange:
             else:
                 self._handle(events.TaskLost(client_id=owed.client_id, task_id=owed.task_id, at_s=at_s))
 
-    def _take_error(self, client_id: int | None, error: Error, at_s: float) -> None:
+    def _on_error(self, client_id: int | None, error: Error, at_s: float) -> None:
         """An error is never answered. One with a task gives that task back; one without is for people."""
         if client_id is None:
             self._account.refused(Reason.HELLO_FIRST)
@@ -341,7 +341,7 @@ class Exchange:
         if error.task_id is not None:
             self._handle_message(error, client_id, at_s)
 
-    def _let_go(self, route: bytes, client_id: int | None, bye: Bye, at_s: float) -> None:
+    def _on_bye(self, route: bytes, client_id: int | None, bye: Bye, at_s: float) -> None:
         if self._out.finish is not None and self._out.finish.reason != "shutdown":
             self._out.say_later(partial(self._outgoing.send, route), Bye())  # it ends when it hears this
         if client_id is None:
@@ -349,12 +349,12 @@ class Exchange:
         if self._out.finish is None:
             log.info("client %d leaves: %r", client_id, bye.reason, extra=about_peer(client_id))
         self._sessions.forget(client_id)
-        if self._goes_on_later:
+        if self._resumes_later:
             return
         self._transfers.moved_on(client_id, at_s)
         self._handle_message(bye, client_id, at_s)
 
-    def _attend(
+    def _handle_active(
         self, route: bytes, client_id: int | None, message: Message, frames: Sequence[memoryview], at_s: float
     ) -> None:
         if client_id is None or not self._coordinator.is_active(client_id):
@@ -403,20 +403,20 @@ class Exchange:
             self._observe(event, following)
         self._out.perform(following)
         if self._coordinator.fruitless:
-            self._give_up_if_hopeless()
+            self._give_up_if_diverged()
 
-    def _give_up_if_hopeless(self) -> None:
+    def _give_up_if_diverged(self) -> None:
         """Raise DivergedError, having told the clients, when nobody makes updates that count."""
         why = hopeless.sentence(self._coordinator, self._admission.bounds.cause)
         if why is not None:
-            self._say_what_is_held()
+            self._commit_and_send()
             message = self._recorder.give_up(why)
             self._out.tell_of_failure(why)
             raise hopeless.DivergedError(message)
 
     # --- the last things ---
 
-    def _maybe_leave(self, finish: actions.Finish) -> None:
+    def _finish_if_done(self, finish: actions.Finish) -> None:
         """Over when nothing is being computed and every client has said goodbye, or has had its time to."""
         waits = self._sessions.awaits_anyone(self._coordinator.is_active) or not self._leaves_early
         if self._out.commands_open or (waits and self._clock() < self._out.finished_s + self._linger_s):

@@ -1,4 +1,4 @@
-"""The exchange, sentence by sentence, on a network and a clock that are played. Source: PROTOCOL.md 4 and 5."""
+"""The server protocol, sentence by sentence, on a network and a clock that are played. Source: PROTOCOL.md 4 and 5."""
 
 import numpy as np
 import pytest
@@ -157,7 +157,7 @@ def test_what_comes_after_a_stop_is_answered_with_it_again() -> None:
     assert client.hear(Stop).reason == "finished"
     client.say(Error(reason=Reason.NON_FINITE))
     assert client.hears() == []
-    assert not server.exchange.over
+    assert not server.protocol.is_over
 
 
 def test_an_update_after_the_end_has_its_verdict_before_the_stop() -> None:
@@ -178,28 +178,28 @@ def test_an_update_after_the_end_has_its_verdict_before_the_stop() -> None:
 
 def test_it_is_over_when_everybody_has_said_goodbye() -> None:
     server = finished_server()
-    assert not server.exchange.over
+    assert not server.protocol.is_over
     server.client(0).say(Bye())
-    assert server.exchange.over
-    assert server.exchange.outcome is not None
-    assert server.exchange.outcome.versions == 1
+    assert server.protocol.is_over
+    assert server.protocol.outcome is not None
+    assert server.protocol.outcome.versions == 1
 
 
 def test_it_is_over_when_the_time_for_goodbyes_has_passed() -> None:
     server = finished_server()
-    assert server.exchange.due_s == 3.0
+    assert server.protocol.due_s == 3.0
     server.pass_time(2.9)
-    assert not server.exchange.over
+    assert not server.protocol.is_over
     server.pass_time(0.1)
-    assert server.exchange.over
+    assert server.protocol.is_over
 
 
 def test_an_operator_who_stops_the_run_stops_the_clients() -> None:
     server = PlayedServer()
     client = server.client(0)
     client.task()
-    server.exchange.open(StopNow())
-    server.exchange.settle()
+    server.protocol.on_result(StopNow())
+    server.protocol.flush()
     assert client.hear(Stop).reason == "shutdown"
 
 
@@ -210,7 +210,7 @@ def test_a_client_that_is_silent_for_its_lease_must_say_hello() -> None:
     server = PlayedServer()
     client = server.client(0)
     client.task()
-    assert server.exchange.due_s == 10.0
+    assert server.protocol.due_s == 10.0
     server.pass_time(10.0)
     (error,) = client.beat()
     assert isinstance(error, Error) and error.reason is Reason.HELLO_FIRST
@@ -221,7 +221,7 @@ def test_a_lease_does_not_run_out_while_messages_wait_to_be_taken_in() -> None:
     client = server.client(0)
     client.task()
     server.now_s = 10.0
-    server.exchange.settle(more_waits=True)
+    server.protocol.flush(more_waits=True)
     assert types(client.beat()) == ["heartbeat"]
 
 
