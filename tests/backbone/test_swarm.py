@@ -27,10 +27,10 @@ from unstale.injector.core import Core
 from unstale.journal.journal import Journal
 from unstale.journal.recorder import Recorder
 from unstale.learner.updates import Round, Staging
+from unstale.server.executor import ActionExecutor
 from unstale.server.guard import Guard
 from unstale.server.intake import Intake
 from unstale.server.outgoing import Outgoing
-from unstale.server.performer import Performer
 from unstale.server.proof import Proof
 from unstale.server.sessions import Sessions
 from unstale.toxics.passage import Passage
@@ -165,7 +165,7 @@ def _the_injector_loses_count(patch: pytest.MonkeyPatch) -> None:
 
 
 def _said_before_it_is_stored(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Performer, "say_later", lambda _, say, about: say(about))
+    patch.setattr(ActionExecutor, "send_after_commit", lambda _, say, about: say(about))
 
 
 def _what_was_refused_is_not_stored(patch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,7 @@ from unstale.journal.disk import PART
 from unstale.journal.journal import Journal
 from unstale.journal.segments import Segments
 from unstale.server import aside
-from unstale.server.performer import Performer
+from unstale.server.executor import ActionExecutor
 
 PRELOADED = [
     "unstale.server.service",
@@ -75,17 +75,17 @@ def _prepare(kept: Path) -> None:
 
 def _speak_early() -> None:
     """Say at once that an update counts, and store it afterwards."""
-    acknowledge = Performer._acknowledge
+    acknowledge = ActionExecutor._acknowledge
 
-    def at_once(performer: Performer, verdict: Acknowledge) -> None:
-        acknowledge(performer, verdict)
-        say, about = performer.held.pop()
+    def at_once(executor: ActionExecutor, verdict: Acknowledge) -> None:
+        acknowledge(executor, verdict)
+        say, about = executor.after_commit.pop()
         say(about)
         if verdict.outcome is Outcome.ACCEPTED:
             Event().wait(LEAVES_S)
             told()
 
-    Performer._acknowledge = at_once  # type: ignore[method-assign]
+    ActionExecutor._acknowledge = at_once  # type: ignore[method-assign]
 
 
 def told() -> None:

@@ -112,8 +112,8 @@ DURING: dict[str, list[Place]] = {
 
 LAST: dict[str, list[Place]] = {
     "server": [
-        *_around("unstale.server.performer:Performer._end", 1),
-        *_around("unstale.server.performer:Performer._tell_everyone_to_stop", 1),
+        *_around("unstale.server.executor:ActionExecutor._finish", 1),
+        *_around("unstale.server.executor:ActionExecutor._send_stop_to_all", 1),
     ],
     "inject": [],
     "client": [*_around("unstale.client.outbox:Outbox.clear", 2)],

@@ -34,8 +34,8 @@ from unstale.errors import UserError
 from unstale.metrics import catalogue
 from unstale.net import sockets
 from unstale.server.commands import ApplyCommand, CheckpointCommand, Saved
+from unstale.server.executor import ActionExecutor
 from unstale.server.guard import Guard
-from unstale.server.performer import Performer
 from unstale.server.protocol import StopNow
 from unstale.server.sessions import Sessions
 from unstale.server.wire import Delivery
@@ -74,7 +74,7 @@ class Play:
             **configured,
         )
         self.protocol = self.server.protocol
-        self.performer, self.sessions = parts(self.protocol, Performer, Sessions)
+        self.executor, self.sessions = parts(self.protocol, ActionExecutor, Sessions)
         self.coordinator = self.server.coordinator
         self.clients = self.coordinator.settings.clients
         self.given: dict[int, actions.SendTask] = {}
@@ -160,7 +160,7 @@ class Play:
         assert (task.client_id, task.version) == (update.client_id, update.base_version), (task, update)
         assert update.task_id not in self.accepted, f"{update} counts twice"
         self.accepted.add(update.task_id)
-        said = self.performer.arrived.update
+        said = self.executor.arrived.update
         row_d = self.server.staging.row_written[:2]
         assert said.kind == "gradient" or bool(row_d.any()), f"{said} is a delta of nothing but zeros"
         is_payload = said.kind == "gradient" or said.learning_rate == 1.0
@@ -226,7 +226,7 @@ class Play:
         if not self.is_over:
             self.server.pass_time(seconds)
         self.hear()
-        assert not self.performer.held
+        assert not self.executor.after_commit
         self.transfers.check(self.note)
         if self.events != self.events_checked:
             self.events_checked = self.events

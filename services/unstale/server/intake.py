@@ -6,9 +6,9 @@ from unstale import translate
 from unstale.coordinator import actions, events
 from unstale.journal.recorder import Arriving, Recorder
 from unstale.server.account import Account
+from unstale.server.executor import ActionExecutor, Arrived
 from unstale.server.ingest import Ingest
 from unstale.server.outgoing import Outgoing
-from unstale.server.performer import Arrived, Performer
 from unstale_proto.errors import Reason
 from unstale_proto.messages import Error, Update
 
@@ -23,13 +23,13 @@ class Intake:
         *,
         ingest: Ingest,
         recorder: Recorder,
-        out: Performer,
+        executor: ActionExecutor,
         outgoing: Outgoing,
         account: Account,
         perform: Perform,
     ) -> None:
         self._recorder = recorder
-        self._out = out
+        self._executor = executor
         self._outgoing = outgoing
         self._account = account
         self._wanted = account.own_evaluations.wanted
@@ -58,7 +58,7 @@ class Intake:
             )  # nobody asked; the update itself is as good
         handle, row, defect, norms = self._stage(client_id, update, frames, found)
         staged = translate.to_staged(update, client_id)
-        self._out.arrived = Arrived(handle, update, staged, payload_bytes, at_s, norms)
+        self._executor.arrived = Arrived(handle, update, staged, payload_bytes, at_s, norms)
         event = translate.to_update_arrived(update, client_id, handle, defect, at_s)
         arriving = Arriving(staged=staged, row=row, evaluation=update.evaluation, norms=norms)
         self._perform(event, self._recorder.update(event, arriving))

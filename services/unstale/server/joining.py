@@ -6,9 +6,9 @@ from unstale import translate
 from unstale.coordinator import events
 from unstale.coordinator.machine import Coordinator
 from unstale.server.agreed import Agreed
+from unstale.server.executor import ActionExecutor
 from unstale.server.guard import check_takes_part, not_the_owner
 from unstale.server.outgoing import Outgoing
-from unstale.server.performer import Performer
 from unstale.server.proof import Proof
 from unstale.server.sessions import Sessions
 from unstale.server.state import Access
@@ -29,7 +29,7 @@ class Joining:
         outgoing: Outgoing,
         proof: Proof,
         transfers: Transfers,
-        out: Performer,
+        executor: ActionExecutor,
         handle: Callable[[events.Event], None],
     ) -> None:
         self._coordinator = coordinator
@@ -39,7 +39,7 @@ class Joining:
         self._outgoing = outgoing
         self._proof = proof
         self._transfers = transfers
-        self._out = out
+        self._executor = executor
         self._handle = handle
 
     def admit(self, route: bytes, speaker: int | None, hello: Hello, key: str | None, at_s: float) -> None:
@@ -49,8 +49,8 @@ class Joining:
         check_takes_part(client_id, self._coordinator.settings)
         if not self._may_speak(key, client_id):
             raise not_the_owner(client_id)
-        if self._out.finish is not None:
-            self._out.tell_of_the_end(route, hello, self._out.finish)
+        if self._executor.finish is not None:
+            self._executor.answer_hello_after_end(route, hello, self._executor.finish)
             return
         self._guard.greeted(route, speaker, client_id, at_s)
         if self._sessions.is_superseded(hello, active=self._coordinator.is_active(client_id)):

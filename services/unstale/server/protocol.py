@@ -19,13 +19,13 @@ from unstale.server.account import Account
 from unstale.server.agreed import Agreed
 from unstale.server.commands import Applied, Command, Crashed, Evaluated, Letter, NotSaved, Saved, StopNow
 from unstale.server.deadlines import Deadlines
+from unstale.server.executor import ActionExecutor
 from unstale.server.guard import not_the_owner
 from unstale.server.ingest import Ingest
 from unstale.server.intake import Intake
 from unstale.server.joining import Joining
 from unstale.server.outgoing import Outgoing
 from unstale.server.patient import PatientWire
-from unstale.server.performer import Performer
 from unstale.server.proof import Proof
 from unstale.server.refusals import Refusals
 from unstale.server.sessions import Sessions
@@ -94,7 +94,7 @@ class ServerProtocol:
             past_versions=max(coordinator.settings.stale_rounds.values(), default=0),
             chunk_bytes=settings.transfers.chunk_bytes,
         )
-        self._out = Performer(
+        self._executor = ActionExecutor(
             clock,
             state,
             compute=compute,
@@ -115,7 +115,7 @@ class ServerProtocol:
                 admission=state.admission,
             ),
             recorder=self._recorder,
-            out=self._out,
+            executor=self._executor,
             outgoing=self._outgoing,
             account=account,
             perform=self._perform,
@@ -138,7 +138,7 @@ class ServerProtocol:
             outgoing=self._outgoing,
             proof=self._proof,
             transfers=self._transfers,
-            out=self._out,
+            executor=self._executor,
             handle=self._handle,
         )
         self.outcome: Outcome | None = None
@@ -146,7 +146,7 @@ class ServerProtocol:
     @property
     def is_finishing(self) -> bool:
         """Whether the run has ended and only goodbyes are left. Any thread."""
-        return self._out.finish is not None and not self._stays
+        return self._executor.finish is not None and not self._stays
 
     @property
     def is_over(self) -> bool:
@@ -156,11 +156,11 @@ class ServerProtocol:
     @property
     def due_s(self) -> float | None:
         """When `flush` has something to do next, if nothing happens before; None is never."""
-        dues_s = [*self._out.timers.values(), self._transfers.due_s, self._recorder.due_s(self._clock())]
+        dues_s = [*self._executor.timers.values(), self._transfers.due_s, self._recorder.due_s(self._clock())]
         dues_s += self._deadlines.due_s, self._wire.due_s
         due_s = min((each_s for each_s in dues_s if each_s is not None), default=None)
-        if self._out.finish is not None and self.outcome is None and not self._out.commands_open:
-            leave_s = self._out.finished_s + self._linger_s
+        if self._executor.finish is not None and self.outcome is None and not self._executor.commands_open:
+            leave_s = self._executor.finished_s + self._linger_s
             due_s = leave_s if due_s is None else min(due_s, leave_s)
         return due_s
 
@@ -183,7 +183,7 @@ class ServerProtocol:
         """Go on with a run whose state was read from its journal. Called once, before all else."""
         self._handle(events.Resumed(at_s=self._clock()))
         self._deadlines.resume(self._clock())
-        if self._out.finish is not None:  # whoever has not heard of the end is on the way here
+        if self._executor.finish is not None:  # whoever has not heard of the end is on the way here
             self._leaves_early, self._linger_s = False, max(self._linger_s, self._return_s)
 
     def flush(self, *, more_waits: bool = False) -> None:
@@ -197,23 +197,25 @@ class ServerProtocol:
             self._handle(expired)
         self._commit_and_send()
         self._wire.flush()
-        if self._out.finish is not None and self.outcome is None:
-            self._finish_if_done(self._out.finish)
+        if self._executor.finish is not None and self.outcome is None:
+            self._finish_if_done(self._executor.finish)
 
     def _fire_timers(self, *, more_waits: bool) -> None:
         at_s = self._clock()
-        for timer in [name for name, due_s in self._out.timers.items() if due_s <= at_s]:
-            if timer == LEASE and more_waits and at_s < self._out.timers[timer] + self._welcome.lease_s:
+        for timer in [name for name, due_s in self._executor.timers.items() if due_s <= at_s]:
+            if timer == LEASE and more_waits and at_s < self._executor.timers[timer] + self._welcome.lease_s:
                 continue  # after a pause of ours, signs of life may be among what waits
-            if self._out.timers.get(timer, at_s + 1) <= at_s:
-                del self._out.timers[timer]
+            if self._executor.timers.get(timer, at_s + 1) <= at_s:
+                del self._executor.timers[timer]
                 self._handle(events.TimerFired(timer=timer, at_s=at_s))
 
     def _commit_and_send(self) -> None:
-        self._recorder.commit(durable=self._out.finish is not None)
+        self._recorder.commit(durable=self._executor.finish is not None)
         self._account.settle()  # what is said is counted already
-        while self._out.held:  # an answer to a heartbeat may prove that a task was lost, and so on
-            held, self._out.held = self._out.held, []
+        while (
+            self._executor.after_commit
+        ):  # an answer to a heartbeat may prove that a task was lost, and so on
+            held, self._executor.after_commit = self._executor.after_commit, []
             for say, about in held:
                 say(about)
             self._recorder.commit()
@@ -224,23 +226,23 @@ class ServerProtocol:
     def on_result(self, letter: Letter) -> None:
         """Take in a letter. Raises what the compute thread died of."""
         if isinstance(letter, Applied):
-            self._out.commands_open -= 1
+            self._executor.commands_open -= 1
             self._applied(letter)
         elif isinstance(letter, Evaluated):
-            self._out.commands_open -= 1
+            self._executor.commands_open -= 1
             self._recorder.evaluated(
                 letter.version, self._clock(), letter.evaluation, evaluate_s=letter.evaluate_s
             )
             self._account.evaluated(letter, self._clock())
         elif isinstance(letter, Saved | NotSaved):
             assert self._journal is not None
-            self._out.checkpointed(self._journal, letter)
+            self._executor.checkpointed(self._journal, letter)
         elif isinstance(letter, StopNow):
             self._stop()
         else:
             assert isinstance(letter, Crashed)
             if not self._recorder.is_on:  # else clients wait for the run's next server
-                self._out.tell_of_failure("the server has crashed")
+                self._executor.announce_failure("the server has crashed")
             raise letter.error
 
     def _applied(self, applied: Applied) -> None:
@@ -249,13 +251,13 @@ class ServerProtocol:
         self._sent = result.sent
         self._admission.published(result)
         self._outgoing.publish(result.version, applied.frames, result.learning_rate, applied.encoded)
-        self._account.applied(applied, self._out.wait_s)
+        self._account.applied(applied, self._executor.wait_s)
         event = events.RoundApplied(version=result.version, at_s=self._clock())
         following = self._recorder.round_applied(
             event,
             result,
             digest=applied.digest,
-            wait_s=self._out.wait_s,
+            wait_s=self._executor.wait_s,
             compensate_s=applied.compensate_s,
             aggregate_s=applied.aggregate_s,
         )
@@ -263,19 +265,19 @@ class ServerProtocol:
         going_on = None if self._resumes_later else self._journal
         ends = self._coordinator.phase is Phase.FINISHED
         if going_on is not None and (self._stops or going_on.wants_checkpoint(result.version, ends=ends)):
-            self._out.checkpoint(going_on)
+            self._executor.checkpoint(going_on)
         self._perform(event, following)
-        if self._stops and self._out.finish is None:
+        if self._stops and self._executor.finish is None:
             self._handle(events.StopRequested(at_s=self._clock()))
 
     def _stop(self) -> None:
         """The operator ends the process. A run goes on from a checkpoint; none is written while a version is made."""
         self._stays = False
-        if self._journal is not None and self._out.finish is None:
+        if self._journal is not None and self._executor.finish is None:
             self._stops = self._coordinator.making is not None
             if self._stops:
                 return
-            self._out.checkpoint(self._journal)
+            self._executor.checkpoint(self._journal)
         self._handle(events.StopRequested(at_s=self._clock()))
 
     # --- what clients send us ---
@@ -301,9 +303,9 @@ class ServerProtocol:
                 self._joining.admit(route, speaker, message, key, at_s)
             elif isinstance(message, Bye):
                 self._on_bye(route, speaker, message, at_s)
-            elif self._out.finish is not None and self._resumes_later:
+            elif self._executor.finish is not None and self._resumes_later:
                 # Nothing is taken in: what clients have made they keep for the server that takes up the run.
-                self._outgoing.send(route, translate.to_stop(self._out.finish))
+                self._outgoing.send(route, translate.to_stop(self._executor.finish))
             elif isinstance(message, Error):
                 self._on_error(speaker, message, at_s)
             else:
@@ -313,19 +315,23 @@ class ServerProtocol:
             self._guard.refused(self._sessions.client_of(route), error.reason, at_s)
             self._refusals.refuse(route, error)
         if speaker is not None and speaker in self._guard.suspects and self._guard.is_to_go(speaker):
-            self._out.say_later(partial(self._refusals.quarantine_if_due, route), speaker)
+            self._executor.send_after_commit(partial(self._refusals.quarantine_if_due, route), speaker)
 
     @property
     def _resumes_later(self) -> bool:
         """Whether the run was interrupted, and is to be taken up by another server."""
-        return self._recorder.is_on and self._out.finish is not None and self._out.finish.reason == "shutdown"
+        return (
+            self._recorder.is_on
+            and self._executor.finish is not None
+            and self._executor.finish.reason == "shutdown"
+        )
 
     def _send_deferred_task(self, route: bytes, at_s: float) -> None:
         client_id = self._sessions.client_of(route)
         owed = None if client_id is None else self._outgoing.owed_to(client_id)
         if owed is not None and self._coordinator.awaits(owed.client_id, owed.task_id):
             if self._outgoing.may_carry(owed.version):
-                self._out.say_later(self._out.give, owed)
+                self._executor.send_after_commit(self._executor.send_task, owed)
             else:
                 self._handle(events.TaskLost(client_id=owed.client_id, task_id=owed.task_id, at_s=at_s))
 
@@ -342,11 +348,13 @@ class ServerProtocol:
             self._handle_message(error, client_id, at_s)
 
     def _on_bye(self, route: bytes, client_id: int | None, bye: Bye, at_s: float) -> None:
-        if self._out.finish is not None and self._out.finish.reason != "shutdown":
-            self._out.say_later(partial(self._outgoing.send, route), Bye())  # it ends when it hears this
+        if self._executor.finish is not None and self._executor.finish.reason != "shutdown":
+            self._executor.send_after_commit(
+                partial(self._outgoing.send, route), Bye()
+            )  # it ends when it hears this
         if client_id is None:
             return
-        if self._out.finish is None:
+        if self._executor.finish is None:
             log.info("client %d leaves: %r", client_id, bye.reason, extra=about_peer(client_id))
         self._sessions.forget(client_id)
         if self._resumes_later:
@@ -373,11 +381,13 @@ class ServerProtocol:
             self._intake.take(client_id, message, frames, at_s)
         elif isinstance(message, Heartbeat):
             self._handle_message(message, client_id, at_s)
-            self._out.say_later(partial(self._answer_heartbeat, route, client_id), message)
+            self._executor.send_after_commit(partial(self._answer_heartbeat, route, client_id), message)
         else:
             self._handle_message(message, client_id, at_s)
-        if self._out.finish is not None:  # it was told to stop, and may not have heard it
-            self._out.say_later(partial(self._outgoing.send, route), translate.to_stop(self._out.finish))
+        if self._executor.finish is not None:  # it was told to stop, and may not have heard it
+            self._executor.send_after_commit(
+                partial(self._outgoing.send, route), translate.to_stop(self._executor.finish)
+            )
 
     def _answer_heartbeat(self, route: bytes, client_id: int, beat: Heartbeat) -> None:
         self._outgoing.send(route, Heartbeat(number=beat.number, version=self._coordinator.version))
@@ -401,7 +411,7 @@ class ServerProtocol:
     def _perform(self, event: events.Event, following: Sequence[actions.Action]) -> None:
         if self._observe is not None:
             self._observe(event, following)
-        self._out.perform(following)
+        self._executor.execute(following)
         if self._coordinator.fruitless:
             self._give_up_if_diverged()
 
@@ -411,7 +421,7 @@ class ServerProtocol:
         if why is not None:
             self._commit_and_send()
             message = self._recorder.give_up(why)
-            self._out.tell_of_failure(why)
+            self._executor.announce_failure(why)
             raise hopeless.DivergedError(message)
 
     # --- the last things ---
@@ -419,12 +429,14 @@ class ServerProtocol:
     def _finish_if_done(self, finish: actions.Finish) -> None:
         """Over when nothing is being computed and every client has said goodbye, or has had its time to."""
         waits = self._sessions.awaits_anyone(self._coordinator.is_active) or not self._leaves_early
-        if self._out.commands_open or (waits and self._clock() < self._out.finished_s + self._linger_s):
+        if self._executor.commands_open or (
+            waits and self._clock() < self._executor.finished_s + self._linger_s
+        ):
             return
         self.outcome = self._account.ended(
             finish,
             self._coordinator.version,
             self._coordinator.updates_by_outcome,
             self._sent.digest,
-            self._out.finished_s,
+            self._executor.finished_s,
         )

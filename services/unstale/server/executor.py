@@ -31,7 +31,7 @@ from unstale_proto.messages import Hello, Stop, Update
 
 log = logging.getLogger("unstale.server")
 
-_About = TypeVar("_About")
+_Argument = TypeVar("_Argument")
 
 
 class Arrived(NamedTuple):
@@ -46,13 +46,13 @@ class Arrived(NamedTuple):
     norms: Norms | None
 
 
-class Performer:
+class ActionExecutor:
     """Protocol thread only.
 
-    arrived: set before the coordinator is asked about an update. held: what is to be said once all that happened is
-    durable, in this order: calls, each with its argument. timers: set, and when they are due. commands_open: given to
-    the compute thread and not answered. finish, finished_s: the end of the run, None before. wait_s: for how long the
-    last round was open.
+    arrived: set before the coordinator is asked about an update. after_commit: what is to be said once all that
+    happened is durable, in this order: calls, each with its argument. timers: set, and when they are due.
+    commands_open: given to the compute thread and not answered. finish, finished_s: the end of the run, None before.
+    wait_s: for how long the last round was open.
     """
 
     def __init__(
@@ -83,15 +83,15 @@ class Performer:
         self._sessions = sessions
         self._looks_ahead = looks_ahead
         self.arrived: Arrived
-        self.held: list[tuple[Callable[[Any], object], Any]] = []
+        self.after_commit: list[tuple[Callable[[Any], object], Any]] = []
         self.timers: dict[str, float] = {}
         self.commands_open = 0
         self._has_begun = False  # tasks have been given
         self.finish: actions.Finish | None = None
         self.finished_s = 0.0
         self.wait_s = 0.0
-        self._performers: Mapping[type, Callable[..., None]] = {
-            actions.SendTask: self._send_task,
+        self._handlers: Mapping[type, Callable[..., None]] = {
+            actions.SendTask: self._schedule_task,
             actions.Acknowledge: self._acknowledge,
             actions.DiscardUpdate: self._discard_update,
             actions.ApplyRound: self._apply_round,
@@ -99,19 +99,19 @@ class Performer:
             actions.SetTimer: self._set_timer,
             actions.CancelTimer: self._cancel_timer,
             actions.Evaluate: self._evaluate,
-            actions.Finish: self._end,
+            actions.Finish: self._finish,
         }
 
-    def perform(self, following: Sequence[actions.Action]) -> None:
+    def execute(self, following: Sequence[actions.Action]) -> None:
         """Do all of it, and hold back what may not be said yet."""
         for action in following:
-            self._performers[type(action)](action)
+            self._handlers[type(action)](action)
 
-    def say_later(self, say: Callable[[_About], object], about: _About) -> None:
+    def send_after_commit(self, send: Callable[[_Argument], object], argument: _Argument) -> None:
         """Hold something back behind what is held already."""
-        self.held.append((say, about))
+        self.after_commit.append((send, argument))
 
-    def give(self, action: actions.SendTask) -> None:
+    def send_task(self, action: actions.SendTask) -> None:
         """Send a task, unless it was taken back meanwhile."""
         if self._coordinator.awaits(action.client_id, action.task_id) and self._outgoing.give(action):
             self._proof.sent(action.client_id, action.task_id)
@@ -146,7 +146,7 @@ class Performer:
             journal.not_saved(letter.version, letter.error)
             self._account.not_saved()
 
-    def tell_of_the_end(self, route: bytes, hello: Hello, finish: actions.Finish) -> None:
+    def answer_hello_after_end(self, route: bytes, hello: Hello, finish: actions.Finish) -> None:
         """Answer a hello that comes behind the end, of a client that may not have heard of it. Its goodbye will come
         over this connection, unless another process has taken the client over."""
         active = self._coordinator.is_active(hello.client_id)
@@ -154,19 +154,19 @@ class Performer:
             self._sessions.admit(hello, route)
         self._outgoing.send(route, translate.to_stop(finish))
 
-    def tell_of_failure(self, why: str) -> None:
+    def announce_failure(self, why: str) -> None:
         """Tell every client that the run is given up. `shutdown` is for clients that know no more."""
         message = why[:TEXT_MAX]
         for route in self._sessions.routes():
             stop = Stop(reason="shutdown", version=self._coordinator.version, failed=True, message=message)
             self._outgoing.send(route, stop)
 
-    def _send_task(self, action: actions.SendTask) -> None:
+    def _schedule_task(self, action: actions.SendTask) -> None:
         if not self._has_begun:
             self._has_begun = True
             self._account.tally.started(self._clock())
         self._deadlines.given(action.client_id, action.task_id, self._clock())
-        self.say_later(self.give, action)
+        self.send_after_commit(self.send_task, action)
 
     def _acknowledge(self, action: actions.Acknowledge) -> None:
         arrived = self.arrived
@@ -182,7 +182,7 @@ class Performer:
         news = self._guard.condition.news(self._admission.bounds)
         if news is not None:
             log.warning("%s", news)
-        self.say_later(self._outgoing.acknowledge, action)
+        self.send_after_commit(self._outgoing.acknowledge, action)
 
     def _look_ahead(self, base_version: int, task_id: int, staged: StagedUpdate) -> None:
         """Have work on an update that is stale already begin before its round closes."""
@@ -215,12 +215,12 @@ class Performer:
     def _cancel_timer(self, action: actions.CancelTimer) -> None:
         self.timers.pop(action.timer, None)
 
-    def _end(self, action: actions.Finish) -> None:
+    def _finish(self, action: actions.Finish) -> None:
         self.finish = action
         self.finished_s = self._clock()
-        self.say_later(self._tell_everyone_to_stop, action)
+        self.send_after_commit(self._send_stop_to_all, action)
 
-    def _tell_everyone_to_stop(self, finish: actions.Finish) -> None:
+    def _send_stop_to_all(self, finish: actions.Finish) -> None:
         stop = translate.to_stop(finish)
         for route in self._sessions.routes():
             self._outgoing.send(route, stop)
