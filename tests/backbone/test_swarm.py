@@ -27,11 +27,11 @@ from unstale.injector.core import Core
 from unstale.journal.journal import Journal
 from unstale.journal.recorder import Recorder
 from unstale.learner.updates import Round, Staging
+from unstale.server.delivery import DeliveryTracker
 from unstale.server.executor import ActionExecutor
 from unstale.server.guard import Guard
 from unstale.server.intake import Intake
 from unstale.server.outgoing import Outgoing
-from unstale.server.proof import Proof
 from unstale.server.sessions import Sessions
 from unstale.toxics.passage import Passage
 from unstale_proto.messages import Ack
@@ -93,15 +93,15 @@ def _nothing_is_sent_again(patch: pytest.MonkeyPatch) -> None:
 
 
 def _lost_tasks_are_not_found(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Proof, "lost", lambda *_: None)
+    patch.setattr(DeliveryTracker, "lost", lambda *_: None)
 
 
 def _every_task_is_called_lost(patch: pytest.MonkeyPatch) -> None:
-    def lost(self: Proof, client_id: int, _: Any) -> int | None:
+    def lost(self: DeliveryTracker, client_id: int, _: Any) -> int | None:
         sent = self._sent.pop(client_id, None)
         return None if sent is None else sent.task_id
 
-    patch.setattr(Proof, "lost", lost)
+    patch.setattr(DeliveryTracker, "lost", lost)
 
 
 def _no_order_on_a_line(patch: pytest.MonkeyPatch) -> None:

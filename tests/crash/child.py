@@ -15,7 +15,7 @@ from unstale.coordinator.actions import Acknowledge, Outcome
 from unstale.journal.disk import PART
 from unstale.journal.journal import Journal
 from unstale.journal.segments import Segments
-from unstale.server import aside
+from unstale.server import background_writer
 from unstale.server.executor import ActionExecutor
 
 PRELOADED = [
@@ -62,7 +62,7 @@ def _prepare(kept: Path) -> None:
     session.GREETING_S = GREETING_S
     defaults: Any = Segments.__init__.__kwdefaults__
     defaults["segment_bytes"] = SEGMENT_BYTES
-    aside.LARGE_BYTES = 1  # as rows of larger models are written
+    background_writer.LARGE_BYTES = 1  # as rows of larger models are written
     forget: Any = Journal._forget
 
     def put_aside_and_forget(journal: Journal) -> None:

@@ -69,8 +69,8 @@ AGAIN: dict[str, list[Place]] = {
 DURING: dict[str, list[Place]] = {
     "server": [
         *_around(f"{_JOURNAL}.segments:Segments.append", 90),
-        Place("unstale.server.aside:write_all", TORN, 90),
-        *_around("unstale.server.aside:Aside.wait", 90),
+        Place("unstale.server.background_writer:write_all", TORN, 90),
+        *_around("unstale.server.background_writer:BackgroundWriter.wait", 90),
         *_around(f"{_JOURNAL}.journal:Journal.commit", 150),
         Place(f"{_JOURNAL}.sqlite:Connection.insert", BEFORE, 900),
         Place(f"{_JOURNAL}.database:Database._join", AFTER, 30),

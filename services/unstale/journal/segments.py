@@ -40,7 +40,7 @@ class Writer(Protocol):
         ...
 
 
-class AtOnce:
+class DirectWriter:
     """A `Writer` that has written when it returns."""
 
     def write(self, file: int, data: memoryview, offset: int) -> None:
@@ -66,7 +66,7 @@ class Segments:
         """folder: exists. segment_bytes: a segment ends before it grows past this, if it holds a row already. writer:
         None for one that writes at once."""
         self._folder = folder
-        self._writer = AtOnce() if writer is None else writer
+        self._writer = DirectWriter() if writer is None else writer
         self._segment_bytes = segment_bytes
         self._sizes = _existing(folder)
         self._spares: list[Path] = []  # files that are no segment any more

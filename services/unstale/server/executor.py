@@ -21,9 +21,9 @@ from unstale.server.commands import (
     Saved,
 )
 from unstale.server.deadlines import Deadlines
+from unstale.server.delivery import DeliveryTracker
 from unstale.server.guard import Guard
 from unstale.server.outgoing import Outgoing
-from unstale.server.proof import Proof
 from unstale.server.sessions import Sessions
 from unstale.server.state import RunState
 from unstale_proto.limits import TEXT_MAX
@@ -64,7 +64,7 @@ class ActionExecutor:
         account: Account,
         guard: Guard,
         outgoing: Outgoing,
-        proof: Proof,
+        delivery: DeliveryTracker,
         deadlines: Deadlines,
         sessions: Sessions,
         looks_ahead: bool = False,
@@ -78,7 +78,7 @@ class ActionExecutor:
         self._account = account
         self._guard = guard
         self._outgoing = outgoing
-        self._proof = proof
+        self._delivery = delivery
         self._deadlines = deadlines
         self._sessions = sessions
         self._looks_ahead = looks_ahead
@@ -114,7 +114,7 @@ class ActionExecutor:
     def send_task(self, action: actions.SendTask) -> None:
         """Send a task, unless it was taken back meanwhile."""
         if self._coordinator.awaits(action.client_id, action.task_id) and self._outgoing.give(action):
-            self._proof.sent(action.client_id, action.task_id)
+            self._delivery.sent(action.client_id, action.task_id)
             self._account.model_sent(self._outgoing.bytes_with_task(action.client_id))
 
     def submit(self, command: ApplyCommand | EvaluateCommand | CheckpointCommand) -> None:
@@ -172,7 +172,7 @@ class ActionExecutor:
         arrived = self.arrived
         if action.outcome is actions.Outcome.ACCEPTED:
             self._staging.keep(arrived.handle, arrived.staged)
-            self._proof.accepted(action.client_id)
+            self._delivery.accepted(action.client_id)
             if self._looks_ahead:
                 self._look_ahead(arrived.update.base_version, action.task_id, arrived.staged)
         bounds = self._admission.bounds.bounds(arrived.update.learning_rate)

@@ -6,10 +6,10 @@ from unstale import translate
 from unstale.coordinator import events
 from unstale.coordinator.machine import Coordinator
 from unstale.server.agreed import Agreed
+from unstale.server.delivery import DeliveryTracker
 from unstale.server.executor import ActionExecutor
 from unstale.server.guard import check_takes_part, not_the_owner
 from unstale.server.outgoing import Outgoing
-from unstale.server.proof import Proof
 from unstale.server.sessions import Sessions
 from unstale.server.state import Access
 from unstale.server.transfers import Transfers
@@ -27,7 +27,7 @@ class Joining:
         sessions: Sessions,
         agreed: Agreed,
         outgoing: Outgoing,
-        proof: Proof,
+        delivery: DeliveryTracker,
         transfers: Transfers,
         executor: ActionExecutor,
         handle: Callable[[events.Event], None],
@@ -37,7 +37,7 @@ class Joining:
         self._sessions = sessions
         self._agreed = agreed
         self._outgoing = outgoing
-        self._proof = proof
+        self._delivery = delivery
         self._transfers = transfers
         self._executor = executor
         self._handle = handle
@@ -69,12 +69,12 @@ class Joining:
         self._outgoing.heard_of(client_id)
         self._handle(translate.to_client_joined(hello, at_s, same_connection=same_connection))
         if not same_connection:
-            self._proof.holds(hello, self._coordinator.awaits)
+            self._delivery.on_hello(hello, self._coordinator.awaits)
 
     def _move(self, hello: Hello, at_s: float) -> None:
         """A client is on another connection now."""
-        expired = self._proof.passed_over(hello, self._coordinator.awaits, at_s)
+        expired = self._delivery.expired_by_hello(hello, self._coordinator.awaits, at_s)
         if expired is not None:
             self._handle(expired)
-        self._proof.forget(hello.client_id)
+        self._delivery.forget(hello.client_id)
         self._transfers.moved_on(hello.client_id, at_s)

@@ -19,6 +19,7 @@ from unstale.server.account import Account
 from unstale.server.agreed import Agreed
 from unstale.server.commands import Applied, Command, Crashed, Evaluated, Letter, NotSaved, Saved, StopNow
 from unstale.server.deadlines import Deadlines
+from unstale.server.delivery import DeliveryTracker
 from unstale.server.executor import ActionExecutor
 from unstale.server.guard import not_the_owner
 from unstale.server.ingest import Ingest
@@ -26,7 +27,6 @@ from unstale.server.intake import Intake
 from unstale.server.joining import Joining
 from unstale.server.outgoing import Outgoing
 from unstale.server.patient import PatientWire
-from unstale.server.proof import Proof
 from unstale.server.refusals import Refusals
 from unstale.server.sessions import Sessions
 from unstale.server.state import Access, ExchangeSettings, RunState
@@ -78,7 +78,7 @@ class ServerProtocol:
         self._leaves_early, self._stays, self._stops = True, settings.stays, False
         self._guard, self._may_speak = access.guard, access.may_speak
         self._sessions = Sessions(state.welcome.clients)
-        self._proof = Proof()
+        self._delivery = DeliveryTracker()
         self._deadlines = Deadlines(coordinator, settings.task_timeout_s)
         self._wire = PatientWire(wire, clock)
         self._agreed = Agreed(state.welcome, state.dimension, state.frames[max(state.frames)])
@@ -101,7 +101,7 @@ class ServerProtocol:
             account=account,
             guard=self._guard,
             outgoing=self._outgoing,
-            proof=self._proof,
+            delivery=self._delivery,
             deadlines=self._deadlines,
             sessions=self._sessions,
             looks_ahead=settings.looks_ahead,
@@ -136,7 +136,7 @@ class ServerProtocol:
             sessions=self._sessions,
             agreed=self._agreed,
             outgoing=self._outgoing,
-            proof=self._proof,
+            delivery=self._delivery,
             transfers=self._transfers,
             executor=self._executor,
             handle=self._handle,
@@ -391,9 +391,9 @@ class ServerProtocol:
 
     def _answer_heartbeat(self, route: bytes, client_id: int, beat: Heartbeat) -> None:
         self._outgoing.send(route, Heartbeat(number=beat.number, version=self._coordinator.version))
-        lost = self._proof.heard(client_id, beat, self._coordinator.awaits)
+        lost = self._delivery.on_heartbeat(client_id, beat, self._coordinator.awaits)
         if lost is not None:
-            self._handle(self._proof.taken_back(client_id, lost, self._clock()))
+            self._handle(self._delivery.event_of_loss(client_id, lost, self._clock()))
 
     def _handle_message(self, message: Message, client_id: int, at_s: float) -> None:
         event = translate.to_event(message, client_id, at_s)

@@ -29,10 +29,10 @@ from unstale.net.clock import RunClock, now_s
 from unstale.remote.cluster import connect
 from unstale.server import admission
 from unstale.server.admission import Admission
-from unstale.server.aside import Aside
+from unstale.server.background_writer import BackgroundWriter
 from unstale.server.commands import CheckpointCommand
 from unstale.server.compute import Keep, Save, frames_of
-from unstale.server.heap import keep_little
+from unstale.server.malloc import limit_retained_memory
 from unstale.server.state import RunState
 from unstale.server.welcome import welcome
 from unstale.training.datasets import Dataset
@@ -123,7 +123,7 @@ class Run:
 
 def prepare(settings: Settings) -> Run:
     """Make a new run, or take one up. Raises UserError for what the user can mend."""
-    keep_little()
+    limit_retained_memory()
     device = parts.set_up_device(settings)
     dataset = parts.dataset(settings)
     parts.check_partition(settings, dataset)
@@ -220,7 +220,7 @@ def open_journal(settings: Settings) -> Journal | None:
     with ExitStack() as stack:
         directory = RunDirectory.open(Path(settings.run.directory), settings)
         stack.callback(directory.close)
-        journal = Journal(directory, settings.run, clock=now_s, writer=Aside())
+        journal = Journal(directory, settings.run, clock=now_s, writer=BackgroundWriter())
         stack.pop_all()
     return journal
 

@@ -15,8 +15,8 @@ from unstale.client.instructions import Instruction, Send, Settle, Train
 from unstale.client.session import GREETING_S, ClientSession, State
 from unstale.coordinator import events
 from unstale.errors import UserError
+from unstale.server.delivery import DeliveryTracker
 from unstale.server.guard import Guard
-from unstale.server.proof import Proof
 from unstale.simulator import damage
 from unstale.simulator.agenda import Agenda
 from unstale.simulator.remote import Behind, Given, Relay, Remote, Traffic, may_lose
@@ -60,7 +60,7 @@ class Network:
         self._relay = relay
         self._guard = guard
         self._remotes: dict[int, Remote] = {}
-        self._proof = Proof()
+        self._delivery = DeliveryTracker()
         self._sent_in_vain = 0
         # Not a valid one: a model without tensors, so that a task without a payload fits it.
         told = {"run_id": _RUN, "version": 0, "tensors": (), "signature": NO_SIGNATURE}
@@ -101,14 +101,14 @@ class Network:
         remote.given[task.task_id] = Given(task, self._agenda.now_s)
         if len(remote.given) > 2 * HOLDING_MAX:
             remote.given.popitem(last=False)
-        self._proof.sent(client_id, task.task_id)
+        self._delivery.sent(client_id, task.task_id)
         self._send(remote, Direction.DOWN, task)
 
     def tell(self, client_id: int, message: Message) -> None:
         """Send a message to a client, if there is a connection that is known to be its."""
         remote = self._remotes[client_id]
         if isinstance(message, Ack) and message.outcome == "accepted":
-            self._proof.accepted(client_id)
+            self._delivery.accepted(client_id)
         if remote.is_known:
             self._send(remote, Direction.DOWN, message)
 
@@ -159,14 +159,14 @@ class Network:
             self._guard.greeted(b"", None, client_id, at_s)
             same_connection, remote.is_known = remote.is_known, True
             if not same_connection:
-                expired = self._proof.passed_over(message, self._behind.awaits, at_s)
+                expired = self._delivery.expired_by_hello(message, self._behind.awaits, at_s)
                 if expired is not None:
                     self._behind.handle(expired)
-                self._proof.forget(client_id)
+                self._delivery.forget(client_id)
             self._send(remote, Direction.DOWN, self._welcome)
             self._behind.handle(translate.to_client_joined(message, at_s, same_connection=same_connection))
             if not same_connection:
-                self._proof.holds(message, self._behind.awaits)
+                self._delivery.on_hello(message, self._behind.awaits)
         elif not remote.is_known or not self._behind.is_active(client_id):
             raise RemoteContractError(Reason.HELLO_FIRST, "hello first")
         elif isinstance(message, Update):
@@ -183,12 +183,12 @@ class Network:
 
     def _answer(self, client_id: int, beat: Heartbeat) -> None:
         self.tell(client_id, Heartbeat(number=beat.number, version=self._behind.version))
-        lost = self._proof.heard(client_id, beat, self._behind.awaits)
+        lost = self._delivery.on_heartbeat(client_id, beat, self._behind.awaits)
         at_s = self._agenda.now_s
         self._behind.handle(events.HeartbeatReceived(client_id=client_id, at_s=at_s))
         if lost is not None:
             self.traffic.tasks_lost += 1
-            self._behind.handle(self._proof.taken_back(client_id, lost, at_s))
+            self._behind.handle(self._delivery.event_of_loss(client_id, lost, at_s))
 
     # --- what the client does ---
 

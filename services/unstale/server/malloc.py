@@ -8,7 +8,7 @@ KEPT_BYTES = 2 * LARGE_BYTES  # by each of the library's arenas, of which every 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # of malloc.h
 
 
-def keep_little() -> None:
+def limit_retained_memory() -> None:
     """Give large blocks back to the system as soon as they are free, in this process.
 
     glibc raises its own bounds to the largest block that was ever freed, up to 32 MiB, and keeps as much in each arena:

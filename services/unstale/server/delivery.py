@@ -29,7 +29,7 @@ class _Sent:
     beat: int | None = None
 
 
-class Proof:
+class DeliveryTracker:
     """What was sent to each client, and answered since. A client without a record has nothing to lose."""
 
     def __init__(self) -> None:
@@ -41,7 +41,7 @@ class Proof:
         """A task left for a client. It takes the place of the one before."""
         self._sent[client_id] = _Sent(task_id)
 
-    def answered(self, client_id: int, number: int) -> None:
+    def on_heartbeat_answered(self, client_id: int, number: int) -> None:
         """A heartbeat of a client was answered."""
         before = self._answered.get(client_id, -1)
         if number <= before:
@@ -61,13 +61,13 @@ class Proof:
         del self._sent[client_id]
         return sent.task_id
 
-    def heard(self, client_id: int, beat: Heartbeat, awaits: Awaits) -> int | None:
-        """A heartbeat came, and is answered: the open task that it proves to be lost, said once."""
+    def on_heartbeat(self, client_id: int, beat: Heartbeat, awaits: Awaits) -> int | None:
+        """A heartbeat came, and is on_heartbeat_answered: the open task that it proves to be lost, said once."""
         lost = self.lost(client_id, beat)
-        self.answered(client_id, beat.number)
+        self.on_heartbeat_answered(client_id, beat.number)
         return lost if lost is not None and awaits(client_id, lost) else None
 
-    def taken_back(self, client_id: int, task_id: int, at_s: float) -> TaskLost | TaskExpired:
+    def event_of_loss(self, client_id: int, task_id: int, at_s: float) -> TaskLost | TaskExpired:
         """What follows when a client has shown that a task was lost."""
         self._lost[client_id] = self._lost.get(client_id, 0) + 1
         kind = TaskLost if self._lost[client_id] <= LOST_MAX else TaskExpired
@@ -77,16 +77,16 @@ class Proof:
         """An update of a client was accepted: tasks reach it."""
         self._lost.pop(client_id, None)
 
-    def passed_over(self, hello: Hello, awaits: Awaits, at_s: float) -> TaskExpired | None:
+    def expired_by_hello(self, hello: Hello, awaits: Awaits, at_s: float) -> TaskExpired | None:
         """A client says hello on another connection. What follows before that is dealt with: nothing, unless it does
         not hold the task that was sent to it, once too often."""
         sent = self._sent.get(hello.client_id)
         if sent is None or sent.task_id in hello.holding or not awaits(hello.client_id, sent.task_id):
             return None
-        event = self.taken_back(hello.client_id, sent.task_id, at_s)
+        event = self.event_of_loss(hello.client_id, sent.task_id, at_s)
         return event if isinstance(event, TaskExpired) else None
 
-    def holds(self, hello: Hello, awaits: Awaits) -> None:
+    def on_hello(self, hello: Hello, awaits: Awaits) -> None:
         """A client said hello on another connection, and that is dealt with: what it holds came. Should it be given
         back, that may be lost."""
         for task_id in hello.holding:

@@ -1,7 +1,7 @@
 """When a heartbeat proves that a task was lost. Source: PROTOCOL.md 4.2."""
 
 from unstale.coordinator.events import TaskExpired, TaskLost
-from unstale.server.proof import LOST_MAX, Proof
+from unstale.server.delivery import LOST_MAX, DeliveryTracker
 from unstale_proto.messages import Heartbeat, Hello
 
 
@@ -9,13 +9,13 @@ def beat(newest_task: int | None, heard: int | None) -> Heartbeat:
     return Heartbeat(number=9, version=0, newest_task=newest_task, heard=heard)
 
 
-def proof_of(task_id: int = 7, *answered: int) -> Proof:
+def proof_of(task_id: int = 7, *answered: int) -> DeliveryTracker:
     """Client 2 was sent this task, and then these of its heartbeats were answered."""
-    proof = Proof()
-    proof.sent(2, task_id)
+    delivery = DeliveryTracker()
+    delivery.sent(2, task_id)
     for number in answered:
-        proof.answered(2, number)
-    return proof
+        delivery.on_heartbeat_answered(2, number)
+    return delivery
 
 
 def test_the_answer_to_the_first_heartbeat_answered_since_is_heard_and_the_task_is_not() -> None:
@@ -29,13 +29,13 @@ def test_a_later_answer_proves_it_too_and_an_earlier_one_does_not() -> None:
 
 def test_a_heartbeat_that_was_overtaken_or_comes_twice_proves_nothing() -> None:
     for late in (3, 5):
-        proof = Proof()
-        proof.answered(2, 5)
-        proof.sent(2, 7)
-        proof.answered(2, late)
-        assert proof.lost(2, beat(newest_task=2, heard=5)) is None
-        proof.answered(2, 6)
-        assert proof.lost(2, beat(newest_task=2, heard=6)) == 7
+        delivery = DeliveryTracker()
+        delivery.on_heartbeat_answered(2, 5)
+        delivery.sent(2, 7)
+        delivery.on_heartbeat_answered(2, late)
+        assert delivery.lost(2, beat(newest_task=2, heard=5)) is None
+        delivery.on_heartbeat_answered(2, 6)
+        assert delivery.lost(2, beat(newest_task=2, heard=6)) == 7
 
 
 def test_a_task_that_came_or_that_a_newer_one_superseded_is_not_lost() -> None:
@@ -53,30 +53,30 @@ def test_a_heartbeat_that_does_not_say_proves_nothing() -> None:
 
 
 def test_a_loss_is_said_once() -> None:
-    proof = proof_of(7, 3)
-    assert proof.lost(2, beat(newest_task=0, heard=3)) == 7
-    assert proof.lost(2, beat(newest_task=0, heard=4)) is None
+    delivery = proof_of(7, 3)
+    assert delivery.lost(2, beat(newest_task=0, heard=3)) == 7
+    assert delivery.lost(2, beat(newest_task=0, heard=4)) is None
 
 
 def test_of_several_tasks_the_last_one_counts_from_when_it_was_sent() -> None:
-    proof = proof_of(7, 3)
-    proof.sent(2, 12)
-    assert proof.lost(2, beat(newest_task=7, heard=4)) is None
-    proof.answered(2, 5)
-    assert proof.lost(2, beat(newest_task=7, heard=4)) is None
-    assert proof.lost(2, beat(newest_task=7, heard=5)) == 12
+    delivery = proof_of(7, 3)
+    delivery.sent(2, 12)
+    assert delivery.lost(2, beat(newest_task=7, heard=4)) is None
+    delivery.on_heartbeat_answered(2, 5)
+    assert delivery.lost(2, beat(newest_task=7, heard=4)) is None
+    assert delivery.lost(2, beat(newest_task=7, heard=5)) == 12
 
 
 def test_each_client_has_its_own_tasks() -> None:
-    proof = proof_of(7, 3)
-    assert proof.lost(1, beat(newest_task=0, heard=3)) is None
+    delivery = proof_of(7, 3)
+    assert delivery.lost(1, beat(newest_task=0, heard=3)) is None
 
 
 def test_what_was_noted_before_a_hello_is_void() -> None:
-    proof = proof_of(7, 3)
-    proof.forget(2)
-    proof.forget(2)  # twice is once
-    assert proof.lost(2, beat(newest_task=0, heard=3)) is None
+    delivery = proof_of(7, 3)
+    delivery.forget(2)
+    delivery.forget(2)  # twice is once
+    assert delivery.lost(2, beat(newest_task=0, heard=3)) is None
 
 
 def always(_client_id: int, _task_id: int) -> bool:
@@ -84,21 +84,21 @@ def always(_client_id: int, _task_id: int) -> bool:
 
 
 def test_a_client_that_loses_task_after_task_is_given_no_more_until_an_update_counts() -> None:
-    proof = Proof()
-    kinds = [type(proof.taken_back(2, number, 0.0)) for number in range(LOST_MAX + 2)]
+    delivery = DeliveryTracker()
+    kinds = [type(delivery.event_of_loss(2, number, 0.0)) for number in range(LOST_MAX + 2)]
     assert kinds == [TaskLost] * LOST_MAX + [TaskExpired] * 2
-    proof.accepted(2)
-    assert isinstance(proof.taken_back(2, 99, 0.0), TaskLost)
-    assert isinstance(proof.taken_back(1, 99, 0.0), TaskLost)
+    delivery.accepted(2)
+    assert isinstance(delivery.event_of_loss(2, 99, 0.0), TaskLost)
+    assert isinstance(delivery.event_of_loss(1, 99, 0.0), TaskLost)
 
 
 def test_a_hello_that_does_not_hold_the_task_claims_that_it_was_lost() -> None:
-    proof = Proof()
+    delivery = DeliveryTracker()
     hello = Hello(client_id=2, session="a" * 32)
     for task_id in range(1, LOST_MAX + 1):
-        proof.sent(2, task_id)
-        assert proof.passed_over(hello, always, 0.0) is None
-    proof.sent(2, 99)
-    assert proof.passed_over(hello.model_copy(update={"holding": (99,)}), always, 0.0) is None
-    assert proof.passed_over(hello, lambda *_: False, 0.0) is None
-    assert proof.passed_over(hello, always, 1.0) == TaskExpired(client_id=2, task_id=99, at_s=1.0)
+        delivery.sent(2, task_id)
+        assert delivery.expired_by_hello(hello, always, 0.0) is None
+    delivery.sent(2, 99)
+    assert delivery.expired_by_hello(hello.model_copy(update={"holding": (99,)}), always, 0.0) is None
+    assert delivery.expired_by_hello(hello, lambda *_: False, 0.0) is None
+    assert delivery.expired_by_hello(hello, always, 1.0) == TaskExpired(client_id=2, task_id=99, at_s=1.0)

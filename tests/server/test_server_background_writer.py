@@ -20,13 +20,13 @@ from unstale.journal.recorder import Arriving, Recorder
 from unstale.journal.rundir import RunDirectory
 from unstale.journal.segments import Segments
 from unstale.learner.updates import StagedUpdate
-from unstale.server import aside as module
-from unstale.server.aside import LARGE_BYTES, Aside
+from unstale.server import background_writer as module
+from unstale.server.background_writer import LARGE_BYTES, BackgroundWriter
 
 
 @pytest.fixture
-def aside() -> Iterator[Aside]:
-    made = Aside()
+def aside() -> Iterator[BackgroundWriter]:
+    made = BackgroundWriter()
     yield made
     made.close()
 
@@ -35,7 +35,9 @@ def row(byte: int, size_bytes: int = LARGE_BYTES) -> memoryview:
     return memoryview(bytes([byte]) * size_bytes)
 
 
-def test_rows_of_every_size_are_read_back_once_they_are_settled(tmp_path: Path, aside: Aside) -> None:
+def test_rows_of_every_size_are_read_back_once_they_are_settled(
+    tmp_path: Path, aside: BackgroundWriter
+) -> None:
     segments = Segments(tmp_path, segment_bytes=3 * LARGE_BYTES, writer=aside)
     sizes = [LARGE_BYTES, 10, 2 * LARGE_BYTES, LARGE_BYTES - 1, 5 * LARGE_BYTES, 1]
     rows = [row(number, size) for number, size in enumerate(sizes)]
@@ -49,7 +51,7 @@ def test_rows_of_every_size_are_read_back_once_they_are_settled(tmp_path: Path, 
 
 
 def test_what_is_synced_is_written_before(
-    tmp_path: Path, aside: Aside, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, aside: BackgroundWriter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sizes: list[int] = []
     monkeypatch.setattr(os, "fdatasync", lambda file: sizes.append(os.fstat(file).st_size))
@@ -60,7 +62,7 @@ def test_what_is_synced_is_written_before(
     segments.close()
 
 
-def test_small_rows_take_no_thread(tmp_path: Path, aside: Aside) -> None:
+def test_small_rows_take_no_thread(tmp_path: Path, aside: BackgroundWriter) -> None:
     before = threading.active_count()
     segments = Segments(tmp_path, writer=aside)
     segments.append(row(1, LARGE_BYTES - 1))
@@ -72,7 +74,7 @@ def test_small_rows_take_no_thread(tmp_path: Path, aside: Aside) -> None:
 
 
 def test_a_row_that_could_not_be_written_is_told_once_when_it_is_waited_for(
-    tmp_path: Path, aside: Aside, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, aside: BackgroundWriter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -94,7 +96,7 @@ def test_a_row_that_could_not_be_written_is_told_once_when_it_is_waited_for(
 
 
 def test_a_turn_whose_rows_could_not_be_written_is_not_stored(
-    tmp_path: Path, aside: Aside, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, aside: BackgroundWriter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(*_: object) -> None:
         raise OSError(errno.EIO, os.strerror(errno.EIO))
@@ -112,7 +114,7 @@ def test_a_turn_whose_rows_could_not_be_written_is_not_stored(
 
 
 def test_a_round_is_not_made_before_its_rows_are_written(
-    tmp_path: Path, aside: Aside, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, aside: BackgroundWriter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whoever makes it gives the memory of its rows back, which the next updates are written to."""
     written: list[int] = []

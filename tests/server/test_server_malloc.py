@@ -8,7 +8,7 @@ import pytest
 
 KEPT = """
 import ctypes
-from unstale.server.heap import LARGE_BYTES, keep_little
+from unstale.server.malloc import LARGE_BYTES, limit_retained_memory
 
 def resident_bytes():
     with open("/proc/self/statm", encoding="ascii") as statm:
@@ -19,7 +19,7 @@ library.malloc.restype = ctypes.c_void_p
 library.malloc.argtypes = [ctypes.c_size_t]
 library.free.argtypes = [ctypes.c_void_p]
 if {bounded}:
-    keep_little()
+    limit_retained_memory()
 before = resident_bytes()
 for _ in range(2):  # glibc learns from the first
     block = library.malloc(2 * LARGE_BYTES)

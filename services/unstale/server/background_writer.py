@@ -15,13 +15,13 @@ class _Piece(NamedTuple):
     offset: int
 
 
-class Aside:
+class BackgroundWriter:
     """A `journal.segments.Writer`. The thread begins with the first large row, and ends with `close`."""
 
     def __init__(self) -> None:
         self._pieces: SimpleQueue[_Piece | None] = SimpleQueue()
-        self._ends: SimpleQueue[OSError | None] = SimpleQueue()
-        self._under_way = 0
+        self._results: SimpleQueue[OSError | None] = SimpleQueue()
+        self._pending = 0
         self._thread: threading.Thread | None = None
 
     def write(self, file: int, data: memoryview, offset: int) -> None:
@@ -32,15 +32,15 @@ class Aside:
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="rows", daemon=True)
             self._thread.start()
-        self._under_way += 1
+        self._pending += 1
         self._pieces.put(_Piece(file, data, offset))
 
     def wait(self) -> None:
         """Return when all of it is written. Raises OSError when some of it could not be."""
         failed: OSError | None = None
-        while self._under_way:
-            failed = self._ends.get() or failed
-            self._under_way -= 1
+        while self._pending:
+            failed = self._results.get() or failed
+            self._pending -= 1
         if failed is not None:
             raise failed
 
@@ -56,6 +56,6 @@ class Aside:
             try:
                 write_all(*piece)
             except OSError as error:
-                self._ends.put(error)
+                self._results.put(error)
             else:
-                self._ends.put(None)
+                self._results.put(None)
