@@ -14,8 +14,8 @@ from unstale.report.statistics import Curve
 from unstale_papers import output
 from unstale_papers.comparison import Comparison
 from unstale_papers.output import plots
-from unstale_papers.output.account import Account
 from unstale_papers.output.figures import Figure, figures
+from unstale_papers.output.report_context import ReportContext
 from unstale_papers.output.shows import along, arrays, of_clients, show
 from unstale_papers.output.special import numeric, places
 from unstale_papers.presets.registry import PRESETS, make
@@ -25,8 +25,8 @@ from unstale_papers.scale import Scale
 
 def made(name: str, seeds: range = range(2), scale: Scale | None = None) -> dict[str, Figure]:
     """By title."""
-    account = Account(comparison=comparison(name, seeds), scale=scale or Scale())
-    return {figure.title: figure for figure in figures(account)}
+    context = ReportContext(comparison=comparison(name, seeds), scale=scale or Scale())
+    return {figure.title: figure for figure in figures(context)}
 
 
 @pytest.mark.parametrize("name", PRESETS)
@@ -41,7 +41,7 @@ def test_every_figure_of_every_preset_has_panels_that_are_told(name: str) -> Non
 
 @pytest.mark.parametrize("name", PRESETS)
 def test_nothing_is_drawn_of_what_was_not_measured(name: str) -> None:
-    assert figures(Account(comparison=Comparison(preset=make(name), records={}), scale=Scale())) == []
+    assert figures(ReportContext(comparison=Comparison(preset=make(name), records={}), scale=Scale())) == []
 
 
 @pytest.mark.parametrize(
@@ -70,7 +70,7 @@ def test_a_line_is_the_mean_and_its_band_one_standard_deviation() -> None:
     found = comparison("fh-t2", range(3))
     (draw,) = (
         picture.draw
-        for figure in figures(Account(comparison=found, scale=Scale()))[:1]
+        for figure in figures(ReportContext(comparison=found, scale=Scale()))[:1]
         for of, picture in figure.panels
         if of == "beta IID"
     )
@@ -157,8 +157,8 @@ def test_a_run_that_ended_early_ends_its_line_and_is_said(tmp_path: Path) -> Non
     found = comparison("fh-t2", range(1))
     name = "beta=0.3 method=MOON"
     found.records[name, 0].found["ended"] = "training diverged"  # type: ignore[index]
-    account = Account(comparison=found, scale=Scale())
-    output.write(found, tmp_path, scale=account.scale, about=())
+    context = ReportContext(comparison=found, scale=Scale())
+    output.write(found, tmp_path, scale=context.scale, about=())
     text = (tmp_path / "fh-t2.md").read_text(encoding="utf-8")
     assert f"Of {name} with seed 0: It ended early, and is left out" in text
     assert "other seeds have: training diverged" in text

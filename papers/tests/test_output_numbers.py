@@ -11,7 +11,7 @@ from unstale.report import page
 from unstale_papers import output
 from unstale_papers.comparison import Comparison, Entry
 from unstale_papers.output import document, markdown
-from unstale_papers.output.account import Account, difference, printed
+from unstale_papers.output.report_context import ReportContext, difference, printed
 from unstale_papers.presets.registry import PRESETS, make
 from unstale_papers.scale import Scale
 from unstale_papers.verdicts import verdicts
@@ -84,7 +84,7 @@ def _place(
 
 
 def test_page_and_markdown_have_every_number_in_its_place(found: Comparison) -> None:
-    made = document.document(Account(comparison=found, scale=Scale()))
+    made = document.document(ReportContext(comparison=found, scale=Scale()))
     of_page = numbers(Page(page.html(made.report)).tables, found)
     of_text = numbers(tables_of_markdown(markdown.text(made)), found)
     is_printed = {name for cell in found.preset.cells for name in cell.published}
@@ -101,8 +101,8 @@ def test_page_and_markdown_have_every_number_in_its_place(found: Comparison) -> 
 
 def test_csv_has_every_number_to_its_last_bit(found: Comparison, tmp_path: Path) -> None:
     preset = found.preset
-    account = Account(comparison=found, scale=Scale())
-    made = document.document(account)
+    context = ReportContext(comparison=found, scale=Scale())
+    made = document.document(context)
     file = tmp_path / "numbers.csv"
     file.write_text(output.files.as_csv(made.of_programs[0]), encoding="utf-8")
     rows = rows_of_csv(file)
@@ -122,7 +122,7 @@ def test_csv_has_every_number_to_its_last_bit(found: Comparison, tmp_path: Path)
 @pytest.mark.parametrize("name", PRESETS)
 def test_every_published_number_is_named_before_anything_is_computed(name: str) -> None:
     preset = make(name)
-    made = document.document(Account(comparison=Comparison(preset=preset, records={}), scale=Scale()))
+    made = document.document(ReportContext(comparison=Comparison(preset=preset, records={}), scale=Scale()))
     texts = [row[made.of_programs[0].columns.index(_column(made, "published_text"))] for row in _rows(made)]
     published = [number.text for cell in preset.cells for number in cell.published.values()]
     assert sorted(text for text in texts if isinstance(text, str)) == sorted(published)
@@ -159,7 +159,7 @@ def test_of_two_tests_no_difference_is_shown() -> None:
 
 def test_one_method_in_print_is_no_order() -> None:
     """Fig. 2 of FedAR has accuracies and losses of FedAR alone."""
-    made = document.document(Account(comparison=comparison("ar-f2", range(1)), scale=Scale()))
+    made = document.document(ReportContext(comparison=comparison("ar-f2", range(1)), scale=Scale()))
     (orders,) = (table for table in made.report.tables if table.name == "ar-f2-orders")
     assert {row[2] for row in orders.rows} == {None}
     assert len(orders.of_page[1]) == len(orders.rows) == 12
@@ -242,8 +242,8 @@ def test_size_and_foreign_data_are_said_at_the_top_and_over_every_table_of_what_
 
 def test_what_a_smaller_size_no_longer_shows_is_said_where_the_size_is() -> None:
     def top(name: str, scale: Scale) -> tuple[str, str]:
-        account = Account(comparison=Comparison(preset=make(name), records={}), scale=scale)
-        return document.document(account).report.notes[0], account.size
+        context = ReportContext(comparison=Comparison(preset=make(name), records={}), scale=scale)
+        return document.document(context).report.notes[0], context.size
 
     first, caption = top("fh-t2", Scale.of(0.01))
     assert "A round has 1 update here, 10 at full size" in first and "iterations" not in first + caption

@@ -11,8 +11,8 @@ from unstale_papers.choose import data_sets
 from unstale_papers.comparison import Comparison
 from unstale_papers.jobs import File
 from unstale_papers.output import configured
-from unstale_papers.output.account import Account
 from unstale_papers.output.document import Document
+from unstale_papers.output.report_context import ReportContext
 from unstale_papers.scale import Scale, lost
 from unstale_papers.search import Over, Search, named, spelled
 from unstale_papers.search_ranking import PUBLISHED, RULE, Outcome, Ranking, Standing
@@ -179,12 +179,12 @@ def document(told: Told) -> Document:
     """All of it."""
     search = told.outcome.search
     rankings = told.rankings
-    account = Account(
+    context = ReportContext(
         comparison=Comparison(preset=search.untouched, records={}),
         scale=told.scale,
         files=_named(told.files),
     )
-    settings = configured.section(account)
+    settings = configured.section(context)
     return Document(
         name=f"{search.preset.name}-search",
         report=Report(

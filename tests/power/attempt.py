@@ -35,12 +35,12 @@ from unstale.learner.bounds import NormBounds
 from unstale.learner.learner import Learner
 from unstale.learner.updates import Staging
 from unstale.seeds import Generator
-from unstale.server.account import Account
 from unstale.server.admission import Admission
 from unstale.server.commands import CheckpointCommand, Letter
 from unstale.server.compute import frames_of
 from unstale.server.protocol import ServerProtocol
 from unstale.server.state import ExchangeSettings, RunState
+from unstale.server.stats import ServerStats
 from unstale_proto import codec
 from unstale_proto.messages import Ack, Heartbeat, Hello, Stop, Task, Welcome
 
@@ -350,10 +350,10 @@ class _Server:
             begins_s = recovery.run().at_s
         self._world, self._ahead_s = world, begins_s - world.now_s
         self._letters: list[Letter] = []
-        account = Account(
+        stats = ServerStats(
             rounds=ROUNDS, record=lambda _: None, on_progress=lambda _: None, evaluate_clients_every=None
         )
-        account.take_up(journal.database)
+        stats.restore(journal.database)
         compute = PlayedCompute(
             world,
             learner,
@@ -379,7 +379,7 @@ class _Server:
             ),
             settings=ExchangeSettings(linger_s=1.0),
             compute=compute.submit,
-            account=account,
+            stats=stats,
         )
         if recovers:
             self.protocol.resume()

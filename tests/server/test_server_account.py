@@ -10,8 +10,8 @@ from unstale.learner.versions import Version
 from unstale.metrics import catalogue
 from unstale.metrics.observe import Observation
 from unstale.metrics.progress import Progress
-from unstale.server.account import Account
 from unstale.server.commands import Applied, Evaluated
+from unstale.server.stats import ServerStats
 from unstale.training.evaluate import Evaluation
 from unstale_proto.messages import OwnEvaluation, Task
 
@@ -22,24 +22,24 @@ class Kept:
     def __init__(self) -> None:
         self.observed: list[Observation] = []
         self.progress: list[Progress] = []
-        self.account = Account(
+        self.stats = ServerStats(
             rounds=9,
             record=self.observed.extend,
             on_progress=self.progress.append,
             evaluate_clients_every=1,
         )
-        self.account.tally.started(0.0)
+        self.stats.tally.started(0.0)
 
     def judged(self, outcome: Outcome, accuracy: float | None = None) -> None:
         task = Task(task_id=1, number=0, version=1, learning_rate=0.5, payload_bytes=8, signature="0" * 64)
         own = None if accuracy is None else OwnEvaluation(accuracy=accuracy, loss=1.0, examples=4)
         verdict = Acknowledge(client_id=0, task_id=1, outcome=outcome, first_outcome=outcome)
-        self.account.judged(verdict, update_of(task, evaluation=own), 8)
+        self.stats.judged(verdict, update_of(task, evaluation=own), 8)
 
     def evaluated(self, at_s: float) -> Progress:
-        self.account.measuring(1, {})
+        self.stats.on_evaluation_started(1, {})
         evaluation = Evaluation(accuracy=0.5, loss=1.0, class_accuracy=(), examples=1)
-        self.account.evaluated(Evaluated(version=1, evaluation=evaluation, evaluate_s=0.0), at_s)
+        self.stats.evaluated(Evaluated(version=1, evaluation=evaluation, evaluate_s=0.0), at_s)
         return self.progress[-1]
 
 
@@ -71,7 +71,7 @@ def test_what_a_client_measured_itself_counts_with_an_update_that_does(
         if one.metric is catalogue.CLIENT_TEST_ACCURACY and one.labels == ("mean",)
     ]
     assert means == ([0.25] if counts else [])
-    kept.account.settle()
+    kept.stats.flush()
     assert kept.observed[-2:] == [
         Observation(catalogue.UPDATES, 1, (outcome, "")),
         Observation(catalogue.UPDATE_BYTES, 8, ("received",)),
@@ -100,17 +100,17 @@ def test_a_note_of_compensation_is_logged_once(caplog: pytest.LogCaptureFixture)
             device_memory_bytes=0,
             digest="",
         )
-        kept.account.applied(applied, wait_s=0.0)
+        kept.stats.applied(applied, wait_s=0.0)
     assert caplog.messages == ["There is little memory."]
 
 
 def test_what_updates_and_models_come_to_is_recorded_once() -> None:
     kept = Kept()
     kept.judged(Outcome.ACCEPTED)
-    kept.account.model_sent(16)
+    kept.stats.model_sent(16)
     assert kept.observed == []
     for _ in range(2):
-        kept.account.settle()
+        kept.stats.flush()
         assert kept.observed == [
             Observation(catalogue.UPDATES, 1, (Outcome.ACCEPTED, "")),
             Observation(catalogue.UPDATE_BYTES, 8, ("received",)),

@@ -19,13 +19,13 @@ from unstale.learner.learner import RoundResult
 from unstale.learner.updates import Round, Row, StagedUpdate, Staging
 from unstale.learner.versions import Version
 from unstale.metrics.observe import Observation
-from unstale.server.account import Account
 from unstale.server.admission import Admission
 from unstale.server.commands import Applied, ApplyCommand, Command, EvaluateCommand, Evaluated, Result
 from unstale.server.compute import frames_of
 from unstale.server.guard import Guard, MaySpeak, anyone
 from unstale.server.protocol import ServerProtocol
 from unstale.server.state import Access, ExchangeSettings, RunState, TransferBounds
+from unstale.server.stats import ServerStats
 from unstale.server.wire import Delivery
 from unstale.training.evaluate import Evaluation
 from unstale_proto import codec
@@ -157,7 +157,7 @@ class PlayedServer:
             ),
             access=Access(guard=guard or Guard(), may_speak=may_speak),
             compute=self.commands.append,
-            account=Account(
+            stats=ServerStats(
                 rounds=rounds,
                 record=self.observed.extend,
                 on_progress=lambda _: None,

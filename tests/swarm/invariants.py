@@ -5,7 +5,7 @@ from collections import Counter
 import numpy as np
 from torch import Tensor
 
-from swarm.account import Account, check_stored, check_taken_up
+from swarm.bookkeeping import Bookkeeping, check_stored, check_taken_up
 from swarm.client import Process, said, vector
 from swarm.learning import NUMBERS, PlayedLearner, chained, model, version_of
 from swarm.network import Frames, Link
@@ -51,7 +51,7 @@ class Ledger:
     def __init__(self, run_id: str, options: Options, world: World, *, may_damage: bool) -> None:
         """may_damage: messages may change on the way, so that what arrives is anybody's guess."""
         self.run_id = run_id
-        self.account = Account()
+        self.bookkeeping = Bookkeeping()
         self._settings = options.coordinator
         self._world = world
         self._may_damage = may_damage
@@ -94,7 +94,7 @@ class Ledger:
         if isinstance(event, events.TaskLost) and self._in_order:
             holder = self._held.get(event.task_id)
             # The model of another version than the current one may be held no more.
-            is_old = self._announces and self.account.given[event.task_id].version != coordinator.version
+            is_old = self._announces and self.bookkeeping.given[event.task_id].version != coordinator.version
             assert is_old or holder is None or not holder.alive, (
                 f"{holder.name} has task {event.task_id}, which is called lost"
             )
@@ -111,8 +111,8 @@ class Ledger:
             elif isinstance(action, actions.ApplyRound):
                 self._world.seen["rounds"] += 1
                 self._world.seen["updates in rounds"] += len(action.contributions)
-        self.account.happened(coordinator, event, done)
-        self.account.check(coordinator)
+        self.bookkeeping.happened(coordinator, event, done)
+        self.bookkeeping.check(coordinator)
         self._history.append((event, done))
         if isinstance(event, events.RoundApplied):
             self._has_version(event.version)
@@ -124,7 +124,7 @@ class Ledger:
 
     def check_rows(self, command: ApplyCommand) -> None:
         """The staged rows are those of the round's updates, in order; and the same if they are staged again."""
-        members, rows = self.account.round, command.round.rows
+        members, rows = self.bookkeeping.round, command.round.rows
         matrix_KD = rows if isinstance(rows, Tensor) else rows.columns(0, NUMBERS)
         assert [update.client_id for update in command.updates] == [one.client_id for one in members]
         assert matrix_KD.shape == (len(members), NUMBERS)
@@ -132,7 +132,7 @@ class Ledger:
             expected = np.frombuffer(vector(one.client_id, one.task_id, one.base_version)[0], dtype="<f4")
             same = np.array_equal(row_D.numpy(), expected)
             assert same or self._may_damage, f"the row of task {one.task_id} holds {row_D.tolist()}"
-        version = next(reversed(self.account.rounds), 0)
+        version = next(reversed(self.bookkeeping.rounds), 0)
         chain = chained(self._chains[version], matrix_KD, command.updates)
         before = self._makings.setdefault(version + 1, (members, chain))
         assert before == (members, chain), "a round that is made again is another one"
@@ -157,7 +157,7 @@ class Ledger:
         else."""
         while self._history and self._history[-1][0].at_s > at_s:
             self._history.pop()  # heartbeats and the like, of which there are no records
-        self.account, undisturbed = self._played_again()
+        self.bookkeeping, undisturbed = self._played_again()
         check_taken_up(coordinator, undisturbed)
         version = coordinator.version
         # A round that was closed is made again, and the same; others never were.
@@ -167,7 +167,7 @@ class Ledger:
             f"version {version} is another one than it was"
         )
         for task_id, ack in self._told.items():
-            assert ack.first_outcome != "accepted" or task_id in self.account.accepted, (
+            assert ack.first_outcome != "accepted" or task_id in self.bookkeeping.accepted, (
                 f"task {task_id} was acknowledged, and is forgotten"
             )
         self.check_stored(database)
@@ -175,11 +175,11 @@ class Ledger:
     def check_stored(self, database: Database) -> None:
         """What is in the database is what happened."""
         digests = {version: version_of(version, chain).digest for version, chain in self._chains.items()}
-        check_stored(database, self.account, digests)
+        check_stored(database, self.bookkeeping, digests)
 
-    def _played_again(self) -> tuple[Account, Coordinator]:
+    def _played_again(self) -> tuple[Bookkeeping, Coordinator]:
         """What a server would have come to that lived all the time: it handles the same, and must do the same."""
-        account, coordinator = Account(), Coordinator(self._settings)
+        bookkeeping, coordinator = Bookkeeping(), Coordinator(self._settings)
         was_stopped = False
         for event, done in self._history:
             if isinstance(event, events.StopRequested):
@@ -188,9 +188,9 @@ class Ledger:
             was_stopped &= not isinstance(event, events.Resumed)
             again = coordinator.handle(event)
             assert was_stopped or again == done, f"{event} came to {again} and to {done}"
-            account.happened(coordinator, event, again)
-        account.check(coordinator)
-        return account, coordinator
+            bookkeeping.happened(coordinator, event, again)
+        bookkeeping.check(coordinator)
+        return bookkeeping, coordinator
 
     # --- what the server hears and says ---
 
@@ -243,7 +243,7 @@ class Ledger:
             assert self._world.now_s >= until_s - _SAME_S, f"client {client_id} is let in too early"
 
     def _said_task(self, task: Task, frames: Frames) -> None:
-        given = self.account.given[task.task_id]
+        given = self.bookkeeping.given[task.task_id]
         assert given.version == task.version
         if task.checksum is None:
             assert bytes(frames[0]) == self._models[task.version], "a task carries another version's model"
@@ -258,25 +258,25 @@ class Ledger:
     def _said_ack(self, ack: Ack) -> None:
         task_id = ack.task_id
         if ack.first_outcome == "accepted":
-            assert task_id in self.account.accepted, f"task {task_id} is acknowledged, and not accepted"
-        if task_id not in self.account.given or ack.reason is Reason.UNKNOWN_TASK:
+            assert task_id in self.bookkeeping.accepted, f"task {task_id} is acknowledged, and not accepted"
+        if task_id not in self.bookkeeping.given or ack.reason is Reason.UNKNOWN_TASK:
             return
         first = self._told.setdefault(task_id, ack)
-        counts_and_is_told_else = task_id in self.account.accepted and ack.first_outcome != "accepted"
+        counts_and_is_told_else = task_id in self.bookkeeping.accepted and ack.first_outcome != "accepted"
         if counts_and_is_told_else or (first.first_outcome, first.reason) != (ack.first_outcome, ack.reason):
             self._check_forgotten_verdict(task_id, ack, first)
 
     def _check_forgotten_verdict(self, task_id: int, ack: Ack, first: Ack) -> None:
         """A verdict that is forgotten may be told wrong, but never counts twice."""
         clients = self._settings.clients
-        newer = (max(self._given_to(self.account.given[task_id].client_id)) - task_id) // clients
+        newer = (max(self._given_to(self.bookkeeping.given[task_id].client_id)) - task_id) // clients
         assert newer >= REMEMBERED_VERDICTS and ack.reason in (Reason.EXPIRED_TASK, Reason.RUN_FINISHED), (
             f"of task {task_id} its client was told {said(first)}, and then {said(ack)}"
         )
         self._world.seen["verdicts forgotten"] += 1
 
     def _given_to(self, client_id: int) -> list[int]:
-        return [task_id for task_id, given in self.account.given.items() if given.client_id == client_id]
+        return [task_id for task_id, given in self.bookkeeping.given.items() if given.client_id == client_id]
 
     # --- clients ---
 
@@ -284,8 +284,8 @@ class Ledger:
         """A client has an update that it did not have before."""
         key = process.client_id, update.task_id
         if not self._may_damage:
-            assert self.account.given[update.task_id].client_id == process.client_id
-            assert self.account.given[update.task_id].version == update.base_version
+            assert self.bookkeeping.given[update.task_id].client_id == process.client_id
+            assert self.bookkeeping.given[update.task_id].version == update.base_version
         self._made.add(key)
 
     def trains(self, train: Train) -> None:
@@ -309,14 +309,14 @@ class Ledger:
         if isinstance(message, Task):
             if message.run_id != self.run_id:
                 return  # of a run whose welcome was lost: nothing is to come of it
-            assert self.account.given[message.task_id].client_id == process.client_id
+            assert self.bookkeeping.given[message.task_id].client_id == process.client_id
             self._held[message.task_id] = process
-            called_lost = message.task_id in self.account.lost and process.session.state is State.IN
+            called_lost = message.task_id in self.bookkeeping.lost and process.session.state is State.IN
             assert self._announces or not (self._down_in_order and called_lost), (
                 f"task {message.task_id} comes, which is called lost"
             )
         elif isinstance(message, Ack):
-            counts = message.task_id in self.account.accepted
+            counts = message.task_id in self.bookkeeping.accepted
             assert counts or message.first_outcome == "rejected", "a client is told that its update counts"
 
 

@@ -22,7 +22,6 @@ from unstale.journal.recovery import Recovery
 from unstale.learner.bounds import NormBounds
 from unstale.learner.learner import Learner
 from unstale.learner.updates import Staging
-from unstale.server.account import Account
 from unstale.server.admission import Admission
 from unstale.server.commands import CheckpointCommand
 from unstale.server.compute import Save, frames_of
@@ -30,6 +29,7 @@ from unstale.server.condition import REASONS
 from unstale.server.guard import STRANGER_MESSAGES_PER_S, Guard
 from unstale.server.protocol import Letter, ServerProtocol, StopNow
 from unstale.server.state import Access, ExchangeSettings, RunState, TransferBounds
+from unstale.server.stats import ServerStats
 from unstale.server.wire import Delivery
 from unstale_proto import signature
 from unstale_proto.errors import Reason, RemoteContractError
@@ -146,7 +146,7 @@ class Server:
         self, options: Options, coordinator: Watched, learner: PlayedLearner, staging: Staging
     ) -> ServerProtocol:
         settings, journal = options.coordinator, self.journal
-        account = Account(
+        stats = ServerStats(
             rounds=settings.rounds,
             record=lambda _: None,
             on_progress=lambda _: None,
@@ -154,7 +154,7 @@ class Server:
         )
         run_id = self._ledger.run_id
         if journal is not None:
-            account.take_up(journal.database)
+            stats.restore(journal.database)
             assert journal.run_id(run_id) == run_id
         compute = PlayedCompute(
             self._world,
@@ -199,7 +199,7 @@ class Server:
                 )
             ),
             compute=compute.submit,
-            account=account,
+            stats=stats,
         )
 
     # --- connections ---

@@ -6,7 +6,7 @@ from pathlib import Path
 from unstale.report import drawing, files, page
 from unstale_papers.comparison import Comparison
 from unstale_papers.output import document, markdown
-from unstale_papers.output.account import Account
+from unstale_papers.output.report_context import ReportContext
 from unstale_papers.scale import Scale
 
 
@@ -26,7 +26,7 @@ def write(
     in whose place it was read. seeds: that were asked for, where not all of them are there. failures: tracebacks by
     cell and seed. The folder is made. Gives the files. Raises UserError for what the disk can do.
     """
-    account = Account(
+    context = ReportContext(
         comparison=comparison,
         scale=scale,
         about=about,
@@ -34,7 +34,7 @@ def write(
         seeds=seeds,
         failures=failures or {},
     )
-    made = document.document(account)
+    made = document.document(context)
     written = _pages(made, folder)
     for table in (*made.of_programs, *(one for one in made.report.tables if one.name not in _of_page(made))):
         written.append(files.write(folder / f"{table.name}.csv", files.as_csv(table).encode()))

@@ -6,7 +6,7 @@ from typing import Any
 from unstale.config.write import as_yaml
 from unstale.report.content import Column, Section, Table
 from unstale_papers.choose import common, differences
-from unstale_papers.output.account import Account
+from unstale_papers.output.report_context import ReportContext
 from unstale_papers.preset import Preset, Source
 
 _SOURCES = (
@@ -28,9 +28,9 @@ _DIFFERENCES = (
 )
 
 
-def section(account: Account) -> Section:
+def section(context: ReportContext) -> Section:
     """A table of sources, one of what cells share, one of differences."""
-    preset = account.preset
+    preset = context.preset
     return Section(
         name="settings",
         title="Settings",
@@ -45,18 +45,18 @@ def section(account: Account) -> Section:
                 columns=_SOURCES,
                 rows=[(one.key, one.value, _from(one), one.why or None) for one in preset.sources],
             ),
-            _common(account),
-            _differences(account),
+            _common(context),
+            _differences(context),
         ],
     )
 
 
-def _common(account: Account) -> Table:
-    full, here = common(account.preset.cells), common(account.cells_here)
-    tags = _tags(account.preset)
+def _common(context: ReportContext) -> Table:
+    full, here = common(context.preset.cells), common(context.cells_here)
+    tags = _tags(context.preset)
     return Table(
-        name=f"{account.preset.name}-settings",
-        caption=f"What all cells have; other keys are at their defaults. {account.size}".strip(),
+        name=f"{context.preset.name}-settings",
+        caption=f"What all cells have; other keys are at their defaults. {context.size}".strip(),
         columns=_COMMON,
         rows=[
             (
@@ -70,11 +70,11 @@ def _common(account: Account) -> Table:
     )
 
 
-def _differences(account: Account) -> Table:
-    full, here = _by_labels(account.preset.cells), _by_labels(account.cells_here)
+def _differences(context: ReportContext) -> Table:
+    full, here = _by_labels(context.preset.cells), _by_labels(context.cells_here)
     return Table(
-        name=f"{account.preset.name}-differences",
-        caption=f"In what cells differ. {account.size}".strip(),
+        name=f"{context.preset.name}-differences",
+        caption=f"In what cells differ. {context.size}".strip(),
         columns=_DIFFERENCES,
         rows=[
             (

@@ -9,8 +9,8 @@ from unstale.report.content import Cell, Column, Report, Section, Table, count, 
 from unstale_papers.choose import data_sets
 from unstale_papers.comparison import Comparison
 from unstale_papers.output import configured, figures, findings, tables
-from unstale_papers.output.account import Account, notes
 from unstale_papers.output.figures import Figure
+from unstale_papers.output.report_context import ReportContext, notes
 from unstale_papers.scale import Scale
 from unstale_papers.verdicts import verdicts
 
@@ -28,17 +28,17 @@ class Document:
     of_programs: Sequence[Table]
 
 
-def document(account: Account) -> Document:
+def document(context: ReportContext) -> Document:
     """All that is told of a preset."""
-    preset = account.preset
-    drawn = figures.figures(account)
+    preset = context.preset
+    drawn = figures.figures(context)
     sections = (
-        tables.section(account),
-        findings.claims(account),
-        findings.orders(account),
-        figures.section(account, drawn),
-        configured.section(account),
-        findings.missing(account),
+        tables.section(context),
+        findings.claims(context),
+        findings.orders(context),
+        figures.section(context, drawn),
+        configured.section(context),
+        findings.missing(context),
         findings.rules(),
     )
     return Document(
@@ -46,15 +46,15 @@ def document(account: Account) -> Document:
         report=Report(
             title=f"{preset.name}: {preset.title}",
             subtitle=f"{preset.item} of the paper on {preset.paper}; {count(len(preset.cells), 'cell')} on "
-            f"{listed(data_sets(preset.cells))}; {account.own_scale}",
-            notes=notes(account),
+            f"{listed(data_sets(preset.cells))}; {context.own_scale}",
+            notes=notes(context),
             sections=[section for section in sections if section is not None],
             kind=KIND,
             made_from=MADE_FROM,
             all_rows="the CSV file has all",
         ),
         figures=drawn,
-        of_programs=(tables.numbers(account), tables.by_seed(account)),
+        of_programs=(tables.numbers(context), tables.by_seed(context)),
     )
 
 
@@ -81,14 +81,14 @@ def index(
     rows: list[tuple[Cell, ...]] = []
     for comparison in comparisons:
         preset = comparison.preset
-        account = Account(comparison=comparison, scale=scales.get(preset.name, Scale()), seeds=seeds)
+        context = ReportContext(comparison=comparison, scale=scales.get(preset.name, Scale()), seeds=seeds)
         answers = Counter(verdict.answer for verdict in verdicts(comparison))
         taus = findings.taus(comparison)
         rows.append(
             (
                 *(preset.name, f"{preset.paper}, {preset.item}", preset.title),
-                str(account.own_scale) if preset.name in scales else None,
-                *(len(account.wanted), account.done, len(preset.cells) * len(account.wanted)),
+                str(context.own_scale) if preset.name in scales else None,
+                *(len(context.wanted), context.done, len(preset.cells) * len(context.wanted)),
                 *(answers[answer] for answer in findings.ANSWERS),
                 *(len(taus), fmean(taus) if taus else None),
             )

@@ -17,8 +17,8 @@ from unstale.report.statistics import Curve as Drawn
 from unstale.report.statistics import over_versions
 from unstale_papers.measures import measure
 from unstale_papers.output import plots, special
-from unstale_papers.output.account import Account
 from unstale_papers.output.findings import spoken
+from unstale_papers.output.report_context import ReportContext
 from unstale_papers.output.shows import Show, along, arrays, show
 from unstale_papers.output.special import numeric
 from unstale_papers.preset import Cell, Curve
@@ -45,21 +45,21 @@ class Figure:
         return " ".join(f"{of}: {picture.alternative}".removeprefix(": ") for of, picture in self.panels)
 
 
-def figures(account: Account) -> list[Figure]:
+def figures(context: ReportContext) -> list[Figure]:
     """Without those of which nothing was measured."""
-    preset = account.preset
+    preset = context.preset
     every: list[tuple[str, str, list[special.Panel]]] = []
     for curve in preset.curves:
-        panels, caption = _published(account, curve)
+        panels, caption = _published(context, curve)
         every.append((curve.title, caption, panels))
-    every += [("Loss around the model", special.SURFACE, special.surfaces(account))]
-    every += [(title, _OVER, panels) for title, panels in _over_axes(account)]
-    every += [(title, _AGAINST, panels) for title, panels in _against(account)]
+    every += [("Loss around the model", special.SURFACE, special.surfaces(context))]
+    every += [(title, _OVER, panels) for title, panels in _over_axes(context)]
+    every += [(title, _AGAINST, panels) for title, panels in _against(context)]
     made = []
     for number, (title, caption, panels) in enumerate(
         ((one[0], one[1], one[2]) for one in every if one[2]), 1
     ):
-        said = " ".join(filter(None, (caption, account.size)))
+        said = " ".join(filter(None, (caption, context.size)))
         name = f"{preset.name}-{number}"
         made.append(
             Figure(
@@ -76,12 +76,12 @@ def figures(account: Account) -> list[Figure]:
     return made
 
 
-def section(account: Account, made: Sequence[Figure]) -> Section:
+def section(context: ReportContext, made: Sequence[Figure]) -> Section:
     """Of all figures, or why there is none."""
     drawn = {figure.title for figure in made}
     absent = [
         f"{curve.title}: nothing was measured for it."
-        for curve in account.preset.curves
+        for curve in context.preset.curves
         if curve.title not in drawn
     ]
     return Section(
@@ -106,15 +106,15 @@ def _picture(panel: special.Panel, name: str, title: str, caption: str) -> Pictu
 # --- curves ---
 
 
-def _published(account: Account, curve: Curve) -> tuple[list[special.Panel], str]:
+def _published(context: ReportContext, curve: Curve) -> tuple[list[special.Panel], str]:
     if curve.shows in special.SHOWS:
-        return special.SHOWS[curve.shows](account, curve)
+        return special.SHOWS[curve.shows](context, curve)
     shown = show(curve.shows)
     panels: list[special.Panel] = []
     drawn: list[plots.Line] = []
-    for labels, cells in special.panels(account.preset, curve.line):
-        records = [record for cell in cells for record in special.of_cell(account, cell)]
-        lines = list(_lines(account, curve, shown, cells))
+    for labels, cells in special.panels(context.preset, curve.line):
+        records = [record for cell in cells for record in special.of_cell(context, cell)]
+        lines = list(_lines(context, curve, shown, cells))
         if not lines:
             continue
         what = along(curve.shows, records)
@@ -136,22 +136,22 @@ def _published(account: Account, curve: Curve) -> tuple[list[special.Panel], str
         )
     smoothed = SMOOTHED if any(plots.is_smooth(line.curve) for line in drawn) else ""
     diverged = DIVERGED if any(line.diverged for line in drawn) else ""
-    return panels, " ".join(filter(None, (_caption(account, curve, shown), smoothed, diverged)))
+    return panels, " ".join(filter(None, (_caption(context, curve, shown), smoothed, diverged)))
 
 
-def _caption(account: Account, curve: Curve, shown: Show) -> str:
-    band = [BAND] if len(account.wanted) > 1 else []
-    cells = account.preset.cells
-    is_printed = any(shown.ends_as in cell.published or _reached(account, curve, cell) for cell in cells)
+def _caption(context: ReportContext, curve: Curve, shown: Show) -> str:
+    band = [BAND] if len(context.wanted) > 1 else []
+    cells = context.preset.cells
+    is_printed = any(shown.ends_as in cell.published or _reached(context, curve, cell) for cell in cells)
     marks = ["Open marks are published numbers."] if is_printed else []
     level = [f"The dashed line is at {curve.target:g}."] if curve.target is not None else []
     return " ".join((*band, *marks, *level))
 
 
-def _lines(account: Account, curve: Curve, shown: Show, cells: Sequence[Cell]) -> Iterator[plots.Line]:
-    order = special.places(account.preset, curve.line)
+def _lines(context: ReportContext, curve: Curve, shown: Show, cells: Sequence[Cell]) -> Iterator[plots.Line]:
+    order = special.places(context.preset, curve.line)
     for cell in cells:
-        records = special.of_cell(account, cell)
+        records = special.of_cell(context, cell)
         series = [arrays(shown.of(record)) for record in records]
         known = [one for one in series if len(one[0])]
         if not known:
@@ -164,14 +164,14 @@ def _lines(account: Account, curve: Curve, shown: Show, cells: Sequence[Cell]) -
             place=order[label],
             label=special.named(curve.line, label),
             curve=drawn,
-            printed=[*_reached(account, curve, cell), *_end(shown, cell, drawn)],
+            printed=[*_reached(context, curve, cell), *_end(shown, cell, drawn)],
             diverged=all(record.diverged for record in records),
         )
 
 
-def _reached(account: Account, curve: Curve, cell: Cell) -> list[tuple[float, float]]:
+def _reached(context: ReportContext, curve: Curve, cell: Cell) -> list[tuple[float, float]]:
     """When the paper's run was at the target; nothing where rounds are fewer here."""
-    if curve.target is None or account.scale.rounds < 1:
+    if curve.target is None or context.scale.rounds < 1:
         return []
     number = cell.published.get(f"rounds to {100 * curve.target:g} %")
     return [] if number is None else [(number.value, curve.target)]
@@ -204,25 +204,25 @@ _AGAINST = (
 )
 
 
-def _over_axes(account: Account) -> Iterator[tuple[str, list[special.Panel]]]:
+def _over_axes(context: ReportContext) -> Iterator[tuple[str, list[special.Panel]]]:
     """Of the first measure and of those in print, over each axis that has numbers."""
-    preset = account.preset
+    preset = context.preset
     printed = {name for cell in preset.cells for name in cell.published}
     for axis in (*preset.rows, *preset.columns):
         values = numeric([cell.labels[axis] for cell in preset.cells if axis in cell.labels])
         if len(values) < LABELS_MIN:
             continue
         for name in dict.fromkeys((preset.measures[0], *(one for one in preset.measures if one in printed))):
-            panels = list(_over_axis(account, axis, values, name))
+            panels = list(_over_axis(context, axis, values, name))
             if panels:
                 yield f"{name[0].upper()}{name[1:]} by {axis}", panels
 
 
 def _over_axis(
-    account: Account, axis: str, values: Mapping[str, float], name: str
+    context: ReportContext, axis: str, values: Mapping[str, float], name: str
 ) -> Iterator[special.Panel]:
     """A line for each method, where that is another axis."""
-    preset, of = account.preset, measure(name)
+    preset, of = context.preset, measure(name)
     factor = 100.0 if of.unit == "%" else 1.0
     line = preset.method if preset.method != axis else ""
     order = special.places(preset, line) if line else {"": 0}
@@ -234,7 +234,7 @@ def _over_axis(
                 cell for cell in cells if cell.labels.get(line, "") == label and cell.labels[axis] in values
             ]
             own.sort(key=lambda cell: values[cell.labels[axis]])
-            entries = [account.comparison.entries[cell.name, name] for cell in own]
+            entries = [context.comparison.entries[cell.name, name] for cell in own]
             if len({cell.labels[axis] for cell in own}) < 2 or not any(entry.spread for entry in entries):
                 continue
             spreads = [None if entry.missed else entry.spread for entry in entries]
@@ -274,9 +274,9 @@ def _over_axis(
         )
 
 
-def _against(account: Account) -> Iterator[tuple[str, list[special.Panel]]]:
+def _against(context: ReportContext) -> Iterator[tuple[str, list[special.Panel]]]:
     """Measured over published, of each measure with enough of both; not of tests, whose printed p are all nearly 0."""
-    preset = account.preset
+    preset = context.preset
     order = special.places(preset, preset.method)
     for name in preset.measures:
         of = measure(name)
@@ -286,7 +286,7 @@ def _against(account: Account) -> Iterator[tuple[str, list[special.Panel]]]:
         dots = []
         for label, place in order.items():
             entries = [
-                account.comparison.entries[cell.name, name]
+                context.comparison.entries[cell.name, name]
                 for cell in preset.cells
                 if cell.labels.get(preset.method) == label
             ]

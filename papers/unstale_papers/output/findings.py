@@ -4,7 +4,7 @@ from statistics import fmean
 
 from unstale.report.content import Column, Section, Table, count
 from unstale_papers.comparison import ORDERS, Comparison, Order, Ranking
-from unstale_papers.output.account import Account
+from unstale_papers.output.report_context import ReportContext
 from unstale_papers.preset import Labels
 from unstale_papers.verdicts import RULE, Answer, verdicts
 
@@ -28,9 +28,9 @@ _ORDERS = (
 )
 
 
-def claims(account: Account) -> Section:
+def claims(context: ReportContext) -> Section:
     """What the paper says of the table, and whether it is so here."""
-    preset, reached = account.preset, verdicts(account.comparison)
+    preset, reached = context.preset, verdicts(context.comparison)
     if not reached:
         return Section(
             name="claims",
@@ -40,11 +40,11 @@ def claims(account: Account) -> Section:
     return Section(
         name="claims",
         title="Claims",
-        sentences=[in_short(account.comparison)],
+        sentences=[in_short(context.comparison)],
         tables=[
             Table(
                 name=f"{preset.name}-claims",
-                caption=f"What the paper says, and what was found. {account.size}".strip(),
+                caption=f"What the paper says, and what was found. {context.size}".strip(),
                 columns=_CLAIMS,
                 rows=[
                     (
@@ -69,9 +69,9 @@ def in_short(comparison: Comparison) -> str:
     return f"Of {count(len(reached), 'claim')} {said}, and {untold} cannot be told."
 
 
-def orders(account: Account) -> Section:
+def orders(context: ReportContext) -> Section:
     """Of methods, in print and here. The page has those of measures that the paper prints, if it prints any."""
-    preset, rankings = account.preset, account.comparison.rankings
+    preset, rankings = context.preset, context.comparison.rankings
     both = [one for one in rankings if _is_order(one.published)]
     shown = both or list(rankings)
     title = f"Orders by {preset.method}"
@@ -81,11 +81,11 @@ def orders(account: Account) -> Section:
     return Section(
         name="orders",
         title=title,
-        sentences=[agreement(account.comparison)],
+        sentences=[agreement(context.comparison)],
         tables=[
             Table(
                 name=f"{preset.name}-orders",
-                caption=f"Who is best, in print and here. {account.size}".strip(),
+                caption=f"Who is best, in print and here. {context.size}".strip(),
                 columns=_ORDERS,
                 rows=[_row(one) for one in (*shown, *rest)],
                 rows_shown=len(shown),
@@ -136,11 +136,11 @@ def _is_order(order: Order) -> bool:
     return sum(map(len, order)) > 1
 
 
-def missing(account: Account) -> Section | None:
+def missing(context: ReportContext) -> Section | None:
     """What is published there and is not here."""
-    if not account.preset.missing:
+    if not context.preset.missing:
         return None
-    return Section(name="missing", title="What is missing", sentences=list(account.preset.missing))
+    return Section(name="missing", title="What is missing", sentences=list(context.preset.missing))
 
 
 def rules() -> Section:

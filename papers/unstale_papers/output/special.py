@@ -16,8 +16,8 @@ from matplotlib.axes import Axes
 from unstale_papers.derived import FEW_HEAVY
 from unstale_papers.measures import measure
 from unstale_papers.output import plots
-from unstale_papers.output.account import Account
 from unstale_papers.output.findings import spoken
+from unstale_papers.output.report_context import ReportContext
 from unstale_papers.output.shows import of_clients
 from unstale_papers.preset import Cell, Curve, Labels, Preset
 from unstale_papers.record import Record
@@ -62,11 +62,11 @@ def named(axis: str, label: str) -> str:
     return label if axis == "method" or not numeric([label]) else f"{axis} {label}"
 
 
-def of_cell(account: Account, cell: Cell) -> list[Record]:
+def of_cell(context: ReportContext, cell: Cell) -> list[Record]:
     """Of its seeds, ascending; without those that diverged where others did not, since a mean of curves is as long as
     the shortest."""
-    seeds = account.comparison.seeds
-    records = account.comparison.records
+    seeds = context.comparison.seeds
+    records = context.comparison.records
     found = [records[cell.name, seed] for seed in seeds if (cell.name, seed) in records]
     return [record for record in found if not record.diverged] or found
 
@@ -87,13 +87,13 @@ def numeric(labels: Iterable[str]) -> dict[str, float]:
 _MEAN = "client accuracy mean"
 
 
-def _clients(account: Account, curve: Curve) -> tuple[list[Panel], str]:
-    order = places(account.preset, curve.line)
+def _clients(context: ReportContext, curve: Curve) -> tuple[list[Panel], str]:
+    order = places(context.preset, curve.line)
     found = []
-    for labels, cells in panels(account.preset, curve.line):
+    for labels, cells in panels(context.preset, curve.line):
         samples = []
         for cell in cells:
-            values = [value for record in of_cell(account, cell) for value in of_clients(record)]
+            values = [value for record in of_cell(context, cell) for value in of_clients(record)]
             printed = cell.published.get(_MEAN)
             if values:
                 label = cell.labels[curve.line]
@@ -128,10 +128,10 @@ def _clients(account: Account, curve: Curve) -> tuple[list[Panel], str]:
 # --- weights ---
 
 
-def _heavy(account: Account, curve: Curve) -> tuple[list[Panel], str]:
-    order = places(account.preset, curve.line)
+def _heavy(context: ReportContext, curve: Curve) -> tuple[list[Panel], str]:
+    order = places(context.preset, curve.line)
     found = []
-    for labels, cells in panels(account.preset, curve.line):
+    for labels, cells in panels(context.preset, curve.line):
         samples = [
             plots.Sample(
                 place=order[cell.labels[curve.line]],
@@ -139,7 +139,7 @@ def _heavy(account: Account, curve: Curve) -> tuple[list[Panel], str]:
                 values=values,
             )
             for cell in cells
-            if (values := [heavy for record in of_cell(account, cell) for heavy in record.heavy_R])
+            if (values := [heavy for record in of_cell(context, cell) for heavy in record.heavy_R])
         ]
         if samples:
             said = "; ".join(
@@ -148,7 +148,7 @@ def _heavy(account: Account, curve: Curve) -> tuple[list[Panel], str]:
             )
             found.append(
                 Panel(
-                    of=spoken(labels) if len(places(account.preset, "method")) > 1 else "",
+                    of=spoken(labels) if len(places(context.preset, "method")) > 1 else "",
                     alternative=f"Bars of how many updates of a round weigh more than 0.1. {said}.",
                     keys=[one.label for one in samples],
                     draw=partial(
@@ -162,11 +162,11 @@ def _heavy(account: Account, curve: Curve) -> tuple[list[Panel], str]:
     return found, f"Over all rounds of all seeds. Left of the dashed line are at most {FEW_HEAVY}."
 
 
-def _staleness(account: Account, curve: Curve) -> tuple[list[Panel], str]:
+def _staleness(context: ReportContext, curve: Curve) -> tuple[list[Panel], str]:
     dots = []
-    for cell in account.preset.cells:
+    for cell in context.preset.cells:
         x, y = (
-            account.comparison.entry(cell, measure(name)).spread
+            context.comparison.entry(cell, measure(name)).spread
             for name in ("aggregated gradients", "average staleness")
         )
         if x is not None and y is not None:
@@ -197,7 +197,7 @@ def _staleness(account: Account, curve: Curve) -> tuple[list[Panel], str]:
     )
 
 
-SHOWS: Mapping[str, Callable[[Account, Curve], tuple[list[Panel], str]]] = MappingProxyType(
+SHOWS: Mapping[str, Callable[[ReportContext, Curve], tuple[list[Panel], str]]] = MappingProxyType(
     {
         "client accuracy": _clients,
         "heavy gradients": _heavy,
@@ -212,11 +212,11 @@ SHOWS: Mapping[str, Callable[[Account, Curve], tuple[list[Panel], str]]] = Mappi
 SURFACE = "The mean loss at models around the last one (the cross), of the first seed; each map has its own colours."
 
 
-def surfaces(account: Account) -> list[Panel]:
+def surfaces(context: ReportContext) -> list[Panel]:
     """Where a measurement found them."""
     found = []
-    for cell in account.preset.cells:
-        for record in of_cell(account, cell)[:1]:
+    for cell in context.preset.cells:
+        for record in of_cell(context, cell)[:1]:
             values_PP = np.asarray(record.found.get("surface", ()), np.float64)
             if values_PP.ndim != 2 or not np.isfinite(values_PP).any():
                 continue

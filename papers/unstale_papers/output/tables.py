@@ -6,7 +6,7 @@ from itertools import product
 from unstale.report.content import NONE, Cell, Column, Section, Table
 from unstale_papers.comparison import Entry
 from unstale_papers.measures import Measure, measure
-from unstale_papers.output.account import Account, difference, last_line, printed
+from unstale_papers.output.report_context import ReportContext, difference, last_line, printed
 from unstale_papers.preset import Cell as PresetCell
 from unstale_papers.preset import Labels
 from unstale_papers.statistics import AUTOCORRELATED
@@ -18,43 +18,43 @@ STACK = "Each cell has, one below another: the number in print; measured, {sprea
 Place = tuple[str, ...]
 
 
-def section(account: Account) -> Section:
+def section(context: ReportContext) -> Section:
     """The table, or one for each measure."""
-    measures = [measure(name) for name in account.preset.measures]
+    measures = [measure(name) for name in context.preset.measures]
     sentences = [
         f"{of.heading[0].upper()}{of.heading[1:]} ({of.better} is better). {of.what}" for of in measures
     ]
     if any(of.name.startswith("p against") for of in measures):
         sentences.append(AUTOCORRELATED)
     return Section(
-        name="numbers", title="Published and measured", sentences=sentences, tables=list(_tables(account))
+        name="numbers", title="Published and measured", sentences=sentences, tables=list(_tables(context))
     )
 
 
-def _tables(account: Account) -> Iterator[Table]:
-    preset = account.preset
+def _tables(context: ReportContext) -> Iterator[Table]:
+    preset = context.preset
     if not preset.columns:
         every = [measure(name) for name in preset.measures]
-        yield _table(account, "table", every, {})
+        yield _table(context, "table", every, {})
         return
     for number, name in enumerate(preset.measures, 1):
         first, *others = preset.columns
-        labels = _labels(account, first)
+        labels = _labels(context, first)
         places = len({_place(cell, preset.columns) for cell in preset.cells})
         if others and places > COLUMNS_MAX:
             for label in labels:
-                yield _table(account, f"table-{number}-{label}", [measure(name)], {first: label})
+                yield _table(context, f"table-{number}-{label}", [measure(name)], {first: label})
         else:
-            yield _table(account, f"table-{number}", [measure(name)], {})
+            yield _table(context, f"table-{number}", [measure(name)], {})
 
 
-def _table(account: Account, name: str, measures: Sequence[Measure], only: Labels) -> Table:
+def _table(context: ReportContext, name: str, measures: Sequence[Measure], only: Labels) -> Table:
     """only: labels that its cells have. Columns are measures where the preset has no axes for them."""
-    preset = account.preset
+    preset = context.preset
     cells = [cell for cell in preset.cells if only.items() <= cell.labels.items()]
     axes = [axis for axis in preset.columns if axis not in only]
     by_place = {(_place(cell, preset.rows), _place(cell, axes)): cell for cell in cells}
-    entries = account.comparison.entries
+    entries = context.comparison.entries
     shown = [
         entry
         for cell in cells
@@ -69,7 +69,7 @@ def _table(account: Account, name: str, measures: Sequence[Measure], only: Label
             *(
                 None
                 if (cell := by_place.get((row, at))) is None
-                else _stacked(account, entries[cell.name, of.name], of.name in printed_measures)
+                else _stacked(context, entries[cell.name, of.name], of.name in printed_measures)
                 for at, of in columns
             ),
         )
@@ -78,7 +78,7 @@ def _table(account: Account, name: str, measures: Sequence[Measure], only: Label
     heads = [of.heading if not axes else _head(preset.method, axes, at) for at, of in columns]
     return Table(
         name=f"{preset.name}-{name}".replace(" ", "-").replace("/", "-"),
-        caption=_caption(account, measures, only, has_print=bool(shown)),
+        caption=_caption(context, measures, only, has_print=bool(shown)),
         columns=(
             Column(name="cell", head=", ".join(preset.rows)),
             *(Column(name=head, head=head, is_stacked=True) for head in heads),
@@ -87,18 +87,18 @@ def _table(account: Account, name: str, measures: Sequence[Measure], only: Label
     )
 
 
-def _stacked(account: Account, entry: Entry, has_print: bool) -> str:
+def _stacked(context: ReportContext, entry: Entry, has_print: bool) -> str:
     """has_print: whether any number of its measure is in print."""
-    measured = account.measured(entry)
+    measured = context.measured(entry)
     return "\n".join((printed(entry) or NONE, measured, difference(entry) or NONE)) if has_print else measured
 
 
-def _caption(account: Account, measures: Sequence[Measure], only: Labels, *, has_print: bool) -> str:
-    what = measures[0].heading if len(measures) == 1 else account.preset.title
+def _caption(context: ReportContext, measures: Sequence[Measure], only: Labels, *, has_print: bool) -> str:
+    what = measures[0].heading if len(measures) == 1 else context.preset.title
     where = "".join(f", {axis} {label}" for axis, label in only.items())
-    spread = "mean ± standard deviation over seeds" if len(account.wanted) > 1 else "of one seed"
+    spread = "mean ± standard deviation over seeds" if len(context.wanted) > 1 else "of one seed"
     how = STACK.format(spread=spread) if has_print else f"The paper prints none of these; measured, {spread}."
-    return " ".join(filter(None, (f"{account.preset.item}: {what}{where}.", how, account.size)))
+    return " ".join(filter(None, (f"{context.preset.item}: {what}{where}.", how, context.size)))
 
 
 def _head(method: str, axes: Sequence[str], at: Place) -> str:
@@ -107,8 +107,8 @@ def _head(method: str, axes: Sequence[str], at: Place) -> str:
     )
 
 
-def _labels(account: Account, axis: str) -> list[str]:
-    return list(dict.fromkeys(cell.labels[axis] for cell in account.preset.cells if axis in cell.labels))
+def _labels(context: ReportContext, axis: str) -> list[str]:
+    return list(dict.fromkeys(cell.labels[axis] for cell in context.preset.cells if axis in cell.labels))
 
 
 def _place(cell: PresetCell, axes: Sequence[str]) -> Place:
@@ -118,14 +118,14 @@ def _place(cell: PresetCell, axes: Sequence[str]) -> Place:
 # --- for programs ---
 
 
-def numbers(account: Account) -> Table:
+def numbers(context: ReportContext) -> Table:
     """A row for each measure of each cell; values in the measure's unit, per cent as a share of 1."""
-    preset = account.preset
+    preset = context.preset
     axes = (*preset.rows, *preset.columns)
     facts = (
-        *(account.scale.rounds, account.scale.clients, account.scale.data, account.own_scale.iterations),
-        " ".join(account.replaced),
-        _ours(account),
+        *(context.scale.rounds, context.scale.clients, context.scale.data, context.own_scale.iterations),
+        " ".join(context.replaced),
+        _ours(context),
     )
     return Table(
         name=preset.name,
@@ -159,7 +159,7 @@ def numbers(account: Account) -> Table:
         rows=[
             (
                 *(preset.name, preset.paper, preset.item, *_place(cell, axes)),
-                *_numbers(account, account.comparison.entries[cell.name, name]),
+                *_numbers(context, context.comparison.entries[cell.name, name]),
                 *facts,
             )
             for cell in preset.cells
@@ -168,26 +168,26 @@ def numbers(account: Account) -> Table:
     )
 
 
-def _numbers(account: Account, entry: Entry) -> tuple[Cell, ...]:
+def _numbers(context: ReportContext, entry: Entry) -> tuple[Cell, ...]:
     of, spread, published = entry.measure, entry.spread, entry.published
     return (
         *(of.name, "ratio" if of.unit == "%" else of.unit),
         *((published.value, published.text) if published is not None else (None, None)),
         *((spread.mean, spread.std, spread.low, spread.high) if spread is not None else (None,) * 4),
-        *(entry.difference, spread.n if spread is not None else 0, len(account.wanted)),
+        *(entry.difference, spread.n if spread is not None else 0, len(context.wanted)),
         *(entry.missed - len(entry.diverged), len(entry.diverged)),
-        account.measured(entry),
+        context.measured(entry),
     )
 
 
-def _ours(account: Account) -> str:
+def _ours(context: ReportContext) -> str:
     """`training.steps [P]; model.name [M]`: settings that are not published."""
-    return "; ".join(f"{source.key} {source.tag}" for source in account.preset.sources if source.is_ours)
+    return "; ".join(f"{source.key} {source.tag}" for source in context.preset.sources if source.is_ours)
 
 
-def by_seed(account: Account) -> Table:
+def by_seed(context: ReportContext) -> Table:
     """A row for each measure of each cell and seed, and why there is no value where there is none."""
-    preset = account.preset
+    preset = context.preset
     axes = (*preset.rows, *preset.columns)
     return Table(
         name=f"{preset.name}-seeds",
@@ -199,20 +199,20 @@ def by_seed(account: Account) -> Table:
             (*_place(cell, axes), name, seed, value, why)
             for cell in preset.cells
             for name in preset.measures
-            for seed in sorted({*account.wanted, *account.comparison.seeds})
-            for value, why in [_of_seed(account, account.comparison.entries[cell.name, name], seed)]
+            for seed in sorted({*context.wanted, *context.comparison.seeds})
+            for value, why in [_of_seed(context, context.comparison.entries[cell.name, name], seed)]
         ],
     )
 
 
-def _of_seed(account: Account, entry: Entry, seed: int) -> tuple[float | None, str]:
+def _of_seed(context: ReportContext, entry: Entry, seed: int) -> tuple[float | None, str]:
     key = entry.cell.name, seed
     value = entry.values.get(seed)
     if value is not None:
         return value, ""
-    if key in account.failures:
-        return None, last_line(account.failures[key])
-    if key not in account.comparison.records:
+    if key in context.failures:
+        return None, last_line(context.failures[key])
+    if key not in context.comparison.records:
         return None, "not run"
     if seed in entry.diverged:
         return None, "diverged"

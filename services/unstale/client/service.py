@@ -10,13 +10,13 @@ from weakref import WeakValueDictionary
 
 import zmq
 
-from unstale.client.account import Account
 from unstale.client.instructions import Instruction, Retire, Send, Settle, Train, Warn
 from unstale.client.line import Line
 from unstale.client.models import Models
 from unstale.client.outbox import Outbox
 from unstale.client.session import ClientSession, State
 from unstale.client.silence import Silence
+from unstale.client.stats import ClientStats
 from unstale.client.worker import (
     Crashed,
     Durations,
@@ -135,7 +135,7 @@ class ClientProcess:
             self._line_of[socket] = line
             self._poller.register(socket, zmq.POLLIN | zmq.POLLOUT)
         instruments = self._instruments()
-        self._account = Account(instruments.record_all, now_s)
+        self._stats = ClientStats(instruments.record_all, now_s)
         self._http = None
         if http_address is not None:
             self._http = HttpService(
@@ -319,7 +319,7 @@ class ClientProcess:
                 self._send(line, Error(reason=error.reason, message=str(error)), ())
                 continue
             payload_bytes = sum(len(frame.buffer) for frame in frames)
-            self._account.received(line.session.client_id, message, payload_bytes)
+            self._stats.received(line.session.client_id, message, payload_bytes)
             if isinstance(message, Welcome):
                 self._welcomed(message)
             elif isinstance(message, Stop) and message.reason == "finished" and line.is_in_the_run:
@@ -332,7 +332,7 @@ class ClientProcess:
         if isinstance(letter, Ping):
             letter.answered.set()
         elif isinstance(letter, Ready | Failed):
-            self._account.worked(letter)
+            self._stats.trained(letter)
             line = self._lines[letter.job.client_id]
             if line.session.wants(letter.job.welcome.run_id, letter.job.task.task_id):
                 line.finished = letter
@@ -365,7 +365,7 @@ class ClientProcess:
     def _give_up(self, finished: Ready | Failed | None) -> None:
         """An update that is ready will never be sent: its file goes, and what its client would have kept."""
         if isinstance(finished, Ready):
-            self._account.superseded()
+            self._stats.superseded()
             self._settle(finished.job.client_id, finished.made.run_id, finished.made.number, accepted=False)
 
     def _settle(self, client_id: int, run_id: str, number: int, *, accepted: bool) -> None:
@@ -429,7 +429,7 @@ class ClientProcess:
             return False
         for position, frame in enumerate(frames, start=1):
             line.socket.send(frame, zmq.SNDMORE if position < len(frames) else 0, copy=False)
-        self._account.sent(line.session.client_id, message, sum(map(len, frames)))
+        self._stats.sent(line.session.client_id, message, sum(map(len, frames)))
         return True
 
 

@@ -9,7 +9,6 @@ from unstale.coordinator import actions, snapshot
 from unstale.journal.journal import Journal
 from unstale.learner.screen import Norms
 from unstale.learner.updates import StagedUpdate
-from unstale.server.account import Account
 from unstale.server.commands import (
     ApplyCommand,
     CheckpointCommand,
@@ -26,6 +25,7 @@ from unstale.server.guard import Guard
 from unstale.server.outgoing import Outgoing
 from unstale.server.sessions import Sessions
 from unstale.server.state import RunState
+from unstale.server.stats import ServerStats
 from unstale_proto.limits import TEXT_MAX
 from unstale_proto.messages import Hello, Stop, Update
 
@@ -61,7 +61,7 @@ class ActionExecutor:
         state: RunState,
         *,
         compute: Callable[[Command], None],
-        account: Account,
+        stats: ServerStats,
         guard: Guard,
         outgoing: Outgoing,
         delivery: DeliveryTracker,
@@ -75,7 +75,7 @@ class ActionExecutor:
         self._admission = state.admission
         self._staging = state.staging
         self._compute = compute
-        self._account = account
+        self._stats = stats
         self._guard = guard
         self._outgoing = outgoing
         self._delivery = delivery
@@ -115,7 +115,7 @@ class ActionExecutor:
         """Send a task, unless it was taken back meanwhile."""
         if self._coordinator.awaits(action.client_id, action.task_id) and self._outgoing.give(action):
             self._delivery.sent(action.client_id, action.task_id)
-            self._account.model_sent(self._outgoing.bytes_with_task(action.client_id))
+            self._stats.model_sent(self._outgoing.bytes_with_task(action.client_id))
 
     def submit(self, command: ApplyCommand | EvaluateCommand | CheckpointCommand) -> None:
         """Have something computed that is answered by a letter."""
@@ -141,10 +141,10 @@ class ActionExecutor:
         self.commands_open -= 1
         if isinstance(letter, Saved):
             journal.saved(letter.version, letter.seq, letter.file, letter.size_bytes, self._clock())
-            self._account.saved(letter)
+            self._stats.saved(letter)
         else:
             journal.not_saved(letter.version, letter.error)
-            self._account.not_saved()
+            self._stats.not_saved()
 
     def answer_hello_after_end(self, route: bytes, hello: Hello, finish: actions.Finish) -> None:
         """Answer a hello that comes behind the end, of a client that may not have heard of it. Its goodbye will come
@@ -164,7 +164,7 @@ class ActionExecutor:
     def _schedule_task(self, action: actions.SendTask) -> None:
         if not self._has_begun:
             self._has_begun = True
-            self._account.tally.started(self._clock())
+            self._stats.tally.started(self._clock())
         self._deadlines.given(action.client_id, action.task_id, self._clock())
         self.send_after_commit(self.send_task, action)
 
@@ -176,7 +176,7 @@ class ActionExecutor:
             if self._looks_ahead:
                 self._look_ahead(arrived.update.base_version, action.task_id, arrived.staged)
         bounds = self._admission.bounds.bounds(arrived.update.learning_rate)
-        self._account.judged(action, arrived.update, arrived.payload_bytes, arrived.norms, bounds)
+        self._stats.judged(action, arrived.update, arrived.payload_bytes, arrived.norms, bounds)
         self._admission.judged(action, arrived.update.base_version, arrived.norms)
         self._guard.judged(action, arrived.at_s)
         news = self._guard.condition.news(self._admission.bounds)
@@ -206,7 +206,7 @@ class ActionExecutor:
         self._compute(ForgetCommand(version=action.version))
 
     def _evaluate(self, action: actions.Evaluate) -> None:
-        self._account.measuring(action.version, self._coordinator.clients_by_state)
+        self._stats.on_evaluation_started(action.version, self._coordinator.clients_by_state)
         self.submit(EvaluateCommand(version=action.version))
 
     def _set_timer(self, action: actions.SetTimer) -> None:

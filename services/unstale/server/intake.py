@@ -5,10 +5,10 @@ from collections.abc import Callable, Sequence
 from unstale import translate
 from unstale.coordinator import actions, events
 from unstale.journal.recorder import Arriving, Recorder
-from unstale.server.account import Account
 from unstale.server.executor import ActionExecutor, Arrived
 from unstale.server.ingest import Ingest
 from unstale.server.outgoing import Outgoing
+from unstale.server.stats import ServerStats
 from unstale_proto.errors import Reason
 from unstale_proto.messages import Error, Update
 
@@ -25,14 +25,14 @@ class Intake:
         recorder: Recorder,
         executor: ActionExecutor,
         outgoing: Outgoing,
-        account: Account,
+        stats: ServerStats,
         perform: Perform,
     ) -> None:
         self._recorder = recorder
         self._executor = executor
         self._outgoing = outgoing
-        self._account = account
-        self._wanted = account.own_evaluations.wanted
+        self._stats = stats
+        self._wanted = stats.own_evaluations.wanted
         self._perform = perform
         self.fits = ingest.fits
         self.row_bytes = ingest.row_bytes
@@ -73,6 +73,6 @@ class Intake:
 
     def not_stored(self, client_id: int, task_id: int | None) -> None:
         """Tell a client that its update cannot be stored now."""
-        self._account.refused(Reason.NOT_STORED)
+        self._stats.refused(Reason.NOT_STORED)
         why = "there is no room on the server's disk; keep the update and send it again later"
         self._outgoing.tell(client_id, Error(reason=Reason.NOT_STORED, message=why, task_id=task_id))

@@ -15,7 +15,6 @@ from unstale.coordinator.phase import Phase
 from unstale.journal.recorder import Recorder
 from unstale.metrics.progress import Outcome
 from unstale.peer_log import about_peer, logger
-from unstale.server.account import Account
 from unstale.server.agreed import Agreed
 from unstale.server.commands import Applied, Command, Crashed, Evaluated, Letter, NotSaved, Saved, StopNow
 from unstale.server.deadlines import Deadlines
@@ -30,6 +29,7 @@ from unstale.server.patient import PatientWire
 from unstale.server.refusals import Refusals
 from unstale.server.sessions import Sessions
 from unstale.server.state import Access, ExchangeSettings, RunState
+from unstale.server.stats import ServerStats
 from unstale.server.transfers import Transfers, defect_of_whole
 from unstale.server.wire import Wire
 from unstale_proto import codec
@@ -52,7 +52,7 @@ class ServerProtocol:
         settings: times and bounds.
         access: who may say what.
         compute: takes commands. Each one but ForgetCommand is answered by a letter, in order.
-        account: counts.
+        stats: counts.
         observe: told of every event and its actions.
     """
 
@@ -64,7 +64,7 @@ class ServerProtocol:
         state: RunState,
         settings: ExchangeSettings,
         compute: Callable[[Command], None],
-        account: Account,
+        stats: ServerStats,
         access: Access | None = None,
         observe: actions.Observer | None = None,
     ) -> None:
@@ -72,7 +72,7 @@ class ServerProtocol:
         coordinator = state.coordinator
         self._clock, self._coordinator, self._observe = clock, coordinator, observe
         self._recorder = Recorder(coordinator, state.journal)
-        self._journal, self._account, self._admission = state.journal, account, state.admission
+        self._journal, self._stats, self._admission = state.journal, stats, state.admission
         self._welcome, self._sent = state.welcome, state.sent
         self._linger_s, self._return_s = settings.linger_s, settings.return_s
         self._leaves_early, self._stays, self._stops = True, settings.stays, False
@@ -90,7 +90,7 @@ class ServerProtocol:
             agreed=self._agreed,
             welcome=state.welcome,
             learning_rate=state.learning_rate,
-            wanted=account.own_evaluations.wanted,
+            wanted=stats.own_evaluations.wanted,
             past_versions=max(coordinator.settings.stale_rounds.values(), default=0),
             chunk_bytes=settings.transfers.chunk_bytes,
         )
@@ -98,7 +98,7 @@ class ServerProtocol:
             clock,
             state,
             compute=compute,
-            account=account,
+            stats=stats,
             guard=self._guard,
             outgoing=self._outgoing,
             delivery=self._delivery,
@@ -117,17 +117,17 @@ class ServerProtocol:
             recorder=self._recorder,
             executor=self._executor,
             outgoing=self._outgoing,
-            account=account,
+            stats=stats,
             perform=self._perform,
         )
-        self._refusals = Refusals(clock, self._guard, account, self._outgoing, self._sessions, self._handle)
+        self._refusals = Refusals(clock, self._guard, stats, self._outgoing, self._sessions, self._handle)
         self._transfers = Transfers(
             clock,
             settings.transfers,
             state.parts,
             coordinator=coordinator,
             outgoing=self._outgoing,
-            account=account,
+            stats=stats,
             intake=self._intake,
         )
         self._joining = Joining(
@@ -211,7 +211,7 @@ class ServerProtocol:
 
     def _commit_and_send(self) -> None:
         self._recorder.commit(durable=self._executor.finish is not None)
-        self._account.settle()  # what is said is counted already
+        self._stats.flush()  # what is said is counted already
         while (
             self._executor.after_commit
         ):  # an answer to a heartbeat may prove that a task was lost, and so on
@@ -219,7 +219,7 @@ class ServerProtocol:
             for say, about in held:
                 say(about)
             self._recorder.commit()
-        self._account.settle()
+        self._stats.flush()
 
     # --- what the compute thread and the operator say ---
 
@@ -233,7 +233,7 @@ class ServerProtocol:
             self._recorder.evaluated(
                 letter.version, self._clock(), letter.evaluation, evaluate_s=letter.evaluate_s
             )
-            self._account.evaluated(letter, self._clock())
+            self._stats.evaluated(letter, self._clock())
         elif isinstance(letter, Saved | NotSaved):
             assert self._journal is not None
             self._executor.checkpointed(self._journal, letter)
@@ -251,7 +251,7 @@ class ServerProtocol:
         self._sent = result.sent
         self._admission.published(result)
         self._outgoing.publish(result.version, applied.frames, result.learning_rate, applied.encoded)
-        self._account.applied(applied, self._executor.wait_s)
+        self._stats.applied(applied, self._executor.wait_s)
         event = events.RoundApplied(version=result.version, at_s=self._clock())
         following = self._recorder.round_applied(
             event,
@@ -338,7 +338,7 @@ class ServerProtocol:
     def _on_error(self, client_id: int | None, error: Error, at_s: float) -> None:
         """An error is never answered. One with a task gives that task back; one without is for people."""
         if client_id is None:
-            self._account.refused(Reason.HELLO_FIRST)
+            self._stats.refused(Reason.HELLO_FIRST)
             return
         level = logging.DEBUG if error.reason is Reason.UNAVAILABLE else logging.WARNING
         log.log(
@@ -433,7 +433,7 @@ class ServerProtocol:
             waits and self._clock() < self._executor.finished_s + self._linger_s
         ):
             return
-        self.outcome = self._account.ended(
+        self.outcome = self._stats.ended(
             finish,
             self._coordinator.version,
             self._coordinator.updates_by_outcome,

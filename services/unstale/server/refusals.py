@@ -4,10 +4,10 @@ from collections.abc import Callable
 
 from unstale.coordinator import events
 from unstale.peer_log import about_peer, logger
-from unstale.server.account import Account
 from unstale.server.guard import Guard
 from unstale.server.outgoing import Outgoing
 from unstale.server.sessions import Sessions
+from unstale.server.stats import ServerStats
 from unstale_proto.errors import RemoteContractError
 from unstale_proto.messages import Error
 
@@ -26,17 +26,17 @@ class Refusals:
         self,
         clock: Callable[[], float],
         guard: Guard,
-        account: Account,
+        stats: ServerStats,
         outgoing: Outgoing,
         sessions: Sessions,
         handle: Callable[[events.Event], None],
     ) -> None:
-        self._clock, self._guard, self._account = clock, guard, account
+        self._clock, self._guard, self._stats = clock, guard, stats
         self._outgoing, self._sessions, self._handle = outgoing, sessions, handle
 
     def refuse(self, route: bytes, error: RemoteContractError) -> None:
         """Count a message that is refused, and answer it."""
-        self._account.refused(error.reason)
+        self._stats.refused(error.reason)
         if self._guard.may_answer(route, error.reason, self._clock()):
             self._outgoing.send(route, Error(reason=error.reason, message=str(error)))
 
@@ -49,7 +49,7 @@ class Refusals:
         """Take a client out of the run for a while."""
         why = self._guard.quarantine(client_id, self._clock())
         log.warning("%s", why, extra=about_peer(client_id))
-        self._account.quarantined()
+        self._stats.quarantined()
         self.refuse(route, why)
         self._sessions.forget(client_id)
         self._handle(events.ClientLeft(client_id=client_id, at_s=self._clock()))

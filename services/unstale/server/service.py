@@ -38,7 +38,6 @@ from unstale.net.limiter import ConnectionLimiter
 from unstale.net.mailbox import Mailbox, Ping
 from unstale.net.memory import MemoryBound, bytes_max_by_default
 from unstale.server import guard
-from unstale.server.account import Account
 from unstale.server.commands import Crashed, StopNow
 from unstale.server.compute import Compute
 from unstale.server.loop import ConnectionCut, Letter, Loop, RouterWire
@@ -46,6 +45,7 @@ from unstale.server.pages import Pages
 from unstale.server.protocol import ServerProtocol
 from unstale.server.run import Run, prepare
 from unstale.server.state import Access, ExchangeSettings
+from unstale.server.stats import ServerStats
 from unstale.server.status import Live, Status
 from unstale_proto.limits import HEADER_BYTES_MAX
 
@@ -204,7 +204,7 @@ class Server:
         observe: Observer | None,
     ) -> ServerProtocol:
         run = self._run
-        account = Account(
+        stats = ServerStats(
             rounds=settings.rounds,
             record=self._instruments.record_all,
             on_progress=on_progress,
@@ -212,7 +212,7 @@ class Server:
             status=status,
         )
         if run.journal is not None:
-            account.take_up(run.journal.database)
+            stats.restore(run.journal.database)
         protocol = ServerProtocol(
             RouterWire(self._socket),
             run.clock,
@@ -230,7 +230,7 @@ class Server:
                 owner_of=self._gate.owner_of,
             ),
             compute=self._compute.submit,
-            account=account,
+            stats=stats,
             observe=observe,
         )
         if run.recovered is not None:

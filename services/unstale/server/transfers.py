@@ -10,11 +10,11 @@ from unstale.coordinator.machine import Coordinator
 from unstale.coordinator.phase import Phase
 from unstale.journal.parts import Parts
 from unstale.peer_log import about_peer, logger
-from unstale.server.account import Account
 from unstale.server.downloads import Chunks, Downloads
 from unstale.server.intake import Intake
 from unstale.server.outgoing import Outgoing
 from unstale.server.state import TransferBounds
+from unstale.server.stats import ServerStats
 from unstale.server.turns import Owner, Turns
 from unstale.server.uploads import Uploads, owner_of
 from unstale_proto.errors import Reason, RemoteContractError
@@ -42,12 +42,12 @@ class Transfers:
         *,
         coordinator: Coordinator,
         outgoing: Outgoing,
-        account: Account,
+        stats: ServerStats,
         intake: Intake,
     ) -> None:
         self._coordinator = coordinator
         self._outgoing = outgoing
-        self._account = account
+        self._stats = stats
         self._intake = intake
         self._owners: dict[int, Owner] = {}
         self._useful_bytes = min(LEAST_CHUNK_BYTES, bounds.chunk_bytes)
@@ -145,7 +145,7 @@ class Transfers:
         started, lost = self._downloads.start(at_s)
         for client_id, chunks in started:
             self._send(client_id, chunks, at_s)
-        self._account.transfers(
+        self._stats.transfers(
             uploads=(self._uploads.active, self._uploads.waiting, self._uploads.resumed),
             downloads=(self._downloads.active, self._downloads.waiting, self._downloads.resumed),
         )
@@ -206,7 +206,7 @@ class Transfers:
                 update.task_id,
                 extra=about_peer(client_id),
             )
-            self._account.refused(Reason.WRONG_CHECKSUM)
+            self._stats.refused(Reason.WRONG_CHECKSUM)
             self._outgoing.tell(client_id, self._uploads.ask(client_id))
             return
         if judged:
@@ -236,7 +236,7 @@ class Transfers:
     def _credited(self, client_id: int, credit: Credit, at_s: float) -> None:
         size_bytes = self._outgoing.payload_bytes(client_id)
         if credit.have >= size_bytes and self._downloads.finished(client_id, credit.task_id, at_s):
-            self._account.model_sent(size_bytes)
+            self._stats.model_sent(size_bytes)
             return
         if not self._awaits(client_id, credit.task_id):
             why = f"task {credit.task_id} is not open any more"

@@ -8,7 +8,7 @@ from unstale.metrics.observe import Observation
 from unstale_proto.messages import Ack, Message, Update, Welcome
 
 
-class Account:
+class ClientStats:
     """The main thread only. record: takes what is observed. clock: seconds, never going back."""
 
     def __init__(self, record: Callable[[Iterable[Observation]], None], clock: Callable[[], float]) -> None:
@@ -35,7 +35,7 @@ class Account:
         if payload_bytes:
             self._record([observe.client_payload("received", payload_bytes)])
 
-    def worked(self, result: Result) -> None:
+    def trained(self, result: Result) -> None:
         """The worker is done with a task."""
         if isinstance(result, Ready):
             self._record(observe.trained(result.computed_s))

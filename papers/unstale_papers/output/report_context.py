@@ -16,7 +16,7 @@ NO_NUMBER = "no number"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Account:
+class ReportContext:
     """scale: that it was computed at. about: sentences on where and how it was. files: by the data set in whose place
     each was read. seeds: that were asked for. failures: traceback by cell and seed, of those that came to nothing.
     """
@@ -115,23 +115,23 @@ def _is_share(number: Number, entry: Entry) -> bool:
 # --- sentences at the top ---
 
 
-def notes(account: Account) -> list[str]:
+def notes(context: ReportContext) -> list[str]:
     """What a reader should know before anything else."""
     return [
-        _size(account),
-        f"Data: {listed(data_sets(account.preset.cells))}. {' '.join(account.replaced)}".rstrip(),
-        _seeds(account),
-        *account.about,
-        *_time(account),
-        *_partial(account),
-        *_failures(account),
-        *_found(account),
-        _ours(account),
+        _size(context),
+        f"Data: {listed(data_sets(context.preset.cells))}. {' '.join(context.replaced)}".rstrip(),
+        _seeds(context),
+        *context.about,
+        *_time(context),
+        *_partial(context),
+        *_failures(context),
+        *_found(context),
+        _ours(context),
     ]
 
 
-def _size(account: Account) -> str:
-    scale = account.own_scale
+def _size(context: ReportContext) -> str:
+    scale = context.own_scale
     if scale.is_full:
         return "Full size: rounds, clients and data as the settings below have them."
     said = [f"Not full size: {scale}."]
@@ -144,41 +144,41 @@ def _size(account: Account) -> str:
         said.append(
             "Inversions have fewer iterations than is published, so that estimates of stale updates are worse."
         )
-    return " ".join([*said, *lost(account.preset.cells, scale)])
+    return " ".join([*said, *lost(context.preset.cells, scale)])
 
 
-def _seeds(account: Account) -> str:
-    if not account.wanted:
+def _seeds(context: ReportContext) -> str:
+    if not context.wanted:
         return "Nothing has been computed yet."
-    seeds = listed([str(seed) for seed in account.wanted])
-    if len(account.wanted) == 1:
+    seeds = listed([str(seed) for seed in context.wanted])
+    if len(context.wanted) == 1:
         return f"One seed, {seeds}: there is no spread, and another seed may turn an order or a verdict."
     return f"Seeds {seeds}: numbers are mean ± standard deviation over seeds, with n - 1."
 
 
-def _time(account: Account) -> list[str]:
-    seconds = sum(record.seconds for record in account.comparison.records.values())
+def _time(context: ReportContext) -> list[str]:
+    seconds = sum(record.seconds for record in context.comparison.records.values())
     took = timedelta(seconds=round(seconds))
     return (
         [f"Computing took {took} (hours:minutes:seconds), all cells and seeds added up."] if seconds else []
     )
 
 
-def _partial(account: Account) -> list[str]:
-    wanted = len(account.preset.cells) * len(account.wanted)
-    if account.done >= wanted:
+def _partial(context: ReportContext) -> list[str]:
+    wanted = len(context.preset.cells) * len(context.wanted)
+    if context.done >= wanted:
         return []
-    failed = len(account.failures)
+    failed = len(context.failures)
     return [
-        f"Not whole: {account.done:,} of {count(wanted, 'run')} (cells times seeds) are done, {failed:,} failed, "
-        f"{wanted - account.done - failed:,} were not run. What is missing is said to be, and counts for nothing."
+        f"Not whole: {context.done:,} of {count(wanted, 'run')} (cells times seeds) are done, {failed:,} failed, "
+        f"{wanted - context.done - failed:,} were not run. What is missing is said to be, and counts for nothing."
     ]
 
 
-def _failures(account: Account) -> list[str]:
+def _failures(context: ReportContext) -> list[str]:
     """Those with one last line together."""
     by_line: dict[str, list[str]] = {}
-    for (cell, seed), traceback in account.failures.items():
+    for (cell, seed), traceback in context.failures.items():
         by_line.setdefault(last_line(traceback), []).append(f"{cell} with seed {seed}")
     return [f"Failed: {listed(which)}: {line}" for line, which in by_line.items()]
 
@@ -187,10 +187,10 @@ def last_line(traceback: str) -> str:
     return traceback.strip().rpartition("\n")[2].strip()
 
 
-def _found(account: Account) -> list[str]:
+def _found(context: ReportContext) -> list[str]:
     """What measurements have to say, each once with the cells that it is of."""
     said: dict[str, list[str]] = {}
-    for (cell, seed), record in account.comparison.records.items():
+    for (cell, seed), record in context.comparison.records.items():
         sentences = list(record.found.get("notes", ()))
         if record.diverged:
             sentences.append(
@@ -204,8 +204,8 @@ def _found(account: Account) -> list[str]:
     return [f"Of {listed(which)}: {sentence}" for sentence, which in said.items()]
 
 
-def _ours(account: Account) -> str:
-    sources = account.preset.sources
+def _ours(context: ReportContext) -> str:
+    sources = context.preset.sources
     tags = Counter(source.tag for source in sources if source.is_ours)
     by_tag = ", ".join(f"{number} {tag}" for tag, number in tags.items())
     if not tags:

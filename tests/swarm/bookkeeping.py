@@ -8,7 +8,7 @@ from unstale.coordinator.machine import LEASE, Coordinator
 from unstale.journal.database import Conservation, Database
 
 
-class Account:
+class Bookkeeping:
     """What follows from events, counted from one event to the next.
 
     given, accepted: by task. refused: tasks. rejected: verdicts that are stored. aggregated: tasks in a round, also in
@@ -112,27 +112,27 @@ def _state(coordinator: Coordinator) -> dict[str, Any]:
     return state
 
 
-def check_stored(database: Database, account: Account, digests: Mapping[int, str]) -> None:
+def check_stored(database: Database, bookkeeping: Bookkeeping, digests: Mapping[int, str]) -> None:
     """Whether the database holds what happened: each update once, each round with its updates in order, and nothing
     else. digests: by version."""
     updates = list(database.updates_after(0))
     accepted = [row for row in updates if row.handle is not None]
     found = {row.task_id: (row.client_id, row.base_version) for row in accepted}
     assert len(found) == len(accepted), "an update is stored twice"
-    expected = {task_id: (one.client_id, one.base_version) for task_id, one in account.accepted.items()}
+    expected = {task_id: (one.client_id, one.base_version) for task_id, one in bookkeeping.accepted.items()}
     assert found == expected, "what is stored is not what was accepted"
     task_of = {row.handle: row.task_id for row in accepted}
     rounds = {row.version: row for row in database.rounds()}
     members = {version: tuple(task_of[one.handle] for one in row.members) for version, row in rounds.items()}
-    assert members == account.rounds, "the rounds that are stored are not those that were made"
+    assert members == bookkeeping.rounds, "the rounds that are stored are not those that were made"
     for version, row in rounds.items():
         assert row.digest == digests[version], f"version {version} is stored with another digest"
     aggregated = sum(map(len, members.values()))
     expected_counts = Conservation(
-        received=len(account.accepted) + account.rejected,
+        received=len(bookkeeping.accepted) + bookkeeping.rejected,
         aggregated=aggregated,
-        pending=len(account.accepted) - aggregated,
-        rejected=account.rejected,
+        pending=len(bookkeeping.accepted) - aggregated,
+        rejected=bookkeeping.rejected,
     )
     counts = database.conservation()
     assert counts == expected_counts, f"{counts} is stored, and {expected_counts} happened"

@@ -24,7 +24,7 @@ Transferred = tuple[int, int, int]
 log = logging.getLogger("unstale.server")
 
 
-class Account:
+class ServerStats:
     """Protocol thread only.
 
     record: takes what is observed. on_progress: told of every evaluation. evaluate_clients_every: rounds between
@@ -52,7 +52,7 @@ class Account:
         self._bounds: Norms | None = None
         self._clients_at: dict[int, dict[str, int]] = {}
 
-    def take_up(self, database: Database) -> None:
+    def restore(self, database: Database) -> None:
         """Count what servers of this run that died have done."""
         started_s = database.started_s()
         if started_s is not None:
@@ -86,7 +86,7 @@ class Account:
             self._record(observe.measured(measured.accuracy, measured.loss, measured.class_accuracy))
         for own in database.own_evaluations():
             self.own_evaluations.answered(own.client_id, own.version, own.accuracy)
-        self._tell_fairness()
+        self._record_fairness()
 
     def refused(self, reason: Reason) -> None:
         """A message was answered with an error, or not at all."""
@@ -124,12 +124,12 @@ class Account:
         if verdict.outcome is actions.Outcome.ACCEPTED:
             self._accepted += 1
             if update.evaluation is not None:
-                self._note_own_evaluation(verdict.client_id, update.base_version, update.evaluation)
+                self._add_own_evaluation(verdict.client_id, update.base_version, update.evaluation)
         elif verdict.outcome is actions.Outcome.REJECTED:
             self._status.rejected(verdict.reason or "")
         self._observed += observe.verdict(verdict.outcome, verdict.reason, payload_bytes)
 
-    def settle(self) -> None:
+    def flush(self) -> None:
         """Record what updates and models came to since the last time: together, since recording is what takes time."""
         if self._observed:
             observed, self._observed = self._observed, []
@@ -169,7 +169,7 @@ class Account:
             self._status.compensated(result.version, told.updates, told.errors, told.fallbacks)
             self._compensated(told)
 
-    def measuring(self, version: int, clients: Mapping[str, int]) -> None:
+    def on_evaluation_started(self, version: int, clients: Mapping[str, int]) -> None:
         """A version is to be measured. clients: number by state."""
         self._clients_at[version] = dict(clients)
 
@@ -224,11 +224,11 @@ class Account:
         iterations = sum(update.iterations or 0 for update in told.updates)
         self._record(observe.compensated(methods, iterations, told.fallbacks, errors))
 
-    def _note_own_evaluation(self, client_id: int, version: int, evaluation: OwnEvaluation) -> None:
+    def _add_own_evaluation(self, client_id: int, version: int, evaluation: OwnEvaluation) -> None:
         self.own_evaluations.answered(client_id, version, evaluation.accuracy)
-        self._tell_fairness()
+        self._record_fairness()
 
-    def _tell_fairness(self) -> None:
+    def _record_fairness(self) -> None:
         fairness = self.own_evaluations.fairness
         if fairness is not None:
             self._record(observe.own_evaluations(fairness))
