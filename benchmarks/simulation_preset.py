@@ -42,7 +42,7 @@ from unstale.config.workplace import Workplace, workplace
 from unstale.coordinator.machine import Coordinator
 from unstale.learner.learner import Learner, RoundResult
 from unstale.learner.updates import RoundUpdate
-from unstale.server.ingest import Ingest
+from unstale.server.update_decoder import UpdateDecoder
 from unstale.simulator.assemble import simulation
 from unstale.simulator.encoded import Encoded
 from unstale.simulator.simulation import Watcher
@@ -67,7 +67,7 @@ PARTS: Mapping[str, Sequence[Callable[..., Any]]] = {
     "evaluation": (evaluate,),
     "messages and staging": (
         *(translate.to_task, translate.to_update, translate.to_update_arrived, translate.to_staged),
-        *(translate.to_round, Encoded.payload, Encoded.version, Ingest.stage),
+        *(translate.to_round, Encoded.payload, Encoded.version, UpdateDecoder.stage),
     ),
     "coordinator": (Coordinator.handle,),
 }

@@ -30,9 +30,9 @@ from unstale.learner.updates import Round, Staging
 from unstale.server.delivery import DeliveryTracker
 from unstale.server.executor import ActionExecutor
 from unstale.server.guard import Guard
-from unstale.server.intake import Intake
-from unstale.server.outgoing import Outgoing
+from unstale.server.sender import Sender
 from unstale.server.sessions import Sessions
+from unstale.server.update_receiver import UpdateReceiver
 from unstale.toxics.passage import Passage
 from unstale_proto.messages import Ack
 from unstale_proto.transfer import Receiving
@@ -110,14 +110,14 @@ def _no_order_on_a_line(patch: pytest.MonkeyPatch) -> None:
 
 
 def _acknowledged_before_it_is_judged(patch: pytest.MonkeyPatch) -> None:
-    judged = Intake.take
+    judged = UpdateReceiver.receive
 
-    def take(self: Intake, client_id: int, update: Any, *rest: Any) -> bool:
+    def take(self: UpdateReceiver, client_id: int, update: Any, *rest: Any) -> bool:
         ack = Ack(task_id=update.task_id, outcome="accepted", first_outcome="accepted")
-        self._outgoing.tell(client_id, ack)
+        self._sender.send_to_client(client_id, ack)
         return judged(self, client_id, update, *rest)
 
-    patch.setattr(Intake, "take", take)
+    patch.setattr(UpdateReceiver, "receive", take)
 
 
 def _nobody_is_superseded(patch: pytest.MonkeyPatch) -> None:
@@ -156,8 +156,8 @@ def _models_are_asked_for_once(patch: pytest.MonkeyPatch) -> None:
 
 
 def _an_owed_task_is_forgotten(patch: pytest.MonkeyPatch) -> None:
-    owed_to = Outgoing.owed_to
-    patch.setattr(Outgoing, "owed_to", lambda self, client_id: (owed_to(self, client_id), None)[1])
+    owed_to = Sender.take_deferred_task
+    patch.setattr(Sender, "take_deferred_task", lambda self, client_id: (owed_to(self, client_id), None)[1])
 
 
 def _the_injector_loses_count(patch: pytest.MonkeyPatch) -> None:

@@ -89,8 +89,8 @@ DURING: dict[str, list[Place]] = {
         *_around("unstale.learner.learner:Learner.apply_round", 30),
         Place("unstale.learner.learner:Learner.apply_round", ASKED, 30),
         *_around("unstale.server.protocol:ServerProtocol._applied", 30),
-        *_around("unstale.server.outgoing:Outgoing.tell", 90),
-        *_around("unstale.server.outgoing:Outgoing.give", 90),
+        *_around("unstale.server.sender:Sender.send_to_client", 90),
+        *_around("unstale.server.sender:Sender.send_task", 90),
     ],
     "inject": [
         *_around("unstale.injector.core:Core.take_in", 500),

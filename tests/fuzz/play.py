@@ -38,7 +38,7 @@ from unstale.server.executor import ActionExecutor
 from unstale.server.guard import Guard
 from unstale.server.protocol import StopNow
 from unstale.server.sessions import Sessions
-from unstale.server.wire import Delivery
+from unstale.server.transport import Delivery
 from unstale_proto import encodings
 from unstale_proto.errors import Reason
 from unstale_proto.messages import Ack, Chunk, Credit, Error, Stop, Task, Welcome

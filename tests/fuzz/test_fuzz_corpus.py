@@ -13,7 +13,7 @@ from unstale.coordinator import events
 from unstale.coordinator.machine import Coordinator
 from unstale.journal.recorder import Recorder
 from unstale.server import guard
-from unstale.server.outgoing import Outgoing
+from unstale.server.sender import Sender
 from unstale.server.sessions import Sessions
 from unstale.server.uploads import Uploads
 from unstale_proto import codec
@@ -119,13 +119,13 @@ def test_answers_that_are_not_stored_first_are_found(monkeypatch: pytest.MonkeyP
 
 
 def test_a_table_that_keeps_every_connection_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    send = Outgoing.send
+    send = Sender.send
 
-    def keep_all(outgoing: Outgoing, route: bytes, *message: Any) -> bool:
-        vars(outgoing).setdefault("everyone", set()).add(route)
-        return send(outgoing, route, *message)
+    def keep_all(sender: Sender, route: bytes, *message: Any) -> bool:
+        vars(sender).setdefault("everyone", set()).add(route)
+        return send(sender, route, *message)
 
-    monkeypatch.setattr(Outgoing, "send", keep_all)
+    monkeypatch.setattr(Sender, "send", keep_all)
     assert broken_by("endure")
 
 

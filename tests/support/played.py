@@ -26,7 +26,7 @@ from unstale.server.guard import Guard, MaySpeak, anyone
 from unstale.server.protocol import ServerProtocol
 from unstale.server.state import Access, ExchangeSettings, RunState, TransferBounds
 from unstale.server.stats import ServerStats
-from unstale.server.wire import Delivery
+from unstale.server.transport import Delivery
 from unstale.training.evaluate import Evaluation
 from unstale_proto import codec
 from unstale_proto.messages import Ack, EncodingPlan, Heartbeat, Hello, Message, Task, Welcome

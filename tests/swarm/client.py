@@ -15,7 +15,7 @@ from unstale.client.instructions import Instruction, Made, Retire, Send, Settle,
 from unstale.client.models import Models
 from unstale.client.session import ClientSession, State
 from unstale.server.state import TransferBounds
-from unstale.server.wire import Delivery
+from unstale.server.transport import Delivery
 from unstale_proto import codec
 from unstale_proto.errors import Reason, RemoteContractError
 from unstale_proto.messages import Ack, Error, Message, Task, Update, Welcome

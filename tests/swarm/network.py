@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from swarm.world import World
-from unstale.server.wire import Delivery
+from unstale.server.transport import Delivery
 
 Frames = Sequence[memoryview]
 

@@ -30,7 +30,7 @@ from unstale.server.guard import STRANGER_MESSAGES_PER_S, Guard
 from unstale.server.protocol import Letter, ServerProtocol, StopNow
 from unstale.server.state import Access, ExchangeSettings, RunState, TransferBounds
 from unstale.server.stats import ServerStats
-from unstale.server.wire import Delivery
+from unstale.server.transport import Delivery
 from unstale_proto import signature
 from unstale_proto.errors import Reason, RemoteContractError
 from unstale_proto.messages import PartitionPlan, TensorSpec, TrainingPlan, Welcome

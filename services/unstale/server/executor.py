@@ -22,7 +22,7 @@ from unstale.server.commands import (
 from unstale.server.deadlines import Deadlines
 from unstale.server.delivery import DeliveryTracker
 from unstale.server.guard import Guard
-from unstale.server.outgoing import Outgoing
+from unstale.server.sender import Sender
 from unstale.server.sessions import Sessions
 from unstale.server.state import RunState
 from unstale.server.stats import ServerStats
@@ -63,7 +63,7 @@ class ActionExecutor:
         compute: Callable[[Command], None],
         stats: ServerStats,
         guard: Guard,
-        outgoing: Outgoing,
+        sender: Sender,
         delivery: DeliveryTracker,
         deadlines: Deadlines,
         sessions: Sessions,
@@ -77,7 +77,7 @@ class ActionExecutor:
         self._compute = compute
         self._stats = stats
         self._guard = guard
-        self._outgoing = outgoing
+        self._sender = sender
         self._delivery = delivery
         self._deadlines = deadlines
         self._sessions = sessions
@@ -113,9 +113,9 @@ class ActionExecutor:
 
     def send_task(self, action: actions.SendTask) -> None:
         """Send a task, unless it was taken back meanwhile."""
-        if self._coordinator.awaits(action.client_id, action.task_id) and self._outgoing.give(action):
+        if self._coordinator.awaits(action.client_id, action.task_id) and self._sender.send_task(action):
             self._delivery.sent(action.client_id, action.task_id)
-            self._stats.model_sent(self._outgoing.bytes_with_task(action.client_id))
+            self._stats.model_sent(self._sender.bytes_with_task(action.client_id))
 
     def submit(self, command: ApplyCommand | EvaluateCommand | CheckpointCommand) -> None:
         """Have something computed that is answered by a letter."""
@@ -152,14 +152,14 @@ class ActionExecutor:
         active = self._coordinator.is_active(hello.client_id)
         if not self._sessions.is_superseded(hello, active=active):
             self._sessions.admit(hello, route)
-        self._outgoing.send(route, translate.to_stop(finish))
+        self._sender.send(route, translate.to_stop(finish))
 
     def announce_failure(self, why: str) -> None:
         """Tell every client that the run is given up. `shutdown` is for clients that know no more."""
         message = why[:TEXT_MAX]
         for route in self._sessions.routes():
             stop = Stop(reason="shutdown", version=self._coordinator.version, failed=True, message=message)
-            self._outgoing.send(route, stop)
+            self._sender.send(route, stop)
 
     def _schedule_task(self, action: actions.SendTask) -> None:
         if not self._has_begun:
@@ -182,7 +182,7 @@ class ActionExecutor:
         news = self._guard.condition.news(self._admission.bounds)
         if news is not None:
             log.warning("%s", news)
-        self.send_after_commit(self._outgoing.acknowledge, action)
+        self.send_after_commit(self._sender.acknowledge, action)
 
     def _look_ahead(self, base_version: int, task_id: int, staged: StagedUpdate) -> None:
         """Have work on an update that is stale already begin before its round closes."""
@@ -223,4 +223,4 @@ class ActionExecutor:
     def _send_stop_to_all(self, finish: actions.Finish) -> None:
         stop = translate.to_stop(finish)
         for route in self._sessions.routes():
-            self._outgoing.send(route, stop)
+            self._sender.send(route, stop)

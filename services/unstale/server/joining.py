@@ -5,11 +5,11 @@ from collections.abc import Callable
 from unstale import translate
 from unstale.coordinator import events
 from unstale.coordinator.machine import Coordinator
-from unstale.server.agreed import Agreed
 from unstale.server.delivery import DeliveryTracker
 from unstale.server.executor import ActionExecutor
 from unstale.server.guard import check_takes_part, not_the_owner
-from unstale.server.outgoing import Outgoing
+from unstale.server.negotiation import EncodingNegotiation
+from unstale.server.sender import Sender
 from unstale.server.sessions import Sessions
 from unstale.server.state import Access
 from unstale.server.transfers import Transfers
@@ -25,8 +25,8 @@ class Joining:
         *,
         coordinator: Coordinator,
         sessions: Sessions,
-        agreed: Agreed,
-        outgoing: Outgoing,
+        negotiation: EncodingNegotiation,
+        sender: Sender,
         delivery: DeliveryTracker,
         transfers: Transfers,
         executor: ActionExecutor,
@@ -35,8 +35,8 @@ class Joining:
         self._coordinator = coordinator
         self._guard, self._may_speak, self._owner_of = access.guard, access.may_speak, access.owner_of
         self._sessions = sessions
-        self._agreed = agreed
-        self._outgoing = outgoing
+        self._negotiation = negotiation
+        self._sender = sender
         self._delivery = delivery
         self._transfers = transfers
         self._executor = executor
@@ -54,19 +54,19 @@ class Joining:
             return
         self._guard.greeted(route, speaker, client_id, at_s)
         if self._sessions.is_superseded(hello, active=self._coordinator.is_active(client_id)):
-            self._outgoing.send(route, Stop(reason="superseded", version=self._coordinator.version))
+            self._sender.send(route, Stop(reason="superseded", version=self._coordinator.version))
             return
-        if not self._outgoing.send(route, self._agreed.welcome(hello, self._coordinator.version)):
+        if not self._sender.send(route, self._negotiation.welcome(hello, self._coordinator.version)):
             return  # the last word of a process that is gone; it takes nothing over
         same_connection = self._sessions.is_said_again(client_id, hello.session, route)
         superseded = self._sessions.admit(hello, route)
-        self._agreed.admit(hello)
+        self._negotiation.admit(hello)
         if not same_connection:
             self._move(hello, at_s)
         self._transfers.belongs_to(client_id, self._owner_of(key, client_id))
         if superseded is not None:
-            self._outgoing.send(superseded, Stop(reason="superseded", version=self._coordinator.version))
-        self._outgoing.heard_of(client_id)
+            self._sender.send(superseded, Stop(reason="superseded", version=self._coordinator.version))
+        self._sender.on_message_from(client_id)
         self._handle(translate.to_client_joined(hello, at_s, same_connection=same_connection))
         if not same_connection:
             self._delivery.on_hello(hello, self._coordinator.awaits)

@@ -14,7 +14,7 @@ from unstale.net.limiter import ConnectionLimiter
 from unstale.net.mailbox import Mailbox, Ping
 from unstale.server.commands import Letter as ForProtocol
 from unstale.server.protocol import ServerProtocol
-from unstale.server.wire import Delivery
+from unstale.server.transport import Delivery
 from unstale_proto.limits import FRAMES_MAX
 
 TURN_MESSAGES = 64  # messages taken in before timers and results get their turn
@@ -33,7 +33,7 @@ class ConnectionCut:
 Letter = ForProtocol | Ping | ConnectionCut
 
 
-class RouterWire:
+class RouterTransport:
     """A ROUTER socket as the server protocol sees it. Protocol thread only."""
 
     def __init__(self, socket: zmq.Socket[bytes]) -> None:
@@ -61,8 +61,8 @@ class RouterWire:
 
 
 class Loop:
-    """Turns until the run is over. socket: bound; its wire is the server protocol's. clock: the server protocol's, too.
-    key_of: the public key of whoever sent a frame, None in plain text. limiter: of the socket's connections."""
+    """Turns until the run is over. socket: bound; its transport is the server protocol's. clock: the server protocol's,
+    too. key_of: the public key of whoever sent a frame, None in plain text. limiter: of the socket's connections."""
 
     def __init__(
         self,

@@ -15,23 +15,23 @@ from unstale.coordinator.phase import Phase
 from unstale.journal.recorder import Recorder
 from unstale.metrics.progress import Outcome
 from unstale.peer_log import about_peer, logger
-from unstale.server.agreed import Agreed
+from unstale.server.buffered_transport import BufferedTransport
 from unstale.server.commands import Applied, Command, Crashed, Evaluated, Letter, NotSaved, Saved, StopNow
 from unstale.server.deadlines import Deadlines
 from unstale.server.delivery import DeliveryTracker
 from unstale.server.executor import ActionExecutor
 from unstale.server.guard import not_the_owner
-from unstale.server.ingest import Ingest
-from unstale.server.intake import Intake
 from unstale.server.joining import Joining
-from unstale.server.outgoing import Outgoing
-from unstale.server.patient import PatientWire
+from unstale.server.negotiation import EncodingNegotiation
 from unstale.server.refusals import Refusals
+from unstale.server.sender import Sender
 from unstale.server.sessions import Sessions
 from unstale.server.state import Access, ExchangeSettings, RunState
 from unstale.server.stats import ServerStats
 from unstale.server.transfers import Transfers, defect_of_whole
-from unstale.server.wire import Wire
+from unstale.server.transport import Transport
+from unstale.server.update_decoder import UpdateDecoder
+from unstale.server.update_receiver import UpdateReceiver
 from unstale_proto import codec
 from unstale_proto.errors import Reason, RemoteContractError
 from unstale_proto.messages import Bye, Chunk, Error, Heartbeat, Hello, Message, Update
@@ -46,7 +46,7 @@ class ServerProtocol:
     What follows from a message or a letter is said by `flush`, when it is durable: a turn is one transaction.
 
     Args:
-        wire: sends messages.
+        transport: sends messages.
         clock: seconds of the run, never going back.
         state: parts of the run.
         settings: times and bounds.
@@ -58,7 +58,7 @@ class ServerProtocol:
 
     def __init__(
         self,
-        wire: Wire,
+        transport: Transport,
         clock: Callable[[], float],
         *,
         state: RunState,
@@ -80,17 +80,19 @@ class ServerProtocol:
         self._sessions = Sessions(state.welcome.clients)
         self._delivery = DeliveryTracker()
         self._deadlines = Deadlines(coordinator, settings.task_timeout_s)
-        self._wire = PatientWire(wire, clock)
-        self._agreed = Agreed(state.welcome, state.dimension, state.frames[max(state.frames)])
-        self._outgoing = Outgoing(
-            self._wire,
+        self._transport = BufferedTransport(transport, clock)
+        self._negotiation = EncodingNegotiation(
+            state.welcome, state.dimension, state.frames[max(state.frames)]
+        )
+        self._sender = Sender(
+            self._transport,
             self._sessions,
             frames=state.frames,
             encoded=state.encoded,
-            agreed=self._agreed,
+            negotiation=self._negotiation,
             welcome=state.welcome,
             learning_rate=state.learning_rate,
-            wanted=stats.own_evaluations.wanted,
+            is_evaluation_wanted=stats.own_evaluations.wanted,
             past_versions=max(coordinator.settings.stale_rounds.values(), default=0),
             chunk_bytes=settings.transfers.chunk_bytes,
         )
@@ -100,42 +102,42 @@ class ServerProtocol:
             compute=compute,
             stats=stats,
             guard=self._guard,
-            outgoing=self._outgoing,
+            sender=self._sender,
             delivery=self._delivery,
             deadlines=self._deadlines,
             sessions=self._sessions,
             looks_ahead=settings.looks_ahead,
         )
-        self._intake = Intake(
-            ingest=Ingest(
+        self._receiver = UpdateReceiver(
+            decoder=UpdateDecoder(
                 state.staging,
                 signature=state.welcome.signature,
-                encodings=self._agreed.updates,
-                layout=self._agreed.layout,
+                encodings=self._negotiation.updates,
+                layout=self._negotiation.layout,
                 admission=state.admission,
             ),
             recorder=self._recorder,
             executor=self._executor,
-            outgoing=self._outgoing,
+            sender=self._sender,
             stats=stats,
             perform=self._perform,
         )
-        self._refusals = Refusals(clock, self._guard, stats, self._outgoing, self._sessions, self._handle)
+        self._refusals = Refusals(clock, self._guard, stats, self._sender, self._sessions, self._handle)
         self._transfers = Transfers(
             clock,
             settings.transfers,
             state.parts,
             coordinator=coordinator,
-            outgoing=self._outgoing,
+            sender=self._sender,
             stats=stats,
-            intake=self._intake,
+            receiver=self._receiver,
         )
         self._joining = Joining(
             access,
             coordinator=coordinator,
             sessions=self._sessions,
-            agreed=self._agreed,
-            outgoing=self._outgoing,
+            negotiation=self._negotiation,
+            sender=self._sender,
             delivery=self._delivery,
             transfers=self._transfers,
             executor=self._executor,
@@ -157,7 +159,7 @@ class ServerProtocol:
     def due_s(self) -> float | None:
         """When `flush` has something to do next, if nothing happens before; None is never."""
         dues_s = [*self._executor.timers.values(), self._transfers.due_s, self._recorder.due_s(self._clock())]
-        dues_s += self._deadlines.due_s, self._wire.due_s
+        dues_s += self._deadlines.due_s, self._transport.due_s
         due_s = min((each_s for each_s in dues_s if each_s is not None), default=None)
         if self._executor.finish is not None and self.outcome is None and not self._executor.commands_open:
             leave_s = self._executor.finished_s + self._linger_s
@@ -166,7 +168,7 @@ class ServerProtocol:
 
     def payload_bytes_max(self, route: bytes) -> int:
         """A connection that speaks for no client has nothing to send but a hello."""
-        return 0 if self._sessions.client_of(route) is None else self._agreed.update_bytes_max
+        return 0 if self._sessions.client_of(route) is None else self._negotiation.update_bytes_max
 
     def speaks(self, route: bytes) -> bool:
         """Whether a connection speaks for a client whose lease lasts. Any thread."""
@@ -196,7 +198,7 @@ class ServerProtocol:
         for expired in self._deadlines.expired(at_s, self._transfers.goes_on, more_waits=more_waits):
             self._handle(expired)
         self._commit_and_send()
-        self._wire.flush()
+        self._transport.flush()
         if self._executor.finish is not None and self.outcome is None:
             self._finish_if_done(self._executor.finish)
 
@@ -250,7 +252,7 @@ class ServerProtocol:
         result = applied.result
         self._sent = result.sent
         self._admission.published(result)
-        self._outgoing.publish(result.version, applied.frames, result.learning_rate, applied.encoded)
+        self._sender.publish(result.version, applied.frames, result.learning_rate, applied.encoded)
         self._stats.applied(applied, self._executor.wait_s)
         event = events.RoundApplied(version=result.version, at_s=self._clock())
         following = self._recorder.round_applied(
@@ -298,14 +300,14 @@ class ServerProtocol:
                 if not self._may_speak(key, speaker):
                     self._sessions.forget(speaker)  # its key was revoked: nothing more is sent there
                     raise not_the_owner(speaker)
-                self._outgoing.heard_of(speaker)
+                self._sender.on_message_from(speaker)
             if isinstance(message, Hello):
                 self._joining.admit(route, speaker, message, key, at_s)
             elif isinstance(message, Bye):
                 self._on_bye(route, speaker, message, at_s)
             elif self._executor.finish is not None and self._resumes_later:
                 # Nothing is taken in: what clients have made they keep for the server that takes up the run.
-                self._outgoing.send(route, translate.to_stop(self._executor.finish))
+                self._sender.send(route, translate.to_stop(self._executor.finish))
             elif isinstance(message, Error):
                 self._on_error(speaker, message, at_s)
             else:
@@ -328,9 +330,9 @@ class ServerProtocol:
 
     def _send_deferred_task(self, route: bytes, at_s: float) -> None:
         client_id = self._sessions.client_of(route)
-        owed = None if client_id is None else self._outgoing.owed_to(client_id)
+        owed = None if client_id is None else self._sender.take_deferred_task(client_id)
         if owed is not None and self._coordinator.awaits(owed.client_id, owed.task_id):
-            if self._outgoing.may_carry(owed.version):
+            if self._sender.may_carry(owed.version):
                 self._executor.send_after_commit(self._executor.send_task, owed)
             else:
                 self._handle(events.TaskLost(client_id=owed.client_id, task_id=owed.task_id, at_s=at_s))
@@ -350,7 +352,7 @@ class ServerProtocol:
     def _on_bye(self, route: bytes, client_id: int | None, bye: Bye, at_s: float) -> None:
         if self._executor.finish is not None and self._executor.finish.reason != "shutdown":
             self._executor.send_after_commit(
-                partial(self._outgoing.send, route), Bye()
+                partial(self._sender.send, route), Bye()
             )  # it ends when it hears this
         if client_id is None:
             return
@@ -370,7 +372,7 @@ class ServerProtocol:
                 Reason.HELLO_FIRST, f"a {message.type} came before a hello on this connection"
             )
         if frames and isinstance(message, Update):  # most messages are one, and come whole
-            self._intake.take(client_id, message, frames, at_s, defect_of_whole(message, frames))
+            self._receiver.receive(client_id, message, frames, at_s, defect_of_whole(message, frames))
         elif isinstance(message, Chunk):
             if self._transfers.take(client_id, message, frames, at_s):
                 self._guard.paid_back(client_id, at_s)
@@ -378,7 +380,7 @@ class ServerProtocol:
         elif self._transfers.take_in(client_id, message, frames, at_s):
             self._handle(events.HeartbeatReceived(client_id=client_id, at_s=at_s))
         elif isinstance(message, Update):
-            self._intake.take(client_id, message, frames, at_s)
+            self._receiver.receive(client_id, message, frames, at_s)
         elif isinstance(message, Heartbeat):
             self._handle_message(message, client_id, at_s)
             self._executor.send_after_commit(partial(self._answer_heartbeat, route, client_id), message)
@@ -386,11 +388,11 @@ class ServerProtocol:
             self._handle_message(message, client_id, at_s)
         if self._executor.finish is not None:  # it was told to stop, and may not have heard it
             self._executor.send_after_commit(
-                partial(self._outgoing.send, route), translate.to_stop(self._executor.finish)
+                partial(self._sender.send, route), translate.to_stop(self._executor.finish)
             )
 
     def _answer_heartbeat(self, route: bytes, client_id: int, beat: Heartbeat) -> None:
-        self._outgoing.send(route, Heartbeat(number=beat.number, version=self._coordinator.version))
+        self._sender.send(route, Heartbeat(number=beat.number, version=self._coordinator.version))
         lost = self._delivery.on_heartbeat(client_id, beat, self._coordinator.awaits)
         if lost is not None:
             self._handle(self._delivery.event_of_loss(client_id, lost, self._clock()))

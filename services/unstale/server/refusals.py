@@ -5,7 +5,7 @@ from collections.abc import Callable
 from unstale.coordinator import events
 from unstale.peer_log import about_peer, logger
 from unstale.server.guard import Guard
-from unstale.server.outgoing import Outgoing
+from unstale.server.sender import Sender
 from unstale.server.sessions import Sessions
 from unstale.server.stats import ServerStats
 from unstale_proto.errors import RemoteContractError
@@ -27,18 +27,18 @@ class Refusals:
         clock: Callable[[], float],
         guard: Guard,
         stats: ServerStats,
-        outgoing: Outgoing,
+        sender: Sender,
         sessions: Sessions,
         handle: Callable[[events.Event], None],
     ) -> None:
         self._clock, self._guard, self._stats = clock, guard, stats
-        self._outgoing, self._sessions, self._handle = outgoing, sessions, handle
+        self._sender, self._sessions, self._handle = sender, sessions, handle
 
     def refuse(self, route: bytes, error: RemoteContractError) -> None:
         """Count a message that is refused, and answer it."""
         self._stats.refused(error.reason)
         if self._guard.may_answer(route, error.reason, self._clock()):
-            self._outgoing.send(route, Error(reason=error.reason, message=str(error)))
+            self._sender.send(route, Error(reason=error.reason, message=str(error)))
 
     def quarantine_if_due(self, route: bytes, client_id: int) -> None:
         """Take a client out of the run that is refused again and again."""

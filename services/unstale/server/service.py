@@ -40,7 +40,7 @@ from unstale.net.memory import MemoryBound, bytes_max_by_default
 from unstale.server import guard
 from unstale.server.commands import Crashed, StopNow
 from unstale.server.compute import Compute
-from unstale.server.loop import ConnectionCut, Letter, Loop, RouterWire
+from unstale.server.loop import ConnectionCut, Letter, Loop, RouterTransport
 from unstale.server.pages import Pages
 from unstale.server.protocol import ServerProtocol
 from unstale.server.run import Run, prepare
@@ -214,7 +214,7 @@ class Server:
         if run.journal is not None:
             stats.restore(run.journal.database)
         protocol = ServerProtocol(
-            RouterWire(self._socket),
+            RouterTransport(self._socket),
             run.clock,
             state=run.state,
             settings=ExchangeSettings(

@@ -11,11 +11,11 @@ from unstale.coordinator.phase import Phase
 from unstale.journal.parts import Parts
 from unstale.peer_log import about_peer, logger
 from unstale.server.downloads import Chunks, Downloads
-from unstale.server.intake import Intake
-from unstale.server.outgoing import Outgoing
+from unstale.server.sender import Sender
 from unstale.server.state import TransferBounds
 from unstale.server.stats import ServerStats
 from unstale.server.turns import Owner, Turns
+from unstale.server.update_receiver import UpdateReceiver
 from unstale.server.uploads import Uploads, owner_of
 from unstale_proto.errors import Reason, RemoteContractError
 from unstale_proto.messages import Chunk, Credit, Error, Message, Update
@@ -32,7 +32,7 @@ def defect_of_whole(update: Update, frames: Sequence[memoryview]) -> Reason | No
 
 
 class Transfers:
-    """Protocol thread only. parts: of updates. intake: takes those that are whole."""
+    """Protocol thread only. parts: of updates. receiver: takes those that are whole."""
 
     def __init__(
         self,
@@ -41,14 +41,14 @@ class Transfers:
         parts: Parts,
         *,
         coordinator: Coordinator,
-        outgoing: Outgoing,
+        sender: Sender,
         stats: ServerStats,
-        intake: Intake,
+        receiver: UpdateReceiver,
     ) -> None:
         self._coordinator = coordinator
-        self._outgoing = outgoing
+        self._sender = sender
         self._stats = stats
-        self._intake = intake
+        self._receiver = receiver
         self._owners: dict[int, Owner] = {}
         self._useful_bytes = min(LEAST_CHUNK_BYTES, bounds.chunk_bytes)
         turns = partial(
@@ -56,7 +56,7 @@ class Transfers:
             self._owner,
             grace_s=coordinator.settings.lease_s,
             chunk_bytes=bounds.chunk_bytes,
-            payload_bytes=intake.row_bytes,
+            payload_bytes=receiver.row_bytes,
         )
         found = []
         for name in parts.found:
@@ -73,11 +73,11 @@ class Transfers:
             parts_max=bounds.parts_max,
         )
         self._downloads = Downloads(
-            outgoing.frames_in_chunks,
+            sender.frames_in_chunks,
             chunk_bytes=bounds.chunk_bytes,
             turns=turns(places=bounds.versions, slow_places=bounds.versions // 2),
         )
-        outgoing.announced = lambda client_id, task_id, model: self._downloads.announced(
+        sender.announced = lambda client_id, task_id, model: self._downloads.announced(
             client_id, task_id, model, clock()
         )
 
@@ -114,7 +114,7 @@ class Transfers:
             self._cannot_keep(client_id, chunk.task_id, error, at_s)
             return False
         if credit is not None:
-            self._outgoing.tell(client_id, credit)
+            self._sender.send_to_client(client_id, credit)
         if self._uploads.whole(client_id) is not None:
             self._is_whole(client_id, at_s)
         is_last = chunk.offset + gained == update.payload_bytes
@@ -161,11 +161,11 @@ class Transfers:
             or update.checksum is None
             or not self._awaits(client_id, update.task_id)
             or self._version_of(client_id) != update.base_version
-            or self._intake.fits(client_id, update) is not None
+            or self._receiver.fits(client_id, update) is not None
         ):
             return False
-        as_it_comes_and_is_kept = update.payload_bytes + self._intake.row_bytes
-        if not self._intake.has_room(client_id, update, as_it_comes_and_is_kept):
+        as_it_comes_and_is_kept = update.payload_bytes + self._receiver.row_bytes
+        if not self._receiver.has_room(client_id, update, as_it_comes_and_is_kept):
             self._uploads.pause(client_id, at_s)
             return True
         try:
@@ -179,7 +179,7 @@ class Transfers:
         if self._may_come and client_id in self._give_places(at_s):
             return True
         if self._uploads.update_of(client_id, update.task_id) is not None:
-            self._outgoing.tell(client_id, self._uploads.ask(client_id))
+            self._sender.send_to_client(client_id, self._uploads.ask(client_id))
         return True
 
     def _give_places(self, at_s: float) -> list[int]:
@@ -188,7 +188,7 @@ class Transfers:
         for client_id, error in failed.items():
             self._cannot_keep(client_id, self._uploads.task_of(client_id), error, at_s)
         for client_id in told:
-            self._outgoing.tell(client_id, self._uploads.ask(client_id))
+            self._sender.send_to_client(client_id, self._uploads.ask(client_id))
         return [*told, *failed]
 
     def _is_whole(self, client_id: int, at_s: float) -> None:
@@ -196,9 +196,9 @@ class Transfers:
         update = self._uploads.update_of(client_id, receiving.task_id) if receiving is not None else None
         assert receiving is not None and update is not None
         if receiving.is_right():
-            judged = self._intake.take(client_id, update, receiving.part.frames(), at_s)
+            judged = self._receiver.receive(client_id, update, receiving.part.frames(), at_s)
         elif receiving.is_hopeless:
-            judged = self._intake.take(client_id, update, (), at_s, Reason.WRONG_CHECKSUM)
+            judged = self._receiver.receive(client_id, update, (), at_s, Reason.WRONG_CHECKSUM)
         else:
             log.warning(
                 "client %d: the update of task %d was damaged on its way",
@@ -207,7 +207,7 @@ class Transfers:
                 extra=about_peer(client_id),
             )
             self._stats.refused(Reason.WRONG_CHECKSUM)
-            self._outgoing.tell(client_id, self._uploads.ask(client_id))
+            self._sender.send_to_client(client_id, self._uploads.ask(client_id))
             return
         if judged:
             self._uploads.drop(client_id, at_s, finished=True)
@@ -222,7 +222,7 @@ class Transfers:
             extra=about_peer(client_id),
         )
         self._uploads.drop(client_id, at_s)
-        self._intake.not_stored(client_id, task_id)
+        self._receiver.refuse_not_stored(client_id, task_id)
 
     @property
     def _may_come(self) -> bool:
@@ -234,26 +234,26 @@ class Transfers:
     # --- models ---
 
     def _credited(self, client_id: int, credit: Credit, at_s: float) -> None:
-        size_bytes = self._outgoing.payload_bytes(client_id)
+        size_bytes = self._sender.payload_bytes(client_id)
         if credit.have >= size_bytes and self._downloads.finished(client_id, credit.task_id, at_s):
             self._stats.model_sent(size_bytes)
             return
         if not self._awaits(client_id, credit.task_id):
             why = f"task {credit.task_id} is not open any more"
-            self._outgoing.tell(
+            self._sender.send_to_client(
                 client_id, Error(reason=Reason.EXPIRED_TASK, message=why, task_id=credit.task_id)
             )
             return
-        if self._outgoing.bytes_with_task(client_id):
+        if self._sender.bytes_with_task(client_id):
             raise RemoteContractError(Reason.UNEXPECTED_TYPE, "models of this run come with their task")
         if credit.have >= size_bytes:
             return
-        model = self._outgoing.sent_to(client_id, self._version_of(client_id))
+        model = self._sender.sent_to(client_id, self._version_of(client_id))
         self._send(client_id, self._downloads.credited(client_id, credit, model, at_s), at_s)
 
     def _send(self, client_id: int, chunks: Chunks, at_s: float) -> None:
         for chunk, piece in chunks:
-            if not self._outgoing.tell(client_id, chunk, [piece]):
+            if not self._sender.send_to_client(client_id, chunk, [piece]):
                 self._downloads.drop(client_id, at_s)  # it is gone, and will say hello
                 return
 

@@ -25,7 +25,7 @@ from unstale.metrics.fairness import OwnEvaluations
 from unstale.metrics.progress import Outcome, Progress, Tally
 from unstale.server.admission import Admission
 from unstale.server.guard import Guard
-from unstale.server.ingest import Ingest
+from unstale.server.update_decoder import UpdateDecoder
 from unstale.simulator import damage
 from unstale.simulator.agenda import AFTER_CLIENTS, Agenda
 from unstale.simulator.backends.backend import Backend
@@ -129,7 +129,7 @@ class Simulation:
         self._encoded = Encoded(parts.encoding, parts.learner)
         sent, dimension = parts.learner.sent, parts.learner.policy.dimension
         self._admission = parts.admission or Admission(NormBounds(None, clients=parts.clients))
-        self._ingest = Ingest(
+        self._decoder = UpdateDecoder(
             parts.staging,
             signature=NO_SIGNATURE,
             encodings=[self._encoded.updates],
@@ -274,7 +274,7 @@ class Simulation:
         if damaged is not None:
             update, frames = damage.read(update, frames, damaged)
             self._guard.understood(client_id)
-        handle, row, defect, norms = self._ingest.stage(client_id, update, frames)
+        handle, row, defect, norms = self._decoder.stage(client_id, update, frames)
         self._arriving = _Arriving(client_id, task, handle, update, row, norms)
         self.handle(translate.to_update_arrived(update, client_id, handle, defect, self._agenda.now_s))
         self._work.forget(client_id, task.task_id)

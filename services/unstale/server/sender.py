@@ -12,10 +12,10 @@ from typing import Any
 
 from unstale import translate
 from unstale.coordinator import actions
-from unstale.server.agreed import Agreed
 from unstale.server.downloads import Sent
+from unstale.server.negotiation import EncodingNegotiation
 from unstale.server.sessions import Sessions
-from unstale.server.wire import Delivery, Wire
+from unstale.server.transport import Delivery, Transport
 from unstale_proto import codec, limits
 from unstale_proto.codec import Prepared
 from unstale_proto.messages import Ack, Message, Welcome
@@ -32,55 +32,57 @@ class _Model:
     checksum: str | None
 
 
-class Outgoing:
+class Sender:
     """Sends messages and models. Protocol thread only.
 
     Args:
-        wire: sends to connections.
+        transport: sends to connections.
         sessions: which connection speaks for which client.
         frames: float32 payload of each version that tasks may carry.
         encoded: the same in the encoding of the run; empty where that is float32.
-        agreed: which of the two a client takes.
+        negotiation: which of the two a client takes.
         welcome: of the run: its id and the signature of its model.
         learning_rate: eta_l of tasks.
-        wanted: whether the task of a client, at a version, asks for an evaluation.
+        is_evaluation_wanted: whether the task of a client, at a version, asks for an evaluation.
         past_versions: age in rounds of the oldest model that tasks may carry.
         chunk_bytes: larger models go in chunks.
     """
 
     def __init__(
         self,
-        wire: Wire,
+        transport: Transport,
         sessions: Sessions,
         *,
         frames: Mapping[int, Sequence[memoryview]],
         encoded: Mapping[int, Sequence[memoryview]],
-        agreed: Agreed,
+        negotiation: EncodingNegotiation,
         welcome: Welcome,
         learning_rate: float,
-        wanted: Callable[[int, int], bool],
+        is_evaluation_wanted: Callable[[int, int], bool],
         past_versions: int = 0,
         chunk_bytes: int = limits.CHUNK_BYTES,
     ) -> None:
-        self._wire = wire
+        self._transport = transport
         self._sessions = sessions
         self._run_id, self._signature = welcome.run_id, welcome.signature
         self._learning_rate = learning_rate
-        self._wanted = wanted
+        self._is_evaluation_wanted = is_evaluation_wanted
         self._past_versions = past_versions
-        self._agreed = agreed
+        self._negotiation = negotiation
         self._chunk_bytes = chunk_bytes
         # By whether the client takes models as the run encodes them.
-        self._payload_bytes = (agreed.updates[0].payload_bytes, agreed.models.payload_bytes)
+        self._payload_bytes = (negotiation.updates[0].payload_bytes, negotiation.models.payload_bytes)
         self._bytes_with_task = tuple(size if size <= chunk_bytes else 0 for size in self._payload_bytes)
         self._accepted = Prepared(Ack(task_id=1, outcome="accepted", first_outcome="accepted"))
         self._tasks: dict[tuple[Sent, bool], Prepared] = {}  # by model, and whether it is to be evaluated
         self._models: dict[Sent, _Model] = {}
         for version, its_frames in frames.items():
-            self._hold(version, its_frames, encoded.get(version, ()))
+            self._add(version, its_frames, encoded.get(version, ()))
         self.announced: Callable[[int, int, Sent], None] = lambda *_: None  # told of client, task and model
-        self._unheard: set[int] = set()  # clients that were sent a model and have not been heard of since
-        self._owed: dict[int, actions.SendTask] = {}
+        self._awaiting_reply: set[int] = (
+            set()
+        )  # clients that were sent a model and have not been heard of since
+        self._deferred: dict[int, actions.SendTask] = {}
 
     def publish(
         self,
@@ -92,11 +94,11 @@ class Outgoing:
         """From here on tasks may carry this version, and have this learning rate. The others as in the constructor."""
         self._learning_rate = learning_rate
         self._tasks.clear()
-        self._hold(version, frames, encoded)
+        self._add(version, frames, encoded)
         for form in (False, True):
             self._models.pop((version - self._past_versions - 1, form), None)
 
-    def _hold(self, version: int, frames: Sequence[memoryview], encoded: Sequence[memoryview]) -> None:
+    def _add(self, version: int, frames: Sequence[memoryview], encoded: Sequence[memoryview]) -> None:
         self._models[version, False] = self._model(frames)
         if encoded:
             self._models[version, True] = self._model(encoded)
@@ -104,7 +106,7 @@ class Outgoing:
     def _model(self, frames: Sequence[memoryview]) -> _Model:
         if sum(map(len, frames)) > self._chunk_bytes:
             return _Model(frames, (), checksum(frames))
-        return _Model(frames, self._wire.wrap(frames), None)
+        return _Model(frames, self._transport.wrap(frames), None)
 
     def frames_in_chunks(self, model: Sent) -> Sequence[memoryview] | None:
         """Of one that tasks may carry now, if it goes in chunks; None for others."""
@@ -117,23 +119,23 @@ class Outgoing:
 
     def sent_to(self, client_id: int, version: int) -> Sent:
         """What a client is sent of a version."""
-        return version, self._agreed.takes_models(client_id)
+        return version, self._negotiation.takes_models(client_id)
 
-    def give(self, action: actions.SendTask) -> bool:
+    def send_task(self, action: actions.SendTask) -> bool:
         """Send a task with the model of its version, now or when its client is next heard of. Whether it went now."""
         client_id = action.client_id
         sent = self.sent_to(client_id, action.version)
         model = self._models.get(sent)
         assert model is not None, f"{action}, and at hand are {list(self._models)}"
-        self._owed.pop(client_id, None)
+        self._deferred.pop(client_id, None)
         route = self._sessions.route_of(client_id)
         if route is None:
             return False  # gone since: its lease runs out, and its task with it
-        if client_id in self._unheard:
-            self._owed[client_id] = action
+        if client_id in self._awaiting_reply:
+            self._deferred[client_id] = action
             return False
-        self._unheard.add(client_id)
-        evaluate = self._wanted(client_id, action.version)
+        self._awaiting_reply.add(client_id)
+        evaluate = self._is_evaluation_wanted(client_id, action.version)
         task = self._tasks.get((sent, evaluate)) or self._prepare(action, sent, model, evaluate=evaluate)
         header = task.header(task_id=action.task_id, number=action.number)
         if not self._deliver(route, header, model.wrapped):
@@ -152,40 +154,40 @@ class Outgoing:
             evaluate=evaluate,
             run_id=self._run_id,
             checksum=model.checksum,
-            encoding=self._agreed.models.name if sent[1] else None,
+            encoding=self._negotiation.models.name if sent[1] else None,
         )
         prepared = self._tasks[sent, evaluate] = Prepared(task)
         return prepared
 
-    def heard_of(self, client_id: int) -> None:
+    def on_message_from(self, client_id: int) -> None:
         """Something came from a client: it may be sent a model again."""
-        self._unheard.discard(client_id)
+        self._awaiting_reply.discard(client_id)
 
-    def owed_to(self, client_id: int) -> actions.SendTask | None:
+    def take_deferred_task(self, client_id: int) -> actions.SendTask | None:
         """The task that a client is owed, to be given if it may be sent a model, and if the task is still awaited."""
-        return None if client_id in self._unheard else self._owed.pop(client_id, None)
+        return None if client_id in self._awaiting_reply else self._deferred.pop(client_id, None)
 
     def payload_bytes(self, client_id: int) -> int:
         """Of the models that a client is sent."""
-        return self._payload_bytes[self._agreed.takes_models(client_id)]
+        return self._payload_bytes[self._negotiation.takes_models(client_id)]
 
     def bytes_with_task(self, client_id: int) -> int:
         """Payload that goes with a client's task."""
-        return self._bytes_with_task[self._agreed.takes_models(client_id)]
+        return self._bytes_with_task[self._negotiation.takes_models(client_id)]
 
     def acknowledge(self, action: actions.Acknowledge) -> None:
         """Tell a client, if it can be reached, what became of its update."""
         if action.outcome is not actions.Outcome.ACCEPTED:
-            self.tell(action.client_id, translate.to_ack(action))
+            self.send_to_client(action.client_id, translate.to_ack(action))
             return
         route = self._sessions.route_of(action.client_id)
         if route is not None:
             self._deliver(route, self._accepted.header(task_id=action.task_id))
 
-    def tell(self, client_id: int, message: Message, frames: Sequence[memoryview] = ()) -> bool:
+    def send_to_client(self, client_id: int, message: Message, frames: Sequence[memoryview] = ()) -> bool:
         """Send a message to a client, if it can be reached."""
         route = self._sessions.route_of(client_id)
-        return route is not None and self.send(route, message, self._wire.wrap(frames) if frames else ())
+        return route is not None and self.send(route, message, self._transport.wrap(frames) if frames else ())
 
     def send(self, route: bytes, message: Message, frames: Sequence[Any] = ()) -> bool:
         """Send to a connection. When it is gone, or not read from, its client must say hello to be sent more.
@@ -195,7 +197,7 @@ class Outgoing:
         return self._deliver(route, codec.encode(message), frames)
 
     def _deliver(self, route: bytes, header: bytes, frames: Sequence[Any] = ()) -> bool:
-        delivery = self._wire.send(route, header, frames)
+        delivery = self._transport.send(route, header, frames)
         if delivery is Delivery.SENT:
             return True
         client_id = self._sessions.client_of(route)

@@ -1,8 +1,14 @@
 """Messages for a connection that takes no more for a moment. Source: PROTOCOL.md 4.3."""
 
 from support.played import PlayedWire
-from unstale.server.patient import KEEP_S, MESSAGES_MAX, ROUTE_MAX, ROUTE_PAYLOADS_MAX, PatientWire
-from unstale.server.wire import Delivery
+from unstale.server.buffered_transport import (
+    KEEP_S,
+    MESSAGES_MAX,
+    ROUTE_MAX,
+    ROUTE_PAYLOADS_MAX,
+    BufferedTransport,
+)
+from unstale.server.transport import Delivery
 from unstale_proto import codec
 from unstale_proto.messages import Heartbeat
 
@@ -15,15 +21,15 @@ class Played:
     def __init__(self) -> None:
         self.now_s = 0.0
         self.below = PlayedWire()
-        self.wire = PatientWire(self.below, lambda: self.now_s)
+        self.transport = BufferedTransport(self.below, lambda: self.now_s)
 
     def say(self, number: int, route: bytes = ROUTE, *, payload: bool = False) -> Delivery:
         header = codec.encode(Heartbeat(number=number, version=0))
-        return self.wire.send(route, header, [b"x"] if payload else ())
+        return self.transport.send(route, header, [b"x"] if payload else ())
 
     def pass_time(self, seconds: float) -> None:
         self.now_s += seconds
-        self.wire.flush()
+        self.transport.flush()
 
     def heard(self, route: bytes = ROUTE) -> list[int]:
         messages = [message for message, _ in self.below.sent.pop(route, [])]
@@ -34,13 +40,13 @@ def test_what_is_kept_leaves_in_order_and_before_what_is_said_later() -> None:
     played = Played()
     played.below.full.add(ROUTE)
     assert [played.say(number) for number in range(3)] == [Delivery.SENT] * 3
-    assert played.wire.due_s is not None
+    assert played.transport.due_s is not None
     played.below.full.clear()
     assert played.say(3) is Delivery.SENT
     assert played.heard() == []
     played.pass_time(1.0)
     assert played.heard() == [0, 1, 2, 3]
-    assert played.wire.due_s is None
+    assert played.transport.due_s is None
     played.say(4)
     assert played.heard() == [4]
 
@@ -70,7 +76,7 @@ def test_a_connection_that_is_gone_costs_nothing() -> None:
     played.say(0)
     played.below.gone.add(ROUTE)
     played.pass_time(1.0)
-    assert played.wire.due_s is None
+    assert played.transport.due_s is None
     assert played.say(1) is Delivery.GONE
 
 

@@ -9,7 +9,7 @@ from unstale_proto.limits import FLOAT_BYTES
 from unstale_proto.messages import Hello, Welcome
 
 
-class Agreed:
+class EncodingNegotiation:
     """Protocol thread only. welcome: for any client, with the encodings that the configuration wants. dimension:
     d. frames: a model as float32.
 

@@ -29,7 +29,7 @@ def _refused(defect: Reason, norms: Norms | None = None) -> Staged:
     return Staged(-1, memoryview(b""), defect, norms)
 
 
-class Ingest:
+class UpdateDecoder:
     """Stages updates that fit the model, and says what is wrong with the others. Protocol thread only.
 
     signature: of the run's model. encodings: that an update may have. layout: of a row. admission: judges what updates
@@ -55,13 +55,13 @@ class Ingest:
         self._layout = layout
         self._admission = admission
 
-    def fits(self, client_id: int, update: Update) -> Reason | None:
+    def defect_of_header(self, client_id: int, update: Update) -> Reason | None:
         """What is wrong with an update, going by its header alone."""
-        return self._looked_at(client_id, update)[1]
+        return self._check_header(client_id, update)[1]
 
     def stage(self, client_id: int, update: Update, frames: Frames, defect: Reason | None = None) -> Staged:
         """Decode the payload into the next free row, or say what is wrong with it. defect: what is known to be."""
-        encoding, unfit = self._looked_at(client_id, update)
+        encoding, unfit = self._check_header(client_id, update)
         unfit = defect or unfit
         if unfit is not None or encoding is None:
             return _refused(unfit or Reason.MALFORMED_PAYLOAD)
@@ -87,7 +87,7 @@ class Ingest:
             return _refused(found, norms)
         return Staged(handle, row.data, None, norms)
 
-    def _looked_at(self, client_id: int, update: Update) -> tuple[Encoding | None, Reason | None]:
+    def _check_header(self, client_id: int, update: Update) -> tuple[Encoding | None, Reason | None]:
         """How an update is encoded, None where that is not used in this run, and what is wrong with its header."""
         encoding = self._encodings.get(update.encoding or FLOAT32)
         if update.signature != self._signature:

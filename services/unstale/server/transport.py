@@ -13,7 +13,7 @@ class Delivery(Enum):
     FULL = "full"  # so much waits there unread that no more is taken
 
 
-class Wire(Protocol):
+class Transport(Protocol):
     """Sends to connections, each known by its routing id. Never waits."""
 
     def wrap(self, frames: Sequence[memoryview]) -> Sequence[Any]:

@@ -1,4 +1,4 @@
-"""A wire that keeps messages for a moment when a connection takes no more: most are read a few milliseconds later.
+"""A transport that keeps messages for a moment when a connection takes no more: most are read a few milliseconds later.
 
 A burst of heartbeats is answered faster than ZeroMQ hands the answers on, and its queue for one connection is short.
 """
@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from unstale.server.wire import Delivery, Wire
+from unstale.server.transport import Delivery, Transport
 
 ROUTE_MAX = 2048  # messages kept for one connection: answers to all that a client may say at once
 ROUTE_PAYLOADS_MAX = 16  # of these with payload, which is referred to and not copied: chunks of one credit
@@ -18,7 +18,7 @@ PAUSE_S, PAUSE_S_MAX = 0.005, 0.5  # before it is tried again; twice as long eac
 
 
 @dataclass(slots=True)
-class _Kept:
+class _Buffer:
     """Messages for one connection. since_s: when it took one last. due_s: when it is tried again, after pause_s."""
 
     since_s: float
@@ -28,32 +28,32 @@ class _Kept:
     messages: deque[tuple[bytes, Sequence[Any]]] = field(default_factory=deque)
 
 
-class PatientWire:
+class BufferedTransport:
     """Sends in order, and never waits. One thread. clock: in seconds."""
 
-    def __init__(self, wire: Wire, clock: Callable[[], float]) -> None:
-        self._wire = wire
+    def __init__(self, transport: Transport, clock: Callable[[], float]) -> None:
+        self._transport = transport
         self._clock = clock
-        self._kept: dict[bytes, _Kept] = {}
+        self._buffers: dict[bytes, _Buffer] = {}
         self._count = 0
-        self.wrap = wire.wrap
+        self.wrap = transport.wrap
 
     @property
     def due_s(self) -> float | None:
         """When `flush` has something to do; None for never."""
-        return min((kept.due_s for kept in self._kept.values()), default=None)
+        return min((kept.due_s for kept in self._buffers.values()), default=None)
 
     def send(self, route: bytes, header: bytes, frames: Sequence[Any] = ()) -> Delivery:
         """One message to one connection, now or in a moment. `FULL` when it is not read from, or too much is kept: then
         all that was kept for it is dropped."""
-        kept = self._kept.get(route)
+        kept = self._buffers.get(route)
         if kept is None:
-            delivery = self._wire.send(route, header, frames)
+            delivery = self._transport.send(route, header, frames)
             if delivery is not Delivery.FULL:
                 return delivery
         at_s = self._clock()
         if kept is None:
-            kept = self._kept[route] = _Kept(at_s, at_s + PAUSE_S)
+            kept = self._buffers[route] = _Buffer(at_s, at_s + PAUSE_S)
         if (
             at_s >= kept.since_s + KEEP_S
             or len(kept.messages) >= ROUTE_MAX
@@ -69,16 +69,16 @@ class PatientWire:
 
     def flush(self) -> None:
         """Send what can be sent by now."""
-        if not self._kept:
+        if not self._buffers:
             return
         at_s = self._clock()
-        for route in [route for route, kept in self._kept.items() if kept.due_s <= at_s]:
-            self._try(route, self._kept[route], at_s)
+        for route in [route for route, kept in self._buffers.items() if kept.due_s <= at_s]:
+            self._try(route, self._buffers[route], at_s)
 
-    def _try(self, route: bytes, kept: _Kept, at_s: float) -> None:
+    def _try(self, route: bytes, kept: _Buffer, at_s: float) -> None:
         while kept.messages:
             header, frames = kept.messages[0]
-            delivery = self._wire.send(route, header, frames)
+            delivery = self._transport.send(route, header, frames)
             if delivery is Delivery.FULL:
                 kept.pause_s = min(2 * kept.pause_s, PAUSE_S_MAX)
                 kept.due_s = at_s + kept.pause_s
@@ -92,4 +92,4 @@ class PatientWire:
         self._drop(route)
 
     def _drop(self, route: bytes) -> None:
-        self._count -= len(self._kept.pop(route).messages)
+        self._count -= len(self._buffers.pop(route).messages)

@@ -7,10 +7,10 @@ import pytest
 
 from support.wire import RUN, welcome
 from unstale.coordinator.actions import Acknowledge, Outcome, SendTask
-from unstale.server.agreed import Agreed
-from unstale.server.outgoing import Outgoing
+from unstale.server.negotiation import EncodingNegotiation
+from unstale.server.sender import Sender
 from unstale.server.sessions import Sessions
-from unstale.server.wire import Delivery
+from unstale.server.transport import Delivery
 from unstale_proto.codec import encode
 from unstale_proto.errors import Reason
 from unstale_proto.messages import Ack, Hello, Task
@@ -48,24 +48,24 @@ def sessions() -> Sessions:
 
 
 @pytest.fixture
-def outgoing(wire: KeptWire, sessions: Sessions) -> Outgoing:
+def sender(wire: KeptWire, sessions: Sessions) -> Sender:
     """A task asks client 1 for an evaluation. Models of the last round may be given."""
-    return Outgoing(
+    return Sender(
         wire,
         sessions,
         frames={0: FRAMES},
         encoded={},
-        agreed=Agreed(welcome(), 2, FRAMES),
+        negotiation=EncodingNegotiation(welcome(), 2, FRAMES),
         welcome=welcome(),
         learning_rate=0.5,
-        wanted=lambda client_id, version: client_id == 1,
+        is_evaluation_wanted=lambda client_id, version: client_id == 1,
         past_versions=1,
     )
 
 
-def give(outgoing: Outgoing, client_id: int, task_id: int, version: int, number: int = 0) -> bool:
-    outgoing.heard_of(client_id)
-    return outgoing.give(SendTask(client_id=client_id, task_id=task_id, version=version, number=number))
+def give(sender: Sender, client_id: int, task_id: int, version: int, number: int = 0) -> bool:
+    sender.on_message_from(client_id)
+    return sender.send_task(SendTask(client_id=client_id, task_id=task_id, version=version, number=number))
 
 
 def task(
@@ -86,10 +86,10 @@ def task(
 
 
 def test_tasks_of_one_version_differ_in_their_numbers_and_in_whether_they_ask_for_an_evaluation(
-    outgoing: Outgoing, wire: KeptWire
+    sender: Sender, wire: KeptWire
 ) -> None:
     for client_id, task_id, number in [(0, 1, 0), (1, 2, 0), (0, 70_000, 1), (1, 4, 300)]:
-        assert give(outgoing, client_id, task_id, 0, number)
+        assert give(sender, client_id, task_id, 0, number)
     assert wire.sent == [
         (b"0", task(1, 0), 1),
         (b"1", task(2, 0, evaluate=True), 1),
@@ -98,13 +98,11 @@ def test_tasks_of_one_version_differ_in_their_numbers_and_in_whether_they_ask_fo
     ]
 
 
-def test_tasks_with_a_model_of_before_have_the_learning_rate_of_now(
-    outgoing: Outgoing, wire: KeptWire
-) -> None:
-    give(outgoing, 0, 1, 0)
-    outgoing.publish(1, FRAMES, 0.25)
+def test_tasks_with_a_model_of_before_have_the_learning_rate_of_now(sender: Sender, wire: KeptWire) -> None:
+    give(sender, 0, 1, 0)
+    sender.publish(1, FRAMES, 0.25)
     for task_id, version in [(2, 0), (3, 1)]:
-        give(outgoing, 0, task_id, version)
+        give(sender, 0, task_id, version)
     rates = [task(1, 0, rate=0.5), task(2, 0, rate=0.25), task(3, 1, rate=0.25)]
     assert [header for _, header, _ in wire.sent] == rates
 
@@ -119,10 +117,10 @@ def test_tasks_with_a_model_of_before_have_the_learning_rate_of_now(
     ],
 )
 def test_every_verdict_is_told_to_its_client(
-    outgoing: Outgoing, wire: KeptWire, outcome: Any, first_outcome: Any, reason: Reason | None
+    sender: Sender, wire: KeptWire, outcome: Any, first_outcome: Any, reason: Reason | None
 ) -> None:
     for task_id in (1, 70_000):
-        outgoing.acknowledge(
+        sender.acknowledge(
             Acknowledge(
                 client_id=1,
                 task_id=task_id,
@@ -140,12 +138,12 @@ def test_every_verdict_is_told_to_its_client(
     ("delivery", "still_speaks"), [(Delivery.SENT, 1), (Delivery.GONE, 1), (Delivery.FULL, None)]
 )
 def test_who_cannot_be_told_of_a_verdict_is_sent_no_more(
-    outgoing: Outgoing, wire: KeptWire, sessions: Sessions, delivery: Delivery, still_speaks: int | None
+    sender: Sender, wire: KeptWire, sessions: Sessions, delivery: Delivery, still_speaks: int | None
 ) -> None:
     accepted = Outcome.ACCEPTED
     verdict = Acknowledge(client_id=1, task_id=1, outcome=accepted, first_outcome=accepted)
     wire.says = delivery
-    outgoing.acknowledge(verdict)
-    outgoing.acknowledge(verdict)
+    sender.acknowledge(verdict)
+    sender.acknowledge(verdict)
     assert len(wire.sent) == (2 if delivery is Delivery.SENT else 1)
     assert sessions.client_of(b"1") == still_speaks
