@@ -27,9 +27,9 @@ from unstale.injector.core import Core
 from unstale.journal.journal import Journal
 from unstale.journal.recorder import Recorder
 from unstale.learner.updates import Round, Staging
+from unstale.server.client_limits import ClientLimits
 from unstale.server.delivery import DeliveryTracker
 from unstale.server.executor import ActionExecutor
-from unstale.server.guard import Guard
 from unstale.server.sender import Sender
 from unstale.server.sessions import Sessions
 from unstale.server.update_receiver import UpdateReceiver
@@ -210,11 +210,11 @@ def _rows_that_waited_come_back_in_another_order(patch: pytest.MonkeyPatch) -> N
 
 
 def _nobody_is_quarantined(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Guard, "is_to_go", lambda *_: False)
+    patch.setattr(ClientLimits, "is_quarantine_due", lambda *_: False)
 
 
 def _quarantine_ends_with_the_next_hello(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Guard, "greeted", lambda *_: None)
+    patch.setattr(ClientLimits, "on_hello", lambda *_: None)
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import numpy as np
 import zmq
 
 from unstale.coordinator.settings import SelectorSettings, TriggerSettings
-from unstale.server.guard import Guard
+from unstale.server.client_limits import ClientLimits
 from unstale_proto import limits
 from unstale_proto.messages import EncodingPlan, Task
 
@@ -80,9 +80,9 @@ ENCODINGS: tuple[EncodingPlan | None, ...] = (
 def configuration(kind: int) -> dict[str, Any]:
     """By the bits of a number: a guard for whom a few messages are too many and a few mistakes, keys that own clients,
     a bound on the norm of updates."""
-    told: dict[str, Any] = {"guard": Guard()}
+    told: dict[str, Any] = {"client_limits": ClientLimits()}
     if kind & 1:
-        told["guard"] = Guard(
+        told["client_limits"] = ClientLimits(
             client_messages_per_s_max=3.0, stranger_messages_per_s_max=2.0, quarantine_after=3
         )
     if kind & 2:

@@ -33,9 +33,9 @@ from unstale.coordinator.machine import Coordinator
 from unstale.errors import UserError
 from unstale.metrics import catalogue
 from unstale.net import sockets
+from unstale.server.client_limits import ClientLimits
 from unstale.server.commands import ApplyCommand, CheckpointCommand, Saved
 from unstale.server.executor import ActionExecutor
-from unstale.server.guard import Guard
 from unstale.server.protocol import StopNow
 from unstale.server.sessions import Sessions
 from unstale.server.transport import Delivery
@@ -64,7 +64,7 @@ class Play:
         self.encoding = encodings.of_updates(ENCODINGS[kind >> 5], 2)
         self.journal = PlayedJournal() if kind % 2 else None
         configured = configuration(kind // 2)
-        self.guard: Guard = configured["guard"]
+        self.client_limits: ClientLimits = configured["client_limits"]
         self.server = PlayedServer(
             **SETUPS[first % len(SETUPS)],
             transfers=BOUNDS if self.in_chunks else None,

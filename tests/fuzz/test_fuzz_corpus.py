@@ -12,7 +12,7 @@ from fuzz.keep import BYTES_MAX, CORPUS, FILES_MAX, TARGETS, choose, facts_of, f
 from unstale.coordinator import events
 from unstale.coordinator.machine import Coordinator
 from unstale.journal.recorder import Recorder
-from unstale.server import guard
+from unstale.server import client_limits
 from unstale.server.sender import Sender
 from unstale.server.sessions import Sessions
 from unstale.server.uploads import Uploads
@@ -55,7 +55,7 @@ def test_every_folder_of_the_corpus_has_its_target() -> None:
 
 
 def test_the_corpus_decodes_every_type_and_refuses_headers_for_every_reason() -> None:
-    assert set(codec.TYPES) | guard.UNREADABLE | {"frames"} <= reached("header")
+    assert set(codec.TYPES) | client_limits.UNREADABLE | {"frames"} <= reached("header")
 
 
 def test_the_corpus_brings_every_event_and_every_reason_about() -> None:

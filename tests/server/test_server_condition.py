@@ -6,8 +6,8 @@ from support.played import PlayedServer
 from unstale.coordinator.actions import Acknowledge, Outcome
 from unstale.learner.bounds import NormBounds
 from unstale.learner.screen import Norms
+from unstale.server.client_limits import ClientLimits
 from unstale.server.condition import REASONS, ModelCondition
-from unstale.server.guard import Guard
 from unstale_proto.errors import Reason
 from unstale_proto.messages import Task
 
@@ -19,48 +19,48 @@ def verdict(client_id: int, reason: Reason | None) -> Acknowledge:
     return Acknowledge(client_id=client_id, task_id=1, outcome=outcome, first_outcome=outcome, reason=reason)
 
 
-def judged(guard: Guard, reasons: dict[int, Reason | None], times: int = 1) -> list[int]:
+def judged(client_limits: ClientLimits, reasons: dict[int, Reason | None], times: int = 1) -> list[int]:
     """Clients that are to go after so many turns of these verdicts."""
     for _ in range(times):
         for client_id, reason in reasons.items():
-            guard.judged(verdict(client_id, reason), 0.0)
-    return [client_id for client_id in reasons if guard.is_to_go(client_id)]
+            client_limits.on_verdict(verdict(client_id, reason), 0.0)
+    return [client_id for client_id in reasons if client_limits.is_quarantine_due(client_id)]
 
 
 @pytest.mark.parametrize("reason", sorted(REASONS))
 def test_nobody_is_kept_out_for_what_most_clients_are_refused_for(reason: Reason) -> None:
-    guard = Guard(quarantine_after=AFTER)
-    assert judged(guard, {0: reason, 1: reason, 2: reason, 3: None, 4: None}, times=10) == []
+    client_limits = ClientLimits(quarantine_after=AFTER)
+    assert judged(client_limits, {0: reason, 1: reason, 2: reason, 3: None, 4: None}, times=10) == []
 
 
 @pytest.mark.parametrize("reason", sorted(REASONS))
 def test_a_minority_is_kept_out(reason: Reason) -> None:
-    guard = Guard(quarantine_after=AFTER)
+    client_limits = ClientLimits(quarantine_after=AFTER)
     everybody = dict.fromkeys(range(5))
-    judged(guard, everybody)
-    assert judged(guard, {**everybody, 0: reason, 1: reason}, times=AFTER - 1) == []
-    assert judged(guard, {**everybody, 0: reason, 1: reason}) == [0, 1]
+    judged(client_limits, everybody)
+    assert judged(client_limits, {**everybody, 0: reason, 1: reason}, times=AFTER - 1) == []
+    assert judged(client_limits, {**everybody, 0: reason, 1: reason}) == [0, 1]
 
 
 def test_half_of_the_clients_are_no_majority_and_one_client_is_none() -> None:
-    assert judged(Guard(quarantine_after=AFTER), {0: None, 1: Reason.ZERO_UPDATE}, times=AFTER) == [1]
-    assert judged(Guard(quarantine_after=AFTER), {0: Reason.ZERO_UPDATE}, times=AFTER) == [0]
+    assert judged(ClientLimits(quarantine_after=AFTER), {0: None, 1: Reason.ZERO_UPDATE}, times=AFTER) == [1]
+    assert judged(ClientLimits(quarantine_after=AFTER), {0: Reason.ZERO_UPDATE}, times=AFTER) == [0]
 
 
 def test_other_reasons_are_a_clients_own_fault_however_many_are_refused() -> None:
-    guard = Guard(quarantine_after=AFTER)
+    client_limits = ClientLimits(quarantine_after=AFTER)
     everybody = dict.fromkeys(range(4), Reason.MALFORMED_PAYLOAD)
-    assert judged(guard, everybody, times=AFTER) == [0, 1, 2, 3]
+    assert judged(client_limits, everybody, times=AFTER) == [0, 1, 2, 3]
 
 
 def test_what_was_counted_before_most_were_refused_is_forgiven() -> None:
-    guard = Guard(quarantine_after=AFTER)
+    client_limits = ClientLimits(quarantine_after=AFTER)
     everybody = dict.fromkeys(range(3))
-    judged(guard, everybody)
-    judged(guard, {0: Reason.NON_FINITE}, times=AFTER - 1)  # the fastest
-    assert judged(guard, {1: Reason.NON_FINITE, 0: Reason.NON_FINITE}) == []
-    judged(guard, everybody)
-    assert judged(guard, {0: Reason.NON_FINITE}, times=AFTER - 1) == []
+    judged(client_limits, everybody)
+    judged(client_limits, {0: Reason.NON_FINITE}, times=AFTER - 1)  # the fastest
+    assert judged(client_limits, {1: Reason.NON_FINITE, 0: Reason.NON_FINITE}) == []
+    judged(client_limits, everybody)
+    assert judged(client_limits, {0: Reason.NON_FINITE}, times=AFTER - 1) == []
 
 
 def test_the_warning_has_the_figures_and_comes_once() -> None:
@@ -85,7 +85,7 @@ def test_the_warning_has_the_figures_and_comes_once() -> None:
 
 
 def test_a_server_warns_of_too_low_a_bound_and_keeps_nobody_out(caplog: pytest.LogCaptureFixture) -> None:
-    server = PlayedServer(clients=3, norm_max=1.0, guard=Guard(quarantine_after=AFTER))
+    server = PlayedServer(clients=3, norm_max=1.0, client_limits=ClientLimits(quarantine_after=AFTER))
     clients = [server.client(client_id) for client_id in range(3)]
     for client in clients:
         client.join()

@@ -13,7 +13,7 @@ from support.played import PlayedClient, PlayedServer
 from support.wire import update_of
 from unstale.coordinator.settings import TriggerSettings
 from unstale.journal.parts import Parts
-from unstale.server.guard import Guard
+from unstale.server.client_limits import ClientLimits
 from unstale.server.state import TransferBounds
 from unstale_proto.errors import Reason
 from unstale_proto.messages import Ack, Chunk, Credit, Error, Task, Update, Welcome
@@ -210,7 +210,7 @@ def test_the_checksum_of_an_update_that_comes_whole_is_looked_at() -> None:
 
 def test_only_chunks_that_bring_what_was_asked_for_cost_nothing() -> None:
     bounds = TransferBounds(chunk_bytes=4, window_bytes=8, places=1)
-    server = server_of(1, bounds, guard=Guard(client_messages_per_s_max=2))  # four at once
+    server = server_of(1, bounds, client_limits=ClientLimits(client_messages_per_s_max=2))  # four at once
     client = server.client(0)
     task = client.task()
     client.say(announced(task))  # the first
@@ -228,7 +228,7 @@ def test_only_chunks_that_bring_what_was_asked_for_cost_nothing() -> None:
 
 def test_chunks_that_are_too_short_cost_a_message_each() -> None:
     bounds = TransferBounds(chunk_bytes=4, window_bytes=8, places=1)
-    server = server_of(1, bounds, guard=Guard(client_messages_per_s_max=2))
+    server = server_of(1, bounds, client_limits=ClientLimits(client_messages_per_s_max=2))
     client = server.client(0)
     task = client.task()
     client.say(announced(task))

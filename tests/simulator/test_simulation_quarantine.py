@@ -13,7 +13,7 @@ from unstale.coordinator import actions, events
 from unstale.coordinator.settings import TriggerSettings
 from unstale.errors import UserError
 from unstale.learner.bounds import NormMax
-from unstale.server.guard import Guard
+from unstale.server.client_limits import ClientLimits
 from unstale.toxics.passage import Applied
 from unstale.toxics.registry import create
 from unstale.training.local import LocalUpdate
@@ -38,7 +38,7 @@ def played(train: OneNumber, *toxics: Applied, after: int = 3, rounds: int = 30,
     given: dict[str, Any] = {
         "clients": 2,
         "trigger": TriggerSettings(name="async"),
-        "guard": Guard(quarantine_after=after, quarantine_s=12.0),
+        "client_limits": ClientLimits(quarantine_after=after, quarantine_s=12.0),
         **changes,
     }
     one_number(train, always(1.0), rounds=rounds, toxics=toxics, observe=trace, **given).run()

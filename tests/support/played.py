@@ -20,9 +20,9 @@ from unstale.learner.updates import Round, Row, StagedUpdate, Staging
 from unstale.learner.versions import Version
 from unstale.metrics.observe import Observation
 from unstale.server.admission import Admission
+from unstale.server.client_limits import ClientLimits, MaySpeak, allow_all
 from unstale.server.commands import Applied, ApplyCommand, Command, EvaluateCommand, Evaluated, Result
 from unstale.server.compute import frames_of
-from unstale.server.guard import Guard, MaySpeak, anyone
 from unstale.server.protocol import ServerProtocol
 from unstale.server.state import Access, ExchangeSettings, RunState, TransferBounds
 from unstale.server.stats import ServerStats
@@ -91,8 +91,8 @@ class WatchedStaging(Staging):
 class PlayedServer:
     """An exchange whose clients all train a model of two parameters, which is [v, v] in version v.
 
-    guard, may_speak, norm_max, admission, journal, transfers, parts, task_timeout_s: as for `ServerProtocol`. encoding:
-    that it would like; models are sent as float32 only. told: to the coordinator.
+    client_limits, may_speak, norm_max, admission, journal, transfers, parts, task_timeout_s: as for `ServerProtocol`.
+    encoding: that it would like; models are sent as float32 only. told: to the coordinator.
     """
 
     def __init__(
@@ -105,8 +105,8 @@ class PlayedServer:
         transfers: TransferBounds | None = None,
         parts: Parts | None = None,
         encoding: EncodingPlan | None = None,
-        guard: Guard | None = None,
-        may_speak: MaySpeak = anyone,
+        client_limits: ClientLimits | None = None,
+        may_speak: MaySpeak = allow_all,
         norm_max: NormMax = None,
         admission: Admission | None = None,
         journal: Journal | None = None,
@@ -155,7 +155,7 @@ class PlayedServer:
                 stays=stays,
                 task_timeout_s=task_timeout_s,
             ),
-            access=Access(guard=guard or Guard(), may_speak=may_speak),
+            access=Access(client_limits=client_limits or ClientLimits(), may_speak=may_speak),
             compute=self.commands.append,
             stats=ServerStats(
                 rounds=rounds,

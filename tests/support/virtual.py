@@ -18,7 +18,7 @@ from unstale.learner.updates import Staging
 from unstale.metrics.progress import Progress
 from unstale.policies import create
 from unstale.server.admission import Admission
-from unstale.server.guard import Guard
+from unstale.server.client_limits import ClientLimits
 from unstale.simulator.backends.backend import Backend, Computed, Job
 from unstale.simulator.simulation import Parts, Simulation
 from unstale.toxics.delay import Distribution, Exponential
@@ -156,7 +156,7 @@ def one_number(
     norm_max: NormMax = None,
     admission: Admission | None = None,
     task_timeout_s: float | None = None,
-    guard: Guard | None = None,
+    client_limits: ClientLimits | None = None,
     encoding: EncodingPlan | None = None,
     **others: Any,
 ) -> Simulation:
@@ -194,7 +194,7 @@ def one_number(
             lease_s=min(lease_s, 1e6),
             admission=admission or Admission(NormBounds(norm_max, clients=clients)),
             task_timeout_s=task_timeout_s,
-            guard=guard or Guard(),
+            client_limits=client_limits or ClientLimits(),
             encoding=encoding,
         ),
         on_progress=on_progress,

@@ -18,8 +18,8 @@ from unstale.coordinator.admission import REMEMBERED_VERDICTS
 from unstale.coordinator.machine import Coordinator
 from unstale.coordinator.settings import CoordinatorSettings
 from unstale.journal.database import Database
+from unstale.server.client_limits import BLAMED
 from unstale.server.commands import ApplyCommand
-from unstale.server.guard import BLAMED
 from unstale.toxics.flight import Direction
 from unstale_proto import codec, limits
 from unstale_proto.errors import Reason, RemoteContractError

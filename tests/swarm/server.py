@@ -23,10 +23,10 @@ from unstale.learner.bounds import NormBounds
 from unstale.learner.learner import Learner
 from unstale.learner.updates import Staging
 from unstale.server.admission import Admission
+from unstale.server.client_limits import STRANGER_MESSAGES_PER_S, ClientLimits
 from unstale.server.commands import CheckpointCommand
 from unstale.server.compute import Save, frames_of
 from unstale.server.condition import REASONS
-from unstale.server.guard import STRANGER_MESSAGES_PER_S, Guard
 from unstale.server.protocol import Letter, ServerProtocol, StopNow
 from unstale.server.state import Access, ExchangeSettings, RunState, TransferBounds
 from unstale.server.stats import ServerStats
@@ -63,15 +63,15 @@ class Wire:
         return delivery
 
 
-class WatchedGuard(Guard):
+class WatchedGuard(ClientLimits):
     """The real one. ledger: told who is kept out."""
 
     def __init__(self, ledger: Ledger, **bounds: Any) -> None:
         super().__init__(**bounds)
         self._ledger = ledger
 
-    def refused(self, client_id: int | None, reason: Reason, at_s: float) -> None:
-        super().refused(client_id, reason, at_s)
+    def on_refused(self, client_id: int | None, reason: Reason, at_s: float) -> None:
+        super().on_refused(client_id, reason, at_s)
         if client_id is not None and reason in REASONS and self.condition.is_general:
             self._ledger.forgiven(client_id)
 
@@ -190,7 +190,7 @@ class Server:
                 transfers=options.transfers or TransferBounds(),
             ),
             access=Access(
-                guard=WatchedGuard(
+                client_limits=WatchedGuard(
                     self._ledger,
                     client_messages_per_s_max=options.bounds.messages_per_s_max,
                     stranger_messages_per_s_max=STRANGER_MESSAGES_PER_S,

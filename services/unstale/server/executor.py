@@ -9,6 +9,7 @@ from unstale.coordinator import actions, snapshot
 from unstale.journal.journal import Journal
 from unstale.learner.screen import Norms
 from unstale.learner.updates import StagedUpdate
+from unstale.server.client_limits import ClientLimits
 from unstale.server.commands import (
     ApplyCommand,
     CheckpointCommand,
@@ -21,7 +22,6 @@ from unstale.server.commands import (
 )
 from unstale.server.deadlines import Deadlines
 from unstale.server.delivery import DeliveryTracker
-from unstale.server.guard import Guard
 from unstale.server.sender import Sender
 from unstale.server.sessions import Sessions
 from unstale.server.state import RunState
@@ -62,7 +62,7 @@ class ActionExecutor:
         *,
         compute: Callable[[Command], None],
         stats: ServerStats,
-        guard: Guard,
+        client_limits: ClientLimits,
         sender: Sender,
         delivery: DeliveryTracker,
         deadlines: Deadlines,
@@ -76,7 +76,7 @@ class ActionExecutor:
         self._staging = state.staging
         self._compute = compute
         self._stats = stats
-        self._guard = guard
+        self._client_limits = client_limits
         self._sender = sender
         self._delivery = delivery
         self._deadlines = deadlines
@@ -178,8 +178,8 @@ class ActionExecutor:
         bounds = self._admission.bounds.bounds(arrived.update.learning_rate)
         self._stats.judged(action, arrived.update, arrived.payload_bytes, arrived.norms, bounds)
         self._admission.judged(action, arrived.update.base_version, arrived.norms)
-        self._guard.judged(action, arrived.at_s)
-        news = self._guard.condition.news(self._admission.bounds)
+        self._client_limits.on_verdict(action, arrived.at_s)
+        news = self._client_limits.condition.news(self._admission.bounds)
         if news is not None:
             log.warning("%s", news)
         self.send_after_commit(self._sender.acknowledge, action)

@@ -5,9 +5,9 @@ from collections.abc import Callable
 from unstale import translate
 from unstale.coordinator import events
 from unstale.coordinator.machine import Coordinator
+from unstale.server.client_limits import check_participant, not_owner_error
 from unstale.server.delivery import DeliveryTracker
 from unstale.server.executor import ActionExecutor
-from unstale.server.guard import check_takes_part, not_the_owner
 from unstale.server.negotiation import EncodingNegotiation
 from unstale.server.sender import Sender
 from unstale.server.sessions import Sessions
@@ -33,7 +33,11 @@ class Joining:
         handle: Callable[[events.Event], None],
     ) -> None:
         self._coordinator = coordinator
-        self._guard, self._may_speak, self._owner_of = access.guard, access.may_speak, access.owner_of
+        self._client_limits, self._may_speak, self._owner_of = (
+            access.client_limits,
+            access.may_speak,
+            access.owner_of,
+        )
         self._sessions = sessions
         self._negotiation = negotiation
         self._sender = sender
@@ -46,13 +50,13 @@ class Joining:
         """A hello came. speaker: the client that the connection spoke for before. key: of the connection. Raises
         RemoteContractError for one that is refused."""
         client_id = hello.client_id
-        check_takes_part(client_id, self._coordinator.settings)
+        check_participant(client_id, self._coordinator.settings)
         if not self._may_speak(key, client_id):
-            raise not_the_owner(client_id)
+            raise not_owner_error(client_id)
         if self._executor.finish is not None:
             self._executor.answer_hello_after_end(route, hello, self._executor.finish)
             return
-        self._guard.greeted(route, speaker, client_id, at_s)
+        self._client_limits.on_hello(route, speaker, client_id, at_s)
         if self._sessions.is_superseded(hello, active=self._coordinator.is_active(client_id)):
             self._sender.send(route, Stop(reason="superseded", version=self._coordinator.version))
             return

@@ -16,11 +16,11 @@ from unstale.journal.recorder import Recorder
 from unstale.metrics.progress import Outcome
 from unstale.peer_log import about_peer, logger
 from unstale.server.buffered_transport import BufferedTransport
+from unstale.server.client_limits import not_owner_error
 from unstale.server.commands import Applied, Command, Crashed, Evaluated, Letter, NotSaved, Saved, StopNow
 from unstale.server.deadlines import Deadlines
 from unstale.server.delivery import DeliveryTracker
 from unstale.server.executor import ActionExecutor
-from unstale.server.guard import not_the_owner
 from unstale.server.joining import Joining
 from unstale.server.negotiation import EncodingNegotiation
 from unstale.server.refusals import Refusals
@@ -76,7 +76,7 @@ class ServerProtocol:
         self._welcome, self._sent = state.welcome, state.sent
         self._linger_s, self._return_s = settings.linger_s, settings.return_s
         self._leaves_early, self._stays, self._stops = True, settings.stays, False
-        self._guard, self._may_speak = access.guard, access.may_speak
+        self._client_limits, self._may_speak = access.client_limits, access.may_speak
         self._sessions = Sessions(state.welcome.clients)
         self._delivery = DeliveryTracker()
         self._deadlines = Deadlines(coordinator, settings.task_timeout_s)
@@ -101,7 +101,7 @@ class ServerProtocol:
             state,
             compute=compute,
             stats=stats,
-            guard=self._guard,
+            client_limits=self._client_limits,
             sender=self._sender,
             delivery=self._delivery,
             deadlines=self._deadlines,
@@ -122,7 +122,9 @@ class ServerProtocol:
             stats=stats,
             perform=self._perform,
         )
-        self._refusals = Refusals(clock, self._guard, stats, self._sender, self._sessions, self._handle)
+        self._refusals = Refusals(
+            clock, self._client_limits, stats, self._sender, self._sessions, self._handle
+        )
         self._transfers = Transfers(
             clock,
             settings.transfers,
@@ -292,14 +294,14 @@ class ServerProtocol:
         at_s = self._clock()  # once: it is the time of all that the message brings about
         speaker = self._sessions.client_of(route)
         try:
-            self._guard.let_in(route, speaker, at_s)
+            self._client_limits.check_rate(route, speaker, at_s)
             message = codec.decode(header)
             if speaker is not None:
-                if speaker in self._guard.suspects:
-                    self._guard.understood(speaker)
+                if speaker in self._client_limits.suspects:
+                    self._client_limits.on_valid_message(speaker)
                 if not self._may_speak(key, speaker):
                     self._sessions.forget(speaker)  # its key was revoked: nothing more is sent there
-                    raise not_the_owner(speaker)
+                    raise not_owner_error(speaker)
                 self._sender.on_message_from(speaker)
             if isinstance(message, Hello):
                 self._joining.admit(route, speaker, message, key, at_s)
@@ -314,9 +316,13 @@ class ServerProtocol:
                 self._handle_active(route, speaker, message, frames, at_s)
             self._send_deferred_task(route, at_s)
         except RemoteContractError as error:
-            self._guard.refused(self._sessions.client_of(route), error.reason, at_s)
+            self._client_limits.on_refused(self._sessions.client_of(route), error.reason, at_s)
             self._refusals.refuse(route, error)
-        if speaker is not None and speaker in self._guard.suspects and self._guard.is_to_go(speaker):
+        if (
+            speaker is not None
+            and speaker in self._client_limits.suspects
+            and self._client_limits.is_quarantine_due(speaker)
+        ):
             self._executor.send_after_commit(partial(self._refusals.quarantine_if_due, route), speaker)
 
     @property
@@ -375,7 +381,7 @@ class ServerProtocol:
             self._receiver.receive(client_id, message, frames, at_s, defect_of_whole(message, frames))
         elif isinstance(message, Chunk):
             if self._transfers.take(client_id, message, frames, at_s):
-                self._guard.paid_back(client_id, at_s)
+                self._client_limits.refund(client_id, at_s)
             self._handle(events.HeartbeatReceived(client_id=client_id, at_s=at_s))
         elif self._transfers.take_in(client_id, message, frames, at_s):
             self._handle(events.HeartbeatReceived(client_id=client_id, at_s=at_s))

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from unstale.coordinator import events
 from unstale.peer_log import about_peer, logger
-from unstale.server.guard import Guard
+from unstale.server.client_limits import ClientLimits
 from unstale.server.sender import Sender
 from unstale.server.sessions import Sessions
 from unstale.server.stats import ServerStats
@@ -25,29 +25,29 @@ class Refusals:
     def __init__(
         self,
         clock: Callable[[], float],
-        guard: Guard,
+        client_limits: ClientLimits,
         stats: ServerStats,
         sender: Sender,
         sessions: Sessions,
         handle: Callable[[events.Event], None],
     ) -> None:
-        self._clock, self._guard, self._stats = clock, guard, stats
+        self._clock, self._client_limits, self._stats = clock, client_limits, stats
         self._sender, self._sessions, self._handle = sender, sessions, handle
 
     def refuse(self, route: bytes, error: RemoteContractError) -> None:
         """Count a message that is refused, and answer it."""
         self._stats.refused(error.reason)
-        if self._guard.may_answer(route, error.reason, self._clock()):
+        if self._client_limits.may_answer(route, error.reason, self._clock()):
             self._sender.send(route, Error(reason=error.reason, message=str(error)))
 
     def quarantine_if_due(self, route: bytes, client_id: int) -> None:
         """Take a client out of the run that is refused again and again."""
-        if self._guard.is_to_go(client_id):  # else it is out
+        if self._client_limits.is_quarantine_due(client_id):  # else it is out
             self.quarantine(route, client_id)
 
     def quarantine(self, route: bytes, client_id: int) -> None:
         """Take a client out of the run for a while."""
-        why = self._guard.quarantine(client_id, self._clock())
+        why = self._client_limits.quarantine(client_id, self._clock())
         log.warning("%s", why, extra=about_peer(client_id))
         self._stats.quarantined()
         self.refuse(route, why)

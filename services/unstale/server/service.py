@@ -37,7 +37,7 @@ from unstale.net.gate import Gate
 from unstale.net.limiter import ConnectionLimiter
 from unstale.net.mailbox import Mailbox, Ping
 from unstale.net.memory import MemoryBound, bytes_max_by_default
-from unstale.server import guard
+from unstale.server import client_limits
 from unstale.server.commands import Crashed, StopNow
 from unstale.server.compute import Compute
 from unstale.server.loop import ConnectionCut, Letter, Loop, RouterTransport
@@ -225,7 +225,7 @@ class Server:
                 stays=self._stays,
             ),
             access=Access(
-                guard=guard.configured(settings.server),
+                client_limits=client_limits.configured(settings.server),
                 may_speak=self._gate.may_speak,
                 owner_of=self._gate.owner_of,
             ),

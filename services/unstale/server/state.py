@@ -9,7 +9,7 @@ from unstale.journal.parts import Parts
 from unstale.learner.updates import Staging
 from unstale.learner.versions import Version
 from unstale.server.admission import Admission
-from unstale.server.guard import Guard, MaySpeak, anyone
+from unstale.server.client_limits import ClientLimits, MaySpeak, allow_all
 from unstale.server.turns import OwnerOf, key_or_client
 from unstale_proto.limits import CHUNK_BYTES
 from unstale_proto.messages import Welcome
@@ -92,11 +92,11 @@ class Access:
     """Who may say what.
 
     Attributes:
-        guard: rate limits and quarantine.
+        client_limits: rate limits and quarantine.
         may_speak: whether the owner of a key may speak for a client; key None is a link in plain text.
         owner_of: with whom a client shares places for large payloads.
     """
 
-    guard: Guard = field(default_factory=Guard)
-    may_speak: MaySpeak = anyone
+    client_limits: ClientLimits = field(default_factory=ClientLimits)
+    may_speak: MaySpeak = allow_all
     owner_of: OwnerOf = key_or_client

@@ -16,7 +16,7 @@ from unstale.coordinator.actions import Observer
 from unstale.coordinator.machine import Coordinator
 from unstale.metrics.progress import Progress
 from unstale.server import admission
-from unstale.server.guard import Guard
+from unstale.server.client_limits import ClientLimits
 from unstale.simulator.backends.choose import choose
 from unstale.simulator.fresh import FreshUpdates
 from unstale.simulator.recording import Recording
@@ -93,7 +93,7 @@ def simulation(
             lease_s=settings.server.lease_s,
             admission=admission.configured(settings, learner, place.trainer.held),
             task_timeout_s=settings.server.task_timeout_s,
-            guard=_guard(settings),
+            client_limits=_guard(settings),
             encoding=encodings.plan(**settings.encoding.model_dump(), dimension=model.dimension),
         ),
         on_progress=on_progress,
@@ -104,10 +104,12 @@ def simulation(
     )
 
 
-def _guard(settings: Settings) -> Guard:
+def _guard(settings: Settings) -> ClientLimits:
     """Without bounds on how much anybody may say: virtual time holds no floods, and messages of clients that no toxic
     touches are not played."""
-    return Guard(quarantine_after=settings.server.quarantine_after, quarantine_s=settings.server.quarantine_s)
+    return ClientLimits(
+        quarantine_after=settings.server.quarantine_after, quarantine_s=settings.server.quarantine_s
+    )
 
 
 def _conditions(settings: Settings) -> Conditions:

@@ -15,8 +15,8 @@ from unstale.client.instructions import Instruction, Send, Settle, Train
 from unstale.client.session import GREETING_S, ClientSession, State
 from unstale.coordinator import events
 from unstale.errors import UserError
+from unstale.server.client_limits import ClientLimits
 from unstale.server.delivery import DeliveryTracker
-from unstale.server.guard import Guard
 from unstale.simulator import damage
 from unstale.simulator.agenda import Agenda
 from unstale.simulator.remote import Behind, Given, Relay, Remote, Traffic, may_lose
@@ -35,7 +35,7 @@ _RUN = "0" * 32
 
 class Network:
     """toxics: of the run's conditions. seed: of the run. heartbeat_s, lease_s: as the server tells clients.
-    model_bytes, update_bytes: of their payloads. guard: says whom the server keeps out."""
+    model_bytes, update_bytes: of their payloads. client_limits: says whom the server keeps out."""
 
     def __init__(
         self,
@@ -49,7 +49,7 @@ class Network:
         model_bytes: int,
         update_bytes: int,
         relay: Relay,
-        guard: Guard,
+        client_limits: ClientLimits,
     ) -> None:
         self.traffic = Traffic()
         self._toxics = toxics
@@ -58,7 +58,7 @@ class Network:
         self._behind = behind
         self._model_bytes, self._update_bytes = model_bytes, update_bytes
         self._relay = relay
-        self._guard = guard
+        self._client_limits = client_limits
         self._remotes: dict[int, Remote] = {}
         self._delivery = DeliveryTracker()
         self._sent_in_vain = 0
@@ -115,7 +115,7 @@ class Network:
     def shut_out(self, client_id: int) -> None:
         """Keep a client out for a while that was refused again and again."""
         at_s, remote = self._agenda.now_s, self._remotes.get(client_id)
-        why = self._guard.quarantine(client_id, at_s)
+        why = self._client_limits.quarantine(client_id, at_s)
         if remote is None:
             self._greet_later(client_id)
         else:
@@ -142,9 +142,9 @@ class Network:
         except RemoteContractError as error:
             self.traffic.lost += error.reason not in (Reason.HELLO_FIRST, Reason.QUARANTINED)
             if was_known:
-                self._guard.refused(client_id, error.reason, self._agenda.now_s)
+                self._client_limits.on_refused(client_id, error.reason, self._agenda.now_s)
             self._refuse(remote, error)
-            if self._guard.is_to_go(client_id):
+            if self._client_limits.is_quarantine_due(client_id):
                 self.shut_out(client_id)
 
     def _attend(self, remote: Remote, message: Message, damaged: Flight | None) -> None:
@@ -154,9 +154,9 @@ class Network:
             message, _ = damage.read(message, (), damaged)
             damaged = None
         if remote.is_known and damaged is None:
-            self._guard.understood(client_id)
+            self._client_limits.on_valid_message(client_id)
         if isinstance(message, Hello):
-            self._guard.greeted(b"", None, client_id, at_s)
+            self._client_limits.on_hello(b"", None, client_id, at_s)
             same_connection, remote.is_known = remote.is_known, True
             if not same_connection:
                 expired = self._delivery.expired_by_hello(message, self._behind.awaits, at_s)
@@ -200,7 +200,7 @@ class Network:
     def _greet(self, client_id: int) -> None:
         at_s = self._agenda.now_s
         try:
-            self._guard.greeted(b"", None, client_id, at_s)
+            self._client_limits.on_hello(b"", None, client_id, at_s)
         except RemoteContractError:
             self._greet_later(client_id)
         else:

@@ -24,7 +24,7 @@ from unstale.learner.versions import Version
 from unstale.metrics.fairness import OwnEvaluations
 from unstale.metrics.progress import Outcome, Progress, Tally
 from unstale.server.admission import Admission
-from unstale.server.guard import Guard
+from unstale.server.client_limits import ClientLimits
 from unstale.server.update_decoder import UpdateDecoder
 from unstale.simulator import damage
 from unstale.simulator.agenda import AFTER_CLIENTS, Agenda
@@ -55,8 +55,8 @@ class Parts:
     evaluate: measures a version. save: is given the last version and its number. conditions: what the scenario says of
     the run. clients, rounds, seed: of the run. evaluate_clients_every: rounds between evaluations by the clients; None
     for none. heartbeat_s, lease_s: as a server tells clients. admission: judges what updates claim, as a server does;
-    None to judge norms alone, without a bound. task_timeout_s: for an answer to a task; None for ever. guard: says
-    whom the server keeps out for a while. encoding: of payloads; None for float32.
+    None to judge norms alone, without a bound. task_timeout_s: for an answer to a task; None for ever. client_limits:
+    says whom the server keeps out for a while. encoding: of payloads; None for float32.
     """
 
     coordinator: Coordinator
@@ -75,7 +75,7 @@ class Parts:
     lease_s: float
     admission: Admission | None = None
     task_timeout_s: float | None = None
-    guard: Guard = field(default_factory=Guard)
+    client_limits: ClientLimits = field(default_factory=ClientLimits)
     encoding: EncodingPlan | None = None
 
 
@@ -153,9 +153,9 @@ class Simulation:
             model_bytes=self._encoded.models.payload_bytes,
             update_bytes=self._encoded.updates.payload_bytes,
             relay=relay,
-            guard=parts.guard,
+            client_limits=parts.client_limits,
         )
-        self._guard = parts.guard
+        self._client_limits = parts.client_limits
         self._timers: dict[str, float] = {}
         self._newest: dict[int, Task] = {}  # by client, of those who are not behind a network
         self._arriving: _Arriving
@@ -225,7 +225,9 @@ class Simulation:
                 given_up = hopeless.sentence(self._coordinator, self._admission.bounds.cause)
                 if given_up is not None:
                     raise hopeless.DivergedError(given_up)
-            if isinstance(following, events.UpdateArrived) and self._guard.is_to_go(following.client_id):
+            if isinstance(following, events.UpdateArrived) and self._client_limits.is_quarantine_due(
+                following.client_id
+            ):
                 self._network.shut_out(following.client_id)  # before the round that this closed is a version
             following, self._made = self._made, None
 
@@ -273,7 +275,7 @@ class Simulation:
         frames = self._encoded.payload(client_id, task.number, local)
         if damaged is not None:
             update, frames = damage.read(update, frames, damaged)
-            self._guard.understood(client_id)
+            self._client_limits.on_valid_message(client_id)
         handle, row, defect, norms = self._decoder.stage(client_id, update, frames)
         self._arriving = _Arriving(client_id, task, handle, update, row, norms)
         self.handle(translate.to_update_arrived(update, client_id, handle, defect, self._agenda.now_s))
@@ -362,8 +364,8 @@ class Simulation:
     def _acknowledge(self, action: actions.Acknowledge) -> None:
         _, task, handle, update, _, norms = self._arriving
         self._admission.judged(action, task.version, norms)
-        self._guard.judged(action, self._agenda.now_s)
-        news = self._guard.condition.news(self._admission.bounds)
+        self._client_limits.on_verdict(action, self._agenda.now_s)
+        news = self._client_limits.condition.news(self._admission.bounds)
         if news is not None:
             log.warning("%s", news)
         if action.outcome is actions.Outcome.ACCEPTED:

@@ -7,7 +7,7 @@ from fuzz.choices import Choices
 from fuzz.extents import extents
 from fuzz.material import ONES, update_fields
 from fuzz.play import Note, Play
-from unstale.server.guard import ROUTES_KEPT
+from unstale.server.client_limits import ROUTES_KEPT
 from unstale_proto.messages import Task
 from unstale_proto.transfer import checksum
 
@@ -42,9 +42,9 @@ class LongPlay(Play):
     @override
     def check_at_the_end(self) -> None:
         super().check_at_the_end()
-        for path, extent in extents(self.protocol, but=self.guard):
+        for path, extent in extents(self.protocol, but=self.client_limits):
             assert extent <= EXTENT_MAX, f"{path} has {extent} entries, with {self.clients} clients"
-        *others, longest = sorted(extent for _, extent in extents(self.guard))
+        *others, longest = sorted(extent for _, extent in extents(self.client_limits))
         assert longest <= ROUTES_KEPT  # connections that it remembers
         assert max(others) <= EXTENT_MAX, f"the guard holds {others}, with {self.clients} clients"
 

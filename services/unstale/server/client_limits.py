@@ -43,19 +43,19 @@ MaySpeak = Callable[[str | None, int], bool]
 """Whether the owner of a public key may say that it is a client."""
 
 
-def anyone(_key: str | None, _client_id: int) -> bool:
+def allow_all(_key: str | None, _client_id: int) -> bool:
     """A `MaySpeak` for links in plain text."""
     return True
 
 
-def not_the_owner(client_id: int) -> RemoteContractError:
+def not_owner_error(client_id: int) -> RemoteContractError:
     """Why somebody may not say that it is a client."""
     return RemoteContractError(
         Reason.NOT_THE_OWNER, f"the key of this connection does not own client {client_id}"
     )
 
 
-def check_takes_part(client_id: int, settings: CoordinatorSettings) -> None:
+def check_participant(client_id: int, settings: CoordinatorSettings) -> None:
     """Raise RemoteContractError unless the run has a client of this id, and was not rolled back without it."""
     if client_id >= settings.clients:
         raise RemoteContractError(
@@ -106,14 +106,14 @@ class _Route:
     told_s: float = -inf
 
 
-class Guard:
+class ClientLimits:
     """One thread. It remembers the clients that have spoken and the last ROUTES_KEPT connections.
 
     client_messages_per_s_max: of a client. stranger_messages_per_s_max: of a connection that speaks for no client, and
     hellos of any. quarantine_after: refusals in a row that the client is to blame for. quarantine_s: how long it is
     kept out then. None is no bound. suspects: clients that were refused since their last accepted update; of others
-    nothing is to be forgiven (`understood`) or feared (`is_to_go`). condition: of the model, for which no client is
-    kept out.
+    nothing is to be forgiven (`on_valid_message`) or feared (`is_quarantine_due`). condition: of the model, for which
+    no client is kept out.
     """
 
     def __init__(
@@ -133,11 +133,11 @@ class Guard:
         self.condition = ModelCondition()
         self._routes: dict[bytes, _Route] = {}  # whose bucket was used last is last
 
-    def let_in(self, route: bytes, client_id: int | None, at_s: float) -> None:
+    def check_rate(self, route: bytes, client_id: int | None, at_s: float) -> None:
         """A message came over a connection that speaks for this client. Raises RemoteContractError if it is one too
         many, to be dropped unread."""
         if client_id is None:
-            self._pay_from_route(route, at_s)
+            self._charge_route(route, at_s)
         elif self._client_max is not None:
             client = self._clients.get(client_id) or self._client(client_id, at_s)
             if not client.bucket.take(self._client_max, at_s):
@@ -146,27 +146,27 @@ class Guard:
                     f"more than {self._client_max:g} messages a second: those over are dropped",
                 )
 
-    def greeted(self, route: bytes, speaks_for: int | None, client_id: int, at_s: float) -> None:
+    def on_hello(self, route: bytes, speaks_for: int | None, client_id: int, at_s: float) -> None:
         """It is a hello for `client_id`. Raises RemoteContractError if it is one too many, or the client is kept
         out."""
         if speaks_for is not None:  # else it is paid
-            self._pay_from_route(route, at_s)
+            self._charge_route(route, at_s)
         client = self._clients.get(client_id)
         if client is not None and client.free_s > at_s:
             raise RemoteContractError(Reason.QUARANTINED, _kept_out(client_id, client.free_s - at_s))
 
-    def understood(self, client_id: int | None) -> None:
+    def on_valid_message(self, client_id: int | None) -> None:
         """A message of a client could be read."""
         client = None if client_id is None else self.suspects.get(client_id)
         if client is not None:
             client.unreadable = 0
 
-    def paid_back(self, client_id: int, at_s: float) -> None:
+    def refund(self, client_id: int, at_s: float) -> None:
         """A message came that the server had asked for: it costs nothing."""
         if self._client_max is not None:
             self._client(client_id, at_s).bucket.left += 1
 
-    def judged(self, verdict: Acknowledge, at_s: float) -> None:
+    def on_verdict(self, verdict: Acknowledge, at_s: float) -> None:
         """An update got a verdict. A repeat gets the first one again, and that is counted already."""
         if verdict.outcome is Outcome.ACCEPTED:
             self.condition.accepted(verdict.client_id)
@@ -180,9 +180,9 @@ class Guard:
             reason = Reason(verdict.reason)
             if reason in REASONS:
                 self.condition.refused(verdict.client_id, reason)
-            self.refused(verdict.client_id, reason, at_s)
+            self.on_refused(verdict.client_id, reason, at_s)
 
-    def refused(self, client_id: int | None, reason: Reason, at_s: float) -> None:
+    def on_refused(self, client_id: int | None, reason: Reason, at_s: float) -> None:
         """What came over a connection that speaks for this client was refused."""
         if client_id is None or self._quarantine_after == inf or reason not in BLAMED:
             return
@@ -194,7 +194,7 @@ class Guard:
         else:
             client.wrong += 1
 
-    def is_to_go(self, client_id: int) -> bool:
+    def is_quarantine_due(self, client_id: int) -> bool:
         """Whether a client has been refused so often in a row that it is to be quarantined."""
         client = self.suspects.get(client_id)
         return client is not None and max(client.wrong, client.unreadable) >= self._quarantine_after
@@ -218,7 +218,7 @@ class Guard:
         known.told_s = at_s
         return True
 
-    def _pay_from_route(self, route: bytes, at_s: float) -> None:
+    def _charge_route(self, route: bytes, at_s: float) -> None:
         if self._stranger_max is not None and not self._route(route, at_s).bucket.take(
             self._stranger_max, at_s
         ):
@@ -242,9 +242,9 @@ class Guard:
         return known
 
 
-def configured(settings: ServerSettings) -> Guard:
+def configured(settings: ServerSettings) -> ClientLimits:
     """The guard of a run."""
-    return Guard(
+    return ClientLimits(
         client_messages_per_s_max=settings.client_messages_per_s_max,
         stranger_messages_per_s_max=STRANGER_MESSAGES_PER_S,
         quarantine_after=settings.quarantine_after,

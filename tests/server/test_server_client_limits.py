@@ -7,8 +7,8 @@ from support.wire import update_of
 from unstale.config.settings import ServerSettings
 from unstale.coordinator.actions import Acknowledge, Outcome
 from unstale.metrics import catalogue
-from unstale.server import guard
-from unstale.server.guard import BLAMED, ROUTES_KEPT, UNREADABLE, Guard, MaySpeak, anyone
+from unstale.server import client_limits
+from unstale.server.client_limits import BLAMED, ROUTES_KEPT, UNREADABLE, ClientLimits, MaySpeak, allow_all
 from unstale_proto.errors import Reason, RemoteContractError
 from unstale_proto.messages import Error, Heartbeat, Hello, Message, Task, Welcome
 
@@ -26,47 +26,53 @@ NOT_TO_BLAME = {
 }
 
 
-def lets_in(guard: Guard, at_s: float, client_id: int | None = None, route: bytes = ROUTE) -> bool:
+def lets_in(
+    client_limits: ClientLimits, at_s: float, client_id: int | None = None, route: bytes = ROUTE
+) -> bool:
     try:
-        guard.let_in(route, client_id, at_s)
+        client_limits.check_rate(route, client_id, at_s)
     except RemoteContractError as error:
         return error.reason is not Reason.RATE_LIMITED
     return True
 
 
-def greets(guard: Guard, at_s: float, client_id: int = 0, *, speaks_for: int | None = None) -> Reason | None:
+def greets(
+    client_limits: ClientLimits, at_s: float, client_id: int = 0, *, speaks_for: int | None = None
+) -> Reason | None:
     """Why a hello is refused; None when it is not."""
     try:
-        guard.greeted(ROUTE, speaks_for, client_id, at_s)
+        client_limits.on_hello(ROUTE, speaks_for, client_id, at_s)
     except RemoteContractError as error:
         return error.reason
     return None
 
 
-def judged(guard: Guard, reason: Reason | None, *, outcome: Outcome | None = None) -> bool:
+def judged(client_limits: ClientLimits, reason: Reason | None, *, outcome: Outcome | None = None) -> bool:
     """An update of client 0 gets a verdict. Whether the client is to go then."""
     first = Outcome.ACCEPTED if reason is None else Outcome.REJECTED
-    guard.judged(
+    client_limits.on_verdict(
         Acknowledge(client_id=0, task_id=1, outcome=outcome or first, first_outcome=first, reason=reason), 0.0
     )
-    return guard.is_to_go(0)
+    return client_limits.is_quarantine_due(0)
 
 
 # ------------------------------------------------------------------------------------------------------------ buckets
 
 
 def test_twice_what_a_second_lets_in_may_come_at_once_and_then_what_a_second_lets_in() -> None:
-    guard = Guard(client_messages_per_s_max=4)
-    assert [lets_in(guard, 0.0, 7) for _ in range(9)] == [True] * 8 + [False]
-    assert [lets_in(guard, 0.25, 7) for _ in range(2)] == [True, False]  # 0.25 s * 4 /s = 1
-    assert [lets_in(guard, 1.0, 7) for _ in range(4)] == [True] * 3 + [False]  # 0.75 s * 4 /s = 3
-    assert [lets_in(guard, 99.0, 7) for _ in range(9)] == [True] * 8 + [False]  # full again, and not fuller
+    client_limits = ClientLimits(client_messages_per_s_max=4)
+    assert [lets_in(client_limits, 0.0, 7) for _ in range(9)] == [True] * 8 + [False]
+    assert [lets_in(client_limits, 0.25, 7) for _ in range(2)] == [True, False]  # 0.25 s * 4 /s = 1
+    assert [lets_in(client_limits, 1.0, 7) for _ in range(4)] == [True] * 3 + [False]  # 0.75 s * 4 /s = 3
+    assert [lets_in(client_limits, 99.0, 7) for _ in range(9)] == [True] * 8 + [
+        False
+    ]  # full again, and not fuller
 
 
 def test_each_client_and_each_connection_pays_for_itself() -> None:
-    guard = Guard(client_messages_per_s_max=1, stranger_messages_per_s_max=1)
-    assert [lets_in(guard, 0.0, client_id) for client_id in (1, 1, 1, 2)] == [True, True, False, True]
-    assert [lets_in(guard, 0.0, None, route) for route in (b"a", b"a", b"a", b"b")] == [
+    client_limits = ClientLimits(client_messages_per_s_max=1, stranger_messages_per_s_max=1)
+    assert [lets_in(client_limits, 0.0, client_id) for client_id in (1, 1, 1, 2)] == [True, True, False, True]
+    assert [lets_in(client_limits, 0.0, None, route) for route in (b"a", b"a", b"a", b"b")] == [
         True,
         True,
         False,
@@ -75,38 +81,40 @@ def test_each_client_and_each_connection_pays_for_itself() -> None:
 
 
 def test_a_hello_is_paid_by_its_connection_once_whoever_says_it() -> None:
-    guard = Guard(client_messages_per_s_max=1000, stranger_messages_per_s_max=1)
-    assert lets_in(guard, 0.0)
-    assert greets(guard, 0.0) is None  # paid by letting it in
-    assert lets_in(guard, 0.0, 0)
-    assert greets(guard, 0.0, speaks_for=0) is None  # the second
-    assert greets(guard, 0.0, speaks_for=0) is Reason.RATE_LIMITED
-    assert lets_in(guard, 0.0, 0)  # whatever else the client says
+    client_limits = ClientLimits(client_messages_per_s_max=1000, stranger_messages_per_s_max=1)
+    assert lets_in(client_limits, 0.0)
+    assert greets(client_limits, 0.0) is None  # paid by letting it in
+    assert lets_in(client_limits, 0.0, 0)
+    assert greets(client_limits, 0.0, speaks_for=0) is None  # the second
+    assert greets(client_limits, 0.0, speaks_for=0) is Reason.RATE_LIMITED
+    assert lets_in(client_limits, 0.0, 0)  # whatever else the client says
 
 
 def test_without_bounds_everything_is_let_in() -> None:
-    guard = Guard()
-    assert all(lets_in(guard, 0.0, client_id) for client_id in (None, 0) for _ in range(5000))
-    assert greets(guard, 0.0, speaks_for=0) is None
-    assert not any(judged(guard, Reason.NON_FINITE) for _ in range(100))
+    client_limits = ClientLimits()
+    assert all(lets_in(client_limits, 0.0, client_id) for client_id in (None, 0) for _ in range(5000))
+    assert greets(client_limits, 0.0, speaks_for=0) is None
+    assert not any(judged(client_limits, Reason.NON_FINITE) for _ in range(100))
 
 
 def test_a_connection_is_told_once_a_second_that_it_says_too_much_and_of_all_else_always() -> None:
-    guard = Guard(stranger_messages_per_s_max=1)
-    answered = [guard.may_answer(ROUTE, Reason.RATE_LIMITED, at_s) for at_s in (5.0, 5.5, 5.99, 6.0, 6.5)]
+    client_limits = ClientLimits(stranger_messages_per_s_max=1)
+    answered = [
+        client_limits.may_answer(ROUTE, Reason.RATE_LIMITED, at_s) for at_s in (5.0, 5.5, 5.99, 6.0, 6.5)
+    ]
     assert answered == [True, False, False, True, False]
-    assert guard.may_answer(b"another", Reason.RATE_LIMITED, 6.5)
-    assert all(guard.may_answer(ROUTE, Reason.MALFORMED_HEADER, 6.5) for _ in range(3))
+    assert client_limits.may_answer(b"another", Reason.RATE_LIMITED, 6.5)
+    assert all(client_limits.may_answer(ROUTE, Reason.MALFORMED_HEADER, 6.5) for _ in range(3))
 
 
 def test_the_connections_that_are_remembered_are_bounded_and_the_busiest_stay() -> None:
-    guard = Guard(stranger_messages_per_s_max=1)
-    assert [lets_in(guard, 0.0) for _ in range(3)] == [True, True, False]
+    client_limits = ClientLimits(stranger_messages_per_s_max=1)
+    assert [lets_in(client_limits, 0.0) for _ in range(3)] == [True, True, False]
     for number in range(3 * ROUTES_KEPT):
-        lets_in(guard, 0.0, None, number.to_bytes(5, "big"))
+        lets_in(client_limits, 0.0, None, number.to_bytes(5, "big"))
         if number % 1000 == 0:
-            assert not lets_in(guard, 0.0)
-    assert len(guard._routes) == ROUTES_KEPT
+            assert not lets_in(client_limits, 0.0)
+    assert len(client_limits._routes) == ROUTES_KEPT
 
 
 # --------------------------------------------------------------------------------------------------------- quarantine
@@ -118,99 +126,105 @@ def test_every_reason_is_either_the_clients_own_mistake_or_not() -> None:
 
 
 def test_so_many_rejections_in_a_row_and_the_client_is_to_go() -> None:
-    guard = Guard(quarantine_after=3)
-    assert [judged(guard, reason) for reason in (Reason.ZERO_UPDATE, Reason.WRONG_SIZE, Reason.UNKNOWN_TASK)] == [
+    client_limits = ClientLimits(quarantine_after=3)
+    assert [judged(client_limits, reason) for reason in (
+        Reason.ZERO_UPDATE, Reason.WRONG_SIZE, Reason.UNKNOWN_TASK,
+    )] == [
         False, False, True,
     ]  # fmt: skip
 
 
 def test_an_accepted_update_starts_the_row_anew() -> None:
-    guard = Guard(quarantine_after=2)
+    client_limits = ClientLimits(quarantine_after=2)
     reasons = [Reason.ZERO_UPDATE, None, Reason.ZERO_UPDATE, None, Reason.ZERO_UPDATE, Reason.ZERO_UPDATE]
-    assert [judged(guard, reason) for reason in reasons] == [False] * 5 + [True]
+    assert [judged(client_limits, reason) for reason in reasons] == [False] * 5 + [True]
 
 
 @pytest.mark.parametrize("reason", sorted(NOT_TO_BLAME))
 def test_what_the_network_brings_about_neither_counts_nor_starts_the_row_anew(reason: Reason) -> None:
-    guard = Guard(quarantine_after=2)
-    judged(guard, Reason.NON_FINITE)
-    assert not any(judged(guard, reason) for _ in range(5))
-    assert judged(guard, Reason.NON_FINITE)
+    client_limits = ClientLimits(quarantine_after=2)
+    judged(client_limits, Reason.NON_FINITE)
+    assert not any(judged(client_limits, reason) for _ in range(5))
+    assert judged(client_limits, Reason.NON_FINITE)
 
 
 def test_a_repeat_of_a_rejected_update_counts_once() -> None:
-    guard = Guard(quarantine_after=2)
-    assert not judged(guard, Reason.NON_FINITE)
-    assert not any(judged(guard, Reason.NON_FINITE, outcome=Outcome.DUPLICATE) for _ in range(5))
+    client_limits = ClientLimits(quarantine_after=2)
+    assert not judged(client_limits, Reason.NON_FINITE)
+    assert not any(judged(client_limits, Reason.NON_FINITE, outcome=Outcome.DUPLICATE) for _ in range(5))
 
 
 @pytest.mark.parametrize("reason", sorted(UNREADABLE))
 def test_headers_count_as_long_as_none_can_be_read(reason: Reason) -> None:
-    guard = Guard(quarantine_after=2)
+    client_limits = ClientLimits(quarantine_after=2)
     for _ in range(5):  # damage on the way: the heartbeats between can be read
-        guard.refused(0, reason, 0.0)
-        guard.understood(0)
-    assert not guard.is_to_go(0)
-    guard.refused(0, reason, 0.0)
-    guard.refused(0, reason, 0.0)
-    assert guard.is_to_go(0)
+        client_limits.on_refused(0, reason, 0.0)
+        client_limits.on_valid_message(0)
+    assert not client_limits.is_quarantine_due(0)
+    client_limits.on_refused(0, reason, 0.0)
+    client_limits.on_refused(0, reason, 0.0)
+    assert client_limits.is_quarantine_due(0)
 
 
 def test_a_readable_message_does_not_excuse_what_is_wrong_in_others() -> None:
-    guard = Guard(quarantine_after=2)
+    client_limits = ClientLimits(quarantine_after=2)
     for _ in range(2):
-        guard.refused(0, Reason.UNEXPECTED_TYPE, 0.0)
-        guard.understood(0)
-    assert guard.is_to_go(0)
+        client_limits.on_refused(0, Reason.UNEXPECTED_TYPE, 0.0)
+        client_limits.on_valid_message(0)
+    assert client_limits.is_quarantine_due(0)
 
 
 def test_a_suspect_is_one_until_an_update_of_it_counts_and_nothing_is_held_against_it() -> None:
-    guard = Guard(quarantine_after=3)
-    assert set(guard.suspects) == set()
-    judged(guard, Reason.NON_FINITE)
-    guard.refused(0, Reason.MALFORMED_HEADER, 0.0)
-    judged(guard, None)
-    assert set(guard.suspects) == {0}  # a header of it could not be read, and none could since
-    guard.understood(0)
-    judged(guard, None)
-    assert set(guard.suspects) == set()
+    client_limits = ClientLimits(quarantine_after=3)
+    assert set(client_limits.suspects) == set()
+    judged(client_limits, Reason.NON_FINITE)
+    client_limits.on_refused(0, Reason.MALFORMED_HEADER, 0.0)
+    judged(client_limits, None)
+    assert set(client_limits.suspects) == {0}  # a header of it could not be read, and none could since
+    client_limits.on_valid_message(0)
+    judged(client_limits, None)
+    assert set(client_limits.suspects) == set()
 
 
 def test_in_quarantine_nobody_is_a_suspect_any_more() -> None:
-    guard = Guard(quarantine_after=1)
-    judged(guard, Reason.NON_FINITE)
-    guard.quarantine(0, 0.0)
-    assert set(guard.suspects) == set()
+    client_limits = ClientLimits(quarantine_after=1)
+    judged(client_limits, Reason.NON_FINITE)
+    client_limits.quarantine(0, 0.0)
+    assert set(client_limits.suspects) == set()
 
 
 def test_nobody_is_blamed_for_a_connection_that_speaks_for_nobody() -> None:
-    guard = Guard(quarantine_after=1)
-    guard.refused(None, Reason.MALFORMED_HEADER, 0.0)
-    guard.understood(None)
-    assert guard._clients == {}
+    client_limits = ClientLimits(quarantine_after=1)
+    client_limits.on_refused(None, Reason.MALFORMED_HEADER, 0.0)
+    client_limits.on_valid_message(None)
+    assert client_limits._clients == {}
 
 
 def test_in_quarantine_a_hello_is_refused_until_the_time_is_over_and_the_row_begins_anew() -> None:
-    guard = Guard(quarantine_after=1, quarantine_s=60.0)
-    judged(guard, Reason.NON_FINITE)
-    assert "60 s" in str(guard.quarantine(0, 100.0))
-    assert not guard.is_to_go(0)
-    assert [greets(guard, at_s) for at_s in (100.0, 159.9, 160.0)] == [
+    client_limits = ClientLimits(quarantine_after=1, quarantine_s=60.0)
+    judged(client_limits, Reason.NON_FINITE)
+    assert "60 s" in str(client_limits.quarantine(0, 100.0))
+    assert not client_limits.is_quarantine_due(0)
+    assert [greets(client_limits, at_s) for at_s in (100.0, 159.9, 160.0)] == [
         Reason.QUARANTINED, Reason.QUARANTINED, None,
     ]  # fmt: skip
-    assert greets(guard, 100.0, 1) is None  # another client
+    assert greets(client_limits, 100.0, 1) is None  # another client
     with pytest.raises(RemoteContractError, match=r"client 0 .* for 1 s;"):
-        guard.greeted(ROUTE, None, 0, 159.5)
-    assert judged(guard, Reason.NON_FINITE)
+        client_limits.on_hello(ROUTE, None, 0, 159.5)
+    assert judged(client_limits, Reason.NON_FINITE)
 
 
 def test_the_settings_are_the_guards() -> None:
-    made = guard.configured(ServerSettings(client_messages_per_s_max=3, quarantine_after=2, quarantine_s=9.0))
+    made = client_limits.configured(
+        ServerSettings(client_messages_per_s_max=3, quarantine_after=2, quarantine_s=9.0)
+    )
     assert [lets_in(made, 0.0, 0) for _ in range(7)] == [True] * 6 + [False]
     assert [lets_in(made, 0.0) for _ in range(21)] == [True] * 20 + [False]
     assert [judged(made, Reason.NON_FINITE) for _ in range(2)] == [False, True]
     assert "9 s" in str(made.quarantine(0, 0.0))
-    unbounded = guard.configured(ServerSettings(client_messages_per_s_max=None, quarantine_after=None))
+    unbounded = client_limits.configured(
+        ServerSettings(client_messages_per_s_max=None, quarantine_after=None)
+    )
     assert all(lets_in(unbounded, 0.0, 0) for _ in range(5000))
     assert not any(judged(unbounded, Reason.NON_FINITE) for _ in range(100))
 
@@ -219,8 +233,8 @@ def test_the_settings_are_the_guards() -> None:
 # protocol
 
 
-def guarded(guard: Guard, may_speak: MaySpeak = anyone, **told: int) -> PlayedServer:
-    return PlayedServer(guard=guard, may_speak=may_speak, **told)
+def guarded(client_limits: ClientLimits, may_speak: MaySpeak = allow_all, **told: int) -> PlayedServer:
+    return PlayedServer(client_limits=client_limits, may_speak=may_speak, **told)
 
 
 def counted(server: PlayedServer, metric: catalogue.Metric, *labels: str) -> float:
@@ -238,7 +252,7 @@ def say_garbage(client: PlayedClient) -> None:
 
 
 def test_a_client_that_sends_nothing_but_nonsense_is_taken_out_and_may_come_back() -> None:
-    server = guarded(Guard(quarantine_after=2, quarantine_s=60.0), clients=2)
+    server = guarded(ClientLimits(quarantine_after=2, quarantine_s=60.0), clients=2)
     hostile, honest = server.client(0), server.client(1)
     honest.join()  # the run starts
     task = hostile.task()
@@ -265,7 +279,7 @@ def test_a_client_that_sends_nothing_but_nonsense_is_taken_out_and_may_come_back
 
 
 def test_quarantine_ends_no_round_of_the_others() -> None:
-    server = guarded(Guard(quarantine_after=2), clients=2)
+    server = guarded(ClientLimits(quarantine_after=2), clients=2)
     hostile, honest = server.client(0), server.client(1)
     hostile.join()
     honest.join()
@@ -279,7 +293,7 @@ def test_quarantine_ends_no_round_of_the_others() -> None:
 
 
 def test_a_client_quarantined_in_a_turn_of_many_messages_leaves_once() -> None:
-    server = guarded(Guard(quarantine_after=1))
+    server = guarded(ClientLimits(quarantine_after=1))
     client = server.client(0)
     client.task()
     for _ in range(5):
@@ -290,7 +304,7 @@ def test_a_client_quarantined_in_a_turn_of_many_messages_leaves_once() -> None:
 
 
 def test_a_message_too_many_is_dropped_unread_and_changes_nothing() -> None:
-    server = guarded(Guard(client_messages_per_s_max=2))
+    server = guarded(ClientLimits(client_messages_per_s_max=2))
     client = server.client(0)
     task = client.task()  # paid by the connection, which is unbounded here
     for number in range(4):
@@ -306,7 +320,7 @@ def test_a_message_too_many_is_dropped_unread_and_changes_nothing() -> None:
 
 
 def test_a_client_over_its_rate_loses_neither_update_nor_place() -> None:
-    server = guarded(Guard(client_messages_per_s_max=1))
+    server = guarded(ClientLimits(client_messages_per_s_max=1))
     client = server.client(0)
     task = client.task()
     for number in range(5):
@@ -320,7 +334,7 @@ def test_a_client_over_its_rate_loses_neither_update_nor_place() -> None:
 
 
 def test_a_stranger_can_neither_spend_what_a_client_may_say_nor_have_more_than_its_own() -> None:
-    server = guarded(Guard(stranger_messages_per_s_max=1), clients=2)
+    server = guarded(ClientLimits(stranger_messages_per_s_max=1), clients=2)
     client, stranger = server.client(0), server.client(1)
     client.join()
     client.hears()
@@ -331,7 +345,7 @@ def test_a_stranger_can_neither_spend_what_a_client_may_say_nor_have_more_than_i
 
 
 def test_hellos_are_bounded_for_a_client_as_for_a_stranger() -> None:
-    server = guarded(Guard(stranger_messages_per_s_max=1), clients=2)
+    server = guarded(ClientLimits(stranger_messages_per_s_max=1), clients=2)
     client = server.client(0)
     for _ in range(5):
         client.join()
@@ -341,17 +355,19 @@ def test_hellos_are_bounded_for_a_client_as_for_a_stranger() -> None:
 
 
 def test_a_hello_for_another_client_is_blamed_on_who_says_it() -> None:
-    server = guarded(Guard(quarantine_after=1), may_speak=lambda _, client_id: client_id == 0, clients=2)
+    server = guarded(
+        ClientLimits(quarantine_after=1), may_speak=lambda _, client_id: client_id == 0, clients=2
+    )
     thief = server.client(0)
     thief.join()
     thief.hears()
     thief.say(Hello(client_id=1, session="a" * 32))
     assert reasons(thief.hears()) == [Reason.NOT_THE_OWNER, Reason.QUARANTINED]
-    assert greets(server.protocol._guard, server.now_s, 1) is None  # the victim may come
+    assert greets(server.protocol._client_limits, server.now_s, 1) is None  # the victim may come
 
 
 def test_a_connection_whose_key_was_revoked_does_not_discredit_the_client() -> None:
-    server = guarded(Guard(quarantine_after=1))
+    server = guarded(ClientLimits(quarantine_after=1))
     client = server.client(0)
     client.task()
     server.protocol._may_speak = lambda *_: False
