@@ -21,7 +21,7 @@ from unstale.journal import checkpoints
 from unstale.journal.database import Database
 from unstale.journal.rows import Batch, Place
 from unstale.journal.segments import Segments
-from unstale.net import keyring
+from unstale.net import keygen
 from unstale.net.keys import ClientIds
 from unstale_proto.messages import Update
 
@@ -69,10 +69,10 @@ def keys() -> Files:
     """Of a server, an injector and two owners of clients."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name) / "keys"
-        keyring.make(folder, "server", None)
-        keyring.make(folder, "injector", ClientIds.parse("all", "clients"))
-        keyring.make(folder, "phone", ClientIds.parse("0-1,7", "clients"))
-        keyring.make(folder, "laptop", ClientIds.parse("2", "clients"))
+        keygen.create(folder, "server", None)
+        keygen.create(folder, "injector", ClientIds.parse("all", "clients"))
+        keygen.create(folder, "phone", ClientIds.parse("0-1,7", "clients"))
+        keygen.create(folder, "laptop", ClientIds.parse("2", "clients"))
         return _files(folder)
 
 

@@ -17,7 +17,7 @@ from hostile import gauges
 from hostile.scenes import DESCRIPTORS, HONEST, HOSTILE, Scene, configuration
 from support.processes import START_S, free_port
 from support.running import until
-from unstale.net import keyring, keys
+from unstale.net import keygen, keys
 from unstale.net.clock import now_s
 from unstale.net.keys import ClientIds, Identity
 
@@ -231,11 +231,11 @@ class Stage:
 
     def _make_keys(self) -> Path:
         folder = self.folder / "keys"
-        keyring.make(folder, keys.SERVER, None)
-        keyring.make(folder, "honest", ClientIds.parse(f"0-{HONEST - 1}", "honest"))
+        keygen.create(folder, keys.SERVER, None)
+        keygen.create(folder, "honest", ClientIds.parse(f"0-{HONEST - 1}", "honest"))
         for place, client_id in enumerate(self.client_ids):
             name = f"hostile-{client_id}"
-            keyring.make(folder, name, ClientIds.parse(str(client_id), name))
+            keygen.create(folder, name, ClientIds.parse(str(client_id), name))
             self.identities[place] = keys.identity(self._key(name), "client.key")
         return folder
 

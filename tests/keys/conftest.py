@@ -6,22 +6,22 @@ from pathlib import Path
 import pytest
 import zmq
 
-from unstale.net import gate, keyring, keys
+from unstale.net import keygen, keys, zap
 
 
 @pytest.fixture(autouse=True)
 def _read_often(monkeypatch: pytest.MonkeyPatch) -> None:
     """Folders are read again at once instead of every second."""
-    monkeypatch.setattr(gate, "REREAD_S", 0.01)
+    monkeypatch.setattr(zap, "REREAD_S", 0.01)
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """The keys of a server, and of two processes of clients: `phone` owns 0 and 1, `laptop` 2."""
     made = tmp_path / "keys"
-    keyring.make(made, "server", None)
-    keyring.make(made, "phone", keys.ClientIds.parse("0-1", "--clients"))
-    keyring.make(made, "laptop", keys.ClientIds.parse("2", "--clients"))
+    keygen.create(made, "server", None)
+    keygen.create(made, "phone", keys.ClientIds.parse("0-1", "--clients"))
+    keygen.create(made, "laptop", keys.ClientIds.parse("2", "--clients"))
     return made
 
 

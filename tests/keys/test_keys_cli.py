@@ -13,7 +13,7 @@ from unstale.cli.demo import _make_keys
 from unstale.config import Settings
 from unstale.config.settings import ClientSettings, InjectorSettings, ServerSettings
 from unstale.errors import UserError
-from unstale.net.admitted import Admitted
+from unstale.net.authorized_keys import AuthorizedKeys
 from unstale.net.keys import client_identity, public_key
 
 
@@ -137,8 +137,8 @@ def test_the_demo_makes_a_key_for_each_of_its_processes(scenario: str | None, tm
     settings = Settings(clients=5, scenario={"name": scenario})
     given = [dict(pairwise(options)) for options in _make_keys(tmp_path, settings)]
     of_those = [client_identity(one["--key"], one.get("--server-key")) for one in given]
-    admitted = Admitted(tmp_path / "admitted")
-    owned = [[who for who in range(5) if admitted.may_speak(one.public, who)] for one in of_those if one]
+    authorized = AuthorizedKeys(tmp_path / "admitted")
+    owned = [[who for who in range(5) if authorized.may_speak(one.public, who)] for one in of_those if one]
     assert owned == [[0, 1], [2, 3, 4]]
     connects_to = "server" if scenario is None else "injector"
     assert {one.server for one in of_those if one} == {public_key(tmp_path / f"{connects_to}.key", "the key")}

@@ -9,7 +9,7 @@ import zmq
 import zmq.auth
 
 from unstale.errors import UserError
-from unstale.net import keyring, keys
+from unstale.net import keygen, keys
 from unstale.net.keys import ClientIds
 
 
@@ -45,7 +45,7 @@ def test_a_client_knows_the_server_by_its_own_file(folder: Path) -> None:
 
 
 def test_another_file_says_whom_a_client_connects_to_instead(folder: Path) -> None:
-    keyring.make(folder, "injector", ClientIds.parse("all", "--clients"))
+    keygen.create(folder, "injector", ClientIds.parse("all", "--clients"))
     phone = keys.client_identity(str(folder / "phone.key_secret"), str(folder / "injector.key"))
     assert phone is not None
     assert phone.server == keys.public_key(folder / "injector.key", "client.server_key")
@@ -145,10 +145,10 @@ def test_no_key_is_written_over_another(folder: Path) -> None:
         with pytest.raises(
             UserError, match=rf"{name}\.key_secret exists already; take another name, or first run"
         ):
-            keyring.make(folder, name, None if name == "server" else ClientIds.parse("7", "--clients"))
+            keygen.create(folder, name, None if name == "server" else ClientIds.parse("7", "--clients"))
     (folder / "phone.key_secret").unlink()  # taken to its owner
     with pytest.raises(UserError, match=r"admitted/phone\.key exists already"):
-        keyring.make(folder, "phone", ClientIds.parse("7", "--clients"))
+        keygen.create(folder, "phone", ClientIds.parse("7", "--clients"))
     assert {file: file.read_text() for file in folder.rglob("*.key*")} == {
         file: text for file, text in before.items() if file.name != "phone.key_secret"
     }
@@ -158,7 +158,7 @@ def test_without_the_servers_key_no_other_is_made(tmp_path: Path) -> None:
     with pytest.raises(
         UserError, match=r"server\.key is not there; make the server's key first: unstale keys new"
     ):
-        keyring.make(tmp_path / "keys", "phone", ClientIds.parse("0", "--clients"))
+        keygen.create(tmp_path / "keys", "phone", ClientIds.parse("0", "--clients"))
     assert not (tmp_path / "keys").exists()
 
 
@@ -166,25 +166,25 @@ def test_a_client_that_belongs_to_another_key_is_given_to_no_second_one(folder: 
     with pytest.raises(
         UserError, match=r"^--clients: client 1 belongs to 'phone' already; revoke that, or take"
     ):
-        keyring.make(folder, "tablet", ClientIds.parse("1", "--clients"))
+        keygen.create(folder, "tablet", ClientIds.parse("1", "--clients"))
     assert not (folder / "tablet.key_secret").exists()
-    keyring.forget(folder, "phone")
-    keyring.make(folder, "tablet", ClientIds.parse("0-1", "--clients"))
+    keygen.revoke(folder, "phone")
+    keygen.create(folder, "tablet", ClientIds.parse("0-1", "--clients"))
 
 
 def test_a_revoked_key_leaves_nothing_behind(folder: Path) -> None:
-    keyring.forget(folder, "phone")
+    keygen.revoke(folder, "phone")
     assert not list(folder.rglob("phone*"))
     with pytest.raises(
         UserError, match=r"admitted/phone\.key is not there; unstale keys show lists the keys"
     ):
-        keyring.forget(folder, "phone")
+        keygen.revoke(folder, "phone")
 
 
 def test_where_nothing_can_be_written_is_told(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match=r"^no key can be written to .*/file/keys: not a directory$"):
-        keyring.make(tmp_path / "file/keys", "server", None)
+        keygen.create(tmp_path / "file/keys", "server", None)
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from support.scrape import sample
 from unstale.config import Settings
 from unstale.errors import UserError
 from unstale.injector.service import Injector
-from unstale.net import keyring, keys
+from unstale.net import keygen, keys
 from unstale.net.keys import ClientIds, Identity
 from unstale_proto.errors import Reason
 from unstale_proto.messages import Error, Heartbeat
@@ -28,7 +28,7 @@ ONES = np.ones(650, dtype="<f4")
 @pytest.fixture
 def folder(folder: Path) -> Path:
     """With a key of an injector, too."""
-    keyring.make(folder, "injector", ClientIds.parse("all", "--clients"))
+    keygen.create(folder, "injector", ClientIds.parse("all", "--clients"))
     return folder
 
 
@@ -158,7 +158,7 @@ def test_a_key_that_is_revoked_is_refused_on_its_live_connection(folder: Path, t
     ):
         client.join()
         client.task()
-        keyring.forget(folder, "phone")
+        keygen.revoke(folder, "phone")
         for number in range(int(PATIENCE_S / 0.005)):
             client.say(Heartbeat(number=number, version=0))
             answer, _ = client.hear_any()

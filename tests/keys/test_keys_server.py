@@ -16,7 +16,7 @@ from unstale.client import service
 from unstale.client.service import ClientProcess
 from unstale.config import Settings
 from unstale.errors import UserError
-from unstale.net import keyring, sockets
+from unstale.net import keygen, sockets
 from unstale.net.keys import ClientIds, Identity
 from unstale_proto.errors import Reason
 from unstale_proto.messages import Bye, Error, Heartbeat, Hello, Welcome
@@ -180,7 +180,7 @@ def test_a_key_that_is_revoked_is_refused_on_its_live_connection(
         client.join()
         task, _ = client.task()
         other.join()
-        keyring.forget(folder, "phone")
+        keygen.revoke(folder, "phone")
         hears_of_its_end(client)
         assert refused_messages(server) == 1
         before = server.state()
@@ -198,9 +198,9 @@ def test_a_key_that_is_revoked_is_refused_on_its_live_connection(
 def test_a_key_that_is_admitted_while_the_server_runs_takes_part(
     folder: Path, identity_of: IdentityOf
 ) -> None:
-    keyring.forget(folder, "laptop")
+    keygen.revoke(folder, "laptop")
     with RunningServer(with_keys(folder)) as server:
-        keyring.make(folder, "tablet", ClientIds.parse("2", "--clients"))
+        keygen.create(folder, "tablet", ClientIds.parse("2", "--clients"))
         with KeyedClient(server.address, 2, identity_of("tablet")) as client:
             assert client.join().client_id == 2
 

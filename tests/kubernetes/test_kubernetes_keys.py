@@ -11,7 +11,7 @@ from kubernetes.kubelet import Cluster
 from kubernetes.manifests import K8S, MADE_BY_HAND
 from support.processes import START_S
 from unstale.net import keys
-from unstale.net.admitted import Admitted
+from unstale.net.authorized_keys import AuthorizedKeys
 
 
 @pytest.fixture
@@ -26,7 +26,7 @@ def objects(cluster: Cluster) -> dict[tuple[str, str], dict[str, Any]]:
 def test_it_makes_what_the_manifests_name_and_no_more(cluster: Cluster) -> None:
     cluster.make_keys("--injector", "2", "3")
     assert objects(cluster).keys() == MADE_BY_HAND
-    owners = Admitted(cluster.folder / "keys/admitted").owners.values()
+    owners = AuthorizedKeys(cluster.folder / "keys/admitted").owners.values()
     assert {one.name: one.clients.text for one in owners} == {
         "clients-0": "0-2",
         "clients-1": "3-5",
@@ -46,7 +46,7 @@ def test_a_second_time_it_keeps_the_keys_and_adds_those_of_further_pods(cluster:
     before = keys.identity(cluster.folder / "keys/clients-0.key_secret", "client.key")
     cluster.make_keys("2", "2")
     assert keys.identity(cluster.folder / "keys/clients-0.key_secret", "client.key") == before
-    owners = Admitted(cluster.folder / "keys/admitted").owners.values()
+    owners = AuthorizedKeys(cluster.folder / "keys/admitted").owners.values()
     assert [one.clients.text for one in owners] == ["0-1", "2-3"]
 
 
@@ -60,7 +60,7 @@ def test_a_key_that_was_revoked_is_made_anew_and_the_others_are_kept(cluster: Cl
     after = [keys.identity(folder / f"clients-{pod}.key_secret", "client.key") for pod in range(2)]
     assert after[0] == before[0]
     assert after[1] != before[1]
-    owners = Admitted(folder / "admitted").owners
+    owners = AuthorizedKeys(folder / "admitted").owners
     assert {one.clients.text for one in owners.values()} == {"0-1", "2-3"}
     assert before[1].public not in owners
 

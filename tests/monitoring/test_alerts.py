@@ -27,7 +27,7 @@ from unstale.client.prepare import workplace_of
 from unstale.client.service import ClientProcess
 from unstale.config import Settings
 from unstale.injector.service import Injector
-from unstale.net import keyring, keys
+from unstale.net import keygen, keys
 from unstale.net.keys import ClientIds, Identity
 
 pytestmark = [pytest.mark.network, pytest.mark.slow, needs_prometheus]
@@ -300,8 +300,8 @@ def test_a_disk_that_is_full_and_slow(tmp_path: Path, monkeypatch: pytest.Monkey
 
 def test_two_runs_one_without_keys_for_its_clients_and_one_with_bad_estimates(tmp_path: Path) -> None:
     folder = tmp_path / "keys"
-    keyring.make(folder, "server", None)
-    keyring.make(folder, "all", ClientIds.parse("all", "--clients"))
+    keygen.create(folder, "server", None)
+    keygen.create(folder, "all", ClientIds.parse("all", "--clients"))
     found = keys.client_identity(str(folder / "all.key_secret"), str(folder / "server.key"))
     own = small(clients=1, rounds=ENDLESS, server={"keys": str(folder)})
     harmful = small(

@@ -22,7 +22,7 @@ from unstale.client.prepare import workplace_of
 from unstale.client.service import ClientProcess
 from unstale.config import Settings
 from unstale.injector.service import Injector
-from unstale.net import keyring, keys
+from unstale.net import keygen, keys
 from unstale.net.keys import ClientIds, Identity
 from unstale_proto.messages import Error
 
@@ -64,10 +64,10 @@ def settings_of(folder: Path) -> Settings:
 
 
 def made_keys(folder: Path) -> None:
-    keyring.make(folder / "keys", "server", None)
-    keyring.make(folder / "keys", "injector", ClientIds.parse("all", "--clients"))
-    keyring.make(folder / "keys", "hosted", ClientIds.parse(f"0-{HOSTED - 1}", "--clients"))
-    keyring.make(folder / "keys", "other", ClientIds.parse(str(OTHER), "--clients"))
+    keygen.create(folder / "keys", "server", None)
+    keygen.create(folder / "keys", "injector", ClientIds.parse("all", "--clients"))
+    keygen.create(folder / "keys", "hosted", ClientIds.parse(f"0-{HOSTED - 1}", "--clients"))
+    keygen.create(folder / "keys", "other", ClientIds.parse(str(OTHER), "--clients"))
 
 
 def identity(folder: Path, name: str, towards: str) -> Identity:

@@ -13,7 +13,7 @@ from support.scrape import sample
 from support.wire import RawClient
 from support.zmtp import CURVE, EMPTY_MORE, ZmtpPeer, frame, frame_start, greeting
 from unstale.config import Settings
-from unstale.net import keyring, keys
+from unstale.net import keygen, keys
 from unstale.net.arrivals import WASTED_AT_ONCE
 from unstale.net.memory import MemoryBound
 from unstale_proto import codec
@@ -52,8 +52,8 @@ def make_rounds(client: RawClient, task: Task) -> Task:
 def folder(tmp_path: Path) -> Path:
     """Keys of a server and of a process that owns client 0."""
     made = tmp_path / "keys"
-    keyring.make(made, "server", None)
-    keyring.make(made, "phone", keys.ClientIds.parse("0", "--clients"))
+    keygen.create(made, "server", None)
+    keygen.create(made, "phone", keys.ClientIds.parse("0", "--clients"))
     return made
 
 

@@ -13,7 +13,7 @@ from support.scrape import Page, families, get, sample
 from support.wire import RawClient, update_of
 from unstale.coordinator.membership import State
 from unstale.metrics import catalogue
-from unstale.net import connections, gate
+from unstale.net import connections, zap
 from unstale.server.service import Server
 from unstale_proto.errors import Reason
 from unstale_proto.messages import Ack, Bye, Error, Heartbeat, OwnEvaluation, Stop
@@ -32,7 +32,7 @@ OF_A_COMPENSATOR = (
 LABELS: dict[str, set[str]] = {
     "phase": {"wait", "compensate", "aggregate", "evaluate", "checkpoint"},
     "outcome": {"accepted", "duplicate", "rejected"},
-    "reason": {"", *(reason.value for reason in Reason), *gate.REASONS, *connections.REASONS},
+    "reason": {"", *(reason.value for reason in Reason), *zap.REASONS, *connections.REASONS},
     "vector": {"update"},
     "direction": {"received", "sent"},
     "class": {str(label) for label in range(10)},

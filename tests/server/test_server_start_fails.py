@@ -19,7 +19,7 @@ from unstale.config.write import resolved
 from unstale.errors import UserError
 from unstale.journal.database import Database
 from unstale.journal.resumption import GIVEN_UP
-from unstale.net import keyring
+from unstale.net import keygen
 from unstale.server.service import Server
 
 pytestmark = pytest.mark.network
@@ -30,7 +30,7 @@ def server_keys(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, str
     """Settings of the server for its link."""
     if request.param == "plain text":
         return {}
-    keyring.make(tmp_path / "keys", "server", None)
+    keygen.create(tmp_path / "keys", "server", None)
     return {"keys": str(tmp_path / "keys")}
 
 

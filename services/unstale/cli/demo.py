@@ -202,18 +202,18 @@ def _environment(settings: Settings) -> dict[str, str]:
 
 def _make_keys(folder: Path, settings: Settings) -> list[list[str]]:
     """Keys that are thrown away with their folder; the options with which each client process shows its own."""
-    from unstale.net import keyring
+    from unstale.net import keygen
     from unstale.net.keys import INJECTOR, SERVER, ClientIds
 
-    keyring.make(folder, SERVER, None)
+    keygen.create(folder, SERVER, None)
     through: list[str] = []
     if settings.scenario.name is not None:
-        keyring.make(folder, INJECTOR, ClientIds.parse("all", INJECTOR))
+        keygen.create(folder, INJECTOR, ClientIds.parse("all", INJECTOR))
         through = ["--server-key", str(folder / f"{INJECTOR}.key")]
     owners = []
     for number, (first, count) in enumerate(_shares(settings.clients)):
         name = f"clients-{number}"
-        keyring.make(folder, name, ClientIds.parse(f"{first}-{first + count - 1}", name))
+        keygen.create(folder, name, ClientIds.parse(f"{first}-{first + count - 1}", name))
         owners.append(["--key", str(folder / f"{name}.key_secret"), *through])
     return owners
 

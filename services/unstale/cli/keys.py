@@ -40,19 +40,19 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for programs."
 @app.command()
 def new(name: Name, clients: Clients = None, folder: Folder = Path("keys")) -> None:
     """Make a key pair, and admit it for some clients. The server's own comes first."""
-    from unstale.net import keyring, keys
+    from unstale.net import keygen, keys
 
     secret = folder / f"{name}{keys.SECRET_SUFFIX}"
     if name == keys.SERVER:
         if clients is not None:
             raise UserError("--clients is given for the server, which speaks for none, expected none")
-        keyring.make(folder, name, None)
+        keygen.create(folder, name, None)
         print(f"{secret}: made; start it with unstale server --keys {folder}")
         return
     if clients is None and name != keys.INJECTOR:
         raise UserError("--clients is not given, expected the ids that this key owns, like 3 or 0-9")
     owned = keys.ClientIds.parse(clients or keys.EVERY_CLIENT, "--clients")
-    keyring.make(folder, name, owned)
+    keygen.create(folder, name, owned)
     if name == keys.INJECTOR:
         print(f"{secret}: made and admitted; start it with unstale inject --injector.keys {folder}")
     else:
@@ -63,9 +63,9 @@ def new(name: Name, clients: Clients = None, folder: Folder = Path("keys")) -> N
 def show(folder: Folder = Path("keys"), as_json: AsJson = False) -> None:
     """List the keys that are admitted, and their clients."""
     from unstale.net import keys
-    from unstale.net.admitted import Admitted
+    from unstale.net.authorized_keys import AuthorizedKeys
 
-    admitted = Admitted(folder / keys.ADMITTED).owners
+    admitted = AuthorizedKeys(folder / keys.ADMITTED).owners
     if as_json:
         rows = [
             {"name": owner.name, "clients": owner.clients.text, "public_key": key}
@@ -82,7 +82,7 @@ def show(folder: Folder = Path("keys"), as_json: AsJson = False) -> None:
 @app.command()
 def revoke(name: Name, folder: Folder = Path("keys")) -> None:
     """Admit a key no longer. What is connected with it is refused from its next message on."""
-    from unstale.net import keyring
+    from unstale.net import keygen
 
-    keyring.forget(folder, name)
+    keygen.revoke(folder, name)
     print(f"{name}: revoked; a server that runs with {folder} refuses it within a second")

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 import zmq
 
-from unstale.net.gate import Gate
 from unstale.net.handshakes import Handshakes
 from unstale.net.limiter import ConnectionLimiter
+from unstale.net.zap import ZapAuthenticator
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -16,13 +16,13 @@ class Front:
 
     Attributes:
         socket: bound.
-        gate: answers its handshakes.
+        authenticator: answers its handshakes.
         limiter: of its connections.
         refused: handshakes that the gate refused, by reason; counted elsewhere.
     """
 
     socket: zmq.Socket[bytes]
-    gate: Gate
+    authenticator: ZapAuthenticator
     limiter: ConnectionLimiter
     refused: Mapping[str, int]
 

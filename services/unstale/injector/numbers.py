@@ -11,7 +11,7 @@ from unstale.exposition import process
 from unstale.exposition.instruments import Family, Series, family
 from unstale.metrics import catalogue
 from unstale.metrics.catalogue import Metric
-from unstale.net.gate import REASONS
+from unstale.net.zap import REASONS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -84,7 +84,7 @@ class Proxy:
         relay: Relay | None,
         started_s: float,
     ) -> None:
-        self._front, self._gate, self._limiter = front.socket, front.gate, front.limiter
+        self._front, self._authenticator, self._limiter = front.socket, front.authenticator, front.limiter
         self._refused = front.refused
         self._core = core
         self.inventory = inventory
@@ -284,7 +284,7 @@ class Proxy:
 
     def _take_in(self, route_frame: zmq.Frame, header: zmq.Frame, cargo: list[zmq.Frame]) -> None:
         route = route_frame.bytes
-        key = self._gate.key_of(route_frame)
+        key = self._authenticator.key_of(route_frame)
         self._core.take_in(route, Direction.UP, header.bytes, cargo, now_s(), key)
         if self._relay is not None and route not in self._ports:
             client_id, port = self._core.client_of(route), _port_behind(route_frame)

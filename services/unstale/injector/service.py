@@ -26,11 +26,11 @@ from unstale.injector.relay import Relay
 from unstale.net import files, keys, sockets
 from unstale.net.clock import now_s
 from unstale.net.connections import ConnectionLimits
-from unstale.net.gate import Gate
 from unstale.net.handshakes import Handshakes
 from unstale.net.limiter import ConnectionLimiter
 from unstale.net.mailbox import Mailbox
 from unstale.net.memory import MemoryBound, bytes_max_by_default
+from unstale.net.zap import ZapAuthenticator
 from unstale.toxics.disconnect import Disconnect
 from unstale.toxics.passage import Applied, Passage
 from unstale_proto import limits
@@ -53,7 +53,7 @@ class Injector:
         own = settings.injector
         own.check_link()
         refused: Counter[str] = Counter()
-        self._gate = gate = Gate(
+        self._authenticator = authenticator = ZapAuthenticator(
             own.keys,
             keys.INJECTOR,
             "injector.keys",
@@ -85,7 +85,7 @@ class Injector:
             clients=settings.clients,
             started_s=started_s,
             bytes_max=own.in_flight_bytes_max,
-            may_speak=None if gate.identity is None else gate.may_speak,
+            may_speak=None if authenticator.identity is None else authenticator.may_speak,
         )
         self._limiter = ConnectionLimiter(
             ConnectionLimits(
@@ -99,12 +99,12 @@ class Injector:
             message_bytes_max=min(limits.PAYLOAD_BYTES_MAX, own.in_flight_bytes_max),
             memory=MemoryBound(settings.server.memory_bytes_max or bytes_max_by_default()),
             on_cut=lambda _route, _reason: None,
-            on_failed=gate.failed,
+            on_failed=authenticator.on_handshake_failed,
             on_crash=self._mailbox.post,
         )
-        dealer = partial(sockets.dealer, self._context, **times, identity=gate.identity)
+        dealer = partial(sockets.dealer, self._context, **times, identity=authenticator.identity)
         try:
-            gate.guard(self._context, self._front)
+            authenticator.start(self._context, self._front)
             self._limiter.watch(self._context, self._front)
             self.address = sockets.bind(
                 self._front, INNER_ADDRESS if relays else own.address, key="injector.address"
@@ -121,10 +121,12 @@ class Injector:
                 self._relay.change(inventory.of_bytes)
                 self.address = self._relay.address
             self._proxy = proxy = Proxy(
-                Front(socket=self._front, gate=gate, limiter=self._limiter, refused=refused),
+                Front(
+                    socket=self._front, authenticator=authenticator, limiter=self._limiter, refused=refused
+                ),
                 Upstream(
                     address=own.upstream,
-                    probe=_probe(dealer, own.upstream, gate.identity),
+                    probe=_probe(dealer, own.upstream, authenticator.identity),
                     connect=partial(_connected, dealer, own.upstream),
                 ),
                 ProxyBounds(
@@ -187,7 +189,7 @@ class Injector:
         if self._proxy is not None:
             self._proxy.close()
         self._limiter.close()
-        self._gate.close()
+        self._authenticator.close()
         self._front.close()
         self._context.term()
         self._mailbox.close()

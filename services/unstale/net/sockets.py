@@ -39,7 +39,7 @@ def require_libzmq(version: tuple[int, int, int] | None = None) -> None:
 def router(
     context: zmq.Context[zmq.Socket[bytes]], *, heartbeat_s: float, linger_s: float
 ) -> zmq.Socket[bytes]:
-    """The server's socket, not yet bound. A `Gate` makes it one for keys.
+    """The server's socket, not yet bound. A `ZapAuthenticator` makes it one for keys.
 
     ROUTER_MANDATORY: a message to nobody is an error instead of vanishing. ROUTER_HANDOVER stays off: anyone could take
     over another's connection by its routing id, which no key belongs to; a client that comes back says hello.

@@ -26,17 +26,17 @@ from unstale.metrics import catalogue
 from unstale.metrics import observe as observations
 from unstale.metrics.observe import Observation
 from unstale.metrics.progress import Outcome, Progress
-from unstale.net import connections, files, gate, keys, sockets
+from unstale.net import connections, files, keys, sockets, zap
 from unstale.net.connections import (
     MESSAGE_TOO_LONG,
     SPARE_STRANGERS,
     TOO_MANY_FRAMES,
     ConnectionLimits,
 )
-from unstale.net.gate import Gate
 from unstale.net.limiter import ConnectionLimiter
 from unstale.net.mailbox import Mailbox, Ping
 from unstale.net.memory import MemoryBound, bytes_max_by_default
+from unstale.net.zap import ZapAuthenticator
 from unstale.server import client_limits
 from unstale.server.commands import Crashed, StopNow
 from unstale.server.compute import Compute
@@ -70,7 +70,7 @@ class Server:
         sockets.require_libzmq()
         files.allow_connections(settings.clients, files_each=1)
         self._instruments = Instruments(catalogue.CATALOGUE)
-        self._instruments.record_all(observations.none_yet(catalogue.HANDSHAKES_REFUSED, gate.REASONS))
+        self._instruments.record_all(observations.none_yet(catalogue.HANDSHAKES_REFUSED, zap.REASONS))
         self._instruments.record_all(observations.none_yet(catalogue.CONNECTIONS_CUT, connections.REASONS))
         process.describe(self._instruments)
         self._http: HttpService | None = None
@@ -94,7 +94,7 @@ class Server:
             )
             self._mailbox: Mailbox[Letter] = Mailbox()
             stack.callback(self._mailbox.close)
-            self._gate = Gate(
+            self._authenticator = ZapAuthenticator(
                 settings.server.keys,
                 keys.SERVER,
                 "server.keys",
@@ -116,11 +116,11 @@ class Server:
             )
             stack.callback(self._socket.close)
             stack.callback(
-                self._gate.close
+                self._authenticator.close
             )  # before the socket that it guards, and the context that waits for both
             self._limiter = self._make_limiter(settings)
             stack.callback(self._limiter.close)
-            self._gate.guard(self._context, self._socket)
+            self._authenticator.start(self._context, self._socket)
             self._limiter.watch(self._context, self._socket)
             self.address = sockets.bind(self._socket, settings.server.address)
             self._protocol = self._make_protocol(settings, status, on_progress, observe)
@@ -129,7 +129,7 @@ class Server:
                 self._mailbox,
                 self._protocol,
                 clock=run.clock,
-                key_of=self._gate.key_of,
+                key_of=self._authenticator.key_of,
                 limiter=self._limiter,
             )
             self._thread = threading.Thread(target=self._run_protocol, name="protocol", daemon=True)
@@ -181,7 +181,7 @@ class Server:
             message_bytes_max=HEADER_BYTES_MAX + 4 * self._run.learner.row_numbers,
             memory=MemoryBound(settings.server.memory_bytes_max or bytes_max_by_default()),
             on_cut=self._connection_was_cut,
-            on_failed=self._gate.failed,
+            on_failed=self._authenticator.on_handshake_failed,
             on_crash=lambda error: self._mailbox.post(Crashed(error=error)),
         )
         table = limiter.table
@@ -226,8 +226,8 @@ class Server:
             ),
             access=Access(
                 client_limits=client_limits.configured(settings.server),
-                may_speak=self._gate.may_speak,
-                owner_of=self._gate.owner_of,
+                may_speak=self._authenticator.may_speak,
+                owner_of=self._authenticator.owner_of,
             ),
             compute=self._compute.submit,
             stats=stats,
@@ -284,7 +284,7 @@ class Server:
             self._error = error
         finally:
             self._limiter.close()  # before the socket that both guard
-            self._gate.close()
+            self._authenticator.close()
             self._socket.close()
             self._done.set()
 

@@ -25,7 +25,7 @@ from unstale.journal.parts import Parts
 from unstale.journal.rundir import RunDirectory
 from unstale.journal.segments import Segments
 from unstale.net import keys
-from unstale.net.admitted import Admitted
+from unstale.net.authorized_keys import AuthorizedKeys
 from unstale_proto import codec
 from unstale_proto.limits import CLIENTS_MAX
 
@@ -95,15 +95,15 @@ def find_keys(folder: Path, choices: Choices, note: Note) -> None:
         key = told(note, "public", lambda name=name: keys.public_key(folder / f"{name}.key", setting))  # type: ignore[misc]
         assert key is None or len(key) == 40
     told(note, "client", lambda: keys.client_identity(str(folder / "phone.key_secret"), None))
-    admitted = told(note, "admitted", lambda: Admitted(folder / "admitted"))
-    if admitted is not None:
-        for key, owner in admitted.owners.items():
+    authorized = told(note, "admitted", lambda: AuthorizedKeys(folder / "admitted"))
+    if authorized is not None:
+        for key, owner in authorized.owners.items():
             ids = [each for one in owner.clients.ranges for each in (one[0], one[-1])]
             assert len(key) == 40 and all(0 <= each < CLIENTS_MAX for each in ids)
-            assert all(admitted.may_speak(key, each) for each in ids)
+            assert all(authorized.may_speak(key, each) for each in ids)
         (folder / damaged).unlink()
-        admitted.refresh()
-        assert all(len(key) == 40 for key in admitted.owners)
+        authorized.refresh()
+        assert all(len(key) == 40 for key in authorized.owners)
 
 
 # --- the directory of a run ---

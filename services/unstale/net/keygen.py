@@ -7,7 +7,7 @@ from pathlib import Path
 import zmq
 
 from unstale.errors import UserError
-from unstale.net.admitted import Admitted, check_free
+from unstale.net.authorized_keys import AuthorizedKeys, check_unowned
 from unstale.net.keys import (
     ADMITTED,
     INJECTOR,
@@ -20,7 +20,7 @@ from unstale.net.keys import (
 )
 
 
-def make(folder: Path, name: str, clients: ClientIds | None) -> None:
+def create(folder: Path, name: str, clients: ClientIds | None) -> None:
     """A new key pair and its files. clients: that it owns; None for the server's own.
 
     Raises UserError when there is such a key, when the server's is still to be made, or a file cannot be written.
@@ -39,7 +39,7 @@ def make(folder: Path, name: str, clients: ClientIds | None) -> None:
                 f"{file} exists already; take another name, or first run unstale keys revoke {name}"
             )
     if clients is not None:
-        check_free("--clients", Owner(name, clients), Admitted(folder / ADMITTED).owners)
+        check_unowned("--clients", Owner(name, clients), AuthorizedKeys(folder / ADMITTED).owners)
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         (folder / ADMITTED).mkdir(mode=0o700, exist_ok=True)
@@ -55,7 +55,7 @@ def make(folder: Path, name: str, clients: ClientIds | None) -> None:
         ) from None
 
 
-def forget(folder: Path, name: str) -> None:
+def revoke(folder: Path, name: str) -> None:
     """Admit a key no longer, and delete its files. Raises UserError when there is none."""
     admitted = folder / ADMITTED / f"{name}{PUBLIC_SUFFIX}"
     try:

@@ -1,4 +1,4 @@
-"""The gate of a socket that listens: whose connections are let in, and for which clients each may speak.
+"""ZAP authentication of a listening socket: whose connections are accepted, and for which clients each may speak.
 
 ZeroMQ asks for every handshake (ZAP, RFC 27): a thread of its own answers from the folder of admitted keys. Without
 that thread CURVE would admit anyone who knows our public key. What the handshake proved comes with every message, as
@@ -15,7 +15,7 @@ from zmq.utils import z85
 
 from unstale.errors import UserError
 from unstale.net import keys, sockets
-from unstale.net.admitted import Admitted
+from unstale.net.authorized_keys import AuthorizedKeys
 from unstale.net.clock import now_s
 from unstale.net.handshakes import CRYPTOGRAPHIC
 from unstale.net.mailbox import Mailbox
@@ -27,20 +27,20 @@ Socket = zmq.Socket[bytes]
 log = logger("unstale.keys")
 
 REREAD_S = 1.0  # a key is revoked within a second, also for those that are connected
-TOLD_MAX = 100  # keys that the log names; a flood of further ones is only counted
+LOGGED_KEYS_MAX = 100  # keys that the log names; a flood of further ones is only counted
 ZAP_ADDRESS, ZAP_VERSION, ZAP_DOMAIN = "inproc://zeromq.zap.01", b"1.0", b"unstale"
 
 UNKNOWN_KEY, WRONG_SERVER_KEY, NO_KEY = "unknown-key", "wrong-server-key", "no-key"
 REASONS = (UNKNOWN_KEY, WRONG_SERVER_KEY, NO_KEY)
 
 
-class Gate:
+class ZapAuthenticator:
     """Open to everybody until it has a folder. Made: files are read; UserError for what is wrong with them.
 
     folder: of keys, None for plain text. name: whose key there is ours. setting: key of the configuration that names
     the folder. on_crash: told what the thread died of, in the gate's thread. refused: told of each handshake that
-    failed, in the thread that calls `failed`: `unknown-key`, `wrong-server-key`, or `no-key` for any other, such as
-    plain text.
+    failed, in the thread that calls `on_handshake_failed`: `unknown-key`, `wrong-server-key`, or `no-key` for any
+    other, such as plain text.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class Gate:
         on_crash: Callable[[BaseException], None],
     ) -> None:
         self.identity: keys.Identity | None = None
-        self._admitted: Admitted | None = None
+        self._authorized: AuthorizedKeys | None = None
         if folder is not None:
             file = Path(folder) / f"{name}{keys.SECRET_SUFFIX}"
             self.identity = keys.identity(file, setting)
@@ -61,7 +61,7 @@ class Gate:
                 raise UserError(
                     f"{setting} {str(file)!r} does not say for which server it is; make it by unstale keys new {name}"
                 )
-            self._admitted = Admitted(Path(folder) / keys.ADMITTED)
+            self._authorized = AuthorizedKeys(Path(folder) / keys.ADMITTED)
         self._told: set[str] = set()
         self._refused = refused
         self._on_crash = on_crash
@@ -70,9 +70,9 @@ class Gate:
         self._mailbox: Mailbox[None]
         self._thread: threading.Thread
 
-    def guard(self, context: Context, socket: Socket) -> None:
+    def start(self, context: Context, socket: Socket) -> None:
         """Stand before a socket that is not yet bound."""
-        if self.identity is None or self._admitted is None:
+        if self.identity is None or self._authorized is None:
             return
         socket.curve_server = True
         socket.curve_secretkey = self.identity.secret.encode()
@@ -84,12 +84,12 @@ class Gate:
         self._asked.bind(ZAP_ADDRESS)
         self._is_open = True
         self._mailbox = Mailbox()
-        self._thread = threading.Thread(target=self._run, args=(self._admitted,), name="gate", daemon=True)
+        self._thread = threading.Thread(target=self._run, args=(self._authorized,), name="zap", daemon=True)
         self._thread.start()
 
     def key_of(self, frame: zmq.Frame) -> str | None:
         """The public key of whom a frame came from; None in plain text. frame: received uncopied."""
-        if self._admitted is None:
+        if self._authorized is None:
             return None
         key = frame.get("User-Id")
         assert isinstance(key, str)
@@ -97,17 +97,17 @@ class Gate:
 
     def may_speak(self, key: str | None, client_id: int) -> bool:
         """Whether the owner of a key may say now that it is this client. In plain text anybody may. Any thread."""
-        return self._admitted is None or self._admitted.may_speak(key, client_id)
+        return self._authorized is None or self._authorized.may_speak(key, client_id)
 
-    def failed(self, kind: int, value: int) -> None:
+    def on_handshake_failed(self, kind: int, value: int) -> None:
         """A handshake failed. kind, value: of the event of the socket's monitor."""
-        if self._admitted is not None:
+        if self._authorized is not None:
             self._refused(_reason(kind, value))
 
     def owner_of(self, key: str | None, client_id: int) -> str | int:
         """With whom a client shares what each owner may use: with all clients of its key. The injector passes on what
         clients say that have keys of their own, and so it is no owner, nor is anybody in plain text. Any thread."""
-        owner = None if self._admitted is None or key is None else self._admitted.owners.get(key)
+        owner = None if self._authorized is None or key is None else self._authorized.owners.get(key)
         return client_id if owner is None or key is None or owner.name == keys.INJECTOR else key
 
     def close(self) -> None:
@@ -121,7 +121,7 @@ class Gate:
 
     # --- the thread ---
 
-    def _run(self, admitted: Admitted) -> None:
+    def _run(self, authorized: AuthorizedKeys) -> None:
         poller = zmq.Poller()
         for source in (self._asked, self._mailbox.fileno()):
             poller.register(source, zmq.POLLIN)
@@ -129,24 +129,24 @@ class Gate:
             due_s = now_s()
             while self._mailbox.fileno() not in (ready := dict(poller.poll(int(REREAD_S * 1000)))):
                 if now_s() >= due_s:
-                    admitted.refresh()
+                    authorized.refresh()
                     due_s = now_s() + REREAD_S
                 if self._asked in ready:
-                    admitted.refresh(only_new=True)
-                    self._asked.send_multipart(self._answer(self._asked.recv_multipart(), admitted))
+                    authorized.refresh(only_new=True)
+                    self._asked.send_multipart(self._answer(self._asked.recv_multipart(), authorized))
         except BaseException as error:  # noqa: BLE001  (raised in the main thread)
             self._on_crash(error)
 
-    def _answer(self, request: list[bytes], admitted: Admitted) -> list[bytes]:
+    def _answer(self, request: list[bytes], authorized: AuthorizedKeys) -> list[bytes]:
         """To a question of ZAP: version, request id, domain, address, routing id, mechanism, credentials.
 
         The answer: version, request id, status code, status text, User-Id, metadata.
         """
         request_id, address, mechanism, credentials = request[1], request[3], request[5], request[6:]
         key = z85.encode(credentials[0]).decode() if mechanism == b"CURVE" else ""
-        if key in admitted.owners:
+        if key in authorized.owners:
             return [ZAP_VERSION, request_id, b"200", b"OK", key.encode(), b""]
-        if key not in self._told and len(self._told) < TOLD_MAX:
+        if key not in self._told and len(self._told) < LOGGED_KEYS_MAX:
             self._told.add(key)
             log.warning(
                 "a connection from %s with the key %s is not let in",

@@ -9,83 +9,83 @@ from pathlib import Path
 import pytest
 
 from unstale.errors import UserError
-from unstale.net import keyring
-from unstale.net.admitted import Admitted
+from unstale.net import keygen
+from unstale.net.authorized_keys import AuthorizedKeys
 from unstale.net.keys import ClientIds, Identity
 
 IdentityOf = Callable[[str], Identity]
 
 
-def names(admitted: Admitted) -> list[str]:
-    return [owner.name for owner in admitted.owners.values()]
+def names(authorized: AuthorizedKeys) -> list[str]:
+    return [owner.name for owner in authorized.owners.values()]
 
 
 def test_a_key_speaks_for_its_own_clients_and_no_other(folder: Path, identity_of: IdentityOf) -> None:
-    admitted = Admitted(folder / "admitted")
+    authorized = AuthorizedKeys(folder / "admitted")
     phone, laptop = identity_of("phone").public, identity_of("laptop").public
-    assert [admitted.may_speak(phone, one) for one in range(4)] == [True, True, False, False]
-    assert [admitted.may_speak(laptop, one) for one in range(4)] == [False, False, True, False]
+    assert [authorized.may_speak(phone, one) for one in range(4)] == [True, True, False, False]
+    assert [authorized.may_speak(laptop, one) for one in range(4)] == [False, False, True, False]
     for nobody in (None, "", identity_of("server").public):
-        assert not any(admitted.may_speak(nobody, one) for one in range(4))
+        assert not any(authorized.may_speak(nobody, one) for one in range(4))
 
 
 def test_keys_come_and_go_while_it_is_used(
     folder: Path, identity_of: IdentityOf, caplog: pytest.LogCaptureFixture
 ) -> None:
-    admitted = Admitted(folder / "admitted")
+    authorized = AuthorizedKeys(folder / "admitted")
     phone = identity_of("phone").public
     with caplog.at_level(logging.INFO):
-        keyring.make(folder, "tablet", ClientIds.parse("3", "--clients"))
-        keyring.forget(folder, "phone")
-        assert admitted.may_speak(phone, 0)  # until it is read again
-        admitted.refresh()
-    assert names(admitted) == ["laptop", "tablet"]
-    assert not admitted.may_speak(phone, 0)
+        keygen.create(folder, "tablet", ClientIds.parse("3", "--clients"))
+        keygen.revoke(folder, "phone")
+        assert authorized.may_speak(phone, 0)  # until it is read again
+        authorized.refresh()
+    assert names(authorized) == ["laptop", "tablet"]
+    assert not authorized.may_speak(phone, 0)
     assert [record.message for record in caplog.records] == ["keys admitted: tablet", "keys revoked: phone"]
     caplog.clear()
-    admitted.refresh()
+    authorized.refresh()
     assert not caplog.records
 
 
 @pytest.mark.parametrize("only_new", [False, True])
 def test_a_file_that_came_is_found_either_way(only_new: bool, folder: Path) -> None:
-    admitted = Admitted(folder / "admitted")
+    authorized = AuthorizedKeys(folder / "admitted")
     os.utime(folder / "admitted", (0, 0))  # a folder's own time may be too coarse for a test
-    admitted.refresh(only_new=True)
-    keyring.make(folder, "tablet", ClientIds.parse("3", "--clients"))
-    admitted.refresh(only_new=only_new)
-    assert names(admitted) == ["laptop", "phone", "tablet"]
+    authorized.refresh(only_new=True)
+    keygen.create(folder, "tablet", ClientIds.parse("3", "--clients"))
+    authorized.refresh(only_new=only_new)
+    assert names(authorized) == ["laptop", "phone", "tablet"]
 
 
 def test_a_file_that_was_edited_is_read_again(folder: Path, identity_of: IdentityOf) -> None:
-    admitted = Admitted(folder / "admitted")
+    authorized = AuthorizedKeys(folder / "admitted")
     file = folder / "admitted/phone.key"
     file.write_text(file.read_text().replace('"0-1"', '"3,4"'))
-    admitted.refresh()
-    assert [admitted.may_speak(identity_of("phone").public, one) for one in range(5)] == [False] * 3 + [
+    authorized.refresh()
+    assert [authorized.may_speak(identity_of("phone").public, one) for one in range(5)] == [False] * 3 + [
         True
     ] * 2
 
 
 def test_a_folder_that_is_gone_admits_nobody(folder: Path) -> None:
-    admitted = Admitted(folder / "admitted")
+    authorized = AuthorizedKeys(folder / "admitted")
     shutil.rmtree(folder / "admitted")
-    admitted.refresh()
-    assert not admitted.owners
+    authorized.refresh()
+    assert not authorized.owners
 
 
 def test_a_folder_that_cannot_be_read_for_a_while_changes_nothing(
     folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    admitted = Admitted(folder / "admitted")
+    authorized = AuthorizedKeys(folder / "admitted")
 
     def fails(_: Path) -> list[str]:
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr(os, "listdir", fails)
-    admitted.refresh()
-    admitted.refresh()
-    assert names(admitted) == ["laptop", "phone"]
+    authorized.refresh()
+    authorized.refresh()
+    assert names(authorized) == ["laptop", "phone"]
     (told,) = caplog.records  # once
     assert told.message == f"{folder}/admitted cannot be read now (permission denied); trying on"
 
@@ -111,30 +111,30 @@ WRONG: list[Wrong] = [
 def test_a_wrong_file_is_told_at_the_start_and_admits_nobody_later(
     text_of: Callable[[str, str], str], sentence: str, folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    admitted = Admitted(folder / "admitted")
+    authorized = AuthorizedKeys(folder / "admitted")
     good, secret = (folder / "admitted/phone.key").read_text(), (folder / "phone.key_secret").read_text()
     (folder / "admitted/z.key").write_text(text_of(good, secret))
     with pytest.raises(UserError) as refused:
-        Admitted(folder / "admitted")
+        AuthorizedKeys(folder / "admitted")
     assert sentence in str(refused.value)
-    admitted.refresh()
-    assert names(admitted) == ["laptop", "phone"]
+    authorized.refresh()
+    assert names(authorized) == ["laptop", "phone"]
     assert sentence in caplog.text
 
 
 def test_an_injector_may_own_what_others_own(folder: Path, identity_of: IdentityOf) -> None:
-    keyring.make(folder, "injector", ClientIds.parse("all", "--clients"))
-    admitted = Admitted(folder / "admitted")
-    assert names(admitted) == ["injector", "laptop", "phone"]
-    assert admitted.may_speak(identity_of("injector").public, 0)
-    assert admitted.may_speak(identity_of("phone").public, 0)
+    keygen.create(folder, "injector", ClientIds.parse("all", "--clients"))
+    authorized = AuthorizedKeys(folder / "admitted")
+    assert names(authorized) == ["injector", "laptop", "phone"]
+    assert authorized.may_speak(identity_of("injector").public, 0)
+    assert authorized.may_speak(identity_of("phone").public, 0)
 
 
 def test_other_files_are_passed_over(folder: Path) -> None:
     (folder / "admitted/README").write_text("of ours")
     (folder / "admitted/.phone.key").write_text("of an editor")
     (folder / "admitted/phone.key~").write_text("of an editor")
-    assert names(Admitted(folder / "admitted")) == ["laptop", "phone"]
+    assert names(AuthorizedKeys(folder / "admitted")) == ["laptop", "phone"]
 
 
 def test_a_folder_that_cannot_be_read_at_the_start_is_told(
@@ -145,11 +145,11 @@ def test_a_folder_that_cannot_be_read_at_the_start_is_told(
 
     monkeypatch.setattr(os, "listdir", fails)
     with pytest.raises(UserError, match=r"keys/admitted cannot be read \(permission denied\)$"):
-        Admitted(folder / "admitted")
+        AuthorizedKeys(folder / "admitted")
 
 
 def test_a_folder_that_is_not_there_at_the_start_is_told(tmp_path: Path) -> None:
     with pytest.raises(
         UserError, match=r"keys/admitted is not there, expected the keys that are admitted; see"
     ):
-        Admitted(tmp_path / "keys/admitted")
+        AuthorizedKeys(tmp_path / "keys/admitted")

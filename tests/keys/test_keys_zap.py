@@ -15,14 +15,14 @@ import zmq
 from support.keyed import KeyedClient
 from support.running import PATIENCE_S
 from unstale.errors import UserError
-from unstale.net import keyring, keys, sockets
-from unstale.net.admitted import Admitted
+from unstale.net import keygen, keys, sockets
+from unstale.net.authorized_keys import AuthorizedKeys
 from unstale.net.connections import ConnectionLimits
-from unstale.net.gate import Gate
 from unstale.net.handshakes import FAILED, Handshakes, parsed
 from unstale.net.keys import ClientIds, Identity
 from unstale.net.limiter import ConnectionLimiter
 from unstale.net.memory import MemoryBound
+from unstale.net.zap import ZapAuthenticator
 
 pytestmark = pytest.mark.network
 
@@ -35,7 +35,7 @@ class Guarded:
     def __init__(self, folder: Path | None, on_crash: Callable[[BaseException], None] | None = None) -> None:
         self.refused: Counter[str] = Counter()
         self.crashes: list[BaseException] = []
-        self.gate = Gate(
+        self.authenticator = ZapAuthenticator(
             None if folder is None else str(folder),
             "server",
             "server.keys",
@@ -50,10 +50,10 @@ class Guarded:
             memory=MemoryBound(2**50),
             message_bytes_max=0,
             on_cut=lambda _route, _reason: None,
-            on_failed=self.gate.failed,
+            on_failed=self.authenticator.on_handshake_failed,
             on_crash=self.crashes.append,
         )
-        self.gate.guard(self.context, self.socket)
+        self.authenticator.start(self.context, self.socket)
         self.limiter.watch(self.context, self.socket)
         self.address = sockets.bind(self.socket, "tcp://127.0.0.1:*")
         self._clients = ExitStack()
@@ -64,8 +64,8 @@ class Guarded:
     def __exit__(self, *_: object) -> None:
         self._clients.close()
         self.limiter.close()
-        self.gate.close()
-        self.gate.close()  # twice is once
+        self.authenticator.close()
+        self.authenticator.close()  # twice is once
         self.socket.close()
         self.context.term()
         assert not self.crashes
@@ -80,7 +80,7 @@ class Guarded:
         assert self.socket.poll(PATIENCE_S * 1000)
         received = sockets.receive_routed(self.socket)
         assert received is not None
-        return self.gate.key_of(received.route)
+        return self.authenticator.key_of(received.route)
 
     def until_refused(self, reason: str, times: int = 1) -> None:
         pause = threading.Event()
@@ -114,7 +114,7 @@ def test_every_context_has_a_gate_of_its_own(folder: Path, identity_of: Identity
 def test_who_comes_back_is_asked_again(folder: Path, guarded: Guarded, identity_of: IdentityOf) -> None:
     with KeyedClient(guarded.address, 0, identity_of("phone")) as before:
         assert guarded.key_behind(before) is not None
-    keyring.forget(folder, "laptop")
+    keygen.revoke(folder, "laptop")
     assert guarded.key_behind(guarded.client(identity_of("phone"))) == identity_of("phone").public
 
 
@@ -145,11 +145,11 @@ def test_a_client_of_another_server_is_kept_out(guarded: Guarded, identity_of: I
 
 
 def test_a_key_is_admitted_and_revoked_without_a_restart(folder: Path, guarded: Guarded) -> None:
-    keyring.make(folder, "tablet", ClientIds.parse("3", "--clients"))
+    keygen.create(folder, "tablet", ClientIds.parse("3", "--clients"))
     tablet = keys.identity(folder / "tablet.key_secret", "client.key")
     assert guarded.key_behind(guarded.client(tablet)) == tablet.public
-    assert guarded.gate.may_speak(tablet.public, 3)
-    keyring.forget(folder, "tablet")
+    assert guarded.authenticator.may_speak(tablet.public, 3)
+    keygen.revoke(folder, "tablet")
     client = guarded.client(tablet)
     guarded.until_refused("unknown-key")
     assert client.is_kept_out()
@@ -160,11 +160,11 @@ def test_a_key_that_is_connected_may_speak_no_more_once_it_is_revoked(
 ) -> None:
     client = guarded.client(identity_of("phone"))
     key = guarded.key_behind(client)
-    assert guarded.gate.may_speak(key, 1)
-    keyring.forget(folder, "phone")
+    assert guarded.authenticator.may_speak(key, 1)
+    keygen.revoke(folder, "phone")
     pause = threading.Event()
     for _ in range(int(PATIENCE_S / 0.005)):
-        if not guarded.gate.may_speak(guarded.key_behind(client), 1):
+        if not guarded.authenticator.may_speak(guarded.key_behind(client), 1):
             return
         pause.wait(0.005)
     raise AssertionError("a revoked key may go on for ever")
@@ -173,7 +173,7 @@ def test_a_key_that_is_connected_may_speak_no_more_once_it_is_revoked(
 def test_while_nobody_answers_for_the_gate_nobody_comes_in(folder: Path, identity_of: IdentityOf) -> None:
     with Guarded(folder) as guarded:
         guarded.limiter.close()  # a socket has one monitor
-        guarded.gate.close()
+        guarded.authenticator.close()
         with guarded.socket.get_monitor_socket(FAILED, "inproc://looking-on") as monitor:
             client = guarded.client(identity_of("phone"))
             # Asked while it closes, the gate says nothing, and libzmq gives up on a handshake after 30 s.
@@ -192,7 +192,7 @@ def test_what_the_gate_dies_of_is_told_and_nobody_comes_in_then(
         def fails(*_: object, **__: object) -> None:
             raise MemoryError
 
-        monkeypatch.setattr(Admitted, "refresh", fails)
+        monkeypatch.setattr(AuthorizedKeys, "refresh", fails)
         client = guarded.client(identity_of("phone"))
         assert isinstance(told.get(timeout=PATIENCE_S), MemoryError)
         assert client.is_kept_out()
@@ -201,7 +201,7 @@ def test_what_the_gate_dies_of_is_told_and_nobody_comes_in_then(
 def test_without_keys_everybody_comes_in_and_may_say_that_it_is_anybody() -> None:
     with Guarded(None) as guarded:
         assert guarded.key_behind(guarded.client(None)) is None
-        assert guarded.gate.may_speak(None, 7)
+        assert guarded.authenticator.may_speak(None, 7)
 
 
 def test_a_folder_that_is_not_right_is_told_before_anything_starts(folder: Path) -> None:

@@ -11,11 +11,11 @@ from unstale.net.keys import Owner
 
 log = logging.getLogger("unstale.keys")
 
-Look = tuple[tuple[str, int, int, int, int], ...]
+FolderState = tuple[tuple[str, int, int, int, int], ...]
 """What tells that a folder has changed: name, inode, size and times of each file."""
 
 
-class Admitted:
+class AuthorizedKeys:
     """Made: all of the folder was read; UserError for what is wrong in it. `refresh` belongs to one thread, the
     questions to any.
 
@@ -28,7 +28,7 @@ class Admitted:
         self._owners: dict[str, Owner] = {}
         self._unreadable = False
         self._listed_ns = 0
-        self._look: Look | None = None
+        self._look: FolderState | None = None
         if not folder.is_dir():
             raise UserError(
                 f"{folder} is not there, expected the keys that are admitted; see unstale keys new --help"
@@ -66,15 +66,15 @@ class Admitted:
         self._unreadable = False
         for mistake in mistakes:
             log.warning("%s; it admits nobody", mistake)
-        _tell("admitted", {key: one for key, one in self._owners.items() if key not in before})
-        _tell("revoked", {key: one for key, one in before.items() if key not in self._owners})
+        _log_changes("admitted", {key: one for key, one in self._owners.items() if key not in before})
+        _log_changes("revoked", {key: one for key, one in before.items() if key not in self._owners})
 
     def _read_again(self, *, only_new: bool) -> list[UserError]:
         """What is wrong in the folder, if it has changed. Raises OSError, and then nothing has."""
         listed_ns = self._changed_ns()
         if only_new and listed_ns == self._listed_ns:
             return []
-        look = self._seen()
+        look = self._stat_files()
         mistakes: list[UserError] = []
         if look != self._look:
             self._owners, mistakes = self._read()
@@ -98,7 +98,7 @@ class Admitted:
         except FileNotFoundError:
             return 0
 
-    def _seen(self) -> Look:
+    def _stat_files(self) -> FolderState:
         seen = []
         for file in self._files():
             try:
@@ -116,14 +116,14 @@ class Admitted:
                 key, owner = keys.owner(file)
                 if key in owners:
                     raise UserError(f"{file} holds the key of {owners[key].name!r}, expected one of its own")
-                check_free(str(file), owner, owners)
+                check_unowned(str(file), owner, owners)
                 owners[key] = owner
             except UserError as mistake:
                 mistakes.append(mistake)
         return owners, mistakes
 
 
-def check_free(where: str, owner: Owner, owners: Mapping[str, Owner]) -> None:
+def check_unowned(where: str, owner: Owner, owners: Mapping[str, Owner]) -> None:
     """Raise UserError when one of its clients belongs to another key. where: begins the sentence."""
     for other in owners.values():
         if keys.INJECTOR in (owner.name, other.name):
@@ -139,6 +139,6 @@ def _why(error: OSError) -> str:
     return (error.strerror or str(error)).lower()
 
 
-def _tell(what: str, changed: Mapping[str, Owner]) -> None:
+def _log_changes(what: str, changed: Mapping[str, Owner]) -> None:
     if changed:
         log.info("keys %s: %s", what, ", ".join(owner.name for owner in changed.values()))
