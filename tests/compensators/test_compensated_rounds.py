@@ -256,7 +256,7 @@ def test_what_came_early_is_worked_on_before_its_round_and_gives_the_same():
     rows = numbers(1, 123, seed=51, scale=0.3)
     told = update(0, base_version=0, staleness=1)
     assert early.looks_ahead
-    early.expect(rows[0], told)
+    early.precompute(rows[0], told)
     done = sum(early.work() for _ in range(20))
     assert done == 6
     results = [subject.apply_round(rows, [told]) for subject in (early, late)]

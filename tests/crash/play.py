@@ -18,7 +18,7 @@ from crash.plan import CLIENTS, SCENARIO, Fate, Plan, fate
 from crash.tap import Said, Tap
 from support.processes import free_port
 from unstale.net.clock import now_s
-from unstale.net.mailbox import Mailbox
+from unstale.net.wakeable_queue import WakeableQueue
 
 STUCK_S = 60.0  # without a new version, though everybody is there: the run has failed
 GOODBYE_S = 10.0  # clients that have not heard of the end are told to go
@@ -108,7 +108,7 @@ class Play:
     def run(self) -> Played:
         """Play it to its end. Raises FailureError when it does not come to one."""
         with ExitStack() as stack:
-            self._versions: Mailbox[int] = Mailbox()
+            self._versions: WakeableQueue[int] = WakeableQueue()
             stack.callback(self._versions.close)
             server_port, injector_port = free_port(), free_port()
             tap = stack.enter_context(Tap(server_port, self._versions.post))

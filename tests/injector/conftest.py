@@ -97,7 +97,7 @@ class Injecting:
         from unstale.injector.errands import ask
 
         assert self.injector._proxy is not None
-        numbers: Numbers = ask(self.injector._mailbox, self.injector._proxy.numbers)
+        numbers: Numbers = ask(self.injector._queue, self.injector._proxy.numbers)
         return numbers
 
     def until(self, what: Callable[[Numbers], bool]) -> Numbers:

@@ -196,7 +196,7 @@ def test_it_is_healthy_while_its_threads_answer(inject: Any, monkeypatch: pytest
     injecting = inject(tcp=True)
     assert ask(injecting, "GET", "/healthz").said == "ok"
     monkeypatch.setattr("unstale.injector.errands.ANSWER_S", 0.01)
-    monkeypatch.setattr(injecting.injector._relay._mailbox, "post", lambda _: None)
+    monkeypatch.setattr(injecting.injector._relay._queue, "post", lambda _: None)
     stuck = ask(injecting, "GET", "/healthz")
     monkeypatch.undo()
     assert (stuck.status, stuck.said) == (503, {"error": "the injector's relay does not answer"})

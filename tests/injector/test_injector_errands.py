@@ -5,43 +5,43 @@ import threading
 import pytest
 
 from unstale.injector import errands
-from unstale.injector.errands import Errand, Letter, ask
-from unstale.net.mailbox import Mailbox
+from unstale.injector.errands import Errand, QueueItem, ask
+from unstale.net.wakeable_queue import WakeableQueue
 
 
 @pytest.fixture
-def mailbox() -> Mailbox[Letter]:
-    return Mailbox()
+def queue() -> WakeableQueue[QueueItem]:
+    return WakeableQueue()
 
 
-def test_what_goes_wrong_is_raised_where_it_was_asked(mailbox: Mailbox[Letter]) -> None:
+def test_what_goes_wrong_is_raised_where_it_was_asked(queue: WakeableQueue[QueueItem]) -> None:
     def work() -> float:
         return 10.0**400
 
     def serve() -> None:
-        while not (letters := mailbox.drain()):
+        while not (letters := queue.drain()):
             pass
-        for letter in letters:
-            assert isinstance(letter, Errand)
-            letter.carry_out()
+        for item in letters:
+            assert isinstance(item, Errand)
+            item.carry_out()
 
     served = threading.Thread(target=serve)
     served.start()
     with pytest.raises(OverflowError):
-        ask(mailbox, work)
+        ask(queue, work)
     served.join()
-    mailbox.close()
+    queue.close()
 
 
 def test_what_nobody_waits_for_any_more_is_not_done(
-    mailbox: Mailbox[Letter], monkeypatch: pytest.MonkeyPatch
+    queue: WakeableQueue[QueueItem], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(errands, "ANSWER_S", 0.01)
     done: list[bool] = []
     with pytest.raises(TimeoutError, match="the injector does not answer"):
-        ask(mailbox, lambda: done.append(True))
-    (errand,) = mailbox.drain()
+        ask(queue, lambda: done.append(True))
+    (errand,) = queue.drain()
     assert isinstance(errand, Errand)
     errand.carry_out()
     assert done == []
-    mailbox.close()
+    queue.close()

@@ -36,7 +36,7 @@ from unstale.learner.learner import Learner
 from unstale.learner.updates import Staging
 from unstale.seeds import Generator
 from unstale.server.admission import Admission
-from unstale.server.commands import CheckpointCommand, Letter
+from unstale.server.commands import CheckpointCommand, QueueItem
 from unstale.server.compute import frames_of
 from unstale.server.protocol import ServerProtocol
 from unstale.server.state import ExchangeSettings, RunState
@@ -349,7 +349,7 @@ class _Server:
             )
             begins_s = recovery.run().at_s
         self._world, self._ahead_s = world, begins_s - world.now_s
-        self._letters: list[Letter] = []
+        self._letters: list[QueueItem] = []
         stats = ServerStats(
             rounds=ROUNDS, record=lambda _: None, on_progress=lambda _: None, evaluate_clients_every=None
         )

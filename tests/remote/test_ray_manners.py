@@ -20,7 +20,7 @@ from unstale.flat import FlatModel
 from unstale.learner.learner import Learner
 from unstale.learner.updates import Round, RoundUpdate
 from unstale.policies import create
-from unstale.server.commands import Applied, ApplyCommand, Result
+from unstale.server.commands import Applied, ApplyCommand, ComputeResult
 from unstale.server.compute import Compute
 from unstale.simulator.audit import audit
 
@@ -70,7 +70,7 @@ def test_a_server_that_is_stopped_waits_for_no_other_machine():
         learning_rate=lambda counted: 0.1,
         compensator=inversion(where=replace(context(network()), elsewhere=elsewhere)),
     )
-    letters: list[Result] = []
+    letters: list[ComputeResult] = []
     compute = Compute(
         learner, evaluate=lambda version: pytest.fail("not asked for"), post=letters.append, save=None
     )

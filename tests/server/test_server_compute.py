@@ -9,7 +9,7 @@ from unstale import flat
 from unstale.learner.learner import Learner
 from unstale.learner.updates import Round, RoundUpdate, Rows
 from unstale.policies import create
-from unstale.server.commands import Applied, ApplyCommand, Result
+from unstale.server.commands import Applied, ApplyCommand, ComputeResult
 from unstale.server.compute import Compute, Save
 from unstale_proto import limits
 
@@ -36,7 +36,7 @@ def made(dimension: int, buffers: int, save: Save | None) -> Applied:
         learning_rate=lambda counted: 0.5,
         buffers_b=torch.ones(buffers),
     )
-    letters: list[Result] = []
+    letters: list[ComputeResult] = []
     compute = Compute(
         learner, evaluate=lambda version: pytest.fail("not asked for"), post=letters.append, save=save
     )
@@ -69,7 +69,7 @@ class Far(Learner):
 
 
 def test_the_rows_of_a_round_go_to_the_device_once() -> None:
-    learner, letters = Far(), list[Result]()
+    learner, letters = Far(), list[ComputeResult]()
     compute = Compute(learner, evaluate=lambda version: pytest.fail("not asked for"), post=letters.append)
     rounds = [torch.full((2, 3), 2.0), torch.full((2, 3), 4.0)]
     for version, rows in enumerate(rounds):
@@ -78,9 +78,9 @@ def test_the_rows_of_a_round_go_to_the_device_once() -> None:
     compute.start()
     compute.close()
     methods = [
-        [update.method for update in letter.result.compensation.updates]
-        for letter in letters
-        if isinstance(letter, Applied) and letter.result.compensation is not None
+        [update.method for update in item.result.compensation.updates]
+        for item in letters
+        if isinstance(item, Applied) and item.result.compensation is not None
     ]
     assert methods == [["none", "none"], ["first-order", "none"]]
     assert len(learner.copies) == 2

@@ -21,7 +21,7 @@ from unstale.learner.versions import Version
 from unstale.metrics.observe import Observation
 from unstale.server.admission import Admission
 from unstale.server.client_limits import ClientLimits, MaySpeak, allow_all
-from unstale.server.commands import Applied, ApplyCommand, Command, EvaluateCommand, Evaluated, Result
+from unstale.server.commands import Applied, ApplyCommand, Command, ComputeResult, EvaluateCommand, Evaluated
 from unstale.server.compute import frames_of
 from unstale.server.protocol import ServerProtocol
 from unstale.server.state import Access, ExchangeSettings, RunState, TransferBounds
@@ -181,7 +181,7 @@ class PlayedServer:
         """A client that says what it is told to, over a connection of its own."""
         return PlayedClient(self, client_id, route or b"%d" % client_id)
 
-    def carry_out(self, command: Command) -> Result | None:
+    def carry_out(self, command: Command) -> ComputeResult | None:
         """What the computing thread would answer; None where it answers nothing."""
         if isinstance(command, EvaluateCommand):
             evaluation = Evaluation(accuracy=0.5, loss=1.0, class_accuracy=(), examples=1)

@@ -8,7 +8,7 @@ import zmq
 
 from support.running import PATIENCE_S
 from unstale.net import sockets
-from unstale.net.mailbox import Mailbox
+from unstale.net.wakeable_queue import WakeableQueue
 from unstale_proto import codec
 from unstale_proto.messages import Message
 
@@ -23,14 +23,14 @@ class Proxy:
     def __init__(self, server: str, swallows: Swallows) -> None:
         self._server = server
         self._swallows = swallows
-        self._mailbox: Mailbox[None] = Mailbox()
+        self._queue: WakeableQueue[None] = WakeableQueue()
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._front = sockets.router(self._context, heartbeat_s=60, linger_s=0)
         self.address = sockets.bind(self._front, "tcp://127.0.0.1:0")
         self._backs: dict[bytes, zmq.Socket[bytes]] = {}
         self._poller = zmq.Poller()
         self._poller.register(self._front, zmq.POLLIN)
-        self._poller.register(self._mailbox.fileno(), zmq.POLLIN)
+        self._poller.register(self._queue.fileno(), zmq.POLLIN)
         self._thread = threading.Thread(target=self._run, daemon=True)
 
     def __enter__(self) -> Self:
@@ -38,12 +38,12 @@ class Proxy:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._mailbox.post(None)
+        self._queue.post(None)
         self._thread.join(PATIENCE_S)
         assert not self._thread.is_alive(), "the proxy does not end"
 
     def _run(self) -> None:
-        while not self._mailbox.drain():
+        while not self._queue.drain():
             ready: dict[Any, int] = dict(self._poller.poll())
             if self._front in ready:
                 route, header, *frames = self._front.recv_multipart()
@@ -57,7 +57,7 @@ class Proxy:
         for socket in (self._front, *self._backs.values()):
             socket.close(linger=0)
         self._context.term()
-        self._mailbox.close()
+        self._queue.close()
 
     def _back(self, route: bytes) -> zmq.Socket[bytes]:
         if route not in self._backs:

@@ -20,10 +20,10 @@ from unstale.server.commands import (
     ApplyCommand,
     CheckpointCommand,
     Command,
+    ComputeResult,
     EvaluateCommand,
     Evaluated,
     ForgetCommand,
-    Result,
     Saved,
 )
 from unstale.server.compute import Save, frames_of
@@ -124,7 +124,7 @@ class PlayedCompute:
         *,
         work_s: float,
         check: Callable[[ApplyCommand], None],
-        post: Callable[[Result], None],
+        post: Callable[[ComputeResult], None],
         save: Save | None,
         guarded: Callable[[Callable[[], None]], None],
     ) -> None:

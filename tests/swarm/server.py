@@ -27,7 +27,7 @@ from unstale.server.client_limits import STRANGER_MESSAGES_PER_S, ClientLimits
 from unstale.server.commands import CheckpointCommand
 from unstale.server.compute import Save, frames_of
 from unstale.server.condition import REASONS
-from unstale.server.protocol import Letter, ServerProtocol, StopNow
+from unstale.server.protocol import QueueItem, ServerProtocol, StopNow
 from unstale.server.state import Access, ExchangeSettings, RunState, TransferBounds
 from unstale.server.stats import ServerStats
 from unstale.server.transport import Delivery
@@ -109,7 +109,7 @@ class Server:
         self._ledger = ledger
         self._ended = ended
         self._inbox: deque[tuple[Link, bytes, Frames]] = deque()
-        self._letters: deque[Letter] = deque()
+        self._letters: deque[QueueItem] = deque()
         self._turning_s: float | None = None
         self._asleep_until_s = 0.0
         self.is_alive = True
@@ -270,8 +270,8 @@ class Server:
         """Time of the run, which goes on from its last record."""
         return max(self._begins_s, self._world.now_s + self._ahead_s)
 
-    def _post(self, letter: Letter) -> None:
-        self._letters.append(letter)
+    def _post(self, item: QueueItem) -> None:
+        self._letters.append(item)
         self._plan_turn(self._world.now_s)
 
     def _plan_turn(self, due_s: float) -> None:

@@ -39,7 +39,7 @@ from unstale.net import files, sockets
 from unstale.net.clock import now_s
 from unstale.net.handshakes import Handshakes
 from unstale.net.keys import Identity
-from unstale.net.mailbox import Mailbox, Ping
+from unstale.net.wakeable_queue import Ping, WakeableQueue
 from unstale_proto import codec, encodings
 from unstale_proto.errors import RemoteContractError
 from unstale_proto.limits import TEXT_MAX
@@ -55,7 +55,7 @@ class StopNow:
     """The operator wants this process to end."""
 
 
-Letter = Result | StopNow | Ping
+QueueItem = Result | StopNow | Ping
 
 
 class ClientProcess:
@@ -94,14 +94,14 @@ class ClientProcess:
         self._server = server
         self._patience_s = patience_s
         self._linger_s = linger_s
-        self._mailbox: Mailbox[Letter] = Mailbox()
-        self._worker = Worker(prepare, self._mailbox.post, durations, outbox)
+        self._queue: WakeableQueue[QueueItem] = WakeableQueue()
+        self._worker = Worker(prepare, self._queue.post, durations, outbox)
         self._outbox = outbox
         self._found = {} if outbox is None else outbox.load()
         self._context = zmq.Context()
         self._context.set(zmq.MAX_SOCKETS, max(1023, len(client_ids) + 16))
         self._poller = zmq.Poller()
-        self._poller.register(self._mailbox.fileno(), zmq.POLLIN)
+        self._poller.register(self._queue.fileno(), zmq.POLLIN)
         self._lines: dict[int, Line] = {}
         self._line_of: dict[zmq.Socket[bytes], Line] = {}
         self._received: WeakValueDictionary[tuple[str, int, str | None], ReceivedModel] = (
@@ -161,7 +161,7 @@ class ClientProcess:
     def _is_healthy(self) -> bool:
         """Whether the loop turns."""
         ping = Ping()
-        self._mailbox.post(ping)
+        self._queue.post(ping)
         return ping.is_answered(PING_S)
 
     def _is_ready(self) -> bool:
@@ -170,7 +170,7 @@ class ClientProcess:
 
     def stop(self) -> None:
         """End soon, telling the server. Any thread, signal handlers included."""
-        self._mailbox.post(StopNow())
+        self._queue.post(StopNow())
 
     def run(self) -> None:
         """Work until it is over. Raises UserError when the server refuses a client or says nothing for too long."""
@@ -194,7 +194,7 @@ class ClientProcess:
             self._worker.close()
             if self._http is not None:
                 self._http.close()
-            self._mailbox.close()
+            self._queue.close()
             self._close_outbox()
         reasons = {farewell.reason: farewell.message for farewell in self._farewells}
         if reasons and "finished" not in reasons:
@@ -203,7 +203,7 @@ class ClientProcess:
     def _hear_goodbyes(self) -> None:
         """Read on until the server has answered them, for `linger_s` at most. To close a connection on which something
         still comes is to reset it, and what was said last is lost if it has not left this machine by then."""
-        for other in (self._mailbox.fileno(), self._handshakes.monitor):
+        for other in (self._queue.fileno(), self._handshakes.monitor):
             self._poller.unregister(other)
         until_s = now_s() + self._linger_s
         while self._unanswered and (left_s := until_s - now_s()) > 0:
@@ -224,9 +224,9 @@ class ClientProcess:
 
     def _turn(self) -> None:
         for waiting, readiness in self._poller.poll(self._patience_ms()):
-            if waiting == self._mailbox.fileno():
-                for letter in self._mailbox.drain():
-                    self._open(letter)
+            if waiting == self._queue.fileno():
+                for item in self._queue.drain():
+                    self._open(item)
                 continue
             if waiting is self._handshakes.monitor:
                 self._handshakes.check()
@@ -328,23 +328,23 @@ class ClientProcess:
                 self._unanswered.discard(line.session.client_id)
             self._follow(line, line.session.received(message, [frame.buffer for frame in frames], now_s()))
 
-    def _open(self, letter: Letter) -> None:
-        if isinstance(letter, Ping):
-            letter.answered.set()
-        elif isinstance(letter, Ready | Failed):
-            self._stats.trained(letter)
-            line = self._lines[letter.job.client_id]
-            if line.session.wants(letter.job.welcome.run_id, letter.job.task.task_id):
-                line.finished = letter
-                line.finished_s = letter.job.received_s + letter.duration_s
+    def _open(self, item: QueueItem) -> None:
+        if isinstance(item, Ping):
+            item.answered.set()
+        elif isinstance(item, Ready | Failed):
+            self._stats.trained(item)
+            line = self._lines[item.job.client_id]
+            if line.session.wants(item.job.welcome.run_id, item.job.task.task_id):
+                line.finished = item
+                line.finished_s = item.job.received_s + item.duration_s
                 self._hand_over_if_due(line, now_s())
             else:
-                self._give_up(letter)
-        elif isinstance(letter, StopNow):
+                self._give_up(item)
+        elif isinstance(item, StopNow):
             self._stopped = True
         else:
-            assert isinstance(letter, Crashed)
-            raise letter.error
+            assert isinstance(item, Crashed)
+            raise item.error
 
     def _hand_over_if_due(self, line: Line, at_s: float) -> None:
         """Give a session what came of its task, if its device is done by now."""

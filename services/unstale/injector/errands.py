@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from unstale.net.mailbox import Mailbox
+from unstale.net.wakeable_queue import WakeableQueue
 
 ANSWER_S = 5.0  # a thread that does not answer for so long is stuck
 
@@ -39,16 +39,16 @@ class Errand:
         self.done.set()
 
 
-Letter = StopNow | Errand | BaseException
+QueueItem = StopNow | Errand | BaseException
 
 
-def ask(mailbox: Mailbox[Letter], work: Callable[[], Any]) -> Any:
+def ask(queue: WakeableQueue[QueueItem], work: Callable[[], Any]) -> Any:
     """Have something done in the proxy's thread; what it made. Any other thread.
 
     Raises what came of it, and TimeoutError when there is no answer: then it will not be done later, either.
     """
     errand = Errand(work)
-    mailbox.post(errand)
+    queue.post(errand)
     if not errand.done.wait(ANSWER_S):
         errand.abandoned = True
         raise TimeoutError("the injector does not answer")

@@ -1,7 +1,7 @@
 """The proxy thread: the ROUTER that clients connect to, a DEALER to the server for each of them, and the core between.
 
 So the server sees every client's own connection, and a client the server's own answers. Payload frames go from socket
-to socket uncopied. The thread waits on its sockets, its mailbox and the next thing that is due, and on nothing else.
+to socket uncopied. The thread waits on its sockets, its queue and the next thing that is due, and on nothing else.
 """
 
 import logging
@@ -18,7 +18,7 @@ import zmq
 from unstale.errors import UserError
 from unstale.injector.core import Close, Core, Cut, Forward
 from unstale.injector.endpoints import Front, ProxyBounds, Upstream
-from unstale.injector.errands import Errand, Letter, StopNow
+from unstale.injector.errands import Errand, QueueItem, StopNow
 from unstale.injector.inventory import Inventory
 from unstale.injector.numbers import Numbers, Tally
 from unstale.injector.relay import WAIT_S_MAX, Relay
@@ -26,7 +26,7 @@ from unstale.net import sockets
 from unstale.net.clock import now_s
 from unstale.net.connections import TOO_MANY_FRAMES
 from unstale.net.handshakes import Handshakes
-from unstale.net.mailbox import Mailbox
+from unstale.net.wakeable_queue import WakeableQueue
 from unstale.toxics.flight import Direction
 from unstale_proto.errors import Reason
 from unstale_proto.limits import FRAMES_MAX
@@ -67,7 +67,7 @@ class Proxy:
         bounds: on connections, bytes and time.
         core: says when each message leaves, and as what.
         inventory: the toxics.
-        mailbox: calls of other threads.
+        queue: calls of other threads.
         relay: of bytes, where a toxic works on connections.
         started_s: when the injector started, in seconds.
     """
@@ -80,7 +80,7 @@ class Proxy:
         *,
         core: Core,
         inventory: Inventory,
-        mailbox: Mailbox[Letter],
+        queue: WakeableQueue[QueueItem],
         relay: Relay | None,
         started_s: float,
     ) -> None:
@@ -88,7 +88,7 @@ class Proxy:
         self._refused = front.refused
         self._core = core
         self.inventory = inventory
-        self._mailbox = mailbox
+        self._queue = queue
         self._relay = relay
         self._connect, self._upstream = upstream.connect, upstream.address
         self._started_s = started_s
@@ -103,7 +103,7 @@ class Proxy:
         self._warned = False
         self._warned_of_many = False
         self._selector = selectors.DefaultSelector()
-        self._selector.register(mailbox, selectors.EVENT_READ, self._open_letters)
+        self._selector.register(queue, selectors.EVENT_READ, self._open_letters)
         self._selector.register(front.socket.FD, selectors.EVENT_READ, self._serve_front)
         # A ZeroMQ socket tells only of changes. Whatever was used since it was last looked at is looked at again.
         self._eager: dict[Callable[[], None], None] = {}
@@ -125,10 +125,10 @@ class Proxy:
             self._close(route)
         self._close_probe()
         self._selector.close()
-        for letter in self._mailbox.drain():
-            if isinstance(letter, Errand):
-                letter.error = TimeoutError("the injector is ending")
-                letter.done.set()
+        for item in self._queue.drain():
+            if isinstance(item, Errand):
+                item.error = TimeoutError("the injector is ending")
+                item.done.set()
 
     # --- for errands ---
 
@@ -216,13 +216,13 @@ class Proxy:
         return min(max(0.0, min(dues_s) - now_s()), WAIT_S_MAX) if dues_s else None
 
     def _open_letters(self) -> None:
-        for letter in self._mailbox.drain():
-            if isinstance(letter, StopNow):
+        for item in self._queue.drain():
+            if isinstance(item, StopNow):
                 self._stopped = True
-            elif isinstance(letter, Errand):
-                letter.carry_out()
+            elif isinstance(item, Errand):
+                item.carry_out()
             else:
-                raise letter  # what the relay died of
+                raise item  # what the relay died of
 
     # --- the server, before the first message ---
 

@@ -21,8 +21,8 @@ from urllib.parse import urlsplit
 from unstale.errors import UserError
 from unstale.injector import errands
 from unstale.net.clock import now_s
-from unstale.net.mailbox import Mailbox
 from unstale.net.sockets import BACKLOG
+from unstale.net.wakeable_queue import WakeableQueue
 from unstale.toxics.flight import Direction, Flight
 from unstale.toxics.passage import Applied, Passage
 from unstale_proto.limits import CLIENTS_MAX
@@ -125,7 +125,7 @@ class Relay:
         self._warned_of_many = False
         self._toxics: Sequence[Applied] = ()
         self.touched: Counter[str] = Counter()
-        self._mailbox: Mailbox[_Change | _Speaks | _CutNow | _Check | _End] = Mailbox()
+        self._queue: WakeableQueue[_Change | _Speaks | _CutNow | _Check | _End] = WakeableQueue()
         self._selector = selectors.DefaultSelector()
         self._by_port: dict[int, _Connection] = {}
         self._due: list[tuple[float, int, _Way]] = []
@@ -135,7 +135,7 @@ class Relay:
         host = address.removeprefix("tcp://").rpartition(":")[0]
         self.address = f"tcp://{host}:{self._listener.getsockname()[1]}"
         self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
-        self._selector.register(self._mailbox, selectors.EVENT_READ, self._open_letters)
+        self._selector.register(self._queue, selectors.EVENT_READ, self._open_letters)
         self._thread = threading.Thread(target=self._run, name="relay", daemon=True)
 
     def start(self) -> None:
@@ -144,32 +144,32 @@ class Relay:
     def check(self) -> None:
         """Raise TimeoutError when its thread does not answer. Any other thread."""
         check = _Check()
-        self._mailbox.post(check)
+        self._queue.post(check)
         if not check.done.wait(errands.ANSWER_S):
             raise TimeoutError("the injector's relay does not answer")
 
     def change(self, toxics: Sequence[Applied]) -> None:
         """From here on, these; also for what is held up. Any thread."""
-        self._mailbox.post(_Change(toxics))
+        self._queue.post(_Change(toxics))
 
     def speaks_for(self, port: int, client_id: int) -> None:
         """The connection that comes to the proxy from this port is a client's. Any thread."""
-        self._mailbox.post(_Speaks(port, client_id))
+        self._queue.post(_Speaks(port, client_id))
 
     def cut(self, port: int, client_id: int) -> None:
         """Break that connection of a client, with a reset to both sides. Any thread."""
-        self._mailbox.post(_CutNow(port, client_id))
+        self._queue.post(_CutNow(port, client_id))
 
     def close(self) -> None:
         """Break every connection and end. Also when it was never started."""
-        self._mailbox.post(_End())
+        self._queue.post(_End())
         if self._thread.is_alive():
             self._thread.join()
         for connection in list(self._by_port.values()):
             self._reset(connection)
         self._selector.close()
         self._listener.close()
-        self._mailbox.close()
+        self._queue.close()
 
     # --- the thread ---
 
@@ -189,7 +189,7 @@ class Relay:
             self._pass_on(heappop(self._due)[2])
 
     def _open_letters(self, _: int) -> None:
-        for letter in self._mailbox.drain():
+        for letter in self._queue.drain():
             match letter:
                 case _Change(toxics=toxics):
                     self._toxics = toxics

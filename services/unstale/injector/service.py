@@ -18,7 +18,7 @@ from unstale.errors import UserError
 from unstale.injector.control import Control
 from unstale.injector.core import Core
 from unstale.injector.endpoints import Front, ProxyBounds, Upstream
-from unstale.injector.errands import Letter, StopNow, ask
+from unstale.injector.errands import QueueItem, StopNow, ask
 from unstale.injector.inventory import Inventory
 from unstale.injector.numbers import Numbers
 from unstale.injector.proxy import Proxy
@@ -28,8 +28,8 @@ from unstale.net.clock import now_s
 from unstale.net.connections import ConnectionLimits
 from unstale.net.handshakes import Handshakes
 from unstale.net.limiter import ConnectionLimiter
-from unstale.net.mailbox import Mailbox
 from unstale.net.memory import MemoryBound, bytes_max_by_default
+from unstale.net.wakeable_queue import WakeableQueue
 from unstale.net.zap import ZapAuthenticator
 from unstale.toxics.disconnect import Disconnect
 from unstale.toxics.passage import Applied, Passage
@@ -58,7 +58,7 @@ class Injector:
             keys.INJECTOR,
             "injector.keys",
             refused=lambda reason: refused.update((reason,)),
-            on_crash=lambda error: self._mailbox.post(error),
+            on_crash=lambda error: self._queue.post(error),
         )
         clients = population(settings)
         toxics = conditions(settings, of=clients).toxics
@@ -68,7 +68,7 @@ class Injector:
         files.allow_connections(settings.clients, files_each=files_each)
         inventory = Inventory(toxics, population=clients, seed=settings.seed, relays=relays)
         started_s = now_s()
-        self._mailbox: Mailbox[Letter] = Mailbox()
+        self._queue: WakeableQueue[QueueItem] = WakeableQueue()
         self._error: BaseException | None = None
         self._end: Numbers | None = None
         self._done = threading.Event()
@@ -100,7 +100,7 @@ class Injector:
             memory=MemoryBound(settings.server.memory_bytes_max or bytes_max_by_default()),
             on_cut=lambda _route, _reason: None,
             on_failed=authenticator.on_handshake_failed,
-            on_crash=self._mailbox.post,
+            on_crash=self._queue.post,
         )
         dealer = partial(sockets.dealer, self._context, **times, identity=authenticator.identity)
         try:
@@ -116,7 +116,7 @@ class Injector:
                     seed=settings.seed,
                     started_s=started_s,
                     connections_max=connections_max,
-                    on_crash=self._mailbox.post,
+                    on_crash=self._queue.post,
                 )
                 self._relay.change(inventory.of_bytes)
                 self.address = self._relay.address
@@ -136,13 +136,13 @@ class Injector:
                 ),
                 core=core,
                 inventory=inventory,
-                mailbox=self._mailbox,
+                queue=self._queue,
                 relay=self._relay,
                 started_s=started_s,
             )
             self._thread = threading.Thread(target=self._turn, args=(proxy,), name="proxy", daemon=True)
             if own.http_address is not None:
-                self._control = Control(own.http_address, proxy, partial(ask, self._mailbox), self._relay)
+                self._control = Control(own.http_address, proxy, partial(ask, self._queue), self._relay)
         except BaseException:
             self._close()
             raise
@@ -161,7 +161,7 @@ class Injector:
         self._thread.start()
         while not self._done.wait(every_s):
             with suppress(TimeoutError):  # it ends just now
-                on_numbers(ask(self._mailbox, self._proxy.numbers))
+                on_numbers(ask(self._queue, self._proxy.numbers))
         self._thread.join()
         self._close()
         if self._error is not None:
@@ -171,7 +171,7 @@ class Injector:
 
     def stop(self) -> None:
         """End now; what is held is lost. Any thread, signal handlers included."""
-        self._mailbox.post(StopNow())
+        self._queue.post(StopNow())
 
     def _turn(self, proxy: Proxy) -> None:
         try:
@@ -192,7 +192,7 @@ class Injector:
         self._authenticator.close()
         self._front.close()
         self._context.term()
-        self._mailbox.close()
+        self._queue.close()
 
 
 def _needs_relay(applied: Applied) -> bool:

@@ -131,7 +131,7 @@ class Learner:
         """Whether it is to be told of stale updates before their round closes."""
         return self.compensator is not None and self.compensator.begins_early
 
-    def expect(self, row_D: Tensor, update: RoundUpdate) -> None:
+    def precompute(self, row_D: Tensor, update: RoundUpdate) -> None:
         """An update has come in whose round is open, and which is stale already: work on it may begin. row_D: [D]
         float32, any device; it stays as it is until its round is applied."""
         assert self.compensator is not None

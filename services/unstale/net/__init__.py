@@ -1,1 +1,1 @@
-"""ZeroMQ sockets with every option said, the one clock, and a mailbox between threads."""
+"""ZeroMQ sockets with every option said, the one clock, and a queue between threads."""

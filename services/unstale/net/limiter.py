@@ -23,8 +23,8 @@ from unstale.net.connections import (
     ConnectionTable,
 )
 from unstale.net.handshakes import FAILED, parsed
-from unstale.net.mailbox import Mailbox
 from unstale.net.memory import MemoryBound
+from unstale.net.wakeable_queue import WakeableQueue
 from unstale.peer_log import about_peer, logger
 
 Context = zmq.Context[zmq.Socket[bytes]]
@@ -87,7 +87,7 @@ class ConnectionLimiter:
         self._shares: dict[str, float] = {}  # of attempts to connect that are let in, by address
         self._socket: Socket | None = None
         self._monitor: Socket
-        self._mailbox: Mailbox[tuple[Connection, str] | None]
+        self._queue: WakeableQueue[tuple[Connection, str] | None]
         self._thread: threading.Thread
         self._readable: _Readable
 
@@ -112,7 +112,7 @@ class ConnectionLimiter:
         self._monitor.connect(address)
         self._socket = socket
         self._readable = _Readable()
-        self._mailbox = Mailbox()
+        self._queue = WakeableQueue()
         self._thread = threading.Thread(target=self._run, name="connections", daemon=True)
         self._thread.start()
 
@@ -140,7 +140,7 @@ class ConnectionLimiter:
         """Cut a connection, soon."""
         connection = self.table.get(fd)
         if connection is not None:
-            self._mailbox.post((connection, reason))
+            self._queue.post((connection, reason))
 
     def close(self) -> None:
         """Watch no more. Called in the socket's thread before the socket is closed; twice is once."""
@@ -148,9 +148,9 @@ class ConnectionLimiter:
         if socket is None:
             return
         socket.disable_monitor()  # first: a monitor that nobody reads would block the socket
-        self._mailbox.post(None)
+        self._queue.post(None)
         self._thread.join()
-        self._mailbox.close()
+        self._queue.close()
         self._monitor.close()
         self._readable.close()
 
@@ -158,12 +158,12 @@ class ConnectionLimiter:
 
     def _run(self) -> None:
         poller = zmq.Poller()
-        for source in (self._monitor, self._mailbox.fileno()):
+        for source in (self._monitor, self._queue.fileno()):
             poller.register(source, zmq.POLLIN)
         try:
             while True:
                 ready = dict(poller.poll(int(TICK_S * 1000) if len(self.table) or self._shares else None))
-                if self._mailbox.fileno() in ready and not self._cut_as_told():
+                if self._queue.fileno() in ready and not self._cut_as_told():
                     return
                 if self._monitor in ready:
                     self._read_monitor()
@@ -176,7 +176,7 @@ class ConnectionLimiter:
 
     def _cut_as_told(self) -> bool:
         """Whether the thread goes on."""
-        for told in self._mailbox.drain():
+        for told in self._queue.drain():
             if told is None:
                 return False
             self._cut(*told)

@@ -18,7 +18,7 @@ from unstale.net import keys, sockets
 from unstale.net.authorized_keys import AuthorizedKeys
 from unstale.net.clock import now_s
 from unstale.net.handshakes import CRYPTOGRAPHIC
-from unstale.net.mailbox import Mailbox
+from unstale.net.wakeable_queue import WakeableQueue
 from unstale.peer_log import about_peer, logger
 
 Context = zmq.Context[zmq.Socket[bytes]]
@@ -67,7 +67,7 @@ class ZapAuthenticator:
         self._on_crash = on_crash
         self._is_open = False
         self._asked: Socket  # by ZeroMQ, for each handshake
-        self._mailbox: Mailbox[None]
+        self._queue: WakeableQueue[None]
         self._thread: threading.Thread
 
     def start(self, context: Context, socket: Socket) -> None:
@@ -83,7 +83,7 @@ class ZapAuthenticator:
         self._asked.linger = 0
         self._asked.bind(ZAP_ADDRESS)
         self._is_open = True
-        self._mailbox = Mailbox()
+        self._queue = WakeableQueue()
         self._thread = threading.Thread(target=self._run, args=(self._authorized,), name="zap", daemon=True)
         self._thread.start()
 
@@ -114,20 +114,20 @@ class ZapAuthenticator:
         """Let nobody in any more. Called where the socket is used, before that is closed; twice is once."""
         is_open, self._is_open = self._is_open, False
         if is_open:
-            self._mailbox.post(None)
+            self._queue.post(None)
             self._thread.join()
-            self._mailbox.close()
+            self._queue.close()
             self._asked.close()
 
     # --- the thread ---
 
     def _run(self, authorized: AuthorizedKeys) -> None:
         poller = zmq.Poller()
-        for source in (self._asked, self._mailbox.fileno()):
+        for source in (self._asked, self._queue.fileno()):
             poller.register(source, zmq.POLLIN)
         try:
             due_s = now_s()
-            while self._mailbox.fileno() not in (ready := dict(poller.poll(int(REREAD_S * 1000)))):
+            while self._queue.fileno() not in (ready := dict(poller.poll(int(REREAD_S * 1000)))):
                 if now_s() >= due_s:
                     authorized.refresh()
                     due_s = now_s() + REREAD_S

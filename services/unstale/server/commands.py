@@ -21,7 +21,7 @@ class ApplyCommand:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ExpectCommand:
+class PrecomputeCommand:
     """A stale update waits for its round: what takes long may begin. row_D: [D] float32, in host memory; it stays as it
     is until its round is given back."""
 
@@ -109,6 +109,6 @@ class StopNow:
     """The operator wants the run to end."""
 
 
-Command = ApplyCommand | ExpectCommand | EvaluateCommand | ForgetCommand | CheckpointCommand
-Result = Applied | Evaluated | Saved | NotSaved | Crashed
-Letter = Result | StopNow
+Command = ApplyCommand | PrecomputeCommand | EvaluateCommand | ForgetCommand | CheckpointCommand
+ComputeResult = Applied | Evaluated | Saved | NotSaved | Crashed
+QueueItem = ComputeResult | StopNow

@@ -24,12 +24,12 @@ from unstale.server.commands import (
     ApplyCommand,
     CheckpointCommand,
     Command,
+    ComputeResult,
     Crashed,
     EvaluateCommand,
     Evaluated,
-    ExpectCommand,
     NotSaved,
-    Result,
+    PrecomputeCommand,
     Saved,
 )
 from unstale.training.evaluate import Evaluation
@@ -56,7 +56,7 @@ class Compute:
         learner: Learner,
         *,
         evaluate: Callable[[Version], Evaluation],
-        post: Callable[[Result], None],
+        post: Callable[[ComputeResult], None],
         save: Save | None = None,
         keep: Keep | None = None,
         encoding: Encoding | None = None,
@@ -134,8 +134,8 @@ class Compute:
                     digest="" if self._save is None else flat.digest_of_frames(frames),
                 )
             )
-        elif isinstance(command, ExpectCommand):
-            self._learner.expect(command.row_D, command.update)
+        elif isinstance(command, PrecomputeCommand):
+            self._learner.precompute(command.row_D, command.update)
         elif isinstance(command, EvaluateCommand):
             assert command.version == self._learner.version, (command.version, self._learner.version)
             evaluation = self._evaluate(self._learner.sent)

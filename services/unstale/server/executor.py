@@ -15,9 +15,9 @@ from unstale.server.commands import (
     CheckpointCommand,
     Command,
     EvaluateCommand,
-    ExpectCommand,
     ForgetCommand,
     NotSaved,
+    PrecomputeCommand,
     Saved,
 )
 from unstale.server.deadlines import Deadlines
@@ -67,9 +67,9 @@ class ActionExecutor:
         delivery: DeliveryTracker,
         deadlines: Deadlines,
         sessions: Sessions,
-        looks_ahead: bool = False,
+        prefetch: bool = False,
     ) -> None:
-        """looks_ahead: whether stale updates are worked on before their round closes."""
+        """prefetch: whether stale updates are worked on before their round closes."""
         self._clock = clock
         self._coordinator = state.coordinator
         self._admission = state.admission
@@ -81,7 +81,7 @@ class ActionExecutor:
         self._delivery = delivery
         self._deadlines = deadlines
         self._sessions = sessions
-        self._looks_ahead = looks_ahead
+        self._prefetch = prefetch
         self.arrived: Arrived
         self.after_commit: list[tuple[Callable[[Any], object], Any]] = []
         self.timers: dict[str, float] = {}
@@ -118,7 +118,7 @@ class ActionExecutor:
             self._stats.model_sent(self._sender.bytes_with_task(action.client_id))
 
     def submit(self, command: ApplyCommand | EvaluateCommand | CheckpointCommand) -> None:
-        """Have something computed that is answered by a letter."""
+        """Have something computed that is answered by a result."""
         self.commands_open += 1
         self._compute(command)
 
@@ -136,14 +136,14 @@ class ActionExecutor:
             )
         )
 
-    def checkpointed(self, journal: Journal, letter: Saved | NotSaved) -> None:
+    def checkpointed(self, journal: Journal, item: Saved | NotSaved) -> None:
         """The compute thread has written a checkpoint, or left it out because there is no room."""
         self.commands_open -= 1
-        if isinstance(letter, Saved):
-            journal.saved(letter.version, letter.seq, letter.file, letter.size_bytes, self._clock())
-            self._stats.saved(letter)
+        if isinstance(item, Saved):
+            journal.saved(item.version, item.seq, item.file, item.size_bytes, self._clock())
+            self._stats.saved(item)
         else:
-            journal.not_saved(letter.version, letter.error)
+            journal.not_saved(item.version, item.error)
             self._stats.not_saved()
 
     def answer_hello_after_end(self, route: bytes, hello: Hello, finish: actions.Finish) -> None:
@@ -173,8 +173,8 @@ class ActionExecutor:
         if action.outcome is actions.Outcome.ACCEPTED:
             self._staging.keep(arrived.handle, arrived.staged)
             self._delivery.accepted(action.client_id)
-            if self._looks_ahead:
-                self._look_ahead(arrived.update.base_version, action.task_id, arrived.staged)
+            if self._prefetch:
+                self._precompute(arrived.update.base_version, action.task_id, arrived.staged)
         bounds = self._admission.bounds.bounds(arrived.update.learning_rate)
         self._stats.judged(action, arrived.update, arrived.payload_bytes, arrived.norms, bounds)
         self._admission.judged(action, arrived.update.base_version, arrived.norms)
@@ -184,12 +184,12 @@ class ActionExecutor:
             log.warning("%s", news)
         self.send_after_commit(self._sender.acknowledge, action)
 
-    def _look_ahead(self, base_version: int, task_id: int, staged: StagedUpdate) -> None:
+    def _precompute(self, base_version: int, task_id: int, staged: StagedUpdate) -> None:
         """Have work on an update that is stale already begin before its round closes."""
         staleness = self._coordinator.version - base_version
         if staleness > 0:
             update = staged.in_round(task_id=task_id, base_version=base_version, staleness=staleness)
-            self._compute(ExpectCommand(row_D=self._staging.newest_D, update=update))
+            self._compute(PrecomputeCommand(row_D=self._staging.newest_D, update=update))
 
     def _discard_update(self, action: actions.DiscardUpdate) -> None:
         self._staging.discard(action.handle)

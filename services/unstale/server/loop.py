@@ -1,4 +1,4 @@
-"""The protocol thread: a ROUTER socket, a mailbox and the clock around the server protocol, and nothing slow.
+"""The protocol thread: a ROUTER socket, a queue and the clock around the server protocol, and nothing slow.
 
 It waits in one poll on the two until the next timer is due.
 """
@@ -11,8 +11,8 @@ import zmq
 
 from unstale.net import connections, sockets
 from unstale.net.limiter import ConnectionLimiter
-from unstale.net.mailbox import Mailbox, Ping
-from unstale.server.commands import Letter as ForProtocol
+from unstale.net.wakeable_queue import Ping, WakeableQueue
+from unstale.server.commands import QueueItem as ForProtocol
 from unstale.server.protocol import ServerProtocol
 from unstale.server.transport import Delivery
 from unstale_proto.limits import FRAMES_MAX
@@ -30,7 +30,7 @@ class ConnectionCut:
     route: bytes
 
 
-Letter = ForProtocol | Ping | ConnectionCut
+QueueItem = ForProtocol | Ping | ConnectionCut
 
 
 class RouterTransport:
@@ -67,7 +67,7 @@ class Loop:
     def __init__(
         self,
         socket: zmq.Socket[bytes],
-        mailbox: Mailbox[Letter],
+        queue: WakeableQueue[QueueItem],
         protocol: ServerProtocol,
         *,
         clock: Callable[[], float],
@@ -78,11 +78,11 @@ class Loop:
         self._clock = clock
         self._key_of = key_of
         self._limiter = limiter
-        self._mailbox = mailbox
+        self._queue = queue
         self._protocol = protocol
         self._poller = zmq.Poller()
         self._poller.register(socket, zmq.POLLIN)
-        self._poller.register(mailbox.fileno(), zmq.POLLIN)
+        self._poller.register(queue.fileno(), zmq.POLLIN)
         self._more_waits = False
 
     def run(self, *, ended: Callable[[], None]) -> None:
@@ -95,14 +95,14 @@ class Loop:
 
     def _turn(self) -> None:
         ready = dict(self._poller.poll(self._patience_ms()))
-        if self._mailbox.fileno() in ready:
-            for letter in self._mailbox.drain():
-                if isinstance(letter, Ping):
-                    letter.answered.set()
-                elif isinstance(letter, ConnectionCut):
-                    self._protocol.on_connection_cut(letter.route)
+        if self._queue.fileno() in ready:
+            for item in self._queue.drain():
+                if isinstance(item, Ping):
+                    item.answered.set()
+                elif isinstance(item, ConnectionCut):
+                    self._protocol.on_connection_cut(item.route)
                 else:
-                    self._protocol.on_result(letter)
+                    self._protocol.on_result(item)
         if self._socket in ready:
             self._limiter.at_rest = False
             self._take_in_some()

@@ -17,7 +17,7 @@ from unstale.metrics.progress import Outcome
 from unstale.peer_log import about_peer, logger
 from unstale.server.buffered_transport import BufferedTransport
 from unstale.server.client_limits import not_owner_error
-from unstale.server.commands import Applied, Command, Crashed, Evaluated, Letter, NotSaved, Saved, StopNow
+from unstale.server.commands import Applied, Command, Crashed, Evaluated, NotSaved, QueueItem, Saved, StopNow
 from unstale.server.deadlines import Deadlines
 from unstale.server.delivery import DeliveryTracker
 from unstale.server.executor import ActionExecutor
@@ -40,10 +40,10 @@ log = logger("unstale.server")
 
 
 class ServerProtocol:
-    """Whoever drives it calls `on_message` for each message and `on_result` for each letter, and `flush` after them and
+    """Whoever drives it calls `on_message` for each message and `on_result` for each result, and `flush` after them and
     at `due_s`, until it is `is_over`: the coordinator has finished and the clients know it. Then `outcome` is set.
 
-    What follows from a message or a letter is said by `flush`, when it is durable: a turn is one transaction.
+    What follows from a message or a result is said by `flush`, when it is durable: a turn is one transaction.
 
     Args:
         transport: sends messages.
@@ -51,7 +51,7 @@ class ServerProtocol:
         state: parts of the run.
         settings: times and bounds.
         access: who may say what.
-        compute: takes commands. Each one but ForgetCommand is answered by a letter, in order.
+        compute: takes commands. Each one but ForgetCommand is answered by a result, in order.
         stats: counts.
         observe: told of every event and its actions.
     """
@@ -106,7 +106,7 @@ class ServerProtocol:
             delivery=self._delivery,
             deadlines=self._deadlines,
             sessions=self._sessions,
-            looks_ahead=settings.looks_ahead,
+            prefetch=settings.looks_ahead,
         )
         self._receiver = UpdateReceiver(
             decoder=UpdateDecoder(
@@ -227,27 +227,25 @@ class ServerProtocol:
 
     # --- what the compute thread and the operator say ---
 
-    def on_result(self, letter: Letter) -> None:
-        """Take in a letter. Raises what the compute thread died of."""
-        if isinstance(letter, Applied):
+    def on_result(self, item: QueueItem) -> None:
+        """Take in a result. Raises what the compute thread died of."""
+        if isinstance(item, Applied):
             self._executor.commands_open -= 1
-            self._applied(letter)
-        elif isinstance(letter, Evaluated):
+            self._applied(item)
+        elif isinstance(item, Evaluated):
             self._executor.commands_open -= 1
-            self._recorder.evaluated(
-                letter.version, self._clock(), letter.evaluation, evaluate_s=letter.evaluate_s
-            )
-            self._stats.evaluated(letter, self._clock())
-        elif isinstance(letter, Saved | NotSaved):
+            self._recorder.evaluated(item.version, self._clock(), item.evaluation, evaluate_s=item.evaluate_s)
+            self._stats.evaluated(item, self._clock())
+        elif isinstance(item, Saved | NotSaved):
             assert self._journal is not None
-            self._executor.checkpointed(self._journal, letter)
-        elif isinstance(letter, StopNow):
+            self._executor.checkpointed(self._journal, item)
+        elif isinstance(item, StopNow):
             self._stop()
         else:
-            assert isinstance(letter, Crashed)
+            assert isinstance(item, Crashed)
             if not self._recorder.is_on:  # else clients wait for the run's next server
                 self._executor.announce_failure("the server has crashed")
-            raise letter.error
+            raise item.error
 
     def _applied(self, applied: Applied) -> None:
         self._commit_and_send()  # tasks that carry the version before

@@ -34,13 +34,13 @@ from unstale.net.connections import (
     ConnectionLimits,
 )
 from unstale.net.limiter import ConnectionLimiter
-from unstale.net.mailbox import Mailbox, Ping
 from unstale.net.memory import MemoryBound, bytes_max_by_default
+from unstale.net.wakeable_queue import Ping, WakeableQueue
 from unstale.net.zap import ZapAuthenticator
 from unstale.server import client_limits
 from unstale.server.commands import Crashed, StopNow
 from unstale.server.compute import Compute
-from unstale.server.loop import ConnectionCut, Letter, Loop, RouterTransport
+from unstale.server.loop import ConnectionCut, Loop, QueueItem, RouterTransport
 from unstale.server.pages import Pages
 from unstale.server.protocol import ServerProtocol
 from unstale.server.run import Run, prepare
@@ -92,19 +92,19 @@ class Server:
                 },
                 clock=run.clock,
             )
-            self._mailbox: Mailbox[Letter] = Mailbox()
-            stack.callback(self._mailbox.close)
+            self._queue: WakeableQueue[QueueItem] = WakeableQueue()
+            stack.callback(self._queue.close)
             self._authenticator = ZapAuthenticator(
                 settings.server.keys,
                 keys.SERVER,
                 "server.keys",
                 refused=lambda reason: self._instruments.record(observations.handshake_refused(reason)),
-                on_crash=lambda error: self._mailbox.post(Crashed(error=error)),
+                on_crash=lambda error: self._queue.post(Crashed(error=error)),
             )
             self._compute = Compute(
                 run.learner,
                 evaluate=run.evaluate,
-                post=self._mailbox.post,
+                post=self._queue.post,
                 save=run.save,
                 keep=run.keep,
                 encoding=run.encoding,
@@ -126,7 +126,7 @@ class Server:
             self._protocol = self._make_protocol(settings, status, on_progress, observe)
             self._loop = Loop(
                 self._socket,
-                self._mailbox,
+                self._queue,
                 self._protocol,
                 clock=run.clock,
                 key_of=self._authenticator.key_of,
@@ -182,7 +182,7 @@ class Server:
             memory=MemoryBound(settings.server.memory_bytes_max or bytes_max_by_default()),
             on_cut=self._connection_was_cut,
             on_failed=self._authenticator.on_handshake_failed,
-            on_crash=lambda error: self._mailbox.post(Crashed(error=error)),
+            on_crash=lambda error: self._queue.post(Crashed(error=error)),
         )
         table = limiter.table
         self._instruments.follow(catalogue.CONNECTIONS, ("client",), lambda: table.clients)
@@ -194,7 +194,7 @@ class Server:
         """In the limiter's thread. A client whose message was too long would only come back with another one."""
         self._instruments.record(observations.connection_cut(reason))
         if route is not None and reason in (MESSAGE_TOO_LONG, TOO_MANY_FRAMES):
-            self._mailbox.post(ConnectionCut(route))
+            self._queue.post(ConnectionCut(route))
 
     def _make_protocol(
         self,
@@ -274,7 +274,7 @@ class Server:
 
     def stop(self) -> None:
         """End the run soon, telling the clients. Any thread, signal handlers included."""
-        self._mailbox.post(StopNow())
+        self._queue.post(StopNow())
 
     def _run_protocol(self) -> None:
         try:
@@ -293,7 +293,7 @@ class Server:
         if not (self._thread.is_alive() and self._compute.is_alive()):
             return False
         ping = Ping()
-        self._mailbox.post(ping)
+        self._queue.post(ping)
         return ping.is_answered(PING_S)
 
     def _is_ready(self) -> bool:

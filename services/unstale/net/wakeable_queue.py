@@ -23,11 +23,11 @@ class Ping:
         return self.answered.wait(within_s)
 
 
-class Mailbox(Generic[T]):
+class WakeableQueue(Generic[T]):
     """Posts from any thread, read by one. Order is kept. `fileno` is readable while something waits."""
 
     def __init__(self) -> None:
-        self._items: deque[T] = deque()
+        self._waiting: deque[T] = deque()
         self._closed = False
         self._reader, self._writer = socket.socketpair()
         self._reader.setblocking(False)
@@ -38,7 +38,7 @@ class Mailbox(Generic[T]):
 
     def post(self, item: T) -> None:
         """Add an item and wake the reader, if there still is one. Any thread, signal handlers included."""
-        self._items.append(item)
+        self._waiting.append(item)
         if self._closed:
             return
         try:
@@ -57,8 +57,8 @@ class Mailbox(Generic[T]):
         except BlockingIOError:
             pass  # emptied: that is how a non-blocking socket says so
         items: list[T] = []
-        while self._items:
-            items.append(self._items.popleft())
+        while self._waiting:
+            items.append(self._waiting.popleft())
         return items
 
     def close(self) -> None:
