@@ -3,7 +3,7 @@
 import pytest
 
 from support.parts import PlayedPart
-from unstale.server.turns import Turns
+from unstale.server.slot_scheduler import SlotScheduler
 from unstale.server.uploads import Uploads
 from unstale_proto.messages import Chunk, Update
 
@@ -26,8 +26,10 @@ class Opened:
 
 
 def uploads_of(opened: Opened, *, parts_max: int, places: int = 1) -> Uploads:
-    turns = Turns(lambda client: client, places=places, grace_s=1.0, chunk_bytes=BYTES, payload_bytes=BYTES)
-    return Uploads(opened, window_bytes=BYTES, turns=turns, parts_max=parts_max)
+    scheduler = SlotScheduler(
+        lambda client: client, slots=places, grace_s=1.0, chunk_bytes=BYTES, payload_bytes=BYTES
+    )
+    return Uploads(opened, window_bytes=BYTES, scheduler=scheduler, parts_max=parts_max)
 
 
 def update(task_id: int) -> Update:

@@ -26,7 +26,7 @@ from unstale.server.admission import Admission
 from unstale.server.client_limits import STRANGER_MESSAGES_PER_S, ClientLimits
 from unstale.server.commands import CheckpointCommand
 from unstale.server.compute import Save, frames_of
-from unstale.server.condition import REASONS
+from unstale.server.model_health import REASONS
 from unstale.server.protocol import QueueItem, ServerProtocol, StopNow
 from unstale.server.state import Access, ExchangeSettings, RunState, TransferBounds
 from unstale.server.stats import ServerStats
@@ -72,7 +72,7 @@ class WatchedGuard(ClientLimits):
 
     def on_refused(self, client_id: int | None, reason: Reason, at_s: float) -> None:
         super().on_refused(client_id, reason, at_s)
-        if client_id is not None and reason in REASONS and self.condition.is_general:
+        if client_id is not None and reason in REASONS and self.model_health.is_unhealthy:
             self._ledger.forgiven(client_id)
 
     def quarantine(self, client_id: int, at_s: float) -> RemoteContractError:

@@ -11,7 +11,7 @@ from math import ceil, inf
 from unstale.config.settings import ServerSettings
 from unstale.coordinator.actions import Acknowledge, Outcome
 from unstale.coordinator.settings import CoordinatorSettings
-from unstale.server.condition import REASONS, ModelCondition
+from unstale.server.model_health import REASONS, ModelHealth
 from unstale_proto.errors import Reason, RemoteContractError
 
 STRANGER_MESSAGES_PER_S = 10  # a client that joins says one hello, and another every few seconds
@@ -112,8 +112,8 @@ class ClientLimits:
     client_messages_per_s_max: of a client. stranger_messages_per_s_max: of a connection that speaks for no client, and
     hellos of any. quarantine_after: refusals in a row that the client is to blame for. quarantine_s: how long it is
     kept out then. None is no bound. suspects: clients that were refused since their last accepted update; of others
-    nothing is to be forgiven (`on_valid_message`) or feared (`is_quarantine_due`). condition: of the model, for which
-    no client is kept out.
+    nothing is to be forgiven (`on_valid_message`) or feared (`is_quarantine_due`). model_health: of the model, for
+    which no client is kept out.
     """
 
     def __init__(
@@ -130,7 +130,7 @@ class ClientLimits:
         self.quarantine_s = quarantine_s
         self.suspects: dict[int, _Client] = {}
         self._clients: dict[int, _Client] = {}
-        self.condition = ModelCondition()
+        self.model_health = ModelHealth()
         self._routes: dict[bytes, _Route] = {}  # whose bucket was used last is last
 
     def check_rate(self, route: bytes, client_id: int | None, at_s: float) -> None:
@@ -169,7 +169,7 @@ class ClientLimits:
     def on_verdict(self, verdict: Acknowledge, at_s: float) -> None:
         """An update got a verdict. A repeat gets the first one again, and that is counted already."""
         if verdict.outcome is Outcome.ACCEPTED:
-            self.condition.accepted(verdict.client_id)
+            self.model_health.on_accepted(verdict.client_id)
             client = self.suspects.get(verdict.client_id)
             if client is not None:
                 client.wrong = 0
@@ -179,7 +179,7 @@ class ClientLimits:
             assert verdict.reason is not None
             reason = Reason(verdict.reason)
             if reason in REASONS:
-                self.condition.refused(verdict.client_id, reason)
+                self.model_health.on_refused(verdict.client_id, reason)
             self.on_refused(verdict.client_id, reason, at_s)
 
     def on_refused(self, client_id: int | None, reason: Reason, at_s: float) -> None:
@@ -187,7 +187,7 @@ class ClientLimits:
         if client_id is None or self._quarantine_after == inf or reason not in BLAMED:
             return
         client = self.suspects[client_id] = self._client(client_id, at_s)
-        if reason in REASONS and self.condition.is_general:
+        if reason in REASONS and self.model_health.is_unhealthy:
             client.wrong = 0  # what was counted before most were refused was no fault of the client either
         elif reason in UNREADABLE:
             client.unreadable += 1
@@ -202,7 +202,7 @@ class ClientLimits:
     def quarantine(self, client_id: int, at_s: float) -> RemoteContractError:
         """Keep a client out from now on; what it is told."""
         self.suspects.pop(client_id, None)
-        self.condition.forget(client_id)
+        self.model_health.forget(client_id)
         client = self._client(client_id, at_s)
         client.wrong = client.unreadable = 0
         client.free_s = at_s + self.quarantine_s

@@ -1,14 +1,14 @@
 """Models that go out in chunks: which versions may be sent now, and how far each client has got. Pure.
 
 A version is held in memory from when it is announced to a client until that has it. Few are, so that a slow client
-does not make us hold all those that come meanwhile: who was given another waits for its turn (`turns.Turns`), and may
-be given a newer version then.
+does not make us hold all those that come meanwhile: who was given another waits for its turn
+(`scheduler.SlotScheduler`), and may be given a newer version then.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from unstale.server.turns import Turns
+from unstale.server.slot_scheduler import SlotScheduler
 from unstale_proto.messages import Chunk, Credit
 from unstale_proto.transfer import Sending
 
@@ -32,8 +32,8 @@ class _Download:
 class Downloads:
     """One for each client. One thread.
 
-    frames_of: of a version that may be given now; None for others. turns: says which versions are held, and who is sent
-    one.
+    frames_of: of a version that may be given now; None for others. scheduler: says which versions are held, and who is
+    sent one.
     """
 
     def __init__(
@@ -41,11 +41,11 @@ class Downloads:
         frames_of: Callable[[Sent], Sequence[memoryview] | None],
         *,
         chunk_bytes: int,
-        turns: Turns,
+        scheduler: SlotScheduler,
     ) -> None:
         self._frames_of = frames_of
         self._chunk_bytes = chunk_bytes
-        self._turns = turns
+        self._scheduler = scheduler
         self._of: dict[int, _Download] = {}  # by client, that which was asked for first is first
         self._chunk_bytes_of: dict[int, int] = {}  # of clients whose connection was cut
         self._started: dict[int, None] = {}  # clients that have a turn and were sent nothing yet
@@ -60,15 +60,15 @@ class Downloads:
     @property
     def waiting(self) -> int:
         """Those that wait."""
-        return self._turns.waiting
+        return self._scheduler.waiting
 
     def due_s(self) -> float | None:
         """When `start` has something to look at; None for never."""
-        return self._turns.due_s()
+        return self._scheduler.due_s()
 
     def goes_on(self, client_id: int, at_s: float) -> bool:
         """Whether the model of a client waits for its turn, or goes out no slower than it must."""
-        return self._turns.waits(client_id) or self._turns.keeps_pace(client_id, at_s)
+        return self._scheduler.waits(client_id) or self._scheduler.keeps_pace(client_id, at_s)
 
     def announced(self, client_id: int, task_id: int, version: Sent, at_s: float) -> None:
         """A client was given a task with a model that it may ask for."""
@@ -85,7 +85,7 @@ class Downloads:
             if credit.have:
                 self.resumed += 1
         elif credit.have > one.most:
-            self._turns.moved(client_id, credit.have - one.most, at_s)
+            self._scheduler.on_bytes(client_id, credit.have - one.most, at_s)
             one.most = credit.have
         one.credit = credit
         self._started.pop(client_id, None)
@@ -131,17 +131,17 @@ class Downloads:
     def _want(self, client_id: int, task_id: int, version: Sent, at_s: float) -> _Download:
         self._let_go(client_id, at_s)
         one = self._of[client_id] = _Download(task_id, version)
-        self._turns.wait(client_id, version, at_s)
+        self._scheduler.wait(client_id, version, at_s)
         return one
 
     def _let_go(self, client_id: int, at_s: float, *, finished: bool = False) -> None:
-        self._turns.leave(client_id, at_s, finished=finished)
+        self._scheduler.leave(client_id, at_s, finished=finished)
         self._started.pop(client_id, None)
         self._of.pop(client_id, None)
 
     def _give(self, at_s: float) -> None:
         while True:
-            lost, got = self._turns.give(at_s)
+            lost, got = self._scheduler.assign(at_s)
             for client_id in lost:
                 self._of[client_id].sending = None
                 self._started.pop(client_id, None)

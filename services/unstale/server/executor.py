@@ -179,7 +179,7 @@ class ActionExecutor:
         self._stats.judged(action, arrived.update, arrived.payload_bytes, arrived.norms, bounds)
         self._admission.judged(action, arrived.update.base_version, arrived.norms)
         self._client_limits.on_verdict(action, arrived.at_s)
-        news = self._client_limits.condition.news(self._admission.bounds)
+        news = self._client_limits.model_health.take_warning(self._admission.bounds)
         if news is not None:
             log.warning("%s", news)
         self.send_after_commit(self._sender.acknowledge, action)

@@ -20,10 +20,10 @@ from unstale.server.client_limits import not_owner_error
 from unstale.server.commands import Applied, Command, Crashed, Evaluated, NotSaved, QueueItem, Saved, StopNow
 from unstale.server.deadlines import Deadlines
 from unstale.server.delivery import DeliveryTracker
+from unstale.server.error_replies import ErrorReplies
 from unstale.server.executor import ActionExecutor
-from unstale.server.joining import Joining
+from unstale.server.hello_handler import HelloHandler
 from unstale.server.negotiation import EncodingNegotiation
-from unstale.server.refusals import Refusals
 from unstale.server.sender import Sender
 from unstale.server.sessions import Sessions
 from unstale.server.state import Access, ExchangeSettings, RunState
@@ -122,7 +122,7 @@ class ServerProtocol:
             stats=stats,
             perform=self._perform,
         )
-        self._refusals = Refusals(
+        self._error_replies = ErrorReplies(
             clock, self._client_limits, stats, self._sender, self._sessions, self._handle
         )
         self._transfers = Transfers(
@@ -134,7 +134,7 @@ class ServerProtocol:
             stats=stats,
             receiver=self._receiver,
         )
-        self._joining = Joining(
+        self._hello_handler = HelloHandler(
             access,
             coordinator=coordinator,
             sessions=self._sessions,
@@ -181,7 +181,7 @@ class ServerProtocol:
         """A connection was cut for what came over it, which no client with good manners sends."""
         client_id = self._sessions.client_of(route)
         if client_id is not None:
-            self._refusals.quarantine(route, client_id)
+            self._error_replies.quarantine(route, client_id)
 
     def resume(self) -> None:
         """Go on with a run whose state was read from its journal. Called once, before all else."""
@@ -302,7 +302,7 @@ class ServerProtocol:
                     raise not_owner_error(speaker)
                 self._sender.on_message_from(speaker)
             if isinstance(message, Hello):
-                self._joining.admit(route, speaker, message, key, at_s)
+                self._hello_handler.on_hello(route, speaker, message, key, at_s)
             elif isinstance(message, Bye):
                 self._on_bye(route, speaker, message, at_s)
             elif self._executor.finish is not None and self._resumes_later:
@@ -315,13 +315,13 @@ class ServerProtocol:
             self._send_deferred_task(route, at_s)
         except RemoteContractError as error:
             self._client_limits.on_refused(self._sessions.client_of(route), error.reason, at_s)
-            self._refusals.refuse(route, error)
+            self._error_replies.refuse(route, error)
         if (
             speaker is not None
             and speaker in self._client_limits.suspects
             and self._client_limits.is_quarantine_due(speaker)
         ):
-            self._executor.send_after_commit(partial(self._refusals.quarantine_if_due, route), speaker)
+            self._executor.send_after_commit(partial(self._error_replies.quarantine_if_due, route), speaker)
 
     @property
     def _resumes_later(self) -> bool:

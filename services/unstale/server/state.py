@@ -10,7 +10,7 @@ from unstale.learner.updates import Staging
 from unstale.learner.versions import Version
 from unstale.server.admission import Admission
 from unstale.server.client_limits import ClientLimits, MaySpeak, allow_all
-from unstale.server.turns import OwnerOf, key_or_client
+from unstale.server.slot_scheduler import OwnerOf, key_or_client
 from unstale_proto.limits import CHUNK_BYTES
 from unstale_proto.messages import Welcome
 from unstale_proto.transfer import WINDOW_BYTES

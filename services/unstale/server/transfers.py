@@ -12,9 +12,9 @@ from unstale.journal.parts import Parts
 from unstale.peer_log import about_peer, logger
 from unstale.server.downloads import Chunks, Downloads
 from unstale.server.sender import Sender
+from unstale.server.slot_scheduler import Owner, SlotScheduler
 from unstale.server.state import TransferBounds
 from unstale.server.stats import ServerStats
-from unstale.server.turns import Owner, Turns
 from unstale.server.update_receiver import UpdateReceiver
 from unstale.server.uploads import Uploads, owner_of
 from unstale_proto.errors import Reason, RemoteContractError
@@ -52,7 +52,7 @@ class Transfers:
         self._owners: dict[int, Owner] = {}
         self._useful_bytes = min(LEAST_CHUNK_BYTES, bounds.chunk_bytes)
         turns = partial(
-            Turns,
+            SlotScheduler,
             self._owner,
             grace_s=coordinator.settings.lease_s,
             chunk_bytes=bounds.chunk_bytes,
@@ -69,13 +69,13 @@ class Transfers:
             parts.open,
             found,
             window_bytes=bounds.window_bytes,
-            turns=turns(places=bounds.places),
+            scheduler=turns(slots=bounds.places),
             parts_max=bounds.parts_max,
         )
         self._downloads = Downloads(
             sender.frames_in_chunks,
             chunk_bytes=bounds.chunk_bytes,
-            turns=turns(places=bounds.versions, slow_places=bounds.versions // 2),
+            scheduler=turns(slots=bounds.versions, slow_slots=bounds.versions // 2),
         )
         sender.announced = lambda client_id, task_id, model: self._downloads.announced(
             client_id, task_id, model, clock()

@@ -1,6 +1,7 @@
 """Updates that come in chunks: which of them may come now, and what has come of each. Pure, but for the parts.
 
-    announced -> waits for its turn (`turns.Turns`) -> has a place -> whole -> judged, or taken from its place again
+    announced -> waits for its turn (`scheduler.SlotScheduler`) -> has a place -> whole -> judged, or taken from its
+    place again
 
 Places are few, so that it is the clients' bytes that wait, and not ours: a part without a place does not grow.
 """
@@ -8,7 +9,7 @@ Places are few, so that it is the clients' bytes that wait, and not ours: a part
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from unstale.server.turns import Turns
+from unstale.server.slot_scheduler import SlotScheduler
 from unstale_proto.messages import Chunk, Credit, Update
 from unstale_proto.transfer import Part, Receiving
 
@@ -28,8 +29,8 @@ class _Upload:
 class Uploads:
     """One for each client. One thread.
 
-    open_part: by name; raises OSError. found: names of parts that a server before this one left. turns: says who has a
-    place. parts_max: parts without one that are kept: those of which most has come.
+    open_part: by name; raises OSError. found: names of parts that a server before this one left. scheduler: says who
+    has a place. parts_max: parts without one that are kept: those of which most has come.
     """
 
     def __init__(
@@ -38,13 +39,13 @@ class Uploads:
         found: Sequence[str] = (),
         *,
         window_bytes: int,
-        turns: Turns,
+        scheduler: SlotScheduler,
         parts_max: int,
     ) -> None:
         self._open_part = open_part
         self._found = set(found)
         self._window_bytes = window_bytes
-        self._turns = turns
+        self._scheduler = scheduler
         self._parts_max = parts_max
         self._of: dict[int, _Upload] = {}  # by client, that which was announced first is first
         self.resumed = 0  # went on from what was there
@@ -57,15 +58,15 @@ class Uploads:
     @property
     def waiting(self) -> int:
         """Those that wait for one."""
-        return self._turns.waiting
+        return self._scheduler.waiting
 
     def due_s(self) -> float | None:
         """When `give_places` has something to look at; None for never."""
-        return self._turns.due_s()
+        return self._scheduler.due_s()
 
     def goes_on(self, client_id: int, at_s: float) -> bool:
         """Whether the update of a client waits for a place, or comes no slower than it must."""
-        return self._turns.waits(client_id) or self._turns.keeps_pace(client_id, at_s)
+        return self._scheduler.waits(client_id) or self._scheduler.keeps_pace(client_id, at_s)
 
     def update_of(self, client_id: int, task_id: int) -> Update | None:
         """What a client announced for this task."""
@@ -86,7 +87,7 @@ class Uploads:
             if _name(client_id, update) in self._found:
                 self._begin(client_id, upload)
         if not upload.has_place:
-            self._turns.wait(client_id, client_id, at_s)
+            self._scheduler.wait(client_id, client_id, at_s)
 
     def ask(self, client_id: int) -> Credit:
         """What a client that announced something is to be told now."""
@@ -108,7 +109,7 @@ class Uploads:
         have = upload.receiving.part.have
         credit = upload.receiving.take(chunk.offset, frames)
         gained = upload.receiving.part.have - have
-        self._turns.moved(client_id, gained, at_s)
+        self._scheduler.on_bytes(client_id, gained, at_s)
         return credit, gained
 
     def whole(self, client_id: int) -> Receiving | None:
@@ -118,13 +119,13 @@ class Uploads:
 
     def pause(self, client_id: int, at_s: float) -> None:
         """Nothing comes from a client now: it has lost its connection, or what came could not be taken yet."""
-        self._turns.leave(client_id, at_s)
+        self._scheduler.leave(client_id, at_s)
         self._take_place(client_id)
         self._bound()
 
     def drop(self, client_id: int, at_s: float, *, finished: bool = False) -> None:
         """What a client announced is settled, or for nothing. finished: it came whole."""
-        self._turns.leave(client_id, at_s, finished=finished)
+        self._scheduler.leave(client_id, at_s, finished=finished)
         upload = self._of.pop(client_id, None)
         if upload is not None:
             self._empty(upload)
@@ -142,7 +143,7 @@ class Uploads:
         told: list[int] = []
         failed: dict[int, OSError] = {}
         while True:
-            lost, got = self._turns.give(at_s)
+            lost, got = self._scheduler.assign(at_s)
             for client_id in lost:
                 self._take_place(client_id)
             for client_id in got:
@@ -150,7 +151,7 @@ class Uploads:
                     self._give_place(client_id)
                 except OSError as error:
                     failed[client_id] = error
-                    self._turns.leave(client_id, at_s)
+                    self._scheduler.leave(client_id, at_s)
             told += [*lost, *got]
             if not got:
                 break

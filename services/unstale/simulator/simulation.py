@@ -365,7 +365,7 @@ class Simulation:
         _, task, handle, update, _, norms = self._arriving
         self._admission.judged(action, task.version, norms)
         self._client_limits.on_verdict(action, self._agenda.now_s)
-        news = self._client_limits.condition.news(self._admission.bounds)
+        news = self._client_limits.model_health.take_warning(self._admission.bounds)
         if news is not None:
             log.warning("%s", news)
         if action.outcome is actions.Outcome.ACCEPTED:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from math import exp, inf
 
 Owner = Hashable
-Room = Hashable
+Transfer = Hashable
 OwnerOf = Callable[[str | None, int], Owner]
 """The owner of a client that said hello over a connection with this public key; None in plain text."""
 
@@ -40,7 +40,7 @@ class _Use:
 
     used_s: float = 0.0
     at_s: float = 0.0
-    rooms: dict[Room, int] = field(default_factory=dict)
+    rooms: dict[Transfer, int] = field(default_factory=dict)
     slack: int = 0
 
 
@@ -49,16 +49,16 @@ class _Turn:
     """A client that has a room. due_s: when it falls behind its least rate. gained: bytes moved in this turn."""
 
     owner: Owner
-    room: Room
+    room: Transfer
     due_s: float
     gained: int = 0
 
 
-class Turns:
+class SlotScheduler:
     """One thread.
 
-    owner_of: the owner of a client. places: rooms at a time. grace_s: longest stand-still in a turn, while others wait.
-    chunk_bytes: moved in grace_s at the least rate. payload_bytes: of the longest transfer. slow_places: rooms that
+    owner_of: the owner of a client. slots: rooms at a time. grace_s: longest stand-still in a turn, while others wait.
+    chunk_bytes: moved in grace_s at the least rate. payload_bytes: of the longest transfer. slow_slots: rooms that
     their clients keep though they are behind the least rate, in turn, each time at half of the rate before.
     """
 
@@ -66,22 +66,22 @@ class Turns:
         self,
         owner_of: Callable[[int], Owner],
         *,
-        places: int,
+        slots: int,
         grace_s: float,
         chunk_bytes: int,
         payload_bytes: int,
-        slow_places: int = 0,
+        slow_slots: int = 0,
     ) -> None:
         self._owner_of = owner_of
-        self._places = places
-        self._slow_places = slow_places
+        self._slots = slots
+        self._slow_slots = slow_slots
         self._grace_s = grace_s
         self._s_per_byte = grace_s / chunk_bytes
         self._memory_s = MEMORY * (grace_s + payload_bytes * self._s_per_byte)
-        self._waiting: dict[int, Room] = {}  # by client, first come is first
+        self._waiting: dict[int, Transfer] = {}  # by client, first come is first
         self._turns: dict[int, _Turn] = {}  # by client
-        self._rooms: dict[Room, dict[int, None]] = {}  # clients in each
-        self._slow: set[Room] = set()
+        self._rooms: dict[Transfer, dict[int, None]] = {}  # clients in each
+        self._slow: set[Transfer] = set()
         self._uses: dict[Owner, _Use] = {}
         self._check_s = -inf
 
@@ -90,7 +90,7 @@ class Turns:
         """Number of clients that wait for a turn."""
         return len(self._waiting)
 
-    def has_turn(self, client_id: int) -> bool:
+    def has_slot(self, client_id: int) -> bool:
         """Whether a client has a room now."""
         return client_id in self._turns
 
@@ -104,10 +104,10 @@ class Turns:
         return turn is not None and at_s < turn.due_s
 
     def due_s(self) -> float | None:
-        """When `give` has something to look at; None for never."""
+        """When `assign` has something to look at; None for never."""
         return self._check_s if self._waiting else None
 
-    def wait(self, client_id: int, room: Room, at_s: float) -> None:
+    def wait(self, client_id: int, room: Transfer, at_s: float) -> None:
         """A client wants a room, and has none. Said again it keeps its place in the queue."""
         assert client_id not in self._turns
         if self._waiting.get(client_id) == room:
@@ -116,7 +116,7 @@ class Turns:
         self._waiting[client_id] = room
         owner = self._owner_of(client_id)
         used_s = self._used_s(owner, at_s)
-        is_room = len(self._rooms) < self._places or room in self._rooms
+        is_room = len(self._rooms) < self._slots or room in self._rooms
         if is_room or any(self._yields(each, owner, used_s, at_s) for each in self._rooms):
             self._check_s = -inf  # else it would look at all that wait, each time that one more does
 
@@ -131,7 +131,7 @@ class Turns:
             self._stop(client_id, turn, at_s)
             self._check_s = -inf
 
-    def moved(self, client_id: int, count_bytes: int, at_s: float) -> None:
+    def on_bytes(self, client_id: int, count_bytes: int, at_s: float) -> None:
         """Bytes of a client's payload have moved."""
         turn = self._turns.get(client_id)
         if turn is not None:
@@ -140,7 +140,7 @@ class Turns:
             later_s = max(turn.due_s, at_s) + count_bytes * self._s_per_byte * factor
             turn.due_s = min(later_s, at_s + self._grace_s * factor)
 
-    def give(self, at_s: float) -> tuple[list[int], list[int]]:
+    def assign(self, at_s: float) -> tuple[list[int], list[int]]:
         """Clients that lose their turn now, which wait again, and clients that have one from now on."""
         lost: list[int] = []
         got: list[int] = []
@@ -149,7 +149,7 @@ class Turns:
         got += self._join(at_s)
         while self._waiting:
             client_id = self._next(at_s)
-            if len(self._rooms) >= self._places:
+            if len(self._rooms) >= self._slots:
                 room = self._to_free(client_id, at_s)
                 if room is None:
                     break
@@ -176,17 +176,17 @@ class Turns:
     def _next(self, at_s: float) -> int:
         return min(self._waiting, key=lambda client_id: self._used_s(self._owner_of(client_id), at_s))
 
-    def _to_free(self, client_id: int, at_s: float) -> Room | None:
+    def _to_free(self, client_id: int, at_s: float) -> Transfer | None:
         """The room that gives way to a client; None when all are kept."""
         owner = self._owner_of(client_id)
         used_s = self._used_s(owner, at_s)
         yielding = [room for room in self._rooms if self._yields(room, owner, used_s, at_s)]
         yielding.sort(key=lambda room: self._used_in_s(room, at_s))
-        while yielding and len(self._slow) < self._slow_places and yielding[0] not in self._slow:
+        while yielding and len(self._slow) < self._slow_slots and yielding[0] not in self._slow:
             self._keep_slow(yielding.pop(0), at_s)
         return yielding[-1] if yielding else None
 
-    def _yields(self, room: Room, owner: Owner, used_s: float, at_s: float) -> bool:
+    def _yields(self, room: Transfer, owner: Owner, used_s: float, at_s: float) -> bool:
         """Whether all clients in a room are behind, or those of owners that have used places much longer."""
         return all(
             turn.due_s <= at_s
@@ -198,7 +198,7 @@ class Turns:
             for turn in map(self._turns.__getitem__, self._rooms[room])
         )
 
-    def _keep_slow(self, room: Room, at_s: float) -> None:
+    def _keep_slow(self, room: Transfer, at_s: float) -> None:
         self._slow.add(room)
         turns = [self._turns[client_id] for client_id in self._rooms[room]]
         for owner in {turn.owner: None for turn in turns}:
@@ -207,7 +207,7 @@ class Turns:
         for turn in turns:
             turn.due_s = at_s + self._grace_s * self._factor(turn)
 
-    def _free(self, room: Room, client_id: int, at_s: float) -> list[int]:
+    def _free(self, room: Transfer, client_id: int, at_s: float) -> list[int]:
         """Take a room from its clients, for another one. They have used no less than that one has, or they would be the
         next again."""
         used_s = self._used_s(self._owner_of(client_id), at_s)
@@ -257,6 +257,6 @@ class Turns:
         most_s = len(use.rooms) * self._memory_s  # of an owner that has had these rooms for ever
         return most_s + (use.used_s - most_s) * exp(-(at_s - use.at_s) / self._memory_s)
 
-    def _used_in_s(self, room: Room, at_s: float) -> float:
+    def _used_in_s(self, room: Transfer, at_s: float) -> float:
         """Use by the owner in a room that has used most."""
         return max(self._used_s(self._turns[client_id].owner, at_s) for client_id in self._rooms[room])

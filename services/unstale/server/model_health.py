@@ -15,25 +15,25 @@ CLIENTS_MIN = 2
 """Clients that must be refused at the same time: one alone says nothing of the model."""
 
 
-class ModelCondition:
+class ModelHealth:
     """Counts for each client whether its last update was refused for one of `REASONS`. One thread."""
 
     def __init__(self) -> None:
         self._accepted: set[int] = set()
         self._refused: dict[int, Reason] = {}
-        self._was_general = False
+        self._was_unhealthy = False
 
     @property
-    def is_general(self) -> bool:
+    def is_unhealthy(self) -> bool:
         """Whether most clients' last updates were refused."""
         return len(self._refused) >= CLIENTS_MIN and len(self._refused) > len(self._accepted)
 
-    def accepted(self, client_id: int) -> None:
+    def on_accepted(self, client_id: int) -> None:
         """A client's update was accepted."""
         self._refused.pop(client_id, None)
         self._accepted.add(client_id)
 
-    def refused(self, client_id: int, reason: Reason) -> None:
+    def on_refused(self, client_id: int, reason: Reason) -> None:
         """A client's update was refused for one of `REASONS`."""
         self._accepted.discard(client_id)
         self._refused[client_id] = reason
@@ -43,10 +43,10 @@ class ModelCondition:
         self._accepted.discard(client_id)
         self._refused.pop(client_id, None)
 
-    def news(self, bounds: NormBounds) -> str | None:
+    def take_warning(self, bounds: NormBounds) -> str | None:
         """A warning when most clients have begun to be refused, once each time; else None. bounds: with the figures."""
-        was_general, self._was_general = self._was_general, self.is_general
-        if was_general or not self._was_general:
+        was_general, self._was_unhealthy = self._was_unhealthy, self.is_unhealthy
+        if was_general or not self._was_unhealthy:
             return None
         by_reason = Counter(self._refused.values())
         counted = ", ".join(f"{count} {reason}" for reason, count in sorted(by_reason.items()))

@@ -14,7 +14,7 @@ from unstale_proto.messages import Error
 log = logger("unstale.server")
 
 
-class Refusals:
+class ErrorReplies:
     """Protocol thread only.
 
     Args:

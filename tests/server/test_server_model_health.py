@@ -7,7 +7,7 @@ from unstale.coordinator.actions import Acknowledge, Outcome
 from unstale.learner.bounds import NormBounds
 from unstale.learner.screen import Norms
 from unstale.server.client_limits import ClientLimits
-from unstale.server.condition import REASONS, ModelCondition
+from unstale.server.model_health import REASONS, ModelHealth
 from unstale_proto.errors import Reason
 from unstale_proto.messages import Task
 
@@ -64,22 +64,22 @@ def test_what_was_counted_before_most_were_refused_is_forgiven() -> None:
 
 
 def test_the_warning_has_the_figures_and_comes_once() -> None:
-    condition, bounds = ModelCondition(), NormBounds(2.0, clients=3)
+    model_health, bounds = ModelHealth(), NormBounds(2.0, clients=3)
     for client_id, norm in enumerate((4.0, 5.0, 6.0)):
         bounds.judged(client_id, 0, Norms(norm), accepted=False)
-        condition.refused(client_id, Reason.NORM_TOO_LARGE)
-    assert condition.news(bounds) == (
+        model_health.on_refused(client_id, Reason.NORM_TOO_LARGE)
+    assert model_health.take_warning(bounds) == (
         "the last updates of 3 of 3 clients were refused (3 norm-too-large); no client is kept out for that: the "
         "median of their norms is 5 and the bound server.norm_max is 2; restart the server with a larger bound or with "
         "adaptive"
     )
-    assert condition.news(bounds) is None
+    assert model_health.take_warning(bounds) is None
     for client_id in range(3):
-        condition.accepted(client_id)
-    assert condition.news(bounds) is None
+        model_health.on_accepted(client_id)
+    assert model_health.take_warning(bounds) is None
     for client_id in range(2):
-        condition.refused(client_id, Reason.ZERO_UPDATE)
-    assert condition.news(bounds) == (
+        model_health.on_refused(client_id, Reason.ZERO_UPDATE)
+    assert model_health.take_warning(bounds) == (
         "the last updates of 2 of 3 clients were refused (2 zero-update); no client is kept out for that"
     )
 

@@ -1,4 +1,4 @@
-"""Turns in a few places: what owners get, in a time that is simulated. A payload is 40 units of what moves at the least
+"""Turns in a few slots: what owners get, in a time that is simulated. A payload is 40 units of what moves at the least
 rate in a second, and the longest stand-still is 10 s."""
 
 from collections.abc import Callable, Hashable
@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from unstale.server.turns import Turns
+from unstale.server.slot_scheduler import SlotScheduler
 
 RATE = 100  # bytes/s, the least
 GRACE_S = 10.0
@@ -14,14 +14,14 @@ PAYLOAD = 4000  # bytes: 40 s at the least rate
 STEP_S = 0.25
 
 
-def turns_of(owner_of: Callable[[int], Hashable], places: int = 2, slow_places: int = 0) -> Turns:
-    return Turns(
+def turns_of(owner_of: Callable[[int], Hashable], places: int = 2, slow_places: int = 0) -> SlotScheduler:
+    return SlotScheduler(
         owner_of,
-        places=places,
+        slots=places,
         grace_s=GRACE_S,
         chunk_bytes=int(GRACE_S * RATE),
         payload_bytes=PAYLOAD,
-        slow_places=slow_places,
+        slow_slots=slow_places,
     )
 
 
@@ -45,39 +45,39 @@ class Link:
 
     def __init__(
         self,
-        turns: Turns,
+        scheduler: SlotScheduler,
         clients: dict[int, Client],
         *,
         room_of: Callable[[int, int], Hashable] = lambda client_id, _: client_id,
         keeps: bool = True,
     ) -> None:
-        self.turns, self.clients, self.now_s = turns, clients, 0.0
+        self.scheduler, self.clients, self.now_s = scheduler, clients, 0.0
         self.room_of, self.keeps = room_of, keeps
 
     def run(self, until_s: float) -> None:
         while self.now_s < until_s:
             for client_id, client in self.clients.items():
-                is_busy = self.turns.has_turn(client_id) or self.turns.waits(client_id)
+                is_busy = self.scheduler.has_slot(client_id) or self.scheduler.waits(client_id)
                 if not is_busy and self.now_s >= client.again_s:
                     room = self.room_of(client_id, len(client.finished_s))
-                    self.turns.wait(client_id, room, self.now_s)
-            lost, _ = self.turns.give(self.now_s)
+                    self.scheduler.wait(client_id, room, self.now_s)
+            lost, _ = self.scheduler.assign(self.now_s)
             for client_id in lost:
                 self.clients[client_id].moved *= self.keeps
             self.now_s += STEP_S
             for client_id, client in self.clients.items():
-                if self.turns.has_turn(client_id):
+                if self.scheduler.has_slot(client_id):
                     self._move(client_id, client)
 
     def _move(self, client_id: int, client: Client) -> None:
         before = int(client.moved)
         client.moved += client.per_s * STEP_S
         if client.moved >= PAYLOAD:
-            self.turns.leave(client_id, self.now_s, finished=True)
+            self.scheduler.leave(client_id, self.now_s, finished=True)
             client.moved, client.again_s = 0.0, self.now_s + client.rest_s
             client.finished_s.append(self.now_s)
         elif int(client.moved) > before:
-            self.turns.moved(client_id, int(client.moved) - before, self.now_s)
+            self.scheduler.on_bytes(client_id, int(client.moved) - before, self.now_s)
 
 
 def honest(count: int, rest_s: float = 0.5) -> dict[int, Client]:
@@ -132,75 +132,75 @@ def test_a_client_at_a_tenth_of_the_least_rate_gets_through_among_others_that_al
 
 
 def test_who_stalls_behind_a_quick_start_has_no_longer_than_the_grace() -> None:
-    turns = turns_of(by_client, places=1)
-    turns.wait(0, 0, 0.0)
-    assert turns.give(0.0) == ([], [0])
-    turns.moved(0, PAYLOAD - 1, 1.0)
-    turns.wait(1, 1, 1.0)
-    assert turns.give(10.9) == ([], [])
-    assert turns.give(11.0 + GRACE_S / 8) == ([0], [1])
+    scheduler = turns_of(by_client, places=1)
+    scheduler.wait(0, 0, 0.0)
+    assert scheduler.assign(0.0) == ([], [0])
+    scheduler.on_bytes(0, PAYLOAD - 1, 1.0)
+    scheduler.wait(1, 1, 1.0)
+    assert scheduler.assign(10.9) == ([], [])
+    assert scheduler.assign(11.0 + GRACE_S / 8) == ([0], [1])
 
 
 def test_who_has_a_turn_keeps_it_while_nobody_waits() -> None:
-    turns = turns_of(by_client, places=1)
-    turns.wait(0, 0, 0.0)
-    turns.give(0.0)
-    assert turns.due_s() is None
-    assert turns.give(1000.0) == ([], [])
-    assert turns.has_turn(0) and not turns.keeps_pace(0, 1000.0)
+    scheduler = turns_of(by_client, places=1)
+    scheduler.wait(0, 0, 0.0)
+    scheduler.assign(0.0)
+    assert scheduler.due_s() is None
+    assert scheduler.assign(1000.0) == ([], [])
+    assert scheduler.has_slot(0) and not scheduler.keeps_pace(0, 1000.0)
 
 
 def test_who_used_places_less_takes_the_place_of_who_used_them_long() -> None:
-    turns = turns_of(by_client, places=1)
-    turns.wait(0, 0, 0.0)
-    turns.give(0.0)
-    turns.leave(0, 100.0)
-    turns.wait(0, 0, 100.0)
-    turns.give(100.0)
-    turns.wait(1, 1, 100.5)
-    assert turns.give(100.5) == ([0], [1])
-    turns.leave(1, 101.0)
-    assert turns.give(101.0) == ([], [0])
+    scheduler = turns_of(by_client, places=1)
+    scheduler.wait(0, 0, 0.0)
+    scheduler.assign(0.0)
+    scheduler.leave(0, 100.0)
+    scheduler.wait(0, 0, 100.0)
+    scheduler.assign(100.0)
+    scheduler.wait(1, 1, 100.5)
+    assert scheduler.assign(100.5) == ([0], [1])
+    scheduler.leave(1, 101.0)
+    assert scheduler.assign(101.0) == ([], [0])
 
 
 # ------------------------------------------------------------------------------------------ rooms that many may be in
 
 
 def test_a_room_is_open_for_all_who_want_it() -> None:
-    turns = turns_of(by_client, places=1)
+    scheduler = turns_of(by_client, places=1)
     for client_id in range(3):
-        turns.wait(client_id, "v", 0.0)
-    turns.wait(9, "w", 0.0)
-    assert turns.give(0.0) == ([], [0, 1, 2])
-    turns.leave(0, 1.0)
-    turns.leave(1, 1.0)
-    assert turns.give(1.0) == ([], [])
-    turns.leave(2, 2.0)
-    assert turns.give(2.0) == ([], [9])
+        scheduler.wait(client_id, "v", 0.0)
+    scheduler.wait(9, "w", 0.0)
+    assert scheduler.assign(0.0) == ([], [0, 1, 2])
+    scheduler.leave(0, 1.0)
+    scheduler.leave(1, 1.0)
+    assert scheduler.assign(1.0) == ([], [])
+    scheduler.leave(2, 2.0)
+    assert scheduler.assign(2.0) == ([], [9])
 
 
 def test_a_room_is_lost_only_when_all_in_it_are_behind() -> None:
-    turns = turns_of(by_client, places=1)
-    turns.wait(0, "v", 0.0)
-    turns.wait(1, "v", 0.0)
-    turns.give(0.0)
-    turns.wait(9, "w", 0.0)
-    turns.moved(1, 500, 8.0)
-    assert turns.give(12.0) == ([], [])
-    assert turns.give(18.0) == ([0, 1], [9])
+    scheduler = turns_of(by_client, places=1)
+    scheduler.wait(0, "v", 0.0)
+    scheduler.wait(1, "v", 0.0)
+    scheduler.assign(0.0)
+    scheduler.wait(9, "w", 0.0)
+    scheduler.on_bytes(1, 500, 8.0)
+    assert scheduler.assign(12.0) == ([], [])
+    assert scheduler.assign(18.0) == ([0, 1], [9])
 
 
 def test_two_slow_ones_do_not_hold_two_versions_and_one_may_hold_one() -> None:
-    turns = turns_of(by_client, places=2, slow_places=1)
-    turns.wait(0, "v", 0.0)
-    turns.wait(1, "w", 0.0)
-    turns.give(0.0)
-    turns.wait(9, "x", 5.0)
-    assert turns.give(5.0) == ([], [])
-    lost, got = turns.give(10.0)
+    scheduler = turns_of(by_client, places=2, slow_places=1)
+    scheduler.wait(0, "v", 0.0)
+    scheduler.wait(1, "w", 0.0)
+    scheduler.assign(0.0)
+    scheduler.wait(9, "x", 5.0)
+    assert scheduler.assign(5.0) == ([], [])
+    lost, got = scheduler.assign(10.0)
     assert (len(lost), got) == (1, [9])
-    turns.moved(9, 100, 19.0)
-    assert turns.give(20.0) == ([], [])  # twice as long, in a slow place
+    scheduler.on_bytes(9, 100, 19.0)
+    assert scheduler.assign(20.0) == ([], [])  # twice as long, in a slow place
 
 
 def versions(client_id: int, number: int) -> Hashable:

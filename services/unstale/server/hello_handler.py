@@ -16,7 +16,7 @@ from unstale.server.transfers import Transfers
 from unstale_proto.messages import Hello, Stop
 
 
-class Joining:
+class HelloHandler:
     """Protocol thread only. handle: has an event handled, and what follows from it."""
 
     def __init__(
@@ -46,7 +46,7 @@ class Joining:
         self._executor = executor
         self._handle = handle
 
-    def admit(self, route: bytes, speaker: int | None, hello: Hello, key: str | None, at_s: float) -> None:
+    def on_hello(self, route: bytes, speaker: int | None, hello: Hello, key: str | None, at_s: float) -> None:
         """A hello came. speaker: the client that the connection spoke for before. key: of the connection. Raises
         RemoteContractError for one that is refused."""
         client_id = hello.client_id
@@ -66,7 +66,7 @@ class Joining:
         superseded = self._sessions.admit(hello, route)
         self._negotiation.admit(hello)
         if not same_connection:
-            self._move(hello, at_s)
+            self._on_reconnect(hello, at_s)
         self._transfers.belongs_to(client_id, self._owner_of(key, client_id))
         if superseded is not None:
             self._sender.send(superseded, Stop(reason="superseded", version=self._coordinator.version))
@@ -75,7 +75,7 @@ class Joining:
         if not same_connection:
             self._delivery.on_hello(hello, self._coordinator.awaits)
 
-    def _move(self, hello: Hello, at_s: float) -> None:
+    def _on_reconnect(self, hello: Hello, at_s: float) -> None:
         """A client is on another connection now."""
         expired = self._delivery.expired_by_hello(hello, self._coordinator.awaits, at_s)
         if expired is not None:
