@@ -30,7 +30,7 @@ def test_to_decline_is_no_failure(drive):
     driver.decline(0)
     driver.fail(2)
     coordinator = driver.coordinator
-    assert (coordinator.declined, coordinator.failed, coordinator.fruitless) == (1, 1, 1)
+    assert (coordinator.declined, coordinator.failed, coordinator.consecutive_failures) == (1, 1, 1)
     assert coordinator.clients_by_state["unavailable"] == 1
     assert coordinator.is_active(0)
     assert coordinator.membership.busy == 1

@@ -47,7 +47,7 @@ def test_it_is_nobodys_divergence(drive):
     driver = drive("async", clients=1)
     driver.start()
     expire(driver, 0)
-    assert driver.coordinator.fruitless == 0
+    assert driver.coordinator.consecutive_failures == 0
 
 
 @pytest.mark.parametrize("trigger", ["sync", "async"])

@@ -31,7 +31,7 @@ def test_a_lost_task_is_neither_a_failure_nor_declined(drive):
     driver.start()
     driver.lose(0)
     coordinator = driver.coordinator
-    assert (coordinator.failed, coordinator.declined, coordinator.fruitless) == (0, 0, 0)
+    assert (coordinator.failed, coordinator.declined, coordinator.consecutive_failures) == (0, 0, 0)
     assert coordinator.membership.outstanding == 1
 
 

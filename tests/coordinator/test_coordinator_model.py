@@ -71,9 +71,9 @@ class Shells(RuleBasedStateMachine):
     given: (client, task id) -> version, for every task that was sent. newest: the last task that each client
     was sent. arrived: accepted updates as (client, task id, handle, base version), in order of arrival.
     waiting: those that no round has taken. had_turn: where clients contribute once a cycle, who has in this one.
-    fruitless: tasks in a row that ended without an accepted update, by a failure or a refusal; in_vain: whether one
-    did since the round was opened or played again. unavailable: the version in which a client last declined a task,
-    unless it has left or been lost since.
+    consecutive_failures: tasks in a row that ended without an accepted update, by a failure or a refusal; has_failed:
+    whether one did since the round was opened or played again. unavailable: the version in which a client last declined
+    a task, unless it has left or been lost since.
     """
 
     trigger: ClassVar[str]
@@ -89,10 +89,10 @@ class Shells(RuleBasedStateMachine):
         self.arrived: list[tuple[int, int, int, int]] = []
         self.waiting: list[tuple[int, int, int, int]] = []
         self.had_turn: set[int] = set()
-        self.fruitless = 0
+        self.consecutive_failures = 0
         self.declined = 0
         self.unavailable: dict[int, int] = {}
-        self.in_vain = False
+        self.has_failed = False
         self.handles = 0
         self.free_handles: set[int] = set()
         self.first_verdicts: dict[tuple[int, int], tuple[str, str | None]] = {}
@@ -233,7 +233,7 @@ class Shells(RuleBasedStateMachine):
         invariants.check(self.coordinator)
         assert self.timers == self.coordinator.timers
         assert self.coordinator.accepted == len(self.arrived)
-        assert self.coordinator.fruitless == self.fruitless
+        assert self.coordinator.consecutive_failures == self.consecutive_failures
         assert self.coordinator.declined == self.declined
         assert self.coordinator.updates_by_outcome["rejected"] >= sum(
             verdict != "accepted" for verdict, _ in self.first_verdicts.values()
@@ -303,11 +303,11 @@ class Shells(RuleBasedStateMachine):
 
     def tell(self, event: events.Event) -> None:
         was_finished = self.finished
-        if not was_finished and self.ends_in_vain(event):
-            self.fruitless += 1
-            self.in_vain = True
+        if not was_finished and self.ends_without_update(event):
+            self.consecutive_failures += 1
+            self.has_failed = True
         if isinstance(event, events.RoundApplied) or event == events.TimerFired(timer=RETRY, at_s=self.now_s):
-            self.in_vain = False
+            self.has_failed = False
         told = self.coordinator.handle(event)
         for action in told:
             self.perform(action)
@@ -326,7 +326,7 @@ class Shells(RuleBasedStateMachine):
         acknowledged = sum(isinstance(action, actions.Acknowledge) for action in told)
         assert acknowledged == isinstance(event, events.UpdateArrived)
 
-    def ends_in_vain(self, event: events.Event) -> bool:
+    def ends_without_update(self, event: events.Event) -> bool:
         if not isinstance(event, events.UpdateArrived | events.TaskFailed):
             return False
         if not self.coordinator.awaits(event.client_id, event.task_id):
@@ -355,7 +355,7 @@ class Shells(RuleBasedStateMachine):
                 assert not self.making
                 self.making = True
                 # A version of nothing is made only when nobody tried, or nobody is there to try again.
-                assert contributions or not (self.in_vain and self.coordinator.membership.active)
+                assert contributions or not (self.has_failed and self.coordinator.membership.active)
                 assert [
                     (made.client_id, made.task_id, made.handle, made.base_version) for made in contributions
                 ] == self.taken(len(contributions))
@@ -404,7 +404,7 @@ class Shells(RuleBasedStateMachine):
             assert task in self.given
             assert task not in self.first_verdicts
             assert self.sound
-            self.fruitless = 0
+            self.consecutive_failures = 0
             self.arrived.append(self.offered)
             self.waiting.append(self.offered)
         if told.outcome is actions.Outcome.DUPLICATE:

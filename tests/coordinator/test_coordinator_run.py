@@ -94,11 +94,11 @@ def test_fruitless_tasks_in_a_row_are_counted_until_an_update_is_accepted(drive,
     driver.fail(0)
     driver.refuse(1)
     driver.fire("retry")
-    assert driver.coordinator.fruitless == 2
+    assert driver.coordinator.consecutive_failures == 2
     driver.update(0, base_version=7)
-    assert driver.coordinator.fruitless == 3
+    assert driver.coordinator.consecutive_failures == 3
     driver.updates(1)
-    assert driver.coordinator.fruitless == 0
+    assert driver.coordinator.consecutive_failures == 0
 
 
 def test_tasks_that_were_taken_back_and_updates_of_no_open_task_are_not_fruitless(drive):
@@ -114,7 +114,7 @@ def test_tasks_that_were_taken_back_and_updates_of_no_open_task_are_not_fruitles
     driver.applied()
     driver.leave(1)
     driver.at(10.0).fire("lease")
-    assert driver.coordinator.fruitless == 0
+    assert driver.coordinator.consecutive_failures == 0
 
 
 def test_after_the_end_refused_updates_are_not_fruitless(drive):
@@ -123,7 +123,7 @@ def test_after_the_end_refused_updates_are_not_fruitless(drive):
     driver.fail(0)
     driver.stop()
     driver.update(1)
-    assert driver.coordinator.fruitless == 1
+    assert driver.coordinator.consecutive_failures == 1
 
 
 def test_tasks_that_clients_gave_back_are_counted_once_each(drive):

@@ -28,7 +28,7 @@ from fuzz.material import (
     update_fields,
 )
 from support.played import PlayedServer
-from unstale.coordinator import actions, events, hopeless, invariants
+from unstale.coordinator import actions, divergence, events, invariants
 from unstale.coordinator.machine import Coordinator
 from unstale.errors import UserError
 from unstale.metrics import catalogue
@@ -106,7 +106,7 @@ class Play:
             self.play_steps()
             self.settle()
         except UserError:
-            why = hopeless.sentence(self.coordinator)
+            why = divergence.reason(self.coordinator)
             assert why is not None, "a run is given up, and there is hope"
             self.note("hopeless")
         else:

@@ -134,7 +134,7 @@ def test_a_round_in_which_everybody_is_unavailable_passes_without_updates() -> N
         client.say(unavailable(task))
     server.compute()
     assert [client.hear(Task).version for client in clients] == [1, 1]
-    assert server.coordinator.fruitless == 0
+    assert server.coordinator.consecutive_failures == 0
 
 
 # ------------------------------------------------------------------------------------------------------------ the end

@@ -270,7 +270,7 @@ def test_a_client_keeps_what_it_made_when_it_hears_the_verdict() -> None:
 
 
 def test_a_run_in_which_nothing_comes_through_ends_with_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("unstale.simulator.network.IN_VAIN_MAX", 50)
+    monkeypatch.setattr("unstale.simulator.network.STALLED_MESSAGES_MAX", 50)
     with pytest.raises(
         UserError, match=r"^nothing comes through: .* at version 0; the scenario loses too much$"
     ):

@@ -19,7 +19,7 @@ from unstale.config.learning import DataSettings
 from unstale.config.settings import Settings
 from unstale.config.workplace import Workplace, workplace
 from unstale.coordinator import actions, events
-from unstale.coordinator.hopeless import DivergedError
+from unstale.coordinator.divergence import DivergedError
 from unstale.learner.learner import RoundResult
 from unstale.learner.updates import RoundUpdate
 from unstale.learner.versions import Version

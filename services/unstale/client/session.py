@@ -186,7 +186,7 @@ class ClientSession:
             # A server that gave so many tasks since has long taken this one back.
             given_up.append(self._kept.pop(min(self._kept)))
         said = self._send_kept([kept]) if self.state is State.IN else []
-        return [*map(_in_vain, given_up), *said]
+        return [*map(_discarded, given_up), *said]
 
     def failed(self, run_id: str, task_id: int, message: str) -> list[Instruction]:
         """A task of this run cannot be done, and goes back. While away that needs no word: the next hello does not
@@ -290,7 +290,7 @@ class ClientSession:
         self._newest_task_id = max(self._kept, default=0)
         self._has_newest = bool(self._kept)
         self._heard_beat = None
-        return [*map(_in_vain, void)]
+        return [*map(_discarded, void)]
 
     def _given(self, task: Task, parcel: Parcel) -> list[Instruction]:
         assert self._welcome is not None
@@ -436,7 +436,7 @@ class ClientSession:
         return [Retire(reason=reason, message=message)]
 
 
-def _in_vain(kept: _Kept) -> Settle:
+def _discarded(kept: _Kept) -> Settle:
     return Settle(run_id=kept.made.run_id, number=kept.made.number, accepted=False)
 
 

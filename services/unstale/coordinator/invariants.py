@@ -14,7 +14,7 @@ def check(coordinator: Coordinator) -> None:
     _check_membership(coordinator)
     _check_tasks(coordinator)
     _check_sitting_out(coordinator)
-    _check_fruitless(coordinator)
+    _check_failures(coordinator)
     _check_updates(coordinator)
     _check_cycle(coordinator)
     _check_versions(coordinator)
@@ -62,10 +62,10 @@ def _check_tasks(coordinator: Coordinator) -> None:
             assert tasks.verdict_on(last) is None, "an open task has its verdict already"
 
 
-def _check_fruitless(coordinator: Coordinator) -> None:
-    assert 0 <= coordinator.fruitless <= coordinator.rejected + coordinator.failed
+def _check_failures(coordinator: Coordinator) -> None:
+    assert 0 <= coordinator.consecutive_failures <= coordinator.rejected + coordinator.failed
     ended = coordinator.tasks_given - coordinator.membership.outstanding
-    in_vain = coordinator.fruitless + coordinator.declined
+    in_vain = coordinator.consecutive_failures + coordinator.declined
     assert coordinator.accepted + in_vain <= ended, "a task ended twice"
 
 
@@ -192,7 +192,7 @@ def _has_stalled(coordinator: Coordinator) -> bool:
     if coordinator.pending or membership.outstanding or not membership.active:
         return False
     nobody_is_asked = not (coordinator.trigger.in_rounds or membership.unavailable)
-    return bool(coordinator.round.in_vain) or membership.is_sitting_out or nobody_is_asked
+    return bool(coordinator.round.failed_clients) or membership.is_sitting_out or nobody_is_asked
 
 
 def _check_open_round(coordinator: Coordinator) -> None:

@@ -55,11 +55,11 @@ class Coordinator:
     that the learner was told to apply, None when there is none. round_started_s: when the last round was opened, in
     the shell's seconds. accepted, aggregated, rejected, duplicates: updates so far, with accepted = aggregated +
     pending + those in the making. failed, declined: tasks so far that clients gave back (TaskFailed, TaskDeclined);
-    expired ones count as failed. fruitless: tasks in a row that their clients could not answer with an update that
-    counts, because they failed or the update was refused; an accepted update starts the row anew, and tasks that were
-    declined or taken back are not in it. A shell may end a run in which it grows without end. timers: those set, and
-    when they are due. tasks: who is given one. references: which versions somebody still needs. round: the one that is
-    open.
+    expired ones count as failed. consecutive_failures: tasks in a row that their clients could not answer with an
+    update that counts, because they failed or the update was refused; an accepted update starts the row anew, and tasks
+    that were declined or taken back are not in it. A shell may end a run in which it grows without end. timers: those
+    set, and when they are due. tasks: who is given one. references: which versions somebody still needs. round: the one
+    that is open.
 
     An accepted update is unaggregated until RoundApplied; `settings.unaggregated_max` bounds how many there
     are.
@@ -86,7 +86,7 @@ class Coordinator:
         self.duplicates = 0
         self.failed = 0
         self.declined = 0
-        self.fruitless = 0
+        self.consecutive_failures = 0
 
     @property
     def version(self) -> int:
@@ -184,12 +184,12 @@ class Coordinator:
             return
         self.rejected += 1
         if answers_open_task:
-            self._end_in_vain(client, actions)
+            self._end_without_update(client, actions)
 
     def _accept(self, client: Client, update: UpdateArrived, actions: list[Action]) -> None:
         assert update.handle >= 0, "an update without a defect lies staged under a handle"
         self.accepted += 1
-        self.fruitless = client.fruitless = client.expired = 0
+        self.consecutive_failures = client.consecutive_failures = client.expired = 0
         self.pending.append(update)
         client.unaggregated += 1
         if self.trigger.frees_sender:
@@ -261,7 +261,7 @@ class Coordinator:
         client = self._heard_of(event.client_id)
         if event.task_id == client.tasks.open_id:
             self.failed += 1
-            self._end_in_vain(client, actions)
+            self._end_without_update(client, actions)
 
     def _task_declined(self, event: TaskDeclined | TaskExpired, actions: list[Action]) -> None:
         client = self.membership.client(event.client_id)
@@ -276,7 +276,7 @@ class Coordinator:
                 self.declined += 1
             self._forget_versions(actions)
             if self.trigger.in_rounds and self.phase is Phase.OPEN:
-                actions.extend(self.tasks.to_another(passed_over=self.round.in_vain))
+                actions.extend(self.tasks.to_another(passed_over=self.round.failed_clients))
             self._give_tasks(actions)
             self._go_on(actions)
 
@@ -337,14 +337,14 @@ class Coordinator:
             self._forget_versions(actions)
             self._give_tasks(actions)
 
-    def _end_in_vain(self, client: Client, actions: list[Action]) -> None:
+    def _end_without_update(self, client: Client, actions: list[Action]) -> None:
         """Close the open task of a client that could not answer it with an update that counts."""
         self.tasks.close(client, State.WAITING)
         # After the end right answers are refused too, and say nothing about who can learn.
         if self.phase is not Phase.FINISHED:
-            self.fruitless += 1
-            client.fruitless += 1
-            self.round.in_vain.add(client.client_id)
+            self.consecutive_failures += 1
+            client.consecutive_failures += 1
+            self.round.failed_clients.add(client.client_id)
             self._go_on(actions)
 
     def _replace_task(self, client: Client, actions: list[Action]) -> None:
@@ -389,7 +389,7 @@ class Coordinator:
     def _play_again(self, actions: list[Action]) -> None:
         """End the pause of a round that has stalled: give tasks again, unless somebody declined and the round can close
         without updates. Only a new version asks those again, and who fails every time must not keep it from them."""
-        self.round.in_vain.clear()
+        self.round.failed_clients.clear()
         self.membership.end_sitting_out()
         if self.membership.unavailable and self.round.take() is not None:
             return

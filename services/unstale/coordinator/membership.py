@@ -29,11 +29,19 @@ class Client:
     """What the coordinator knows of one client.
 
     base_version: of the open task; means nothing while there is none. unaggregated: accepted updates of this
-    client that no applied round holds yet. fruitless: its tasks in a row that made no update that counts.
+    client that no applied round holds yet. consecutive_failures: its tasks in a row that made no update that counts.
     expired: its tasks in a row that expired.
     """
 
-    __slots__ = ("base_version", "client_id", "expired", "fruitless", "state", "tasks", "unaggregated")
+    __slots__ = (
+        "base_version",
+        "client_id",
+        "consecutive_failures",
+        "expired",
+        "state",
+        "tasks",
+        "unaggregated",
+    )
 
     def __init__(self, client_id: int, clients: int) -> None:
         self.client_id = client_id
@@ -41,7 +49,7 @@ class Client:
         self.tasks = TaskHistory(client_id, clients)
         self.base_version = 0
         self.unaggregated = 0
-        self.fruitless = 0
+        self.consecutive_failures = 0
         self.expired = 0
 
     @property

@@ -8,13 +8,14 @@ from unstale.coordinator.triggers import Trigger
 class OpenRound:
     """What is known of the round that is open, and what the trigger makes of it. Asked only while one is.
 
-    deadline_passed: whether the trigger's `wait_s` has passed since the round was opened. in_vain: clients whose task
-    made no update that counts, because it failed or the update was refused, since the round was opened or played again.
+    deadline_passed: whether the trigger's `wait_s` has passed since the round was opened. failed_clients: clients whose
+    task made no update that counts, because it failed or the update was refused, since the round was opened or played
+    again.
     """
 
     def __init__(self, trigger: Trigger, membership: Membership, pending: Pending) -> None:
         self.deadline_passed = False
-        self.in_vain: set[int] = set()
+        self.failed_clients: set[int] = set()
         self._trigger = trigger
         self._membership = membership
         self._counts = membership.counts  # at hand: every update asks how many work
@@ -23,7 +24,7 @@ class OpenRound:
     def begin(self) -> None:
         """Another round is opened."""
         self.deadline_passed = False
-        self.in_vain.clear()
+        self.failed_clients.clear()
 
     @property
     def stalled(self) -> bool:
@@ -35,7 +36,7 @@ class OpenRound:
             and not self._pending
             and bool(membership.active)
             and (
-                bool(self.in_vain)
+                bool(self.failed_clients)
                 or membership.is_sitting_out
                 or not (self._trigger.in_rounds or membership.unavailable)
             )

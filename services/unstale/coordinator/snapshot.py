@@ -15,7 +15,10 @@ from unstale.coordinator.phase import Phase
 
 Plain = dict[str, Any]
 
-_COUNTS = ("accepted", "aggregated", "rejected", "duplicates", "failed", "declined", "fruitless")
+_COUNTS = {
+    name: name for name in ("accepted", "aggregated", "rejected", "duplicates", "failed", "declined")
+} | {"fruitless": "consecutive_failures"}
+"""Attribute of the coordinator by its key in the state, which checkpoints hold."""
 
 
 def taken(coordinator: Coordinator) -> Plain:
@@ -26,12 +29,12 @@ def taken(coordinator: Coordinator) -> Plain:
         "phase": coordinator.phase.value,
         "round_started_s": coordinator.round_started_s,
         "timers": dict(coordinator.timers),
-        **{name: getattr(coordinator, name) for name in _COUNTS},
+        **{key: getattr(coordinator, name) for key, name in _COUNTS.items()},
         "tasks_given": coordinator.tasks.given,
         "version": references.current,
         "references": list(references.counts.items()),
         "deadline_passed": coordinator.round.deadline_passed,
-        "in_vain": sorted(coordinator.round.in_vain),
+        "in_vain": sorted(coordinator.round.failed_clients),
         "making": None if making is None else [asdict(contribution) for contribution in making],
         "pending": [asdict(update) for update in pending],
         "parked": pending.parked,
@@ -48,13 +51,13 @@ def restore(coordinator: Coordinator, state: Plain) -> None:
     coordinator.phase = Phase(state["phase"])
     coordinator.round_started_s = state["round_started_s"]
     coordinator.timers = dict(state["timers"])
-    for name in _COUNTS:
-        setattr(coordinator, name, state[name])
+    for key, name in _COUNTS.items():
+        setattr(coordinator, name, state[key])
     coordinator.tasks.given = state["tasks_given"]
     coordinator.references.current = state["version"]
     coordinator.references.counts = dict(state["references"])
     coordinator.round.deadline_passed = state["deadline_passed"]
-    coordinator.round.in_vain = set(state["in_vain"])
+    coordinator.round.failed_clients = set(state["in_vain"])
     making = state["making"]
     coordinator.making = None if making is None else tuple(Contribution(**one) for one in making)
     coordinator.pending.restore(
@@ -109,7 +112,7 @@ def _client(client: Client) -> Plain:
         "state": client.state.name,
         "base_version": client.base_version,
         "unaggregated": client.unaggregated,
-        "fruitless": client.fruitless,
+        "fruitless": client.consecutive_failures,
         "expired": client.expired,
         "given": client.tasks.given,
         "open_id": client.tasks.open_id,
@@ -125,7 +128,7 @@ def _restore_client(coordinator: Coordinator, state: Plain) -> None:
     coordinator.membership.move(client, State[state["state"]])
     client.base_version = state["base_version"]
     client.unaggregated = state["unaggregated"]
-    client.fruitless = state["fruitless"]
+    client.consecutive_failures = state["fruitless"]
     client.expired = state.get("expired", 0)
     client.tasks.given = state["given"]
     client.tasks.open_id = state["open_id"]

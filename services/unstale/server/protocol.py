@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from unstale import translate
-from unstale.coordinator import actions, events, hopeless
+from unstale.coordinator import actions, divergence, events
 from unstale.coordinator.machine import LEASE
 from unstale.coordinator.phase import Phase
 from unstale.journal.recorder import Recorder
@@ -418,17 +418,17 @@ class ServerProtocol:
         if self._observe is not None:
             self._observe(event, following)
         self._executor.execute(following)
-        if self._coordinator.fruitless:
+        if self._coordinator.consecutive_failures:
             self._give_up_if_diverged()
 
     def _give_up_if_diverged(self) -> None:
         """Raise DivergedError, having told the clients, when nobody makes updates that count."""
-        why = hopeless.sentence(self._coordinator, self._admission.bounds.cause)
+        why = divergence.reason(self._coordinator, self._admission.bounds.cause)
         if why is not None:
             self._commit_and_send()
             message = self._recorder.give_up(why)
             self._executor.announce_failure(why)
-            raise hopeless.DivergedError(message)
+            raise divergence.DivergedError(message)
 
     # --- the last things ---
 

@@ -29,7 +29,9 @@ from unstale_proto.messages import Ack, Error, Heartbeat, Hello, Message, Task, 
 
 RECONNECT_S = 0.1  # as `net.sockets`
 NO_SIGNATURE = "0" * 64  # one process holds both sides, so there is nothing to compare
-IN_VAIN_MAX = 20_000  # messages of a client without a single update that counts: over a day of hellos
+STALLED_MESSAGES_MAX = (
+    20_000  # messages of a client without a single update that counts: over a day of hellos
+)
 _RUN = "0" * 32
 
 
@@ -61,7 +63,7 @@ class Network:
         self._client_limits = client_limits
         self._remotes: dict[int, Remote] = {}
         self._delivery = DeliveryTracker()
-        self._sent_in_vain = 0
+        self._stalled_messages = 0
         # Not a valid one: a model without tensors, so that a task without a payload fits it.
         told = {"run_id": _RUN, "version": 0, "tensors": (), "signature": NO_SIGNATURE}
         self._welcome = Welcome.model_construct(**told, heartbeat_s=heartbeat_s, lease_s=lease_s)  # type: ignore[arg-type]
@@ -89,7 +91,7 @@ class Network:
 
     def progressed(self) -> None:
         """An update was accepted."""
-        self._sent_in_vain = 0
+        self._stalled_messages = 0
 
     # --- what the server says ---
 
@@ -287,7 +289,7 @@ class Network:
         if isinstance(message, Update) and message.task_id not in remote.given:
             return  # so old that it was taken back long ago
         self.traffic.sent += 1
-        self._give_up_if_in_vain()
+        self._give_up_without_progress()
         message = message if message is self._welcome else self._relay(message)
         client_id, now_s = remote.session.client_id, self._agenda.now_s
         remote.is_named = remote.is_named or isinstance(message, Hello)
@@ -366,12 +368,12 @@ class Network:
     def _task_of(self, remote: Remote, update: Update) -> Task:
         return remote.given[update.task_id].task
 
-    def _give_up_if_in_vain(self) -> None:
-        self._sent_in_vain += 1
-        if self._sent_in_vain > IN_VAIN_MAX * (1 + len(self._remotes)):
+    def _give_up_without_progress(self) -> None:
+        self._stalled_messages += 1
+        if self._stalled_messages > STALLED_MESSAGES_MAX * (1 + len(self._remotes)):
             raise UserError(
-                f"nothing comes through: {self._sent_in_vain:,} messages since the last update that counts, at version "
-                f"{self._behind.version}; the scenario loses too much"
+                f"nothing comes through: {self._stalled_messages:,} messages since the last update that counts, at "
+                f"version {self._behind.version}; the scenario loses too much"
             )
 
 

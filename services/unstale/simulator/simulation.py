@@ -14,7 +14,7 @@ from math import inf, isfinite
 from typing import NamedTuple, Protocol
 
 from unstale import translate
-from unstale.coordinator import actions, events, hopeless
+from unstale.coordinator import actions, divergence, events
 from unstale.coordinator.machine import LEASE, Coordinator
 from unstale.learner.bounds import NormBounds
 from unstale.learner.learner import Learner, RoundResult
@@ -221,10 +221,10 @@ class Simulation:
                 self._observe(following, what_to_do)
             for action in what_to_do:
                 self._performers[type(action)](action)
-            if self._coordinator.fruitless:
-                given_up = hopeless.sentence(self._coordinator, self._admission.bounds.cause)
+            if self._coordinator.consecutive_failures:
+                given_up = divergence.reason(self._coordinator, self._admission.bounds.cause)
                 if given_up is not None:
-                    raise hopeless.DivergedError(given_up)
+                    raise divergence.DivergedError(given_up)
             if isinstance(following, events.UpdateArrived) and self._client_limits.is_quarantine_due(
                 following.client_id
             ):

@@ -1,6 +1,6 @@
 """When a run is given up: when nobody who takes part makes updates that count, and not before."""
 
-from unstale.coordinator import events, hopeless
+from unstale.coordinator import divergence, events
 from unstale.coordinator.machine import Coordinator
 from unstale.coordinator.settings import CoordinatorSettings, SelectorSettings, TriggerSettings
 
@@ -36,12 +36,12 @@ def test_a_run_is_given_up_when_every_client_has_failed_ten_times_in_a_row() -> 
     coordinator = coordinator_of(2)
     for attempt in range(10):
         fail(coordinator, 0, attempt)
-        assert hopeless.sentence(coordinator) is None
+        assert divergence.reason(coordinator) is None
         fail(coordinator, 1, attempt)
         if attempt < 9:
-            assert hopeless.sentence(coordinator) is None
+            assert divergence.reason(coordinator) is None
             retry(coordinator, attempt + 1)
-    assert hopeless.sentence(coordinator) == (
+    assert divergence.reason(coordinator) == (
         "training diverges: the last 20 tasks made no update that counts, all of them zero, not finite or otherwise "
         "refused, at version 0; lower training.learning_rate"
     )
@@ -51,11 +51,11 @@ def test_one_client_that_always_fails_ends_nobodys_run() -> None:
     coordinator = coordinator_of(2)  # client 1 is at work all the time, and has not failed once
     for attempt in range(100):
         fail(coordinator, 0, attempt)
-        assert hopeless.sentence(coordinator) is None
+        assert divergence.reason(coordinator) is None
         # Its task is given anew when it comes back on another connection.
         coordinator.handle(events.ClientLeft(client_id=0, at_s=attempt))
         coordinator.handle(events.ClientJoined(client_id=0, at_s=attempt))
-    assert coordinator.fruitless == 100
+    assert coordinator.consecutive_failures == 100
 
 
 def test_a_client_that_left_is_not_waited_for() -> None:
@@ -65,6 +65,6 @@ def test_a_client_that_left_is_not_waited_for() -> None:
         fail(coordinator, 0, attempt)
         if attempt < 9:
             retry(coordinator, attempt + 1)
-    assert hopeless.sentence(coordinator) is not None
+    assert divergence.reason(coordinator) is not None
     coordinator.handle(events.ClientLeft(client_id=0, at_s=20.0))
-    assert hopeless.sentence(coordinator) is None  # nobody is there, so nobody fails
+    assert divergence.reason(coordinator) is None  # nobody is there, so nobody fails
