@@ -13,7 +13,7 @@ from unstale.config.settings import Settings
 from unstale.metrics import likeness, perceptual
 from unstale.metrics.likeness import Measure
 from unstale.net.clock import now_s
-from unstale.simulator.holdings import Holdings
+from unstale.simulator.client_examples import ClientExamples
 from unstale_papers.measurements.inverting import inverted
 from unstale_papers.measurements.stale_updates import played
 from unstale_papers.record import Record
@@ -35,9 +35,9 @@ def measure(
     run = played(settings, [settings.rounds])
     update = run.update(run.late_client(), settings.rounds, task=settings.rounds)
     one, _ = inverted(run.inverting(), update, on_iteration=on_progress)
-    holdings = Holdings(settings, run.place.dataset)
-    pixels_rX = holdings.pixels(one.now.inputs_rX)
-    own, others = holdings.own_and_others(update.client_id, update.base_version, update.task_id)
+    client_examples = ClientExamples(settings, run.place.dataset)
+    pixels_rX = client_examples.pixels(one.now.inputs_rX)
+    own, others = client_examples.own_and_others(update.client_id, update.base_version, update.task_id)
     measures, notes = measures_of(run.place.dataset.input_shape)
     return Record(
         found={

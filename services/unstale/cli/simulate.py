@@ -14,7 +14,7 @@ from unstale.cli.options import COMMON_IN_RUNS, RUN, takes_settings
 from unstale.config import Settings
 
 if TYPE_CHECKING:
-    from unstale.simulator.remote import Traffic
+    from unstale.simulator.simulated_client import Traffic
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON lines, for programs.")]
 

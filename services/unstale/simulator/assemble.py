@@ -18,9 +18,9 @@ from unstale.metrics.progress import Progress
 from unstale.server import admission
 from unstale.server.client_limits import ClientLimits
 from unstale.simulator.backends.choose import choose
-from unstale.simulator.fresh import FreshUpdates
+from unstale.simulator.oracle_updates import OracleUpdates
 from unstale.simulator.recording import Recording
-from unstale.simulator.remote import Relay, as_it_is, may_lose
+from unstale.simulator.simulated_client import Relay, as_it_is, may_lose
 from unstale.simulator.simulation import Parts, Simulation, Watcher
 from unstale.toxics.scenario import Conditions
 from unstale_proto import encodings
@@ -70,7 +70,7 @@ def simulation(
         settings,
         model,
         place.device,
-        compensator=compensator_of(settings, place, FreshUpdates(backend, settings).of),
+        compensator=compensator_of(settings, place, OracleUpdates(backend, settings).of),
         keep_versions=True,
     )
     coordinator = Coordinator(told)

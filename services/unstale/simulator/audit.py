@@ -29,7 +29,7 @@ from unstale.metrics.perceptual import measure as perceptual
 from unstale.metrics.progress import Progress
 from unstale.seeds import Stream, stream
 from unstale.simulator.assemble import simulation
-from unstale.simulator.holdings import Examples, Holdings
+from unstale.simulator.client_examples import ClientExamples, Examples
 
 INVERSION = "gradient-inversion"
 
@@ -143,7 +143,7 @@ class _Watch(Compensator[InversionSettings]):
         assert isinstance(inverting.settings, InversionSettings)
         super().__init__(inverting.settings, inverting.context)
         self._inversions = Inversions(self.settings, self.context)
-        self._holdings = Holdings(settings, place.dataset)
+        self._client_examples = ClientExamples(settings, place.dataset)
         self._rounds = frozenset(rounds)
         self._left = updates_max
         self._on_reconstructed = on_reconstructed
@@ -192,11 +192,11 @@ class _Watch(Compensator[InversionSettings]):
     ) -> Reconstructed:
         of_update = update.client_id, update.base_version, update.task_id
         every = (
-            *self._holdings.own_and_others(*of_update),
-            *self._holdings.own_and_others_of_its_classes(*of_update),
+            *self._client_examples.own_and_others(*of_update),
+            *self._client_examples.own_and_others_of_its_classes(*of_update),
         )
         pools = {pool: examples for pool, examples in zip(POOLS, every, strict=True) if len(examples)}
-        pixels_rX = self._holdings.pixels(one.now.inputs_rX)
+        pixels_rX = self._client_examples.pixels(one.now.inputs_rX)
         certainty_rC = softmax(one.now.labels_rC.to("cpu", torch.float64), -1)
         closest = {
             measure.key: {pool: measure.closest(pixels_rX, held.pixels_nX) for pool, held in pools.items()}

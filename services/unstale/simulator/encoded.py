@@ -5,7 +5,7 @@ from unstale import flat, translate
 from unstale.client.residuals import Parcel, Residuals
 from unstale.learner.learner import Learner
 from unstale.learner.versions import Version
-from unstale.simulator import damage
+from unstale.simulator import corruption
 from unstale.toxics.flight import Flight
 from unstale.training.local import LocalUpdate
 from unstale_proto import encodings
@@ -36,12 +36,12 @@ class Encoded:
             return base
         if number not in self._come:
             frames = self.models.frames([flat.to_bytes(part) for part in base.parts])
-            self._come[number] = damage.read_version(base, frames, self.models)
+            self._come[number] = corruption.read_version(base, frames, self.models)
         return self._come[number]
 
     def damaged(self, number: int, flight: Flight) -> Version:
         """The same, when it came like this."""
-        return damage.version(self._learner.base(number), flight, self.models)
+        return corruption.version(self._learner.base(number), flight, self.models)
 
     def forget(self, number: int) -> None:
         """Nobody will ask for this version again."""

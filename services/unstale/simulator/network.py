@@ -17,9 +17,9 @@ from unstale.coordinator import events
 from unstale.errors import UserError
 from unstale.server.client_limits import ClientLimits
 from unstale.server.delivery import DeliveryTracker
-from unstale.simulator import damage
-from unstale.simulator.agenda import Agenda
-from unstale.simulator.remote import Behind, Given, Relay, Remote, Traffic, may_lose
+from unstale.simulator import corruption
+from unstale.simulator.event_queue import EventQueue
+from unstale.simulator.simulated_client import Given, Relay, ServerSide, SimulatedClient, Traffic, may_lose
 from unstale.toxics.flight import Direction, Flight
 from unstale.toxics.passage import Applied, Passage
 from unstale_proto import codec
@@ -44,8 +44,8 @@ class Network:
         toxics: Sequence[Applied],
         seed: int,
         *,
-        agenda: Agenda,
-        behind: Behind,
+        event_queue: EventQueue,
+        server: ServerSide,
         heartbeat_s: float,
         lease_s: float,
         model_bytes: int,
@@ -56,12 +56,12 @@ class Network:
         self.traffic = Traffic()
         self._toxics = toxics
         self._passage = Passage(toxics, seed)
-        self._agenda = agenda
-        self._behind = behind
+        self._event_queue = event_queue
+        self._server = server
         self._model_bytes, self._update_bytes = model_bytes, update_bytes
         self._relay = relay
         self._client_limits = client_limits
-        self._remotes: dict[int, Remote] = {}
+        self._remotes: dict[int, SimulatedClient] = {}
         self._delivery = DeliveryTracker()
         self._stalled_messages = 0
         # Not a valid one: a model without tensors, so that a task without a payload fits it.
@@ -73,12 +73,12 @@ class Network:
         its = [one.toxic for one in self._toxics if one.clients is None or client_id in one.clients]
         if not its:
             return
-        remote = Remote(ClientSession(client_id, f"{client_id:032x}"), beats=any(map(may_lose, its)))
-        remote.is_named = remote.is_known = True
-        remote.counts.update({(Direction.UP, "hello"): 1, (Direction.DOWN, "welcome"): 1})
-        self._remotes[client_id] = remote
-        remote.session.reachable(self._agenda.now_s)
-        self._follow(remote, remote.session.received(self._welcome, (), self._agenda.now_s))
+        client = SimulatedClient(ClientSession(client_id, f"{client_id:032x}"), beats=any(map(may_lose, its)))
+        client.is_named = client.is_known = True
+        client.counts.update({(Direction.UP, "hello"): 1, (Direction.DOWN, "welcome"): 1})
+        self._remotes[client_id] = client
+        client.session.reachable(self._event_queue.now_s)
+        self._follow(client, client.session.received(self._welcome, (), self._event_queue.now_s))
 
     def __contains__(self, client_id: int) -> bool:
         """Whether a client's messages go through it."""
@@ -86,8 +86,8 @@ class Network:
 
     def beats(self, client_id: int) -> bool:
         """Whether the heartbeats of a client are played."""
-        remote = self._remotes.get(client_id)
-        return remote is not None and remote.beats
+        client = self._remotes.get(client_id)
+        return client is not None and client.beats
 
     def progressed(self) -> None:
         """An update was accepted."""
@@ -97,163 +97,163 @@ class Network:
 
     def give(self, client_id: int, task: Task) -> None:
         """Send a task to its client."""
-        remote = self._remotes[client_id]
-        if not remote.is_known:
+        client = self._remotes[client_id]
+        if not client.is_known:
             return  # no connection to send it over: the next hello will not name it
-        remote.given[task.task_id] = Given(task, self._agenda.now_s)
-        if len(remote.given) > 2 * HOLDING_MAX:
-            remote.given.popitem(last=False)
+        client.given[task.task_id] = Given(task, self._event_queue.now_s)
+        if len(client.given) > 2 * HOLDING_MAX:
+            client.given.popitem(last=False)
         self._delivery.sent(client_id, task.task_id)
-        self._send(remote, Direction.DOWN, task)
+        self._send(client, Direction.DOWN, task)
 
     def tell(self, client_id: int, message: Message) -> None:
         """Send a message to a client, if there is a connection that is known to be its."""
-        remote = self._remotes[client_id]
+        client = self._remotes[client_id]
         if isinstance(message, Ack) and message.outcome == "accepted":
             self._delivery.accepted(client_id)
-        if remote.is_known:
-            self._send(remote, Direction.DOWN, message)
+        if client.is_known:
+            self._send(client, Direction.DOWN, message)
 
     def shut_out(self, client_id: int) -> None:
         """Keep a client out for a while that was refused again and again."""
-        at_s, remote = self._agenda.now_s, self._remotes.get(client_id)
+        at_s, client = self._event_queue.now_s, self._remotes.get(client_id)
         why = self._client_limits.quarantine(client_id, at_s)
-        if remote is None:
+        if client is None:
             self._greet_later(client_id)
         else:
-            self._refuse(remote, why)
-            remote.is_known = False
-        self._behind.handle(events.ClientLeft(client_id=client_id, at_s=at_s))
+            self._refuse(client, why)
+            client.is_known = False
+        self._server.handle(events.ClientLeft(client_id=client_id, at_s=at_s))
 
     def takes_back(self, client_id: int, task: Task) -> None:
         """A client could not make an update of its task, and holds it no more."""
-        remote = self._remotes[client_id]
+        client = self._remotes[client_id]
         verdict = Ack(
             task_id=task.task_id, outcome="rejected", first_outcome="rejected", reason=Reason.NON_FINITE
         )
-        self._follow(remote, remote.session.received(verdict, (), self._agenda.now_s))
+        self._follow(client, client.session.received(verdict, (), self._event_queue.now_s))
 
-    def _take_in(self, remote: Remote, line: int, message: Message, damaged: Flight | None) -> None:
+    def _take_in(self, client: SimulatedClient, line: int, message: Message, damaged: Flight | None) -> None:
         """A message has come to the server. What it does is what `server.protocol.ServerProtocol` does."""
-        if line != remote.line:
+        if line != client.line:
             self.traffic.lost += 1
             return
-        client_id, was_known = remote.session.client_id, remote.is_known
+        client_id, was_known = client.session.client_id, client.is_known
         try:
-            self._attend(remote, message, damaged)
+            self._attend(client, message, damaged)
         except RemoteContractError as error:
             self.traffic.lost += error.reason not in (Reason.HELLO_FIRST, Reason.QUARANTINED)
             if was_known:
-                self._client_limits.on_refused(client_id, error.reason, self._agenda.now_s)
-            self._refuse(remote, error)
+                self._client_limits.on_refused(client_id, error.reason, self._event_queue.now_s)
+            self._refuse(client, error)
             if self._client_limits.is_quarantine_due(client_id):
                 self.shut_out(client_id)
 
-    def _attend(self, remote: Remote, message: Message, damaged: Flight | None) -> None:
+    def _attend(self, client: SimulatedClient, message: Message, damaged: Flight | None) -> None:
         """Raises RemoteContractError for what is refused."""
-        client_id, at_s = remote.session.client_id, self._agenda.now_s
+        client_id, at_s = client.session.client_id, self._event_queue.now_s
         if damaged is not None and not isinstance(message, Update):  # an update is computed before it is read
-            message, _ = damage.read(message, (), damaged)
+            message, _ = corruption.read(message, (), damaged)
             damaged = None
-        if remote.is_known and damaged is None:
+        if client.is_known and damaged is None:
             self._client_limits.on_valid_message(client_id)
         if isinstance(message, Hello):
             self._client_limits.on_hello(b"", None, client_id, at_s)
-            same_connection, remote.is_known = remote.is_known, True
+            same_connection, client.is_known = client.is_known, True
             if not same_connection:
-                expired = self._delivery.expired_by_hello(message, self._behind.awaits, at_s)
+                expired = self._delivery.expired_by_hello(message, self._server.awaits, at_s)
                 if expired is not None:
-                    self._behind.handle(expired)
+                    self._server.handle(expired)
                 self._delivery.forget(client_id)
-            self._send(remote, Direction.DOWN, self._welcome)
-            self._behind.handle(translate.to_client_joined(message, at_s, same_connection=same_connection))
+            self._send(client, Direction.DOWN, self._welcome)
+            self._server.handle(translate.to_client_joined(message, at_s, same_connection=same_connection))
             if not same_connection:
-                self._delivery.on_hello(message, self._behind.awaits)
-        elif not remote.is_known or not self._behind.is_active(client_id):
+                self._delivery.on_hello(message, self._server.awaits)
+        elif not client.is_known or not self._server.is_active(client_id):
             raise RemoteContractError(Reason.HELLO_FIRST, "hello first")
         elif isinstance(message, Update):
-            self._behind.take_update(client_id, self._task_of(remote, message), damaged)
+            self._server.take_update(client_id, self._task_of(client, message), damaged)
         elif isinstance(message, Heartbeat):
             self._answer(client_id, message)
         else:
             event = translate.to_event(message, client_id, at_s)
             if event is not None:
-                self._behind.handle(event)
+                self._server.handle(event)
 
-    def _refuse(self, remote: Remote, error: RemoteContractError) -> None:
-        self._send(remote, Direction.DOWN, Error(reason=error.reason, message=str(error)))
+    def _refuse(self, client: SimulatedClient, error: RemoteContractError) -> None:
+        self._send(client, Direction.DOWN, Error(reason=error.reason, message=str(error)))
 
     def _answer(self, client_id: int, beat: Heartbeat) -> None:
-        self.tell(client_id, Heartbeat(number=beat.number, version=self._behind.version))
-        lost = self._delivery.on_heartbeat(client_id, beat, self._behind.awaits)
-        at_s = self._agenda.now_s
-        self._behind.handle(events.HeartbeatReceived(client_id=client_id, at_s=at_s))
+        self.tell(client_id, Heartbeat(number=beat.number, version=self._server.version))
+        lost = self._delivery.on_heartbeat(client_id, beat, self._server.awaits)
+        at_s = self._event_queue.now_s
+        self._server.handle(events.HeartbeatReceived(client_id=client_id, at_s=at_s))
         if lost is not None:
             self.traffic.tasks_lost += 1
-            self._behind.handle(self._delivery.event_of_loss(client_id, lost, at_s))
+            self._server.handle(self._delivery.event_of_loss(client_id, lost, at_s))
 
     # --- what the client does ---
 
     def _greet_later(self, client_id: int) -> None:
         """A client whose messages take no time was not let in, and says hello again, as its session would."""
-        at_s = self._agenda.now_s + GREETING_S
-        self._agenda.plan(at_s, client_id, partial(self._greet, client_id))
+        at_s = self._event_queue.now_s + GREETING_S
+        self._event_queue.schedule(at_s, client_id, partial(self._greet, client_id))
 
     def _greet(self, client_id: int) -> None:
-        at_s = self._agenda.now_s
+        at_s = self._event_queue.now_s
         try:
             self._client_limits.on_hello(b"", None, client_id, at_s)
         except RemoteContractError:
             self._greet_later(client_id)
         else:
-            self._behind.handle(events.ClientJoined(client_id=client_id, at_s=at_s))
+            self._server.handle(events.ClientJoined(client_id=client_id, at_s=at_s))
 
-    def _hear(self, remote: Remote, line: int, message: Message, damaged: Flight | None) -> None:
+    def _hear(self, client: SimulatedClient, line: int, message: Message, damaged: Flight | None) -> None:
         """A message has come to the client."""
-        if line != remote.line:
+        if line != client.line:
             self.traffic.lost += 1
             return
         if damaged is not None:
-            heard = self._damaged_for(remote, message, damaged)
+            heard = self._damaged_for(client, message, damaged)
             if heard is None:
                 self.traffic.lost += 1
                 return
             message = heard
-        self._follow(remote, remote.session.received(message, (), self._agenda.now_s))
+        self._follow(client, client.session.received(message, (), self._event_queue.now_s))
 
-    def _damaged_for(self, remote: Remote, message: Message, damaged: Flight) -> Message | None:
+    def _damaged_for(self, client: SimulatedClient, message: Message, damaged: Flight) -> Message | None:
         """What a client makes of damaged bytes; None for nothing."""
         try:
-            heard, _ = damage.read(message, (), damaged)
+            heard, _ = corruption.read(message, (), damaged)
         except RemoteContractError:
             return None
         if isinstance(message, Task) and isinstance(heard, Task):
             if heard.signature == message.signature and heard != message:
                 return None  # another task than there is: nobody has its model
-            self._behind.got_damaged(remote.session.client_id, message, damaged)
+            self._server.got_damaged(client.session.client_id, message, damaged)
         return heard
 
-    def _follow(self, remote: Remote, instructions: Sequence[Instruction]) -> None:
+    def _follow(self, client: SimulatedClient, instructions: Sequence[Instruction]) -> None:
         for instruction in instructions:
             if isinstance(instruction, Send):
-                if not remote.is_open:
-                    remote.session.unreachable()
+                if not client.is_open:
+                    client.session.unreachable()
                     break
-                self._send(remote, Direction.UP, instruction.message)
+                self._send(client, Direction.UP, instruction.message)
             elif isinstance(instruction, Train):
-                self._begin(remote, instruction.task)
+                self._begin(client, instruction.task)
             elif isinstance(instruction, Settle):
-                self._behind.settle(
-                    remote.session.client_id, instruction.number, accepted=instruction.accepted
+                self._server.settle(
+                    client.session.client_id, instruction.number, accepted=instruction.accepted
                 )
-        self._wind(remote)
+        self._wind(client)
 
-    def _begin(self, remote: Remote, task: Task) -> None:
-        client_id = remote.session.client_id
-        done_s = self._agenda.now_s + self._behind.duration_s(client_id, task.number)
-        self._agenda.plan(done_s, client_id, partial(self._done, remote, task), task)
+    def _begin(self, client: SimulatedClient, task: Task) -> None:
+        client_id = client.session.client_id
+        done_s = self._event_queue.now_s + self._server.duration_s(client_id, task.number)
+        self._event_queue.schedule(done_s, client_id, partial(self._done, client, task), task)
 
-    def _done(self, remote: Remote, task: Task) -> None:
+    def _done(self, client: SimulatedClient, task: Task) -> None:
         """The device has finished a task, unless it was given a newer one meanwhile. What it made will be seen when it
         comes in: until then the header stands for one of the same size."""
         update = Update(
@@ -267,68 +267,70 @@ class Network:
             signature=task.signature,
             payload_bytes=self._update_bytes,
         )
-        self._follow(remote, remote.session.trained(_RUN, update, ()))
+        self._follow(client, client.session.trained(_RUN, update, ()))
 
-    def _wind(self, remote: Remote) -> None:
+    def _wind(self, client: SimulatedClient) -> None:
         """Have the session called when it wants to be."""
-        due_s = remote.session.due_s
-        if _is_wound(remote) and due_s is not None and (remote.ticks_s is None or due_s < remote.ticks_s):
-            remote.ticks_s = due_s
-            self._agenda.plan(due_s, remote.session.client_id, partial(self._tick, remote, due_s))
+        due_s = client.session.due_s
+        if _is_wound(client) and due_s is not None and (client.ticks_s is None or due_s < client.ticks_s):
+            client.ticks_s = due_s
+            self._event_queue.schedule(due_s, client.session.client_id, partial(self._tick, client, due_s))
 
-    def _tick(self, remote: Remote, at_s: float) -> None:
-        if at_s == remote.ticks_s:  # else it was called sooner
-            remote.ticks_s = None
-            if _is_wound(remote):
-                self._follow(remote, remote.session.tick(at_s))
+    def _tick(self, client: SimulatedClient, at_s: float) -> None:
+        if at_s == client.ticks_s:  # else it was called sooner
+            client.ticks_s = None
+            if _is_wound(client):
+                self._follow(client, client.session.tick(at_s))
 
     # --- the network ---
 
-    def _send(self, remote: Remote, direction: Direction, message: Message) -> None:
+    def _send(self, client: SimulatedClient, direction: Direction, message: Message) -> None:
         """Put a message on its way."""
-        if isinstance(message, Update) and message.task_id not in remote.given:
+        if isinstance(message, Update) and message.task_id not in client.given:
             return  # so old that it was taken back long ago
         self.traffic.sent += 1
         self._give_up_without_progress()
         message = message if message is self._welcome else self._relay(message)
-        client_id, now_s = remote.session.client_id, self._agenda.now_s
-        remote.is_named = remote.is_named or isinstance(message, Hello)
+        client_id, now_s = client.session.client_id, self._event_queue.now_s
+        client.is_named = client.is_named or isinstance(message, Hello)
         deliver = self._take_in if direction is Direction.UP else self._hear
-        if not remote.is_named:  # nobody knows whose it is, so no toxic touches it
-            self._agenda.plan(now_s, client_id, partial(deliver, remote, remote.line, message, None))
+        if not client.is_named:  # nobody knows whose it is, so no toxic touches it
+            self._event_queue.schedule(now_s, client_id, partial(deliver, client, client.line, message, None))
             return
-        flight = self._flight(remote, direction, message)
-        task = self._task_of(remote, message) if isinstance(message, Update) else None
+        flight = self._flight(client, direction, message)
+        task = self._task_of(client, message) if isinstance(message, Update) else None
         out = self._passage.send(flight)
         self.traffic.lost += not out
         self.traffic.copied += max(0, len(out) - 1)
         for one in out:
             if one.cuts:
-                cut = partial(self._cut, remote, remote.line, one.down_s)
-                self._agenda.plan(one.due_s, client_id, cut)
+                cut = partial(self._cut, client, client.line, one.down_s)
+                self._event_queue.schedule(one.due_s, client_id, cut)
             elif one.declined:
-                self._agenda.plan(one.due_s, client_id, partial(self._decline, client_id, one.number))
+                self._event_queue.schedule(
+                    one.due_s, client_id, partial(self._decline, client_id, one.number)
+                )
             else:
                 damaged = one if one.damage else None
-                arrive = partial(deliver, remote, remote.line, message, damaged)
-                self._agenda.plan(one.due_s, client_id, arrive, task)
+                arrive = partial(deliver, client, client.line, message, damaged)
+                self._event_queue.schedule(one.due_s, client_id, arrive, task)
 
-    def _flight(self, remote: Remote, direction: Direction, message: Message) -> Flight:
-        now_s, header_bytes = self._agenda.now_s, len(codec.encode(message))
+    def _flight(self, client: SimulatedClient, direction: Direction, message: Message) -> Flight:
+        now_s, header_bytes = self._event_queue.now_s, len(codec.encode(message))
         began_s, attempt, version, payload_bytes = now_s, 0, None, 0
         if isinstance(message, Task):
             number, version, payload_bytes = message.task_id, message.version, self._model_bytes
         elif isinstance(message, Update):
-            given = remote.given[message.task_id]
+            given = client.given[message.task_id]
             number, began_s, attempt = message.task_id, given.began_s, given.updates
             given.updates += 1
             payload_bytes = self._update_bytes
             self.traffic.resent += attempt > 0
         else:
-            number = remote.counts[direction, message.type]
-            remote.counts[direction, message.type] += 1
+            number = client.counts[direction, message.type]
+            client.counts[direction, message.type] += 1
         return Flight(
-            client_id=remote.session.client_id,
+            client_id=client.session.client_id,
             direction=direction,
             type=message.type,  # type: ignore[arg-type]
             number=number,
@@ -343,40 +345,40 @@ class Network:
 
     def _decline(self, client_id: int, task_id: int) -> None:
         self.traffic.declined += 1
-        self._behind.handle(
-            events.TaskDeclined(client_id=client_id, task_id=task_id, at_s=self._agenda.now_s)
+        self._server.handle(
+            events.TaskDeclined(client_id=client_id, task_id=task_id, at_s=self._event_queue.now_s)
         )
 
-    def _cut(self, remote: Remote, line: int, down_s: float) -> None:
+    def _cut(self, client: SimulatedClient, line: int, down_s: float) -> None:
         self.traffic.lost += 1
-        if line != remote.line:
+        if line != client.line:
             return  # that connection is gone already
         self.traffic.cuts += 1
-        remote.line += 1
-        remote.is_open = remote.is_named = remote.is_known = False
-        client_id = remote.session.client_id
+        client.line += 1
+        client.is_open = client.is_named = client.is_known = False
+        client_id = client.session.client_id
         self._passage.forget_line(client_id)
-        at_s = self._agenda.now_s + RECONNECT_S + down_s
-        self._agenda.plan(at_s, client_id, partial(self._connect, remote))
+        at_s = self._event_queue.now_s + RECONNECT_S + down_s
+        self._event_queue.schedule(at_s, client_id, partial(self._connect, client))
 
-    def _connect(self, remote: Remote) -> None:
+    def _connect(self, client: SimulatedClient) -> None:
         """There is a connection again. A client that did not notice learns it when it next says something."""
-        remote.is_open = True
-        if remote.session.state is State.AWAY:
-            self._follow(remote, remote.session.reachable(self._agenda.now_s))
+        client.is_open = True
+        if client.session.state is State.AWAY:
+            self._follow(client, client.session.reachable(self._event_queue.now_s))
 
-    def _task_of(self, remote: Remote, update: Update) -> Task:
-        return remote.given[update.task_id].task
+    def _task_of(self, client: SimulatedClient, update: Update) -> Task:
+        return client.given[update.task_id].task
 
     def _give_up_without_progress(self) -> None:
         self._stalled_messages += 1
         if self._stalled_messages > STALLED_MESSAGES_MAX * (1 + len(self._remotes)):
             raise UserError(
                 f"nothing comes through: {self._stalled_messages:,} messages since the last update that counts, at "
-                f"version {self._behind.version}; the scenario loses too much"
+                f"version {self._server.version}; the scenario loses too much"
             )
 
 
-def _is_wound(remote: Remote) -> bool:
+def _is_wound(client: SimulatedClient) -> bool:
     """Whether its client says something by itself: heartbeats if they are played, or hello until it is let in again."""
-    return remote.beats or remote.session.state is State.GREETING
+    return client.beats or client.session.state is State.GREETING

@@ -26,14 +26,14 @@ from unstale.metrics.progress import Outcome, Progress, Tally
 from unstale.server.admission import Admission
 from unstale.server.client_limits import ClientLimits
 from unstale.server.update_decoder import UpdateDecoder
-from unstale.simulator import damage
-from unstale.simulator.agenda import AFTER_CLIENTS, Agenda
+from unstale.simulator import corruption
 from unstale.simulator.backends.backend import Backend
 from unstale.simulator.encoded import Encoded
+from unstale.simulator.event_queue import AFTER_CLIENTS, EventQueue
+from unstale.simulator.lazy_training import LazyTraining
 from unstale.simulator.network import NO_SIGNATURE, Network
 from unstale.simulator.recording import Recording
-from unstale.simulator.remote import Relay, Traffic, as_it_is
-from unstale.simulator.work import Work
+from unstale.simulator.simulated_client import Relay, Traffic, as_it_is
 from unstale.toxics.flight import Flight
 from unstale.toxics.scenario import Conditions
 from unstale.training.evaluate import Evaluation
@@ -141,13 +141,15 @@ class Simulation:
         self._relay = relay
         self._recording = recording
         self._tally = Tally(parts.rounds)
-        self._agenda = Agenda()
-        self._work = Work(parts.backend, self._encoded, parts.coordinator, self._agenda, parts.rounds)
+        self._event_queue = EventQueue()
+        self._training = LazyTraining(
+            parts.backend, self._encoded, parts.coordinator, self._event_queue, parts.rounds
+        )
         self._network = Network(
             parts.conditions.toxics,
             parts.seed,
-            agenda=self._agenda,
-            behind=self,
+            event_queue=self._event_queue,
+            server=self,
             heartbeat_s=parts.heartbeat_s,
             lease_s=parts.lease_s,
             model_bytes=self._encoded.models.payload_bytes,
@@ -182,7 +184,7 @@ class Simulation:
                     self._network.join(client_id)
                     self.handle(events.ClientJoined(client_id=client_id, at_s=0.0))
                 while self._finish is None:
-                    self._agenda.advance()
+                    self._event_queue.advance()
         finally:
             self._backend.close()
             if self._recording is not None:
@@ -192,7 +194,7 @@ class Simulation:
             self._coordinator.version,
             self._coordinator.updates_by_outcome,
             self._learner.sent.digest,
-            self._agenda.now_s,
+            self._event_queue.now_s,
             self._own_evaluations.fairness,
         )
 
@@ -261,11 +263,11 @@ class Simulation:
                     task_id=task.task_id,
                     base_version=task.version,
                     handle=NOT_STAGED,
-                    at_s=self._agenda.now_s,
+                    at_s=self._event_queue.now_s,
                 )
             )
             return
-        computed = self._work.of(client_id, task)
+        computed = self._training.of(client_id, task)
         local = computed.local
         if not isfinite(local.loss):
             self._fail(client_id, task)
@@ -274,27 +276,29 @@ class Simulation:
         update = self._relay(translate.to_update(task, local, computed.evaluation, encoding=encoding))
         frames = self._encoded.payload(client_id, task.number, local)
         if damaged is not None:
-            update, frames = damage.read(update, frames, damaged)
+            update, frames = corruption.read(update, frames, damaged)
             self._client_limits.on_valid_message(client_id)
         handle, row, defect, norms = self._decoder.stage(client_id, update, frames)
         self._arriving = _Arriving(client_id, task, handle, update, row, norms)
-        self.handle(translate.to_update_arrived(update, client_id, handle, defect, self._agenda.now_s))
-        self._work.forget(client_id, task.task_id)
+        self.handle(translate.to_update_arrived(update, client_id, handle, defect, self._event_queue.now_s))
+        self._training.forget(client_id, task.task_id)
 
     def _expire(self, client_id: int, task_id: int) -> None:
         """A client has not answered its task in time."""
         if self._coordinator.awaits(client_id, task_id):
-            now_s = self._agenda.now_s
+            now_s = self._event_queue.now_s
             self.handle(events.TaskExpired(client_id=client_id, task_id=task_id, at_s=now_s))
 
     def _fail(self, client_id: int, task: Task) -> None:
         """Training diverged, and the client gives the task back."""
-        self._work.forget(client_id, task.task_id)
+        self._training.forget(client_id, task.task_id)
         if client_id in self._network:
             self._network.takes_back(client_id, task)
         else:
             self.settle(client_id, task.number, accepted=False)
-        self.handle(events.TaskFailed(client_id=client_id, task_id=task.task_id, at_s=self._agenda.now_s))
+        self.handle(
+            events.TaskFailed(client_id=client_id, task_id=task.task_id, at_s=self._event_queue.now_s)
+        )
 
     def _fire(self, timer: str, due_s: float) -> None:
         if self._timers.get(timer) != due_s:
@@ -302,13 +306,13 @@ class Simulation:
         del self._timers[timer]
         if timer == LEASE:
             self._renew_leases()
-        self.handle(events.TimerFired(timer=timer, at_s=self._agenda.now_s))
+        self.handle(events.TimerFired(timer=timer, at_s=self._event_queue.now_s))
 
     def _renew_leases(self) -> None:
         """Clients whose heartbeats are not played have beaten all the while."""
-        for client_id in self._coordinator.leases.expired(self._agenda.now_s):
+        for client_id in self._coordinator.leases.expired(self._event_queue.now_s):
             if not self._network.beats(client_id):
-                self.handle(events.HeartbeatReceived(client_id=client_id, at_s=self._agenda.now_s))
+                self.handle(events.HeartbeatReceived(client_id=client_id, at_s=self._event_queue.now_s))
 
     # --- what the network asks ---
 
@@ -332,7 +336,7 @@ class Simulation:
     def got_damaged(self, client_id: int, task: Task, damaged: Flight) -> None:
         """A client works on a model that came like this."""
         if self._coordinator.awaits(client_id, task.task_id):
-            self._work.damage(client_id, task, self._encoded.damaged(task.version, damaged))
+            self._training.damage(client_id, task, self._encoded.damaged(task.version, damaged))
 
     def settle(self, client_id: int, number: int, *, accepted: bool) -> None:
         """A client knows what became of its update: what it was to keep from it is kept if that was accepted."""
@@ -342,11 +346,13 @@ class Simulation:
     # --- what the coordinator wants done ---
 
     def _send_task(self, action: actions.SendTask) -> None:
-        now_s, client_id = self._agenda.now_s, action.client_id
+        now_s, client_id = self._event_queue.now_s, action.client_id
         self._tally.started(now_s)
         if self._parts.task_timeout_s is not None:
             expires_s = now_s + self._parts.task_timeout_s
-            self._agenda.plan(expires_s, AFTER_CLIENTS, partial(self._expire, client_id, action.task_id))
+            self._event_queue.schedule(
+                expires_s, AFTER_CLIENTS, partial(self._expire, client_id, action.task_id)
+            )
         task = translate.to_task(
             action,
             learning_rate=self._learner.learning_rate,
@@ -359,12 +365,12 @@ class Simulation:
             return
         self._newest[client_id] = task = self._relay(task)
         due_s = now_s + self.duration_s(client_id, task.number)
-        self._agenda.plan(due_s, client_id, partial(self._done, client_id, task), task)
+        self._event_queue.schedule(due_s, client_id, partial(self._done, client_id, task), task)
 
     def _acknowledge(self, action: actions.Acknowledge) -> None:
         _, task, handle, update, _, norms = self._arriving
         self._admission.judged(action, task.version, norms)
-        self._client_limits.on_verdict(action, self._agenda.now_s)
+        self._client_limits.on_verdict(action, self._event_queue.now_s)
         news = self._client_limits.model_health.take_warning(self._admission.bounds)
         if news is not None:
             log.warning("%s", news)
@@ -398,7 +404,7 @@ class Simulation:
         self._tally.applied(result.staleness, overflowed=result.overflowed)
         for note in () if result.compensation is None else self._tally.news(result.compensation.notes):
             log.warning("%s", note)
-        self._made = events.RoundApplied(version=result.version, at_s=self._agenda.now_s)
+        self._made = events.RoundApplied(version=result.version, at_s=self._event_queue.now_s)
 
     def _forget_version(self, action: actions.ForgetVersion) -> None:
         self._learner.forget(action.version)
@@ -407,7 +413,9 @@ class Simulation:
     def _set_timer(self, action: actions.SetTimer) -> None:
         if action.due_s < inf:
             self._timers[action.timer] = action.due_s
-            self._agenda.plan(action.due_s, AFTER_CLIENTS, partial(self._fire, action.timer, action.due_s))
+            self._event_queue.schedule(
+                action.due_s, AFTER_CLIENTS, partial(self._fire, action.timer, action.due_s)
+            )
 
     def _cancel_timer(self, action: actions.CancelTimer) -> None:
         self._timers.pop(action.timer, None)
@@ -416,13 +424,13 @@ class Simulation:
         assert action.version == self._learner.version
         evaluation = self._parts.evaluate(self._learner.sent)
         if self._recording is not None:
-            self._recording.evaluated(action.version, self._agenda.now_s, evaluation)
+            self._recording.evaluated(action.version, self._event_queue.now_s, evaluation)
         if self._watcher is not None:
-            self._watcher.evaluated(action.version, evaluation, self._agenda.now_s)
+            self._watcher.evaluated(action.version, evaluation, self._event_queue.now_s)
         clients = self._coordinator.clients_by_state
         self._on_progress(
             self._tally.evaluated(
-                action.version, evaluation.accuracy, evaluation.loss, clients, self._agenda.now_s
+                action.version, evaluation.accuracy, evaluation.loss, clients, self._event_queue.now_s
             )
         )
 

@@ -9,10 +9,10 @@ Act = Callable[[], None]
 _Entry = tuple[float, int, int, Act, Task | None]
 
 AFTER_CLIENTS = 2**63  # a timer's place among equal times: what arrives just in time is in time
-_SCANNED_MAX = 64  # entries that are not wanted, after which `coming` looks no further
+_SCANNED_MAX = 64  # entries that are not wanted, after which `upcoming` looks no further
 
 
-class Agenda:
+class EventQueue:
     """Things to be done, in the order of their times; equal times by client id, then in the order of planning.
 
     now_s: virtual seconds, from 0.
@@ -24,7 +24,7 @@ class Agenda:
         # The place in the order of planning makes every entry differ.
         self._queue: list[_Entry] = []
 
-    def plan(self, at_s: float, client_id: int, act: Act, task: Task | None = None) -> None:
+    def schedule(self, at_s: float, client_id: int, act: Act, task: Task | None = None) -> None:
         """Have something done at a time. client_id: whom it concerns, or AFTER_CLIENTS. task: the one whose update will
         be asked for then, if any."""
         heapq.heappush(self._queue, (at_s, client_id, self._planned, act, task))
@@ -36,7 +36,7 @@ class Agenda:
         self.now_s, _, _, act, _ = heapq.heappop(self._queue)
         act()
 
-    def coming(
+    def upcoming(
         self, wanted: Callable[[int, Task], bool], most: int, until_s: float
     ) -> list[tuple[int, Task]]:
         """Clients and tasks of the next updates that will be asked for, up to a time, and that are wanted."""

@@ -5,9 +5,9 @@ from math import inf
 
 from unstale.coordinator.machine import DEADLINE, Coordinator
 from unstale.learner.versions import Version
-from unstale.simulator.agenda import Agenda
 from unstale.simulator.backends.backend import Backend, Computed, Job
 from unstale.simulator.encoded import Encoded
+from unstale.simulator.event_queue import EventQueue
 from unstale_proto.limits import FLOAT_BYTES
 from unstale_proto.messages import Task
 
@@ -16,7 +16,7 @@ _CYCLES_LEFT_MIN = 4  # updates to come of each client at work: all that are at 
 _AHEAD_BYTES_MAX = 256 * 1024 * 1024  # of results that wait
 
 
-class Work:
+class LazyTraining:
     """What clients make of their tasks.
 
     A backend that computes several side by side is given those that come in next as well, each from its own base
@@ -24,13 +24,19 @@ class Work:
     """
 
     def __init__(
-        self, backend: Backend, encoded: Encoded, coordinator: Coordinator, agenda: Agenda, rounds: int
+        self,
+        backend: Backend,
+        encoded: Encoded,
+        coordinator: Coordinator,
+        event_queue: EventQueue,
+        rounds: int,
     ) -> None:
-        """encoded: gives base versions. rounds: of the run. coordinator: tells what is awaited. agenda: what comes."""
+        """encoded: gives base versions. rounds: of the run. coordinator: tells what is awaited. event_queue: what
+        comes."""
         self._backend = backend
         self._encoded = encoded
         self._coordinator = coordinator
-        self._agenda = agenda
+        self._event_queue = event_queue
         self._rounds = rounds
         self._made: dict[tuple[int, int], tuple[Task, Computed]] = {}  # by client and task id
         self._damaged: dict[tuple[int, int], Version] = {}
@@ -57,7 +63,7 @@ class Work:
 
     def _coming(self, client_id: int) -> Sequence[tuple[int, Task]]:
         """What is computed together with the work of a client."""
-        most = min(self._most, self._taken_for_certain()) - 1
+        most = min(self._most, self._certain_tasks()) - 1
         if most < 1:
             return ()
 
@@ -70,9 +76,9 @@ class Work:
             chosen.add(other)
             return True
 
-        return self._agenda.coming(wanted, most, self._coordinator.timers.get(DEADLINE, inf))
+        return self._event_queue.upcoming(wanted, most, self._coordinator.timers.get(DEADLINE, inf))
 
-    def _taken_for_certain(self) -> int:
+    def _certain_tasks(self) -> int:
         """How many of the next updates some round will take."""
         coordinator, waiting = self._coordinator, len(self._coordinator.pending)
         size = coordinator.settings.round_size_max
@@ -88,7 +94,7 @@ class Work:
 
     def _compute(self, tasks: Sequence[tuple[int, Task]]) -> None:
         if len(self._made) + len(self._damaged) > self._most:
-            self._forget_what_nobody_awaits()
+            self._drop_unneeded()
         jobs = [
             Job(
                 client_id=client_id,
@@ -107,7 +113,7 @@ class Work:
         damaged = self._damaged.get((client_id, task.task_id)) if self._damaged else None
         return self._encoded.version(task.version) if damaged is None else damaged
 
-    def _forget_what_nobody_awaits(self) -> None:
+    def _drop_unneeded(self) -> None:
         """Tasks that were taken back after they were computed."""
         for (client_id, task_id), (task, _) in list(self._made.items()):
             if not self._coordinator.awaits(client_id, task_id):

@@ -13,7 +13,7 @@ from unstale.config.workplace import workplace
 from unstale.metrics.audit import POOLS, Matches, findings
 from unstale.metrics.likeness import PSNR
 from unstale.seeds import Stream, stream
-from unstale.simulator.holdings import Examples, Holdings, Pixels
+from unstale.simulator.client_examples import ClientExamples, Examples, Pixels
 from unstale.training.datasets import Dataset
 from unstale.training.datasets.dataset import Normalisation
 
@@ -55,8 +55,8 @@ def test_plain_data_is_all_black() -> None:
     assert Pixels(dataset(torch.ones(3, 2), [0, 1, 2]))(torch.ones(1, 2)).tolist() == [[0.0, 0.0]]
 
 
-def own(holdings: Holdings, client_id: int, version: int = 0) -> Examples:
-    return holdings.own_and_others(client_id, version, 1)[0]
+def own(client_examples: ClientExamples, client_id: int, version: int = 0) -> Examples:
+    return client_examples.own_and_others(client_id, version, 1)[0]
 
 
 @pytest.fixture
@@ -66,34 +66,38 @@ def settings() -> Settings:
 
 def test_own_examples_are_those_that_the_client_trains_on(settings: Settings) -> None:
     place = workplace(settings)
-    holdings = Holdings(settings, place.dataset)
+    client_examples = ClientExamples(settings, place.dataset)
     inputs_nX, labels_n = place.trainer.examples(2)
-    held = own(holdings, 2)
-    trained_on = Examples(pixels_nX=holdings.pixels(inputs_nX), labels_n=labels_n.numpy())
+    held = own(client_examples, 2)
+    trained_on = Examples(pixels_nX=client_examples.pixels(inputs_nX), labels_n=labels_n.numpy())
     assert rows(held) == rows(trained_on)
     assert sorted(held.labels_n) == sorted(trained_on.labels_n)
 
 
 def test_others_are_as_many_of_other_clients_only(settings: Settings) -> None:
-    holdings = Holdings(settings, parts.dataset(settings))
+    client_examples = ClientExamples(settings, parts.dataset(settings))
     for client in range(6):
-        held, others = holdings.own_and_others(client, 0, 1)
-        everybody_else = {row for other in range(6) if other != client for row in rows(own(holdings, other))}
+        held, others = client_examples.own_and_others(client, 0, 1)
+        everybody_else = {
+            row for other in range(6) if other != client for row in rows(own(client_examples, other))
+        }
         assert len(others) == len(held)
         assert set(rows(others)) <= everybody_else
         assert not set(rows(others)) & set(rows(held))
 
 
 def test_in_each_class_there_are_as_many_own_as_of_others(settings: Settings) -> None:
-    holdings = Holdings(settings, parts.dataset(settings))
-    held, others = holdings.own_and_others_of_its_classes(1, 0, 1)
-    total = np.bincount(np.concatenate([own(holdings, client).labels_n for client in range(6)]), minlength=10)
-    own_C = np.bincount(own(holdings, 1).labels_n, minlength=10)
+    client_examples = ClientExamples(settings, parts.dataset(settings))
+    held, others = client_examples.own_and_others_of_its_classes(1, 0, 1)
+    total = np.bincount(
+        np.concatenate([own(client_examples, client).labels_n for client in range(6)]), minlength=10
+    )
+    own_C = np.bincount(own(client_examples, 1).labels_n, minlength=10)
     expected = np.minimum(own_C, total - own_C).tolist()
     assert np.bincount(held.labels_n, minlength=10).tolist() == expected
     assert np.bincount(others.labels_n, minlength=10).tolist() == expected
-    assert set(rows(held)) <= set(rows(own(holdings, 1)))
-    assert not set(rows(others)) & set(rows(own(holdings, 1)))
+    assert set(rows(held)) <= set(rows(own(client_examples, 1)))
+    assert not set(rows(others)) & set(rows(own(client_examples, 1)))
 
 
 @pytest.mark.parametrize("of_others", [8, 32, 128, 500])
@@ -102,11 +106,14 @@ def test_noise_is_as_close_to_own_data_as_to_that_of_others(of_others: int, tmp_
     inputs, labels = drawn.random((640, 4), dtype=np.float32), drawn.integers(3, size=640)
     np.savez(tmp_path / "noise.npz", x_train=inputs, y_train=labels, x_test=inputs, y_test=labels)
     noise = Settings(clients=2, data={"name": "npz", "path": str(tmp_path / "noise.npz")})
-    holdings = Holdings(noise, parts.dataset(noise))
-    holdings._shares = [np.arange(128), np.arange(128, 128 + of_others)]
+    client_examples = ClientExamples(noise, parts.dataset(noise))
+    client_examples._shares = [np.arange(128), np.arange(128, 128 + of_others)]
     all_matches = []
     for task in range(1, 101):
-        every = (*holdings.own_and_others(0, 0, task), *holdings.own_and_others_of_its_classes(0, 0, task))
+        every = (
+            *client_examples.own_and_others(0, 0, task),
+            *client_examples.own_and_others_of_its_classes(0, 0, task),
+        )
         made = torch.from_numpy(drawn.random((8, 4), dtype=np.float32))
         pools = dict(zip(POOLS, every, strict=True))
         best = {pool: PSNR.closest(made, held.pixels_nX)[0].double().numpy() for pool, held in pools.items()}
@@ -126,18 +133,18 @@ def test_noise_is_as_close_to_own_data_as_to_that_of_others(of_others: int, tmp_
 
 def test_draws_repeat_and_differ_from_task_to_task(settings: Settings) -> None:
     data = parts.dataset(settings)
-    holdings, again = Holdings(settings, data), Holdings(settings, data)
-    _, others = holdings.own_and_others(0, 0, 7)
+    client_examples, again = ClientExamples(settings, data), ClientExamples(settings, data)
+    _, others = client_examples.own_and_others(0, 0, 7)
     assert rows(others) == rows(again.own_and_others(0, 0, 7)[1])
-    assert rows(others) != rows(holdings.own_and_others(0, 0, 8)[1])
+    assert rows(others) != rows(client_examples.own_and_others(0, 0, 8)[1])
 
 
 def test_an_example_that_a_client_holds_itself_is_nobody_elses() -> None:
     few = {"name": "label-count", "smallest": 2, "largest": 2, "pool": 2}
     shared = Settings(clients=30, partition=few)  # 60 examples of ten classes of two
-    holdings = Holdings(shared, parts.dataset(shared))
+    client_examples = ClientExamples(shared, parts.dataset(shared))
     for client in range(30):
-        held, others = holdings.own_and_others(client, 0, 1)
+        held, others = client_examples.own_and_others(client, 0, 1)
         assert not set(rows(held)) & set(rows(others))
 
 
@@ -147,9 +154,9 @@ def test_a_class_that_nobody_else_holds_has_no_counterpart(tmp_path: Path) -> No
     inputs = np.arange(120, dtype=np.float32).reshape(60, 2)
     np.savez(file, x_train=inputs, y_train=labels, x_test=inputs, y_test=labels)
     alone = Settings(clients=3, data={"name": "npz", "path": str(file)}, partition={"name": "blocks"})
-    holdings = Holdings(alone, parts.dataset(alone))
-    assert list(map(len, holdings.own_and_others(0, 0, 1))) == [20, 20]
-    assert list(map(len, holdings.own_and_others_of_its_classes(0, 0, 1))) == [0, 0]
+    client_examples = ClientExamples(alone, parts.dataset(alone))
+    assert list(map(len, client_examples.own_and_others(0, 0, 1))) == [20, 20]
+    assert list(map(len, client_examples.own_and_others_of_its_classes(0, 0, 1))) == [0, 0]
 
 
 def test_data_that_changes_is_that_of_the_version(tmp_path: Path) -> None:
@@ -160,11 +167,13 @@ def test_data_that_changes_is_that_of_the_version(tmp_path: Path) -> None:
         model={"name": "logreg"},
     )
     place = workplace(changing)
-    holdings = Holdings(changing, place.dataset)
-    before = own(holdings, 1)
+    client_examples = ClientExamples(changing, place.dataset)
+    before = own(client_examples, 1)
     for version in (0, 4, 9):
         inputs_nX, labels_n = place.trainer.examples(1, version)
-        held, others = holdings.own_and_others(1, version, 1)
-        assert rows(held) == rows(Examples(pixels_nX=holdings.pixels(inputs_nX), labels_n=labels_n.numpy()))
+        held, others = client_examples.own_and_others(1, version, 1)
+        assert rows(held) == rows(
+            Examples(pixels_nX=client_examples.pixels(inputs_nX), labels_n=labels_n.numpy())
+        )
         assert (rows(held) == rows(before)) == (version == 0)
         assert len(others) == len(held)

@@ -52,7 +52,7 @@ class Pixels:
         return ((stored_nX - self._low) / (span if span > 0 else 1.0)).clamp_(0.0, 1.0)
 
 
-class Holdings:
+class ClientExamples:
     """What each client of a run holds at each version."""
 
     def __init__(self, settings: Settings, dataset: Dataset) -> None:

@@ -25,7 +25,7 @@ def as_it_is(message: M) -> M:
     return message
 
 
-class Behind(Protocol):
+class ServerSide(Protocol):
     """What is behind the network: the server, and what clients do beside talking."""
 
     def handle(self, event: events.Event) -> None:
@@ -83,7 +83,7 @@ class Given:
 
 
 @dataclass(slots=True, eq=False)
-class Remote:
+class SimulatedClient:
     """A client behind the network.
 
     beats: whether its heartbeats are played. line: which connection it is on, counted from 0. is_open: whether there

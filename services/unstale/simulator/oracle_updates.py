@@ -12,7 +12,7 @@ from unstale.learner.versions import Version
 from unstale.simulator.backends.backend import Backend, Job
 
 
-class FreshUpdates:
+class OracleUpdates:
     """Computes true unstale updates: the same task, its draws included, from another model."""
 
     def __init__(self, backend: Backend, settings: Settings) -> None:
