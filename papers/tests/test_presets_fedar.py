@@ -11,7 +11,7 @@ from support.toxics import task
 from unstale.config import Settings, parts
 from unstale.config.scenario import Held, conditions
 from unstale.config.settings import ScenarioSettings
-from unstale.toxics.passage import Passage
+from unstale.toxics.link import ToxicLink
 from unstale_papers.preset import Cell, Preset
 from unstale_papers.presets.fedar import PRESETS, ar_f1, ar_f2, ar_f4, ar_f5, ar_t3
 from unstale_papers.presets.fedar_setup import METHODS, WITHOUT_S
@@ -152,7 +152,7 @@ def present(cell: Cell, tmp_path: Path, version: int) -> list[bool]:
         file = tmp_path / "there.yaml"
         file.write_text(cell.scenario)
         settings = settings.model_copy(update={"scenario": ScenarioSettings(name=str(file))})
-    way = Passage(conditions(settings, of=Held(np.eye(10, dtype=int))).toxics, 0)
+    way = ToxicLink(conditions(settings, of=Held(np.eye(10, dtype=int))).toxics, 0)
     return [not way.send(task(client_id=client, version=version))[0].declined for client in range(10)]
 
 

@@ -26,7 +26,7 @@ class Stream(IntEnum):
     INVERSION = 5
     SELECTION = 6  # version; and tasks given so far, where a version sees several draws
     OWN_TEST_SETS = 7  # once
-    TOXICS = 8  # toxic, then a message or a client: `unstale.toxics.draws`
+    TOXICS = 8  # toxic, then a message or a client: `unstale.toxics.rng`
     DEVICES = 9  # client: how fast its device is
     AUDIENCES = 10  # group or toxic: which clients are a share of all
     SEARCH = 11  # draw, 32 bits of the key's name: a candidate of `unstale sweep`; the seed is the search's

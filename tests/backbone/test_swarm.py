@@ -33,7 +33,7 @@ from unstale.server.executor import ActionExecutor
 from unstale.server.sender import Sender
 from unstale.server.sessions import Sessions
 from unstale.server.update_receiver import UpdateReceiver
-from unstale.toxics.passage import Passage
+from unstale.toxics.link import ToxicLink
 from unstale_proto.messages import Ack
 from unstale_proto.transfer import Receiving
 
@@ -105,7 +105,7 @@ def _every_task_is_called_lost(patch: pytest.MonkeyPatch) -> None:
 
 
 def _no_order_on_a_line(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Passage, "_along_the_line", lambda _, flight: (flight,))
+    patch.setattr(ToxicLink, "_in_order", lambda _, flight: (flight,))
     patch.setattr(Core, "_forward", lambda self, line, what, size: self._push(line, what.due_s, what, size))
 
 

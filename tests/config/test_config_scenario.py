@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from unstale.config import Settings, parts
-from unstale.config.scenario import Held, conditions, population, read, ready_names
+from unstale.config.scenario import Held, client_info, conditions, read, ready_names
 from unstale.config.settings import ScenarioSettings
 from unstale.errors import UserError
 from unstale.policies.fedavg_is import FedAvgIs
@@ -179,7 +179,7 @@ def test_the_clients_of_a_run_hold_what_its_partition_gives_them() -> None:
     settings = settings_of(None, clients=7)
     data = parts.dataset(settings)
     counts_NC = label_counts(parts.shares(settings, data), data.labels_train_N.numpy(), data.classes)
-    made, expected = population(settings), Held(counts_NC)
+    made, expected = client_info(settings), Held(counts_NC)
     assert (made.clients, made.classes) == (7, 10)
     assert [made.holders(label) for label in range(10)] == [expected.holders(label) for label in range(10)]
     assert [made.smallest_class(one) for one in range(7)] == [

@@ -8,8 +8,8 @@ import pytest
 from unstale.injector import core as module
 from unstale.injector.core import Close, Core, Cut, Forward, damaged
 from unstale.toxics import registry
-from unstale.toxics.flight import Direction
-from unstale.toxics.passage import Applied, Passage
+from unstale.toxics.in_flight import Direction
+from unstale.toxics.link import Applied, ToxicLink
 from unstale_proto import codec
 from unstale_proto.messages import Ack, Bye, Error, Heartbeat, Hello, Message, Task, Update
 
@@ -22,7 +22,7 @@ def core_with(*toxics: dict[str, Any], started_s: float = 0.0, bytes_max: int = 
         Applied(registry.create({"name": f"toxic {place}", **toxic}, "test"))
         for place, toxic in enumerate(toxics)
     ]
-    return Core(Passage(applied, seed=1), clients=10, started_s=started_s, bytes_max=bytes_max)
+    return Core(ToxicLink(applied, seed=1), clients=10, started_s=started_s, bytes_max=bytes_max)
 
 
 def hello(client_id: int = 0, session: str = "a") -> Hello:
@@ -396,11 +396,11 @@ def test_a_cut_that_waits_comes_when_it_is_let_go() -> None:
 def test_a_name_that_goes_takes_its_count_with_it() -> None:
     core = core_with({"type": "drop", "name": "one"}, {"type": "drop", "name": "two"})
     joined(core)
-    one, two = core.passage.toxics
+    one, two = core.link.toxics
     core.change([one])
-    assert dict(core.passage.touched) == {"one": 1}
+    assert dict(core.link.touched) == {"one": 1}
     core.change([two, one])
-    assert core.passage.touched["two"] == 0
+    assert core.link.touched["two"] == 0
 
 
 # --------------------------------------------------------------------------------------------------------------- bounds

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from unstale.config import Settings
-from unstale.config.scenario import population
+from unstale.config.scenario import client_info
 from unstale.errors import UserError
 from unstale.injector.inventory import TOXICS_MAX, Inventory, UnknownNameError
 from unstale.toxics import registry
-from unstale.toxics.passage import Applied
+from unstale.toxics.link import Applied
 
 SETTINGS = Settings(clients=10)
 
@@ -25,7 +25,7 @@ def inventory(
 ) -> Inventory:
     """group: of all these toxics."""
     grouped = [replace(one, group=group) for one in toxics]
-    return Inventory(grouped, population=population(SETTINGS), seed=0, relays=relays)
+    return Inventory(grouped, client_info=client_info(SETTINGS), seed=0, relays=relays)
 
 
 def of_a_scenario(entry: dict[str, Any], clients: frozenset[int] | None = None) -> Applied:

@@ -12,7 +12,7 @@ from unstale.injector import errands
 from unstale.injector.relay import HELD_BYTES_MAX, Relay
 from unstale.net.clock import now_s
 from unstale.toxics import registry
-from unstale.toxics.passage import Applied
+from unstale.toxics.link import Applied
 
 pytestmark = pytest.mark.network
 

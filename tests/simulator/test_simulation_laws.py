@@ -12,7 +12,7 @@ from unstale.coordinator import actions, events, invariants
 from unstale.coordinator.settings import SelectorSettings, TriggerSettings
 from unstale.simulator.assemble import simulation
 from unstale.toxics.delay import Constant
-from unstale.toxics.passage import Applied
+from unstale.toxics.link import Applied
 from unstale.toxics.registry import create
 
 

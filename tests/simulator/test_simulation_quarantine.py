@@ -14,7 +14,7 @@ from unstale.coordinator.settings import TriggerSettings
 from unstale.errors import UserError
 from unstale.learner.bounds import NormMax
 from unstale.server.client_limits import ClientLimits
-from unstale.toxics.passage import Applied
+from unstale.toxics.link import Applied
 from unstale.toxics.registry import create
 from unstale.training.local import LocalUpdate
 

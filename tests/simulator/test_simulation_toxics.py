@@ -18,7 +18,7 @@ from unstale.errors import UserError
 from unstale.metrics.progress import Progress
 from unstale.simulator.network import NO_SIGNATURE
 from unstale.simulator.simulation import Simulation
-from unstale.toxics.passage import Applied
+from unstale.toxics.link import Applied
 from unstale.toxics.registry import create
 from unstale.training.local import LocalUpdate
 from unstale_proto import codec

@@ -9,8 +9,8 @@ from typing import Any
 
 from support.toxics import DOWN, SEED, UP, draws, message, traffic
 from unstale.seeds import Stream, stream
-from unstale.toxics.flight import Flight
-from unstale.toxics.passage import Applied, Passage
+from unstale.toxics.in_flight import Flight
+from unstale.toxics.link import Applied, ToxicLink
 from unstale.toxics.registry import create, plain
 from unstale.toxics.scenario import Scenario
 from unstale.toxics.toxic import Toxic
@@ -23,8 +23,8 @@ def made(toxic_class: ToxicClass, **settings: Any) -> Toxic:
     return create({**example, **settings}, "here")
 
 
-def through(toxic: Toxic, clients: frozenset[int] | None = None) -> Passage:
-    return Passage([Applied(toxic, clients)], SEED)
+def through(toxic: Toxic, clients: frozenset[int] | None = None) -> ToxicLink:
+    return ToxicLink([Applied(toxic, clients)], SEED)
 
 
 def some() -> list[Flight]:
@@ -153,7 +153,7 @@ def it_says_what_it_is(toxic_class: ToxicClass) -> None:
         assert field.description, name
 
 
-def leaves_alone(way: Passage, flights: list[Flight]) -> None:
+def leaves_alone(way: ToxicLink, flights: list[Flight]) -> None:
     for flight in flights:
         assert way.send(flight) == (flight,)
     assert not way.touched

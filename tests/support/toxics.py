@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from itertools import count
 from typing import Any
 
-from unstale.toxics.draws import Draws
-from unstale.toxics.flight import Direction, Flight, MessageType
-from unstale.toxics.passage import Applied, Passage
+from unstale.toxics.in_flight import Direction, Flight, MessageType
+from unstale.toxics.link import Applied, ToxicLink
 from unstale.toxics.registry import create
+from unstale.toxics.rng import ToxicRng
 from unstale.toxics.toxic import Toxic
 
 UP, DOWN = Direction.UP, Direction.DOWN
@@ -63,16 +63,16 @@ def toxic(**settings: Any) -> Toxic:
     return create({"name": settings["type"], **settings}, "here")
 
 
-def draws(seed: int = SEED, name: str = "toxic") -> Draws:
-    return Draws(seed, name)
+def draws(seed: int = SEED, name: str = "toxic") -> ToxicRng:
+    return ToxicRng(seed, name)
 
 
-def passage(*toxics: Mapping[str, Any], seed: int = SEED, clients: frozenset[int] | None = None) -> Passage:
+def passage(*toxics: Mapping[str, Any], seed: int = SEED, clients: frozenset[int] | None = None) -> ToxicLink:
     """Through toxics given as plain data."""
-    return Passage([Applied(toxic(**one), clients) for one in toxics], seed)
+    return ToxicLink([Applied(toxic(**one), clients) for one in toxics], seed)
 
 
-def dues_s(way: Passage, flights: Iterable[Flight]) -> list[list[float]]:
+def dues_s(way: ToxicLink, flights: Iterable[Flight]) -> list[list[float]]:
     """When each message comes out: not at all, once or several times."""
     return [[out.due_s for out in way.send(flight)] for flight in flights]
 

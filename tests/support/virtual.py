@@ -23,7 +23,7 @@ from unstale.simulator.backends.backend import Backend, Computed, Job
 from unstale.simulator.simulation import Parts, Simulation
 from unstale.toxics.delay import Distribution, Exponential
 from unstale.toxics.device import Device, Devices
-from unstale.toxics.passage import Applied
+from unstale.toxics.link import Applied
 from unstale.toxics.scenario import Conditions
 from unstale.training.evaluate import Evaluation
 from unstale.training.local import Kind, LocalUpdate

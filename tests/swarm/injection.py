@@ -8,7 +8,7 @@ from swarm.network import FAR, NEAR, Dial, End, Frames, Link, Network
 from swarm.world import World
 from unstale.injector.core import Close, Core, Cut, Forward, Output
 from unstale.server.transport import Delivery
-from unstale.toxics.flight import Direction
+from unstale.toxics.in_flight import Direction
 
 RECONNECT_S = 0.2
 WAITING_MAX = 16  # messages that wait for a connection to the server

@@ -20,7 +20,7 @@ from unstale.coordinator.settings import CoordinatorSettings
 from unstale.journal.database import Database
 from unstale.server.client_limits import BLAMED
 from unstale.server.commands import ApplyCommand
-from unstale.toxics.flight import Direction
+from unstale.toxics.in_flight import Direction
 from unstale_proto import codec, limits
 from unstale_proto.errors import Reason, RemoteContractError
 from unstale_proto.messages import Ack, Hello, Task, Update, Welcome

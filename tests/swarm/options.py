@@ -11,7 +11,7 @@ from unstale.coordinator.settings import CoordinatorSettings, SelectorSettings, 
 from unstale.errors import UserError
 from unstale.seeds import Generator
 from unstale.server.state import TransferBounds
-from unstale.toxics.flight import MESSAGE_TYPES
+from unstale.toxics.in_flight import MESSAGE_TYPES
 from unstale.toxics.scenario import Conditions, Scenario
 
 ENDLESS = 10**6  # rounds of a run that is stopped once everybody was served

@@ -20,7 +20,7 @@ from unstale.client.session import GREETING_S, State
 from unstale.injector.core import Core
 from unstale.journal.database import Database
 from unstale.journal.rundir import DATABASE
-from unstale.toxics.passage import Passage
+from unstale.toxics.link import ToxicLink
 from unstale_proto.messages import Message, Stop, Task, Update
 
 FAULTY_EVENTS_MAX = 4_000  # as long as things go wrong, so that a quick run takes no longer than others
@@ -73,7 +73,7 @@ class Swarm:
         self.network = Network(
             world, delay_s=options.delay_s, notice_s=options.notice_s, queue_max=options.queue_max
         )
-        self.passage = Passage(options.conditions.toxics, world.seed)
+        self.link = ToxicLink(options.conditions.toxics, world.seed)
         self._types = {applied.toxic.name: applied.toxic.type for applied in options.conditions.toxics}
         self._order = Order(options.toxic_types)
         self._may_damage = "corrupt" in options.toxic_types or (
@@ -94,7 +94,7 @@ class Swarm:
         self._chaos = Chaos(self)
         self.injector = Injector(
             Core(
-                self.passage,
+                self.link,
                 clients=options.coordinator.clients,
                 started_s=0.0,
                 bytes_max=options.bytes_max,
@@ -138,7 +138,7 @@ class Swarm:
     def touched(self) -> dict[str, int]:
         """Messages that each type of toxic touched."""
         counts: dict[str, int] = {}
-        for name, count in self.passage.touched.items():
+        for name, count in self.link.touched.items():
             counts[self._types[name]] = counts.get(self._types[name], 0) + count
         return counts
 
@@ -147,7 +147,7 @@ class Swarm:
     def _end_of_faults(self) -> None:
         self.world.note("swarm", "nothing goes wrong any more")
         self._chaos.end()
-        self.passage.change(())
+        self.link.change(())
         for client_id in range(self.options.coordinator.clients):
             process = self.newest.get(client_id)
             # Who was told nonsense may believe it for good: people would start it again.

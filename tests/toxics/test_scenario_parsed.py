@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from unstale.errors import UserError
-from unstale.toxics.audience import EXPECTED
+from unstale.toxics.client_filter import EXPECTED
 from unstale.toxics.scenario import GROUPS_MAX, Scenario
 
 

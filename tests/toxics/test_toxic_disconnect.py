@@ -26,6 +26,6 @@ def test_nothing_happens_to_a_message_behind_its_break() -> None:
 def test_a_new_connection_starts_with_an_empty_line() -> None:
     way = passage({"type": "latency", "delay": 10.0, "messages": ["update"]})
     way.send(message(sent_s=0.0))
-    way.forget_line(0)
+    way.forget_client(0)
     (out,) = way.send(message(sent_s=1.0, type="hello"))
     assert out.due_s == 1.0

@@ -13,8 +13,8 @@ from typing_extensions import override
 from support.toxics import SEED, Written, draws, dues_s, message, passage, task, toxic
 from unstale.errors import UserError
 from unstale.seeds import Generator, Stream, stream
-from unstale.toxics.draws import Draws
 from unstale.toxics.dropout import Dropout
+from unstale.toxics.rng import ToxicRng
 
 
 def dropout(**settings: object) -> Dropout:
@@ -171,7 +171,7 @@ def test_times_there_and_away_are_exponential(from_s: float) -> None:
 
 
 def test_a_late_time_costs_no_more_than_an_early_one() -> None:
-    class Counted(Draws):
+    class Counted(ToxicRng):
         chapters = 0
 
         @override

@@ -17,9 +17,9 @@ from support.toxic_laws import (
     nothing_comes_out_before_it_went_in,
 )
 from unstale.toxics import registry
-from unstale.toxics.draws import Draws
-from unstale.toxics.flight import Flight
+from unstale.toxics.in_flight import Flight
 from unstale.toxics.registry import TOXICS
+from unstale.toxics.rng import ToxicRng
 from unstale.toxics.toxic import Toxic
 
 Law = Callable[[ToxicClass], None]
@@ -48,7 +48,7 @@ class Loses(Wrong):
     """Loses messages and does not say so."""
 
     @override
-    def apply(self, flight: Flight, draws: Draws) -> tuple[Flight, ...]:
+    def apply(self, flight: Flight, rngs: ToxicRng) -> tuple[Flight, ...]:
         return ()
 
 
@@ -56,7 +56,7 @@ class Hurries(Wrong):
     """Lets messages out before they went in."""
 
     @override
-    def apply(self, flight: Flight, draws: Draws) -> tuple[Flight, ...]:
+    def apply(self, flight: Flight, rngs: ToxicRng) -> tuple[Flight, ...]:
         return (flight.later(-1),)
 
 
@@ -64,16 +64,16 @@ class Counts(Wrong):
     """Delays a message by how many came before it."""
 
     @override
-    def apply(self, flight: Flight, draws: Draws) -> tuple[Flight, ...]:
-        draws.kept[0] = draws.kept.get(0, 0) + 1
-        return (flight.later(draws.kept[0]),)
+    def apply(self, flight: Flight, rngs: ToxicRng) -> tuple[Flight, ...]:
+        rngs.kept[0] = rngs.kept.get(0, 0) + 1
+        return (flight.later(rngs.kept[0]),)
 
 
 class Overtakes(Wrong):
     """Lets messages pass each other, which is for `reorder` alone."""
 
     @override
-    def apply(self, flight: Flight, draws: Draws) -> tuple[Flight, ...]:
+    def apply(self, flight: Flight, rngs: ToxicRng) -> tuple[Flight, ...]:
         return (replace(flight.later(1), in_order=False),)
 
 
@@ -81,8 +81,8 @@ class Tosses(Wrong):
     """Tosses a coin of its own, besides its toxicity."""
 
     @override
-    def apply(self, flight: Flight, draws: Draws) -> tuple[Flight, ...]:
-        is_touched = self.toxicity == 1 or draws.of_message(flight).random() < 0.5
+    def apply(self, flight: Flight, rngs: ToxicRng) -> tuple[Flight, ...]:
+        is_touched = self.toxicity == 1 or rngs.of_message(flight).random() < 0.5
         return (flight.later(1),) if is_touched else (flight,)
 
 

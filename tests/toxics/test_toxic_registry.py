@@ -10,10 +10,10 @@ from support.toxics import message
 from unstale import plugins
 from unstale.errors import UserError
 from unstale.toxics import registry
-from unstale.toxics.draws import Draws
-from unstale.toxics.flight import Flight
+from unstale.toxics.in_flight import Flight
 from unstale.toxics.latency import Latency
 from unstale.toxics.registry import COMMON, TOXICS, create, describe, find, names
+from unstale.toxics.rng import ToxicRng
 from unstale.toxics.toxic import Toxic
 
 WHERE = "scenario lte.yaml, group everyone, toxic 2"
@@ -25,7 +25,7 @@ class Nothing(Toxic):
     type = "nothing"
 
     @override
-    def apply(self, flight: Flight, draws: Draws) -> tuple[Flight, ...]:
+    def apply(self, flight: Flight, rngs: ToxicRng) -> tuple[Flight, ...]:
         return (flight,)
 
 
@@ -172,7 +172,7 @@ def test_a_plug_in_is_a_toxic_like_any_other(monkeypatch: pytest.MonkeyPatch) ->
     assert "nothing" in names()
     assert create({"type": "nothing"}, WHERE) == Nothing()
     assert [one.summary for one in describe() if one.type == "nothing"] == ["Does nothing."]
-    assert create({"type": "nothing"}, WHERE).apply(message(), Draws(0, "nothing")) == (message(),)
+    assert create({"type": "nothing"}, WHERE).apply(message(), ToxicRng(0, "nothing")) == (message(),)
 
 
 @pytest.mark.parametrize(

@@ -104,11 +104,11 @@ def chaos_mesh(
     settings: Settings, name: Name, clients_each: ClientsEach = 5, namespace: Namespace = "unstale"
 ) -> None:
     """Print a scenario as objects of Chaos Mesh, for the pods of k8s/; what it cannot say goes to stderr, too."""
-    from unstale.config.scenario import conditions, population
+    from unstale.config.scenario import client_info, conditions
     from unstale.toxics.chaos_mesh import Pods, translated
 
     chosen = settings.scenario.model_copy(update={"name": name})
-    made = conditions(settings.model_copy(update={"scenario": chosen}), of=population(settings))
+    made = conditions(settings.model_copy(update={"scenario": chosen}), of=client_info(settings))
     pods = Pods(clients=settings.clients, clients_each=clients_each, namespace=namespace)
     translation = translated(made, pods)
     print("\n".join(_as_documents(name, pods.count, translation)))
@@ -132,12 +132,12 @@ def _as_documents(name: str, pods: int, translation: "Translation") -> Iterator[
 
 
 def _look(settings: Settings, payload_bytes: int, seconds: float) -> "Preview":
-    from unstale.config.scenario import conditions, population, read
+    from unstale.config.scenario import client_info, conditions, read
     from unstale.toxics.preview import preview
 
     assert settings.scenario.name is not None
     training = settings.training
-    clients = population(settings)
+    clients = client_info(settings)
     return preview(
         read(settings.scenario.name),
         conditions(settings, of=clients),

@@ -18,8 +18,8 @@ from unstale.config.learning import DataSettings, PartitionSettings
 from unstale.config.loader import Loader
 from unstale.config.settings import Settings
 from unstale.errors import UserError, nearest
+from unstale.toxics.client_info import ClientInfo
 from unstale.toxics.device import Devices
-from unstale.toxics.population import Population
 from unstale.toxics.scenario import Conditions, Scenario
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def read(name: str) -> Scenario:
     return _parsed(_source(name))
 
 
-def conditions(settings: Settings, *, of: Population | None = None) -> Conditions:
+def conditions(settings: Settings, *, of: ClientInfo | None = None) -> Conditions:
     """What the configured scenario means for the clients of the run; nothing at all where none is configured.
 
     of: those clients, where the caller knows them already. Raises UserError.
@@ -58,7 +58,7 @@ def conditions(settings: Settings, *, of: Population | None = None) -> Condition
     )
 
 
-def population(settings: Settings) -> Population:
+def client_info(settings: Settings) -> ClientInfo:
     """The clients of a run. Its data is looked at when somebody asks for it."""
     return _Clients(settings.clients, settings.seed, settings.data, settings.partition)
 
@@ -170,7 +170,7 @@ def _conditions(
     return _settled(source, time_scale, _Clients(clients, seed, data, partition), seed)
 
 
-def _settled(source: _Source, time_scale: float, clients: Population, seed: int) -> Conditions:
+def _settled(source: _Source, time_scale: float, clients: ClientInfo, seed: int) -> Conditions:
     scenario = _parsed(source)
     try:
         return scenario.scaled(time_scale).settled(clients, seed)

@@ -16,8 +16,8 @@ from dataclasses import dataclass, field, replace
 from heapq import heapify, heappop, heappush
 from typing import Any, cast
 
-from unstale.toxics.flight import Direction, Flight, MessageType
-from unstale.toxics.passage import Applied, Passage
+from unstale.toxics.in_flight import Direction, Flight, MessageType
+from unstale.toxics.link import Applied, ToxicLink
 from unstale_proto import codec
 from unstale_proto.errors import Reason
 from unstale_proto.messages import Error
@@ -115,21 +115,21 @@ class _Client:
 
 
 class Core:
-    """passage: what messages pass through. clients: of the run; ids run below it. started_s: when the scenario began,
+    """link: what messages pass through. clients: of the run; ids run below it. started_s: when the scenario began,
     by the clock of every at_s. bytes_max: in flight, for `is_full`. may_speak: whether the owner of a public key may
     say that it is a client; None for a link without keys. refused: messages that were not for their senders to say.
     """
 
     def __init__(
         self,
-        passage: Passage,
+        link: ToxicLink,
         *,
         clients: int,
         started_s: float,
         bytes_max: int,
         may_speak: Callable[[str | None, int], bool] | None = None,
     ) -> None:
-        self.passage = passage
+        self.link = link
         self.refused = 0
         self._may_speak = may_speak
         self.in_flight_messages = 0
@@ -218,7 +218,7 @@ class Core:
         if flight is None:
             self._forward(line, Forward(line.connection, direction, header, cargo, at_s, at_s), size_bytes)
             return
-        for one in self.passage.send(flight):
+        for one in self.link.send(flight):
             self._hold(line, one, header, cargo, at_s)
 
     def closed(self, connection: Connection) -> None:
@@ -229,9 +229,9 @@ class Core:
 
     def change(self, toxics: Sequence[Applied]) -> None:
         """From here on, messages go through these. Counts of those that are no more are forgotten with their names."""
-        self.passage.change(toxics)
-        for name in self.passage.touched.keys() - {one.toxic.name for one in toxics}:
-            del self.passage.touched[name]
+        self.link.change(toxics)
+        for name in self.link.touched.keys() - {one.toxic.name for one in toxics}:
+            del self.link.touched[name]
 
     def let_go(self, at_s: float) -> None:
         """All that waits is due now, in the order in which it would have come, and lines begin anew."""
@@ -247,7 +247,7 @@ class Core:
         for line in self._lines.values():
             line.last_s.clear()
         for client_id in self._clients:
-            self.passage.forget_line(client_id)
+            self.link.forget_client(client_id)
 
     def release(self, at_s: float) -> list[Output]:
         """What is to be done by now, in order."""
@@ -300,7 +300,7 @@ class Core:
             return
         before = client.line
         client.line = line
-        self.passage.forget_line(client_id)
+        self.link.forget_client(client_id)
         # The same process has left its former connection. Another one's is still to hear that it is superseded.
         if before.session == hello.session and self._lines.get(before.connection) is before:
             self.closed(before.connection)
@@ -334,7 +334,7 @@ class Core:
         else:
             number = client.counts[direction, glance.type]
             client.counts[direction, glance.type] += 1
-        if not self.passage.toxics:
+        if not self.link.toxics:
             return None
         return Flight(
             client_id=line.client_id,
@@ -410,7 +410,7 @@ class Core:
             self._uncount(held)
         line.held.clear()
         if line.client_id is not None and self._clients[line.client_id].line is line:
-            self.passage.forget_line(line.client_id)
+            self.link.forget_client(line.client_id)
         if len(self._queue) > self.in_flight_messages + DROPPED_KEPT:
             self._queue = [entry for entry in self._queue if entry[2].output is not None]
             heapify(self._queue)

@@ -10,10 +10,10 @@ from typing import Any
 from unstale.config.scenario import FILE_KEYS
 from unstale.errors import UserError, nearest
 from unstale.toxics import registry
+from unstale.toxics.client_info import ClientInfo
 from unstale.toxics.disconnect import Disconnect
+from unstale.toxics.link import Applied
 from unstale.toxics.mistakes import shown
-from unstale.toxics.passage import Applied
-from unstale.toxics.population import Population
 from unstale.toxics.scenario import unused
 from unstale.toxics.toxic import Toxic
 
@@ -54,12 +54,12 @@ class Inventory:
         self,
         toxics: Sequence[Applied],
         *,
-        population: Population,
+        client_info: ClientInfo,
         seed: int,
         relays: bool,
     ) -> None:
         self._of_scenario = tuple(map(_Entry, toxics))
-        self._population = population
+        self._client_info = client_info
         self._seed = seed
         self._relays = relays
         self._entries = self._of_scenario
@@ -171,19 +171,19 @@ class Inventory:
         """The clients that it names, of a group; None for all of the run."""
         if toxic.clients is None:
             return group
-        return toxic.clients.resolve(self._population, self._seed, toxic.name, group)
+        return toxic.clients.resolve(self._client_info, self._seed, toxic.name, group)
 
     def _described(self, applied: Applied) -> dict[str, Any]:
-        count = self._population.clients if applied.clients is None else len(applied.clients)
+        count = self._client_info.clients if applied.clients is None else len(applied.clients)
         return {**registry.plain(applied.toxic), "touches": count}
 
     def _settled(self, toxic: Toxic, clients: frozenset[int] | None, group: frozenset[int] | None) -> Applied:
         """clients, group: as in `Applied`."""
         self._check_layer(toxic, f"the toxic ({toxic.type})")
-        if clients is not None and len(clients) == self._population.clients:
+        if clients is not None and len(clients) == self._client_info.clients:
             clients = None
         try:
-            return Applied(toxic.settled(self._population, clients), clients, group)
+            return Applied(toxic.settled(self._client_info, clients), clients, group)
         except UserError as error:
             raise UserError(f"the toxic ({toxic.type}): {error}") from None
 

@@ -27,7 +27,7 @@ from unstale.net.clock import now_s
 from unstale.net.connections import TOO_MANY_FRAMES
 from unstale.net.handshakes import Handshakes
 from unstale.net.wakeable_queue import WakeableQueue
-from unstale.toxics.flight import Direction
+from unstale.toxics.in_flight import Direction
 from unstale_proto.errors import Reason
 from unstale_proto.limits import FRAMES_MAX
 
@@ -170,7 +170,7 @@ class Proxy:
 
     def _touched(self, name: str) -> int:
         of_bytes = self._relay.touched[name] if self._relay is not None else 0
-        return self._core.passage.touched[name] + of_bytes
+        return self._core.link.touched[name] + of_bytes
 
     def _count_touched(self) -> None:
         types = {one.toxic.name: one.toxic.type for one in self.inventory.applied}

@@ -23,8 +23,8 @@ from unstale.injector import errands
 from unstale.net.clock import now_s
 from unstale.net.sockets import BACKLOG
 from unstale.net.wakeable_queue import WakeableQueue
-from unstale.toxics.flight import Direction, Flight
-from unstale.toxics.passage import Applied, Passage
+from unstale.toxics.in_flight import Direction, Flight
+from unstale.toxics.link import Applied, ToxicLink
 from unstale_proto.limits import CLIENTS_MAX
 
 log = logging.getLogger("unstale.injector")
@@ -87,12 +87,12 @@ class _Way:
 
 @dataclass(slots=True, eq=False)
 class _Connection:
-    """outer: to the client. inner: to the proxy. passage: of its own, as its lines are."""
+    """outer: to the client. inner: to the proxy. link: of its own, as its lines are."""
 
     outer: socket.socket
     inner: socket.socket
     port: int
-    passage: Passage
+    link: ToxicLink
     client_id: int = NOBODY
     ways: tuple[_Way, ...] = ()
     is_open: bool = True
@@ -243,10 +243,10 @@ class Relay:
             self._warned_of_many = True
             log.warning("over %d connections; further ones are refused", self._connections_max)
 
-    def _passage(self) -> Passage:
-        passage = Passage(self._toxics, self._seed)
-        passage.touched = self.touched
-        return passage
+    def _passage(self) -> ToxicLink:
+        link = ToxicLink(self._toxics, self._seed)
+        link.touched = self.touched
+        return link
 
     def _serve(self, connection: _Connection, ready: socket.socket, readiness: int) -> None:
         for way in connection.ways:
@@ -283,7 +283,7 @@ class Relay:
         )
         way.pieces += 1
         # No byte is lost and none comes twice, whatever a toxic says.
-        out_s = max((one.due_s for one in way.connection.passage.send(flight)), default=sent_s)
+        out_s = max((one.due_s for one in way.connection.link.send(flight)), default=sent_s)
         due_s = self._started_s + out_s
         if out_s > sent_s:
             heappush(self._due, (due_s, next(self._sequence), way))
@@ -292,7 +292,7 @@ class Relay:
 
     def _hold_anew(self, connection: _Connection) -> None:
         """Toxics have changed: what is held up waits for the new ones only."""
-        connection.passage = self._passage()
+        connection.link = self._passage()
         for way in connection.ways:
             pieces = [piece for _, piece in way.held]
             way.held.clear()

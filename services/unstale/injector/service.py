@@ -13,7 +13,7 @@ from functools import partial
 import zmq
 
 from unstale.config import Settings
-from unstale.config.scenario import conditions, population
+from unstale.config.scenario import client_info, conditions
 from unstale.errors import UserError
 from unstale.injector.control import Control
 from unstale.injector.core import Core
@@ -32,7 +32,7 @@ from unstale.net.memory import MemoryBound, bytes_max_by_default
 from unstale.net.wakeable_queue import WakeableQueue
 from unstale.net.zap import ZapAuthenticator
 from unstale.toxics.disconnect import Disconnect
-from unstale.toxics.passage import Applied, Passage
+from unstale.toxics.link import Applied, ToxicLink
 from unstale_proto import limits
 
 INNER_ADDRESS = "tcp://127.0.0.1:*"  # where the relay finds the proxy
@@ -60,13 +60,13 @@ class Injector:
             refused=lambda reason: refused.update((reason,)),
             on_crash=lambda error: self._queue.post(error),
         )
-        clients = population(settings)
+        clients = client_info(settings)
         toxics = conditions(settings, of=clients).toxics
         relays = own.tcp or any(map(_needs_relay, toxics))
         connections_max = 2 * settings.clients + SPARE_CONNECTIONS
         files_each = 5 if relays else 3
         files.allow_connections(settings.clients, files_each=files_each)
-        inventory = Inventory(toxics, population=clients, seed=settings.seed, relays=relays)
+        inventory = Inventory(toxics, client_info=clients, seed=settings.seed, relays=relays)
         started_s = now_s()
         self._queue: WakeableQueue[QueueItem] = WakeableQueue()
         self._error: BaseException | None = None
@@ -81,7 +81,7 @@ class Injector:
         times = {"heartbeat_s": settings.server.heartbeat_s, "linger_s": settings.server.linger_s}
         self._front = sockets.router(self._context, **times)
         core = Core(
-            Passage(inventory.of_messages, settings.seed),
+            ToxicLink(inventory.of_messages, settings.seed),
             clients=settings.clients,
             started_s=started_s,
             bytes_max=own.in_flight_bytes_max,

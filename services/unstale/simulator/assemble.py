@@ -9,7 +9,7 @@ from typing import Any
 from unstale.compensators import Compensator, FreshUpdate
 from unstale.config import parts
 from unstale.config.compensation import Connect, compensator
-from unstale.config.scenario import conditions, population, read
+from unstale.config.scenario import client_info, conditions, read
 from unstale.config.settings import Settings
 from unstale.config.workplace import Workplace, workplace
 from unstale.coordinator.actions import Observer
@@ -119,4 +119,4 @@ def _conditions(settings: Settings) -> Conditions:
     if chosen.name is not None:
         conditions(settings)  # says where a mistake is
         plain = plain.model_copy(update={"groups": (*plain.groups, *read(chosen.name).groups)})
-    return plain.scaled(chosen.time_scale).settled(population(settings), settings.seed)
+    return plain.scaled(chosen.time_scale).settled(client_info(settings), settings.seed)

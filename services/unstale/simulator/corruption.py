@@ -9,7 +9,7 @@ import torch
 from unstale import flat
 from unstale.injector.core import damaged
 from unstale.learner.versions import Version
-from unstale.toxics.flight import Flight
+from unstale.toxics.in_flight import Flight
 from unstale_proto import codec
 from unstale_proto.encodings import Encoding
 from unstale_proto.errors import Reason, RemoteContractError

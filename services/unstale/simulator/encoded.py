@@ -6,7 +6,7 @@ from unstale.client.residuals import Parcel, Residuals
 from unstale.learner.learner import Learner
 from unstale.learner.versions import Version
 from unstale.simulator import corruption
-from unstale.toxics.flight import Flight
+from unstale.toxics.in_flight import Flight
 from unstale.training.local import LocalUpdate
 from unstale_proto import encodings
 from unstale_proto.encodings import FLOAT32

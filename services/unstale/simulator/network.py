@@ -1,7 +1,7 @@
 """Clients whose messages go through the toxics of a scenario: their own sessions, on played connections.
 
 A client is what it is over sockets, a `client.session.ClientSession`; its messages are flights through the
-`toxics.passage.Passage`, as in the injector. What they carry is not sent: an update is computed when it comes in.
+`toxics.link.ToxicLink`, as in the injector. What they carry is not sent: an update is computed when it comes in.
 
 Everybody has said hello when the run starts. Heartbeats are played only for clients of whom a toxic may lose something,
 because only then something depends on them.
@@ -20,8 +20,8 @@ from unstale.server.delivery import DeliveryTracker
 from unstale.simulator import corruption
 from unstale.simulator.event_queue import EventQueue
 from unstale.simulator.simulated_client import Given, Relay, ServerSide, SimulatedClient, Traffic, may_lose
-from unstale.toxics.flight import Direction, Flight
-from unstale.toxics.passage import Applied, Passage
+from unstale.toxics.in_flight import Direction, Flight
+from unstale.toxics.link import Applied, ToxicLink
 from unstale_proto import codec
 from unstale_proto.errors import Reason, RemoteContractError
 from unstale_proto.limits import HOLDING_MAX
@@ -55,7 +55,7 @@ class Network:
     ) -> None:
         self.traffic = Traffic()
         self._toxics = toxics
-        self._passage = Passage(toxics, seed)
+        self._link = ToxicLink(toxics, seed)
         self._event_queue = event_queue
         self._server = server
         self._model_bytes, self._update_bytes = model_bytes, update_bytes
@@ -299,7 +299,7 @@ class Network:
             return
         flight = self._flight(client, direction, message)
         task = self._task_of(client, message) if isinstance(message, Update) else None
-        out = self._passage.send(flight)
+        out = self._link.send(flight)
         self.traffic.lost += not out
         self.traffic.copied += max(0, len(out) - 1)
         for one in out:
@@ -357,7 +357,7 @@ class Network:
         client.line += 1
         client.is_open = client.is_named = client.is_known = False
         client_id = client.session.client_id
-        self._passage.forget_line(client_id)
+        self._link.forget_client(client_id)
         at_s = self._event_queue.now_s + RECONNECT_S + down_s
         self._event_queue.schedule(at_s, client_id, partial(self._connect, client))
 

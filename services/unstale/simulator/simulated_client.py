@@ -8,7 +8,7 @@ from unstale.client.session import ClientSession
 from unstale.coordinator import events
 from unstale.toxics.corrupt import Corrupt
 from unstale.toxics.dropout import Dropout
-from unstale.toxics.flight import Direction, Flight
+from unstale.toxics.in_flight import Direction, Flight
 from unstale.toxics.toxic import Toxic
 from unstale_proto.messages import Message, Task
 

@@ -34,7 +34,7 @@ from unstale.simulator.lazy_training import LazyTraining
 from unstale.simulator.network import NO_SIGNATURE, Network
 from unstale.simulator.recording import Recording
 from unstale.simulator.simulated_client import Relay, Traffic, as_it_is
-from unstale.toxics.flight import Flight
+from unstale.toxics.in_flight import Flight
 from unstale.toxics.scenario import Conditions
 from unstale.training.evaluate import Evaluation
 from unstale_proto.messages import EncodingPlan, Task, Update

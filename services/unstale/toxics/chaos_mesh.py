@@ -22,7 +22,7 @@ from unstale.toxics.delay import Constant, Delay, Normal, Uniform
 from unstale.toxics.drop import Drop
 from unstale.toxics.dropout import Dropout
 from unstale.toxics.latency import Latency
-from unstale.toxics.passage import Applied
+from unstale.toxics.link import Applied
 from unstale.toxics.scenario import Conditions, unused
 from unstale.toxics.toxic import Toxic
 

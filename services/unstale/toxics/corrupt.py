@@ -6,8 +6,8 @@ from typing import Literal
 from pydantic import Field
 from typing_extensions import override
 
-from unstale.toxics.draws import Draws
-from unstale.toxics.flight import Flight, MessageType
+from unstale.toxics.in_flight import Flight, MessageType
+from unstale.toxics.rng import ToxicRng
 from unstale.toxics.toxic import Toxic
 
 
@@ -33,13 +33,13 @@ class Corrupt(Toxic):
     )
 
     @override
-    def apply(self, flight: Flight, draws: Draws) -> tuple[Flight, ...]:
+    def apply(self, flight: Flight, rngs: ToxicRng) -> tuple[Flight, ...]:
         first_byte = flight.header_bytes if self.where == "payload" else 0
         end_byte = flight.header_bytes if self.where == "header" else flight.size_bytes
         candidates = 8 * (end_byte - first_byte)
         if candidates <= 0:
             return (flight,)
-        rng = draws.of_message(flight)
+        rng = rngs.of_message(flight)
         chosen = rng.choice(candidates, size=min(self.bits, candidates), replace=False, shuffle=False)
         flipped = {8 * first_byte + int(bit) for bit in chosen}
         damage = flipped ^ set(flight.damage)  # a bit that is flipped twice is as it was

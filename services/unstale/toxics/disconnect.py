@@ -6,8 +6,8 @@ from pydantic import Field
 from typing_extensions import override
 
 from unstale.toxics.delay import Duration
-from unstale.toxics.draws import Draws
-from unstale.toxics.flight import Flight
+from unstale.toxics.in_flight import Flight
+from unstale.toxics.rng import ToxicRng
 from unstale.toxics.toxic import Toxic
 
 
@@ -23,5 +23,5 @@ class Disconnect(Toxic):
     down_s: Duration = Field(0.0, description="For how long the client cannot connect again.")
 
     @override
-    def apply(self, flight: Flight, draws: Draws) -> tuple[Flight, ...]:
+    def apply(self, flight: Flight, rngs: ToxicRng) -> tuple[Flight, ...]:
         return (replace(flight, cuts=True, down_s=self.down_s),)

@@ -2,8 +2,8 @@
 
 from typing_extensions import override
 
-from unstale.toxics.draws import Draws
-from unstale.toxics.flight import Flight
+from unstale.toxics.in_flight import Flight
+from unstale.toxics.rng import ToxicRng
 from unstale.toxics.toxic import Toxic
 
 
@@ -14,5 +14,5 @@ class Drop(Toxic):
     destroys = True
 
     @override
-    def apply(self, flight: Flight, draws: Draws) -> tuple[Flight, ...]:
+    def apply(self, flight: Flight, rngs: ToxicRng) -> tuple[Flight, ...]:
         return ()

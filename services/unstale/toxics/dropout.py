@@ -12,10 +12,10 @@ from typing_extensions import override
 
 from unstale.errors import UserError
 from unstale.seeds import Stream, stream
-from unstale.toxics.draws import Draws
-from unstale.toxics.flight import Flight
-from unstale.toxics.population import Population
-from unstale.toxics.presence import Course, Presence
+from unstale.toxics.availability import DrawnAvailability, RecordedAvailability
+from unstale.toxics.client_info import ClientInfo
+from unstale.toxics.in_flight import Flight
+from unstale.toxics.rng import ToxicRng
 from unstale.toxics.toxic import Toxic
 from unstale.toxics.trace import mistake, read_presence
 
@@ -65,7 +65,7 @@ class Dropout(Toxic):
         None, ge=_MEAN_S_MIN, le=_MEAN_S_MAX, description="Mean time that it is away."
     )
     trace: Path | None = Field(None, description="File that says when each client is there.")
-    present: tuple[Presence, ...] | None = Field(None, description="The same in place of a file.")
+    present: tuple[RecordedAvailability, ...] | None = Field(None, description="The same in place of a file.")
 
     @model_validator(mode="before")
     @classmethod
@@ -128,54 +128,54 @@ class Dropout(Toxic):
         assert self.p_min is not None and self.by == "uniform", "an adversarial dropout is settled first"
         return float(stream(seed, Stream.AVAILABILITY, client_id).uniform(self.p_min, 1))
 
-    def is_there(self, client_id: int, at_s: float, draws: Draws) -> bool:
+    def is_there(self, client_id: int, at_s: float, rngs: ToxicRng) -> bool:
         """Whether a client is there at a time >= start_s of the scenario, by a dropout in time."""
         if self.present is not None:
             recorded = self._recorded(client_id)
             return recorded is not None and recorded.includes(at_s)
         assert self.on_s is not None and self.off_s is not None
-        if client_id not in draws.kept:
-            draws.kept[client_id] = Course(client_id, self.on_s, self.off_s, draws)
-        course: Course = draws.kept[client_id]
+        if client_id not in rngs.kept:
+            rngs.kept[client_id] = DrawnAvailability(client_id, self.on_s, self.off_s, rngs)
+        course: DrawnAvailability = rngs.kept[client_id]
         return course.is_there(at_s - self.start_s)
 
     @override
-    def apply(self, flight: Flight, draws: Draws) -> tuple[Flight, ...]:
+    def apply(self, flight: Flight, rngs: ToxicRng) -> tuple[Flight, ...]:
         if not self.by_rounds:
-            return (flight,) if self.is_there(flight.client_id, flight.sent_s, draws) else ()
+            return (flight,) if self.is_there(flight.client_id, flight.sent_s, rngs) else ()
         if flight.type != "task" or flight.version is None or flight.version < self.everyone_before:
             return (flight,)
-        chance = stream(draws.seed, Stream.AVAILABILITY, flight.client_id, flight.version).random()
-        if chance < self.probability(flight.client_id, draws.seed):
+        chance = stream(rngs.seed, Stream.AVAILABILITY, flight.client_id, flight.version).random()
+        if chance < self.probability(flight.client_id, rngs.seed):
             return (flight,)
         return (replace(flight, declined=True),)
 
     @override
-    def apply_at_the_end(self, flight: Flight, draws: Draws) -> tuple[Flight, ...]:
-        return (flight,) if self.by_rounds or self.is_there(flight.client_id, flight.due_s, draws) else ()
+    def apply_at_the_end(self, flight: Flight, rngs: ToxicRng) -> tuple[Flight, ...]:
+        return (flight,) if self.by_rounds or self.is_there(flight.client_id, flight.due_s, rngs) else ()
 
     @override
-    def settled(self, population: Population, clients: Collection[int] | None = None) -> Self:
+    def settled(self, client_info: ClientInfo, clients: Collection[int] | None = None) -> Self:
         if self.present is not None:
-            for client_id in range(population.clients) if clients is None else sorted(clients):
+            for client_id in range(client_info.clients) if clients is None else sorted(clients):
                 if self._recorded(client_id) is None:
                     raise UserError(
                         f"trace has no row for client {client_id}; add one, or set clients to those it has"
                     )
-        if self.p_by_client is not None and len(self.p_by_client) != population.clients:
+        if self.p_by_client is not None and len(self.p_by_client) != client_info.clients:
             raise UserError(
                 f"p_by_client has {len(self.p_by_client)} numbers, expected one for each of the "
-                f"{population.clients} clients"
+                f"{client_info.clients} clients"
             )
         if self.p_min is None or self.by == "uniform":
             return self
-        if population.classes < 2:
+        if client_info.classes < 2:
             raise UserError("by is 'adversarial', expected data of at least 2 classes; leave by out")
-        smallest = map(population.smallest_class, range(population.clients))
-        p_by_client = tuple(self.p_min + (1 - self.p_min) * c / (population.classes - 1) for c in smallest)
+        smallest = map(client_info.smallest_class, range(client_info.clients))
+        p_by_client = tuple(self.p_min + (1 - self.p_min) * c / (client_info.classes - 1) for c in smallest)
         return self.model_copy(update={"p_by_client": p_by_client, "p_min": None, "by": "uniform"})
 
-    def _recorded(self, client_id: int) -> Presence | None:
+    def _recorded(self, client_id: int) -> RecordedAvailability | None:
         assert self.present is not None
         place = bisect_left(self.present, client_id, key=lambda one: one.client)
         found = self.present[place] if place < len(self.present) else None

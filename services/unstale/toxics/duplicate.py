@@ -6,8 +6,8 @@ from pydantic import Field
 from typing_extensions import override
 
 from unstale.toxics.delay import Constant, Delay
-from unstale.toxics.draws import Draws
-from unstale.toxics.flight import Flight
+from unstale.toxics.in_flight import Flight
+from unstale.toxics.rng import ToxicRng
 from unstale.toxics.toxic import Toxic
 
 
@@ -26,8 +26,8 @@ class Duplicate(Toxic):
     )
 
     @override
-    def apply(self, flight: Flight, draws: Draws) -> tuple[Flight, ...]:
-        rng = draws.of_message(flight)
+    def apply(self, flight: Flight, rngs: ToxicRng) -> tuple[Flight, ...]:
+        rng = rngs.of_message(flight)
         copies = []
         for copy in range(1, self.copies + 1):
             after_s = self.after.draw(rng, flight.sent_s, flight.number)

@@ -6,8 +6,8 @@ from pydantic import Field
 from typing_extensions import override
 
 from unstale.toxics.delay import Delay
-from unstale.toxics.draws import Draws
-from unstale.toxics.flight import Flight
+from unstale.toxics.in_flight import Flight
+from unstale.toxics.rng import ToxicRng
 from unstale.toxics.toxic import Toxic
 
 
@@ -20,5 +20,5 @@ class Latency(Toxic):
     delay: Delay = Field(description="Seconds, or a distribution of them.")
 
     @override
-    def apply(self, flight: Flight, draws: Draws) -> tuple[Flight, ...]:
-        return (flight.later(self.delay.draw(draws.of_message(flight), flight.sent_s, flight.number)),)
+    def apply(self, flight: Flight, rngs: ToxicRng) -> tuple[Flight, ...]:
+        return (flight.later(self.delay.draw(rngs.of_message(flight), flight.sent_s, flight.number)),)

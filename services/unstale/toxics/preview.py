@@ -4,11 +4,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from unstale.toxics.blackout import Blackout
+from unstale.toxics.client_info import ClientInfo
 from unstale.toxics.device import Devices
 from unstale.toxics.dropout import Dropout
-from unstale.toxics.flight import Direction, Flight, MessageType
-from unstale.toxics.passage import Passage
-from unstale.toxics.population import Population
+from unstale.toxics.in_flight import Direction, Flight, MessageType
+from unstale.toxics.link import ToxicLink
 from unstale.toxics.scenario import Conditions, Scenario
 
 PLAYED_MAX = (
@@ -89,7 +89,7 @@ class Preview:
 def preview(
     scenario: Scenario,
     conditions: Conditions,
-    population: Population,
+    client_info: ClientInfo,
     *,
     seed: int,
     payload_bytes: int,
@@ -100,14 +100,14 @@ def preview(
 
     payload_bytes: of a task, and of an update. steps: local steps of a task. seconds: how long to play.
     """
-    members = {group.name: group.clients.resolve(population, seed, group.name) for group in scenario.groups}
-    others = frozenset(range(population.clients)).difference(*members.values())
+    members = {group.name: group.clients.resolve(client_info, seed, group.name) for group in scenario.groups}
+    others = frozenset(range(client_info.clients)).difference(*members.values())
     if others:
         members[NO_GROUP] = others
     size_bytes = payload_bytes + _HEADER_BYTES
     player = _Player(conditions, seed, size_bytes=size_bytes, steps=steps, seconds=seconds)
     comes_and_goes = [one for one in conditions.toxics if isinstance(one.toxic, Dropout | Blackout)]
-    gate = Passage(comes_and_goes, seed)
+    gate = ToxicLink(comes_and_goes, seed)
     said = {group.name: group.stale_rounds for group in scenario.groups}
     there: dict[int, tuple[bool, ...]] = {}
     groups = []
@@ -145,7 +145,7 @@ class _Player:
     def __init__(
         self, conditions: Conditions, seed: int, *, size_bytes: int, steps: int, seconds: float
     ) -> None:
-        self._passage = Passage(conditions.toxics, seed)
+        self._link = ToxicLink(conditions.toxics, seed)
         self._devices: Devices = conditions.devices
         self._size_bytes = size_bytes
         self._steps = steps
@@ -165,7 +165,7 @@ class _Player:
         while now_s < self._seconds:
             sent_s, now_s = now_s, now_s + self._seconds / TASKS_MAX
             number += 1
-            task = _first(self._passage.send(self._flight(client_id, "task", number, sent_s, sent_s)))
+            task = _first(self._link.send(self._flight(client_id, "task", number, sent_s, sent_s)))
             if task is not None and task.declined:
                 declined += 1
                 continue
@@ -174,7 +174,7 @@ class _Player:
             down_s.append(task.due_s - sent_s)
             computing_s.append(self._devices.duration_s(client_id, number, self._steps))
             done_s = task.due_s + computing_s[-1]
-            update = _first(self._passage.send(self._flight(client_id, "update", number, sent_s, done_s)))
+            update = _first(self._link.send(self._flight(client_id, "update", number, sent_s, done_s)))
             updates += 1
             now_s = max(now_s, done_s)
             if update is not None:
@@ -217,7 +217,7 @@ def _first(flights: tuple[Flight, ...]) -> Flight | None:
     return min((one for one in flights if not one.cuts), key=lambda one: one.due_s, default=None)
 
 
-def _there(gate: Passage, client_id: int, seconds: float) -> tuple[bool, ...]:
+def _there(gate: ToxicLink, client_id: int, seconds: float) -> tuple[bool, ...]:
     """Whether a client is there, in each part of the time: a task comes through at once."""
     there = []
     for part in range(BINS):

@@ -7,8 +7,8 @@ from pydantic import Field
 from typing_extensions import override
 
 from unstale.toxics.delay import Delay
-from unstale.toxics.draws import Draws
-from unstale.toxics.flight import Flight
+from unstale.toxics.in_flight import Flight
+from unstale.toxics.rng import ToxicRng
 from unstale.toxics.toxic import Toxic
 
 
@@ -24,6 +24,6 @@ class Reorder(Toxic):
     delay: Delay = Field(description="How long a message is held back: seconds, or a distribution.")
 
     @override
-    def apply(self, flight: Flight, draws: Draws) -> tuple[Flight, ...]:
-        held_s = self.delay.draw(draws.of_message(flight), flight.sent_s, flight.number)
+    def apply(self, flight: Flight, rngs: ToxicRng) -> tuple[Flight, ...]:
+        held_s = self.delay.draw(rngs.of_message(flight), flight.sent_s, flight.number)
         return (replace(flight.later(held_s), in_order=False),)

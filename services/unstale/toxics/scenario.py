@@ -12,12 +12,12 @@ from typing import Any, Self, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from unstale.errors import UserError
-from unstale.toxics.audience import EVERYONE, Audience
+from unstale.toxics.client_filter import EVERYONE, ClientFilter
+from unstale.toxics.client_info import ClientInfo
 from unstale.toxics.device import Device, Devices
 from unstale.toxics.dropout import Dropout
+from unstale.toxics.link import Applied
 from unstale.toxics.mistakes import shown, user_error
-from unstale.toxics.passage import Applied
-from unstale.toxics.population import Population
 from unstale.toxics.registry import create
 from unstale.toxics.toxic import Name, Toxic
 
@@ -47,7 +47,7 @@ class Group(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     name: Name = Field(min_length=1, max_length=64, description="What the group is called.")
-    clients: Audience = Field(EVERYONE, description="Who is in it; left out: everybody.")
+    clients: ClientFilter = Field(EVERYONE, description="Who is in it; left out: everybody.")
     device: Device | None = Field(None, description="How long a task takes there.")
     toxics: tuple[Toxic, ...] = Field((), max_length=TOXICS_MAX, description="What messages go through.")
     stale_rounds: int | None = Field(
@@ -102,7 +102,7 @@ class Scenario(BaseModel):
         ]
         return self.model_copy(update={"groups": tuple(groups)})
 
-    def settled(self, population: Population, seed: int) -> Conditions:
+    def settled(self, client_info: ClientInfo, seed: int) -> Conditions:
         """What it means for the clients of a run. seed: of the run. Raises UserError."""
         taken = {toxic.name for group in self.groups for toxic in group.toxics if toxic.name}
         toxics: list[Applied] = []
@@ -110,7 +110,7 @@ class Scenario(BaseModel):
         stale_rounds: dict[int, int] = {}
         for group in self.groups:
             where = f"group {group.name}"
-            with_them = _resolved(group.clients, population, seed, group.name, None, where)
+            with_them = _resolved(group.clients, client_info, seed, group.name, None, where)
             if group.device is not None:
                 devices.update(dict.fromkeys(with_them, group.device))
             if group.stale_rounds is not None:
@@ -120,38 +120,38 @@ class Scenario(BaseModel):
                 taken.add(name)
                 within = f"{where}, toxic {place} ({toxic.type})"
                 named = toxic.model_copy(update={"name": name})
-                toxics.append(_applied(named, population, seed, with_them, within))
+                toxics.append(_applied(named, client_info, seed, with_them, within))
         _check_staleness(toxics, stale_rounds)
         return Conditions(
             toxics=tuple(toxics),
             devices=Devices(seed, devices),
             stale_rounds=MappingProxyType(stale_rounds),
-            availability=_availability(toxics, population.clients, seed),
+            availability=_availability(toxics, client_info.clients, seed),
         )
 
 
-def _applied(toxic: Toxic, population: Population, seed: int, group: frozenset[int], where: str) -> Applied:
+def _applied(toxic: Toxic, client_info: ClientInfo, seed: int, group: frozenset[int], where: str) -> Applied:
     clients: frozenset[int] | None = group
     if toxic.clients is not None:
-        clients = _resolved(toxic.clients, population, seed, toxic.name, group, where)
-    if clients is not None and len(clients) == population.clients:
+        clients = _resolved(toxic.clients, client_info, seed, toxic.name, group, where)
+    if clients is not None and len(clients) == client_info.clients:
         clients = None
     try:
-        return Applied(toxic.settled(population, clients), clients, group)
+        return Applied(toxic.settled(client_info, clients), clients, group)
     except UserError as error:
         raise UserError(f"{where}: {error}") from None
 
 
 def _resolved(
-    audience: Audience,
-    population: Population,
+    audience: ClientFilter,
+    client_info: ClientInfo,
     seed: int,
     name: str,
     among: frozenset[int] | None,
     where: str,
 ) -> frozenset[int]:
     try:
-        return audience.resolve(population, seed, name, among)
+        return audience.resolve(client_info, seed, name, among)
     except UserError as error:
         raise UserError(f"{where}: {error}") from None
 

@@ -5,8 +5,8 @@ from typing import ClassVar
 from pydantic import Field
 from typing_extensions import override
 
-from unstale.toxics.draws import Draws
-from unstale.toxics.flight import Flight
+from unstale.toxics.in_flight import Flight
+from unstale.toxics.rng import ToxicRng
 from unstale.toxics.toxic import Toxic
 
 
@@ -26,7 +26,7 @@ class Slow(Toxic):
     factor: float = Field(gt=1, le=1e6, description="How many times as long an update takes.")
 
     @override
-    def apply(self, flight: Flight, draws: Draws) -> tuple[Flight, ...]:
+    def apply(self, flight: Flight, rngs: ToxicRng) -> tuple[Flight, ...]:
         if flight.type != "update":
             return (flight,)
         return (flight.later((self.factor - 1) * (flight.due_s - flight.began_s)),)

@@ -6,10 +6,10 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
-from unstale.toxics.audience import Audience
-from unstale.toxics.draws import Draws
-from unstale.toxics.flight import Flight, MessageType
-from unstale.toxics.population import Population
+from unstale.toxics.client_filter import ClientFilter
+from unstale.toxics.client_info import ClientInfo
+from unstale.toxics.in_flight import Flight, MessageType
+from unstale.toxics.rng import ToxicRng
 from unstale.toxics.trace import expected, mistake
 
 Layer = Literal["message", "tcp"]
@@ -48,7 +48,9 @@ class Toxic(BaseModel, ABC):
     messages: tuple[MessageType, ...] | None = Field(
         None, min_length=1, description="Types of messages that it touches; left out: all."
     )
-    clients: Audience | None = Field(None, description="Whose messages; left out: those of the whole group.")
+    clients: ClientFilter | None = Field(
+        None, description="Whose messages; left out: those of the whole group."
+    )
     start_s: float = Field(0.0, ge=0, description="When it begins, in seconds of the scenario.")
     end_s: float | None = Field(None, gt=0, description="When it ends; left out: never.")
 
@@ -59,10 +61,10 @@ class Toxic(BaseModel, ABC):
         return self
 
     @abstractmethod
-    def apply(self, flight: Flight, draws: Draws) -> tuple[Flight, ...]:
+    def apply(self, flight: Flight, rngs: ToxicRng) -> tuple[Flight, ...]:
         """What becomes of a message that it touches, as it enters. The seconds that it adds go to `due_s`."""
 
-    def apply_at_the_end(self, flight: Flight, draws: Draws) -> tuple[Flight, ...]:  # noqa: ARG002
+    def apply_at_the_end(self, flight: Flight, rngs: ToxicRng) -> tuple[Flight, ...]:  # noqa: ARG002
         """What becomes of a message that is about to come out, at `due_s`, its way along the line done.
 
         For a toxic that lies in wait there; a message may meet it again after another toxic held it up.
@@ -80,7 +82,7 @@ class Toxic(BaseModel, ABC):
 
     def settled(
         self,
-        population: Population,  # noqa: ARG002
+        client_info: ClientInfo,  # noqa: ARG002
         clients: Collection[int] | None = None,  # noqa: ARG002
     ) -> Self:
         """The same toxic, knowing the clients of the run. clients: those that it applies to; None for all of them.

@@ -5,13 +5,13 @@ from typing import Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from unstale.toxics.draws import Draws
+from unstale.toxics.rng import ToxicRng
 from unstale.toxics.trace import Interval, check_presence
 
 _CHANCES = 32  # of a chapter, on average: a generator is not made for a few, and many would fill the memory
 
 
-class Presence(BaseModel):
+class RecordedAvailability(BaseModel):
     """Of one client, recorded. intervals_s: [start_s, end_s), in order."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
@@ -30,7 +30,7 @@ class Presence(BaseModel):
         return place > 0 and at_s < self.intervals_s[place - 1][1]
 
 
-class Course:
+class DrawnAvailability:
     """Of one client, drawn: there for Exp(on_s) seconds, away for Exp(off_s), and so on without an end.
 
     That is the same as chances to change that come as a Poisson process of rate 1 / on_s + 1 / off_s, each of which
@@ -38,8 +38,8 @@ class Course:
     (a chapter, all of one length) holds then depends on its own draws alone, so that no time is far away.
     """
 
-    def __init__(self, client_id: int, on_s: float, off_s: float, draws: Draws) -> None:
-        self._client_id, self._draws = client_id, draws
+    def __init__(self, client_id: int, on_s: float, off_s: float, rngs: ToxicRng) -> None:
+        self._client_id, self._rngs = client_id, rngs
         self._share = on_s / (on_s + off_s)
         self._chapter_s = _CHANCES * off_s * self._share
         self._number = -1  # of the chapter that is kept
@@ -67,7 +67,7 @@ class Course:
 
     def _chapter(self, number: int) -> tuple[list[float], list[bool]]:
         """Its chances: seconds into it, ascending; and whether each leaves the client there."""
-        rng = self._draws.of_client(self._client_id, number)
+        rng = self._rngs.of_client(self._client_id, number)
         count = int(rng.poisson(_CHANCES))
         times_s = sorted((self._chapter_s * rng.random(count)).tolist())
         return times_s, (rng.random(count) < self._share).tolist()

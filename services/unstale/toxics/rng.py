@@ -8,13 +8,13 @@ from typing import Any
 from zlib import crc32
 
 from unstale.seeds import Generator, Stream, stream
-from unstale.toxics.flight import MESSAGE_TYPES, Direction, Flight
+from unstale.toxics.in_flight import MESSAGE_TYPES, Direction, Flight
 
 _DIRECTIONS = (Direction.UP, Direction.DOWN)
 _OF_MESSAGES, _OF_CLIENTS, _OF_TOXICITY = 0, 1, 2
 
 
-class Draws:
+class ToxicRng:
     """seed: of the run. name: of the toxic, which is unique in a scenario.
 
     kept: what a toxic worked out from these draws for a client and needs again. It saves time and changes nothing.

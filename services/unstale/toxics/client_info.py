@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 
-class Population(Protocol):
+class ClientInfo(Protocol):
     """The clients of one run. What is asked of their data is looked up only then."""
 
     @property

@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 from support.toxics import DOWN, SEED, dues_s, message, passage, task, toxic, traffic
-from unstale.toxics.flight import MESSAGE_TYPES, Flight
-from unstale.toxics.passage import Applied, Passage
+from unstale.toxics.in_flight import MESSAGE_TYPES, Flight
+from unstale.toxics.link import Applied, ToxicLink
 
 SECOND = {"type": "latency", "delay": 1.0}
 
@@ -80,7 +80,7 @@ def test_draws_depend_on_the_name_of_the_toxic_and_on_the_seed() -> None:
 def test_a_line_that_is_forgotten_is_free_and_others_are_not() -> None:
     way = passage({"type": "bandwidth", "bytes_per_s": 100.0})
     dues_s(way, [message(client_id=client_id) for client_id in (0, 1)])
-    way.forget_line(0)
+    way.forget_client(0)
     assert dues_s(way, [message(client_id=client_id, sent_s=1.0) for client_id in (0, 1)]) == [[11.0], [20.0]]
 
 
@@ -119,7 +119,7 @@ def test_a_toxic_concerns_what_it_says(settings: dict[str, object], flight: Flig
 
 
 def test_a_toxic_concerns_its_clients_alone() -> None:
-    way = Passage([Applied(toxic(type="drop"), frozenset((2, 3)))], SEED)
+    way = ToxicLink([Applied(toxic(type="drop"), frozenset((2, 3)))], SEED)
     assert [len(way.send(message(client_id=client_id))) for client_id in range(5)] == [1, 1, 0, 0, 1]
 
 

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import count
 
-from unstale.toxics.draws import Draws
-from unstale.toxics.flight import Direction, Flight
+from unstale.toxics.in_flight import Direction, Flight
+from unstale.toxics.rng import ToxicRng
 from unstale.toxics.toxic import Toxic
 
 
@@ -34,7 +34,7 @@ class Applied:
 
 
 @dataclass(slots=True)
-class _Line:
+class _Channel:
     """One direction of one client's connection. free_s: when the message that keeps it to itself is through. last_s:
     when the last message comes out that keeps its place."""
 
@@ -42,7 +42,7 @@ class _Line:
     last_s: float = 0.0
 
 
-class Passage:
+class ToxicLink:
     """toxics: applied in this order; their names differ. seed: of the run.
 
     touched: how many messages each toxic changed, held up or destroyed, by its name; a message counts once.
@@ -50,7 +50,7 @@ class Passage:
 
     def __init__(self, toxics: Sequence[Applied], seed: int) -> None:
         self._seed = seed
-        self._lines: dict[tuple[int, Direction], _Line] = {}
+        self._lines: dict[tuple[int, Direction], _Channel] = {}
         self.touched: Counter[str] = Counter()
         self._touched_it: set[str] = set()  # the message that is being sent
         self.change(toxics)
@@ -63,11 +63,11 @@ class Passage:
     def change(self, toxics: Sequence[Applied]) -> None:
         """From here on, these. What is under way stays under way."""
         self._toxics = tuple(toxics)
-        draws = (Draws(self._seed, applied.toxic.name) for applied in self._toxics)
+        draws = (ToxicRng(self._seed, applied.toxic.name) for applied in self._toxics)
         self._on_the_way = tuple(zip(self._toxics, draws, strict=True))
         self._at_the_end = tuple(
-            (applied, draws)
-            for applied, draws in self._on_the_way
+            (applied, rngs)
+            for applied, rngs in self._on_the_way
             if type(applied.toxic).apply_at_the_end is not Toxic.apply_at_the_end
         )
 
@@ -79,52 +79,52 @@ class Passage:
         """
         flights: tuple[Flight, ...] = (flight,)
         self._touched_it.clear()
-        for applied, draws in self._on_the_way:
+        for applied, rngs in self._on_the_way:
             if applied.concerns(flight):
                 flights = _numbered(
-                    [out for one in flights for out in self._through(applied.toxic, one, draws)]
+                    [out for one in flights for out in self._through(applied.toxic, one, rngs)]
                 )
-        return tuple(out for one in flights for out in self._along_the_line(one))
+        return tuple(out for one in flights for out in self._in_order(one))
 
-    def forget_line(self, client_id: int) -> None:
+    def forget_client(self, client_id: int) -> None:
         """The client's connection is gone, and with it what was on it."""
         for direction in Direction:
             self._lines.pop((client_id, direction), None)
 
-    def _through(self, toxic: Toxic, flight: Flight, draws: Draws) -> tuple[Flight, ...]:
-        if flight.declined or flight.cuts or not draws.are_below(toxic.toxicity, flight):
+    def _through(self, toxic: Toxic, flight: Flight, rngs: ToxicRng) -> tuple[Flight, ...]:
+        if flight.declined or flight.cuts or not rngs.are_below(toxic.toxicity, flight):
             return (flight,)  # the first two go no further
-        return self._counted(toxic, flight, toxic.apply(flight, draws))
+        return self._counted(toxic, flight, toxic.apply(flight, rngs))
 
-    def _along_the_line(self, flight: Flight) -> tuple[Flight, ...]:
-        line = self._lines.setdefault((flight.client_id, flight.direction), _Line())
+    def _in_order(self, flight: Flight) -> tuple[Flight, ...]:
+        line = self._lines.setdefault((flight.client_id, flight.direction), _Channel())
         due_s = flight.due_s
         if flight.occupies_s:
             due_s = line.free_s = max(due_s, line.free_s) + flight.occupies_s
         if flight.in_order:
             due_s = max(due_s, line.last_s)
-        flights = self._at_the_gate(flight if due_s == flight.due_s else replace(flight, due_s=due_s))
+        flights = self._when_client_is_away(flight if due_s == flight.due_s else replace(flight, due_s=due_s))
         line.last_s = max([line.last_s, *(one.due_s for one in flights if one.in_order)])
         return flights
 
-    def _at_the_gate(self, flight: Flight) -> tuple[Flight, ...]:
+    def _when_client_is_away(self, flight: Flight) -> tuple[Flight, ...]:
         """Past those that lie in wait at the end. Where one holds it up, it may meet another: hence the second loop."""
         flights: tuple[Flight, ...] = (flight,)
         for _ in self._at_the_end:
             before = flights
-            for applied, draws in self._at_the_end:
-                flights = tuple(out for one in flights for out in self._out_of(applied, one, draws))
+            for applied, rngs in self._at_the_end:
+                flights = tuple(out for one in flights for out in self._out_of(applied, one, rngs))
             if flights == before:
                 break
         return flights
 
-    def _out_of(self, applied: Applied, flight: Flight, draws: Draws) -> tuple[Flight, ...]:
+    def _out_of(self, applied: Applied, flight: Flight, rngs: ToxicRng) -> tuple[Flight, ...]:
         toxic = applied.toxic
         if flight.declined or flight.cuts or not applied.concerns(flight, flight.due_s):
             return (flight,)
-        if not draws.are_below(toxic.toxicity, flight):  # as when it entered: the draw is the same
+        if not rngs.are_below(toxic.toxicity, flight):  # as when it entered: the draw is the same
             return (flight,)
-        return self._counted(toxic, flight, toxic.apply_at_the_end(flight, draws))
+        return self._counted(toxic, flight, toxic.apply_at_the_end(flight, rngs))
 
     def _counted(self, toxic: Toxic, flight: Flight, out: tuple[Flight, ...]) -> tuple[Flight, ...]:
         if out != (flight,) and toxic.name not in self._touched_it:

@@ -20,7 +20,7 @@ from pydantic_core import PydanticCustomError
 
 from unstale.errors import UserError
 from unstale.seeds import Stream, stream
-from unstale.toxics.population import Population
+from unstale.toxics.client_info import ClientInfo
 
 EXPECTED = (
     'all, a list of ids and ranges like [0, 3, "10-19"], {share: 0.3}, {holding: 5, top: 10} for those ten that '
@@ -58,7 +58,7 @@ class SmallestClass(_Part):
     smallest_class: int = Field(ge=0)
 
 
-class Audience(
+class ClientFilter(
     RootModel[Literal["all"] | tuple[StrictInt | StrictStr, ...] | Share | Holding | SmallestClass]
 ):
     """Clients, described. As plain data: see `EXPECTED`."""
@@ -77,7 +77,7 @@ class Audience(
         return made
 
     def resolve(
-        self, population: Population, seed: int, name: str, among: AbstractSet[int] | None = None
+        self, client_info: ClientInfo, seed: int, name: str, among: AbstractSet[int] | None = None
     ) -> frozenset[int]:
         """The clients' ids.
 
@@ -85,8 +85,8 @@ class Audience(
         are to choose from; None for all of the run. Raises UserError where that is nobody, or ids do not exist; whose
         clients they are is not said there.
         """
-        candidates = frozenset(range(population.clients) if among is None else among)
-        found = self._chosen(population, seed, name, candidates)
+        candidates = frozenset(range(client_info.clients) if among is None else among)
+        found = self._chosen(client_info, seed, name, candidates)
         if not found:
             raise UserError(f"clients is {self.words}, which matches nobody; name others")
         return found
@@ -121,7 +121,7 @@ class Audience(
         return ranges
 
     def _chosen(
-        self, population: Population, seed: int, name: str, candidates: frozenset[int]
+        self, client_info: ClientInfo, seed: int, name: str, candidates: frozenset[int]
     ) -> frozenset[int]:
         match self.root:
             case Share(share=share):
@@ -130,31 +130,31 @@ class Audience(
                 count = max(1, int(share * len(ordered) + 0.5))
                 return frozenset(ordered[place] for place in rng.permutation(len(ordered))[:count])
             case Holding(holding=label, top=top):
-                self._check_class(label, population)
-                return frozenset([one for one in population.holders(label) if one in candidates][:top])
+                self._check_class(label, client_info)
+                return frozenset([one for one in client_info.holders(label) if one in candidates][:top])
             case SmallestClass(smallest_class=label):
-                self._check_class(label, population)
-                return frozenset(one for one in candidates if population.smallest_class(one) == label)
+                self._check_class(label, client_info)
+                return frozenset(one for one in candidates if client_info.smallest_class(one) == label)
             case tuple():
                 ranges = self.ids()
-                self._check_id(max(ids[-1] for ids in ranges), population)
+                self._check_id(max(ids[-1] for ids in ranges), client_info)
                 return frozenset(one for ids in ranges for one in ids) & candidates
             case _:
                 return candidates
 
-    def _check_class(self, label: int, population: Population) -> None:
-        if label >= population.classes:
+    def _check_class(self, label: int, client_info: ClientInfo) -> None:
+        if label >= client_info.classes:
             raise UserError(
-                f"clients is {self.words}, but the data has {population.classes} classes, "
-                f"expected one of 0 to {population.classes - 1}"
+                f"clients is {self.words}, but the data has {client_info.classes} classes, "
+                f"expected one of 0 to {client_info.classes - 1}"
             )
 
-    def _check_id(self, client_id: int, population: Population) -> None:
-        if client_id >= population.clients:
+    def _check_id(self, client_id: int, client_info: ClientInfo) -> None:
+        if client_id >= client_info.clients:
             raise UserError(
-                f"clients is {self.words}, but client {client_id} is none of the {population.clients} clients "
-                f"of this run, whose ids are 0 to {population.clients - 1}"
+                f"clients is {self.words}, but client {client_id} is none of the {client_info.clients} clients "
+                f"of this run, whose ids are 0 to {client_info.clients - 1}"
             )
 
 
-EVERYONE = Audience("all")
+EVERYONE = ClientFilter("all")

@@ -9,7 +9,7 @@ import pytest
 from pydantic import ValidationError
 
 from unstale.errors import UserError
-from unstale.toxics.audience import EXPECTED, Audience
+from unstale.toxics.client_filter import EXPECTED, ClientFilter
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Clients:
 
 
 def resolved(data: Any, *, seed: int = 0, name: str = "g", among: frozenset[int] | None = None) -> set[int]:
-    return set(Audience.model_validate(data).resolve(Clients(), seed, name, among))
+    return set(ClientFilter.model_validate(data).resolve(Clients(), seed, name, among))
 
 
 @pytest.mark.parametrize(
@@ -135,7 +135,7 @@ def test_clients_that_do_not_exist_are_one_sentence(
 )
 def test_what_describes_no_clients_is_refused_with_what_would(data: Any) -> None:
     with pytest.raises(ValidationError) as raised:
-        Audience.model_validate(data)
+        ClientFilter.model_validate(data)
     (error,) = raised.value.errors()
     assert error["msg"] == EXPECTED
 
@@ -144,6 +144,6 @@ def test_what_describes_no_clients_is_refused_with_what_would(data: Any) -> None
     "data", ["all", [0, "3-5"], {"share": 0.25}, {"holding": 5, "top": 10}, {"smallest_class": 1}]
 )
 def test_as_plain_data_it_makes_the_same_again(data: Any) -> None:
-    audience = Audience.model_validate(data)
-    assert Audience.model_validate(audience.model_dump()) == audience
-    assert Audience.model_validate_json(audience.model_dump_json(exclude_none=True)) == audience
+    audience = ClientFilter.model_validate(data)
+    assert ClientFilter.model_validate(audience.model_dump()) == audience
+    assert ClientFilter.model_validate_json(audience.model_dump_json(exclude_none=True)) == audience
