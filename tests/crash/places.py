@@ -93,7 +93,7 @@ DURING: dict[str, list[Place]] = {
         *_around("unstale.server.sender:Sender.send_task", 90),
     ],
     "inject": [
-        *_around("unstale.injector.core:Core.take_in", 500),
+        *_around("unstale.injector.core:Core.on_message", 500),
         *_around("unstale.injector.proxy:Proxy._send_up", 250),
         *_around("unstale.injector.proxy:Proxy._send_down", 250),
     ],

@@ -55,7 +55,7 @@ def say(
     cargo: Sequence[bytes] = (),
 ) -> None:
     header = message if isinstance(message, bytes) else codec.encode(message)
-    core.take_in(connection, direction, header, cargo, at_s)
+    core.on_message(connection, direction, header, cargo, at_s)
 
 
 def out(core: Core, at_s: float) -> list[Any]:
@@ -85,7 +85,7 @@ def test_without_toxics_a_message_goes_on_at_once_and_as_it_came() -> None:
     core = core_with(started_s=3.3)
     cargo = [b"one", b"two"]
     header = codec.encode(hello())
-    core.take_in("c", UP, header, cargo, 4.7)
+    core.on_message("c", UP, header, cargo, 4.7)
     (forward,) = core.release(4.7)
     assert forward == Forward("c", UP, header, cargo, 4.7, 4.7)
     assert forward.cargo is cargo

@@ -8,7 +8,7 @@ import pytest
 
 from support.running import PATIENCE_S
 from unstale.errors import UserError
-from unstale.injector import errands
+from unstale.injector import calls
 from unstale.injector.relay import HELD_BYTES_MAX, Relay
 from unstale.net.clock import now_s
 from unstale.toxics import registry
@@ -187,7 +187,7 @@ def test_the_counts_of_toxics_that_are_gone_are_forgotten(relayed: Relayed) -> N
 
 
 def test_one_that_does_not_turn_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(errands, "ANSWER_S", 0.01)
+    monkeypatch.setattr(calls, "ANSWER_S", 0.01)
     relay = Relay(
         "tcp://127.0.0.1:0", "tcp://127.0.0.1:1", seed=0, started_s=0.0, connections_max=1, on_crash=print
     )

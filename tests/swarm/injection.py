@@ -111,7 +111,7 @@ class Injector:
             front = link if passed is None else passed.front
             if front.number in self._by_front:
                 self._observe(front, direction, header, False)
-                self.core.take_in(front.number, direction, header, frames, self._world.now_s)
+                self.core.on_message(front.number, direction, header, frames, self._world.now_s)
         for output in self.core.release(self._world.now_s):
             self._perform(output)
         self._plan_release()

@@ -5,9 +5,9 @@
     change(toxics), let_go(at_s)                          what the operator wants
     release(at_s) -> [Forward | Cut | Close, ...]         what is to be done by now, in order
 
-`release` is called after each `take_in` or some of them, and when `due_s` has come. A connection is any key that names
-one. It speaks for a client from its `hello` on. What comes before that, and what cannot be read, passes untouched, in
-its order.
+`release` is called after each `on_message` or some of them, and when `due_s` has come. A connection is any key that
+names one. It speaks for a client from its `hello` on. What comes before that, and what cannot be read, passes
+untouched, in its order.
 """
 
 from collections import Counter, OrderedDict
@@ -76,13 +76,13 @@ Output = Forward | Cut | Close
 class _Held:
     """A message that waits, or a cut. output: None once it is lost with its connection."""
 
-    line: "_Line"
+    channel: "_Channel"
     output: Forward | Cut | None
     size_bytes: int
 
 
 @dataclass(slots=True, eq=False)
-class _Line:
+class _Channel:
     """A connection. client_id: None before a hello. last_s: when the last message of a direction goes on that keeps its
     place. held: what waits on it, as an ordered set."""
 
@@ -105,10 +105,10 @@ class _Task:
 
 @dataclass(slots=True)
 class _Client:
-    """line: over which it said its newest hello. down_until_s: when it may come back. counts: messages so far. tasks:
-    the newest."""
+    """channel: over which it said its newest hello. down_until_s: when it may come back. counts: messages so far.
+    tasks: the newest."""
 
-    line: _Line
+    channel: _Channel
     down_until_s: float = 0.0
     counts: Counter[tuple[Direction, str]] = field(default_factory=Counter)
     tasks: OrderedDict[int, _Task] = field(default_factory=OrderedDict)
@@ -138,7 +138,7 @@ class Core:
         self._started_s = started_s
         self._bytes_max = bytes_max
         self._lease_s = LEASE_S
-        self._lines: OrderedDict[Connection, _Line] = OrderedDict()  # that which was silent longest first
+        self._lines: OrderedDict[Connection, _Channel] = OrderedDict()  # that which was silent longest first
         self._clients: dict[int, _Client] = {}
         self._queue: list[tuple[float, int, _Held]] = []
         self._sequence = 0
@@ -170,17 +170,17 @@ class Core:
 
     def is_open(self, connection: Connection) -> bool:
         """Whether messages go over a connection: it is neither cut nor closed."""
-        line = self._lines.get(connection)
-        return line is not None and not line.is_cut
+        channel = self._lines.get(connection)
+        return channel is not None and not channel.is_cut
 
     def client_of(self, connection: Connection) -> int | None:
         """The client for whom a connection speaks, or None before its hello."""
-        line = self._lines.get(connection)
-        return None if line is None else line.client_id
+        channel = self._lines.get(connection)
+        return None if channel is None else channel.client_id
 
     # -------------------------------------------------------------------------------------------------- what happened
 
-    def take_in(
+    def on_message(
         self,
         connection: Connection,
         direction: Direction,
@@ -193,39 +193,43 @@ class Core:
 
         key: public key of the client, as its handshake proved it; None in plain text.
         """
-        line = self._lines.get(connection)
-        if line is None:
-            line = self._lines[connection] = _Line(connection, at_s)
-        line.heard_s = at_s
+        channel = self._lines.get(connection)
+        if channel is None:
+            channel = self._lines[connection] = _Channel(connection, at_s)
+        channel.heard_s = at_s
         self._lines.move_to_end(connection)
-        if line.is_cut:
+        if channel.is_cut:
             return
         glance = codec.peek(header)
-        if direction is Direction.UP and not self._is_owner(line, glance, key):
-            self._refuse(line, at_s)
+        if direction is Direction.UP and not self._is_owner(channel, glance, key):
+            self._refuse(channel, at_s)
             return
         if glance is not None:
             if glance.type == "hello" and direction is Direction.UP:
-                self._admit(line, glance, at_s)
-                if line.is_cut:
+                self._admit(channel, glance, at_s)
+                if channel.is_cut:
                     return
             elif glance.type == "welcome" and direction is Direction.DOWN and glance.lease_s is not None:
                 self._lease_s = glance.lease_s
         size_bytes = len(header) + sum(map(len, cargo))
         flight = (
-            None if glance is None else self._flight(line, direction, glance, len(header), size_bytes, at_s)
+            None
+            if glance is None
+            else self._flight(channel, direction, glance, len(header), size_bytes, at_s)
         )
         if flight is None:
-            self._forward(line, Forward(line.connection, direction, header, cargo, at_s, at_s), size_bytes)
+            self._forward(
+                channel, Forward(channel.connection, direction, header, cargo, at_s, at_s), size_bytes
+            )
             return
         for one in self.link.send(flight):
-            self._hold(line, one, header, cargo, at_s)
+            self._hold(channel, one, header, cargo, at_s)
 
     def closed(self, connection: Connection) -> None:
         """A connection is gone, on whichever side, and all that was on it is lost."""
-        line = self._lines.pop(connection, None)
-        if line is not None:
-            self._lose_all(line)
+        channel = self._lines.pop(connection, None)
+        if channel is not None:
+            self._lose_all(channel)
 
     def change(self, toxics: Sequence[Applied]) -> None:
         """From here on, messages go through these. Counts of those that are no more are forgotten with their names."""
@@ -244,8 +248,8 @@ class Core:
             queue.append((min(due_s, at_s), self._sequence, held))
             self._sequence += 1
         self._queue = queue  # sorted, which is a heap
-        for line in self._lines.values():
-            line.last_s.clear()
+        for channel in self._lines.values():
+            channel.last_s.clear()
         for client_id in self._clients:
             self.link.forget_client(client_id)
 
@@ -257,49 +261,49 @@ class Core:
             due_s, _, held = heappop(self._queue)
             if held.output is None:
                 continue
-            del held.line.held[held]
+            del held.channel.held[held]
             self._uncount(held)
             outputs.append(held.output)
             if isinstance(held.output, Cut):
-                self._cut(held.line, due_s + held.output.down_s)
+                self._cut(held.channel, due_s + held.output.down_s)
         return outputs
 
     # --------------------------------------------------------------------------------------------- clients and numbers
 
-    def _is_owner(self, line: _Line, glance: codec.Glance | None, key: str | None) -> bool:
+    def _is_owner(self, channel: _Channel, glance: codec.Glance | None, key: str | None) -> bool:
         """Whether a message is for its sender to say. The server can no longer tell: it sees the injector's key."""
         if self._may_speak is None:
             return True
         if glance is not None and glance.type == "hello":
             return glance.client_id is not None and self._may_speak(key, glance.client_id)
-        return line.client_id is None or self._may_speak(key, line.client_id)
+        return channel.client_id is None or self._may_speak(key, channel.client_id)
 
-    def _refuse(self, line: _Line, at_s: float) -> None:
+    def _refuse(self, channel: _Channel, at_s: float) -> None:
         """Nothing goes on of it or after it on this connection, and the server finds that the client is gone."""
         self.refused += 1
         reason = Reason.NOT_THE_OWNER
         error = codec.encode(
             Error(reason=reason, message="the key of this connection does not own that client")
         )
-        self._at_once.append(Forward(line.connection, Direction.DOWN, error, (), at_s, at_s))
-        self.closed(line.connection)
-        self._at_once.append(Close(line.connection))
+        self._at_once.append(Forward(channel.connection, Direction.DOWN, error, (), at_s, at_s))
+        self.closed(channel.connection)
+        self._at_once.append(Close(channel.connection))
 
-    def _admit(self, line: _Line, hello: codec.Glance, at_s: float) -> None:
+    def _admit(self, channel: _Channel, hello: codec.Glance, at_s: float) -> None:
         """From here on a connection speaks for the client that said hello, or is cut when that comes too early."""
         client_id = hello.client_id
         if client_id is None or client_id >= self._clients_max or hello.session is None:
             return  # the server will refuse it
-        line.client_id, line.session = client_id, hello.session
-        client = self._clients.setdefault(client_id, _Client(line))
+        channel.client_id, channel.session = client_id, hello.session
+        client = self._clients.setdefault(client_id, _Client(channel))
         if at_s < client.down_until_s:
-            self._cut(line, client.down_until_s)
-            self._at_once.append(Cut(line.connection, client_id, client.down_until_s - at_s))
+            self._cut(channel, client.down_until_s)
+            self._at_once.append(Cut(channel.connection, client_id, client.down_until_s - at_s))
             return
-        if client.line is line:
+        if client.channel is channel:
             return
-        before = client.line
-        client.line = line
+        before = client.channel
+        client.channel = channel
         self.link.forget_client(client_id)
         # The same process has left its former connection. Another one's is still to hear that it is superseded.
         if before.session == hello.session and self._lines.get(before.connection) is before:
@@ -308,7 +312,7 @@ class Core:
 
     def _flight(
         self,
-        line: _Line,
+        channel: _Channel,
         direction: Direction,
         glance: codec.Glance,
         header_bytes: int,
@@ -316,9 +320,9 @@ class Core:
         at_s: float,
     ) -> Flight | None:
         """The message as the toxics see it; None when they cannot, or when there are none."""
-        if line.client_id is None:
+        if channel.client_id is None:
             return None
-        client = self._clients[line.client_id]
+        client = self._clients[channel.client_id]
         sent_s = at_s - self._started_s
         began_s, attempt = sent_s, 0
         if glance.type in ("task", "update"):
@@ -337,7 +341,7 @@ class Core:
         if not self.link.toxics:
             return None
         return Flight(
-            client_id=line.client_id,
+            client_id=channel.client_id,
             direction=direction,
             type=cast(MessageType, glance.type),
             number=number,
@@ -360,34 +364,34 @@ class Core:
 
     # ------------------------------------------------------------------------------------------------------- the queue
 
-    def _hold(self, line: _Line, flight: Flight, header: bytes, cargo: Cargo, at_s: float) -> None:
+    def _hold(self, channel: _Channel, flight: Flight, header: bytes, cargo: Cargo, at_s: float) -> None:
         # Not simply started_s + due_s, which may differ from at_s in the last bit where nothing is added.
         due_s = at_s if flight.due_s <= flight.sent_s else max(at_s, self._started_s + flight.due_s)
         if flight.cuts:
-            self._push(line, due_s, Cut(line.connection, flight.client_id, flight.down_s), 0)
+            self._push(channel, due_s, Cut(channel.connection, flight.client_id, flight.down_s), 0)
             return
         if flight.declined:
             error = codec.encode(Error(reason=Reason.UNAVAILABLE, task_id=flight.number))
-            answer = Forward(line.connection, Direction.UP, error, (), at_s, due_s)
-            self._push(line, due_s, answer, len(error))
+            answer = Forward(channel.connection, Direction.UP, error, (), at_s, due_s)
+            self._push(channel, due_s, answer, len(error))
             return
         if flight.damage:
             header, cargo = damaged(header, cargo, flight.damage)
-        forward = Forward(line.connection, flight.direction, header, cargo, at_s, due_s)
+        forward = Forward(channel.connection, flight.direction, header, cargo, at_s, due_s)
         if flight.in_order:
-            self._forward(line, forward, flight.size_bytes)
+            self._forward(channel, forward, flight.size_bytes)
         else:
-            self._push(line, due_s, forward, flight.size_bytes)
+            self._push(channel, due_s, forward, flight.size_bytes)
 
-    def _forward(self, line: _Line, forward: Forward, size_bytes: int) -> None:
+    def _forward(self, channel: _Channel, forward: Forward, size_bytes: int) -> None:
         """Behind what goes the same way before it. The passage sees to it, but for messages that it does not see."""
-        due_s = max(forward.due_s, line.last_s.get(forward.direction, forward.due_s))
-        line.last_s[forward.direction] = due_s
-        self._push(line, due_s, forward, size_bytes)
+        due_s = max(forward.due_s, channel.last_s.get(forward.direction, forward.due_s))
+        channel.last_s[forward.direction] = due_s
+        self._push(channel, due_s, forward, size_bytes)
 
-    def _push(self, line: _Line, due_s: float, output: Forward | Cut, size_bytes: int) -> None:
-        held = _Held(line, output, size_bytes)
-        line.held[held] = None
+    def _push(self, channel: _Channel, due_s: float, output: Forward | Cut, size_bytes: int) -> None:
+        held = _Held(channel, output, size_bytes)
+        channel.held[held] = None
         heappush(self._queue, (due_s, self._sequence, held))
         self._sequence += 1
         self.in_flight_messages += 1
@@ -397,20 +401,20 @@ class Core:
         self.in_flight_messages -= 1
         self.in_flight_bytes -= held.size_bytes
 
-    def _cut(self, line: _Line, until_s: float) -> None:
-        assert line.client_id is not None
-        self._clients[line.client_id].down_until_s = until_s
-        self._lose_all(line)
-        line.is_cut = True
+    def _cut(self, channel: _Channel, until_s: float) -> None:
+        assert channel.client_id is not None
+        self._clients[channel.client_id].down_until_s = until_s
+        self._lose_all(channel)
+        channel.is_cut = True
 
-    def _lose_all(self, line: _Line) -> None:
+    def _lose_all(self, channel: _Channel) -> None:
         """What is on a connection is lost, and its client's next one begins anew."""
-        for held in line.held:
+        for held in channel.held:
             held.output = None
             self._uncount(held)
-        line.held.clear()
-        if line.client_id is not None and self._clients[line.client_id].line is line:
-            self.link.forget_client(line.client_id)
+        channel.held.clear()
+        if channel.client_id is not None and self._clients[channel.client_id].channel is channel:
+            self.link.forget_client(channel.client_id)
         if len(self._queue) > self.in_flight_messages + DROPPED_KEPT:
             self._queue = [entry for entry in self._queue if entry[2].output is not None]
             heapify(self._queue)
@@ -419,15 +423,15 @@ class Core:
         """Connections that both ends have given up."""
         given_up = []
         while self._lines:
-            line = next(iter(self._lines.values()))
-            if line.heard_s + IDLE_LEASES * self._lease_s > at_s:
+            channel = next(iter(self._lines.values()))
+            if channel.heard_s + IDLE_LEASES * self._lease_s > at_s:
                 break
-            if line.held:
-                line.heard_s = at_s
-                self._lines.move_to_end(line.connection)
+            if channel.held:
+                channel.heard_s = at_s
+                self._lines.move_to_end(channel.connection)
                 continue
-            given_up.append(Close(line.connection))
-            self.closed(line.connection)
+            given_up.append(Close(channel.connection))
+            self.closed(channel.connection)
         return given_up
 
 

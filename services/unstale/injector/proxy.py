@@ -16,12 +16,12 @@ from typing import Any
 import zmq
 
 from unstale.errors import UserError
+from unstale.injector.calls import Call, QueueItem, StopNow
 from unstale.injector.core import Close, Core, Cut, Forward
 from unstale.injector.endpoints import Front, ProxyBounds, Upstream
-from unstale.injector.errands import Errand, QueueItem, StopNow
-from unstale.injector.inventory import Inventory
 from unstale.injector.numbers import Numbers, Tally
 from unstale.injector.relay import WAIT_S_MAX, Relay
+from unstale.injector.toxic_collection import ToxicCollection
 from unstale.net import sockets
 from unstale.net.clock import now_s
 from unstale.net.connections import TOO_MANY_FRAMES
@@ -66,7 +66,7 @@ class Proxy:
         upstream: side of the server.
         bounds: on connections, bytes and time.
         core: says when each message leaves, and as what.
-        inventory: the toxics.
+        collection: the toxics.
         queue: calls of other threads.
         relay: of bytes, where a toxic works on connections.
         started_s: when the injector started, in seconds.
@@ -79,7 +79,7 @@ class Proxy:
         bounds: ProxyBounds,
         *,
         core: Core,
-        inventory: Inventory,
+        collection: ToxicCollection,
         queue: WakeableQueue[QueueItem],
         relay: Relay | None,
         started_s: float,
@@ -87,7 +87,7 @@ class Proxy:
         self._front, self._authenticator, self._limiter = front.socket, front.authenticator, front.limiter
         self._refused = front.refused
         self._core = core
-        self.inventory = inventory
+        self.collection = collection
         self._queue = queue
         self._relay = relay
         self._connect, self._upstream = upstream.connect, upstream.address
@@ -126,7 +126,7 @@ class Proxy:
         self._close_probe()
         self._selector.close()
         for item in self._queue.drain():
-            if isinstance(item, Errand):
+            if isinstance(item, Call):
                 item.error = TimeoutError("the injector is ending")
                 item.done.set()
 
@@ -135,7 +135,7 @@ class Proxy:
     def numbers(self) -> Numbers:
         """How things stand. The proxy's thread only."""
         self._count_touched()
-        applied = self.inventory.applied
+        applied = self.collection.applied
         return Numbers(
             scenario_s=self.scenario_s,
             connections=len(self._backs),
@@ -157,15 +157,15 @@ class Proxy:
         """Time since the scenario began."""
         return now_s() - self._started_s
 
-    def adopt(self, inventory: Inventory, *, lets_go: bool) -> None:
+    def adopt(self, collection: ToxicCollection, *, lets_go: bool) -> None:
         """Apply these toxics from here on. lets_go: messages that wait go on at once. The proxy's thread only."""
         self._count_touched()
-        before, self.inventory = self.inventory, inventory
-        self._core.change(inventory.of_messages)
+        before, self.collection = self.collection, collection
+        self._core.change(collection.of_messages)
         if lets_go:
             self._core.let_go(now_s())
-        if self._relay is not None and inventory.of_bytes != before.of_bytes:
-            self._relay.change(inventory.of_bytes)
+        if self._relay is not None and collection.of_bytes != before.of_bytes:
+            self._relay.change(collection.of_bytes)
         self._count_touched()
 
     def _touched(self, name: str) -> int:
@@ -173,7 +173,7 @@ class Proxy:
         return self._core.link.touched[name] + of_bytes
 
     def _count_touched(self) -> None:
-        types = {one.toxic.name: one.toxic.type for one in self.inventory.applied}
+        types = {one.toxic.name: one.toxic.type for one in self.collection.applied}
         self._tally.touched(types, {name: self._touched(name) for name in types})
 
     # --- one turn ---
@@ -219,8 +219,8 @@ class Proxy:
         for item in self._queue.drain():
             if isinstance(item, StopNow):
                 self._stopped = True
-            elif isinstance(item, Errand):
-                item.carry_out()
+            elif isinstance(item, Call):
+                item.run()
             else:
                 raise item  # what the relay died of
 
@@ -285,7 +285,7 @@ class Proxy:
     def _take_in(self, route_frame: zmq.Frame, header: zmq.Frame, cargo: list[zmq.Frame]) -> None:
         route = route_frame.bytes
         key = self._authenticator.key_of(route_frame)
-        self._core.take_in(route, Direction.UP, header.bytes, cargo, now_s(), key)
+        self._core.on_message(route, Direction.UP, header.bytes, cargo, now_s(), key)
         if self._relay is not None and route not in self._ports:
             client_id, port = self._core.client_of(route), _port_behind(route_frame)
             if client_id is not None and port is not None:
@@ -308,7 +308,7 @@ class Proxy:
                 header, *cargo = _received(back.socket)
             except zmq.Again:
                 return
-            self._core.take_in(back.route, Direction.DOWN, header.bytes, cargo, now_s())
+            self._core.on_message(back.route, Direction.DOWN, header.bytes, cargo, now_s())
         self._eager[back.serve] = None
 
     # --- what goes on ---

@@ -19,7 +19,7 @@ from itertools import count
 from urllib.parse import urlsplit
 
 from unstale.errors import UserError
-from unstale.injector import errands
+from unstale.injector import calls
 from unstale.net.clock import now_s
 from unstale.net.sockets import BACKLOG
 from unstale.net.wakeable_queue import WakeableQueue
@@ -145,7 +145,7 @@ class Relay:
         """Raise TimeoutError when its thread does not answer. Any other thread."""
         check = _Check()
         self._queue.post(check)
-        if not check.done.wait(errands.ANSWER_S):
+        if not check.done.wait(calls.ANSWER_S):
             raise TimeoutError("the injector's relay does not answer")
 
     def change(self, toxics: Sequence[Applied]) -> None:

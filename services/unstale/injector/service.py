@@ -15,14 +15,14 @@ import zmq
 from unstale.config import Settings
 from unstale.config.scenario import client_info, conditions
 from unstale.errors import UserError
-from unstale.injector.control import Control
+from unstale.injector.api import ControlApi
+from unstale.injector.calls import QueueItem, StopNow, run_in_proxy_thread
 from unstale.injector.core import Core
 from unstale.injector.endpoints import Front, ProxyBounds, Upstream
-from unstale.injector.errands import QueueItem, StopNow, ask
-from unstale.injector.inventory import Inventory
 from unstale.injector.numbers import Numbers
 from unstale.injector.proxy import Proxy
 from unstale.injector.relay import Relay
+from unstale.injector.toxic_collection import ToxicCollection
 from unstale.net import files, keys, sockets
 from unstale.net.clock import now_s
 from unstale.net.connections import ConnectionLimits
@@ -66,13 +66,13 @@ class Injector:
         connections_max = 2 * settings.clients + SPARE_CONNECTIONS
         files_each = 5 if relays else 3
         files.allow_connections(settings.clients, files_each=files_each)
-        inventory = Inventory(toxics, client_info=clients, seed=settings.seed, relays=relays)
+        collection = ToxicCollection(toxics, client_info=clients, seed=settings.seed, relays=relays)
         started_s = now_s()
         self._queue: WakeableQueue[QueueItem] = WakeableQueue()
         self._error: BaseException | None = None
         self._end: Numbers | None = None
         self._done = threading.Event()
-        self._control: Control | None = None
+        self._control: ControlApi | None = None
         self._relay: Relay | None = None
         self._proxy: Proxy | None = None
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
@@ -81,7 +81,7 @@ class Injector:
         times = {"heartbeat_s": settings.server.heartbeat_s, "linger_s": settings.server.linger_s}
         self._front = sockets.router(self._context, **times)
         core = Core(
-            ToxicLink(inventory.of_messages, settings.seed),
+            ToxicLink(collection.of_messages, settings.seed),
             clients=settings.clients,
             started_s=started_s,
             bytes_max=own.in_flight_bytes_max,
@@ -118,7 +118,7 @@ class Injector:
                     connections_max=connections_max,
                     on_crash=self._queue.post,
                 )
-                self._relay.change(inventory.of_bytes)
+                self._relay.change(collection.of_bytes)
                 self.address = self._relay.address
             self._proxy = proxy = Proxy(
                 Front(
@@ -135,14 +135,16 @@ class Injector:
                     patience_s=own.patience_s,
                 ),
                 core=core,
-                inventory=inventory,
+                collection=collection,
                 queue=self._queue,
                 relay=self._relay,
                 started_s=started_s,
             )
             self._thread = threading.Thread(target=self._turn, args=(proxy,), name="proxy", daemon=True)
             if own.http_address is not None:
-                self._control = Control(own.http_address, proxy, partial(ask, self._queue), self._relay)
+                self._control = ControlApi(
+                    own.http_address, proxy, partial(run_in_proxy_thread, self._queue), self._relay
+                )
         except BaseException:
             self._close()
             raise
@@ -161,7 +163,7 @@ class Injector:
         self._thread.start()
         while not self._done.wait(every_s):
             with suppress(TimeoutError):  # it ends just now
-                on_numbers(ask(self._queue, self._proxy.numbers))
+                on_numbers(run_in_proxy_thread(self._queue, self._proxy.numbers))
         self._thread.join()
         self._close()
         if self._error is not None:

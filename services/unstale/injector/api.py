@@ -18,10 +18,10 @@ from typing import Any, NoReturn
 from prometheus_client import CollectorRegistry, ProcessCollector, make_wsgi_app
 
 from unstale.errors import UserError
-from unstale.injector.inventory import Inventory, UnknownNameError
 from unstale.injector.numbers import Numbers, Scrape
 from unstale.injector.proxy import Proxy
 from unstale.injector.relay import Relay
+from unstale.injector.toxic_collection import ToxicCollection, UnknownNameError
 from unstale.net.http import HttpServer
 
 log = logging.getLogger("unstale.injector")
@@ -41,7 +41,7 @@ class _RefusedError(Exception):
         self.allow = allow
 
 
-class Control:
+class ControlApi:
     """Serves from threads of its own until closed. address: HOST:PORT. ask: has something done in the proxy's thread;
     raises TimeoutError when that does not answer. relay: if there is one."""
 
@@ -100,19 +100,19 @@ class Control:
             return self._on_one(name, method, environ)
         match path, method:
             case "/toxics", "GET":
-                return HTTPStatus.OK, self._proxy.inventory.listed()
+                return HTTPStatus.OK, self._proxy.collection.listed()
             case "/toxics", "POST":
                 entry = _body(environ)
-                after, name = self._changed(lambda inventory: inventory.add(entry))
+                after, name = self._changed(lambda collection: collection.add(entry))
                 return HTTPStatus.CREATED, after.found(name)
             case "/blackout", "POST":
                 entry = _body(environ)
                 after, name = self._changed(
-                    lambda inventory: inventory.black_out(entry, self._proxy.scenario_s)
+                    lambda collection: collection.black_out(entry, self._proxy.scenario_s)
                 )
                 return HTTPStatus.CREATED, after.found(name)
             case "/reset", "POST":
-                after, _ = self._changed(Inventory.reset, lets_go=True)
+                after, _ = self._changed(ToxicCollection.reset, lets_go=True)
                 return HTTPStatus.OK, after.listed()
             case "/state", "GET":
                 return HTTPStatus.OK, asdict(self._ask(self._proxy.numbers))
@@ -136,20 +136,22 @@ class Control:
         """Of one toxic."""
         match method:
             case "GET":
-                return HTTPStatus.OK, self._proxy.inventory.found(name)
+                return HTTPStatus.OK, self._proxy.collection.found(name)
             case "PATCH":
                 changes = _body(environ)
-                after, _ = self._changed(lambda inventory: inventory.change(name, changes), lets_go=True)
+                after, _ = self._changed(lambda collection: collection.change(name, changes), lets_go=True)
                 return HTTPStatus.OK, after.found(name)
             case "DELETE":
-                after, _ = self._changed(lambda inventory: inventory.remove(name), lets_go=True)
+                after, _ = self._changed(lambda collection: collection.remove(name), lets_go=True)
                 return HTTPStatus.OK, after.listed()
         raise _wrong_method(f"/toxics/{name}", method, "GET, PATCH, DELETE")
 
-    def _changed(self, change: Callable[[Inventory], Any], *, lets_go: bool = False) -> tuple[Inventory, Any]:
+    def _changed(
+        self, change: Callable[[ToxicCollection], Any], *, lets_go: bool = False
+    ) -> tuple[ToxicCollection, Any]:
         """The toxics as they are after a change, and what that returned. lets_go: messages that wait go on at once."""
         with self._changing:
-            after = copy(self._proxy.inventory)
+            after = copy(self._proxy.collection)
             made = change(after)
             self._ask(partial(self._proxy.adopt, after, lets_go=lets_go))
         return after, made

@@ -42,7 +42,7 @@ class _Entry:
         return self.applied.toxic
 
 
-class Inventory:
+class ToxicCollection:
     """toxics: of the scenario, settled. seed: of the run. relays: whether there is a relay below the messages, which
     the tcp layer needs.
 

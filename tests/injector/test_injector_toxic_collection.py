@@ -9,7 +9,7 @@ import pytest
 from unstale.config import Settings
 from unstale.config.scenario import client_info
 from unstale.errors import UserError
-from unstale.injector.inventory import TOXICS_MAX, Inventory, UnknownNameError
+from unstale.injector.toxic_collection import TOXICS_MAX, ToxicCollection, UnknownNameError
 from unstale.toxics import registry
 from unstale.toxics.link import Applied
 
@@ -22,10 +22,10 @@ for _ in range(30):
 
 def inventory(
     *toxics: Applied, relays: bool = False, group: frozenset[int] = frozenset(range(10))
-) -> Inventory:
+) -> ToxicCollection:
     """group: of all these toxics."""
     grouped = [replace(one, group=group) for one in toxics]
-    return Inventory(grouped, client_info=client_info(SETTINGS), seed=0, relays=relays)
+    return ToxicCollection(grouped, client_info=client_info(SETTINGS), seed=0, relays=relays)
 
 
 def of_a_scenario(entry: dict[str, Any], clients: frozenset[int] | None = None) -> Applied:
@@ -35,7 +35,7 @@ def of_a_scenario(entry: dict[str, Any], clients: frozenset[int] | None = None) 
 SLOW = of_a_scenario({"type": "latency", "name": "all/latency", "delay": 2.0}, frozenset({1, 2}))
 
 
-def names(made: Inventory) -> list[str]:
+def names(made: ToxicCollection) -> list[str]:
     return [one.toxic.name for one in made.applied]
 
 

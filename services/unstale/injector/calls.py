@@ -16,7 +16,7 @@ class StopNow:
 
 
 @dataclass(slots=True, eq=False)
-class Errand:
+class Call:
     """Something to be done in the proxy's thread, for another one that waits for it.
 
     error: what came of it instead of a result. abandoned: nobody waits any more, and it is not to be done.
@@ -28,30 +28,30 @@ class Errand:
     error: Exception | None = None
     abandoned: bool = False
 
-    def carry_out(self) -> None:
+    def run(self) -> None:
         """Do it. What goes wrong is told to the one who waits, and ends nothing here."""
         if self.abandoned:
             return
         try:
             self.result = self.work()
-        except Exception as error:  # noqa: BLE001  (raised by `ask` in the other thread)
+        except Exception as error:  # noqa: BLE001  (raised by `run_in_proxy_thread` in the other thread)
             self.error = error
         self.done.set()
 
 
-QueueItem = StopNow | Errand | BaseException
+QueueItem = StopNow | Call | BaseException
 
 
-def ask(queue: WakeableQueue[QueueItem], work: Callable[[], Any]) -> Any:
+def run_in_proxy_thread(queue: WakeableQueue[QueueItem], work: Callable[[], Any]) -> Any:
     """Have something done in the proxy's thread; what it made. Any other thread.
 
     Raises what came of it, and TimeoutError when there is no answer: then it will not be done later, either.
     """
-    errand = Errand(work)
-    queue.post(errand)
-    if not errand.done.wait(ANSWER_S):
-        errand.abandoned = True
+    call = Call(work)
+    queue.post(call)
+    if not call.done.wait(ANSWER_S):
+        call.abandoned = True
         raise TimeoutError("the injector does not answer")
-    if errand.error is not None:
-        raise errand.error
-    return errand.result
+    if call.error is not None:
+        raise call.error
+    return call.result

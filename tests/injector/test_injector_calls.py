@@ -4,8 +4,8 @@ import threading
 
 import pytest
 
-from unstale.injector import errands
-from unstale.injector.errands import Errand, QueueItem, ask
+from unstale.injector import calls
+from unstale.injector.calls import Call, QueueItem, run_in_proxy_thread
 from unstale.net.wakeable_queue import WakeableQueue
 
 
@@ -22,13 +22,13 @@ def test_what_goes_wrong_is_raised_where_it_was_asked(queue: WakeableQueue[Queue
         while not (letters := queue.drain()):
             pass
         for item in letters:
-            assert isinstance(item, Errand)
-            item.carry_out()
+            assert isinstance(item, Call)
+            item.run()
 
     served = threading.Thread(target=serve)
     served.start()
     with pytest.raises(OverflowError):
-        ask(queue, work)
+        run_in_proxy_thread(queue, work)
     served.join()
     queue.close()
 
@@ -36,12 +36,12 @@ def test_what_goes_wrong_is_raised_where_it_was_asked(queue: WakeableQueue[Queue
 def test_what_nobody_waits_for_any_more_is_not_done(
     queue: WakeableQueue[QueueItem], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(errands, "ANSWER_S", 0.01)
+    monkeypatch.setattr(calls, "ANSWER_S", 0.01)
     done: list[bool] = []
     with pytest.raises(TimeoutError, match="the injector does not answer"):
-        ask(queue, lambda: done.append(True))
-    (errand,) = queue.drain()
-    assert isinstance(errand, Errand)
-    errand.carry_out()
+        run_in_proxy_thread(queue, lambda: done.append(True))
+    (call,) = queue.drain()
+    assert isinstance(call, Call)
+    call.run()
     assert done == []
     queue.close()

@@ -9,8 +9,8 @@ import pytest
 
 from support.running import PATIENCE_S
 from support.scrape import families, get, sample
-from unstale.injector.control import BODY_BYTES_MAX
-from unstale.injector.inventory import Inventory
+from unstale.injector.api import BODY_BYTES_MAX
+from unstale.injector.toxic_collection import ToxicCollection
 from unstale_proto.messages import Bye, Heartbeat
 
 pytestmark = pytest.mark.network
@@ -157,14 +157,14 @@ def test_no_request_ends_the_injector(inject: Any, monkeypatch: pytest.MonkeyPat
 def test_changes_are_worked_out_aside_from_the_messages(inject: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     injecting = inject()
     client = injecting.joined()
-    add = Inventory.add
+    add = ToxicCollection.add
 
-    def slowly(inventory: Inventory, entry: Any) -> str:
+    def slowly(collection: ToxicCollection, entry: Any) -> str:
         client.say(Bye())  # passes while the change is in the making
         assert injecting.server.hears_any() == Bye()
-        return add(inventory, entry)
+        return add(collection, entry)
 
-    monkeypatch.setattr(Inventory, "add", slowly)
+    monkeypatch.setattr(ToxicCollection, "add", slowly)
     assert ask(injecting, "POST", "/toxics", {"type": "drop"}).status == 201
 
 
@@ -195,7 +195,7 @@ def test_a_name_used_again_begins_to_count_again(inject: Any) -> None:
 def test_it_is_healthy_while_its_threads_answer(inject: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     injecting = inject(tcp=True)
     assert ask(injecting, "GET", "/healthz").said == "ok"
-    monkeypatch.setattr("unstale.injector.errands.ANSWER_S", 0.01)
+    monkeypatch.setattr("unstale.injector.calls.ANSWER_S", 0.01)
     monkeypatch.setattr(injecting.injector._relay._queue, "post", lambda _: None)
     stuck = ask(injecting, "GET", "/healthz")
     monkeypatch.undo()
