@@ -25,7 +25,7 @@ import zmq
 from torch import Tensor, nn
 
 from benchmarks import machine, report
-from unstale.client.instructions import Instruction, Made, Retire, Send, Train
+from unstale.client.actions import Action, PendingUpdate, Retire, Send, Train
 from unstale.client.models import Models
 from unstale.client.outbox import Outbox
 from unstale.client.session import ClientSession, State
@@ -144,7 +144,7 @@ class Client:
                 self.outcome = message.outcome
             self._follow(self._session.received(message, frames, now_s()))
 
-    def _follow(self, instructions: Sequence[Instruction]) -> None:
+    def _follow(self, instructions: Sequence[Action]) -> None:
         for instruction in instructions:
             if isinstance(instruction, Send):
                 parts = [codec.encode(instruction.message), *instruction.parcel]
@@ -163,9 +163,11 @@ class Client:
         self.trained_s = now_s()
         task = train.task
         update = answer(task, task.checksum)
-        made = Made(run_id=train.welcome.run_id, number=task.number, update=update, parcel=train.parcel)
-        made = self._outbox.put(0, made, {})
-        self._follow(self._session.trained(made.run_id, made.update, made.parcel))
+        pending = PendingUpdate(
+            run_id=train.welcome.run_id, number=task.number, update=update, parcel=train.parcel
+        )
+        pending = self._outbox.put(0, pending, {})
+        self._follow(self._session.trained(pending.run_id, pending.update, pending.parcel))
 
 
 def take_part(server: str, folder: str) -> None:

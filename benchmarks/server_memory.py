@@ -26,7 +26,7 @@ import zmq
 
 from benchmarks import report
 from benchmarks.large_transfer import NOW, PEAK, Vector, answer, memory, say
-from unstale.client.instructions import Instruction, Retire, Send, Train
+from unstale.client.actions import Action, Retire, Send, Train
 from unstale.client.models import Models
 from unstale.client.session import ClientSession, State
 from unstale.config.learning import ModelSettings, PartitionSettings, PolicySettings, TrainingSettings
@@ -153,7 +153,7 @@ class Host:
             socket.close()
         self._context.term()
 
-    def _follow(self, socket: zmq.Socket[bytes], instructions: Sequence[Instruction]) -> None:
+    def _follow(self, socket: zmq.Socket[bytes], instructions: Sequence[Action]) -> None:
         session = self._lines[socket]
         for instruction in instructions:
             if isinstance(instruction, Send):
@@ -170,7 +170,7 @@ class Host:
         away = session.state is State.AWAY
         self._poller.register(socket, zmq.POLLIN | zmq.POLLOUT if away else zmq.POLLIN)
 
-    def _trained(self, session: ClientSession, train: Train) -> list[Instruction]:
+    def _trained(self, session: ClientSession, train: Train) -> list[Action]:
         update = answer(train.task, self._checksum)
         return session.trained(train.welcome.run_id, update, self._parcel)
 

@@ -8,8 +8,8 @@ import pytest
 from support.proxy import Proxy
 from support.running import PATIENCE_S, RunningServer, small
 from unstale.client import session
-from unstale.client.prepare import workplace_of
 from unstale.client.service import ClientProcess
+from unstale.client.workspace import workplace_of
 from unstale.metrics.progress import Outcome
 from unstale_proto.messages import Heartbeat, Message, Task
 

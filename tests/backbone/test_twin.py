@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 import zmq
 
-from unstale.client.instructions import Send, Settle, Train
-from unstale.client.prepare import workplace_of
+from unstale.client.actions import Send, Settle, Train
 from unstale.client.session import ClientSession, State
 from unstale.client.worker import Job, ReceivedModel, Settlement, Trained, Worker
+from unstale.client.workspace import workplace_of
 from unstale.config import Settings
 from unstale.coordinator import actions, events
 from unstale.metrics.progress import Outcome, Progress
@@ -154,7 +154,7 @@ class ScriptedClient:
             )
         )
         assert isinstance(made, Trained)
-        ready = self.worker._stored(made).made
+        ready = self.worker._stored(made).pending
         self.follow(self.session.trained(train.welcome.run_id, ready.update, ready.parcel))
         self.hear_until(lambda: self.session.unacknowledged == 0)
 

@@ -7,7 +7,7 @@ import pytest
 
 from support.wire import RUN, update_of, welcome
 from unstale.client import service
-from unstale.client.instructions import Made
+from unstale.client.actions import PendingUpdate
 from unstale.client.service import ClientProcess
 from unstale.client.worker import Failed, Ready, Settlement
 from unstale_proto.errors import Reason
@@ -42,24 +42,24 @@ class Hosted:
         self.jobs: list[Any] = []
         monkeypatch.setattr(self.process, "_send", self._send)
         monkeypatch.setattr(self.process._worker, "submit", self.jobs.append)
-        (self.line,) = self.process._lines.values()
-        self.line.session.reachable(self.now_s)
+        (self.client,) = self.process._lines.values()
+        self.client.session.reachable(self.now_s)
         self.receive(welcome(run_id=RUN))
         self.said.clear()
 
     def receive(self, message: Message, frames: Sequence[memoryview] = ()) -> None:
-        self.process._follow(self.line, self.line.session.received(message, frames, self.now_s))
+        self.process._follow(self.client, self.client.session.received(message, frames, self.now_s))
 
     def trained(self, duration_s: float) -> None:
         """The worker is done with the job that it was given last."""
         job = self.jobs[-1]
-        made = Made(run_id=RUN, number=job.task.number, update=update_of(job.task), parcel=MODEL)
-        self.process._open(Ready(job=job, made=made, duration_s=duration_s))
+        pending = PendingUpdate(run_id=RUN, number=job.task.number, update=update_of(job.task), parcel=MODEL)
+        self.process._open(Ready(job=job, pending=pending, duration_s=duration_s))
 
     def at(self, now_s: float) -> list[Message]:
         """What it sends by then, but heartbeats."""
         self.now_s = now_s
-        self.process._hand_over_if_due(self.line, now_s)
+        self.process._hand_over_if_due(self.client, now_s)
         said, self.said = [one for one in self.said if one.type != "heartbeat"], []
         return said
 
@@ -80,7 +80,7 @@ def test_an_update_leaves_when_its_device_is_done_counted_from_when_the_task_cam
     hosted.receive(task(1), MODEL)
     hosted.now_s = 103.0
     hosted.trained(duration_s=5.0)
-    assert hosted.line.due_s <= 105.0
+    assert hosted.client.due_s <= 105.0
     assert hosted.at(104.9) == []
     (update,) = hosted.at(105.0)
     assert isinstance(update, Update) and update.task_id == 1

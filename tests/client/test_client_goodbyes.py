@@ -8,8 +8,8 @@ import zmq
 
 from support.running import PATIENCE_S, small
 from support.wire import welcome
-from unstale.client.prepare import workplace_of
 from unstale.client.service import ClientProcess
+from unstale.client.workspace import workplace_of
 from unstale_proto import codec
 from unstale_proto.messages import Bye, Heartbeat, Message, Stop
 

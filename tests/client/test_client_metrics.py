@@ -9,8 +9,8 @@ import pytest
 from support.running import PATIENCE_S, RunningServer, small, until
 from support.scrape import families, get, sample
 from support.wire import RawClient
-from unstale.client.prepare import workplace_of
 from unstale.client.service import ClientProcess
+from unstale.client.workspace import workplace_of
 from unstale.metrics.catalogue import CLIENT_CATALOGUE
 
 pytestmark = pytest.mark.network

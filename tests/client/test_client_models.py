@@ -6,7 +6,7 @@ import weakref
 import pytest
 
 from support.wire import welcome
-from unstale.client.instructions import Train
+from unstale.client.actions import Train
 from unstale.client.service import ClientProcess
 from unstale_proto.messages import Task
 
@@ -32,7 +32,7 @@ def test_jobs_on_one_version_share_its_model_and_the_last_one_lets_it_go() -> No
         heartbeat_s=60.0,
         linger_s=0.0,
     )
-    sessions = [line.session for line in process._lines.values()]
+    sessions = [client.session for client in process._lines.values()]
     jobs = [process._job(session, train(task_id, 3)) for task_id, session in enumerate(sessions, start=1)]
     newer = process._job(sessions[0], train(3, 4))
     assert jobs[0].model is jobs[1].model

@@ -15,8 +15,8 @@ import torch
 import xxhash
 
 from support.wire import RUN
-from unstale.client import record
-from unstale.client.instructions import Made
+from unstale.client import atomic_file
+from unstale.client.actions import PendingUpdate
 from unstale.client.outbox import Outbox
 from unstale.errors import UserError
 from unstale.journal.disk import DamagedError
@@ -26,7 +26,7 @@ from unstale_proto.messages import Bye, Update
 OTHER_RUN = "2" * 32
 
 
-def made(number: int, *, run_id: str = RUN, numbers: int = 2) -> Made:
+def made(number: int, *, run_id: str = RUN, numbers: int = 2) -> PendingUpdate:
     """An update of so many numbers, which are `number`, `number` + 1, ..."""
     update = Update(
         task_id=number + 1,
@@ -40,10 +40,12 @@ def made(number: int, *, run_id: str = RUN, numbers: int = 2) -> Made:
         payload_bytes=4 * numbers,
     )
     vector = np.arange(number, number + numbers, dtype="<f4")
-    return Made(run_id=run_id, number=number, update=update, parcel=payload.split(vector.data.cast("B")))
+    return PendingUpdate(
+        run_id=run_id, number=number, update=update, parcel=payload.split(vector.data.cast("B"))
+    )
 
 
-def said(one: Made) -> tuple[Any, ...]:
+def said(one: PendingUpdate) -> tuple[Any, ...]:
     """All that can be told of an update, with its bytes."""
     return one.run_id, one.number, one.update, b"".join(one.parcel)
 
@@ -73,7 +75,7 @@ def kept_in(folder: Path, run_id: str = RUN, client_id: int = 0) -> dict[str, li
 
 
 @pytest.mark.parametrize("durable", [False, True])
-@pytest.mark.parametrize("numbers", [2, record.MAPPED_BYTES // 4, limits.FRAME_BYTES_MAX // 4 + 1])
+@pytest.mark.parametrize("numbers", [2, atomic_file.MAPPED_BYTES // 4, limits.FRAME_BYTES_MAX // 4 + 1])
 def test_the_next_process_finds_an_update_to_the_byte(tmp_path: Path, numbers: int, durable: bool) -> None:
     update = made(7, numbers=numbers)
     stored = opened(tmp_path, durable=durable).put(0, update, {})
@@ -86,7 +88,7 @@ def test_the_next_process_finds_an_update_to_the_byte(tmp_path: Path, numbers: i
 
 
 def test_a_large_update_is_read_from_its_file_also_when_that_has_been_deleted(tmp_path: Path) -> None:
-    update = made(1, numbers=record.MAPPED_BYTES)
+    update = made(1, numbers=atomic_file.MAPPED_BYTES)
     outbox = opened(tmp_path)
     stored = outbox.put(0, update, {})
     assert stored.parcel is not update.parcel
@@ -97,7 +99,7 @@ def test_a_large_update_is_read_from_its_file_also_when_that_has_been_deleted(tm
 def test_no_file_is_held_open_for_an_update(tmp_path: Path) -> None:
     outbox = opened(tmp_path)
     before = len(os.listdir("/dev/fd"))
-    stored = [outbox.put(0, made(number, numbers=record.MAPPED_BYTES // 4), {}) for number in range(8)]
+    stored = [outbox.put(0, made(number, numbers=atomic_file.MAPPED_BYTES // 4), {}) for number in range(8)]
     assert len(os.listdir("/dev/fd")) == before
     assert len(stored) == 8
 
@@ -157,48 +159,48 @@ def test_what_else_lies_in_the_folder_is_left_alone(tmp_path: Path) -> None:
 # ------------------------------------------------------------------------------------------------------------- damage
 
 
-class OfRun(record.Facts):
+class OfRun(atomic_file.Facts):
     run_id: str
 
 
 def test_a_flipped_bit_anywhere_is_found(tmp_path: Path) -> None:
     path = tmp_path / "x"
-    record.write(path, {"run_id": RUN}, [[b"abc", b"de"], []], durable=False)
+    atomic_file.write(path, {"run_id": RUN}, [[b"abc", b"de"], []], durable=False)
     whole = path.read_bytes()
-    found = record.read(path, OfRun)
+    found = atomic_file.read(path, OfRun)
     assert (found.facts.run_id, [bytes(part) for part in found.parts]) == (RUN, [b"abcde", b""])
     for place in range(len(whole)):
         damaged = bytearray(whole)
         damaged[place] ^= 1 << place % 8
         path.write_bytes(damaged)
         with pytest.raises(DamagedError, match="x is damaged"):
-            record.read(path, record.Facts)
+            atomic_file.read(path, atomic_file.Facts)
 
 
 def test_a_file_that_ends_too_soon_is_found_wherever_that_is(tmp_path: Path) -> None:
     path = tmp_path / "x"
-    record.write(path, {"run_id": RUN}, [[b"abcde"]], durable=False)
+    atomic_file.write(path, {"run_id": RUN}, [[b"abcde"]], durable=False)
     whole = path.read_bytes()
     for size in range(len(whole)):
         path.write_bytes(whole[:size])
         with pytest.raises(DamagedError):
-            record.read(path, record.Facts)
+            atomic_file.read(path, atomic_file.Facts)
 
 
 def test_a_file_is_the_old_one_until_the_new_one_is_whole(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "x"
-    record.write(path, {}, [[b"old"]], durable=False)
+    atomic_file.write(path, {}, [[b"old"]], durable=False)
 
     def die(*_: Any) -> None:
-        assert bytes(record.read(path, record.Facts).parts[0]) == b"old"
+        assert bytes(atomic_file.read(path, atomic_file.Facts).parts[0]) == b"old"
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(record.os, "replace", die)
+    monkeypatch.setattr(atomic_file.os, "replace", die)
     with pytest.raises(KeyboardInterrupt):
-        record.write(path, {}, [[b"new"]], durable=False)
-    assert bytes(record.read(path, record.Facts).parts[0]) == b"old"
+        atomic_file.write(path, {}, [[b"new"]], durable=False)
+    assert bytes(atomic_file.read(path, atomic_file.Facts).parts[0]) == b"old"
 
 
 def test_a_damaged_update_is_never_sent_and_said_in_one_sentence(
@@ -242,8 +244,8 @@ GOOD: dict[str, Any] = {"run_id": RUN, "number": 7, "keeps": ["a"]}
 def test_a_file_that_is_whole_and_no_update_of_ours_is_not_sent(
     tmp_path: Path, facts: dict[str, Any], parts: list[bytes]
 ) -> None:
-    record.write(tmp_path / "0-7.update", facts, [[part] for part in parts], durable=False)
-    record.write(
+    atomic_file.write(tmp_path / "0-7.update", facts, [[part] for part in parts], durable=False)
+    atomic_file.write(
         tmp_path / "0-8.update", GOOD | {"number": 8}, [[HEADER], [bytes(8)], [bytes(4)]], durable=False
     )
     assert [one.number for one in opened(tmp_path).load()[0]] == [8]
@@ -253,10 +255,10 @@ def test_a_file_that_is_whole_and_no_update_of_ours_is_not_sent(
 @pytest.mark.parametrize("parts", [[4, -4], [2**70], [5], "4", None])
 def test_parts_that_do_not_add_up_are_damage(tmp_path: Path, parts: Any) -> None:
     about = json.dumps({"parts": parts}).encode()
-    head = record.MAGIC + len(about).to_bytes(4, "little") + about + bytes(4)
+    head = atomic_file.MAGIC + len(about).to_bytes(4, "little") + about + bytes(4)
     (tmp_path / "x").write_bytes(head + xxhash.xxh3_64_intdigest(head).to_bytes(8, "little"))
     with pytest.raises(DamagedError, match="x is damaged"):
-        record.read(tmp_path / "x", record.Facts)
+        atomic_file.read(tmp_path / "x", atomic_file.Facts)
 
 
 @pytest.mark.parametrize(
@@ -266,7 +268,7 @@ def test_parts_that_do_not_add_up_are_damage(tmp_path: Path, parts: Any) -> None
 def test_a_file_that_is_whole_and_no_state_of_ours_is_not_used(
     tmp_path: Path, facts: dict[str, Any], part: int
 ) -> None:
-    record.write(tmp_path / "0.state", facts, [[bytes(part)]], durable=False)
+    atomic_file.write(tmp_path / "0.state", facts, [[bytes(part)]], durable=False)
     assert kept_in(tmp_path) == {}
     assert names(tmp_path) == []
 
@@ -307,7 +309,7 @@ class Disk:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.is_full = True
         self._replace = os.replace
-        monkeypatch.setattr(record.os, "replace", self._put)
+        monkeypatch.setattr(atomic_file.os, "replace", self._put)
 
     def _put(self, source: Any, target: Any) -> None:
         if self.is_full:
@@ -321,7 +323,7 @@ def test_on_a_full_disk_an_update_is_kept_in_memory_with_one_warning(
     outbox, disk = opened(tmp_path), Disk(monkeypatch)
     with caplog.at_level(logging.WARNING):
         for number in (1, 2):
-            update = made(number, numbers=record.MAPPED_BYTES)
+            update = made(number, numbers=atomic_file.MAPPED_BYTES)
             assert outbox.put(0, update, {}) is update
     assert caplog.messages == [
         f"cannot write {tmp_path}/0-1.update: the disk is full; make room; meanwhile what clients make is kept in "

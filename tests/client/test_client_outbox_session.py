@@ -3,7 +3,7 @@
 import pytest
 
 from support.wire import RUN, welcome
-from unstale.client.instructions import Made, Retire, Send, Settle, Train, Warn
+from unstale.client.actions import PendingUpdate, Retire, Send, Settle, Train, Warn
 from unstale.client.session import GREETING_S, ClientSession, State
 from unstale_proto import limits
 from unstale_proto.errors import Reason
@@ -14,7 +14,7 @@ OTHER_RUN = "2" * 32
 MODEL = [memoryview(b"model...")]
 
 
-def made(task_id: int, run_id: str = RUN) -> Made:
+def made(task_id: int, run_id: str = RUN) -> PendingUpdate:
     update = Update(
         task_id=task_id,
         base_version=0,
@@ -26,10 +26,12 @@ def made(task_id: int, run_id: str = RUN) -> Made:
         signature="0" * 64,
         payload_bytes=8,
     )
-    return Made(run_id=run_id, number=task_id + 100, update=update, parcel=[memoryview(b"%08d" % task_id)])
+    return PendingUpdate(
+        run_id=run_id, number=task_id + 100, update=update, parcel=[memoryview(b"%08d" % task_id)]
+    )
 
 
-def sent(*updates: Made) -> list[Send]:
+def sent(*updates: PendingUpdate) -> list[Send]:
     return [Send(message=one.update, parcel=one.parcel) for one in updates]
 
 
@@ -41,7 +43,7 @@ def accepted(task_id: int) -> Ack:
     return Ack(task_id=task_id, outcome="duplicate", first_outcome="accepted")
 
 
-def after_a_kill(*kept: Made) -> ClientSession:
+def after_a_kill(*kept: PendingUpdate) -> ClientSession:
     """A session that begins with what was found, and has said hello."""
     session = ClientSession(7, TOKEN, kept)
     holding = tuple(one.update.task_id for one in kept)

@@ -11,9 +11,9 @@ import pytest
 import torch
 
 from support.wire import RUN, welcome
+from unstale.client import atomic_file
 from unstale.client import outbox as outbox_module
-from unstale.client import record
-from unstale.client.instructions import Made
+from unstale.client.actions import PendingUpdate
 from unstale.client.outbox import Outbox
 from unstale.client.worker import Job, ReceivedModel, Settlement, Trained, Worker
 from unstale.config.workplace import Workplace
@@ -67,13 +67,13 @@ class FakeServer:
     verdicts: dict[int, bool] = field(default_factory=dict)
     came: dict[int, list[bytes]] = field(default_factory=dict)
 
-    def take(self, made: Made) -> bool:
+    def take(self, pending: PendingUpdate) -> bool:
         """Whether the update was accepted when it first came."""
-        self.came.setdefault(made.number, []).append(b"".join(made.parcel))
-        return self.verdicts.setdefault(made.number, made.number != REJECTED)
+        self.came.setdefault(pending.number, []).append(b"".join(pending.parcel))
+        return self.verdicts.setdefault(pending.number, pending.number != REJECTED)
 
 
-def a_worker(folder: Path, training: LocalTraining) -> tuple[Worker, list[Made]]:
+def a_worker(folder: Path, training: LocalTraining) -> tuple[Worker, list[PendingUpdate]]:
     """One that has just started, and what was found for client 0."""
     trainer = Trainer(DATASET, [np.arange(40)], MODEL, training, seed=0)
 
@@ -108,21 +108,21 @@ def job(number: int, way: Way) -> Job:
     )
 
 
-def settle(worker: Worker, server: FakeServer, made: Made) -> None:
+def settle(worker: Worker, server: FakeServer, pending: PendingUpdate) -> None:
     """Send an update, and hear the verdict."""
-    accepted = server.take(made)
-    worker._settle(Settlement(client_id=0, run_id=RUN, number=made.number, accepted=accepted))
+    accepted = server.take(pending)
+    worker._settle(Settlement(client_id=0, run_id=RUN, number=pending.number, accepted=accepted))
 
 
 def live(folder: Path, way: Way, server: FakeServer) -> dict[str, list[float]]:
     """One life of the client, to the end of its tasks. What it keeps then."""
     worker, found = a_worker(folder, way.training)
-    for made in found:
-        settle(worker, server, made)
+    for pending in found:
+        settle(worker, server, pending)
     for number in range(len(server.verdicts), TASKS):
         trained = worker._work(job(number, way))
         assert isinstance(trained, Trained)
-        settle(worker, server, worker._stored(trained).made)
+        settle(worker, server, worker._stored(trained).pending)
     kept = {**worker._workplace_for(welcome()).trainer.kept(0), **worker._residuals.kept(0)}
     return {name: tensor.tolist() for name, tensor in kept.items()}
 
@@ -139,7 +139,7 @@ class Deaths:
         self.changes = 0
         self.dies_at: tuple[int, str] | None = None
         replace, unlink = os.replace, Path.unlink
-        monkeypatch.setattr(record.os, "replace", lambda *names: self._change(lambda: replace(*names)))
+        monkeypatch.setattr(atomic_file.os, "replace", lambda *names: self._change(lambda: replace(*names)))
         monkeypatch.setattr(
             outbox_module.Path, "unlink", lambda path, **how: self._change(lambda: unlink(path, **how))
         )
@@ -212,8 +212,8 @@ def test_a_process_that_finds_a_verdict_before_it_has_a_trainer_keeps_it_when_it
     trained = worker._work(job(0, Way(SCAFFOLD, TOP_K)))
     assert isinstance(trained, Trained)
     worker._stored(trained)
-    after, (made,) = a_worker(tmp_path, SCAFFOLD)
-    settle(after, FakeServer(), made)
+    after, (pending,) = a_worker(tmp_path, SCAFFOLD)
+    settle(after, FakeServer(), pending)
     assert (tmp_path / "0-0.update").exists()  # its last copy, until somebody can keep what it made
     kept = after._workplace_for(welcome()).trainer.kept(0)
     assert torch.equal(kept["control_d"], trained.local.state["control_d"])

@@ -3,7 +3,7 @@
 import pytest
 
 from support.wire import RUN, welcome
-from unstale.client.instructions import Retire, Send, Settle, Train
+from unstale.client.actions import Retire, Send, Settle, Train
 from unstale.client.session import GREETING_S, ClientSession, State
 from unstale_proto.errors import Reason
 from unstale_proto.messages import (

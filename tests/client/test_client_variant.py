@@ -8,8 +8,8 @@ import torch
 
 from support.running import small
 from support.variant import small_and_large
-from unstale.client.prepare import workplace_of
 from unstale.client.worker import Job, ReceivedModel, Trained, Worker
+from unstale.client.workspace import workplace_of
 from unstale.config import Settings, parts
 from unstale.config.workplace import workplace
 from unstale.errors import UserError

@@ -215,8 +215,8 @@ def test_a_client_measures_the_model_when_its_task_asks_and_only_then() -> None:
     trainer = FakeTrainer()
     ((asked, not_asked), _) = done(trainer, job(1.0, 2.0, evaluate=True), job(3.0, 4.0, number=1))
     assert isinstance(asked, Ready) and isinstance(not_asked, Ready)
-    assert asked.made.update.evaluation is not None
-    assert not_asked.made.update.evaluation is None
+    assert asked.pending.update.evaluation is not None
+    assert not_asked.pending.update.evaluation is None
     assert [told for told in trainer.told if told[0] == "evaluate"] == [("evaluate", 1, [1.0, 2.0], None)]
 
 

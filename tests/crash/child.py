@@ -22,7 +22,7 @@ PRELOADED = [
     "unstale.server.service",
     "unstale.injector.service",
     "unstale.client.service",
-    "unstale.client.prepare",
+    "unstale.client.workspace",
     "sklearn.datasets",
     "crash.child",
 ]

@@ -43,7 +43,7 @@ FIRST: dict[str, list[Place]] = {
         Place(f"{_JOURNAL}.segments:Segments.append", AFTER, 1),
     ],
     "inject": [],
-    "client": [Place("unstale.client.record:write", AFTER, 1)],
+    "client": [Place("unstale.client.atomic_file:write", AFTER, 1)],
 }
 """While a run begins."""
 
@@ -98,8 +98,8 @@ DURING: dict[str, list[Place]] = {
         *_around("unstale.injector.proxy:Proxy._send_down", 250),
     ],
     "client": [
-        *_around("unstale.client.record:write", 40),
-        Place("unstale.client.record:os.replace", BEFORE, 40),
+        *_around("unstale.client.atomic_file:write", 40),
+        Place("unstale.client.atomic_file:os.replace", BEFORE, 40),
         *_around("unstale.client.outbox:Outbox.put", 40),
         *_around("unstale.client.outbox:Outbox.keep", 40),
         *_around("unstale.client.outbox:Outbox.let_go", 40),

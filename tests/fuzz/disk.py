@@ -14,8 +14,8 @@ from fuzz.choices import Choices
 from fuzz.material import ONES
 from support.journal import accepted, checkpoint, evaluation, event, rejected, round_of, task
 from support.wire import RUN
-from unstale.client import record
-from unstale.client.instructions import Made
+from unstale.client import atomic_file
+from unstale.client.actions import PendingUpdate
 from unstale.client.outbox import Outbox
 from unstale.journal import checkpoints
 from unstale.journal.database import Database
@@ -138,8 +138,8 @@ def outbox() -> Files:
     with tempfile.TemporaryDirectory() as name:
         opened = Outbox(Path(name), 0, 1, durable=False)
         for number in (7, 8):
-            made = Made(run_id=RUN, number=number, update=UPDATE, parcel=[memoryview(ONES)])
-            opened.put(0, made, {"control_d": torch.tensor([1.0, 2.0])} if number == 8 else {})
+            pending = PendingUpdate(run_id=RUN, number=number, update=UPDATE, parcel=[memoryview(ONES)])
+            opened.put(0, pending, {"control_d": torch.tensor([1.0, 2.0])} if number == 8 else {})
         opened.keep(0, RUN, 6, {"control_d": torch.tensor([3.0])})
         opened.close()
         return {path: content for path, content in _files(Path(name)).items() if path != "lock"}
@@ -155,5 +155,5 @@ def overwritten(content: bytes, choices: Choices) -> bytes:
 def sealed(facts: Any, body: bytes) -> bytes:
     """A file of the outbox that says so, and whose checksum is right."""
     about = facts if isinstance(facts, bytes) else json.dumps(facts).encode()
-    head = record.MAGIC + len(about).to_bytes(4, "little") + about + body
+    head = atomic_file.MAGIC + len(about).to_bytes(4, "little") + about + body
     return head + xxhash.xxh3_64_intdigest(head).to_bytes(8, "little")

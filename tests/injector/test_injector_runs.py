@@ -10,8 +10,8 @@ import pytest
 
 from backbone import test_twin as twin
 from support.running import PATIENCE_S, RunningServer, small
-from unstale.client.prepare import workplace_of
 from unstale.client.service import ClientProcess
+from unstale.client.workspace import workplace_of
 from unstale.config import Settings
 from unstale.coordinator import actions, events, invariants
 from unstale.injector.service import Injector

@@ -23,8 +23,8 @@ from support.processes import Process, free_port
 from support.prometheus import RULES, Prometheus, faster, needs_prometheus
 from support.running import PATIENCE_S, RunningServer, small
 from support.wire import RawClient
-from unstale.client.prepare import workplace_of
 from unstale.client.service import ClientProcess
+from unstale.client.workspace import workplace_of
 from unstale.config import Settings
 from unstale.injector.service import Injector
 from unstale.net import keygen, keys

@@ -18,8 +18,8 @@ from support.keyed import KeyedClient
 from support.prometheus import Prometheus, needs_prometheus
 from support.running import PATIENCE_S, RunningServer, small, until
 from support.scrape import sample
-from unstale.client.prepare import workplace_of
 from unstale.client.service import ClientProcess
+from unstale.client.workspace import workplace_of
 from unstale.config import Settings
 from unstale.injector.service import Injector
 from unstale.net import keygen, keys

@@ -13,8 +13,8 @@ from support.disks import fill, small_disk
 from support.running import PATIENCE_S, RunningServer, small
 from support.wire import RawClient
 from unstale.cli import main
-from unstale.client.prepare import workplace_of
 from unstale.client.service import ClientProcess
+from unstale.client.workspace import workplace_of
 from unstale.config import Settings
 from unstale.errors import UserError
 from unstale.journal import rollback

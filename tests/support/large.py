@@ -6,8 +6,8 @@ from typing import Any, Self
 
 from support.running import PATIENCE_S, small
 from unstale.client.outbox import Outbox
-from unstale.client.prepare import workplace_of
 from unstale.client.service import ClientProcess
+from unstale.client.workspace import workplace_of
 from unstale.config import Settings
 from unstale.net.keys import Identity
 

@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from support.running import PATIENCE_S, RunningServer, small
-from unstale.client.prepare import workplace_of
 from unstale.client.service import ClientProcess
+from unstale.client.workspace import workplace_of
 from unstale.coordinator.actions import Observer
 from unstale.metrics.progress import Outcome
 from unstale.simulator.assemble import simulation

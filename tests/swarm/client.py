@@ -11,7 +11,7 @@ from swarm.hostile import Malice
 from swarm.learning import NUMBERS
 from swarm.network import NEAR, Dial, Frames, Link, Network
 from swarm.world import World
-from unstale.client.instructions import Instruction, Made, Retire, Send, Settle, Train, Warn
+from unstale.client.actions import Action, PendingUpdate, Retire, Send, Settle, Train, Warn
 from unstale.client.models import Models
 from unstale.client.session import ClientSession, State
 from unstale.server.state import TransferBounds
@@ -70,7 +70,7 @@ class Process:
         manners: Manners,
         transfers: TransferBounds | None,
         watcher: Watcher,
-        kept: Sequence[Made] = (),
+        kept: Sequence[PendingUpdate] = (),
         malice: Malice | None = None,
     ) -> None:
         self.client_id = client_id
@@ -118,9 +118,9 @@ class Process:
         return list(self.session._kept)
 
     @property
-    def outbox(self) -> Sequence[Made]:
+    def outbox(self) -> Sequence[PendingUpdate]:
         """What the next process of this client finds."""
-        return [kept.made for kept in self.session._kept.values()]
+        return [kept.pending for kept in self.session._kept.values()]
 
     def took(self, link: Link, header: bytes, frames: Frames) -> None:
         if not self.alive or link is not self.link:
@@ -160,7 +160,7 @@ class Process:
             self._network.close(self.link, NEAR)
             self.link = None
 
-    def _follow(self, instructions: Sequence[Instruction]) -> None:
+    def _follow(self, instructions: Sequence[Action]) -> None:
         for instruction in instructions:
             match instruction:
                 case Send(message=message, parcel=parcel):

@@ -11,7 +11,7 @@ from swarm.learning import NUMBERS, PlayedLearner, chained, model, version_of
 from swarm.network import Frames, Link
 from swarm.options import OUT_OF_ORDER, Options
 from swarm.world import World
-from unstale.client.instructions import Train
+from unstale.client.actions import Train
 from unstale.client.session import State
 from unstale.coordinator import actions, events, invariants
 from unstale.coordinator.admission import REMEMBERED_VERDICTS

@@ -15,7 +15,7 @@ from swarm.network import End, Frames, Link, Network
 from swarm.options import ENDLESS, Options, draw
 from swarm.server import Server
 from swarm.world import World
-from unstale.client.instructions import Made, Train
+from unstale.client.actions import PendingUpdate, Train
 from unstale.client.session import GREETING_S, State
 from unstale.injector.core import Core
 from unstale.journal.database import Database
@@ -244,7 +244,7 @@ class Swarm:
         if before is not None and before.alive and not self._chaos.goes_on:
             before.crash()
         number = len(self._processes)
-        kept: Sequence[Made] = ()
+        kept: Sequence[PendingUpdate] = ()
         if before is not None and not before.alive and self.options.outbox:
             kept = before.outbox  # only one process at a time has the folder
         is_hostile = client_id in self.options.hostile

@@ -35,8 +35,8 @@ def client(settings: Settings, ends_with_input: report.EndsWithInput = False) ->
     folder, and when it has died, the same command goes on from there.
     """
     from unstale.client.outbox import Outbox
-    from unstale.client.prepare import durations_of, workplace_of  # imports torch
     from unstale.client.service import ClientProcess
+    from unstale.client.workspace import durations_of, workplace_of  # imports torch
     from unstale.net.keys import client_identity
 
     report.log_to_stderr()

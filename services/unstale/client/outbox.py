@@ -5,7 +5,7 @@ those that are. Nothing here is sent, trained or decided.
     CLIENT.state            what the client keeps from accepted updates, for trainings that keep something, and for
                             encodings that leave something out
     lock                    which clients have a process here
-    starts                  how many processes have started here (`client.starts`)
+    starts                  how many processes have started here (`client.process_start`)
 
 An accepted update may change what its client keeps (SCAFFOLD's c_i, MOON's last model), and that must happen exactly
 once, wherever the process is killed. So what an update would leave behind lies in the update's own file, and an `ack`
@@ -38,9 +38,9 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from unstale import flat
-from unstale.client import record, starts
-from unstale.client.instructions import Made
-from unstale.client.record import Facts, Record
+from unstale.client import atomic_file, process_start
+from unstale.client.actions import PendingUpdate
+from unstale.client.atomic_file import Facts, Record
 from unstale.errors import UserError
 from unstale.journal.disk import NOFOLLOW, DamagedError, private_folder, trouble
 from unstale_proto import codec, limits, payload
@@ -131,9 +131,9 @@ class Outbox:
 
     def next_start(self) -> ProcessStart:
         """Count this process among those that have started here. Called once."""
-        return starts.next_start(self.folder, self._lock)
+        return process_start.next_start(self.folder, self._lock)
 
-    def load(self) -> dict[int, list[Made]]:
+    def load(self) -> dict[int, list[PendingUpdate]]:
         """The updates that these clients have waiting, oldest first: for a client at most as many as it may hold.
 
         What is damaged is deleted, with a warning. Raises UserError for a file that cannot be read.
@@ -160,23 +160,23 @@ class Outbox:
             else:
                 self._states.add(client_id)
 
-    def _load_client(self, client_id: int, numbers: Sequence[int]) -> list[Made]:
+    def _load_client(self, client_id: int, numbers: Sequence[int]) -> list[PendingUpdate]:
         state = self._read_state(client_id)
         waiting = []
         for number in numbers:
             path = self._update_path(client_id, number)
             try:
-                made, kept = _read_update(path, number)
+                pending, kept = _read_update(path, number)
             except DamagedError as error:
                 self._delete_damaged(path, error)
                 continue
-            self._held[client_id, number] = _Held(made.run_id, bool(kept))
-            if state is not None and _is_settled(state, made):
-                self.let_go(client_id, made.run_id, number)
+            self._held[client_id, number] = _Held(pending.run_id, bool(kept))
+            if state is not None and _is_settled(state, pending):
+                self.let_go(client_id, pending.run_id, number)
             else:
-                waiting.append(made)
-        for made in waiting[: -limits.HOLDING_MAX + 1]:
-            self.let_go(client_id, made.run_id, made.number)
+                waiting.append(pending)
+        for pending in waiting[: -limits.HOLDING_MAX + 1]:
+            self.let_go(client_id, pending.run_id, pending.number)
         return waiting[-limits.HOLDING_MAX + 1 :]
 
     def restore(self, run_id: str) -> Iterator[tuple[int, State, dict[int, State]]]:
@@ -203,24 +203,24 @@ class Outbox:
 
     # --- while it runs ---
 
-    def put(self, client_id: int, made: Made, state: State) -> Made:
+    def put(self, client_id: int, pending: PendingUpdate, state: State) -> PendingUpdate:
         """Store an update before it is sent. state: what the client is to keep from it, if it is accepted.
 
         The same update, whose bytes now lie in the file if they are many: they are not held twice.
         """
-        path = self._update_path(client_id, made.number)
-        facts = {"run_id": made.run_id, "number": made.number, "keeps": list(state)}
-        header = codec.encode(made.update)
-        if not self._write(path, facts, [[header], made.parcel, *_frames(state)]):
-            return made
-        self._held[client_id, made.number] = _Held(made.run_id, bool(state))
-        if made.update.payload_bytes < record.MAPPED_BYTES:
-            return made
+        path = self._update_path(client_id, pending.number)
+        facts = {"run_id": pending.run_id, "number": pending.number, "keeps": list(state)}
+        header = codec.encode(pending.update)
+        if not self._write(path, facts, [[header], pending.parcel, *_frames(state)]):
+            return pending
+        self._held[client_id, pending.number] = _Held(pending.run_id, bool(state))
+        if pending.update.payload_bytes < atomic_file.MAPPED_BYTES:
+            return pending
         try:
-            return replace(made, parcel=_read_update(path, made.number)[0].parcel)
+            return replace(pending, parcel=_read_update(path, pending.number)[0].parcel)
         except UserError as error:
             log.warning("%s, though it was just written", error)
-            return made
+            return pending
 
     def waits_for_state(self, client_id: int, run_id: str, number: int) -> bool:
         """Whether there is an update whose client is to keep something from it, if it is accepted."""
@@ -266,9 +266,9 @@ class Outbox:
             return None
         path = self._state_path(client_id)
         try:
-            found = record.read(path, _OfState)
+            found = atomic_file.read(path, _OfState)
             if not _are_vectors(found.facts.keeps, found.parts):
-                raise record.damaged(path)
+                raise atomic_file.damaged(path)
             return found
         except DamagedError as error:
             self._states.discard(client_id)
@@ -284,7 +284,7 @@ class Outbox:
     ) -> bool:
         """Whether it could be stored. One line is logged when that begins to fail, and one when it works again."""
         try:
-            record.write(path, facts, parts, durable=self._durable)
+            atomic_file.write(path, facts, parts, durable=self._durable)
         except OSError as error:
             self._stored_since = 0
             if not self._is_short:
@@ -311,13 +311,13 @@ class Outbox:
             path.unlink()
 
 
-def _read_update(path: Path, number: int) -> tuple[Made, Mapping[str, memoryview]]:
+def _read_update(path: Path, number: int) -> tuple[PendingUpdate, Mapping[str, memoryview]]:
     """The update in a file, and by name what its client would keep. Raises DamagedError, also for one that this version
     cannot read; UserError when the file cannot be read."""
-    found = record.read(path, _OfUpdate)
+    found = atomic_file.read(path, _OfUpdate)
     facts, kept = found.facts, found.parts[2:]
     if facts.number != number or len(found.parts) < 2 or not _are_vectors(facts.keeps, kept):
-        raise record.damaged(path)
+        raise atomic_file.damaged(path)
     header, body = found.parts[:2]
     try:
         update = codec.decode(header)
@@ -326,9 +326,9 @@ def _read_update(path: Path, number: int) -> tuple[Made, Mapping[str, memoryview
             f"a stored update of run {facts.run_id} cannot be read by this version ({error})"
         ) from None
     if not isinstance(update, Update) or len(body) != update.payload_bytes:
-        raise record.damaged(path)
-    made = Made(run_id=facts.run_id, number=number, update=update, parcel=payload.split(body))
-    return made, dict(zip(facts.keeps, kept, strict=True))
+        raise atomic_file.damaged(path)
+    pending = PendingUpdate(run_id=facts.run_id, number=number, update=update, parcel=payload.split(body))
+    return pending, dict(zip(facts.keeps, kept, strict=True))
 
 
 def _are_vectors(names: Sequence[str], parts: Sequence[memoryview]) -> bool:
@@ -337,8 +337,8 @@ def _are_vectors(names: Sequence[str], parts: Sequence[memoryview]) -> bool:
     )
 
 
-def _is_settled(state: Record[_OfState], made: Made) -> bool:
-    return state.facts.run_id == made.run_id and made.number in state.facts.settled
+def _is_settled(state: Record[_OfState], pending: PendingUpdate) -> bool:
+    return state.facts.run_id == pending.run_id and pending.number in state.facts.settled
 
 
 def _frames(state: State) -> list[list[memoryview]]:

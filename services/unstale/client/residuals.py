@@ -22,7 +22,7 @@ from unstale_proto.limits import HOLDING_MAX
 KEY = "residual"
 """Under which an update's part of it is stored, beside what trainings keep."""
 
-Parcel = list[memoryview]
+Payload = list[memoryview]
 
 
 class Residuals:
@@ -34,7 +34,7 @@ class Residuals:
 
     def encode(
         self, client_id: int, number: int, parts: Sequence[Tensor], encoding: Encoding
-    ) -> tuple[Parcel, Mapping[str, Tensor]]:
+    ) -> tuple[Payload, Mapping[str, Tensor]]:
         """The payload of an update as frames, and what is to be stored with it.
 
         parts: of the payload, the first of them [d] float32; none is written to. The same update may be encoded again,

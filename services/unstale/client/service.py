@@ -10,12 +10,12 @@ from weakref import WeakValueDictionary
 
 import zmq
 
-from unstale.client.instructions import Instruction, Retire, Send, Settle, Train, Warn
-from unstale.client.line import Line
+from unstale.client.actions import Action, Retire, Send, Settle, Train, Warn
+from unstale.client.hosted_client import HostedClient
 from unstale.client.models import Models
 from unstale.client.outbox import Outbox
+from unstale.client.server_timeout import ServerTimeout
 from unstale.client.session import ClientSession, State
-from unstale.client.silence import Silence
 from unstale.client.stats import ClientStats
 from unstale.client.worker import (
     Crashed,
@@ -102,8 +102,8 @@ class ClientProcess:
         self._context.set(zmq.MAX_SOCKETS, max(1023, len(client_ids) + 16))
         self._poller = zmq.Poller()
         self._poller.register(self._queue.fileno(), zmq.POLLIN)
-        self._lines: dict[int, Line] = {}
-        self._line_of: dict[zmq.Socket[bytes], Line] = {}
+        self._lines: dict[int, HostedClient] = {}
+        self._line_of: dict[zmq.Socket[bytes], HostedClient] = {}
         self._received: WeakValueDictionary[tuple[str, int, str | None], ReceivedModel] = (
             WeakValueDictionary()
         )
@@ -130,9 +130,9 @@ class ClientProcess:
                 offers=encodings.NAMES,
                 start=start,
             )
-            line = Line(session, socket, away_s=now_s())
-            self._lines[client_id] = line
-            self._line_of[socket] = line
+            client = HostedClient(session, socket, away_s=now_s())
+            self._lines[client_id] = client
+            self._line_of[socket] = client
             self._poller.register(socket, zmq.POLLIN | zmq.POLLOUT)
         instruments = self._instruments()
         self._stats = ClientStats(instruments.record_all, now_s)
@@ -150,7 +150,7 @@ class ClientProcess:
     def _instruments(self) -> Instruments:
         instruments = Instruments(catalogue.CLIENT_CATALOGUE)
         process.describe(instruments)
-        sessions = [line.session for line in self._lines.values()]
+        sessions = [client.session for client in self._lines.values()]
         for state in State:
             instruments.follow(catalogue.CLIENT_SESSIONS, (state.value,), partial(_in_state, sessions, state))
         instruments.follow(
@@ -166,7 +166,7 @@ class ClientProcess:
 
     def _is_ready(self) -> bool:
         """Whether the server has welcomed every hosted client that has not ended."""
-        return all(line.session.state in (State.IN, State.OVER) for line in self._lines.values())
+        return all(client.session.state in (State.IN, State.OVER) for client in self._lines.values())
 
     def stop(self) -> None:
         """End soon, telling the server. Any thread, signal handlers included."""
@@ -174,22 +174,22 @@ class ClientProcess:
 
     def run(self) -> None:
         """Work until it is over. Raises UserError when the server refuses a client or says nothing for too long."""
-        self._silence = Silence(self._server, self._patience_s, now_s())
+        self._server_timeout = ServerTimeout(self._server, self._patience_s, now_s())
         self._worker.start()
         why = "the client ends"
         try:
-            while not self._stopped and any(line.is_in_the_run for line in self._lines.values()):
+            while not self._stopped and any(client.is_in_the_run for client in self._lines.values()):
                 self._turn()
         except UserError as error:
             why = str(error)[:TEXT_MAX]
             raise
         finally:
-            for line in self._lines.values():
-                self._follow(line, line.session.leave(why))
+            for client in self._lines.values():
+                self._follow(client, client.session.leave(why))
             self._hear_goodbyes()
             self._handshakes.close()
-            for line in self._lines.values():
-                line.socket.close()
+            for client in self._lines.values():
+                client.socket.close()
             self._context.term()
             self._worker.close()
             if self._http is not None:
@@ -211,13 +211,13 @@ class ClientProcess:
                 self._take_in(self._line_of[waiting])
 
     def _close_outbox(self) -> None:
-        if all(line.run_is_over for line in self._lines.values()):
+        if all(client.run_is_over for client in self._lines.values()):
             self._coming.close()
         if self._outbox is None:
             return
-        for client_id, line in self._lines.items():
-            if line.run_is_over and line.session.run_id is not None:
-                self._outbox.clear(client_id, line.session.run_id)
+        for client_id, client in self._lines.items():
+            if client.run_is_over and client.session.run_id is not None:
+                self._outbox.clear(client_id, client.session.run_id)
         self._outbox.close()
 
     # --- one turn ---
@@ -231,26 +231,26 @@ class ClientProcess:
             if waiting is self._handshakes.monitor:
                 self._handshakes.check()
                 continue
-            line = self._line_of[waiting]
-            if readiness & zmq.POLLOUT and line.is_away:
-                self._follow(line, line.session.reachable(now_s()))
+            client = self._line_of[waiting]
+            if readiness & zmq.POLLOUT and client.is_away:
+                self._follow(client, client.session.reachable(now_s()))
             if readiness & zmq.POLLIN:
-                self._take_in(line)
+                self._take_in(client)
         for client_id in self._coming.woken():
             self._follow(self._lines[client_id], self._lines[client_id].session.go_on())
         at_s = now_s()
-        for line in self._lines.values():
-            if line.due_s <= at_s:
-                self._follow(line, line.session.tick(at_s))
-                self._hand_over_if_due(line, at_s)
+        for client in self._lines.values():
+            if client.due_s <= at_s:
+                self._follow(client, client.session.tick(at_s))
+                self._hand_over_if_due(client, at_s)
         self._look_after(at_s)
-        word = self._silence.word(at_s)
+        word = self._server_timeout.word(at_s)
         if word is not None:
             log.warning("%s", word)
 
     def _patience_ms(self) -> int | None:
-        due_s = min((line.due_s for line in self._lines.values()), default=inf)
-        due_s = min(due_s, self._silence.due_s, self._look_after_s)
+        due_s = min((client.due_s for client in self._lines.values()), default=inf)
+        due_s = min(due_s, self._server_timeout.due_s, self._look_after_s)
         return None if due_s == inf else max(0, int((due_s - now_s()) * 1000) + 1)
 
     def _watch_handshakes(self, socket: zmq.Socket[bytes]) -> None:
@@ -265,34 +265,36 @@ class ClientProcess:
         that are watched now need not be; infinity is never."""
         if self._line_of[self._handshakes.socket].is_away:
             return inf
-        return AWAY_S + min((line.away_s for line in self._lines.values() if line.is_away), default=inf)
+        return AWAY_S + min((client.away_s for client in self._lines.values() if client.is_away), default=inf)
 
     def _look_after(self, at_s: float) -> None:
         """Give such a client another socket, and watch that. ZeroMQ does not try again after a refusal, which only a
         watched socket tells of; the key may have been revoked while others were connected."""
         if at_s < self._look_after_s:
             return
-        line = min((line for line in self._lines.values() if line.is_away), key=lambda line: line.away_s)
-        line.away_s = at_s
+        client = min(
+            (client for client in self._lines.values() if client.is_away), key=lambda client: client.away_s
+        )
+        client.away_s = at_s
         self._poller.unregister(self._handshakes.monitor)
         self._handshakes.close()
-        self._replace_socket(line)
-        self._watch_handshakes(line.socket)
-        self._connect(line)
+        self._replace_socket(client)
+        self._watch_handshakes(client.socket)
+        self._connect(client)
 
-    def _replace_socket(self, line: Line) -> None:
-        self._poller.unregister(line.socket)
-        del self._line_of[line.socket]
-        line.socket.close()
-        line.socket = self._dealer()
-        self._line_of[line.socket] = line
+    def _replace_socket(self, client: HostedClient) -> None:
+        self._poller.unregister(client.socket)
+        del self._line_of[client.socket]
+        client.socket.close()
+        client.socket = self._dealer()
+        self._line_of[client.socket] = client
 
-    def _connect(self, line: Line) -> None:
-        sockets.connect(line.socket, self._server)
-        self._watch(line)
+    def _connect(self, client: HostedClient) -> None:
+        sockets.connect(client.socket, self._server)
+        self._watch(client)
 
     def _welcomed(self, welcome: Welcome) -> None:
-        self._silence.welcomed(welcome.lease_s)
+        self._server_timeout.welcomed(welcome.lease_s)
         if not self._met:
             self._met = True
             log.info("the server at %s welcomes us to run %s", self._server, welcome.run_id)
@@ -300,7 +302,7 @@ class ClientProcess:
 
     def _mention_found(self, run_id: str) -> None:
         """Say what becomes of updates that an earlier process left behind."""
-        runs = [made.run_id for updates in self._found.values() for made in updates]
+        runs = [pending.run_id for updates in self._found.values() for pending in updates]
         self._found.clear()
         kept = runs.count(run_id)
         if kept:
@@ -308,36 +310,38 @@ class ClientProcess:
         if len(runs) > kept:
             log.warning("updates of another run that were kept, and are dropped: %d", len(runs) - kept)
 
-    def _take_in(self, line: Line) -> None:
-        while (received := sockets.receive(line.socket)) is not None:
+    def _take_in(self, client: HostedClient) -> None:
+        while (received := sockets.receive(client.socket)) is not None:
             header, frames = received
-            self._silence.heard(now_s())
+            self._server_timeout.heard(now_s())
             try:
                 message = codec.decode(header)
             except RemoteContractError as error:
                 log.warning("the server sent what cannot be read: %s", error)
-                self._send(line, Error(reason=error.reason, message=str(error)), ())
+                self._send(client, Error(reason=error.reason, message=str(error)), ())
                 continue
             payload_bytes = sum(len(frame.buffer) for frame in frames)
-            self._stats.received(line.session.client_id, message, payload_bytes)
+            self._stats.received(client.session.client_id, message, payload_bytes)
             if isinstance(message, Welcome):
                 self._welcomed(message)
-            elif isinstance(message, Stop) and message.reason == "finished" and line.is_in_the_run:
-                self._unanswered.add(line.session.client_id)
-            elif isinstance(message, Bye) and not line.is_in_the_run:
-                self._unanswered.discard(line.session.client_id)
-            self._follow(line, line.session.received(message, [frame.buffer for frame in frames], now_s()))
+            elif isinstance(message, Stop) and message.reason == "finished" and client.is_in_the_run:
+                self._unanswered.add(client.session.client_id)
+            elif isinstance(message, Bye) and not client.is_in_the_run:
+                self._unanswered.discard(client.session.client_id)
+            self._follow(
+                client, client.session.received(message, [frame.buffer for frame in frames], now_s())
+            )
 
     def _open(self, item: QueueItem) -> None:
         if isinstance(item, Ping):
             item.answered.set()
         elif isinstance(item, Ready | Failed):
             self._stats.trained(item)
-            line = self._lines[item.job.client_id]
-            if line.session.wants(item.job.welcome.run_id, item.job.task.task_id):
-                line.finished = item
-                line.finished_s = item.job.received_s + item.duration_s
-                self._hand_over_if_due(line, now_s())
+            client = self._lines[item.job.client_id]
+            if client.session.wants(item.job.welcome.run_id, item.job.task.task_id):
+                client.finished = item
+                client.finished_s = item.job.received_s + item.duration_s
+                self._hand_over_if_due(client, now_s())
             else:
                 self._give_up(item)
         elif isinstance(item, StopNow):
@@ -346,27 +350,29 @@ class ClientProcess:
             assert isinstance(item, Crashed)
             raise item.error
 
-    def _hand_over_if_due(self, line: Line, at_s: float) -> None:
+    def _hand_over_if_due(self, client: HostedClient, at_s: float) -> None:
         """Give a session what came of its task, if its device is done by now."""
-        finished = line.finished
-        if finished is None or at_s < line.finished_s:
+        finished = client.finished
+        if finished is None or at_s < client.finished_s:
             return
-        line.finished = None
+        client.finished = None
         job, run_id = finished.job, finished.job.welcome.run_id
-        if not line.session.wants(run_id, job.task.task_id):
+        if not client.session.wants(run_id, job.task.task_id):
             self._give_up(finished)  # the run is another one since
         elif isinstance(finished, Failed):
             log.warning("client %d: %s", job.client_id, finished.message)
-            self._follow(line, line.session.failed(run_id, job.task.task_id, finished.message))
+            self._follow(client, client.session.failed(run_id, job.task.task_id, finished.message))
         else:
-            made = finished.made
-            self._follow(line, line.session.trained(run_id, made.update, made.parcel))
+            pending = finished.pending
+            self._follow(client, client.session.trained(run_id, pending.update, pending.parcel))
 
     def _give_up(self, finished: Ready | Failed | None) -> None:
         """An update that is ready will never be sent: its file goes, and what its client would have kept."""
         if isinstance(finished, Ready):
             self._stats.superseded()
-            self._settle(finished.job.client_id, finished.made.run_id, finished.made.number, accepted=False)
+            self._settle(
+                finished.job.client_id, finished.pending.run_id, finished.pending.number, accepted=False
+            )
 
     def _settle(self, client_id: int, run_id: str, number: int, *, accepted: bool) -> None:
         settlement = Settlement(client_id=client_id, run_id=run_id, number=number, accepted=accepted)
@@ -374,38 +380,38 @@ class ClientProcess:
 
     # --- what the sessions want done ---
 
-    def _follow(self, line: Line, instructions: Sequence[Instruction]) -> None:
+    def _follow(self, client: HostedClient, instructions: Sequence[Action]) -> None:
         for instruction in instructions:
             if isinstance(instruction, Send):
-                if not self._send(line, instruction.message, instruction.parcel):
-                    line.session.unreachable()
+                if not self._send(client, instruction.message, instruction.parcel):
+                    client.session.unreachable()
                     break
             elif isinstance(instruction, Train):
-                self._give_up(line.finished)  # an older task's, which this one takes the place of
-                line.finished = None
-                self._worker.submit(self._job(line.session, instruction))
+                self._give_up(client.finished)  # an older task's, which this one takes the place of
+                client.finished = None
+                self._worker.submit(self._job(client.session, instruction))
             elif isinstance(instruction, Settle):
                 self._settle(
-                    line.session.client_id,
+                    client.session.client_id,
                     instruction.run_id,
                     instruction.number,
                     accepted=instruction.accepted,
                 )
             elif isinstance(instruction, Warn):
-                log.warning("client %d: %s", line.session.client_id, instruction.message)
+                log.warning("client %d: %s", client.session.client_id, instruction.message)
             else:
                 self._farewells.append(instruction)
-                line.run_is_over = instruction.reason == "finished"
-                log.info("client %d: %s", line.session.client_id, instruction.message)
-        self._watch(line)
+                client.run_is_over = instruction.reason == "finished"
+                log.info("client %d: %s", client.session.client_id, instruction.message)
+        self._watch(client)
 
-    def _watch(self, line: Line) -> None:
+    def _watch(self, client: HostedClient) -> None:
         """Wait for a connection only while there is none: a connected socket can nearly always be written to."""
-        if not line.is_away:
-            line.away_s = inf
-        elif line.away_s == inf:
-            line.away_s = now_s()
-        self._poller.register(line.socket, zmq.POLLIN | zmq.POLLOUT if line.is_away else zmq.POLLIN)
+        if not client.is_away:
+            client.away_s = inf
+        elif client.away_s == inf:
+            client.away_s = now_s()
+        self._poller.register(client.socket, zmq.POLLIN | zmq.POLLOUT if client.is_away else zmq.POLLIN)
 
     def _job(self, session: ClientSession, train: Train) -> Job:
         run_id, task = train.welcome.run_id, train.task
@@ -421,15 +427,15 @@ class ClientProcess:
             received_s=now_s(),
         )
 
-    def _send(self, line: Line, message: Message, frames: Sequence[memoryview]) -> bool:
+    def _send(self, client: HostedClient, message: Message, frames: Sequence[memoryview]) -> bool:
         """Whether it could be handed to a connection."""
         try:
-            line.socket.send(codec.encode(message), zmq.NOBLOCK | (zmq.SNDMORE if frames else 0))
+            client.socket.send(codec.encode(message), zmq.NOBLOCK | (zmq.SNDMORE if frames else 0))
         except zmq.Again:
             return False
         for position, frame in enumerate(frames, start=1):
-            line.socket.send(frame, zmq.SNDMORE if position < len(frames) else 0, copy=False)
-        self._stats.sent(line.session.client_id, message, sum(map(len, frames)))
+            client.socket.send(frame, zmq.SNDMORE if position < len(frames) else 0, copy=False)
+        self._stats.sent(client.session.client_id, message, sum(map(len, frames)))
         return True
 
 

@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from unstale.client.instructions import Instruction, Made, Parcel, Retire, Send, Settle, Train, Warn
+from unstale.client.actions import Action, Payload, PendingUpdate, Retire, Send, Settle, Train, Warn
 from unstale.client.models import ModelKey, Models
 from unstale_proto import encodings, limits, payload
 from unstale_proto.errors import Reason, RemoteContractError
@@ -65,7 +65,7 @@ class _Kept:
     that was said or heard of it. sending: of its payload, if that goes in chunks. first_sent, last_sent: places of its
     sendings among all, None before the first."""
 
-    made: Made
+    pending: PendingUpdate
     beat: int
     sending: Sending | None
     first_sent: int | None = None
@@ -85,7 +85,7 @@ class ClientSession:
         self,
         client_id: int,
         token: str,
-        kept: Sequence[Made] = (),
+        kept: Sequence[PendingUpdate] = (),
         *,
         models: Models | None = None,
         chunk_bytes: int = limits.CHUNK_BYTES,
@@ -106,7 +106,7 @@ class ClientSession:
         self._chunk_bytes = chunk_bytes
         self._offers = offers
         self._start = start
-        self._kept = {made.update.task_id: self._kept_of(made) for made in kept}
+        self._kept = {pending.update.task_id: self._kept_of(pending) for pending in kept}
         self._newest_task_id = 0
         self._has_newest = False  # it came, and was not given back
         self._troubles: set[Reason] = set()
@@ -117,7 +117,7 @@ class ClientSession:
 
     # -------------------------------------------------------------------------------------------------- what happened
 
-    def reachable(self, at_s: float) -> list[Instruction]:
+    def reachable(self, at_s: float) -> list[Action]:
         """There is a connection that can be written to."""
         return self._greet(at_s) if self.state is State.AWAY else []
 
@@ -126,7 +126,7 @@ class ClientSession:
         if self.state is not State.OVER:
             self.state, self.due_s = State.AWAY, None
 
-    def received(self, message: Message, parcel: Parcel, at_s: float) -> list[Instruction]:
+    def received(self, message: Message, parcel: Payload, at_s: float) -> list[Action]:
         """A message came in. parcel: its payload."""
         if self.state is State.OVER:
             return []
@@ -158,7 +158,7 @@ class ClientSession:
             case _:
                 return []  # an answer to what this session has moved on from
 
-    def _refused(self, error: Error, at_s: float) -> list[Instruction]:
+    def _refused(self, error: Error, at_s: float) -> list[Action]:
         """The server refuses something."""
         match error:
             case Error(reason=Reason.HELLO_FIRST) if self.state is State.IN:
@@ -173,13 +173,13 @@ class ClientSession:
             case _:
                 return []  # of something that this session has moved on from
 
-    def trained(self, run_id: str, update: Update, parcel: Parcel) -> list[Instruction]:
+    def trained(self, run_id: str, update: Update, parcel: Payload) -> list[Action]:
         """A task of this run is done. parcel: the update's payload, kept until it is acknowledged."""
         if not self.wants(run_id, update.task_id):
             return []
         assert self._task is not None
-        made = Made(run_id=run_id, number=self._task.number, update=update, parcel=parcel)
-        kept = self._kept[update.task_id] = self._kept_of(made)
+        pending = PendingUpdate(run_id=run_id, number=self._task.number, update=update, parcel=parcel)
+        kept = self._kept[update.task_id] = self._kept_of(pending)
         self._drop_task()
         given_up: list[_Kept] = []
         if len(self._kept) == limits.HOLDING_MAX:
@@ -188,7 +188,7 @@ class ClientSession:
         said = self._send_kept([kept]) if self.state is State.IN else []
         return [*map(_discarded, given_up), *said]
 
-    def failed(self, run_id: str, task_id: int, message: str) -> list[Instruction]:
+    def failed(self, run_id: str, task_id: int, message: str) -> list[Action]:
         """A task of this run cannot be done, and goes back. While away that needs no word: the next hello does not
         name it. A hello that is under way did name it, so then it is said behind that."""
         if not self.wants(run_id, task_id):
@@ -198,21 +198,21 @@ class ClientSession:
         error = Error(reason=Reason.NON_FINITE, message=message, task_id=task_id)
         return [Send(message=error)] if self.state is not State.AWAY else []
 
-    def go_on(self) -> list[Instruction]:
+    def go_on(self) -> list[Action]:
         """The model of its task may have come, or it may be this client's turn to fetch it."""
         if self._task is None or not self._model_comes:
             return []
         assert self._models is not None and self._welcome is not None
         self._model_beat = self._beats
         credit = self._models.ask(self.client_id) if self.state is State.IN else None
-        said: list[Instruction] = [] if credit is None else [Send(message=credit)]
+        said: list[Action] = [] if credit is None else [Send(message=credit)]
         frames = self._models.frames(self.client_id)
         if frames is None:
             return said
         self._model_comes = False
         return [*said, Train(welcome=self._welcome, task=self._task, parcel=frames)]
 
-    def tick(self, at_s: float) -> list[Instruction]:
+    def tick(self, at_s: float) -> list[Action]:
         """Time has come to `due_s`: beat, or greet again."""
         if self.due_s is None or at_s < self.due_s:
             return []
@@ -231,7 +231,7 @@ class ClientSession:
         self._beats += 1
         return [Send(message=beat)]
 
-    def leave(self, reason: str) -> list[Instruction]:
+    def leave(self, reason: str) -> list[Action]:
         """The person or the system that runs this client ends it."""
         was_in = self.state is State.IN
         self.state, self.due_s = State.OVER, None
@@ -257,7 +257,7 @@ class ClientSession:
 
     # ---------------------------------------------------------------------------------------------------- what follows
 
-    def _greet(self, at_s: float) -> list[Instruction]:
+    def _greet(self, at_s: float) -> list[Action]:
         self.state = State.GREETING
         self.due_s = at_s + GREETING_S
         holding = tuple(self._kept) if self._task is None else (*self._kept, self._task.task_id)
@@ -270,7 +270,7 @@ class ClientSession:
         )
         return [Send(message=hello)]
 
-    def _welcomed(self, welcome: Welcome, at_s: float) -> list[Instruction]:
+    def _welcomed(self, welcome: Welcome, at_s: float) -> list[Action]:
         void = [] if welcome.run_id == self.run_id else self._begin(welcome.run_id)
         self._welcome = welcome
         self._version = welcome.version
@@ -281,18 +281,18 @@ class ClientSession:
         self.due_s = at_s + welcome.heartbeat_s
         return [*void, *self._send_kept(list(self._kept.values())), *self.go_on()]
 
-    def _begin(self, run_id: str) -> list[Instruction]:
+    def _begin(self, run_id: str) -> list[Action]:
         """Forget what belongs to other runs than this: it knows none of those tasks."""
-        void = [kept for kept in self._kept.values() if kept.made.run_id != run_id]
+        void = [kept for kept in self._kept.values() if kept.pending.run_id != run_id]
         for kept in void:
-            del self._kept[kept.made.update.task_id]
+            del self._kept[kept.pending.update.task_id]
         self._drop_task()
         self._newest_task_id = max(self._kept, default=0)
         self._has_newest = bool(self._kept)
         self._heard_beat = None
         return [*map(_discarded, void)]
 
-    def _given(self, task: Task, parcel: Parcel) -> list[Instruction]:
+    def _given(self, task: Task, parcel: Payload) -> list[Action]:
         assert self._welcome is not None
         if task.run_id not in (None, self._welcome.run_id):
             return []  # of a run whose welcome was lost: its server finds that this was, too
@@ -327,7 +327,7 @@ class ClientSession:
     def _waits_for_model_of(self, task_id: int | None) -> bool:
         return self._model_comes and self._task is not None and self._task.task_id == task_id
 
-    def _took(self, chunk: Chunk, frames: Parcel) -> list[Instruction]:
+    def _took(self, chunk: Chunk, frames: Payload) -> list[Action]:
         assert self._models is not None
         self._model_beat = self._beats
         try:
@@ -342,24 +342,24 @@ class ClientSession:
             return [Send(message=credit)]
         return self.go_on() if self._models.frames(self.client_id) is not None else []
 
-    def _ask_again(self, beat: int) -> list[Instruction]:
+    def _ask_again(self, beat: int) -> list[Action]:
         """Nothing has come of the model since that heartbeat left, and what was under way has come or is lost."""
         return self.go_on() if self._model_beat <= beat else []
 
-    def _credited(self, credit: Credit) -> list[Instruction]:
+    def _credited(self, credit: Credit) -> list[Action]:
         kept = self._kept.get(credit.task_id)
         if kept is None or kept.sending is None:
             return []
         kept.beat = self._beats
         return [Send(message=chunk, parcel=[piece]) for chunk, piece in kept.sending.credited(credit)]
 
-    def _kept_of(self, made: Made) -> _Kept:
-        update, sending = made.update, None
+    def _kept_of(self, pending: PendingUpdate) -> _Kept:
+        update, sending = pending.update, None
         if update.checksum is not None:
-            sending = Sending(update.task_id, made.parcel, chunk_bytes=self._chunk_bytes)
-        return _Kept(made, self._beats, sending)
+            sending = Sending(update.task_id, pending.parcel, chunk_bytes=self._chunk_bytes)
+        return _Kept(pending, self._beats, sending)
 
-    def _acknowledged(self, ack: Ack) -> list[Instruction]:
+    def _acknowledged(self, ack: Ack) -> list[Action]:
         if ack.reason is Reason.UNKNOWN_TASK and ack.task_id == self._newest_task_id:
             # What came was damaged on the way, its id at least: what is the newest is not known.
             self._newest_task_id, self._has_newest = 0, False
@@ -368,10 +368,10 @@ class ClientSession:
             return []
         self._troubles.discard(Reason.NOT_STORED)
         accepted = ack.first_outcome == "accepted"
-        settle = Settle(run_id=kept.made.run_id, number=kept.made.number, accepted=accepted)
+        settle = Settle(run_id=kept.pending.run_id, number=kept.pending.number, accepted=accepted)
         return [settle, *self._send_passed_over(kept)]
 
-    def _troubled(self, error: Error, at_s: float) -> list[Instruction]:
+    def _troubled(self, error: Error, at_s: float) -> list[Action]:
         """The server cannot take something now. Nothing is lost by it: what is not acknowledged is kept, and said again
         on the usual proof. One word for people each time that it begins."""
         if error.reason is Reason.QUARANTINED and self.state in (State.GREETING, State.IN):
@@ -382,7 +382,7 @@ class ClientSession:
         said = f" ({_said(error)})" if error.message else ""
         return [Warn(message=_TROUBLES[error.reason] + said)]
 
-    def _send_passed_over(self, acknowledged: _Kept) -> list[Instruction]:
+    def _send_passed_over(self, acknowledged: _Kept) -> list[Action]:
         """Send again what left before an update that is acknowledged now: verdicts come in order, so it was lost, or
         its verdict was. Not so of those in chunks, which take their time."""
         if self.state is not State.IN or acknowledged.first_sent is None:
@@ -396,21 +396,21 @@ class ClientSession:
             ]
         )
 
-    def _send_lost(self, beat: int) -> list[Instruction]:
+    def _send_lost(self, beat: int) -> list[Action]:
         return self._send_kept([kept for kept in self._kept.values() if kept.beat <= beat])
 
-    def _send_kept(self, updates: list[_Kept]) -> list[Instruction]:
+    def _send_kept(self, updates: list[_Kept]) -> list[Action]:
         for kept in updates:
             kept.beat = self._beats
             kept.last_sent = self._sendings
             kept.first_sent = self._sendings if kept.first_sent is None else kept.first_sent
             self._sendings += 1
         return [
-            Send(message=kept.made.update, parcel=kept.made.parcel if kept.sending is None else ())
+            Send(message=kept.pending.update, parcel=kept.pending.parcel if kept.sending is None else ())
             for kept in updates
         ]
 
-    def _stopped(self, stop: Stop, at_s: float) -> list[Instruction]:
+    def _stopped(self, stop: Stop, at_s: float) -> list[Action]:
         if stop.reason == "finished":
             goodbye = Send(message=Bye(reason="the run is finished"))
             return [*self._retire("finished", f"the run is finished at version {stop.version}"), goodbye]
@@ -430,14 +430,14 @@ class ClientSession:
         self.state, self.due_s = State.GREETING, at_s + GREETING_S
         return [Send(message=Bye(reason="the server shuts down"))]
 
-    def _retire(self, reason: str, message: str) -> list[Instruction]:
+    def _retire(self, reason: str, message: str) -> list[Action]:
         self.state, self.due_s = State.OVER, None
         self._drop_task()
         return [Retire(reason=reason, message=message)]
 
 
 def _discarded(kept: _Kept) -> Settle:
-    return Settle(run_id=kept.made.run_id, number=kept.made.number, accepted=False)
+    return Settle(run_id=kept.pending.run_id, number=kept.pending.number, accepted=False)
 
 
 def _said(error: Error) -> str:
@@ -445,7 +445,7 @@ def _said(error: Error) -> str:
     return error.message if error.message.isprintable() else repr(error.message)
 
 
-def _check_fit(task: Task, parcel: Parcel | None, welcome: Welcome) -> None:
+def _check_fit(task: Task, parcel: Payload | None, welcome: Welcome) -> None:
     """Raise RemoteContractError when the model that came, or None that is to come, is not one of this run."""
     if task.signature != welcome.signature:
         raise RemoteContractError(Reason.WRONG_SIGNATURE, "the task's model is not the one of the welcome")

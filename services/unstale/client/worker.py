@@ -10,7 +10,7 @@ from torch import Tensor
 
 from unstale import translate
 from unstale.client import residuals
-from unstale.client.instructions import Made
+from unstale.client.actions import PendingUpdate
 from unstale.client.outbox import Outbox
 from unstale.client.residuals import Residuals
 from unstale.config.workplace import Workplace
@@ -77,7 +77,7 @@ class Ready:
     """
 
     job: Job
-    made: Made
+    pending: PendingUpdate
     duration_s: float = 0.0
     computed_s: float = 0.0
 
@@ -202,7 +202,7 @@ class Worker:
         parts = translate.payload_parts(local)
         parcel, left_out = self._residuals.encode(job.client_id, job.task.number, parts, encoding)
         checksum = _checksum(parcel)
-        made = Made(
+        pending = PendingUpdate(
             run_id=job.welcome.run_id,
             number=job.task.number,
             update=translate.to_update(
@@ -211,8 +211,8 @@ class Worker:
             parcel=parcel,
         )
         if self._outbox is not None:
-            made = self._outbox.put(job.client_id, made, {**local.state, **left_out})
-        return Ready(job=job, made=made, duration_s=trained.duration_s)
+            pending = self._outbox.put(job.client_id, pending, {**local.state, **left_out})
+        return Ready(job=job, pending=pending, duration_s=trained.duration_s)
 
     def _settle(self, settlement: Settlement) -> None:
         client_id, number = settlement.client_id, settlement.number

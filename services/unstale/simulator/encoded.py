@@ -2,7 +2,7 @@
 is what came out of its client."""
 
 from unstale import flat, translate
-from unstale.client.residuals import Parcel, Residuals
+from unstale.client.residuals import Payload, Residuals
 from unstale.learner.learner import Learner
 from unstale.learner.versions import Version
 from unstale.simulator import corruption
@@ -47,7 +47,7 @@ class Encoded:
         """Nobody will ask for this version again."""
         self._come.pop(number, None)
 
-    def payload(self, client_id: int, number: int, local: LocalUpdate) -> Parcel:
+    def payload(self, client_id: int, number: int, local: LocalUpdate) -> Payload:
         """Of an update, as it leaves. number: of the task."""
         return self._residuals.encode(client_id, number, translate.payload_parts(local), self.updates)[0]
 

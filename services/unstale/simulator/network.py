@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from unstale import translate
-from unstale.client.instructions import Instruction, Send, Settle, Train
+from unstale.client.actions import Action, Send, Settle, Train
 from unstale.client.session import GREETING_S, ClientSession, State
 from unstale.coordinator import events
 from unstale.errors import UserError
@@ -233,7 +233,7 @@ class Network:
             self._server.got_damaged(client.session.client_id, message, damaged)
         return heard
 
-    def _follow(self, client: SimulatedClient, instructions: Sequence[Instruction]) -> None:
+    def _follow(self, client: SimulatedClient, instructions: Sequence[Action]) -> None:
         for instruction in instructions:
             if isinstance(instruction, Send):
                 if not client.is_open:

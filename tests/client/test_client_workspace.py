@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from support.running import small
-from unstale.client import prepare
-from unstale.client.prepare import durations_of, workplace_of
+from unstale.client import workspace
+from unstale.client.workspace import durations_of, workplace_of
 from unstale.config import Settings, parts
 from unstale.config.settings import AttackSettings
 from unstale.config.workplace import Workplace
@@ -60,7 +60,7 @@ def understood(monkeypatch: pytest.MonkeyPatch, server: Settings, own: Settings)
         model = parts.model(settings, dataset, torch.device("cpu"))
         return Workplace(dataset=dataset, model=model, trainer=None, device=None)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(prepare, "workplace", workplace)
+    monkeypatch.setattr(workspace, "workplace", workplace)
     workplace_of(said_by_a_server(server), own)
     return found[0]
 

@@ -16,8 +16,8 @@ from pathlib import Path
 
 from pydantic import Field
 
-from unstale.client import record
-from unstale.client.record import Facts
+from unstale.client import atomic_file
+from unstale.client.atomic_file import Facts
 from unstale.errors import UserError
 from unstale.journal.disk import DamagedError
 from unstale_proto.limits import CLIENTS_MAX
@@ -50,7 +50,7 @@ def next_start(folder: Path, lock: int) -> ProcessStart:
         home = secrets.token_hex(16) if last is None else last.home
         number = 1 if last is None else last.number + 1
         try:
-            record.write(path, {"home": home, "number": number}, [], durable=True)
+            atomic_file.write(path, {"home": home, "number": number}, [], durable=True)
         except OSError as error:
             log.warning(
                 "%s cannot be written (%s): the start of this process is not counted", path, error.strerror
@@ -63,7 +63,7 @@ def _read(path: Path) -> _Starts | None:
     if not path.exists():
         return None
     try:
-        return record.read(path, _Starts).facts
+        return atomic_file.read(path, _Starts).facts
     except DamagedError as error:
         log.warning("%s; starts of processes are counted anew", error)
         return None

@@ -8,9 +8,9 @@ import zmq
 
 from support.running import PATIENCE_S, small
 from support.wire import welcome
-from unstale.client.prepare import workplace_of
+from unstale.client.server_timeout import FIRST_WORD_S, SILENCE_S, ServerTimeout
 from unstale.client.service import ClientProcess
-from unstale.client.silence import FIRST_WORD_S, SILENCE_S, Silence
+from unstale.client.workspace import workplace_of
 from unstale.errors import UserError
 from unstale_proto import codec
 from unstale_proto.messages import Heartbeat
@@ -19,68 +19,70 @@ SERVER = "tcp://127.0.0.1:5555"
 
 
 def test_a_server_that_never_answers_is_mentioned_and_then_given_up() -> None:
-    silence = Silence(SERVER, patience_s=30.0, at_s=100.0)
-    assert silence.due_s == 100.0 + FIRST_WORD_S
-    assert silence.word(100.0) is None
+    server_timeout = ServerTimeout(SERVER, patience_s=30.0, at_s=100.0)
+    assert server_timeout.due_s == 100.0 + FIRST_WORD_S
+    assert server_timeout.word(100.0) is None
     assert (
-        silence.word(103.0)
+        server_timeout.word(103.0)
         == f"no server answers at {SERVER} yet; trying on until 30 s are over (client.patience_s)"
     )
-    assert silence.word(104.0) is None
-    assert silence.due_s == 130.0
+    assert server_timeout.word(104.0) is None
+    assert server_timeout.due_s == 130.0
     with pytest.raises(UserError, match=rf"^no server answered at {SERVER} for 30 s; start it, or check"):
-        silence.word(130.0)
+        server_timeout.word(130.0)
 
 
 def test_a_server_that_falls_silent_is_mentioned_and_then_given_up() -> None:
-    silence = Silence(SERVER, patience_s=30.0, at_s=100.0)
-    silence.heard(101.0)
-    silence.welcomed(lease_s=10.0)
-    assert silence.due_s == 101.0 + SILENCE_S
-    word = silence.word(121.0)
+    server_timeout = ServerTimeout(SERVER, patience_s=30.0, at_s=100.0)
+    server_timeout.heard(101.0)
+    server_timeout.welcomed(lease_s=10.0)
+    assert server_timeout.due_s == 101.0 + SILENCE_S
+    word = server_timeout.word(121.0)
     assert word == (
         f"nothing heard from the server at {SERVER} for 20 s; waiting for it to come back until 30 s are over "
         "(client.patience_s)"
     )
-    assert silence.due_s == 131.0
+    assert server_timeout.due_s == 131.0
     with pytest.raises(
         UserError, match=rf"^nothing was heard from the server at {SERVER} for 30 s; start this"
     ):
-        silence.word(131.0)
+        server_timeout.word(131.0)
 
 
 def test_whatever_is_heard_begins_it_anew() -> None:
-    silence = Silence(SERVER, patience_s=30.0, at_s=0.0)
-    silence.welcomed(lease_s=10.0)
-    assert silence.word(25.0) is not None
-    silence.heard(29.0)
-    assert silence.word(48.0) is None
-    assert silence.word(49.0) is not None
-    assert silence.due_s == 59.0
+    server_timeout = ServerTimeout(SERVER, patience_s=30.0, at_s=0.0)
+    server_timeout.welcomed(lease_s=10.0)
+    assert server_timeout.word(25.0) is not None
+    server_timeout.heard(29.0)
+    assert server_timeout.word(48.0) is None
+    assert server_timeout.word(49.0) is not None
+    assert server_timeout.due_s == 59.0
 
 
 def test_within_the_lease_silence_is_nothing_strange() -> None:
-    silence = Silence(SERVER, patience_s=1.0, at_s=0.0)
-    silence.welcomed(lease_s=60.0)
-    assert silence.due_s == 60.0
-    assert silence.word(59.0) is None
+    server_timeout = ServerTimeout(SERVER, patience_s=1.0, at_s=0.0)
+    server_timeout.welcomed(lease_s=60.0)
+    assert server_timeout.due_s == 60.0
+    assert server_timeout.word(59.0) is None
     with pytest.raises(UserError, match=r"for 60 s; "):
-        silence.word(60.0)
+        server_timeout.word(60.0)
 
 
 def test_without_a_bound_it_is_waited_for_ever() -> None:
-    silence = Silence(SERVER, patience_s=None, at_s=0.0)
+    server_timeout = ServerTimeout(SERVER, patience_s=None, at_s=0.0)
     bound = (
         "client.patience_s is null; with --client.patience-s 60 a client gives up after 60 s without a word"
     )
-    assert silence.word(3.0) == f"no server answers at {SERVER} yet; trying on for ever, because {bound}"
-    silence.heard(4.0)
-    silence.welcomed(lease_s=10.0)
-    assert silence.word(24.0) == (
+    assert (
+        server_timeout.word(3.0) == f"no server answers at {SERVER} yet; trying on for ever, because {bound}"
+    )
+    server_timeout.heard(4.0)
+    server_timeout.welcomed(lease_s=10.0)
+    assert server_timeout.word(24.0) == (
         f"nothing heard from the server at {SERVER} for 20 s; waiting for it to come back for ever, because {bound}"
     )
-    assert silence.due_s == inf
-    assert silence.word(1e9) is None
+    assert server_timeout.due_s == inf
+    assert server_timeout.word(1e9) is None
 
 
 class Served:

@@ -10,7 +10,7 @@ from unstale.client.worker import Failed, Ready
 
 
 @dataclass(slots=True)
-class Line:
+class HostedClient:
     """A hosted client and its connection. finished: what came of its newest task, held until its device is done, at
     finished_s. run_is_over: its server has said so. away_s: since when it has had no connection, while it has none.
     """

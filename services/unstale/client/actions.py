@@ -5,18 +5,18 @@ from dataclasses import dataclass
 
 from unstale_proto.messages import Message, Task, Update, Welcome
 
-Parcel = Sequence[memoryview]
+Payload = Sequence[memoryview]
 """Payload frames, which the session keeps and hands on without a look."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Made:
+class PendingUpdate:
     """An update, which is the same to the byte however often it is sent. number: of its task, in this run."""
 
     run_id: str
     number: int
     update: Update
-    parcel: Parcel
+    parcel: Payload
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,7 +24,7 @@ class Send:
     """Send a message. parcel: the update's payload belongs to it, when it is one that is kept."""
 
     message: Message
-    parcel: Parcel = ()
+    parcel: Payload = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +33,7 @@ class Train:
 
     welcome: Welcome
     task: Task
-    parcel: Parcel
+    parcel: Payload
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,4 +60,4 @@ class Retire:
     message: str
 
 
-Instruction = Send | Train | Settle | Warn | Retire
+Action = Send | Train | Settle | Warn | Retire

@@ -8,7 +8,7 @@ FIRST_WORD_S = 3.0  # a server that has not answered by then is worth a word to 
 SILENCE_S = 20.0  # so is one that says nothing for so long later, though heartbeats are answered
 
 
-class Silence:
+class ServerTimeout:
     """server: its address. patience_s: of silence, after which it is given up; None waits for ever. at_s: now.
 
     Within the lease that the server gives its clients nobody is given up: there may be nothing to say.
