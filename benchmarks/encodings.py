@@ -47,7 +47,7 @@ Vector = np.ndarray[Any, Any]
 def real(path: str | None) -> tuple[Vector, Vector]:
     """A model and the update that a client makes of it: [d] float32 each."""
     from unstale.config import Settings
-    from unstale.config.workplace import workplace
+    from unstale.config.training_context import training_context
 
     settings = Settings(
         clients=CLIENTS,
@@ -56,8 +56,8 @@ def real(path: str | None) -> tuple[Vector, Vector]:
         data={"name": "npz", "path": path} if path else {"name": "digits"},
         training={"learning_rate": 0.1, "batch_size": 32, "steps": 5},
     )
-    trainer = (place := workplace(settings)).trainer
-    model_d = place.model.parameters_d.clone()
+    trainer = (context := training_context(settings)).trainer
+    model_d = context.model.parameters_d.clone()
     for number in range(ROUNDS):
         made = [trainer.train(client, number, model_d, 0.1).vector_d for client in range(CLIENTS)]
         before_d, model_d = model_d, model_d - torch.stack(made).mean(0)

@@ -26,7 +26,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from unstale.config.settings import Settings
-from unstale.config.workplace import Workplace, workplace
+from unstale.config.training_context import TrainingContext, training_context
 from unstale.training.evaluate import evaluate
 from unstale.training.models import build
 
@@ -37,15 +37,15 @@ client_app = ClientApp()
 
 
 @lru_cache(maxsize=1)
-def _place(settings_file: str) -> tuple[Settings, Workplace, nn.Module]:
+def _place(settings_file: str) -> tuple[Settings, TrainingContext, nn.Module]:
     """Settings, data and a plain module, once in each process."""
     settings = Settings(**json.loads(Path(settings_file).read_text(encoding="utf-8")))
-    place = workplace(settings)  # says how many threads, too
-    return settings, place, _model(settings, place)
+    context = training_context(settings)  # says how many threads, too
+    return settings, context, _model(settings, context)
 
 
-def _model(settings: Settings, place: Workplace) -> nn.Module:
-    dataset = place.dataset
+def _model(settings: Settings, context: TrainingContext) -> nn.Module:
+    dataset = context.dataset
     return build(settings.model.name, dataset.input_shape, dataset.classes, settings.seed)
 
 
@@ -74,7 +74,7 @@ def train(message: Message, context: Context) -> Message:
 
 def play(settings_file: str, pull_interval_s: float) -> dict[str, object]:
     """Play the rounds. pull_interval_s: how often the server looks for replies, for which Flower takes 0.1."""
-    settings, place, model = _place(settings_file)
+    settings, context, model = _place(settings_file)
     applied_s: list[float] = []
     found: list[ArrayRecord] = []
     server_app = ServerApp()
@@ -103,8 +103,8 @@ def play(settings_file: str, pull_interval_s: float) -> dict[str, object]:
 
     run_simulation(server_app, client_app, num_supernodes=settings.clients, backend_config=BACKEND)
     model_d = torch.cat([part.flatten() for part in found[0].to_torch_state_dict().values()])
-    dataset = place.dataset
-    last = evaluate(place.model, model_d, dataset.test_examples(), dataset.labels_test_M, dataset.classes)
+    dataset = context.dataset
+    last = evaluate(context.model, model_d, dataset.test_examples(), dataset.labels_test_M, dataset.classes)
     return {"applied_s": applied_s[1:], "accuracy": last.accuracy, "loss": last.loss}
 
 

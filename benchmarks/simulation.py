@@ -28,7 +28,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from benchmarks import report
-from unstale.config import parts
+from unstale.config import build
 from unstale.config.learning import (
     DataSettings,
     ModelSettings,
@@ -37,12 +37,12 @@ from unstale.config.learning import (
     TrainingSettings,
 )
 from unstale.config.settings import Settings, SimulationSettings, TriggerSettings
-from unstale.config.workplace import workplace
+from unstale.config.training_context import training_context
 from unstale.coordinator import actions, events
 from unstale.metrics.progress import Progress
 from unstale.seeds import Stream, stream
 from unstale.simulator.assemble import simulation
-from unstale.training.models import build
+from unstale.training.models import build as build_model
 
 CLIENTS = 20
 K = 5
@@ -153,8 +153,8 @@ def _measure(recorded: Recorded, turns: int) -> dict[str, Any]:
 def _batches(recorded: Recorded, first_round: int = 0, every: int = 1) -> Iterator[Batch]:
     """The mini-batches that the simulated clients draw, gathered; of some rounds."""
     settings = recorded.settings
-    dataset = workplace(settings).dataset
-    shares = parts.shares(settings, dataset)
+    dataset = training_context(settings).dataset
+    shares = build.client_partitions(settings, dataset)
     for position, (client_id, number) in enumerate(recorded.order):
         if position // K % every != first_round:
             continue
@@ -166,7 +166,7 @@ def _batches(recorded: Recorded, first_round: int = 0, every: int = 1) -> Iterat
 
 
 def _tests(settings: Settings) -> Batch:
-    dataset = workplace(settings).dataset
+    dataset = training_context(settings).dataset
     return dataset.test_examples().to(settings.device), dataset.labels_test_M.to(settings.device)
 
 
@@ -182,7 +182,9 @@ def _bare_s(
     settings: Settings, batches: Sequence[Batch], tests: Batch, evaluations: int, layout: torch.memory_format
 ) -> float:
     inputs_mX, _ = batches[0]
-    model = build(settings.model.name, tuple(inputs_mX.shape[1:]), 10, settings.seed).to(settings.device)
+    model = build_model(settings.model.name, tuple(inputs_mX.shape[1:]), 10, settings.seed).to(
+        settings.device
+    )
     model = model.to(memory_format=layout)
     laid_out = [(inputs.contiguous(memory_format=layout), labels) for inputs, labels in batches]
     optimiser = torch.optim.SGD(model.parameters(), lr=settings.training.learning_rate)

@@ -38,7 +38,7 @@ from benchmarks.preset_start import CELL, Enough
 from unstale import translate
 from unstale.config.learning import DataSettings
 from unstale.config.settings import Settings, SimulationSettings
-from unstale.config.workplace import Workplace, workplace
+from unstale.config.training_context import TrainingContext, training_context
 from unstale.coordinator.machine import Coordinator
 from unstale.learner.learner import Learner, RoundResult
 from unstale.learner.updates import RoundUpdate
@@ -129,11 +129,11 @@ def run(settings: Settings, quick: bool = False) -> dict[str, Any]:
     """Figures of every turn, and of the turn with the profiler."""
     turns, evaluations = (1, 1) if quick else (TURNS, EVALUATIONS)
     piece = Piece.of(settings, evaluations)
-    place = workplace(settings)
-    batches = _recorded(settings, place, piece)
+    context = training_context(settings)
+    batches = _recorded(settings, context, piece)
     tests = (
-        place.dataset.test_examples().to(place.device),
-        place.dataset.labels_test_M.to(place.device),
+        context.dataset.test_examples().to(context.device),
+        context.dataset.labels_test_M.to(context.device),
     )
     path = str(settings.data.path)
     figures: dict[str, list[float]] = {}
@@ -228,10 +228,10 @@ def _until_first_round(settings: Settings) -> float:
 class _Marks(Watcher):
     """Keeps the tasks that are computed in a piece of a run."""
 
-    def __init__(self, piece: Piece, place: Workplace) -> None:
+    def __init__(self, piece: Piece, context: TrainingContext) -> None:
         self.tasks: list[tuple[int, LocalTask]] = []
         self._piece = piece
-        self._compute = place.trainer.compute
+        self._compute = context.trainer.compute
 
     def compute(self, client_id: int, number: int, task: LocalTask) -> LocalUpdate:
         self.tasks.append((client_id, task))
@@ -249,14 +249,14 @@ class _Marks(Watcher):
         pass
 
 
-def _recorded(settings: Settings, place: Workplace, piece: Piece) -> list[Batch]:
+def _recorded(settings: Settings, context: TrainingContext, piece: Piece) -> list[Batch]:
     """The mini-batches of all tasks that are computed in the piece, gathered, in their order."""
-    marks = _Marks(piece, place)
-    with patch.object(place.trainer, "compute", marks.compute), suppress(Enough):
-        simulation(settings, on_progress=lambda _: None, place=place, watcher=marks).run()
+    marks = _Marks(piece, context)
+    with patch.object(context.trainer, "compute", marks.compute), suppress(Enough):
+        simulation(settings, on_progress=lambda _: None, context=context, watcher=marks).run()
     batches = []
     for client_id, task in marks.tasks:
-        inputs_nX, labels_n = place.trainer.examples(client_id)
+        inputs_nX, labels_n = context.trainer.examples(client_id)
         batches += [
             (inputs_nX.index_select(0, batch_b), labels_n.index_select(0, batch_b))
             for batch_b in task.batches

@@ -18,7 +18,7 @@ from unstale.compensators import LocalSteps, Network, Received, StaleRound
 from unstale.config.compensation import local_steps
 from unstale.config.learning import DataSettings, ModelSettings, PartitionSettings, TrainingSettings
 from unstale.config.settings import Settings
-from unstale.config.workplace import Workplace, workplace
+from unstale.config.training_context import TrainingContext, training_context
 
 CLIENTS, AT_A_TIME, EPOCHS, RATE = 100, 10, 5, 0.01
 STALE = 10  # clients that hold the most of the affected class
@@ -51,13 +51,13 @@ class StaleUpdates:
         )
 
     @cached_property
-    def place(self) -> Workplace:
-        return workplace(self.settings)
+    def context(self) -> TrainingContext:
+        return training_context(self.settings)
 
     @cached_property
     def network(self) -> Network:
-        dataset = self.place.dataset
-        return Network(self.place.model.module, dataset.input_shape, dataset.classes)
+        dataset = self.context.dataset
+        return Network(self.context.model.module, dataset.input_shape, dataset.classes)
 
     @property
     def steps(self) -> LocalSteps:
@@ -67,12 +67,12 @@ class StaleUpdates:
     def holders(self) -> list[int]:
         """Clients with the most examples of the affected class, the most first."""
         label = MODELS[self.data][1]
-        held = [int((self.place.trainer.examples(client)[1] == label).sum()) for client in range(CLIENTS)]
+        held = [int((self.context.trainer.examples(client)[1] == label).sum()) for client in range(CLIENTS)]
         return [int(client) for client in np.argsort(held, kind="stable")[::-1][:STALE]]
 
     def models(self, rounds: int) -> list[Tensor]:
         """Every version of a run in which nobody is stale, [d] each."""
-        versions = [self.place.model.parameters_d.clone()]
+        versions = [self.context.model.parameters_d.clone()]
         for version in range(rounds):
             first = version * AT_A_TIME % CLIENTS
             updates = [
@@ -83,7 +83,7 @@ class StaleUpdates:
 
     def update(self, client_id: int, number: int, model_d: Tensor) -> Tensor:
         """u = w - w_end of a client, [d], in parameter units."""
-        return self.place.trainer.train(client_id, number, model_d, RATE).vector_d
+        return self.context.trainer.train(client_id, number, model_d, RATE).vector_d
 
     def stale_round(self, versions: list[Tensor], now: int, staleness: int, clients: list[int]) -> StaleRound:
         """What these clients send from an older model than the current one."""
@@ -98,7 +98,7 @@ class StaleUpdates:
                     task_id=client + 1,
                     base_version=base,
                     staleness=staleness,
-                    num_examples=len(self.place.trainer.examples(client)[1]),
+                    num_examples=len(self.context.trainer.examples(client)[1]),
                     local_rate=RATE,
                     vector_d=self.update(client, base, versions[base]) / RATE,
                     kept_base_d=versions[base],

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from support.toxics import task
-from unstale.config import Settings, parts
+from unstale.config import Settings, build
 from unstale.config.scenario import Held, conditions
 from unstale.config.settings import ScenarioSettings
 from unstale.toxics.link import ToxicLink
@@ -129,7 +129,7 @@ def test_every_run_trains_as_the_paper_says() -> None:
 def test_the_rate_falls_for_logistic_regression_alone_and_its_cut_off_is_the_convex_one() -> None:
     for cell in ar_f2().cells:
         convex = cell.labels["data"] == "MNIST"
-        assert parts.schedule(cell.settings).rate(9) == pytest.approx(0.01 if convex else 0.1)
+        assert build.schedule(cell.settings).rate(9) == pytest.approx(0.01 if convex else 0.1)
         if cell.labels["method"] == "FedAR":
             assert cell.settings.policy.settings["cutoff"] == ("convex" if convex else "nonconvex")
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from unstale.config import parts
+from unstale.config import build
 from unstale.config.keys import KEYS
 from unstale.errors import UserError
 from unstale_papers.comparison import Comparison
@@ -57,8 +57,8 @@ def test_parts_can_be_made_of_every_cell_without_its_data(preset: Preset, tmp_pa
             assert settings.scenario.name is None
             named = settings.scenario.model_copy(update={"name": str(file)})
             settings = settings.model_copy(update={"scenario": named})
-        parts.check(settings)
-        parts.training(settings)
+        build.check(settings)
+        build.training(settings)
 
 
 @every_preset

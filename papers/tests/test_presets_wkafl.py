@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from unstale.config import parts
+from unstale.config import build
 from unstale.policies.policy import UpdateBatch
 from unstale_papers.preset import Cell, Preset
 from unstale_papers.presets.wkafl import wk_f2, wk_f5, wk_f6, wk_t2, wk_t3
@@ -167,7 +167,7 @@ def test_the_figures_on_natural_clients_share_wkafl_and_each_ablation_lacks_one_
 def test_the_second_figure_weighs_by_staleness_alone_at_one_learning_rate() -> None:
     cell = at(wk_f2(), K="10")
     assert (cell.settings.clients, cell.settings.trigger.k) == (1000, 10)
-    policy = parts.policy(cell.settings, dimension=1, where=torch.device("cpu"))
+    policy = build.policy(cell.settings, dimension=1, where=torch.device("cpu"))
     step = policy.step(
         UpdateBatch(
             matrix_Kd=torch.tensor([[1.0], [-1.0]]),

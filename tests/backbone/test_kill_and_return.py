@@ -14,7 +14,7 @@ import zmq
 from support.processes import START_S, Process
 from support.proxy import Proxy
 from support.running import RunningServer, small
-from unstale.config import parts
+from unstale.config import build
 from unstale.flat import to_bytes
 from unstale.metrics.progress import Outcome
 from unstale.server.welcome import welcome
@@ -72,7 +72,7 @@ def test_an_update_that_nobody_acknowledged_comes_again_to_the_byte_under_its_ta
     tmp_path: Path, fake: FakeServer
 ) -> None:
     settings = small(clients=1, server=PATIENT)
-    model = parts.model(settings, parts.dataset(settings), torch.device("cpu"))
+    model = build.model(settings, build.dataset(settings), torch.device("cpu"))
     said = welcome(settings, model, extra=False)
     payload = to_bytes(model.parameters_d)
     task = Task(

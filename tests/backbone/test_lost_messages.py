@@ -9,7 +9,7 @@ from support.proxy import Proxy
 from support.running import PATIENCE_S, RunningServer, small
 from unstale.client import session
 from unstale.client.service import ClientProcess
-from unstale.client.workspace import workplace_of
+from unstale.client.workspace import training_context_of
 from unstale.metrics.progress import Outcome
 from unstale_proto.messages import Heartbeat, Message, Task
 
@@ -59,7 +59,7 @@ def run_through(losing: Losing, **changes: Any) -> Outcome:
         process = ClientProcess(
             server=proxy.address,
             client_ids=range(2),
-            prepare=lambda welcome: workplace_of(welcome, settings),
+            prepare=lambda welcome: training_context_of(welcome, settings),
             heartbeat_s=60.0,
             linger_s=1.0,
             durations=lambda welcome: lambda client_id, number, steps: TASK_S,

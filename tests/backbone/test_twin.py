@@ -17,7 +17,7 @@ import zmq
 from unstale.client.actions import Send, Settle, Train
 from unstale.client.session import ClientSession, State
 from unstale.client.worker import Job, ReceivedModel, Settlement, Trained, Worker
-from unstale.client.workspace import workplace_of
+from unstale.client.workspace import training_context_of
 from unstale.config import Settings
 from unstale.coordinator import actions, events
 from unstale.metrics.progress import Outcome, Progress
@@ -163,7 +163,7 @@ def through_sockets(settings: Settings, arrivals: list[int], trace: Trace | None
     """The run with these arrivals, against a real server."""
     server = Server(settings, on_progress=lambda _: None, observe=None if trace is None else trace.observe)
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-    worker = Worker(lambda welcome: workplace_of(welcome, settings), post=lambda result: None)
+    worker = Worker(lambda welcome: training_context_of(welcome, settings), post=lambda result: None)
     with ThreadPoolExecutor(1) as pool, ExitStack() as on_failure:
         running = pool.submit(server.run)
         on_failure.callback(server.stop)  # else the pool would wait for ever

@@ -101,11 +101,11 @@ def test_programs_get_every_client(data: str, capsys: pytest.CaptureFixture[str]
 
 def test_what_is_shown_is_what_a_run_trains_on(capsys: pytest.CaptureFixture[str]) -> None:
     from unstale.config import Settings
-    from unstale.config.workplace import workplace
+    from unstale.config.training_context import training_context
 
     assert main.run(["partition", "show", "--clients", "7", "--seed", "3", "--json"]) == 0
     made = json.loads(capsys.readouterr().out)
-    trainer = workplace(Settings(clients=7, seed=3)).trainer
+    trainer = training_context(Settings(clients=7, seed=3)).trainer
     assert [client["examples"] for client in made["clients"]] == [len(share) for share in trainer._shares]
 
 

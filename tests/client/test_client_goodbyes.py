@@ -9,7 +9,7 @@ import zmq
 from support.running import PATIENCE_S, small
 from support.wire import welcome
 from unstale.client.service import ClientProcess
-from unstale.client.workspace import workplace_of
+from unstale.client.workspace import training_context_of
 from unstale_proto import codec
 from unstale_proto.messages import Bye, Heartbeat, Message, Stop
 
@@ -27,7 +27,7 @@ class Ending:
         self.process = ClientProcess(
             server=f"tcp://127.0.0.1:{port}",
             client_ids=range(2),
-            prepare=lambda told: workplace_of(told, SETTINGS),
+            prepare=lambda told: training_context_of(told, SETTINGS),
             heartbeat_s=0.2,
             linger_s=PATIENCE_S,
         )

@@ -10,7 +10,7 @@ from support.running import PATIENCE_S, RunningServer, small, until
 from support.scrape import families, get, sample
 from support.wire import RawClient
 from unstale.client.service import ClientProcess
-from unstale.client.workspace import workplace_of
+from unstale.client.workspace import training_context_of
 from unstale.metrics.catalogue import CLIENT_CATALOGUE
 
 pytestmark = pytest.mark.network
@@ -23,7 +23,7 @@ def clients(address: str, count: int) -> Iterator[str]:
     process = ClientProcess(
         server=address,
         client_ids=range(count),
-        prepare=lambda told: workplace_of(told, settings),
+        prepare=lambda told: training_context_of(told, settings),
         heartbeat_s=0.2,
         linger_s=PATIENCE_S,
         http_address="127.0.0.1:0",

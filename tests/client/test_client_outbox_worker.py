@@ -16,7 +16,7 @@ from unstale.client import outbox as outbox_module
 from unstale.client.actions import PendingUpdate
 from unstale.client.outbox import Outbox
 from unstale.client.worker import Job, ReceivedModel, Settlement, Trained, Worker
-from unstale.config.workplace import Workplace
+from unstale.config.training_context import TrainingContext
 from unstale.flat import FlatModel
 from unstale.training import models
 from unstale.training.datasets import load
@@ -77,8 +77,8 @@ def a_worker(folder: Path, training: LocalTraining) -> tuple[Worker, list[Pendin
     """One that has just started, and what was found for client 0."""
     trainer = Trainer(DATASET, [np.arange(40)], MODEL, training, seed=0)
 
-    def prepare(_: Welcome) -> Workplace:
-        return Workplace(dataset=DATASET, model=MODEL, trainer=trainer, device=torch.device("cpu"))
+    def prepare(_: Welcome) -> TrainingContext:
+        return TrainingContext(dataset=DATASET, model=MODEL, trainer=trainer, device=torch.device("cpu"))
 
     outbox = Outbox(folder, 0, 1, durable=False)
     found = outbox.load().get(0, [])

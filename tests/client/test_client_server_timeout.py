@@ -10,7 +10,7 @@ from support.running import PATIENCE_S, small
 from support.wire import welcome
 from unstale.client.server_timeout import FIRST_WORD_S, SILENCE_S, ServerTimeout
 from unstale.client.service import ClientProcess
-from unstale.client.workspace import workplace_of
+from unstale.client.workspace import training_context_of
 from unstale.errors import UserError
 from unstale_proto import codec
 from unstale_proto.messages import Heartbeat
@@ -99,7 +99,7 @@ class Served:
             self.process = ClientProcess(
                 server=self.address,
                 client_ids=range(1),
-                prepare=lambda told: workplace_of(told, settings),
+                prepare=lambda told: training_context_of(told, settings),
                 heartbeat_s=0.2,
                 linger_s=0.0,
                 patience_s=patience_s,

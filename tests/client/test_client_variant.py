@@ -9,9 +9,9 @@ import torch
 from support.running import small
 from support.variant import small_and_large
 from unstale.client.worker import Job, ReceivedModel, Trained, Worker
-from unstale.client.workspace import workplace_of
-from unstale.config import Settings, parts
-from unstale.config.workplace import workplace
+from unstale.client.workspace import training_context_of
+from unstale.config import Settings, build
+from unstale.config.training_context import training_context
 from unstale.errors import UserError
 from unstale.flat import to_bytes
 from unstale.server.welcome import welcome
@@ -24,8 +24,8 @@ def settings_of(data: dict[str, Any]) -> Settings:
 
 
 def said_by_a_server(settings: Settings) -> Welcome:
-    dataset = parts.dataset(settings)
-    model = parts.model(settings, dataset, torch.device("cpu"))
+    dataset = build.dataset(settings)
+    model = build.model(settings, dataset, torch.device("cpu"))
     said = codec.decode(codec.encode(welcome(settings, model, extra=False, labels=dataset.labels_digest)))
     assert isinstance(said, Welcome)
     return said
@@ -34,9 +34,9 @@ def said_by_a_server(settings: Settings) -> Welcome:
 def test_a_task_is_trained_on_the_data_of_its_base_version(tmp_path: Path) -> None:
     settings = settings_of(small_and_large(tmp_path))
     said = said_by_a_server(settings)
-    place = workplace(settings)
-    base_d = place.model.parameters_d.clone()
-    worker = Worker(lambda welcome: workplace_of(welcome, settings), post=lambda result: None)
+    context = training_context(settings)
+    base_d = context.model.parameters_d.clone()
+    worker = Worker(lambda welcome: training_context_of(welcome, settings), post=lambda result: None)
     for number, version in enumerate((40, 7)):
         task = Task(
             task_id=number + 1,
@@ -49,16 +49,16 @@ def test_a_task_is_trained_on_the_data_of_its_base_version(tmp_path: Path) -> No
         model = ReceivedModel([to_bytes(base_d)])
         made = worker._work(Job(client_id=1, welcome=said, task=task, model=model, wanted=lambda: True))
         assert isinstance(made, Trained)
-        expected = place.trainer.train(1, number, base_d, 0.5, version=version)
+        expected = context.trainer.train(1, number, base_d, 0.5, version=version)
         assert torch.equal(made.local.vector_d, expected.vector_d)
-        other = place.trainer.train(1, number, base_d, 0.5, version=0)
+        other = context.trainer.train(1, number, base_d, 0.5, version=0)
         assert not torch.equal(made.local.vector_d, other.vector_d)
 
 
 def test_a_client_with_another_second_file_is_told_so(tmp_path: Path) -> None:
     said = said_by_a_server(settings_of(small_and_large(tmp_path)))
     with pytest.raises(UserError) as raised:
-        workplace_of(said, settings_of(small_and_large(tmp_path, seed=3)))
+        training_context_of(said, settings_of(small_and_large(tmp_path, seed=3)))
     assert str(raised.value) == (
         "data set 'npz', or 'npz' of data.variant, has other training labels on this machine than on the server; use "
         "the same files, data.share and data.validation on both sides"
@@ -69,8 +69,8 @@ def test_the_server_says_which_data_set_comes_in_and_how_fast(tmp_path: Path) ->
     server = settings_of(small_and_large(tmp_path))
     own = server.data.variant.model_copy(update={"name": None, "rate": None})
     elsewhere = server.model_copy(update={"data": server.data.model_copy(update={"variant": own})})
-    made = workplace_of(said_by_a_server(server), elsewhere)
-    assert made.dataset.labels_digest == parts.dataset(server).labels_digest
+    made = training_context_of(said_by_a_server(server), elsewhere)
+    assert made.dataset.labels_digest == build.dataset(server).labels_digest
 
 
 def test_a_client_whose_own_file_says_that_data_changes_takes_part_in_a_run_where_it_stays(
@@ -78,7 +78,7 @@ def test_a_client_whose_own_file_says_that_data_changes_takes_part_in_a_run_wher
 ) -> None:
     own = settings_of(small_and_large(tmp_path))
     server = settings_of({"name": "npz", "path": own.data.path})
-    assert workplace_of(said_by_a_server(server), own).dataset.later is None
+    assert training_context_of(said_by_a_server(server), own).dataset.later is None
 
 
 def test_code_that_only_the_server_names_as_what_comes_in_is_not_imported() -> None:
@@ -89,7 +89,7 @@ def test_code_that_only_the_server_names_as_what_comes_in_is_not_imported() -> N
     with pytest.raises(
         UserError, match=r"'support\.factories:data' is code, which only this machine's own config"
     ):
-        workplace_of(told, settings_of({}))
+        training_context_of(told, settings_of({}))
 
 
 def test_nothing_is_downloaded_that_only_the_server_names(tmp_path: Path) -> None:
@@ -99,4 +99,4 @@ def test_nothing_is_downloaded_that_only_the_server_names(tmp_path: Path) -> Non
     told = said.model_copy(update={"data_plan": plan})
     own = settings_of({"download": True, "cache": str(tmp_path)})
     with pytest.raises(UserError, match=r"data set 'svhn' is not in .*; get it with"):
-        workplace_of(told, own)
+        training_context_of(told, own)

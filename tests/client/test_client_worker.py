@@ -24,7 +24,7 @@ from unstale.client.worker import (
     Settlement,
     Worker,
 )
-from unstale.config.workplace import Workplace
+from unstale.config.training_context import TrainingContext
 from unstale.flat import FlatModel
 from unstale.training.evaluate import Evaluation
 from unstale.training.local import LocalUpdate
@@ -126,9 +126,9 @@ def done(
     posted: list[Result] = []
     finished = threading.Event()
 
-    def prepare(said: Welcome) -> Workplace:
+    def prepare(said: Welcome) -> TrainingContext:
         prepared.append(said.run_id)
-        return Workplace(
+        return TrainingContext(
             dataset=cast(Any, None),
             model=model,
             trainer=cast(Trainer, trainer),
@@ -252,7 +252,7 @@ def test_what_the_worker_dies_of_is_posted() -> None:
         posted.append(result)
         ended.set()
 
-    def prepare(said: Welcome) -> Workplace:
+    def prepare(said: Welcome) -> TrainingContext:
         raise RuntimeError("no such thing")
 
     worker = Worker(prepare, post)

@@ -8,10 +8,10 @@ import torch
 
 from support.running import small
 from unstale.client import workspace
-from unstale.client.workspace import durations_of, workplace_of
-from unstale.config import Settings, parts
+from unstale.client.workspace import durations_of, training_context_of
+from unstale.config import Settings, build
 from unstale.config.settings import AttackSettings
-from unstale.config.workplace import Workplace
+from unstale.config.training_context import TrainingContext
 from unstale.errors import UserError
 from unstale.server.welcome import welcome
 from unstale.training.attack import attackers
@@ -43,8 +43,8 @@ TRAINING: dict[str, Any] = {
 
 def said_by_a_server(settings: Settings) -> Welcome:
     """The welcome of a server with these settings, as it comes over the wire."""
-    dataset = parts.dataset(settings)
-    model = parts.model(settings, dataset, torch.device("cpu"))
+    dataset = build.dataset(settings)
+    model = build.model(settings, dataset, torch.device("cpu"))
     said = codec.decode(codec.encode(welcome(settings, model, extra=False)))
     assert isinstance(said, Welcome)
     return said
@@ -54,14 +54,14 @@ def understood(monkeypatch: pytest.MonkeyPatch, server: Settings, own: Settings)
     """The settings that a client makes its workplace from."""
     found: list[Settings] = []
 
-    def workplace(settings: Settings, *, code: object) -> Workplace:
+    def workplace(settings: Settings, *, code: object) -> TrainingContext:
         found.append(settings)
-        dataset = parts.dataset(settings)
-        model = parts.model(settings, dataset, torch.device("cpu"))
-        return Workplace(dataset=dataset, model=model, trainer=None, device=None)  # type: ignore[arg-type]
+        dataset = build.dataset(settings)
+        model = build.model(settings, dataset, torch.device("cpu"))
+        return TrainingContext(dataset=dataset, model=model, trainer=None, device=None)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(workspace, "workplace", workplace)
-    workplace_of(said_by_a_server(server), own)
+    monkeypatch.setattr(workspace, "training_context", workplace)
+    training_context_of(said_by_a_server(server), own)
     return found[0]
 
 
@@ -85,8 +85,8 @@ def test_client_and_server_make_the_same_partition(
     taken = {key: value for key, value in given.items() if key in PARTITIONS[name].model_fields}
     server = Settings(seed=4, clients=5, model={"name": "logreg"}, partition={"name": name, **taken})
     client = understood(monkeypatch, server, own)
-    assert parts.partition(client) == parts.partition(server)
-    assert type(parts.partition(client)) is PARTITIONS[name]
+    assert build.partition(client) == build.partition(server)
+    assert type(build.partition(client)) is PARTITIONS[name]
     assert (client.seed, client.clients) == (4, 5)
 
 
@@ -101,8 +101,8 @@ def test_client_and_server_make_the_same_training(
     taken = {key: value for key, value in given.items() if key in TRAININGS[name].model_fields}
     server = Settings(model={"name": "logreg"}, training={"name": name, **taken})
     client = understood(monkeypatch, server, own)
-    assert parts.training(client) == parts.training(server)
-    assert type(parts.training(client)) is TRAININGS[name]
+    assert build.training(client) == build.training(server)
+    assert type(build.training(client)) is TRAININGS[name]
 
 
 @pytest.mark.parametrize("own", [Settings(), ELSEWHERE], ids=["defaults", "elsewhere"])
@@ -142,18 +142,18 @@ CODE = "support.factories:with_dropout"
 def test_code_that_only_the_server_names_is_not_imported() -> None:
     said = said_by_a_server(Settings(clients=2, model={"name": CODE}))
     with pytest.raises(UserError) as raised:
-        workplace_of(said, Settings(device="cpu"))
+        training_context_of(said, Settings(device="cpu"))
     assert str(raised.value) == (
         f"model {CODE!r} is code, which is not imported because another side names it; "
         "name it in this side's own configuration too, or choose a model that unstale has"
     )
     with pytest.raises(UserError, match="is not imported because another side names it"):
-        workplace_of(said, Settings(device="cpu", model={"name": "support.factories:with_buffers"}))
+        training_context_of(said, Settings(device="cpu", model={"name": "support.factories:with_buffers"}))
 
 
 def test_code_that_the_client_names_too_is_imported() -> None:
     said = said_by_a_server(Settings(clients=2, model={"name": CODE}, partition={"name": "iid"}))
-    made = workplace_of(said, Settings(device="cpu", model={"name": CODE}))
+    made = training_context_of(said, Settings(device="cpu", model={"name": CODE}))
     assert made.model.dimension == 650
 
 
@@ -162,7 +162,7 @@ def test_data_made_by_code_that_only_the_server_names_is_not_imported() -> None:
         update={"data": "support.factories:data"}
     )
     with pytest.raises(UserError) as raised:
-        workplace_of(said, Settings(device="cpu"))
+        training_context_of(said, Settings(device="cpu"))
     assert "support.factories:data" in str(raised.value)
     assert "own configuration" in str(raised.value)
 
@@ -170,7 +170,7 @@ def test_data_made_by_code_that_only_the_server_names_is_not_imported() -> None:
 def test_a_model_that_comes_out_otherwise_is_told_in_one_sentence() -> None:
     said = said_by_a_server(Settings(clients=2, model={"name": "logreg"}, partition={"name": "iid"}))
     with pytest.raises(UserError) as raised:
-        workplace_of(said.model_copy(update={"signature": "0" * 64}), Settings(device="cpu"))
+        training_context_of(said.model_copy(update={"signature": "0" * 64}), Settings(device="cpu"))
     assert str(raised.value) == (
         "model 'logreg' has 650 parameters on this machine and another signature than the server's; "
         "use the same data set and the same version of unstale on both sides"
@@ -181,14 +181,14 @@ def test_other_labels_than_the_servers_are_told_in_one_sentence() -> None:
     settings = Settings(clients=4)
     said = said_by_a_server(settings)
     assert said.data_plan is not None
-    for labels, fits in ((parts.dataset(settings).labels_digest, True), ("0" * 64, False)):
+    for labels, fits in ((build.dataset(settings).labels_digest, True), ("0" * 64, False)):
         plan = said.data_plan.model_copy(update={"labels": labels})
         told = said.model_copy(update={"data_plan": plan})
         if fits:
-            workplace_of(told, Settings())
+            training_context_of(told, Settings())
             continue
         with pytest.raises(UserError, match=r"^data set 'digits' has other training labels on this machine"):
-            workplace_of(told, Settings())
+            training_context_of(told, Settings())
 
 
 def test_what_a_server_wants_out_of_bounds_is_told_in_one_sentence() -> None:
@@ -200,12 +200,12 @@ def test_what_a_server_wants_out_of_bounds_is_told_in_one_sentence() -> None:
     with pytest.raises(
         UserError, match=r"^the server wants model\.projection_head 9007199254740991, which is out"
     ):
-        workplace_of(greedy, Settings())
+        training_context_of(greedy, Settings())
 
 
 def test_a_path_of_this_machine_is_for_data_that_lies_at_one(tmp_path) -> None:
     # A server that has chosen data that is built in needs nobody's file.
-    workplace_of(
+    training_context_of(
         said_by_a_server(Settings(clients=4)), Settings(client={"data_path": str(tmp_path / "mine.npz")})
     )
 
@@ -227,8 +227,10 @@ def test_whose_devices_are_slow_may_depend_on_the_data_of_the_servers_run(tmp_pa
     server = Settings(clients=6, seed=4, partition={"name": "dirichlet", "alpha": 0.1})
     own = Settings(clients=3, partition={"name": "iid"}, scenario={"name": str(scenario)})
     duration_s = durations_of(said_by_a_server(server), own)
-    dataset = parts.dataset(server)
-    fives = [int((dataset.labels_train_N[share] == 5).sum()) for share in parts.shares(server, dataset)]
+    dataset = build.dataset(server)
+    fives = [
+        int((dataset.labels_train_N[share] == 5).sum()) for share in build.client_partitions(server, dataset)
+    ]
     most = sorted(range(6), key=lambda client_id: fives[client_id])[-2:]
     assert {client_id for client_id in range(6) if duration_s(client_id, 0, 1)} == set(most)
 
@@ -247,10 +249,10 @@ def test_a_client_names_the_attackers_that_the_seed_of_the_run_chose(
     said = said_by_a_server(small(clients=4, seed=5))
     attack = AttackSettings(name="scale", clients=2)
     own = small(clients=1, attack=attack, client={"first": 0, "count": 3})
-    trainer = workplace_of(said, own).trainer
+    trainer = training_context_of(said, own).trainer
     chosen = attackers(5, 4, 2)
     base_d = torch.zeros(sum(torch.Size(spec.shape).numel() for spec in said.tensors))
-    honest = workplace_of(said, small(clients=1)).trainer
+    honest = training_context_of(said, small(clients=1)).trainer
     for client_id in range(4):
         sent, made = (one.train(client_id, 0, base_d, 0.1).vector_d for one in (trainer, honest))
         assert torch.equal(sent, made * 1000 if client_id in chosen else made)

@@ -10,7 +10,7 @@ from unstale.compensators import Received
 from unstale.compensators.inversion.engine import Inversion
 from unstale.compensators.inversion.reconstruction import Reconstruction
 from unstale.config import Settings
-from unstale.config.workplace import workplace
+from unstale.config.training_context import training_context
 from unstale.errors import UserError
 from unstale.metrics.progress import Progress
 from unstale.simulator import audit as module
@@ -64,7 +64,7 @@ def test_an_audit_repeats_to_the_bit() -> None:
 
 
 def test_what_is_the_clients_own_data_is_found_to_be_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    trainer = workplace(settings()).trainer
+    trainer = training_context(settings()).trainer
 
     def know(watch: Any, updates: Sequence[Received]) -> tuple[list[Inversion], list[list[float]]]:
         ones = []

@@ -12,7 +12,7 @@ from torch.autograd.function import once_differentiable
 from support.compensation import CLASSES, context, network
 from support.running import small
 from unstale.compensators import LocalSteps, Network, create
-from unstale.config import compensation, parts
+from unstale.config import build, compensation
 from unstale.config.settings import Settings
 from unstale.errors import UserError
 from unstale.simulator.assemble import simulation
@@ -146,7 +146,7 @@ def test_a_simulation_counts_no_seconds():
 def test_the_configuration_is_checked_before_data_and_model_are_there(name, given, said):
     settings = small(compensator={"name": name, "settings": given})
     with pytest.raises(UserError, match=re.escape(said)):
-        parts.check(settings)
+        build.check(settings)
 
 
 def test_a_configuration_that_only_a_simulation_can_tell_to_be_wrong_passes_the_check():
@@ -236,8 +236,8 @@ def test_ordinary_layers_can_be_inverted(layer):
 @pytest.mark.parametrize("name", ["digits_cnn", "logreg"])
 def test_our_small_models_can_be_inverted(name):
     settings = small(compensator={"name": "auto"}, model={"name": name})
-    dataset = parts.dataset(settings)
-    model = parts.model(settings, dataset, torch.device("cpu"))
+    dataset = build.dataset(settings)
+    model = build.model(settings, dataset, torch.device("cpu"))
     made_ = compensation.compensator(settings, model, dataset, torch.device("cpu"))
     assert made_ is not None
     assert made_.inverts

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from unstale.config import Settings, parts
+from unstale.config import Settings, build
 from unstale.config.scenario import Held, client_info, conditions, read, ready_names
 from unstale.config.settings import ScenarioSettings
 from unstale.errors import UserError
@@ -84,8 +84,8 @@ def test_a_tenth_is_slow_and_takes_twice_as_long() -> None:
 
 def test_those_that_hold_the_most_of_class_5_are_40_rounds_late() -> None:
     settings = settings_of("staleness-40")
-    data = parts.dataset(settings)
-    expected = top_holders(parts.shares(settings, data), data.labels_train_N.numpy(), 5, 10)
+    data = build.dataset(settings)
+    expected = top_holders(build.client_partitions(settings, data), data.labels_train_N.numpy(), 5, 10)
     assert dict(conditions(settings).stale_rounds) == dict.fromkeys(expected, 40)
 
 
@@ -117,12 +117,12 @@ def test_all_times_are_multiplied_by_the_time_scale() -> None:
 
 
 def test_the_coordinator_is_told_of_stale_clients_and_of_availability_where_it_selects_by_it() -> None:
-    late = parts.coordinator_settings(
+    late = build.coordinator_settings(
         settings_of("staleness-40", trigger={"name": "sync"}, selector={"name": "round-robin", "size": 10})
     )
     assert set(late.stale_rounds.values()) == {40}
     told = {
-        name: parts.coordinator_settings(
+        name: build.coordinator_settings(
             settings_of("availability-01", selector={"name": name, "size": size})
         ).selector.availability
         for name, size in (("all", None), ("availability", 10))
@@ -132,7 +132,7 @@ def test_the_coordinator_is_told_of_stale_clients_and_of_availability_where_it_s
 
 def test_importance_sampling_knows_the_probabilities_of_the_scenario() -> None:
     settings = settings_of("availability-05", policy={"name": "fedavg-is"}, trigger={"name": "sync"})
-    policy = parts.policy(settings, 1, torch.device("cpu"))
+    policy = build.policy(settings, 1, torch.device("cpu"))
     assert isinstance(policy, FedAvgIs)
     assert policy.settings.probabilities == conditions(settings).availability
     own = settings_of(
@@ -140,7 +140,7 @@ def test_importance_sampling_knows_the_probabilities_of_the_scenario() -> None:
         policy={"name": "fedavg-is", "settings": {"probabilities": 0.3}},
         trigger={"name": "sync"},
     )
-    policy = parts.policy(own, 1, torch.device("cpu"))
+    policy = build.policy(own, 1, torch.device("cpu"))
     assert isinstance(policy, FedAvgIs)
     assert policy.settings.probabilities == 0.3
 
@@ -148,9 +148,9 @@ def test_importance_sampling_knows_the_probabilities_of_the_scenario() -> None:
 def test_a_configuration_is_checked_without_its_data() -> None:
     for name in ("staleness-40", "adversarial-01", "lte"):
         elsewhere = settings_of(name, data={"name": "npz", "path": "/nowhere.npz"}, trigger={"name": "sync"})
-        parts.check(elsewhere)
+        build.check(elsewhere)
     with pytest.raises(UserError, match="unknown scenario"):
-        parts.check(settings_of("lta"))
+        build.check(settings_of("lta"))
 
 
 def test_only_what_asks_for_classes_needs_torch() -> None:
@@ -177,8 +177,10 @@ def test_holders_come_with_the_most_first_and_of_equals_the_higher_id() -> None:
 
 def test_the_clients_of_a_run_hold_what_its_partition_gives_them() -> None:
     settings = settings_of(None, clients=7)
-    data = parts.dataset(settings)
-    counts_NC = label_counts(parts.shares(settings, data), data.labels_train_N.numpy(), data.classes)
+    data = build.dataset(settings)
+    counts_NC = label_counts(
+        build.client_partitions(settings, data), data.labels_train_N.numpy(), data.classes
+    )
     made, expected = client_info(settings), Held(counts_NC)
     assert (made.clients, made.classes) == (7, 10)
     assert [made.holders(label) for label in range(10)] == [expected.holders(label) for label in range(10)]

@@ -8,9 +8,9 @@ import pytest
 
 from support.running import small
 from support.variant import small_and_large, write
-from unstale.config import Settings, parts
+from unstale.config import Settings, build
 from unstale.config.load import load
-from unstale.config.workplace import workplace
+from unstale.config.training_context import training_context
 from unstale.errors import UserError
 from unstale.server.run import prepare
 
@@ -28,7 +28,7 @@ def sentence_of(settings: Settings, does: Any) -> str:
 
 
 def test_a_run_on_data_that_changes_has_the_shape_of_the_second_and_both_test_sets(tmp_path: Path) -> None:
-    data = parts.dataset(settings_of(tmp_path))
+    data = build.dataset(settings_of(tmp_path))
     assert (data.input_shape, data.classes) == ((3, 8, 8), 3)
     assert (len(data.labels_train_N), len(data.labels_test_M)) == (90, 60)
     assert data.later is not None
@@ -37,19 +37,19 @@ def test_a_run_on_data_that_changes_has_the_shape_of_the_second_and_both_test_se
 
 def test_clients_own_test_examples_come_from_both(tmp_path: Path) -> None:
     settings = settings_of(tmp_path)
-    data = parts.dataset(settings)
-    own = parts.test_shares(settings, data, parts.shares(settings, data))
+    data = build.dataset(settings)
+    own = build.client_test_partitions(settings, data, build.client_partitions(settings, data))
     assert own is not None
     assert sorted(np.concatenate(own)) == list(range(60))
 
 
 def test_a_client_of_a_workplace_holds_what_the_stream_says(tmp_path: Path) -> None:
     settings = settings_of(tmp_path)
-    place = workplace(settings)
-    shares = parts.shares(settings, place.dataset)
-    changes = parts.changes(settings, place.dataset, shares)
+    context = training_context(settings)
+    shares = build.client_partitions(settings, context.dataset)
+    changes = build.changes(settings, context.dataset, shares)
     assert changes is not None
-    inputs_nX, _ = place.trainer.examples(1, 10)
+    inputs_nX, _ = context.trainer.examples(1, 10)
     is_later_n = changes.indices(1, 10) >= 90
     assert is_later_n.sum() == 15  # floor(1.5 * 10)
     # The first column of each picture is no darker than the others, but for those of class 0.
@@ -59,9 +59,9 @@ def test_a_client_of_a_workplace_holds_what_the_stream_says(tmp_path: Path) -> N
 
 def test_data_that_stays_needs_no_stream() -> None:
     settings = small()
-    data = parts.dataset(settings)
+    data = build.dataset(settings)
     assert data.later is None
-    assert parts.changes(settings, data, parts.shares(settings, data)) is None
+    assert build.changes(settings, data, build.client_partitions(settings, data)) is None
 
 
 @pytest.mark.parametrize(
@@ -93,8 +93,8 @@ def test_data_that_stays_needs_no_stream() -> None:
 )
 def test_what_is_missing_is_told_before_anything_starts(variant: dict[str, Any], said: str) -> None:
     settings = Settings(data={"variant": variant})
-    assert sentence_of(settings, parts.check) == said
-    assert sentence_of(settings, parts.dataset) == said
+    assert sentence_of(settings, build.check) == said
+    assert sentence_of(settings, build.dataset) == said
 
 
 @pytest.mark.parametrize("rate", ["0", "-1"])
@@ -107,7 +107,7 @@ def test_a_rate_is_more_than_nothing(rate: str) -> None:
     )
 
 
-@pytest.mark.parametrize("does", [workplace, prepare], ids=["clients and simulator", "server"])
+@pytest.mark.parametrize("does", [training_context, prepare], ids=["clients and simulator", "server"])
 def test_both_sides_say_what_cannot_be_replaced(tmp_path: Path, does: Any) -> None:
     assert sentence_of(settings_of(tmp_path, rate=1000.0), does) == (
         "data.variant.rate is 1000, but no client holds more than 30 examples, so all would be replaced at once; "
@@ -127,6 +127,6 @@ def test_of_groups_the_test_set_knows_nothing(tmp_path: Path) -> None:
     np.savez(data["path"], **dict(np.load(data["path"])), **whose)
     data["column"] = "writer"
     settings = small(clients=3, data=data, partition={"name": "column"}, evaluate_clients_every=1)
-    assert [len(share) for share in parts.shares(settings, parts.dataset(settings))] == [30] * 3
-    said = sentence_of(settings, lambda settings: parts.check_partition(settings, parts.dataset(settings)))
+    assert [len(share) for share in build.client_partitions(settings, build.dataset(settings))] == [30] * 3
+    said = sentence_of(settings, lambda settings: build.check_partition(settings, build.dataset(settings)))
     assert "does not say whose its examples are" in said

@@ -21,8 +21,8 @@ from torch import Tensor
 from crash.plan import ROUNDS
 from crash.play import FailureError, Played
 from unstale import flat, translate
-from unstale.config import load, parts
-from unstale.config.workplace import Workplace, workplace
+from unstale.config import build, load
+from unstale.config.training_context import TrainingContext, training_context
 from unstale.coordinator import actions, events
 from unstale.coordinator.admission import REMEMBERED_VERDICTS
 from unstale.coordinator.machine import Coordinator
@@ -143,11 +143,11 @@ class Books:
 
     def _undisturbed(self) -> int:
         settings = self._settings
-        device = parts.set_up_device(settings)
-        model = parts.model(settings, parts.dataset(settings), device)
-        told = parts.coordinator_settings(settings)
+        device = build.set_up_device(settings)
+        model = build.model(settings, build.dataset(settings), device)
+        told = build.coordinator_settings(settings)
         coordinator = Coordinator(told)
-        learner = parts.learner(settings, model, device, keep_versions=bool(told.stale_rounds))
+        learner = build.learner(settings, model, device, keep_versions=bool(told.stale_rounds))
         base_of = {0: learner.model_d}
         rates = {0: learner.learning_rate}
         making: tuple[actions.Contribution, ...] | None = None
@@ -225,13 +225,13 @@ class Books:
         keeps depends on which acks it has heard."""
         if self._settings.training.name not in ("gradient", "sgd"):
             return 0
-        place = workplace(self._settings)
+        context = training_context(self._settings)
         for row in self._accepted.values():
             version, rate = row["base_version"], row["local_rate"]
             _must(
                 rate == rates[version], f"{row} was computed at another learning rate than {rates[version]}"
             )
-            made_D = _made(place, row, self._tasks[row["task_id"]][1], base_of[version])
+            made_D = _made(context, row, self._tasks[row["task_id"]][1], base_of[version])
             _must(torch.equal(made_D, self._row(row)), f"{row} is not what its client makes of its task")
         return len(self._accepted)
 
@@ -263,12 +263,12 @@ def _arrival(row: Mapping[str, Any]) -> tuple[int, float, str, str]:
     return row["seq"], row["at_s"], events.UpdateArrived.__name__, json.dumps(fields)
 
 
-def _made(place: Workplace, row: Mapping[str, Any], number: int, base_d: Tensor) -> Tensor:
+def _made(context: TrainingContext, row: Mapping[str, Any], number: int, base_d: Tensor) -> Tensor:
     """The row of an update, as its client makes it and the server stages it."""
-    local = place.trainer.train(row["client_id"], number, base_d, row["local_rate"])
+    local = context.trainer.train(row["client_id"], number, base_d, row["local_rate"])
     parcel = [flat.to_bytes(part) for part in translate.payload_parts(local)]
     row_D = torch.empty(sum(part.numel() for part in translate.payload_parts(local)))
-    write(row_D.numpy(), parcel, local.kind, local.learning_rate, place.model.dimension)
+    write(row_D.numpy(), parcel, local.kind, local.learning_rate, context.model.dimension)
     return row_D
 
 

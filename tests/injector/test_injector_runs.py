@@ -11,7 +11,7 @@ import pytest
 from backbone import test_twin as twin
 from support.running import PATIENCE_S, RunningServer, small
 from unstale.client.service import ClientProcess
-from unstale.client.workspace import workplace_of
+from unstale.client.workspace import training_context_of
 from unstale.config import Settings
 from unstale.coordinator import actions, events, invariants
 from unstale.injector.service import Injector
@@ -97,7 +97,7 @@ def test_a_run_of_300_rounds_survives_everything_at_once_and_counts_each_update_
         clients = ClientProcess(
             server=injector.address,
             client_ids=range(8),
-            prepare=lambda welcome: workplace_of(welcome, settings),
+            prepare=lambda welcome: training_context_of(welcome, settings),
             heartbeat_s=settings.server.heartbeat_s,
             linger_s=0.1,
         )

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from support import recorded
-from unstale.config import parts
+from unstale.config import build
 from unstale.config.keys import KEYS
 from unstale.config.load import load
 from unstale.config.settings import Settings, TriggerSettings
@@ -229,7 +229,7 @@ def test_settings_read_back_mean_what_they_meant(tmp_path: Path) -> None:
     settings = Settings(clients=3, trigger=TriggerSettings(name="k-async"))
     directory = begun(tmp_path, settings)
     directory = RunDirectory.look(tmp_path)
-    assert parts.coordinator_settings(directory.settings) == parts.coordinator_settings(settings)
+    assert build.coordinator_settings(directory.settings) == build.coordinator_settings(settings)
 
 
 # --- one process at a time ---

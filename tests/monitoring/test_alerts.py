@@ -24,7 +24,7 @@ from support.prometheus import RULES, Prometheus, faster, needs_prometheus
 from support.running import PATIENCE_S, RunningServer, small
 from support.wire import RawClient
 from unstale.client.service import ClientProcess
-from unstale.client.workspace import workplace_of
+from unstale.client.workspace import training_context_of
 from unstale.config import Settings
 from unstale.injector.service import Injector
 from unstale.net import keygen, keys
@@ -132,7 +132,7 @@ def clients(
         ClientProcess(
             server=address,
             client_ids=range(first, first + count),
-            prepare=lambda welcome: workplace_of(welcome, settings),
+            prepare=lambda welcome: training_context_of(welcome, settings),
             heartbeat_s=settings.server.heartbeat_s,
             linger_s=0.1,
             identity=identity,

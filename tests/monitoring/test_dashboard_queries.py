@@ -19,7 +19,7 @@ from support.prometheus import Prometheus, needs_prometheus
 from support.running import PATIENCE_S, RunningServer, small, until
 from support.scrape import sample
 from unstale.client.service import ClientProcess
-from unstale.client.workspace import workplace_of
+from unstale.client.workspace import training_context_of
 from unstale.config import Settings
 from unstale.injector.service import Injector
 from unstale.net import keygen, keys
@@ -106,7 +106,7 @@ def clients_of(address: str, folder: Path) -> ClientProcess:
     return ClientProcess(
         server=address,
         client_ids=range(HOSTED),
-        prepare=lambda told: workplace_of(told, own),
+        prepare=lambda told: training_context_of(told, own),
         heartbeat_s=0.2,
         linger_s=0.1,
         identity=identity(folder, "hosted", "injector"),

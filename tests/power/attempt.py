@@ -23,7 +23,7 @@ from swarm.client import vector
 from swarm.learning import LEARNING_RATE, NUMBERS, PlayedCompute, PlayedLearner, evaluation
 from swarm.server import welcome
 from swarm.world import World
-from unstale.config import parts
+from unstale.config import build
 from unstale.config.settings import RunSettings, Settings
 from unstale.coordinator.machine import Coordinator
 from unstale.coordinator.phase import Phase
@@ -336,7 +336,7 @@ class _Server:
         self.late = _LateSync(world, seed.rng)
         journal.segments._background = cast(Any, self.late)
         self.run_id = run_id = journal.run_id(f"{seed.boot + 1:032x}")
-        staging: Staging = parts.staging(settings, NUMBERS, torch.device("cpu"))
+        staging: Staging = build.staging(settings, NUMBERS, torch.device("cpu"))
         begins_s = 0.0
         recovers = not journal.directory.is_new
         if recovers:

@@ -14,7 +14,7 @@ from support.running import PATIENCE_S, RunningServer, small
 from support.wire import RawClient
 from unstale.cli import main
 from unstale.client.service import ClientProcess
-from unstale.client.workspace import workplace_of
+from unstale.client.workspace import training_context_of
 from unstale.config import Settings
 from unstale.errors import UserError
 from unstale.journal import rollback
@@ -79,7 +79,7 @@ def trains(server: RunningServer, settings: Settings, client_ids: Sequence[int])
         ClientProcess(
             server=server.address,
             client_ids=range(client_id, client_id + 1),
-            prepare=lambda welcome: workplace_of(welcome, settings),
+            prepare=lambda welcome: training_context_of(welcome, settings),
             heartbeat_s=settings.server.heartbeat_s,
             linger_s=settings.server.linger_s,
         )

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from unstale.config import Settings, parts
+from unstale.config import Settings, build
 from unstale.errors import UserError
 from unstale.flat import FlatModel
 from unstale.server.welcome import welcome
@@ -13,8 +13,8 @@ from unstale_proto.messages import PartitionPlan, TrainingPlan, Welcome
 
 
 def welcome_of(settings: Settings, *, extra: bool = False) -> Welcome:
-    dataset = parts.dataset(settings)
-    return welcome(settings, parts.model(settings, dataset, torch.device("cpu")), extra=extra)
+    dataset = build.dataset(settings)
+    return welcome(settings, build.model(settings, dataset, torch.device("cpu")), extra=extra)
 
 
 @pytest.mark.parametrize("name", PARTITIONS)
@@ -31,7 +31,7 @@ def test_every_setting_of_a_training_has_a_field_on_the_wire(name: str) -> None:
 @pytest.mark.parametrize("name", PARTITIONS)
 def test_the_settings_of_a_partition_are_said_as_it_was_made(name: str) -> None:
     settings = Settings(partition={"name": name})
-    made: Partition = parts.partition(settings)
+    made: Partition = build.partition(settings)
     said = welcome_of(settings).partition
     assert said.name == name
     for key, value in made.model_dump().items():

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from support.running import small
-from unstale.config import parts
+from unstale.config import build
 from unstale.config.settings import Settings
-from unstale.config.workplace import workplace
+from unstale.config.training_context import training_context
 from unstale.errors import UserError
 from unstale.learner.versions import Version
 from unstale.simulator.assemble import simulation
@@ -36,19 +36,19 @@ def settings_of(training: dict[str, Any], **changes: Any) -> Settings:
 
 
 def loop(settings: Settings) -> Loop:
-    return Loop(workplace(settings).trainer)
+    return Loop(training_context(settings).trainer)
 
 
 def processes(settings: Settings, count: int = 2) -> Processes:
-    backend = Processes(workplace(settings), parts.training(settings), settings, count)
+    backend = Processes(training_context(settings), build.training(settings), settings, count)
     backend.wait()
     return backend
 
 
 def jobs_of(settings: Settings, number: int = 0) -> list[Job]:
     """One of each client, each from a base of its own."""
-    model = workplace(settings).model
-    extra = parts.training(settings).needs_extra
+    model = training_context(settings).model
+    extra = build.training(settings).needs_extra
     return [
         Job(
             client_id=client_id,
@@ -88,7 +88,7 @@ def two_rounds(backend: Backend, settings: Settings) -> list[Computed]:
 
 def test_the_loop_gives_what_the_trainer_gives_task_by_task() -> None:
     settings = settings_of(SGD)
-    trainer = workplace(settings).trainer
+    trainer = training_context(settings).trainer
     jobs = jobs_of(settings)
     for job, made in zip(jobs, loop(settings).compute(jobs), strict=True):
         alone = trainer.train(job.client_id, job.number, job.base.model_d, job.learning_rate)
@@ -148,7 +148,7 @@ def test_nobody_is_given_more_than_a_fair_share_of_the_steps(beside_us: tuple[Pr
 
 def test_a_process_that_is_killed_is_told_in_one_sentence() -> None:
     settings = settings_of(SGD)
-    backend = Processes(workplace(settings), parts.training(settings), settings, 2)
+    backend = Processes(training_context(settings), build.training(settings), settings, 2)
     os.kill(backend._beside[0]._process.pid, signal.SIGKILL)
     with pytest.raises(UserError, match="ended by signal 9, perhaps for want of memory; set simulation"):
         backend.wait()
@@ -158,7 +158,7 @@ def test_a_process_that_is_killed_is_told_in_one_sentence() -> None:
 def test_a_process_whose_code_fails_is_not_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
     settings = settings_of(SGD)
     monkeypatch.setattr(beside, "__name__", "unstale.there_is_no_such_module")
-    backend = Processes(workplace(settings), parts.training(settings), settings, 2)
+    backend = Processes(training_context(settings), build.training(settings), settings, 2)
     with pytest.raises(RuntimeError, match="ended with exit code 1"):
         backend.wait()
     backend.close()
@@ -166,11 +166,11 @@ def test_a_process_whose_code_fails_is_not_passed_over(monkeypatch: pytest.Monke
 
 def test_close_and_the_end_of_a_backend_end_its_processes() -> None:
     settings = settings_of(SGD)
-    closed = Processes(workplace(settings), parts.training(settings), settings, 3)
+    closed = Processes(training_context(settings), build.training(settings), settings, 3)
     begun = [process._process for process in closed._beside]
     closed.close()
     closed.close()
-    forgotten = Processes(workplace(settings), parts.training(settings), settings, 2)
+    forgotten = Processes(training_context(settings), build.training(settings), settings, 2)
     begun += [process._process for process in forgotten._beside]
     del forgotten
     assert [process.poll() for process in begun] == [-signal.SIGTERM] * 3
@@ -181,7 +181,7 @@ def test_a_process_ends_when_nobody_talks_to_it_any_more() -> None:
     settings = settings_of(SGD)
     beside.say(ours, settings.model_dump(mode="json", exclude_unset=True))
     ours.close()
-    file = make_file(workplace(settings).model.dimension, 0, extra=False)
+    file = make_file(training_context(settings).model.dimension, 0, extra=False)
     beside.main(os.dup(theirs.fileno()), file)  # returns
     theirs.close()
 
@@ -206,9 +206,9 @@ def test_vmap_is_near_the_loop(training: dict[str, Any]) -> None:
     # Clients hold different numbers of examples, so with epochs their mini-batches have different sizes. The
     # tolerance is the decisions record's, 0022.
     settings = settings_of(training, partition={"name": "dirichlet", "alpha": 1.0})
-    place = workplace(settings)
+    context = training_context(settings)
     jobs = jobs_of(settings)
-    ours = Vmap(place, parts.training(settings)).compute(jobs)
+    ours = Vmap(context, build.training(settings)).compute(jobs)
     for our, their in zip(ours, loop(settings).compute(jobs), strict=True):
         scale = float(their.local.vector_d.abs().max())
         assert float((our.local.vector_d - their.local.vector_d).abs().max()) <= 1e-5 * scale
@@ -229,7 +229,7 @@ def test_vmap_is_near_the_loop(training: dict[str, Any]) -> None:
 def test_what_vmap_does_not_compute_is_refused(training: dict[str, Any], model: str, expected: str) -> None:
     settings = settings_of(training, model={"name": model}, simulation={"backend": "vmap"})
     with pytest.raises(UserError, match=f"simulation.backend is 'vmap', expected {expected}"):
-        choose(settings, workplace(settings))
+        choose(settings, training_context(settings))
 
 
 @pytest.mark.parametrize(
@@ -248,7 +248,7 @@ def test_auto_takes_processes_for_a_long_run_on_several_cores(
 ) -> None:
     model = {"name": "digits_cnn"}
     settings = settings_of(SGD, rounds=rounds, model=model, simulation=simulation_settings)
-    backend = choose(settings, workplace(settings))
+    backend = choose(settings, training_context(settings))
     assert type(backend) is expected
     backend.close()
 
@@ -257,14 +257,14 @@ def test_tasks_that_are_next_to_nothing_are_computed_in_this_process() -> None:
     settings = settings_of(
         {"name": "gradient"}, model={"name": "logreg"}, rounds=10**8, simulation={"processes": 2}
     )
-    assert type(choose(settings, workplace(settings))) is Loop
+    assert type(choose(settings, training_context(settings))) is Loop
 
 
 def test_processes_are_for_the_cpu() -> None:
     settings = settings_of(SGD, simulation={"backend": "processes"})
-    place = replace(workplace(settings), device=torch.device("meta"))
+    context = replace(training_context(settings), device=torch.device("meta"))
     with pytest.raises(UserError, match="'processes', which is for the CPU, with device meta"):
-        choose(settings, place)
+        choose(settings, context)
 
 
 def test_a_run_is_the_same_with_processes_as_with_the_loop() -> None:

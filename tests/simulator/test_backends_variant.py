@@ -7,9 +7,9 @@ import torch
 
 from support.running import small
 from support.variant import small_and_large
-from unstale.config import parts
+from unstale.config import build
 from unstale.config.settings import Settings
-from unstale.config.workplace import workplace
+from unstale.config.training_context import training_context
 from unstale.learner.versions import Version
 from unstale.simulator.assemble import simulation
 from unstale.simulator.backends.backend import Backend, Computed, Job
@@ -27,7 +27,7 @@ def settings_of(folder: Path, training: dict[str, Any]) -> Settings:
 
 
 def jobs_of(settings: Settings, number: int, versions: tuple[int | None, ...]) -> list[Job]:
-    model = workplace(settings).model
+    model = training_context(settings).model
     return [
         Job(
             client_id=client_id,
@@ -52,18 +52,18 @@ def all_of(backend: Backend, settings: Settings) -> list[Computed]:
 
 
 def loop(settings: Settings) -> Loop:
-    return Loop(workplace(settings).trainer)
+    return Loop(training_context(settings).trainer)
 
 
 def test_the_loop_gives_what_the_trainer_gives_at_that_version(tmp_path: Path) -> None:
     settings = settings_of(tmp_path, {"name": "sgd", "steps": 2, "batch_size": 8})
-    trainer = workplace(settings).trainer
+    trainer = training_context(settings).trainer
     made = all_of(loop(settings), settings)
     jobs = [job for number, versions in enumerate(VERSIONS) for job in jobs_of(settings, number, versions)]
     for job, computed in zip(jobs, made, strict=True):
         alone = trainer.train(job.client_id, job.number, job.base.model_d, 0.1, version=job.version)
         assert torch.equal(computed.local.vector_d, alone.vector_d)
-    begin = all_of(Loop(workplace(settings).trainer), settings)[:CLIENTS]
+    begin = all_of(Loop(training_context(settings).trainer), settings)[:CLIENTS]
     late = loop(settings).compute(jobs_of(settings, 0, (400,) * CLIENTS))
     for early, other in zip(begin, late, strict=True):
         assert not torch.equal(early.local.vector_d, other.local.vector_d)
@@ -71,7 +71,7 @@ def test_the_loop_gives_what_the_trainer_gives_at_that_version(tmp_path: Path) -
 
 def test_processes_give_the_bits_of_the_loop_on_data_that_changes(tmp_path: Path) -> None:
     settings = settings_of(tmp_path, {"name": "moon", "steps": 2, "batch_size": 8})
-    processes = Processes(workplace(settings), parts.training(settings), settings, 2)
+    processes = Processes(training_context(settings), build.training(settings), settings, 2)
     processes.wait()
     for ours, theirs in zip(all_of(processes, settings), all_of(loop(settings), settings), strict=True):
         assert torch.equal(ours.local.vector_d, theirs.local.vector_d)
@@ -81,7 +81,7 @@ def test_processes_give_the_bits_of_the_loop_on_data_that_changes(tmp_path: Path
 
 def test_vmap_is_near_the_loop_on_data_that_changes(tmp_path: Path) -> None:
     settings = settings_of(tmp_path, {"name": "sgd", "steps": 2, "batch_size": 8})
-    vmap = Vmap(workplace(settings), parts.training(settings))
+    vmap = Vmap(training_context(settings), build.training(settings))
     for ours, theirs in zip(all_of(vmap, settings), all_of(loop(settings), settings), strict=True):
         assert torch.allclose(ours.local.vector_d, theirs.local.vector_d, atol=1e-6)
         assert ours.evaluation == theirs.evaluation

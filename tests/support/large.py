@@ -7,7 +7,7 @@ from typing import Any, Self
 from support.running import PATIENCE_S, small
 from unstale.client.outbox import Outbox
 from unstale.client.service import ClientProcess
-from unstale.client.workspace import workplace_of
+from unstale.client.workspace import training_context_of
 from unstale.config import Settings
 from unstale.net.keys import Identity
 
@@ -40,7 +40,7 @@ class RunningClient:
         self._process = ClientProcess(
             server=server,
             client_ids=range(first, first + count),
-            prepare=lambda welcome: workplace_of(welcome, settings),
+            prepare=lambda welcome: training_context_of(welcome, settings),
             heartbeat_s=0.2,
             linger_s=0.2,
             outbox=outbox,

@@ -131,7 +131,7 @@ class PlayedServer:
         )
         self.coordinator = Coordinator(settings)
         rows = settings.unaggregated_max + 1
-        # As `config.parts.staging` does it for every server.
+        # As `config.build.staging` does it for every server.
         rows_per_block = 1 if settings.once_a_cycle else settings.round_size_max
         self.staging = WatchedStaging(2, rows_per_block, blocks_max=rows // rows_per_block + 2)
         self.protocol = ServerProtocol(

@@ -6,7 +6,7 @@ from typing import Any
 
 from support.running import PATIENCE_S, RunningServer, small
 from unstale.client.service import ClientProcess
-from unstale.client.workspace import workplace_of
+from unstale.client.workspace import training_context_of
 from unstale.coordinator.actions import Observer
 from unstale.metrics.progress import Outcome
 from unstale.simulator.assemble import simulation
@@ -33,7 +33,7 @@ def over_sockets(path: Path, *, run: dict[str, Any] | None = None, **changes: An
         clients = ClientProcess(
             server=server.address,
             client_ids=range(settings.clients),
-            prepare=lambda welcome: workplace_of(welcome, settings),
+            prepare=lambda welcome: training_context_of(welcome, settings),
             heartbeat_s=settings.server.heartbeat_s,
             linger_s=settings.server.linger_s,
         )

@@ -15,7 +15,7 @@ from swarm.learning import LEARNING_RATE, NUMBERS, PlayedCompute, PlayedLearner,
 from swarm.network import FAR, End, Frames, Link, Network
 from swarm.options import Options
 from swarm.world import World
-from unstale.config import parts
+from unstale.config import build
 from unstale.coordinator.settings import CoordinatorSettings
 from unstale.journal.parts import Parts
 from unstale.journal.recovery import Recovery
@@ -322,7 +322,7 @@ class Server:
 def _staging(options: Options, journal: PlayedJournal | None) -> Staging:
     if journal is not None and options.keeping is not None and options.keeping.spills:
         return journal.spill(NUMBERS)
-    return parts.staging(options.coordinator, NUMBERS, torch.device("cpu"))
+    return build.staging(options.coordinator, NUMBERS, torch.device("cpu"))
 
 
 def _recover(journal: PlayedJournal, coordinator: Watched, learner: PlayedLearner, staging: Staging) -> float:

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from support.running import small
-from unstale.config import parts
-from unstale.config.workplace import workplace
+from unstale.config import build
+from unstale.config.training_context import training_context
 from unstale.errors import UserError
 from unstale.learner.versions import Version
 from unstale.simulator.assemble import simulation
@@ -121,9 +121,9 @@ def of_everybody(backend: Backend, base_d: torch.Tensor, clients: int) -> list[L
 def test_of_all_clients_the_chosen_ones_alone_send_other_updates(name: str, batched: bool) -> None:
     def updates(**attack: Any) -> list[LocalUpdate]:
         settings = small(clients=5, training={"name": "sgd", "steps": 2}, **attack)
-        place = workplace(settings)
-        base_d = place.model.parameters_d.clone()
-        backend = Vmap(place, parts.training(settings)) if batched else Loop(place.trainer)
+        context = training_context(settings)
+        base_d = context.model.parameters_d.clone()
+        backend = Vmap(context, build.training(settings)) if batched else Loop(context.trainer)
         return of_everybody(backend, base_d, 5)
 
     honest, attacked = updates(), updates(attack={"name": name, "clients": 2})
@@ -137,7 +137,7 @@ def test_of_all_clients_the_chosen_ones_alone_send_other_updates(name: str, batc
 
 def test_clients_hold_the_same_examples_with_an_attack_and_without() -> None:
     honest, attacked = (
-        workplace(small(clients=3, attack={"name": name, "clients": 3})).trainer
+        training_context(small(clients=3, attack={"name": name, "clients": 3})).trainer
         for name in (None, "label-flip")
     )
     for client_id in range(3):
@@ -155,4 +155,4 @@ def test_an_attack_changes_the_model_of_a_run() -> None:
 def test_more_attackers_than_clients_are_refused() -> None:
     settings = small(clients=3, attack={"name": "noise", "clients": 4})
     with pytest.raises(UserError, match=r"attack\.clients is 4, but the run has 3 clients; let fewer attack"):
-        parts.check(settings)
+        build.check(settings)

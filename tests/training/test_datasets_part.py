@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from unstale.config import Settings, parts
+from unstale.config import Settings, build
 from unstale.errors import UserError
 from unstale.training.datasets import Dataset, part, with_validation
 
@@ -69,8 +69,8 @@ def test_nothing_left_to_train_on_is_refused() -> None:
 
 
 def test_settings_take_the_share_first_and_the_test_set_is_not_looked_at() -> None:
-    whole = parts.dataset(Settings())
-    chosen = parts.dataset(Settings(data={"share": 0.5, "validation": 0.2}))
+    whole = build.dataset(Settings())
+    chosen = build.dataset(Settings(data={"share": 0.5, "validation": 0.2}))
     both = len(chosen.labels_train_N) + len(chosen.labels_test_M)
     assert both == len(part(whole, share=0.5).labels_train_N)
     seen = {example.numpy().tobytes() for example in whole.stored_train_NX}
@@ -80,4 +80,4 @@ def test_settings_take_the_share_first_and_the_test_set_is_not_looked_at() -> No
 def test_a_validation_set_of_data_that_changes_is_refused() -> None:
     settings = Settings(data={"variant": {"name": "digits", "rate": 1.0}, "validation": 0.1})
     with pytest.raises(UserError, match=r"data.validation is 0.1 with data.variant"):
-        parts.dataset(settings)
+        build.dataset(settings)

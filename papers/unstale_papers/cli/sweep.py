@@ -198,13 +198,13 @@ def _check_out(out: Path | None) -> None:
 
 def _check_parts(planned: "Sequence[Job]") -> None:
     """Raise UserError for a value that only a part knows to be wrong, before anything is computed."""
-    from unstale.config import parts  # imports torch
+    from unstale.config import build  # imports torch
     from unstale_papers.worker import in_place
 
     for job in planned:
         with in_place(job.settings, job.scenario) as settings:
             try:
-                parts.check(settings)
+                build.check(settings)
             except UserError as error:
                 raise UserError(f"{job.cell}: {error}") from None
 

@@ -100,9 +100,9 @@ def _across(along_d: Tensor, rng: Generator) -> Tensor:
 
 def _own(run: Played, update: Received) -> Reconstruction:
     """The client's examples, with labels as sure as can be."""
-    inputs_nX, labels_n = run.place.trainer.examples(update.client_id)
+    inputs_nX, labels_n = run.context.trainer.examples(update.client_id)
     sure = 100.0  # e^-100 is nothing beside 1
-    labels_nC = sure * one_hot(labels_n, run.place.dataset.classes).float()
+    labels_nC = sure * one_hot(labels_n, run.context.dataset.classes).float()
     return Reconstruction(inputs_rX=inputs_nX, labels_rC=labels_nC)
 
 
@@ -114,7 +114,7 @@ def _others(run: Played, update: Received, kind: str, on_progress: Callable[[flo
     network = inverting.context.network
     assert network is not None
     examples = len(inverting.inversions.begin(update).now)
-    inputs_rX, labels_rC = start.drawn(network, examples, _rng(run, update, NOISE), run.place.device)
+    inputs_rX, labels_rC = start.drawn(network, examples, _rng(run, update, NOISE), run.context.device)
     return Reconstruction(inputs_rX=inputs_rX, labels_rC=labels_rC)
 
 

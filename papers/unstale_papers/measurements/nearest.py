@@ -35,10 +35,10 @@ def measure(
     run = played(settings, [settings.rounds])
     update = run.update(run.late_client(), settings.rounds, task=settings.rounds)
     one, _ = inverted(run.inverting(), update, on_iteration=on_progress)
-    client_examples = ClientExamples(settings, run.place.dataset)
+    client_examples = ClientExamples(settings, run.context.dataset)
     pixels_rX = client_examples.pixels(one.now.inputs_rX)
     own, others = client_examples.own_and_others(update.client_id, update.base_version, update.task_id)
-    measures, notes = measures_of(run.place.dataset.input_shape)
+    measures, notes = measures_of(run.context.dataset.input_shape)
     return Record(
         found={
             **{

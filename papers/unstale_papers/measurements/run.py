@@ -14,10 +14,10 @@ from typing import Any
 import torch
 from typing_extensions import override
 
-from unstale.config import parts
+from unstale.config import build
 from unstale.config.learning import DataSettings
 from unstale.config.settings import Settings
-from unstale.config.workplace import Workplace, workplace
+from unstale.config.training_context import TrainingContext, training_context
 from unstale.coordinator import actions, events
 from unstale.coordinator.divergence import DivergedError
 from unstale.learner.learner import RoundResult
@@ -53,10 +53,10 @@ def measure(
     updates were, by reason of the wire contract, where any was.
     """
     started_s = now_s()
-    place = workplace(settings, dataset=dataset_of(settings.data))
-    watcher = _Curves(settings, place, options.get("training_loss_every"), on_progress)
+    context = training_context(settings, dataset=dataset_of(settings.data))
+    watcher = _Curves(settings, context, options.get("training_loss_every"), on_progress)
     run = simulation(
-        settings, on_progress=lambda _: None, observe=watcher.acted, place=place, watcher=watcher
+        settings, on_progress=lambda _: None, observe=watcher.acted, context=context, watcher=watcher
     )
     try:
         digest = run.run().model_digest
@@ -66,7 +66,7 @@ def measure(
         watcher.found["refused"] = dict(watcher.refused)
     return Record(
         **watcher.curves,
-        client_accuracy_N=_client_accuracies(place, settings.clients, run.sent),
+        client_accuracy_N=_client_accuracies(context, settings.clients, run.sent),
         found=watcher.found,
         seconds=now_s() - started_s,
         steps=watcher.steps,
@@ -77,7 +77,7 @@ def measure(
 @lru_cache(maxsize=1)
 def dataset_of(data: DataSettings) -> Dataset:
     """The data set of some settings; the last one is kept, for the next job of this process."""
-    return parts.dataset(Settings(data=data))
+    return build.dataset(Settings(data=data))
 
 
 class _Curves(Watcher):
@@ -87,7 +87,7 @@ class _Curves(Watcher):
     def __init__(
         self,
         settings: Settings,
-        place: Workplace,
+        context: TrainingContext,
         training_loss_every: int | None,
         on_progress: Callable[[float], None],
     ) -> None:
@@ -96,7 +96,7 @@ class _Curves(Watcher):
         self.refused: Counter[str] = Counter()
         self.steps = 0
         self._rounds = settings.rounds
-        self._place = place
+        self._context = context
         self._every = training_loss_every
         self._on_progress = on_progress
         self._sent: Version | None = None
@@ -135,7 +135,7 @@ class _Curves(Watcher):
                 (result.version, error.method, _rounded(error.l1), _rounded(error.cosine))
                 for error in result.compensation.errors
             ]
-        self.steps += sum(self._place.trainer.steps_of(update.client_id) for update in updates)
+        self.steps += sum(self._context.trainer.steps_of(update.client_id) for update in updates)
         self._on_progress(result.version / self._rounds)
 
     @override
@@ -158,14 +158,14 @@ class _Curves(Watcher):
 
     def _training_loss(self, sent: Version) -> float:
         """Mean over all training examples, nats."""
-        place, dataset = self._place, self._place.dataset
+        context, dataset = self._context, self._context.dataset
         losses = [
             len(part_n)
             * evaluate(
-                place.model,
+                context.model,
                 sent.model_d,
-                dataset.train_examples(part_n).to(place.device),
-                dataset.labels_train_N[part_n].to(place.device),
+                dataset.train_examples(part_n).to(context.device),
+                dataset.labels_train_N[part_n].to(context.device),
                 dataset.classes,
                 buffers_b=sent.buffers_b,
             ).loss
@@ -179,11 +179,11 @@ def _rounded(value: float) -> float:
     return float(f"{value:.7g}")
 
 
-def _client_accuracies(place: Workplace, clients: int, sent: Version) -> list[float | None]:
+def _client_accuracies(context: TrainingContext, clients: int, sent: Version) -> list[float | None]:
     """Of each client on its own test examples; none at all where the test set does not say whose they are."""
-    if not place.trainer.has_own_tests:
+    if not context.trainer.has_own_tests:
         return []
     measured = (
-        place.trainer.evaluate_own(client_id, sent.model_d, sent.buffers_b) for client_id in range(clients)
+        context.trainer.evaluate_own(client_id, sent.model_d, sent.buffers_b) for client_id in range(clients)
     )
     return [None if one is None else one.accuracy for one in measured]

@@ -14,9 +14,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from unstale.config import parts
+from unstale.config import build
 from unstale.config.settings import Settings
-from unstale.config.workplace import Workplace, workplace
+from unstale.config.training_context import TrainingContext, training_context
 from unstale.errors import UserError
 from unstale.learner.versions import Version
 from unstale.net.clock import now_s
@@ -44,16 +44,16 @@ def measure(
         raise UserError(
             f"clients is {count}, whose sets are too many to measure each, expected at most {CLIENTS_MAX}"
         )
-    place = workplace(settings, dataset=dataset_of(settings.data))
+    context = training_context(settings, dataset=dataset_of(settings.data))
     silent = min(int(options["silent"]), settings.rounds - 1)
-    model_d, last = _averaged(settings, place, silent, on_progress)
-    evaluate = parts.evaluation(settings, place.model, place.dataset, place.device)
+    model_d, last = _averaged(settings, context, silent, on_progress)
+    evaluate = build.evaluation(settings, context.model, context.dataset, context.device)
     measured = 0
 
     def worth(those: Collection[int]) -> float:
         nonlocal measured
         moved_d = model_d - torch.stack([last[i] for i in sorted(those)]).mean(0) if those else model_d
-        accuracy = evaluate(Version(model_d=moved_d, buffers_b=place.model.buffers_b)).accuracy
+        accuracy = evaluate(Version(model_d=moved_d, buffers_b=context.model.buffers_b)).accuracy
         measured += 1
         on_progress(0.5 + 0.5 * measured / 2**count)
         return accuracy
@@ -96,18 +96,18 @@ def shapley_values(count: int, worth: Callable[[frozenset[int]], float]) -> list
 
 
 def _averaged(
-    settings: Settings, place: Workplace, silent: int, on_progress: Callable[[float], None]
+    settings: Settings, context: TrainingContext, silent: int, on_progress: Callable[[float], None]
 ) -> tuple[Tensor, dict[int, Tensor]]:
     """The last model [d], and what each client last sent, [d] in parameter units."""
-    schedule = parts.schedule(settings)
-    model_d = place.model.parameters_d.clone()
+    schedule = build.schedule(settings)
+    model_d = context.model.parameters_d.clone()
     last: dict[int, Tensor] = {}
     for version in range(settings.rounds):
         for client in range(settings.clients):
             if client != SILENT or version < settings.rounds - silent:
                 rate = schedule.rate(version)
-                local = place.trainer.train(
-                    client, version, model_d, rate, buffers_b=place.model.buffers_b, version=version
+                local = context.trainer.train(
+                    client, version, model_d, rate, buffers_b=context.model.buffers_b, version=version
                 )
                 last[client] = moved_by(local)
         model_d = model_d - torch.stack([last[client] for client in sorted(last)]).mean(0)

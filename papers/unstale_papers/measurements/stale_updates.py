@@ -13,12 +13,12 @@ from typing_extensions import override
 
 from unstale.compensators import Received
 from unstale.compensators.gradient_inversion import GradientInversion
-from unstale.config import parts
+from unstale.config import build
 from unstale.config.compensation import compensator
 from unstale.config.learning import CompensatorSettings
 from unstale.config.scenario import conditions
 from unstale.config.settings import ScenarioSettings, Settings
-from unstale.config.workplace import Workplace, workplace
+from unstale.config.training_context import TrainingContext, training_context
 from unstale.errors import UserError
 from unstale.learner.learner import RoundResult
 from unstale.learner.updates import RoundUpdate
@@ -33,11 +33,11 @@ from unstale_papers.measurements.run import dataset_of
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Played:
-    """A run without staleness. place: where its clients' work is done. versions: those that were asked for, by
+    """A run without staleness. context: where its clients' work is done. versions: those that were asked for, by
     number."""
 
     settings: Settings
-    place: Workplace
+    context: TrainingContext
     versions: dict[int, Version]
 
     def update(
@@ -45,8 +45,8 @@ class Played:
     ) -> Received:
         """What a client sends from a version. task: its number, which decides the draws. staleness: when it arrives,
         rounds. of: trains in place of the run's own trainer, such as one with other data."""
-        trainer = self.place.trainer if of is None else of
-        base, rate = self.versions[version], parts.schedule(self.settings).rate(version)
+        trainer = self.context.trainer if of is None else of
+        base, rate = self.versions[version], build.schedule(self.settings).rate(version)
         local = trainer.train(client_id, task, base.model_d, rate, buffers_b=base.buffers_b, version=version)
         return Received(
             client_id=client_id,
@@ -75,11 +75,11 @@ class Played:
 
     def held(self, client_id: int) -> int:
         """n"""
-        return len(self.place.trainer.examples(client_id)[1])
+        return len(self.context.trainer.examples(client_id)[1])
 
     def inverting(self) -> GradientInversion:
         """The compensator that the settings name, in its first state. Raises UserError for one that does not invert."""
-        made = compensator(self.settings, self.place.model, self.place.dataset, self.place.device)
+        made = compensator(self.settings, self.context.model, self.context.dataset, self.context.device)
         if not isinstance(made, GradientInversion):
             raise UserError(
                 f"compensator.name is {self.settings.compensator.name!r}, which inverts nothing, expected "
@@ -106,19 +106,19 @@ def played(settings: Settings, versions: Sequence[int]) -> Played:
             "evaluate_every": settings.rounds,
         }
     )
-    place, found = _played(plain.model_dump_json(), tuple(sorted(set(versions))))
-    return Played(settings=settings, place=place, versions=found)
+    context, found = _played(plain.model_dump_json(), tuple(sorted(set(versions))))
+    return Played(settings=settings, context=context, versions=found)
 
 
 @lru_cache(maxsize=1)
-def _played(said: str, versions: tuple[int, ...]) -> tuple[Workplace, dict[int, Version]]:
+def _played(said: str, versions: tuple[int, ...]) -> tuple[TrainingContext, dict[int, Version]]:
     settings = Settings(**json.loads(said))
-    place = workplace(settings, dataset=dataset_of(settings.data))
+    context = training_context(settings, dataset=dataset_of(settings.data))
     keeper = _Keeper(versions)
-    run = simulation(settings, on_progress=lambda _: None, place=place, watcher=keeper)
+    run = simulation(settings, on_progress=lambda _: None, context=context, watcher=keeper)
     keeper.keep(0, run.sent)
     run.run()
-    return place, keeper.kept
+    return context, keeper.kept
 
 
 class _Keeper(Watcher):

@@ -66,8 +66,8 @@ def _errors(run: Played, staleness: int) -> list[MeasuredError]:
         buffers_b=run.versions[now].buffers_b,
         updates=[run.update(client, now - staleness, task=now, staleness=staleness) for client in late],
     )
-    place = run.place
-    made = compensator(run.settings, place.model, place.dataset, place.device)
+    context = run.context
+    made = compensator(run.settings, context.model, context.dataset, context.device)
     vectors = {} if made is None else made.take(stale, made.make(stale)).vectors
     errors = []
     for number, update in enumerate(stale.updates):

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from unstale.config import parts
+from unstale.config import build
 from unstale.config.settings import Settings
 from unstale.net.clock import now_s
 from unstale.seeds import Generator, Stream, stream
@@ -87,11 +87,11 @@ def saved(cold: int, warm: int) -> float:
 
 def _changed(run: Played, client_id: int, share: float) -> Trainer:
     """Trains the client with some of its examples replaced."""
-    settings, dataset = run.settings, run.place.dataset
-    shares = parts.shares(settings, dataset)
+    settings, dataset = run.settings, run.context.dataset
+    shares = build.client_partitions(settings, dataset)
     rng = stream(settings.seed, Stream.INVERSION, client_id, settings.rounds, CHANGED)
     shares[client_id] = replaced(shares[client_id], dataset.labels_train_N.numpy(), share, rng)
-    return Trainer(dataset, shares, run.place.model, parts.training(settings), settings.seed)
+    return Trainer(dataset, shares, run.context.model, build.training(settings), settings.seed)
 
 
 def replaced(own_n: Indices, labels_N: Indices, share: float, rng: Generator) -> Indices:

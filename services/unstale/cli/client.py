@@ -36,7 +36,7 @@ def client(settings: Settings, ends_with_input: report.EndsWithInput = False) ->
     """
     from unstale.client.outbox import Outbox
     from unstale.client.service import ClientProcess
-    from unstale.client.workspace import durations_of, workplace_of  # imports torch
+    from unstale.client.workspace import durations_of, training_context_of  # imports torch
     from unstale.net.keys import client_identity
 
     report.log_to_stderr()
@@ -53,7 +53,7 @@ def client(settings: Settings, ends_with_input: report.EndsWithInput = False) ->
     process = ClientProcess(
         server=hosted.server,
         client_ids=range(hosted.first, hosted.first + hosted.count),
-        prepare=lambda welcome: workplace_of(welcome, settings),
+        prepare=lambda welcome: training_context_of(welcome, settings),
         heartbeat_s=settings.server.heartbeat_s,
         linger_s=settings.server.linger_s,
         patience_s=hosted.patience_s,

@@ -28,7 +28,7 @@ def write(file: FileToWrite = Path("unstale.yaml"), force: Force = False) -> Non
 @app.command()
 def check(file: FileToCheck) -> None:
     """Say whether a run could start with this file, variables and options aside."""
-    from unstale.config.parts import check as check_parts  # imports torch
+    from unstale.config.build import check as check_parts  # imports torch
 
     check_parts(load(file))
     print(f"{file}: ok")

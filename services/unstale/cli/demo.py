@@ -266,9 +266,9 @@ def _attack(settings: Settings) -> str:
     """A line on the clients that attack; "" where all are honest."""
     if settings.attack.name is None:
         return ""
-    from unstale.config import parts  # imports torch
+    from unstale.config import build  # imports torch
 
-    attack = parts.attack(settings)
+    attack = build.attack(settings)
     assert attack is not None
     return f"[bold]attack[/bold] {attack.description}.\n"
 

@@ -71,12 +71,12 @@ def show(settings: Settings, png: Png = None, as_json: AsJson = False) -> None:
 
 
 def _look(settings: Settings) -> Shown:
-    from unstale.config import parts  # imports torch
+    from unstale.config import build  # imports torch
     from unstale.training.partition import label_counts, summary
 
-    chosen = parts.partition(settings).model_dump()
-    data = parts.dataset(settings)
-    shares = parts.shares(settings, data)
+    chosen = build.partition(settings).model_dump()
+    data = build.dataset(settings)
+    shares = build.client_partitions(settings, data)
     labels_n = data.labels_train_N.numpy()
     name, clients = settings.partition.name, settings.clients
     words = "".join(f", {key} {value:g}" for key, value in chosen.items() if value is not None)

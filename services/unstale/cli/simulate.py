@@ -57,9 +57,9 @@ def simulate(settings: Settings, as_json: AsJson = False, record_in: Record = No
 
 def announce_attack(settings: Settings) -> None:
     """Name the clients that attack on stderr, if any do."""
-    from unstale.config import parts  # imports torch
+    from unstale.config import build  # imports torch
 
-    attack = parts.attack(settings)
+    attack = build.attack(settings)
     if attack is not None:
         print(f"unstale: attack, for experiments: {attack.description}", file=sys.stderr, flush=True)
 

@@ -28,7 +28,7 @@ from unstale.client.worker import (
     Settlement,
     Worker,
 )
-from unstale.config.workplace import Workplace
+from unstale.config.training_context import TrainingContext
 from unstale.errors import UserError
 from unstale.exposition import process
 from unstale.exposition.http import PING_S, HttpService
@@ -80,7 +80,7 @@ class ClientProcess:
         *,
         server: str,
         client_ids: range,
-        prepare: Callable[[Welcome], Workplace],
+        prepare: Callable[[Welcome], TrainingContext],
         heartbeat_s: float,
         linger_s: float,
         patience_s: float | None = None,

@@ -13,7 +13,7 @@ from unstale.client import residuals
 from unstale.client.actions import PendingUpdate
 from unstale.client.outbox import Outbox
 from unstale.client.residuals import Residuals
-from unstale.config.workplace import Workplace
+from unstale.config.training_context import TrainingContext
 from unstale.learner.device import compute_here
 from unstale.net.clock import now_s
 from unstale.training.evaluate import Evaluation
@@ -114,7 +114,7 @@ class Worker:
 
     def __init__(
         self,
-        prepare: Callable[[Welcome], Workplace],
+        prepare: Callable[[Welcome], TrainingContext],
         post: Callable[[Result], None],
         durations: Callable[[Welcome], Durations] | None = None,
         outbox: Outbox | None = None,
@@ -128,7 +128,7 @@ class Worker:
         self._post = post
         self._jobs: queue.SimpleQueue[Job | Settlement | None] = queue.SimpleQueue()
         self._run_id = ""
-        self._workplace: Workplace | None = None
+        self._context: TrainingContext | None = None
         self._thread = threading.Thread(target=self._run, name="worker", daemon=True)
 
     def start(self) -> None:
@@ -164,15 +164,15 @@ class Worker:
             self._post(Crashed(error=error))
 
     def _work(self, job: Job) -> Trained | Failed:
-        workplace = self._workplace_for(job.welcome)
-        trainer = workplace.trainer
+        context = self._workplace_for(job.welcome)
+        trainer = context.trainer
         duration_s = 0.0
         if self._duration_s is not None:
             steps = trainer.steps_of(job.client_id)
             duration_s = self._duration_s(job.client_id, job.task.number, steps)
         try:
             model = encodings.of_task(job.welcome, job.task).decode(job.model.frames)
-            base_d, buffers_b, extra_d = workplace.received(model, extra=bool(job.welcome.extra))
+            base_d, buffers_b, extra_d = context.received(model, extra=bool(job.welcome.extra))
         except RemoteContractError as error:
             return Failed(job=job, message=f"the model cannot be read: {error}", duration_s=duration_s)
         evaluation = None
@@ -219,8 +219,8 @@ class Worker:
         of = (client_id, settlement.run_id, number)
         outbox = self._outbox
         kept: Mapping[str, Tensor] | None = None
-        if self._workplace is not None and settlement.run_id == self._run_id:
-            trainer, accepted = self._workplace.trainer, settlement.accepted
+        if self._context is not None and settlement.run_id == self._run_id:
+            trainer, accepted = self._context.trainer, settlement.accepted
             changed = self._residuals.settle(client_id, number, accepted=accepted)
             if not accepted:
                 trainer.drop(client_id, number)
@@ -235,13 +235,13 @@ class Worker:
         elif outbox is not None:
             outbox.let_go(*of)
 
-    def _workplace_for(self, welcome: Welcome) -> Workplace:
-        if self._workplace is None or welcome.run_id != self._run_id:
-            self._workplace, self._run_id = self._prepare(welcome), welcome.run_id
+    def _workplace_for(self, welcome: Welcome) -> TrainingContext:
+        if self._context is None or welcome.run_id != self._run_id:
+            self._context, self._run_id = self._prepare(welcome), welcome.run_id
             self._duration_s = None if self._durations is None else self._durations(welcome)
             self._residuals.clear()
-            self._take_up(self._workplace.trainer)
-        return self._workplace
+            self._take_up(self._context.trainer)
+        return self._context
 
     def _take_up(self, trainer: Trainer) -> None:
         """Give clients what they had when the process died, with the verdicts that came before there was a trainer."""

@@ -7,7 +7,7 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from unstale import flat
-from unstale.config import parts
+from unstale.config import build
 from unstale.config.learning import (
     DataSettings,
     ModelSettings,
@@ -17,7 +17,7 @@ from unstale.config.learning import (
 )
 from unstale.config.scenario import conditions
 from unstale.config.settings import ClientSettings, Settings
-from unstale.config.workplace import Workplace, workplace
+from unstale.config.training_context import TrainingContext, training_context
 from unstale.errors import UserError
 from unstale.training.partition import PARTITIONS
 from unstale_proto import signature
@@ -26,7 +26,7 @@ from unstale_proto.messages import DataPlan, PartitionPlan, TensorSpec, Welcome
 log = logging.getLogger("unstale.client")
 
 
-def workplace_of(welcome: Welcome, own: Settings) -> Workplace:
+def training_context_of(welcome: Welcome, own: Settings) -> TrainingContext:
     """Make what a welcome describes; `own` says where this machine keeps its data and which device it has.
 
     A server can only choose among what is built in here: it names no file, and no code but what `own` names too. Raises
@@ -34,7 +34,7 @@ def workplace_of(welcome: Welcome, own: Settings) -> Workplace:
     """
     settings = _settings_of(welcome, own)
     code = (own.model.name, own.data.name, own.data.variant.name)
-    made = workplace(settings, code=[name for name in code if name is not None])
+    made = training_context(settings, code=[name for name in code if name is not None])
     tensors = [
         TensorSpec(name=name, shape=shape, dtype="float32")
         for name, shape, _ in (*flat.describe(made.model.module), *flat.describe_buffers(made.model.module))
@@ -59,15 +59,15 @@ def workplace_of(welcome: Welcome, own: Settings) -> Workplace:
 def durations_of(welcome: Welcome, own: Settings) -> Callable[[int, int, int], float]:
     """How long a task takes on the devices of the scenario that `own` names: seconds, given client, number and steps.
 
-    To be asked after `workplace_of`, which says whether the data may be looked at. Raises UserError for a scenario that
-    does not fit the run's clients.
+    To be asked after `training_context_of`, which says whether the data may be looked at. Raises UserError for a
+    scenario that does not fit the run's clients.
     """
     return conditions(_settings_of(welcome, own)).devices.duration_s
 
 
 def _announce_attack(settings: Settings, hosted: ClientSettings) -> None:
     """Log which clients of this process attack, if an attack is configured: the seed of the run chose them."""
-    attack = parts.attack(settings)
+    attack = build.attack(settings)
     if attack is None:
         return
     here = attack.clients & {*range(hosted.first, hosted.first + hosted.count)}

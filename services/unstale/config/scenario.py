@@ -119,12 +119,14 @@ class _Clients:
 
     @cached_property
     def _held(self) -> Held:
-        from unstale.config import parts  # imports torch
+        from unstale.config import build  # imports torch
         from unstale.training.partition import label_counts
 
         settings = Settings(clients=self.clients, seed=self.seed, data=self.data, partition=self.partition)
-        data = parts.dataset(settings)
-        return Held(label_counts(parts.shares(settings, data), data.labels_train_N.numpy(), data.classes))
+        data = build.dataset(settings)
+        return Held(
+            label_counts(build.client_partitions(settings, data), data.labels_train_N.numpy(), data.classes)
+        )
 
 
 class _DataIsElsewhere(Exception):  # noqa: N818  (nobody's error)

@@ -2,7 +2,7 @@
 
 The commented file, the help texts, the variables and the options are all made from these fields
 (`config.keys`). A part is chosen by its `name`; what only the part itself knows is checked when it is made
-(`config.parts`).
+(`config.build`).
 """
 
 from typing import Literal, Self

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from unstale.config import parts
+from unstale.config import build
 from unstale.config.settings import ScenarioSettings, SelectorSettings, Settings
 from unstale.coordinator import events
 from unstale.coordinator.machine import LEASE
@@ -133,4 +133,4 @@ def _words(row: EventRow) -> str | None:
 def _trigger(settings: Settings) -> TriggerSettings:
     """As the coordinator was told. Neither scenario nor selector matter, and their files may be gone."""
     plain = settings.model_copy(update={"scenario": ScenarioSettings(), "selector": SelectorSettings()})
-    return parts.coordinator_settings(plain).trigger
+    return build.coordinator_settings(plain).trigger

@@ -13,7 +13,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from unstale.compensators import Received, StaleRound
-from unstale.config import parts
+from unstale.config import build
 from unstale.config.compensation import compensator
 from unstale.config.load import Given, load
 from unstale.config.settings import Settings
@@ -119,10 +119,10 @@ class Replay:
             raise UserError(
                 f"the run in {run.directory.path} has no rounds yet; replay it when a version was made"
             )
-        self.device = parts.set_up_device(settings)
-        self.dataset = parts.dataset(settings)
-        self.model = parts.model(settings, self.dataset, self.device)
-        self.learner = parts.learner(
+        self.device = build.set_up_device(settings)
+        self.dataset = build.dataset(settings)
+        self.model = build.model(settings, self.dataset, self.device)
+        self.learner = build.learner(
             settings,
             self.model,
             self.device,
@@ -233,7 +233,7 @@ class Comparison:
         if self.asks_for_bases:
             replay.check_bases()
         self._measured = {row.version: row for row in run.database.evaluations()}
-        self._evaluate = parts.evaluation(settings, replay.model, replay.dataset, replay.device)
+        self._evaluate = build.evaluation(settings, replay.model, replay.dataset, replay.device)
 
     def points(self) -> Iterator[Point]:
         """Both policies at every version that was measured when it was made. Ends early when the replay parts."""
@@ -264,8 +264,8 @@ class _Folding(Learner):
         model = replay.model
         super().__init__(
             model.parameters_d,
-            parts.policy(settings, model.dimension, replay.device),
-            learning_rate=parts.schedule(settings).rate,
+            build.policy(settings, model.dimension, replay.device),
+            learning_rate=build.schedule(settings).rate,
             server_multiplier=settings.policy.server_multiplier,
             buffers_b=model.buffers_b,
         )
@@ -307,7 +307,7 @@ def _in_small(settings: Settings) -> Policy[Any]:
     take."""
     in_ordinary_memory = settings.policy.model_copy(update={"memory": "host"})
     settings = settings.model_copy(update={"policy": in_ordinary_memory})
-    return parts.policy(settings, dimension=1, where=torch.device("cpu"))
+    return build.policy(settings, dimension=1, where=torch.device("cpu"))
 
 
 def _check_can_fold(recorded: Settings, other: Settings) -> None:

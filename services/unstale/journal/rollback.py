@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from unstale.config import parts
+from unstale.config import build
 from unstale.config.compensation import compensator
 from unstale.config.settings import Settings
 from unstale.coordinator import snapshot
@@ -152,7 +152,7 @@ def _whole_checkpoint(
 
 def _state_at(journal: Journal, settings: Settings, target: _Target) -> State:
     """States of learner and coordinator, read from the checkpoint or computed from what lies before."""
-    told = parts.coordinator_settings(settings)
+    told = build.coordinator_settings(settings)
     if target.checkpoint is not None:
         state, _ = checkpoints.read(journal.directory.checkpoints / target.checkpoint.file)
         learner, coordinator = state["learner"], state["coordinator"]
@@ -165,11 +165,11 @@ def _state_at(journal: Journal, settings: Settings, target: _Target) -> State:
 
 
 def _computed(journal: Journal, settings: Settings, target: _Target) -> tuple[State, State]:
-    device = parts.set_up_device(settings)
-    dataset = parts.dataset(settings)
-    model = parts.model(settings, dataset, device)
-    told = replace(parts.coordinator_settings(settings), excluded=resumption.excluded(journal.database))
-    learner = parts.learner(
+    device = build.set_up_device(settings)
+    dataset = build.dataset(settings)
+    model = build.model(settings, dataset, device)
+    told = replace(build.coordinator_settings(settings), excluded=resumption.excluded(journal.database))
+    learner = build.learner(
         settings,
         model,
         device,
@@ -181,14 +181,14 @@ def _computed(journal: Journal, settings: Settings, target: _Target) -> tuple[St
         staging = (
             journal.spill(learner.row_numbers)
             if learner.streams
-            else parts.staging(told, learner.row_numbers, device)
+            else build.staging(told, learner.row_numbers, device)
         )
         Recovery(
             journal,
             coordinator=coordinator,
             learner=learner,
             staging=staging,
-            evaluate=parts.evaluation(settings, model, dataset, device),
+            evaluate=build.evaluation(settings, model, dataset, device),
         ).run_to(target.seq)
     return learner.state_dict(), snapshot.taken(coordinator)
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from unstale.config import parts
+from unstale.config import build
 from unstale.config.scenario import conditions
 from unstale.config.settings import Settings
 from unstale.coordinator.actions import Acknowledge, Outcome
@@ -148,7 +148,7 @@ def configured(settings: Settings, learner: Learner, held: Callable[[int], int])
             buffers_norm=float(first.buffers_b.double().norm()),
         ),
         Expected(
-            kind=parts.training(settings).kind,
+            kind=build.training(settings).kind,
             examples_max=held if chosen.num_examples_max == "partition" else lambda _: by_number,
             late=max(conditions(settings).stale_rounds.values(), default=0),
         ),

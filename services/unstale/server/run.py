@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from unstale.config import parts
+from unstale.config import build
 from unstale.config.compensation import compensator
 from unstale.config.settings import Settings
 from unstale.coordinator.machine import Coordinator
@@ -124,13 +124,13 @@ class Run:
 def prepare(settings: Settings) -> Run:
     """Make a new run, or take one up. Raises UserError for what the user can mend."""
     limit_retained_memory()
-    device = parts.set_up_device(settings)
-    dataset = parts.dataset(settings)
-    parts.check_partition(settings, dataset)
-    model = parts.model(settings, dataset, device)
-    told = parts.coordinator_settings(settings)
-    save_model = parts.saver(settings, model)
-    learner = parts.learner(
+    device = build.set_up_device(settings)
+    dataset = build.dataset(settings)
+    build.check_partition(settings, dataset)
+    model = build.model(settings, dataset, device)
+    told = build.coordinator_settings(settings)
+    save_model = build.saver(settings, model)
+    learner = build.learner(
         settings,
         model,
         device,
@@ -139,7 +139,7 @@ def prepare(settings: Settings) -> Run:
     )
     model.let_go()
     admits = admission.configured(settings, learner, _held(settings, dataset))
-    evaluate = parts.evaluation(settings, model, dataset, device)
+    evaluate = build.evaluation(settings, model, dataset, device)
     said = welcome(settings, model, extra=learner.sent.extra_d is not None, labels=dataset.labels_digest)
     with ExitStack() as stack:
         journal = open_journal(settings)
@@ -179,7 +179,7 @@ def _held(settings: Settings, data: Dataset) -> Callable[[int], int]:
     """How many training examples each client holds."""
     if settings.server.num_examples_max != "partition":
         return lambda _: 0  # nobody asks
-    counts = array("q", map(len, parts.shares(settings, data)))
+    counts = array("q", map(len, build.client_partitions(settings, data)))
     return counts.__getitem__
 
 
@@ -209,7 +209,7 @@ def _staging(
     """In memory; or on disk, where rows would take too much of it and the policy can read them one by one."""
     most_bytes = 4 * learner.row_numbers * (told.unaggregated_max + 2 * told.round_size_max)
     if journal is None or not learner.streams or most_bytes <= settings.run.rows_memory_bytes_max:
-        return parts.staging(told, learner.row_numbers, device)
+        return build.staging(told, learner.row_numbers, device)
     return journal.spill(learner.row_numbers)
 
 

@@ -6,7 +6,7 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from unstale import flat
-from unstale.config import parts
+from unstale.config import build
 from unstale.config.learning import DataSettings
 from unstale.config.settings import Settings
 from unstale.errors import UserError
@@ -51,8 +51,8 @@ def welcome(settings: Settings, model: flat.FlatModel, *, extra: bool, labels: s
         version=0,
         model=settings.model.name,
         data=settings.data.name,
-        partition=PartitionPlan(name=settings.partition.name, **_values(parts.partition(settings))),
-        training=TrainingPlan(name=settings.training.name, **_values(parts.training(settings))),
+        partition=PartitionPlan(name=settings.partition.name, **_values(build.partition(settings))),
+        training=TrainingPlan(name=settings.training.name, **_values(build.training(settings))),
         tensors=tensors,
         signature=signature.digest((*tensors, *buffers)),
         heartbeat_s=settings.server.heartbeat_s,

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from unstale.compensators import Compensator, FreshUpdate
-from unstale.config import parts
+from unstale.config import build
 from unstale.config.compensation import Connect, compensator
 from unstale.config.scenario import client_info, conditions, read
 from unstale.config.settings import Settings
-from unstale.config.workplace import Workplace, workplace
+from unstale.config.training_context import TrainingContext, training_context
 from unstale.coordinator.actions import Observer
 from unstale.coordinator.machine import Coordinator
 from unstale.metrics.progress import Progress
@@ -28,16 +28,16 @@ from unstale_proto import encodings
 PLAIN = "exponential"
 """The ready scenario whose device a simulated client has where the run's scenario gives it none."""
 
-CompensatorOf = Callable[[Settings, Workplace, FreshUpdate], Compensator[Any] | None]
+CompensatorOf = Callable[[Settings, TrainingContext, FreshUpdate], Compensator[Any] | None]
 """Makes the compensator of a run. What clients would send, were they given the current model, goes with it."""
 
 
 def configured(
-    settings: Settings, place: Workplace, fresh_update: FreshUpdate, *, connect: Connect | None = None
+    settings: Settings, context: TrainingContext, fresh_update: FreshUpdate, *, connect: Connect | None = None
 ) -> Compensator[Any] | None:
     """The one that the settings name; None for none. connect: as in `config.compensation.compensator`."""
     return compensator(
-        settings, place.model, place.dataset, place.device, fresh_update=fresh_update, connect=connect
+        settings, context.model, context.dataset, context.device, fresh_update=fresh_update, connect=connect
     )
 
 
@@ -49,28 +49,28 @@ def simulation(
     relay: Relay = as_it_is,
     record_in: Path | None = None,
     compensator_of: CompensatorOf = configured,
-    place: Workplace | None = None,
+    context: TrainingContext | None = None,
     watcher: Watcher | None = None,
 ) -> Simulation:
     """Build everything that a run needs. Raises UserError for what the user can mend.
 
     on_progress, observe, relay, watcher: as in `Simulation`. record_in: a new directory for what happens, None to leave
     nothing behind. compensator_of: makes another compensator than the settings name, such as one that only looks.
-    place: what the settings describe, made before; None to make it here.
+    context: what the settings describe, made before; None to make it here.
     """
-    place = workplace(settings) if place is None else place
-    parts.check_partition(settings, place.dataset)
-    model = place.model
+    context = training_context(settings) if context is None else context
+    build.check_partition(settings, context.dataset)
+    model = context.model
     under = _conditions(settings)
-    told = parts.coordinator_settings(settings)
+    told = build.coordinator_settings(settings)
     if not any(may_lose(applied.toxic) for applied in under.toxics):
         told = replace(told, lease_s=inf)  # nobody falls silent, so nobody need look
-    backend = choose(settings, place)
-    learner = parts.learner(
+    backend = choose(settings, context)
+    learner = build.learner(
         settings,
         model,
-        place.device,
-        compensator=compensator_of(settings, place, OracleUpdates(backend, settings).of),
+        context.device,
+        compensator=compensator_of(settings, context, OracleUpdates(backend, settings).of),
         keep_versions=True,
     )
     coordinator = Coordinator(told)
@@ -79,11 +79,11 @@ def simulation(
         Parts(
             coordinator=coordinator,
             learner=learner,
-            staging=parts.staging(told, learner.row_numbers, place.device),
+            staging=build.staging(told, learner.row_numbers, context.device),
             backend=backend,
-            steps_of=place.trainer.steps_of,
-            evaluate=parts.evaluation(settings, model, place.dataset, place.device),
-            save=parts.saver(settings, model),
+            steps_of=context.trainer.steps_of,
+            evaluate=build.evaluation(settings, model, context.dataset, context.device),
+            save=build.saver(settings, model),
             conditions=under,
             clients=settings.clients,
             rounds=settings.rounds,
@@ -91,7 +91,7 @@ def simulation(
             evaluate_clients_every=settings.evaluate_clients_every,
             heartbeat_s=settings.server.heartbeat_s,
             lease_s=settings.server.lease_s,
-            admission=admission.configured(settings, learner, place.trainer.held),
+            admission=admission.configured(settings, learner, context.trainer.held),
             task_timeout_s=settings.server.task_timeout_s,
             client_limits=_guard(settings),
             encoding=encodings.plan(**settings.encoding.model_dump(), dimension=model.dimension),

@@ -19,7 +19,7 @@ from unstale.compensators.inversion.settings import InversionSettings
 from unstale.compensators.registry import describe
 from unstale.config.compensation import compensator
 from unstale.config.settings import Settings
-from unstale.config.workplace import Workplace
+from unstale.config.training_context import TrainingContext
 from unstale.errors import UserError
 from unstale.metrics import likeness
 from unstale.metrics.audit import POOLS, Findings, Matches, findings, label_distance
@@ -93,9 +93,9 @@ def audit(
     watches: list[_Watch] = []
 
     def watch(
-        settings: Settings, place: Workplace, fresh_update: FreshUpdate
+        settings: Settings, context: TrainingContext, fresh_update: FreshUpdate
     ) -> Compensator[InversionSettings]:
-        watches.append(_Watch(settings, place, fresh_update, rounds, updates_max, on_reconstructed))
+        watches.append(_Watch(settings, context, fresh_update, rounds, updates_max, on_reconstructed))
         return watches[0]
 
     run = simulation(settings, on_progress=on_progress, compensator_of=watch)
@@ -132,22 +132,24 @@ class _Watch(Compensator[InversionSettings]):
     def __init__(
         self,
         settings: Settings,
-        place: Workplace,
+        context: TrainingContext,
         fresh_update: FreshUpdate,
         rounds: Collection[int],
         updates_max: int,
         on_reconstructed: Callable[[Reconstructed], None],
     ) -> None:
-        inverting = compensator(settings, place.model, place.dataset, place.device, fresh_update=fresh_update)
+        inverting = compensator(
+            settings, context.model, context.dataset, context.device, fresh_update=fresh_update
+        )
         assert inverting is not None
         assert isinstance(inverting.settings, InversionSettings)
         super().__init__(inverting.settings, inverting.context)
         self._inversions = Inversions(self.settings, self.context)
-        self._client_examples = ClientExamples(settings, place.dataset)
+        self._client_examples = ClientExamples(settings, context.dataset)
         self._rounds = frozenset(rounds)
         self._left = updates_max
         self._on_reconstructed = on_reconstructed
-        self.measures, self.notes = _measures(place.dataset.input_shape)
+        self.measures, self.notes = _measures(context.dataset.input_shape)
         self.reconstructed: list[Reconstructed] = []
 
     def make(self, stale: StaleRound) -> Made:

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from unstale.config import parts
+from unstale.config import build
 from unstale.config.settings import Settings
 from unstale.seeds import Generator, Stream, stream
 from unstale.training.datasets import Dataset
@@ -60,8 +60,8 @@ class ClientExamples:
         self._dataset = dataset
         self._seed = settings.seed
         self._clients = settings.clients
-        self._shares = parts.shares(settings, dataset)
-        self._changes = parts.changes(settings, dataset, self._shares)
+        self._shares = build.client_partitions(settings, dataset)
+        self._changes = build.changes(settings, dataset, self._shares)
         later = [] if dataset.later is None else [dataset.later.labels_L]
         self._labels = torch.cat([dataset.labels_train_N, *later]).numpy()
 

@@ -14,9 +14,9 @@ from dataclasses import asdict
 from multiprocessing.connection import Connection
 from typing import Any, TypeAlias
 
-from unstale.config import parts
+from unstale.config import build
 from unstale.config.settings import Settings
-from unstale.config.workplace import workplace
+from unstale.config.training_context import training_context
 from unstale.simulator.backends.backend import Computed, Job
 from unstale.simulator.backends.loop import one_by_one
 from unstale.simulator.backends.slots import Slots
@@ -103,14 +103,14 @@ def main(pipe_descriptor: int, slots_descriptor: int) -> None:
     pipe: Pipe = Connection(pipe_descriptor)
     try:
         settings = Settings.model_validate(hear(pipe))
-        place = workplace(settings)
-        buffers = place.model.buffers_b.numel()
-        extra = parts.training(settings).needs_extra
-        slots = Slots(slots_descriptor, place.model.dimension, buffers, extra=extra)
+        context = training_context(settings)
+        buffers = context.model.buffers_b.numel()
+        extra = build.training(settings).needs_extra
+        slots = Slots(slots_descriptor, context.model.dimension, buffers, extra=extra)
         os.close(slots_descriptor)
         say(pipe, "ready")
         while True:
-            say(pipe, obey(hear(pipe), place.trainer, slots))
+            say(pipe, obey(hear(pipe), context.trainer, slots))
     except (EOFError, BrokenPipeError, ConnectionResetError):
         return  # whoever started this process is gone, or has no more use for it
 

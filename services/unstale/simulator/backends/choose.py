@@ -4,9 +4,9 @@ import os
 
 import torch
 
-from unstale.config import parts
+from unstale.config import build
 from unstale.config.settings import Settings
-from unstale.config.workplace import Workplace
+from unstale.config.training_context import TrainingContext
 from unstale.errors import UserError
 from unstale.simulator.backends.backend import Backend
 from unstale.simulator.backends.loop import Loop
@@ -26,52 +26,52 @@ _BACKWARD = 3
 """A step costs about so many forward passes."""
 
 
-def choose(settings: Settings, place: Workplace) -> Backend:
+def choose(settings: Settings, context: TrainingContext) -> Backend:
     """The backend that `simulation.backend` names, or for `auto` the fastest known: the same bits either way, but for
     `vmap`, which has to be asked for.
 
-    place: of the settings. Raises UserError for a backend that cannot compute this run.
+    context: of the settings. Raises UserError for a backend that cannot compute this run.
     """
     name = settings.simulation.backend
-    training = parts.training(settings)
+    training = build.training(settings)
     if name == "vmap":
-        return Vmap(place, training)
+        return Vmap(context, training)
     processes = settings.simulation.processes or max(1, _cores() // settings.threads)
-    if name == "processes" and place.device.type != "cpu":
+    if name == "processes" and context.device.type != "cpu":
         raise UserError(
-            f"simulation.backend is 'processes', which is for the CPU, with device {place.device}; "
+            f"simulation.backend is 'processes', which is for the CPU, with device {context.device}; "
             "set device to cpu, or simulation.backend to loop"
         )
     if name == "processes":
-        backend = Processes(place, training, settings, processes)
+        backend = Processes(context, training, settings, processes)
         backend.wait()  # who asks for them by name has all of them from the first job on
         return backend
-    if name == "auto" and processes > 1 and _is_worth_it(settings, place):
-        return Processes(place, training, settings, processes)
-    return Loop(place.trainer)
+    if name == "auto" and processes > 1 and _is_worth_it(settings, context):
+        return Processes(context, training, settings, processes)
+    return Loop(context.trainer)
 
 
 def _cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _is_worth_it(settings: Settings, place: Workplace) -> bool:
-    if place.device.type != "cpu" or os.name != "posix":
+def _is_worth_it(settings: Settings, context: TrainingContext) -> bool:
+    if context.device.type != "cpu" or os.name != "posix":
         return False
-    steps = sum(map(place.trainer.steps_of, range(settings.clients))) / settings.clients
-    step_flops = _BACKWARD * settings.training.batch_size * _flops_of_an_example(place)
-    tasks = settings.rounds * parts.coordinator_settings(settings).round_size_max
+    steps = sum(map(context.trainer.steps_of, range(settings.clients))) / settings.clients
+    step_flops = _BACKWARD * settings.training.batch_size * _flops_of_an_example(context)
+    tasks = settings.rounds * build.coordinator_settings(settings).round_size_max
     run_s = tasks * steps * (_SECONDS_OF_A_STEP + step_flops / _FLOPS_A_SECOND)
     return steps * step_flops >= _FLOPS_OF_A_TASK_MIN and run_s >= _SECONDS_OF_A_RUN_MIN
 
 
-def _flops_of_an_example(place: Workplace) -> int:
+def _flops_of_an_example(context: TrainingContext) -> int:
     """Floating-point operations of a forward pass of one example."""
     from torch.utils.flop_counter import FlopCounterMode  # imports Triton, 0.1 s
 
-    module, was_training = place.model.module, place.model.module.training
+    module, was_training = context.model.module, context.model.module.training
     module.eval()  # so that no buffer changes and nothing is drawn
     with torch.no_grad(), FlopCounterMode(display=False) as counter:
-        module(place.dataset.train_examples(torch.tensor([0])))
+        module(context.dataset.train_examples(torch.tensor([0])))
     module.train(was_training)
     return int(counter.get_total_flops())

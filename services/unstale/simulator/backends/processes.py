@@ -12,7 +12,7 @@ from typing import Any
 from typing_extensions import override
 
 from unstale.config.settings import Settings
-from unstale.config.workplace import Workplace
+from unstale.config.training_context import TrainingContext
 from unstale.errors import UserError
 from unstale.simulator.backends import beside
 from unstale.simulator.backends.backend import Backend, Computed, Job
@@ -31,12 +31,14 @@ class Processes(Backend):
     Each process holds the data set. They end with this one, however it ends, and `close` ends them.
     """
 
-    def __init__(self, place: Workplace, training: LocalTraining, settings: Settings, processes: int) -> None:
-        """place, training: of the run's settings, on the CPU. processes: P, this one among them, >= 1."""
+    def __init__(
+        self, context: TrainingContext, training: LocalTraining, settings: Settings, processes: int
+    ) -> None:
+        """context, training: of the run's settings, on the CPU. processes: P, this one among them, >= 1."""
         self.at_a_time = processes
-        self._trainer = place.trainer
+        self._trainer = context.trainer
         self._keeps_state = training.keeps_state
-        shape = place.model.dimension, place.model.buffers_b.numel(), training.needs_extra
+        shape = context.model.dimension, context.model.buffers_b.numel(), training.needs_extra
         self._beside = [_Beside(settings, *shape) for _ in range(processes - 1)]
 
     @override

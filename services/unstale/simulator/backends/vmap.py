@@ -11,7 +11,7 @@ from torch.func import functional_call, grad_and_value, vmap
 from torch.nn.functional import cross_entropy
 from typing_extensions import override
 
-from unstale.config.workplace import Workplace
+from unstale.config.training_context import TrainingContext
 from unstale.errors import UserError
 from unstale.flat import FlatModel
 from unstale.simulator.backends.backend import Backend, Computed, Job
@@ -33,18 +33,18 @@ class Vmap(Backend):
 
     at_a_time = TOGETHER_MAX // 8
 
-    def __init__(self, place: Workplace, training: LocalTraining) -> None:
-        """place, training: of the run. Raises UserError for what cannot be computed so."""
+    def __init__(self, context: TrainingContext, training: LocalTraining) -> None:
+        """context, training: of the run. Raises UserError for what cannot be computed so."""
         if type(training) not in (Gradient, Sgd):
             raise _not_this(f"training.name gradient or sgd, got {training.name!r}")
-        if place.model.buffers_b.numel():
+        if context.model.buffers_b.numel():
             raise _not_this("a model without buffers, such as BatchNorm's averages")
-        if draws(place.model.module):
+        if draws(context.model.module):
             raise _not_this("a model that draws nothing, such as dropout, and is made of ordinary layers")
-        self._trainer = place.trainer
+        self._trainer = context.trainer
         self._training = training
-        self._model = place.model
-        self._gradients = _gradients(place.model)
+        self._model = context.model
+        self._gradients = _gradients(context.model)
 
     @override
     def compute(self, jobs: Sequence[Job]) -> list[Computed]:

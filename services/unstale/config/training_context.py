@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from unstale import flat
-from unstale.config import parts
+from unstale.config import build
 from unstale.config.settings import Settings
 from unstale.flat import FlatModel
 from unstale.training.datasets import Dataset
@@ -15,7 +15,7 @@ from unstale.training.trainer import Trainer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Workplace:
+class TrainingContext:
     """trainer: trains any client of the run. model: its workspace. device: where both compute."""
 
     dataset: Dataset
@@ -35,27 +35,27 @@ class Workplace:
         return payload_D[:d], payload_D[d : d + b] if b else None, payload_D[d + b :] if extra else None
 
 
-def workplace(
+def training_context(
     settings: Settings, *, code: Collection[str] | None = None, dataset: Dataset | None = None
-) -> Workplace:
+) -> TrainingContext:
     """Load the data set, share it out and build the model. Raises UserError for what cannot be had or made.
 
     code: names `package.module:factory` that may be imported, because this machine itself named them; None for any.
     dataset: that of the settings, loaded before; None to load it here.
     """
-    device = parts.set_up_device(settings)
+    device = build.set_up_device(settings)
     if dataset is None:
-        dataset = parts.dataset(settings, code=code)
-    model = parts.model(settings, dataset, device, allow_factory=code is None or settings.model.name in code)
-    shares = parts.shares(settings, dataset)
+        dataset = build.dataset(settings, code=code)
+    model = build.model(settings, dataset, device, allow_factory=code is None or settings.model.name in code)
+    shares = build.client_partitions(settings, dataset)
     trainer = Trainer(
         dataset,
         shares,
         model,
-        parts.training(settings),
+        build.training(settings),
         settings.seed,
-        test_shares=parts.test_shares(settings, dataset, shares),
-        changes=parts.changes(settings, dataset, shares),
-        attack=parts.attack(settings),
+        test_shares=build.client_test_partitions(settings, dataset, shares),
+        changes=build.changes(settings, dataset, shares),
+        attack=build.attack(settings),
     )
-    return Workplace(dataset=dataset, model=model, trainer=trainer, device=device)
+    return TrainingContext(dataset=dataset, model=model, trainer=trainer, device=device)

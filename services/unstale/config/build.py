@@ -128,10 +128,10 @@ def check_partition(settings: Settings, data: Dataset) -> None:
         partition(settings), data.labels_train_N.numpy(), settings.clients, _numbers(data.groups_train_N)
     )
     if data.later is not None:
-        changes(settings, data, shares(settings, data))
+        changes(settings, data, client_partitions(settings, data))
 
 
-def shares(settings: Settings, data: Dataset) -> list[partitions.Indices]:
+def client_partitions(settings: Settings, data: Dataset) -> list[partitions.Indices]:
     """The training examples of each client.
 
     They are a function of the data set, the partition's settings, the number of clients and the seed alone, so that
@@ -149,7 +149,8 @@ def shares(settings: Settings, data: Dataset) -> list[partitions.Indices]:
 def changes(
     settings: Settings, data: Dataset, shares: Sequence[partitions.Indices]
 ) -> partitions.VariantStream | None:
-    """Which examples each client holds at each version; None where they stay. shares: of `shares`."""
+    """Which examples each client holds at each version; None where they stay. client_partitions: of
+    `client_partitions`."""
     if data.later is None:
         return None
     return partitions.VariantStream(
@@ -161,7 +162,7 @@ def changes(
     )
 
 
-def test_shares(
+def client_test_partitions(
     settings: Settings, data: Dataset, shares: Sequence[partitions.Indices]
 ) -> list[partitions.Indices] | None:
     """The test examples of each client; None where they belong to groups that the test set does not know."""
@@ -385,7 +386,7 @@ def evaluation(
     """
     own_M = None
     if partition(settings).by_group and dataset.groups_test_M is not None:
-        own = test_shares(settings, dataset, shares(settings, dataset))
+        own = client_test_partitions(settings, dataset, client_partitions(settings, dataset))
         own_M = torch.from_numpy(np.sort(np.concatenate(own))) if own else None
         own_M = None if own_M is None or not len(own_M) else own_M  # clients without any: all there are
     inputs_MX = dataset.test_examples(own_M).to(where)

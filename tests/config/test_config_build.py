@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from unstale.config import Settings, load
-from unstale.config.parts import (
+from unstale.config.build import (
     check,
     coordinator_settings,
     dataset,
