@@ -9,7 +9,7 @@ from typing import Any
 
 from support.toxics import DOWN, SEED, UP, draws, message, traffic
 from unstale.seeds import Stream, stream
-from unstale.toxics.in_flight import Flight
+from unstale.toxics.in_flight import InFlightMessage
 from unstale.toxics.link import Applied, ToxicLink
 from unstale.toxics.registry import create, plain
 from unstale.toxics.scenario import Scenario
@@ -27,7 +27,7 @@ def through(toxic: Toxic, clients: frozenset[int] | None = None) -> ToxicLink:
     return ToxicLink([Applied(toxic, clients)], SEED)
 
 
-def some() -> list[Flight]:
+def some() -> list[InFlightMessage]:
     """Every seventh message of the first 30 seconds: of all types, before, in and after the window of a blackout."""
     return list(islice(traffic(), 0, 3000, 7))
 
@@ -137,7 +137,7 @@ def twice_the_time_is_the_same_twice_as_slow(toxic_class: ToxicClass) -> None:
         assert twice.send(stretched(flight)) == tuple(map(stretched, once.send(flight)))
 
 
-def stretched(flight: Flight) -> Flight:
+def stretched(flight: InFlightMessage) -> InFlightMessage:
     times = ("sent_s", "due_s", "began_s", "occupies_s", "down_s")
     return replace(flight, **{name: 2 * getattr(flight, name) for name in times})
 
@@ -153,7 +153,7 @@ def it_says_what_it_is(toxic_class: ToxicClass) -> None:
         assert field.description, name
 
 
-def leaves_alone(way: ToxicLink, flights: list[Flight]) -> None:
+def leaves_alone(way: ToxicLink, flights: list[InFlightMessage]) -> None:
     for flight in flights:
         assert way.send(flight) == (flight,)
     assert not way.touched

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from itertools import count
 from typing import Any
 
-from unstale.toxics.in_flight import Direction, Flight, MessageType
+from unstale.toxics.in_flight import Direction, InFlightMessage, MessageType
 from unstale.toxics.link import Applied, ToxicLink
 from unstale.toxics.registry import create
 from unstale.toxics.rng import ToxicRng
@@ -28,20 +28,20 @@ _TRAFFIC: tuple[tuple[Direction, MessageType], ...] = (
 )
 
 
-def message(**fields: Any) -> Flight:
+def message(**fields: Any) -> InFlightMessage:
     """An update of 1000 bytes from client 0, sent at 0 s and not held up, but for what is said."""
     sent_s = fields.get("sent_s", 0.0)
     default = {"client_id": 0, "direction": UP, "type": "update", "number": 1, "size_bytes": 1000}
     times = {"sent_s": sent_s, "due_s": sent_s, "began_s": sent_s}
-    return Flight(**{**default, **times, **fields})
+    return InFlightMessage(**{**default, **times, **fields})
 
 
-def task(**fields: Any) -> Flight:
+def task(**fields: Any) -> InFlightMessage:
     """The same of a task."""
     return message(**{"direction": DOWN, "type": "task", "version": 0, **fields})
 
 
-def traffic(clients: int = 5) -> Iterator[Flight]:
+def traffic(clients: int = 5) -> Iterator[InFlightMessage]:
     """Messages of every type, without an end: one each 10 ms, of one client after the other."""
     for number in count():
         direction, type_ = _TRAFFIC[number % len(_TRAFFIC)]
@@ -72,7 +72,7 @@ def passage(*toxics: Mapping[str, Any], seed: int = SEED, clients: frozenset[int
     return ToxicLink([Applied(toxic(**one), clients) for one in toxics], seed)
 
 
-def dues_s(way: ToxicLink, flights: Iterable[Flight]) -> list[list[float]]:
+def dues_s(way: ToxicLink, flights: Iterable[InFlightMessage]) -> list[list[float]]:
     """When each message comes out: not at all, once or several times."""
     return [[out.due_s for out in way.send(flight)] for flight in flights]
 

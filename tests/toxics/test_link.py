@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from support.toxics import DOWN, SEED, dues_s, message, passage, task, toxic, traffic
-from unstale.toxics.in_flight import MESSAGE_TYPES, Flight
+from unstale.toxics.in_flight import MESSAGE_TYPES, InFlightMessage
 from unstale.toxics.link import Applied, ToxicLink
 
 SECOND = {"type": "latency", "delay": 1.0}
@@ -113,7 +113,9 @@ def test_the_order_of_different_lines_does_not_matter() -> None:
         ({"start_s": 5.0, "end_s": 6.0}, message(sent_s=6.0), False),
     ],
 )
-def test_a_toxic_concerns_what_it_says(settings: dict[str, object], flight: Flight, is_touched: bool) -> None:
+def test_a_toxic_concerns_what_it_says(
+    settings: dict[str, object], flight: InFlightMessage, is_touched: bool
+) -> None:
     way = passage({"type": "drop", **settings})
     assert (way.send(flight) == ()) is is_touched
 

@@ -17,7 +17,7 @@ from support.toxic_laws import (
     nothing_comes_out_before_it_went_in,
 )
 from unstale.toxics import registry
-from unstale.toxics.in_flight import Flight
+from unstale.toxics.in_flight import InFlightMessage
 from unstale.toxics.registry import TOXICS
 from unstale.toxics.rng import ToxicRng
 from unstale.toxics.toxic import Toxic
@@ -48,7 +48,7 @@ class Loses(Wrong):
     """Loses messages and does not say so."""
 
     @override
-    def apply(self, flight: Flight, rngs: ToxicRng) -> tuple[Flight, ...]:
+    def apply(self, flight: InFlightMessage, rngs: ToxicRng) -> tuple[InFlightMessage, ...]:
         return ()
 
 
@@ -56,7 +56,7 @@ class Hurries(Wrong):
     """Lets messages out before they went in."""
 
     @override
-    def apply(self, flight: Flight, rngs: ToxicRng) -> tuple[Flight, ...]:
+    def apply(self, flight: InFlightMessage, rngs: ToxicRng) -> tuple[InFlightMessage, ...]:
         return (flight.later(-1),)
 
 
@@ -64,7 +64,7 @@ class Counts(Wrong):
     """Delays a message by how many came before it."""
 
     @override
-    def apply(self, flight: Flight, rngs: ToxicRng) -> tuple[Flight, ...]:
+    def apply(self, flight: InFlightMessage, rngs: ToxicRng) -> tuple[InFlightMessage, ...]:
         rngs.kept[0] = rngs.kept.get(0, 0) + 1
         return (flight.later(rngs.kept[0]),)
 
@@ -73,7 +73,7 @@ class Overtakes(Wrong):
     """Lets messages pass each other, which is for `reorder` alone."""
 
     @override
-    def apply(self, flight: Flight, rngs: ToxicRng) -> tuple[Flight, ...]:
+    def apply(self, flight: InFlightMessage, rngs: ToxicRng) -> tuple[InFlightMessage, ...]:
         return (replace(flight.later(1), in_order=False),)
 
 
@@ -81,7 +81,7 @@ class Tosses(Wrong):
     """Tosses a coin of its own, besides its toxicity."""
 
     @override
-    def apply(self, flight: Flight, rngs: ToxicRng) -> tuple[Flight, ...]:
+    def apply(self, flight: InFlightMessage, rngs: ToxicRng) -> tuple[InFlightMessage, ...]:
         is_touched = self.toxicity == 1 or rngs.of_message(flight).random() < 0.5
         return (flight.later(1),) if is_touched else (flight,)
 

@@ -10,7 +10,7 @@ from support.toxics import message
 from unstale import plugins
 from unstale.errors import UserError
 from unstale.toxics import registry
-from unstale.toxics.in_flight import Flight
+from unstale.toxics.in_flight import InFlightMessage
 from unstale.toxics.latency import Latency
 from unstale.toxics.registry import COMMON, TOXICS, create, describe, find, names
 from unstale.toxics.rng import ToxicRng
@@ -25,7 +25,7 @@ class Nothing(Toxic):
     type = "nothing"
 
     @override
-    def apply(self, flight: Flight, rngs: ToxicRng) -> tuple[Flight, ...]:
+    def apply(self, flight: InFlightMessage, rngs: ToxicRng) -> tuple[InFlightMessage, ...]:
         return (flight,)
 
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from heapq import heapify, heappop, heappush
 from typing import Any, cast
 
-from unstale.toxics.in_flight import Direction, Flight, MessageType
+from unstale.toxics.in_flight import Direction, InFlightMessage, MessageType
 from unstale.toxics.link import Applied, ToxicLink
 from unstale_proto import codec
 from unstale_proto.errors import Reason
@@ -318,7 +318,7 @@ class Core:
         header_bytes: int,
         size_bytes: int,
         at_s: float,
-    ) -> Flight | None:
+    ) -> InFlightMessage | None:
         """The message as the toxics see it; None when they cannot, or when there are none."""
         if channel.client_id is None:
             return None
@@ -340,7 +340,7 @@ class Core:
             client.counts[direction, glance.type] += 1
         if not self.link.toxics:
             return None
-        return Flight(
+        return InFlightMessage(
             client_id=channel.client_id,
             direction=direction,
             type=cast(MessageType, glance.type),
@@ -364,7 +364,9 @@ class Core:
 
     # ------------------------------------------------------------------------------------------------------- the queue
 
-    def _hold(self, channel: _Channel, flight: Flight, header: bytes, cargo: Cargo, at_s: float) -> None:
+    def _hold(
+        self, channel: _Channel, flight: InFlightMessage, header: bytes, cargo: Cargo, at_s: float
+    ) -> None:
         # Not simply started_s + due_s, which may differ from at_s in the last bit where nothing is added.
         due_s = at_s if flight.due_s <= flight.sent_s else max(at_s, self._started_s + flight.due_s)
         if flight.cuts:

@@ -23,7 +23,7 @@ from unstale.injector import calls
 from unstale.net.clock import now_s
 from unstale.net.sockets import BACKLOG
 from unstale.net.wakeable_queue import WakeableQueue
-from unstale.toxics.in_flight import Direction, Flight
+from unstale.toxics.in_flight import Direction, InFlightMessage
 from unstale.toxics.link import Applied, ToxicLink
 from unstale_proto.limits import CLIENTS_MAX
 
@@ -271,7 +271,7 @@ class Relay:
     def _hold(self, way: _Way, piece: memoryview) -> None:
         """Behind what is held already, until the toxics let it go."""
         sent_s = now_s() - self._started_s
-        flight = Flight(
+        flight = InFlightMessage(
             client_id=way.connection.client_id,
             direction=way.direction,
             type="update" if way.direction is Direction.UP else "task",

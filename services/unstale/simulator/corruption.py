@@ -9,7 +9,7 @@ import torch
 from unstale import flat
 from unstale.injector.core import damaged
 from unstale.learner.versions import Version
-from unstale.toxics.in_flight import Flight
+from unstale.toxics.in_flight import InFlightMessage
 from unstale_proto import codec
 from unstale_proto.encodings import Encoding
 from unstale_proto.errors import Reason, RemoteContractError
@@ -18,7 +18,7 @@ from unstale_proto.messages import Message
 M = TypeVar("M", bound=Message)
 
 
-def read(message: M, frames: Sequence[memoryview], flight: Flight) -> tuple[M, list[memoryview]]:
+def read(message: M, frames: Sequence[memoryview], flight: InFlightMessage) -> tuple[M, list[memoryview]]:
     """Header and payload as the other side reads them. Raises RemoteContractError when the header is no message of this
     type any more.
 
@@ -37,7 +37,7 @@ def read(message: M, frames: Sequence[memoryview], flight: Flight) -> tuple[M, l
     return what, [memoryview(frame) for frame in cast(Any, cargo)]
 
 
-def version(base: Version, flight: Flight, encoding: Encoding) -> Version:
+def version(base: Version, flight: InFlightMessage, encoding: Encoding) -> Version:
     """A version whose payload came damaged. encoding: of the payload."""
     header_bits = 8 * flight.header_bytes
     bits = [bit - header_bits for bit in flight.damage if bit >= header_bits]

@@ -6,7 +6,7 @@ from unstale.client.residuals import Payload, Residuals
 from unstale.learner.learner import Learner
 from unstale.learner.versions import Version
 from unstale.simulator import corruption
-from unstale.toxics.in_flight import Flight
+from unstale.toxics.in_flight import InFlightMessage
 from unstale.training.local import LocalUpdate
 from unstale_proto import encodings
 from unstale_proto.encodings import FLOAT32
@@ -39,7 +39,7 @@ class Encoded:
             self._come[number] = corruption.read_version(base, frames, self.models)
         return self._come[number]
 
-    def damaged(self, number: int, flight: Flight) -> Version:
+    def damaged(self, number: int, flight: InFlightMessage) -> Version:
         """The same, when it came like this."""
         return corruption.version(self._learner.base(number), flight, self.models)
 

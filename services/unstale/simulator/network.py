@@ -20,7 +20,7 @@ from unstale.server.delivery import DeliveryTracker
 from unstale.simulator import corruption
 from unstale.simulator.event_queue import EventQueue
 from unstale.simulator.simulated_client import Given, Relay, ServerSide, SimulatedClient, Traffic, may_lose
-from unstale.toxics.in_flight import Direction, Flight
+from unstale.toxics.in_flight import Direction, InFlightMessage
 from unstale.toxics.link import Applied, ToxicLink
 from unstale_proto import codec
 from unstale_proto.errors import Reason, RemoteContractError
@@ -133,7 +133,9 @@ class Network:
         )
         self._follow(client, client.session.received(verdict, (), self._event_queue.now_s))
 
-    def _take_in(self, client: SimulatedClient, line: int, message: Message, damaged: Flight | None) -> None:
+    def _take_in(
+        self, client: SimulatedClient, line: int, message: Message, damaged: InFlightMessage | None
+    ) -> None:
         """A message has come to the server. What it does is what `server.protocol.ServerProtocol` does."""
         if line != client.line:
             self.traffic.lost += 1
@@ -149,7 +151,7 @@ class Network:
             if self._client_limits.is_quarantine_due(client_id):
                 self.shut_out(client_id)
 
-    def _attend(self, client: SimulatedClient, message: Message, damaged: Flight | None) -> None:
+    def _attend(self, client: SimulatedClient, message: Message, damaged: InFlightMessage | None) -> None:
         """Raises RemoteContractError for what is refused."""
         client_id, at_s = client.session.client_id, self._event_queue.now_s
         if damaged is not None and not isinstance(message, Update):  # an update is computed before it is read
@@ -208,7 +210,9 @@ class Network:
         else:
             self._server.handle(events.ClientJoined(client_id=client_id, at_s=at_s))
 
-    def _hear(self, client: SimulatedClient, line: int, message: Message, damaged: Flight | None) -> None:
+    def _hear(
+        self, client: SimulatedClient, line: int, message: Message, damaged: InFlightMessage | None
+    ) -> None:
         """A message has come to the client."""
         if line != client.line:
             self.traffic.lost += 1
@@ -221,7 +225,9 @@ class Network:
             message = heard
         self._follow(client, client.session.received(message, (), self._event_queue.now_s))
 
-    def _damaged_for(self, client: SimulatedClient, message: Message, damaged: Flight) -> Message | None:
+    def _damaged_for(
+        self, client: SimulatedClient, message: Message, damaged: InFlightMessage
+    ) -> Message | None:
         """What a client makes of damaged bytes; None for nothing."""
         try:
             heard, _ = corruption.read(message, (), damaged)
@@ -315,7 +321,7 @@ class Network:
                 arrive = partial(deliver, client, client.line, message, damaged)
                 self._event_queue.schedule(one.due_s, client_id, arrive, task)
 
-    def _flight(self, client: SimulatedClient, direction: Direction, message: Message) -> Flight:
+    def _flight(self, client: SimulatedClient, direction: Direction, message: Message) -> InFlightMessage:
         now_s, header_bytes = self._event_queue.now_s, len(codec.encode(message))
         began_s, attempt, version, payload_bytes = now_s, 0, None, 0
         if isinstance(message, Task):
@@ -329,7 +335,7 @@ class Network:
         else:
             number = client.counts[direction, message.type]
             client.counts[direction, message.type] += 1
-        return Flight(
+        return InFlightMessage(
             client_id=client.session.client_id,
             direction=direction,
             type=message.type,  # type: ignore[arg-type]

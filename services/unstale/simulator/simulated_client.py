@@ -8,7 +8,7 @@ from unstale.client.session import ClientSession
 from unstale.coordinator import events
 from unstale.toxics.corrupt import Corrupt
 from unstale.toxics.dropout import Dropout
-from unstale.toxics.in_flight import Direction, Flight
+from unstale.toxics.in_flight import Direction, InFlightMessage
 from unstale.toxics.toxic import Toxic
 from unstale_proto.messages import Message, Task
 
@@ -31,7 +31,7 @@ class ServerSide(Protocol):
     def handle(self, event: events.Event) -> None:
         """Tell the coordinator."""
 
-    def take_update(self, client_id: int, task: Task, damaged: Flight | None = None) -> None:
+    def take_update(self, client_id: int, task: Task, damaged: InFlightMessage | None = None) -> None:
         """The update of a task came in. damaged: how it came, if it was. Raises RemoteContractError when it cannot be
         read."""
 
@@ -48,7 +48,7 @@ class ServerSide(Protocol):
     def duration_s(self, client_id: int, number: int) -> float:
         """How long a task of this number takes on a client's device."""
 
-    def got_damaged(self, client_id: int, task: Task, damaged: Flight) -> None:
+    def got_damaged(self, client_id: int, task: Task, damaged: InFlightMessage) -> None:
         """A client works on a model that came like this."""
 
     def settle(self, client_id: int, number: int, *, accepted: bool) -> None:

@@ -34,7 +34,7 @@ from unstale.simulator.lazy_training import LazyTraining
 from unstale.simulator.network import NO_SIGNATURE, Network
 from unstale.simulator.recording import Recording
 from unstale.simulator.simulated_client import Relay, Traffic, as_it_is
-from unstale.toxics.in_flight import Flight
+from unstale.toxics.in_flight import InFlightMessage
 from unstale.toxics.scenario import Conditions
 from unstale.training.evaluate import Evaluation
 from unstale_proto.messages import EncodingPlan, Task, Update
@@ -249,7 +249,7 @@ class Simulation:
         if task is self._newest[client_id]:  # else it dropped the work when it was given a newer one
             self.take_update(client_id, task)
 
-    def take_update(self, client_id: int, task: Task, damaged: Flight | None = None) -> None:
+    def take_update(self, client_id: int, task: Task, damaged: InFlightMessage | None = None) -> None:
         """The update of a task comes in: compute it, and let the server have it. damaged: how it came, if it was.
 
         Raises RemoteContractError when it cannot be read. One of a task that was taken back is rejected unseen, so it
@@ -333,7 +333,7 @@ class Simulation:
         """How long a task takes on a client's device."""
         return self._parts.conditions.devices.duration_s(client_id, number, self._parts.steps_of(client_id))
 
-    def got_damaged(self, client_id: int, task: Task, damaged: Flight) -> None:
+    def got_damaged(self, client_id: int, task: Task, damaged: InFlightMessage) -> None:
         """A client works on a model that came like this."""
         if self._coordinator.awaits(client_id, task.task_id):
             self._training.damage(client_id, task, self._encoded.damaged(task.version, damaged))

@@ -6,7 +6,7 @@ from typing import ClassVar
 from pydantic import Field
 from typing_extensions import override
 
-from unstale.toxics.in_flight import Flight
+from unstale.toxics.in_flight import InFlightMessage
 from unstale.toxics.rng import ToxicRng
 from unstale.toxics.toxic import Layer, Toxic
 
@@ -26,7 +26,7 @@ class Bandwidth(Toxic):
     layer: Layer = Field("message", description="tcp: the injector holds up bytes instead of whole messages.")
 
     @override
-    def apply(self, flight: Flight, rngs: ToxicRng) -> tuple[Flight, ...]:
+    def apply(self, flight: InFlightMessage, rngs: ToxicRng) -> tuple[InFlightMessage, ...]:
         return (replace(flight, occupies_s=flight.occupies_s + flight.size_bytes / self.bytes_per_s),)
 
     @property

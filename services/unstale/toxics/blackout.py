@@ -5,7 +5,7 @@ from typing import ClassVar, Self
 from pydantic import Field, model_validator
 from typing_extensions import override
 
-from unstale.toxics.in_flight import Flight
+from unstale.toxics.in_flight import InFlightMessage
 from unstale.toxics.rng import ToxicRng
 from unstale.toxics.toxic import Layer, Toxic
 from unstale.toxics.trace import mistake
@@ -44,11 +44,11 @@ class Blackout(Toxic):
         return self.start_s <= at_s and self._into_s(at_s) < self.end_s - self.start_s
 
     @override
-    def apply(self, flight: Flight, rngs: ToxicRng) -> tuple[Flight, ...]:
+    def apply(self, flight: InFlightMessage, rngs: ToxicRng) -> tuple[InFlightMessage, ...]:
         return () if self.layer == "message" else (flight.later(self._left_s(flight.sent_s)),)
 
     @override
-    def apply_at_the_end(self, flight: Flight, rngs: ToxicRng) -> tuple[Flight, ...]:
+    def apply_at_the_end(self, flight: InFlightMessage, rngs: ToxicRng) -> tuple[InFlightMessage, ...]:
         return () if self.layer == "message" else (flight.later(self._left_s(flight.due_s)),)
 
     @property

@@ -6,7 +6,7 @@ from typing import Literal
 from pydantic import Field
 from typing_extensions import override
 
-from unstale.toxics.in_flight import Flight, MessageType
+from unstale.toxics.in_flight import InFlightMessage, MessageType
 from unstale.toxics.rng import ToxicRng
 from unstale.toxics.toxic import Toxic
 
@@ -33,7 +33,7 @@ class Corrupt(Toxic):
     )
 
     @override
-    def apply(self, flight: Flight, rngs: ToxicRng) -> tuple[Flight, ...]:
+    def apply(self, flight: InFlightMessage, rngs: ToxicRng) -> tuple[InFlightMessage, ...]:
         first_byte = flight.header_bytes if self.where == "payload" else 0
         end_byte = flight.header_bytes if self.where == "header" else flight.size_bytes
         candidates = 8 * (end_byte - first_byte)

@@ -6,7 +6,7 @@ from pydantic import Field
 from typing_extensions import override
 
 from unstale.toxics.delay import Duration
-from unstale.toxics.in_flight import Flight
+from unstale.toxics.in_flight import InFlightMessage
 from unstale.toxics.rng import ToxicRng
 from unstale.toxics.toxic import Toxic
 
@@ -23,5 +23,5 @@ class Disconnect(Toxic):
     down_s: Duration = Field(0.0, description="For how long the client cannot connect again.")
 
     @override
-    def apply(self, flight: Flight, rngs: ToxicRng) -> tuple[Flight, ...]:
+    def apply(self, flight: InFlightMessage, rngs: ToxicRng) -> tuple[InFlightMessage, ...]:
         return (replace(flight, cuts=True, down_s=self.down_s),)

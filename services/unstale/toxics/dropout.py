@@ -14,7 +14,7 @@ from unstale.errors import UserError
 from unstale.seeds import Stream, stream
 from unstale.toxics.availability import DrawnAvailability, RecordedAvailability
 from unstale.toxics.client_info import ClientInfo
-from unstale.toxics.in_flight import Flight
+from unstale.toxics.in_flight import InFlightMessage
 from unstale.toxics.rng import ToxicRng
 from unstale.toxics.toxic import Toxic
 from unstale.toxics.trace import mistake, read_presence
@@ -140,7 +140,7 @@ class Dropout(Toxic):
         return course.is_there(at_s - self.start_s)
 
     @override
-    def apply(self, flight: Flight, rngs: ToxicRng) -> tuple[Flight, ...]:
+    def apply(self, flight: InFlightMessage, rngs: ToxicRng) -> tuple[InFlightMessage, ...]:
         if not self.by_rounds:
             return (flight,) if self.is_there(flight.client_id, flight.sent_s, rngs) else ()
         if flight.type != "task" or flight.version is None or flight.version < self.everyone_before:
@@ -151,7 +151,7 @@ class Dropout(Toxic):
         return (replace(flight, declined=True),)
 
     @override
-    def apply_at_the_end(self, flight: Flight, rngs: ToxicRng) -> tuple[Flight, ...]:
+    def apply_at_the_end(self, flight: InFlightMessage, rngs: ToxicRng) -> tuple[InFlightMessage, ...]:
         return (flight,) if self.by_rounds or self.is_there(flight.client_id, flight.due_s, rngs) else ()
 
     @override

@@ -6,7 +6,7 @@ from pydantic import Field
 from typing_extensions import override
 
 from unstale.toxics.delay import Constant, Delay
-from unstale.toxics.in_flight import Flight
+from unstale.toxics.in_flight import InFlightMessage
 from unstale.toxics.rng import ToxicRng
 from unstale.toxics.toxic import Toxic
 
@@ -26,7 +26,7 @@ class Duplicate(Toxic):
     )
 
     @override
-    def apply(self, flight: Flight, rngs: ToxicRng) -> tuple[Flight, ...]:
+    def apply(self, flight: InFlightMessage, rngs: ToxicRng) -> tuple[InFlightMessage, ...]:
         rng = rngs.of_message(flight)
         copies = []
         for copy in range(1, self.copies + 1):

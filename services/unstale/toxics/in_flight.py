@@ -20,7 +20,7 @@ class Direction(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Flight:
+class InFlightMessage:
     """A message in flight. Seconds count from the start of the scenario.
 
     number: the task's id for a task and an update; otherwise how many messages of this type the client sent, or was

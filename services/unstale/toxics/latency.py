@@ -6,7 +6,7 @@ from pydantic import Field
 from typing_extensions import override
 
 from unstale.toxics.delay import Delay
-from unstale.toxics.in_flight import Flight
+from unstale.toxics.in_flight import InFlightMessage
 from unstale.toxics.rng import ToxicRng
 from unstale.toxics.toxic import Toxic
 
@@ -20,5 +20,5 @@ class Latency(Toxic):
     delay: Delay = Field(description="Seconds, or a distribution of them.")
 
     @override
-    def apply(self, flight: Flight, rngs: ToxicRng) -> tuple[Flight, ...]:
+    def apply(self, flight: InFlightMessage, rngs: ToxicRng) -> tuple[InFlightMessage, ...]:
         return (flight.later(self.delay.draw(rngs.of_message(flight), flight.sent_s, flight.number)),)

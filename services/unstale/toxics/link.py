@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import count
 
-from unstale.toxics.in_flight import Direction, Flight
+from unstale.toxics.in_flight import Direction, InFlightMessage
 from unstale.toxics.rng import ToxicRng
 from unstale.toxics.toxic import Toxic
 
@@ -22,7 +22,7 @@ class Applied:
     clients: frozenset[int] | None = None
     group: frozenset[int] | None = None
 
-    def concerns(self, flight: Flight, at_s: float | None = None) -> bool:
+    def concerns(self, flight: InFlightMessage, at_s: float | None = None) -> bool:
         """Whether it touches such a message at a time, but for chance. at_s: None for when the message was sent."""
         toxic = self.toxic
         return (
@@ -71,13 +71,13 @@ class ToxicLink:
             if type(applied.toxic).apply_at_the_end is not Toxic.apply_at_the_end
         )
 
-    def send(self, flight: Flight) -> tuple[Flight, ...]:
+    def send(self, flight: InFlightMessage) -> tuple[InFlightMessage, ...]:
         """How a message comes out: not at all, once, or several times. It must not have been sent before one that was
         sent earlier on its line.
 
         Messages of a line come out in the order in which they entered, as on TCP, unless a toxic says otherwise.
         """
-        flights: tuple[Flight, ...] = (flight,)
+        flights: tuple[InFlightMessage, ...] = (flight,)
         self._touched_it.clear()
         for applied, rngs in self._on_the_way:
             if applied.concerns(flight):
@@ -91,12 +91,12 @@ class ToxicLink:
         for direction in Direction:
             self._lines.pop((client_id, direction), None)
 
-    def _through(self, toxic: Toxic, flight: Flight, rngs: ToxicRng) -> tuple[Flight, ...]:
+    def _through(self, toxic: Toxic, flight: InFlightMessage, rngs: ToxicRng) -> tuple[InFlightMessage, ...]:
         if flight.declined or flight.cuts or not rngs.are_below(toxic.toxicity, flight):
             return (flight,)  # the first two go no further
         return self._counted(toxic, flight, toxic.apply(flight, rngs))
 
-    def _in_order(self, flight: Flight) -> tuple[Flight, ...]:
+    def _in_order(self, flight: InFlightMessage) -> tuple[InFlightMessage, ...]:
         line = self._lines.setdefault((flight.client_id, flight.direction), _Channel())
         due_s = flight.due_s
         if flight.occupies_s:
@@ -107,9 +107,9 @@ class ToxicLink:
         line.last_s = max([line.last_s, *(one.due_s for one in flights if one.in_order)])
         return flights
 
-    def _when_client_is_away(self, flight: Flight) -> tuple[Flight, ...]:
+    def _when_client_is_away(self, flight: InFlightMessage) -> tuple[InFlightMessage, ...]:
         """Past those that lie in wait at the end. Where one holds it up, it may meet another: hence the second loop."""
-        flights: tuple[Flight, ...] = (flight,)
+        flights: tuple[InFlightMessage, ...] = (flight,)
         for _ in self._at_the_end:
             before = flights
             for applied, rngs in self._at_the_end:
@@ -118,7 +118,9 @@ class ToxicLink:
                 break
         return flights
 
-    def _out_of(self, applied: Applied, flight: Flight, rngs: ToxicRng) -> tuple[Flight, ...]:
+    def _out_of(
+        self, applied: Applied, flight: InFlightMessage, rngs: ToxicRng
+    ) -> tuple[InFlightMessage, ...]:
         toxic = applied.toxic
         if flight.declined or flight.cuts or not applied.concerns(flight, flight.due_s):
             return (flight,)
@@ -126,14 +128,16 @@ class ToxicLink:
             return (flight,)
         return self._counted(toxic, flight, toxic.apply_at_the_end(flight, rngs))
 
-    def _counted(self, toxic: Toxic, flight: Flight, out: tuple[Flight, ...]) -> tuple[Flight, ...]:
+    def _counted(
+        self, toxic: Toxic, flight: InFlightMessage, out: tuple[InFlightMessage, ...]
+    ) -> tuple[InFlightMessage, ...]:
         if out != (flight,) and toxic.name not in self._touched_it:
             self._touched_it.add(toxic.name)
             self.touched[toxic.name] += 1
         return out
 
 
-def _numbered(flights: list[Flight]) -> tuple[Flight, ...]:
+def _numbered(flights: list[InFlightMessage]) -> tuple[InFlightMessage, ...]:
     """The same, and no two with one number of a copy, as their draws would be the same."""
     if len(flights) < 2:
         return tuple(flights)

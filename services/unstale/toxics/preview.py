@@ -7,7 +7,7 @@ from unstale.toxics.blackout import Blackout
 from unstale.toxics.client_info import ClientInfo
 from unstale.toxics.device import Devices
 from unstale.toxics.dropout import Dropout
-from unstale.toxics.in_flight import Direction, Flight, MessageType
+from unstale.toxics.in_flight import Direction, InFlightMessage, MessageType
 from unstale.toxics.link import ToxicLink
 from unstale.toxics.scenario import Conditions, Scenario
 
@@ -191,14 +191,14 @@ class _Player:
 
     def _flight(
         self, client_id: int, type_: MessageType, number: int, began_s: float, sent_s: float
-    ) -> Flight:
+    ) -> InFlightMessage:
         return _flight(client_id, type_, number, began_s, sent_s, self._size_bytes)
 
 
 def _flight(
     client_id: int, type_: MessageType, number: int, began_s: float, sent_s: float, size_bytes: int
-) -> Flight:
-    return Flight(
+) -> InFlightMessage:
+    return InFlightMessage(
         client_id=client_id,
         direction=Direction.DOWN if type_ == "task" else Direction.UP,
         type=type_,
@@ -212,7 +212,7 @@ def _flight(
     )
 
 
-def _first(flights: tuple[Flight, ...]) -> Flight | None:
+def _first(flights: tuple[InFlightMessage, ...]) -> InFlightMessage | None:
     """What comes out first and is no broken connection."""
     return min((one for one in flights if not one.cuts), key=lambda one: one.due_s, default=None)
 

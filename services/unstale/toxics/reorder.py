@@ -7,7 +7,7 @@ from pydantic import Field
 from typing_extensions import override
 
 from unstale.toxics.delay import Delay
-from unstale.toxics.in_flight import Flight
+from unstale.toxics.in_flight import InFlightMessage
 from unstale.toxics.rng import ToxicRng
 from unstale.toxics.toxic import Toxic
 
@@ -24,6 +24,6 @@ class Reorder(Toxic):
     delay: Delay = Field(description="How long a message is held back: seconds, or a distribution.")
 
     @override
-    def apply(self, flight: Flight, rngs: ToxicRng) -> tuple[Flight, ...]:
+    def apply(self, flight: InFlightMessage, rngs: ToxicRng) -> tuple[InFlightMessage, ...]:
         held_s = self.delay.draw(rngs.of_message(flight), flight.sent_s, flight.number)
         return (replace(flight.later(held_s), in_order=False),)

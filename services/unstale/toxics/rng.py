@@ -8,7 +8,7 @@ from typing import Any
 from zlib import crc32
 
 from unstale.seeds import Generator, Stream, stream
-from unstale.toxics.in_flight import MESSAGE_TYPES, Direction, Flight
+from unstale.toxics.in_flight import MESSAGE_TYPES, Direction, InFlightMessage
 
 _DIRECTIONS = (Direction.UP, Direction.DOWN)
 _OF_MESSAGES, _OF_CLIENTS, _OF_TOXICITY = 0, 1, 2
@@ -25,11 +25,11 @@ class ToxicRng:
         self.kept: dict[int, Any] = {}
         self._key = crc32(name.encode())
 
-    def of_message(self, flight: Flight) -> Generator:
+    def of_message(self, flight: InFlightMessage) -> Generator:
         """A generator for what happens to one message."""
         return self._of(_OF_MESSAGES, flight)
 
-    def are_below(self, toxicity: float, flight: Flight) -> bool:
+    def are_below(self, toxicity: float, flight: InFlightMessage) -> bool:
         """Whether a message belongs to the share that is touched."""
         return toxicity >= 1 or float(self._of(_OF_TOXICITY, flight).random()) < toxicity
 
@@ -37,7 +37,7 @@ class ToxicRng:
         """A generator for what belongs to a client for good. chapter: of a sequence that has no end."""
         return stream(self.seed, Stream.TOXICS, self._key, _OF_CLIENTS, client_id, chapter)
 
-    def _of(self, what: int, flight: Flight) -> Generator:
+    def _of(self, what: int, flight: InFlightMessage) -> Generator:
         return stream(
             self.seed,
             Stream.TOXICS,

@@ -5,7 +5,7 @@ from typing import ClassVar
 from pydantic import Field
 from typing_extensions import override
 
-from unstale.toxics.in_flight import Flight
+from unstale.toxics.in_flight import InFlightMessage
 from unstale.toxics.rng import ToxicRng
 from unstale.toxics.toxic import Toxic
 
@@ -26,7 +26,7 @@ class Slow(Toxic):
     factor: float = Field(gt=1, le=1e6, description="How many times as long an update takes.")
 
     @override
-    def apply(self, flight: Flight, rngs: ToxicRng) -> tuple[Flight, ...]:
+    def apply(self, flight: InFlightMessage, rngs: ToxicRng) -> tuple[InFlightMessage, ...]:
         if flight.type != "update":
             return (flight,)
         return (flight.later((self.factor - 1) * (flight.due_s - flight.began_s)),)

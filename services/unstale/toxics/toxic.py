@@ -8,7 +8,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validat
 
 from unstale.toxics.client_filter import ClientFilter
 from unstale.toxics.client_info import ClientInfo
-from unstale.toxics.in_flight import Flight, MessageType
+from unstale.toxics.in_flight import InFlightMessage, MessageType
 from unstale.toxics.rng import ToxicRng
 from unstale.toxics.trace import expected, mistake
 
@@ -61,10 +61,10 @@ class Toxic(BaseModel, ABC):
         return self
 
     @abstractmethod
-    def apply(self, flight: Flight, rngs: ToxicRng) -> tuple[Flight, ...]:
+    def apply(self, flight: InFlightMessage, rngs: ToxicRng) -> tuple[InFlightMessage, ...]:
         """What becomes of a message that it touches, as it enters. The seconds that it adds go to `due_s`."""
 
-    def apply_at_the_end(self, flight: Flight, rngs: ToxicRng) -> tuple[Flight, ...]:  # noqa: ARG002
+    def apply_at_the_end(self, flight: InFlightMessage, rngs: ToxicRng) -> tuple[InFlightMessage, ...]:  # noqa: ARG002
         """What becomes of a message that is about to come out, at `due_s`, its way along the line done.
 
         For a toxic that lies in wait there; a message may meet it again after another toxic held it up.
