@@ -31,7 +31,7 @@ from unstale.client.outbox import Outbox
 from unstale.client.session import ClientSession, State
 from unstale.config.learning import ModelSettings, PolicySettings, TrainingSettings
 from unstale.config.settings import RunSettings, ServerSettings, Settings, TriggerSettings
-from unstale.journal.parts import Parts
+from unstale.journal.partial_files import PartialFiles
 from unstale.net import sockets
 from unstale.net.clock import now_s
 from unstale.server.service import Server
@@ -106,7 +106,7 @@ class Client:
 
     def __init__(self, server: str, folder: Path) -> None:
         self._outbox = Outbox(folder, 0, 1, durable=False)
-        models = Models(Parts(folder, suffix=".model").open, lambda: Parts().open("spare"))
+        models = Models(PartialFiles(folder, suffix=".model").open, lambda: PartialFiles().open("spare"))
         self._session = ClientSession(0, secrets.token_hex(16), models=models)
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._socket = sockets.dealer(self._context, heartbeat_s=2.0, linger_s=0)

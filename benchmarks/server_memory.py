@@ -31,7 +31,7 @@ from unstale.client.models import Models
 from unstale.client.session import ClientSession, State
 from unstale.config.learning import ModelSettings, PartitionSettings, PolicySettings, TrainingSettings
 from unstale.config.settings import RunSettings, ServerSettings, Settings, TriggerSettings
-from unstale.journal.parts import Parts
+from unstale.journal.partial_files import PartialFiles
 from unstale.net import files, sockets
 from unstale.net.clock import now_s
 from unstale.server.service import Server
@@ -122,7 +122,7 @@ class Host:
         vector_d = np.random.default_rng(0).standard_normal(dimension, dtype=np.float32) * np.float32(1e-6)
         self._parcel = payload.split(vector_d.data.cast("B"))
         self._checksum = checksum(self._parcel)
-        models = Models(Parts(folder, suffix=".model").open, lambda: Parts().open("spare"))
+        models = Models(PartialFiles(folder, suffix=".model").open, lambda: PartialFiles().open("spare"))
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._context.set(zmq.MAX_SOCKETS, 2 * clients + 64)
         self._poller = zmq.Poller()

@@ -1,4 +1,4 @@
-"""A payload in chunks, as its receiver and its sender see it: PROTOCOL.md 4.7. Pure; the bytes lie in a `Part`.
+"""A payload in chunks, as its receiver and its sender see it: PROTOCOL.md 4.7. Pure; the bytes lie in a `PartialFile`.
 
 The receiver says what it has and how far the sender may go; the sender does as the last credit says. So whatever is
 lost, repeated or overtaken, and whichever side begins anew, one more credit puts things right.

@@ -74,7 +74,7 @@ DURING: dict[str, list[Place]] = {
         *_around(f"{_JOURNAL}.journal:Journal.commit", 150),
         Place(f"{_JOURNAL}.sqlite:Connection.insert", BEFORE, 900),
         Place(f"{_JOURNAL}.database:Database._join", AFTER, 30),
-        *_around(f"{_JOURNAL}.newest:Newest.set", 150),
+        *_around(f"{_JOURNAL}.sequence_file:SequenceFile.set", 150),
         Place(f"{_JOURNAL}.checkpoints:write_all", TORN, 4),
         *_around(f"{_JOURNAL}.checkpoints:sync_folder", 2),
         *_around(f"{_JOURNAL}.journal:Journal.saved", 2),

@@ -68,7 +68,7 @@ class Play:
         self.server = PlayedServer(
             **SETUPS[first % len(SETUPS)],
             transfers=BOUNDS if self.in_chunks else None,
-            parts=self.transfers.parts,  # type: ignore[arg-type]  (they keep to the interface, as the journal does)
+            partial_files=self.transfers.parts,  # type: ignore[arg-type]  (they keep to the interface, as the journal does)
             journal=self.journal,  # type: ignore[arg-type]
             encoding=ENCODINGS[kind >> 5],
             **configured,

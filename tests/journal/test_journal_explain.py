@@ -14,7 +14,7 @@ from support.running import small
 from unstale.coordinator import actions, events
 from unstale.coordinator.machine import DEADLINE
 from unstale.errors import UserError
-from unstale.journal.closing import _ordinal
+from unstale.journal.close_reason import _ordinal
 from unstale.journal.database import Database
 from unstale.journal.explain import explain
 from unstale.journal.replay import RecordedRun

@@ -4,18 +4,18 @@ from pathlib import Path
 
 import pytest
 
-from unstale.journal.parts import Part, Parts
+from unstale.journal.partial_files import PartialFile, PartialFiles
 from unstale_proto import limits, payload
 
 FRAME = limits.FRAME_BYTES_MAX
 
 
-def parts_of(tmp_path: Path, place: str) -> Parts:
-    return Parts(tmp_path if place == "folder" else None)
+def parts_of(tmp_path: Path, place: str) -> PartialFiles:
+    return PartialFiles(tmp_path if place == "folder" else None)
 
 
-def filled(parts: Parts, content: bytes) -> Part:
-    part = parts.open("1-2")
+def filled(partial_files: PartialFiles, content: bytes) -> PartialFile:
+    part = partial_files.open("1-2")
     part.append(memoryview(content))
     return part
 
@@ -35,7 +35,7 @@ def test_frames_are_the_part_cut_as_a_payload_is(tmp_path: Path, place: str, siz
 
 
 def test_each_frame_is_mapped_when_it_is_asked_for(tmp_path: Path) -> None:
-    frames = filled(Parts(tmp_path), bytes(2 * FRAME)).frames()
+    frames = filled(PartialFiles(tmp_path), bytes(2 * FRAME)).frames()
     assert frames[0].obj is not frames[0].obj
     assert frames[-1].obj is not frames[0].obj
     with pytest.raises(IndexError):

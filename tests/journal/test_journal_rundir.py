@@ -17,10 +17,10 @@ from unstale.errors import UserError
 from unstale.journal import checkpoints
 from unstale.journal.database import Database
 from unstale.journal.disk import DamagedError
-from unstale.journal.newest import Newest
-from unstale.journal.parts import Parts
+from unstale.journal.partial_files import PartialFiles
 from unstale.journal.rundir import _ADMISSION_KEYS, _FREE_KEYS, _FREE_SECTIONS, RunDirectory, _values, decides
 from unstale.journal.segments import HEADER, Segments
+from unstale.journal.sequence_file import SequenceFile
 
 
 def begun(path: Path, settings: Settings | None = None) -> RunDirectory:
@@ -106,8 +106,8 @@ def test_a_symbolic_link_in_the_place_of_a_file_is_refused_and_not_followed(
 
 WRITES: dict[str, Callable[[Path], object]] = {
     "00000001.rows": lambda folder: Segments(folder).cut({1: 16}),
-    "run.db-newest": lambda folder: Newest(folder / "run.db-newest", read_only=False).set(1),
-    "0-1.part": lambda folder: Parts(folder).open("0-1"),
+    "run.db-newest": lambda folder: SequenceFile(folder / "run.db-newest", read_only=False).set(1),
+    "0-1.part": lambda folder: PartialFiles(folder).open("0-1"),
     ".00000001.safetensors.part": lambda folder: checkpoints.write(folder, 1, {}, {}),
 }
 

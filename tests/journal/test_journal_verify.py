@@ -17,7 +17,7 @@ from support.wire import RawClient
 from unstale.cli import main
 from unstale.config import Settings
 from unstale.errors import UserError
-from unstale.journal import stored
+from unstale.journal import row_codec
 from unstale.journal.database import TOTALS, Database
 from unstale.journal.tables import Table
 from unstale.journal.verify import verify
@@ -226,35 +226,50 @@ EDITS = [
     (executed("DELETE FROM tasks WHERE task_id = 2"), "task 2, which is not in the table tasks"),
     (executed("DELETE FROM rounds WHERE version = 2"), "round 2, which is not in the table rounds"),
     (executed("DELETE FROM rounds WHERE version = 5"), "round 5, which is not in the table rounds"),
-    (resealed(stored.UPDATES, "updates", "seq = 4", staleness=1), "updates seq 4 has staleness 1"),
-    (resealed(stored.UPDATES, "updates", "seq = 4", round=77), "round 77, which is not in the table rounds"),
-    (resealed(stored.UPDATES, "updates", "seq = 4", round=2, staleness=1), "do not have the positions"),
-    (resealed(stored.UPDATES, "updates", "seq = 4", segment=7), "00000007.rows is missing"),
+    (resealed(row_codec.UPDATES, "updates", "seq = 4", staleness=1), "updates seq 4 has staleness 1"),
+    (
+        resealed(row_codec.UPDATES, "updates", "seq = 4", round=77),
+        "round 77, which is not in the table rounds",
+    ),
+    (resealed(row_codec.UPDATES, "updates", "seq = 4", round=2, staleness=1), "do not have the positions"),
+    (resealed(row_codec.UPDATES, "updates", "seq = 4", segment=7), "00000007.rows is missing"),
     (
         resealed(
-            stored.UPDATES, "updates", "seq = 4", round=None, position=None, staleness=None, weight=None
+            row_codec.UPDATES, "updates", "seq = 4", round=None, position=None, staleness=None, weight=None
         ),
         "waits for a round",
     ),
     (
-        resealed(stored.TASKS, "tasks", "task_id = 2", version=3),
+        resealed(row_codec.TASKS, "tasks", "task_id = 2", version=3),
         "another client or version than tasks task_id 2",
     ),
     (
-        resealed(stored.EVENTS, "events", "kind = 'RoundApplied'", kind="Nonsense"),
+        resealed(row_codec.EVENTS, "events", "kind = 'RoundApplied'", kind="Nonsense"),
         "events seq .* cannot be read",
     ),
-    (resealed(stored.EVENTS, "events", "kind = 'RoundApplied'", fields="{}"), "events seq .* cannot be read"),
-    (resealed(stored.EVENTS, "events", "kind = 'RoundApplied'", fields="{"), "events seq .* cannot be read"),
     (
-        resealed(stored.EVENTS, "events", "kind = 'RoundApplied'", fields='{"version": 99}'),
+        resealed(row_codec.EVENTS, "events", "kind = 'RoundApplied'", fields="{}"),
+        "events seq .* cannot be read",
+    ),
+    (
+        resealed(row_codec.EVENTS, "events", "kind = 'RoundApplied'", fields="{"),
+        "events seq .* cannot be read",
+    ),
+    (
+        resealed(row_codec.EVENTS, "events", "kind = 'RoundApplied'", fields='{"version": 99}'),
         "version 99, which is not in|has no event RoundApplied",
     ),
-    (resealed(stored.ROUNDS, "rounds", "version = 5", compensation="{}"), "rounds version 5 cannot be read"),
-    (resealed(stored.CHECKPOINTS, "checkpoints", "version = 4", seq=1000), "checkpoints version 4 is newer"),
-    (resealed(stored.EVALUATIONS, "evaluations", "version = 4", version=40), "evaluations version 40"),
     (
-        resealed(stored.OWN_EVALUATIONS, "own_evaluations", "seq = 10", client_id=7),
+        resealed(row_codec.ROUNDS, "rounds", "version = 5", compensation="{}"),
+        "rounds version 5 cannot be read",
+    ),
+    (
+        resealed(row_codec.CHECKPOINTS, "checkpoints", "version = 4", seq=1000),
+        "checkpoints version 4 is newer",
+    ),
+    (resealed(row_codec.EVALUATIONS, "evaluations", "version = 4", version=40), "evaluations version 40"),
+    (
+        resealed(row_codec.OWN_EVALUATIONS, "own_evaluations", "seq = 10", client_id=7),
         "own_evaluations seq 10 does not belong",
     ),
 ]
@@ -313,7 +328,7 @@ def test_a_row_that_no_other_needs_is_missed(statement: str, finds: str, ended: 
 def test_a_row_that_was_changed_with_its_checksum_is_found(ended: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     shutil.copytree(ended, run)
-    resealed(stored.UPDATES, "updates", "seq = 4", num_examples=1000)(run)
+    resealed(row_codec.UPDATES, "updates", "seq = 4", num_examples=1000)(run)
     (damage,) = verify(run).damages
     assert "rows of table updates were changed after the last server had ended" in damage
 

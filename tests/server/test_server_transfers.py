@@ -12,7 +12,7 @@ import pytest
 from support.played import PlayedClient, PlayedServer
 from support.wire import update_of
 from unstale.coordinator.settings import TriggerSettings
-from unstale.journal.parts import Parts
+from unstale.journal.partial_files import PartialFiles
 from unstale.server.client_limits import ClientLimits
 from unstale.server.state import TransferBounds
 from unstale_proto.errors import Reason
@@ -315,7 +315,7 @@ def test_nobody_is_given_a_place_while_a_round_is_made_and_the_next_waits_whole(
 
 def test_another_server_goes_on_with_the_parts_of_the_former(tmp_path: Path) -> None:
     def start() -> tuple[PlayedServer, PlayedClient, Task]:
-        server = PlayedServer(1, transfers=BOUNDS, parts=Parts(tmp_path))
+        server = PlayedServer(1, transfers=BOUNDS, partial_files=PartialFiles(tmp_path))
         client = server.client(0)
         return server, client, client.task()
 

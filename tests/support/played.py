@@ -13,7 +13,7 @@ from support.wire import update_of, welcome
 from unstale.coordinator.machine import Coordinator
 from unstale.coordinator.settings import CoordinatorSettings, SelectorSettings, TriggerSettings
 from unstale.journal.journal import Journal
-from unstale.journal.parts import Parts
+from unstale.journal.partial_files import PartialFiles
 from unstale.learner.bounds import NormBounds, NormMax
 from unstale.learner.learner import RoundResult
 from unstale.learner.updates import Round, Row, StagedUpdate, Staging
@@ -91,8 +91,8 @@ class WatchedStaging(Staging):
 class PlayedServer:
     """An exchange whose clients all train a model of two parameters, which is [v, v] in version v.
 
-    client_limits, may_speak, norm_max, admission, journal, transfers, parts, task_timeout_s: as for `ServerProtocol`.
-    encoding: that it would like; models are sent as float32 only. told: to the coordinator.
+    client_limits, may_speak, norm_max, admission, journal, transfers, partial_files, task_timeout_s: as for
+    `ServerProtocol`. encoding: that it would like; models are sent as float32 only. told: to the coordinator.
     """
 
     def __init__(
@@ -103,7 +103,7 @@ class PlayedServer:
         trigger: TriggerSettings | None = None,
         selector: SelectorSettings | None = None,
         transfers: TransferBounds | None = None,
-        parts: Parts | None = None,
+        partial_files: PartialFiles | None = None,
         encoding: EncodingPlan | None = None,
         client_limits: ClientLimits | None = None,
         may_speak: MaySpeak = allow_all,
@@ -147,7 +147,7 @@ class PlayedServer:
                 sent=version_of(0),
                 dimension=2,
                 journal=journal,
-                parts=parts or Parts(),
+                partial_files=partial_files or PartialFiles(),
             ),
             settings=ExchangeSettings(
                 linger_s=3.0,

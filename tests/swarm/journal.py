@@ -115,8 +115,8 @@ class PlayedJournal(Journal):
         self._doom = doom
         self._committed = committed
         self.segments.sync_soon = self._sync_at_once  # type: ignore[method-assign]
-        self._set_newest = self.database._newest.set
-        self.database._newest.set = self._stored  # type: ignore[method-assign]
+        self._set_newest = self.database._sequence_file.set
+        self.database._sequence_file.set = self._stored  # type: ignore[method-assign]
         for owner, names in (
             (self.database, ("forget_checkpoints", "forget_events", "forget_segments")),
             (self.segments, ("retire",)),

@@ -17,7 +17,7 @@ from swarm.options import Options
 from swarm.world import World
 from unstale.config import build
 from unstale.coordinator.settings import CoordinatorSettings
-from unstale.journal.parts import Parts
+from unstale.journal.partial_files import PartialFiles
 from unstale.journal.recovery import Recovery
 from unstale.learner.bounds import NormBounds
 from unstale.learner.learner import Learner
@@ -182,7 +182,7 @@ class Server:
                 sent=learner.sent,
                 dimension=NUMBERS,
                 journal=journal,
-                parts=Parts(None if journal is None else journal.directory.transfers),
+                partial_files=PartialFiles(None if journal is None else journal.directory.transfers),
             ),
             settings=ExchangeSettings(
                 linger_s=options.linger_s,

@@ -33,7 +33,7 @@ from unstale.errors import UserError
 from unstale.exposition import process
 from unstale.exposition.http import PING_S, HttpService
 from unstale.exposition.instruments import Instruments
-from unstale.journal.parts import Parts
+from unstale.journal.partial_files import PartialFiles
 from unstale.metrics import catalogue
 from unstale.net import files, sockets
 from unstale.net.clock import now_s
@@ -445,11 +445,11 @@ def _in_state(sessions: Sequence[ClientSession], state: State) -> int:
 
 def _models_of(first: int, outbox: Outbox | None) -> Models:
     """Where models come that go in chunks: beside the outbox, if there is one."""
-    parts = Parts(None if outbox is None else outbox.folder, suffix=".model")
+    partial_files = PartialFiles(None if outbox is None else outbox.folder, suffix=".model")
     ours = f"{first}-"  # others may have clients of their own in that folder
     return Models(
-        lambda name: parts.open(ours + name),
-        lambda: Parts().open("spare"),
-        found=[name.removeprefix(ours) for name in parts.found if name.startswith(ours)],
-        delete=lambda name: parts.delete(ours + name),
+        lambda name: partial_files.open(ours + name),
+        lambda: PartialFiles().open("spare"),
+        found=[name.removeprefix(ours) for name in partial_files.found if name.startswith(ours)],
+        delete=lambda name: partial_files.delete(ours + name),
     )

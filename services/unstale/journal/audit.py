@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from unstale.journal import records, stored
+from unstale.journal import records, row_codec
 from unstale.journal.sqlite import Connection
 from unstale.journal.tables import ChangedRowError, Table, Values
 
@@ -193,4 +193,4 @@ def differences(then: str, now: str) -> Iterator[str]:
 
 def event(values: Values) -> Any:
     """The event of a row of EVENTS. Raises KeyError, TypeError or ValueError for what is none."""
-    return records.to_event(stored.event(values))
+    return records.to_event(row_codec.event(values))

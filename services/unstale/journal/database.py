@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from unstale.journal import audit as audits
-from unstale.journal import formats, records, stored
+from unstale.journal import formats, records, row_codec
 from unstale.journal.audit import UNREADABLE, Audit
 from unstale.journal.disk import DamagedError, boot
-from unstale.journal.newest import Newest
 from unstale.journal.rows import (
     Batch,
     CheckpointRow,
@@ -24,6 +23,7 @@ from unstale.journal.rows import (
     UpdateRow,
 )
 from unstale.journal.schema import FORMAT
+from unstale.journal.sequence_file import SequenceFile
 from unstale.journal.sqlite import Connection, reported
 from unstale.journal.tables import Table, Values
 
@@ -82,8 +82,8 @@ class Database:
             self._connection = Connection(path, read_only=read_only)
             stack.callback(self._connection.close)
             self._format = self._prepared(read_only)
-            self._newest = Newest(path.with_name(f"{path.name}-newest"), read_only=read_only)
-            stack.callback(self._newest.close)
+            self._sequence_file = SequenceFile(path.with_name(f"{path.name}-newest"), read_only=read_only)
+            stack.callback(self._sequence_file.close)
             before = self.meta(BOOT)
             self.machine_restarted = before is not None and (before == "" or before != boot())
             self.missing = self._missing_at_end(takes_loss=takes_loss or self.machine_restarted)
@@ -94,7 +94,7 @@ class Database:
 
     def close(self) -> None:
         """Nothing more will be asked."""
-        self._newest.close()
+        self._sequence_file.close()
         self._connection.close()
 
     # --- writing ---
@@ -107,44 +107,44 @@ class Database:
         if not batch:
             return
         with self._storing(sync):
-            self._connection.insert(stored.EVENTS, map(stored.of_event, batch.events))
-            self._connection.insert(stored.TASKS, map(stored.of_task, batch.tasks))
-            self._connection.insert(stored.UPDATES, map(stored.of_update, batch.updates))
+            self._connection.insert(row_codec.EVENTS, map(row_codec.of_event, batch.events))
+            self._connection.insert(row_codec.TASKS, map(row_codec.of_task, batch.tasks))
+            self._connection.insert(row_codec.UPDATES, map(row_codec.of_update, batch.updates))
             self._waiting.update(
-                (row.handle, stored.waiting(row)) for row in batch.updates if row.handle is not None
+                (row.handle, row_codec.waiting(row)) for row in batch.updates if row.handle is not None
             )
             self._connection.insert(
-                stored.OWN_EVALUATIONS, map(stored.of_own_evaluation, batch.own_evaluations)
+                row_codec.OWN_EVALUATIONS, map(row_codec.of_own_evaluation, batch.own_evaluations)
             )
-            self._connection.insert(stored.ROUNDS, map(stored.of_round, batch.rounds))
+            self._connection.insert(row_codec.ROUNDS, map(row_codec.of_round, batch.rounds))
             for row in batch.rounds:
                 self._join(row)
             # A run that is taken up measures, and saves, a version again: what comes last stays.
             self._connection.insert(
-                stored.EVALUATIONS, map(stored.of_evaluation, batch.evaluations), replace=True
+                row_codec.EVALUATIONS, map(row_codec.of_evaluation, batch.evaluations), replace=True
             )
             self._connection.insert(
-                stored.CHECKPOINTS, map(stored.of_checkpoint, batch.checkpoints), replace=True
+                row_codec.CHECKPOINTS, map(row_codec.of_checkpoint, batch.checkpoints), replace=True
             )
             if batch.synced is not None:
-                self._connection.insert(stored.META, [(SYNCED, str(batch.synced))], replace=True)
+                self._connection.insert(row_codec.META, [(SYNCED, str(batch.synced))], replace=True)
         last_seq = batch.last_seq
         if last_seq is not None:
-            self._newest.set(last_seq)
+            self._sequence_file.set(last_seq)
 
     def set_meta(self, values: Mapping[str, str]) -> None:
         """Facts about the run as a whole, each under a key; durable at once, as all that follows is."""
         with self._connection.transaction(sync=True):
-            self._connection.insert(stored.META, values.items(), replace=True)
+            self._connection.insert(row_codec.META, values.items(), replace=True)
 
     @property
     def newest_is_missing(self) -> bool:
         """Whether the file with the number of the newest event was missing when this was opened."""
-        return self._newest.is_missing
+        return self._sequence_file.is_missing
 
     def end_here(self) -> None:
         """The last event that is there is the newest."""
-        self._newest.set(self.last_seq())
+        self._sequence_file.set(self.last_seq())
 
     def cut_back(self, seq: int) -> None:
         """Forget that this event, and any behind it, ever happened. None of them is covered by a checkpoint."""
@@ -158,7 +158,7 @@ class Database:
             ).fetchall()
             if version is not None:
                 states = list(self._connection.select(self._states, "WHERE round >= ?", version))
-                self._connection.update(stored.STATES, map(stored.pending, states), _ROUND_COLUMNS)
+                self._connection.update(row_codec.STATES, map(row_codec.pending, states), _ROUND_COLUMNS)
                 run("DELETE FROM evaluations WHERE version >= ?", (version,))
                 run("DELETE FROM rounds WHERE version >= ?", (version,))
             run("DELETE FROM tasks WHERE at_s >= ?", (at_s,))
@@ -188,7 +188,9 @@ class Database:
             stored_in = {segment for (segment,) in self._connection.rows(_SEGMENTS)}
             for segment in stored_in - set(kept):
                 states = list(self._connection.select(self._states, "WHERE segment = ?", segment))
-                self._connection.update(stored.STATES, map(stored.without_segment, states), ("segment",))
+                self._connection.update(
+                    row_codec.STATES, map(row_codec.without_segment, states), ("segment",)
+                )
 
     # --- reading ---
 
@@ -198,7 +200,9 @@ class Database:
 
     def meta(self, key: str) -> str | None:
         """A fact about the run, None when it was never said."""
-        return next((value for _, value in self._connection.select(stored.META, "WHERE key = ?", key)), None)
+        return next(
+            (value for _, value in self._connection.select(row_codec.META, "WHERE key = ?", key)), None
+        )
 
     def started_s(self) -> float | None:
         """When the first task was given, None before."""
@@ -220,7 +224,7 @@ class Database:
 
     def events_after(self, seq: int) -> Iterator[EventRow]:
         """Every event behind that one, in order. Raises DamagedError where one is missing or is not what it was."""
-        others = self._records(stored.EVENTS, stored.event, "WHERE seq > ? ORDER BY seq", seq)
+        others = self._records(row_codec.EVENTS, row_codec.event, "WHERE seq > ? ORDER BY seq", seq)
         arrivals = map(records.arrival, self.updates_after(seq))
         for row in heapq.merge(others, arrivals, key=attrgetter("seq")):
             seq += 1
@@ -230,11 +234,11 @@ class Database:
 
     def tasks(self) -> Iterator[TaskRow]:
         """Every task, in order of their ids."""
-        return self._records(stored.TASKS, stored.task, "ORDER BY task_id")
+        return self._records(row_codec.TASKS, row_codec.task, "ORDER BY task_id")
 
     def task(self, task_id: int) -> TaskRow | None:
         """A task, None when none has this id."""
-        return next(self._records(stored.TASKS, stored.task, "WHERE task_id = ?", task_id), None)
+        return next(self._records(row_codec.TASKS, row_codec.task, "WHERE task_id = ?", task_id), None)
 
     def updates_after(self, seq: int) -> Iterator[UpdateRow]:
         """Every update whose event is behind that one, rejected ones too, in order."""
@@ -263,22 +267,22 @@ class Database:
     def rounds(self, after: int = 0) -> Iterator[RoundRow]:
         """Every round that made a version greater than `after`, in order."""
         for row in self._records(
-            stored.ROUNDS, stored.round_without_members, "WHERE version > ? ORDER BY version", after
+            row_codec.ROUNDS, row_codec.round_without_members, "WHERE version > ? ORDER BY version", after
         ):
-            members = self._records(self._states, stored.member, _OF_ROUND, row.version)
+            members = self._records(self._states, row_codec.member, _OF_ROUND, row.version)
             yield row._replace(members=tuple(members))
 
     def evaluations(self) -> Iterator[EvaluationRow]:
         """Every measurement, in order of versions."""
-        return self._records(stored.EVALUATIONS, stored.evaluation, "ORDER BY version")
+        return self._records(row_codec.EVALUATIONS, row_codec.evaluation, "ORDER BY version")
 
     def own_evaluations(self) -> Iterator[OwnEvaluationRow]:
         """What clients measured on their own test examples, in order of arrival."""
-        return self._records(stored.OWN_EVALUATIONS, stored.own_evaluation, "ORDER BY seq")
+        return self._records(row_codec.OWN_EVALUATIONS, row_codec.own_evaluation, "ORDER BY seq")
 
     def checkpoints(self) -> list[CheckpointRow]:
         """Every checkpoint that was not forgotten, the newest first."""
-        return list(self._records(stored.CHECKPOINTS, stored.checkpoint, "ORDER BY version DESC"))
+        return list(self._records(row_codec.CHECKPOINTS, row_codec.checkpoint, "ORDER BY version DESC"))
 
     def segment_ends(self) -> dict[int, int]:
         """Where the last row of each segment ends, for `Segments.cut`."""
@@ -339,14 +343,14 @@ class Database:
         """Every table, with what makes a record of a row."""
         is_former = self._format != FORMAT
         return {
-            "meta": (stored.META, tuple),
-            "events": (stored.EVENTS, audits.event),
-            "tasks": (stored.TASKS, stored.task),
-            "updates": (stored.UPDATES_3, tuple) if is_former else (stored.UPDATES, stored.update),
-            "rounds": (stored.ROUNDS, stored.round_without_members),
-            "evaluations": (stored.EVALUATIONS, stored.evaluation),
-            "own_evaluations": (stored.OWN_EVALUATIONS, stored.own_evaluation),
-            "checkpoints": (stored.CHECKPOINTS, stored.checkpoint),
+            "meta": (row_codec.META, tuple),
+            "events": (row_codec.EVENTS, audits.event),
+            "tasks": (row_codec.TASKS, row_codec.task),
+            "updates": (row_codec.UPDATES_3, tuple) if is_former else (row_codec.UPDATES, row_codec.update),
+            "rounds": (row_codec.ROUNDS, row_codec.round_without_members),
+            "evaluations": (row_codec.EVALUATIONS, row_codec.evaluation),
+            "own_evaluations": (row_codec.OWN_EVALUATIONS, row_codec.own_evaluation),
+            "checkpoints": (row_codec.CHECKPOINTS, row_codec.checkpoint),
         }
 
     def _prepared(self, read_only: bool) -> int:
@@ -365,7 +369,7 @@ class Database:
         and takes a missing one for an empty one."""
         found = self.last_seq()
         try:
-            newest = self._newest.get()
+            newest = self._sequence_file.get()
         except DamagedError:
             if takes_loss:
                 return 0
@@ -392,21 +396,21 @@ class Database:
         """Note which updates a round was made of."""
         waiting = self._waiting
         if any(member.handle not in waiting for member in row.members):
-            found = self._connection.select(stored.STATES, "WHERE handle IS NOT NULL AND round IS NULL")
+            found = self._connection.select(row_codec.STATES, "WHERE handle IS NOT NULL AND round IS NULL")
             waiting.update((state[1], state) for state in found)
         states = [
-            stored.in_round(waiting.pop(member.handle), row.version, place, member)
+            row_codec.in_round(waiting.pop(member.handle), row.version, place, member)
             for place, member in enumerate(row.members)
             if member.handle in waiting
         ]
-        joined = self._connection.update(stored.STATES, states, _ROUND_COLUMNS)
+        joined = self._connection.update(row_codec.STATES, states, _ROUND_COLUMNS)
         assert joined == len(row.members), f"round {row.version} has members that are not pending"
 
     def _updates(self, which: str, *values: int) -> Iterator[UpdateRow]:
         if self._format == FORMAT:
-            return self._records(stored.UPDATES, stored.update, which, *values)
+            return self._records(row_codec.UPDATES, row_codec.update, which, *values)
         return self._records(
-            stored.UPDATES_3, lambda row: stored.update(stored.of_format_3(row)), which, *values
+            row_codec.UPDATES_3, lambda row: row_codec.update(row_codec.of_format_3(row)), which, *values
         )
 
     def _records(
@@ -421,4 +425,4 @@ class Database:
 
     @property
     def _states(self) -> Table:
-        return stored.STATES if self._format == FORMAT else stored.STATES_3
+        return row_codec.STATES if self._format == FORMAT else row_codec.STATES_3

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from unstale.compensators import Compensated, MeasuredError
 from unstale.errors import UserError
-from unstale.journal.closing import Closing
+from unstale.journal.close_reason import CloseReason
 from unstale.journal.replay import RecordedRun
 from unstale.journal.rows import RoundRow, UpdateRow
 from unstale.learner.bounds import NormBounds
@@ -79,7 +79,7 @@ def explain(run: RecordedRun, version: int | None = None) -> RoundExplained:
     return RoundExplained(
         version=version,
         last_version=last,
-        why=Closing(run, row, before, updates).sentence(),
+        why=CloseReason(run, row, before, updates).sentence(),
         opened_s=row.closed_s - row.wait_s,
         closed_s=row.closed_s,
         applied_s=row.applied_s,

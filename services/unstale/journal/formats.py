@@ -1,7 +1,7 @@
 """The format of `run.db`: made, recognised, and converted from the former one."""
 
 from unstale.errors import UserError
-from unstale.journal import stored
+from unstale.journal import row_codec
 from unstale.journal.schema import APPLICATION, FORMAT, SCHEMA, UPDATES, VIEWS
 from unstale.journal.sqlite import Connection
 
@@ -62,8 +62,8 @@ def convert(connection: Connection) -> None:
     """Turn a database of the former format into one of this format, in one transaction. Raises UserError."""
     former = f"updates_{FORMER_FORMAT}"
     with connection.transaction(sync=True, script=_CONVERT):
-        rows = connection.rows(stored.UPDATES_3.select.replace("FROM updates", f"FROM {former}"))
-        opened = connection.opened(stored.UPDATES_3, rows)
-        connection.insert(stored.UPDATES, map(stored.of_format_3, opened))
+        rows = connection.rows(row_codec.UPDATES_3.select.replace("FROM updates", f"FROM {former}"))
+        opened = connection.opened(row_codec.UPDATES_3, rows)
+        connection.insert(row_codec.UPDATES, map(row_codec.of_format_3, opened))
         connection.execute(f"DROP TABLE {former}")
         connection.execute(f"PRAGMA user_version = {FORMAT}")

@@ -12,9 +12,9 @@ from unstale.compensators import Made
 from unstale.config.settings import RunSettings
 from unstale.coordinator import events
 from unstale.journal import checkpoints, continuity, recorded_settings, records, resumption
+from unstale.journal.crash_recovery import DURABILITY, ENDED, RUN_ID, drop_lost_events
 from unstale.journal.database import BOOT, SYNCED
 from unstale.journal.disk import NoRoomError, boot, free_bytes
-from unstale.journal.lost import DURABILITY, ENDED, RUN_ID, forget_what_was_lost
 from unstale.journal.rewritable import RewritableDatabase
 from unstale.journal.rows import Batch, CheckpointRow, Place
 from unstale.journal.rundir import RunDirectory
@@ -84,7 +84,7 @@ class Journal:
         database, found = self.database, Segments(directory.segments)
         changed = continuity.check(directory, database, found)
         if database.machine_restarted:
-            forget_what_was_lost(database, found, settings.sync_every_s)
+            drop_lost_events(database, found, settings.sync_every_s)
         database.check()
         facts = {BOOT: boot(), DURABILITY: settings.durability, ENDED: ""}
         facts[recorded_settings.KEY] = directory.config.read_text(encoding="utf-8")

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from unstale.journal import checkpoints, continuity
+from unstale.journal.crash_recovery import DURABILITY, ENDED, RUN_ID, drop_lost_events
 from unstale.journal.database import BOOT, Conservation, Database
 from unstale.journal.disk import DamagedError, boot
-from unstale.journal.lost import DURABILITY, ENDED, RUN_ID, forget_what_was_lost
 from unstale.journal.rundir import RunDirectory, put_back_settings
 from unstale.journal.segments import Segments
 
@@ -58,7 +58,7 @@ def restore(path: Path) -> Restored:
         before = database.last_seq() + database.missing
         former = database.meta(RUN_ID) or None
         if database.machine_restarted:
-            forget_what_was_lost(database, segments, directory.settings.run.sync_every_s)
+            drop_lost_events(database, segments, directory.settings.run.sync_every_s)
         damaged = _check(directory, database, segments)
         ends = database.segment_ends()
         above = segments.above(ends)

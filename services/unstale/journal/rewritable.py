@@ -3,7 +3,7 @@
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
-from unstale.journal import stored
+from unstale.journal import row_codec
 from unstale.journal.database import Database
 from unstale.journal.rows import CheckpointRow, UpdateRow
 
@@ -31,11 +31,11 @@ class RewritableDatabase(Database):
             run("DELETE FROM events WHERE seq > ?", (seq,))
             run("DELETE FROM tasks WHERE at_s >= ?", (at_s,))
             run("DELETE FROM checkpoints WHERE version >= ?", (version,))
-            self._connection.insert(stored.UPDATES, map(stored.of_update, waiting), replace=True)
+            self._connection.insert(row_codec.UPDATES, map(row_codec.of_update, waiting), replace=True)
             run("DELETE FROM evaluations WHERE version > ?", (version,))
             run("DELETE FROM rounds WHERE version > ?", (version,))
-            self._connection.insert(stored.CHECKPOINTS, [stored.of_checkpoint(checkpoint)])
-            self._connection.insert(stored.META, facts.items(), replace=True)
+            self._connection.insert(row_codec.CHECKPOINTS, [row_codec.of_checkpoint(checkpoint)])
+            self._connection.insert(row_codec.META, facts.items(), replace=True)
         self._waiting.clear()
         self.end_here()
 

@@ -15,10 +15,10 @@ from unstale.coordinator import snapshot
 from unstale.coordinator.machine import Coordinator
 from unstale.errors import UserError
 from unstale.journal import checkpoints, continuity, resumption
+from unstale.journal.crash_recovery import RUN_ID
 from unstale.journal.database import SYNCED
 from unstale.journal.disk import DamagedError, sync_folder, trouble
 from unstale.journal.journal import Journal
-from unstale.journal.lost import RUN_ID
 from unstale.journal.recovery import Recovery
 from unstale.journal.restore import give_new_id
 from unstale.journal.rewritable import RewritableDatabase

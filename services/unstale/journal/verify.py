@@ -9,9 +9,9 @@ from typing import Any
 
 from unstale.errors import UserError
 from unstale.journal import checkpoints, continuity, recorded_settings
+from unstale.journal.crash_recovery import ENDED
 from unstale.journal.database import Database
 from unstale.journal.disk import DamagedError
-from unstale.journal.lost import ENDED
 from unstale.journal.rounds import damaged_estimates
 from unstale.journal.rows import CheckpointRow
 from unstale.journal.rundir import CONFIG, DATABASE, RunDirectory

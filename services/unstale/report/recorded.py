@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from unstale.compensators import MeasuredError
 from unstale.config.settings import Settings
 from unstale.errors import UserError
+from unstale.journal.crash_recovery import ENDED, RUN_ID
 from unstale.journal.database import Conservation, Database
-from unstale.journal.lost import ENDED, RUN_ID
 from unstale.journal.replay import RecordedRun
 from unstale.journal.rows import CompensationRow, OwnEvaluationRow, RoundRow
 from unstale.journal.rundir import LOCK

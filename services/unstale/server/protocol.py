@@ -128,7 +128,7 @@ class ServerProtocol:
         self._transfers = Transfers(
             clock,
             settings.transfers,
-            state.parts,
+            state.partial_files,
             coordinator=coordinator,
             sender=self._sender,
             stats=stats,

@@ -18,7 +18,7 @@ from unstale.coordinator.machine import Coordinator
 from unstale.coordinator.phase import Phase
 from unstale.coordinator.settings import CoordinatorSettings
 from unstale.journal.journal import Journal
-from unstale.journal.parts import Parts
+from unstale.journal.partial_files import PartialFiles
 from unstale.journal.recovery import Recovered, Recovery
 from unstale.journal.resumption import check_not_given_up, excluded
 from unstale.journal.rundir import RunDirectory
@@ -80,7 +80,7 @@ class Run:
             encoded=self._encoded(sent),
             dimension=self.dimension,
             journal=self.journal,
-            parts=Parts(None if self.journal is None else self.journal.directory.transfers),
+            partial_files=PartialFiles(None if self.journal is None else self.journal.directory.transfers),
         )
 
     def _encoded(self, sent: Mapping[int, Version]) -> dict[int, Sequence[memoryview]]:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from unstale.coordinator.machine import Coordinator
 from unstale.journal.journal import Journal
-from unstale.journal.parts import Parts
+from unstale.journal.partial_files import PartialFiles
 from unstale.learner.updates import Staging
 from unstale.learner.versions import Version
 from unstale.server.admission import Admission
@@ -31,7 +31,7 @@ class RunState:
         encoded: the same in the encoding of the run; empty where that is float32.
         dimension: d, parameters of the model.
         journal: None for a run that stores nothing.
-        parts: files of updates in chunks until they are complete.
+        partial_files: files of updates in chunks until they are complete.
     """
 
     coordinator: Coordinator
@@ -44,7 +44,7 @@ class RunState:
     dimension: int
     encoded: Mapping[int, Sequence[memoryview]] = field(default_factory=dict)
     journal: Journal | None = None
-    parts: Parts = field(default_factory=Parts)
+    partial_files: PartialFiles = field(default_factory=PartialFiles)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,7 +8,7 @@ from functools import partial
 
 from unstale.coordinator.machine import Coordinator
 from unstale.coordinator.phase import Phase
-from unstale.journal.parts import Parts
+from unstale.journal.partial_files import PartialFiles
 from unstale.peer_log import about_peer, logger
 from unstale.server.downloads import Chunks, Downloads
 from unstale.server.sender import Sender
@@ -32,13 +32,13 @@ def defect_of_whole(update: Update, frames: Sequence[memoryview]) -> Reason | No
 
 
 class Transfers:
-    """Protocol thread only. parts: of updates. receiver: takes those that are whole."""
+    """Protocol thread only. partial_files: of updates. receiver: takes those that are whole."""
 
     def __init__(
         self,
         clock: Callable[[], float],
         bounds: TransferBounds,
-        parts: Parts,
+        partial_files: PartialFiles,
         *,
         coordinator: Coordinator,
         sender: Sender,
@@ -59,14 +59,14 @@ class Transfers:
             payload_bytes=receiver.row_bytes,
         )
         found = []
-        for name in parts.found:
+        for name in partial_files.found:
             owner = owner_of(name)
             if owner is not None and owner[0] < coordinator.settings.clients and coordinator.awaits(*owner):
                 found.append(name)
             else:
-                parts.delete(name)
+                partial_files.delete(name)
         self._uploads = Uploads(
-            parts.open,
+            partial_files.open,
             found,
             window_bytes=bounds.window_bytes,
             scheduler=turns(slots=bounds.places),

@@ -20,10 +20,10 @@ from unstale.config.settings import Settings
 from unstale.errors import UserError
 from unstale.journal import checkpoints
 from unstale.journal.database import Database
-from unstale.journal.newest import Newest
-from unstale.journal.parts import Parts
+from unstale.journal.partial_files import PartialFiles
 from unstale.journal.rundir import RunDirectory
 from unstale.journal.segments import Segments
+from unstale.journal.sequence_file import SequenceFile
 from unstale.net import keys
 from unstale.net.authorized_keys import AuthorizedKeys
 from unstale_proto import codec
@@ -136,7 +136,7 @@ def find_database(folder: Path, choices: Choices, note: Note) -> None:
 
 
 def _newest(path: Path) -> int:
-    opened = Newest(path, read_only=True)
+    opened = SequenceFile(path, read_only=True)
     try:
         return opened.get()
     finally:
@@ -220,7 +220,7 @@ def find_outbox(folder: Path, choices: Choices, note: Note) -> None:
         told(note, "clear", lambda: opened.clear(0, RUN))
     finally:
         opened.close()
-    told(note, "parts", lambda: Parts(folder, suffix=".model"))
+    told(note, "parts", lambda: PartialFiles(folder, suffix=".model"))
 
 
 def put_sealed(folder: Path, choices: Choices) -> None:

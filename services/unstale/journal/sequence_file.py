@@ -15,7 +15,7 @@ _NUMBER = struct.Struct("<Q")
 _SIZE_BYTES = 2 * _NUMBER.size  # the number and its checksum
 
 
-class Newest:
+class SequenceFile:
     """A file of 16 bytes, written over and never synced: for what goes wrong while the machine lives.
 
     Attributes:

@@ -14,7 +14,7 @@ DURABILITY = "durability"  # with which the database was last written to
 ENDED = "ended"  # seq at which its last server ended in order; "" when it did not
 
 
-def forget_what_was_lost(database: Database, segments: Segments, sync_every_s: float) -> None:
+def drop_lost_events(database: Database, segments: Segments, sync_every_s: float) -> None:
     """Go back to the last event before which everything is there, and let the run have another id: what clients were
     told since nobody knows, and with another run they let go of it.
 

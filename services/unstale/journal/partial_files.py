@@ -17,12 +17,12 @@ from unstale.journal.disk import duplicate, open_file, private_folder, trouble, 
 from unstale_proto import limits
 
 
-class Part:
+class PartialFile:
     """One file. path: None for one without a name, which is gone with the process. Implements
-    `unstale_proto.transfer.Part`."""
+    `unstale_proto.transfer.PartialFile`."""
 
     def __init__(self, file: int, path: Path | None) -> None:
-        """Use `Parts.open`."""
+        """Use `PartialFiles.open`."""
         self._file = file
         self._path = path
         self._have = os.fstat(file).st_size
@@ -95,7 +95,7 @@ class _Frames(Sequence[memoryview]):
         os.close(self._file)
 
 
-class Parts:
+class PartialFiles:
     """The parts in a folder, or without one in memory. found: names of those that were there before.
 
     Raises UserError when the folder cannot be had.
@@ -113,12 +113,12 @@ class Parts:
         except OSError as error:
             raise trouble("use", folder, error) from None
 
-    def open(self, name: str) -> Part:
+    def open(self, name: str) -> PartialFile:
         """Go on with the part of this name, or begin it. Raises OSError."""
         if self._folder is None:
-            return Part(_unnamed(), None)
+            return PartialFile(_unnamed(), None)
         path = self._folder / f"{name}{self._suffix}"
-        return Part(open_file(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600), path)
+        return PartialFile(open_file(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600), path)
 
     def delete(self, name: str) -> None:
         """One that nobody has opened is not needed any more."""

@@ -16,7 +16,7 @@ from unstale.journal.rows import EventRow, RoundRow, UpdateRow
 _SAME_S = 1e-6  # times that differ by less are one: they were added up and subtracted
 
 
-class Closing:
+class CloseReason:
     """The end of one round. before: the round before it, None for the first. updates: of the round, as they came.
 
     A round is closed by the very event whose time is `closed_s`: an update, a timer, a client that left, or the version

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from unstale.errors import UserError
-from unstale.journal.parts import Parts
+from unstale.journal.partial_files import PartialFiles
 
 
 def view(text: bytes) -> memoryview:
@@ -14,7 +14,7 @@ def view(text: bytes) -> memoryview:
 
 @pytest.mark.parametrize("on_disk", [True, False])
 def test_a_part_grows_and_begins_anew(tmp_path: Path, on_disk: bool) -> None:
-    part = Parts(tmp_path if on_disk else None).open("0-1")
+    part = PartialFiles(tmp_path if on_disk else None).open("0-1")
     assert (part.have, part.mapped()) == (0, b"")
     part.append(view(b"abc"))
     part.append(view(b"de"))
@@ -28,7 +28,7 @@ def test_a_part_grows_and_begins_anew(tmp_path: Path, on_disk: bool) -> None:
 
 
 def test_what_was_mapped_stays_readable_when_the_part_is_deleted(tmp_path: Path) -> None:
-    part = Parts(tmp_path).open("0-1")
+    part = PartialFiles(tmp_path).open("0-1")
     part.append(view(b"abc"))
     mapped = part.mapped()
     part.delete()
@@ -36,13 +36,13 @@ def test_what_was_mapped_stays_readable_when_the_part_is_deleted(tmp_path: Path)
 
 
 def test_another_process_finds_a_part_and_goes_on_with_it(tmp_path: Path) -> None:
-    first = Parts(tmp_path / "folder")
+    first = PartialFiles(tmp_path / "folder")
     assert first.found == []
     part = first.open("0-1")
     part.append(view(b"abc"))
     part.close()
     (tmp_path / "folder" / "notes.txt").touch()
-    second = Parts(tmp_path / "folder")
+    second = PartialFiles(tmp_path / "folder")
     assert second.found == ["0-1"]
     part = second.open("0-1")
     part.append(view(b"d"))
@@ -50,19 +50,19 @@ def test_another_process_finds_a_part_and_goes_on_with_it(tmp_path: Path) -> Non
     part.close()
     second.delete("0-1")
     second.delete("0-1")
-    assert Parts(tmp_path / "folder").found == []
+    assert PartialFiles(tmp_path / "folder").found == []
 
 
 def test_what_cannot_be_deleted_stays(tmp_path: Path) -> None:
     (tmp_path / "0-1.part").mkdir()
-    parts = Parts(tmp_path)
-    assert parts.found == ["0-1"]
-    parts.delete("0-1")
+    partial_files = PartialFiles(tmp_path)
+    assert partial_files.found == ["0-1"]
+    partial_files.delete("0-1")
     with pytest.raises(OSError, match="directory"):
-        parts.open("0-1")
+        partial_files.open("0-1")
 
 
 def test_a_folder_that_cannot_be_had_is_told_in_a_sentence(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(UserError, match=r"^cannot use .*file/parts: not a directory$"):
-        Parts(tmp_path / "file" / "parts")
+        PartialFiles(tmp_path / "file" / "parts")
