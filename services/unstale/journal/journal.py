@@ -11,15 +11,15 @@ from typing import Any
 from unstale.compensators import Made
 from unstale.config.settings import RunSettings
 from unstale.coordinator import events
-from unstale.journal import checkpoints, continuity, recorded_settings, records, resumption
+from unstale.journal import checkpoints, copy_detection, recorded_settings, records, resumption
 from unstale.journal.crash_recovery import DURABILITY, ENDED, RUN_ID, drop_lost_events
 from unstale.journal.database import BOOT, SYNCED
 from unstale.journal.disk import NoRoomError, boot, free_bytes
-from unstale.journal.rewritable import RewritableDatabase
+from unstale.journal.disk_space import DiskSpaceMonitor
+from unstale.journal.rewindable_database import RewindableDatabase
 from unstale.journal.rows import Batch, CheckpointRow, Place
 from unstale.journal.rundir import RunDirectory
 from unstale.journal.segments import Segments, Writer
-from unstale.journal.shortage import Shortage
 from unstale.journal.spill import Spill
 
 log = logging.getLogger("unstale.journal")
@@ -56,7 +56,7 @@ class Journal:
         self.directory = directory
         self.settings = settings
         self.on_commit: Callable[[float], object] = lambda _: None
-        self.database = RewritableDatabase(directory.database)
+        self.database = RewindableDatabase(directory.database)
         with ExitStack() as stack:
             stack.callback(self.database.close)
             self._take_up(directory, settings)
@@ -76,13 +76,13 @@ class Journal:
         self._checkpoint_bytes = 0  # of the last one that was made here
         self._room_bytes = 0  # as last looked at, less what was let in since
         self._places: dict[int, Place] | None = None
-        self.shortage = Shortage(directory.path)
+        self.disk_space = DiskSpaceMonitor(directory.path)
 
     def _take_up(self, directory: RunDirectory, settings: RunSettings) -> None:
         """Find out in which state the last server left the directory, and begin another start. Raises DamagedError
         where it cannot be used as it is: then nothing in it has changed."""
         database, found = self.database, Segments(directory.segments)
-        changed = continuity.check(directory, database, found)
+        changed = copy_detection.check(directory, database, found)
         if database.machine_restarted:
             drop_lost_events(database, found, settings.sync_every_s)
         database.check()
@@ -95,13 +95,13 @@ class Journal:
                 directory.path,
                 changed,
             )
-            for path in continuity.set_aside(directory, found.above(database.segment_ends())):
+            for path in copy_detection.set_aside(directory, found.above(database.segment_ends())):
                 log.warning("%s holds updates that run.db does not name", path)
             facts[RUN_ID] = ""
         if not facts.get(RUN_ID, database.meta(RUN_ID)):
-            continuity.forget_uploads(directory)
+            copy_detection.forget_uploads(directory)
         database.end_here()
-        continuity.begin(directory, database, facts)
+        copy_detection.begin(directory, database, facts)
 
     def run_id(self, fresh: str) -> str:
         """The id of the run, which is this one if it has none yet."""
@@ -113,7 +113,7 @@ class Journal:
 
     def last_version(self) -> int:
         """The last version that was stored, 0 without any."""
-        return continuity.last_version(self.database)
+        return copy_detection.last_version(self.database)
 
     def give_up(self, why: str) -> str:
         """Store that training cannot go on. why: message about it. Returns the message with the way out."""
@@ -162,7 +162,7 @@ class Journal:
         if self._room_bytes < needed_bytes:
             self.segments.delete_spares()
             self._room_bytes = free_bytes(self.directory.path)
-        self.shortage.looked(needed_bytes, self._room_bytes)
+        self.disk_space.on_update(needed_bytes, self._room_bytes)
         if self._room_bytes < needed_bytes:
             return False
         self._room_bytes -= size_bytes
@@ -242,7 +242,7 @@ class Journal:
     def wants_checkpoint(self, version: int, *, ends: bool) -> bool:
         """Whether this version, which was just made, is to be written. ends: it is the run's last."""
         due = ends or version % self.settings.checkpoint_every == 0
-        due = due or self.shortage.may_save()
+        due = due or self.disk_space.may_save()
         early_bytes = max(EARLY_BYTES, EARLY_CHECKPOINTS * self._checkpoint_bytes)
         return due or self._stored_bytes >= min(early_bytes, self.settings.payload_bytes_max)
 
@@ -276,7 +276,7 @@ class Journal:
     def saved(self, version: int, seq: int, file: str, size_bytes: int, at_s: float) -> None:
         """A checkpoint is whole on disk: from the next commit on, what only older ones need may go."""
         self._checkpoint_bytes = size_bytes
-        self.shortage.saved(version)
+        self.disk_space.on_checkpoint_saved(version)
         self.batch.checkpoints.append(
             CheckpointRow(version=version, seq=seq, file=file, size_bytes=size_bytes, at_s=at_s)
         )
@@ -284,7 +284,7 @@ class Journal:
     def not_saved(self, version: int, error: NoRoomError) -> None:
         """A checkpoint was left out: the next one is due as soon as there is room."""
         reserve_bytes = min(self.settings.free_bytes_min, RESERVE_BYTES)
-        self.shortage.not_saved(version, error, error.needed_bytes + reserve_bytes)
+        self.disk_space.on_checkpoint_left_out(version, error, error.needed_bytes + reserve_bytes)
 
     def _forget(self) -> None:
         """Name no more what only older checkpoints need. The newest is on the disk."""

@@ -5,7 +5,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from unstale.journal import checkpoints, continuity
+from unstale.journal import checkpoints, copy_detection
 from unstale.journal.crash_recovery import DURABILITY, ENDED, RUN_ID, drop_lost_events
 from unstale.journal.database import BOOT, Conservation, Database
 from unstale.journal.disk import DamagedError, boot
@@ -62,16 +62,16 @@ def restore(path: Path) -> Restored:
         damaged = _check(directory, database, segments)
         ends = database.segment_ends()
         above = segments.above(ends)
-        aside = [*continuity.newer_checkpoints(directory, database), *above]
+        aside = [*copy_detection.newer_checkpoints(directory, database), *above]
         # The next server cuts off what lies behind the last row that is named.
         cut = sorted({*segments.beyond(ends)} - {*above})
         copied = cut if database.missing or database.newest_is_missing else []
-        moved = continuity.set_aside(directory, aside, copied)
+        moved = copy_detection.set_aside(directory, aside, copied)
         run_id = give_new_id(directory, database)
         return Restored(
             former_run_id=former,
             run_id=run_id,
-            version=continuity.last_version(database),
+            version=copy_detection.last_version(database),
             updates=database.conservation(),
             lost_events=before - database.last_seq(),
             damaged_checkpoints=damaged,
@@ -91,10 +91,10 @@ def give_new_id(directory: RunDirectory, database: Database) -> str:
     """
     run_id = secrets.token_hex(16)
     durability = database.meta(DURABILITY) or directory.settings.run.durability
-    continuity.forget_uploads(directory)
+    copy_detection.forget_uploads(directory)
     database.end_here()
     ended = str(database.last_seq())
-    continuity.begin(
+    copy_detection.begin(
         directory,
         database,
         {BOOT: boot(), RUN_ID: run_id, DURABILITY: durability, ENDED: ended},

@@ -14,14 +14,14 @@ from unstale.config.settings import Settings
 from unstale.coordinator import snapshot
 from unstale.coordinator.machine import Coordinator
 from unstale.errors import UserError
-from unstale.journal import checkpoints, continuity, resumption
+from unstale.journal import checkpoints, copy_detection, resumption
 from unstale.journal.crash_recovery import RUN_ID
 from unstale.journal.database import SYNCED
 from unstale.journal.disk import DamagedError, sync_folder, trouble
 from unstale.journal.journal import Journal
 from unstale.journal.recovery import Recovery
 from unstale.journal.restore import give_new_id
-from unstale.journal.rewritable import RewritableDatabase
+from unstale.journal.rewindable_database import RewindableDatabase
 from unstale.journal.rows import CheckpointRow
 from unstale.journal.rundir import SET_ASIDE, RunDirectory
 from unstale.net.clock import now_s
@@ -123,7 +123,7 @@ def _excluded(
     return after
 
 
-def _target(directory: RunDirectory, database: RewritableDatabase, version: int, last: int) -> _Target:
+def _target(directory: RunDirectory, database: RewindableDatabase, version: int, last: int) -> _Target:
     if version == 0:
         return _Target(version=0, seq=0, checkpoint=None)
     checkpoint = _whole_checkpoint(directory, database, version)
@@ -140,7 +140,7 @@ def _target(directory: RunDirectory, database: RewritableDatabase, version: int,
 
 
 def _whole_checkpoint(
-    directory: RunDirectory, database: RewritableDatabase, version: int
+    directory: RunDirectory, database: RewindableDatabase, version: int
 ) -> CheckpointRow | None:
     for row in database.checkpoints():
         if row.version == version:
@@ -227,7 +227,7 @@ def _go_back(journal: Journal, target: _Target, state: State, excluded: frozense
         resumption.ROLLED_BACK: str(target.version),
         **resumption.facts_of_excluded(excluded),
     }
-    database.go_back(row, waiting, facts)
+    database.rewind(row, waiting, facts)
     _delete_newer(directory, {row.file for row in database.checkpoints()}, target.version)
     return RolledBack(
         version=target.version,
@@ -240,7 +240,7 @@ def _go_back(journal: Journal, target: _Target, state: State, excluded: frozense
     )
 
 
-def _accepted(database: RewritableDatabase) -> int:
+def _accepted(database: RewindableDatabase) -> int:
     found = database.conservation()
     return found.aggregated + found.pending
 
@@ -276,13 +276,13 @@ def _delete_newer(directory: RunDirectory, named: Collection[str], version: int)
 # --- the copy ---
 
 
-def _set_copy_aside(directory: RunDirectory, database: RewritableDatabase, new: Path) -> Path:
+def _set_copy_aside(directory: RunDirectory, database: RewindableDatabase, new: Path) -> Path:
     """Copy a whole run directory to a folder below `set-aside`. new: a checkpoint that is left out."""
     base = directory.path / SET_ASIDE
     copy: Path | None = None
     try:
         base.mkdir(mode=0o700, exist_ok=True)
-        number = continuity.next_number(base)
+        number = copy_detection.next_number(base)
         part = base / f".{number}.part"
         copy = part
         shutil.rmtree(part, ignore_errors=True)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from unstale.errors import UserError
-from unstale.journal import checkpoints, continuity, recorded_settings
+from unstale.journal import checkpoints, copy_detection, recorded_settings
 from unstale.journal.crash_recovery import ENDED
 from unstale.journal.database import Database
 from unstale.journal.disk import DamagedError
@@ -148,7 +148,7 @@ def _compare(path: Path, database: Database, segments: Segments, found: _Found) 
         )
     directory = RunDirectory.of_files(path)
     try:
-        changed = continuity.check(directory, database, segments)
+        changed = copy_detection.check(directory, database, segments)
     except DamagedError as error:
         found.damaged(error)
     except UserError:  # a file is missing, which is told

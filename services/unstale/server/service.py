@@ -299,7 +299,7 @@ class Server:
     def _is_ready(self) -> bool:
         """Whether clients may come, and their updates can be stored."""
         journal = self._run.journal
-        has_room = journal is None or journal.shortage.refusal() is None
+        has_room = journal is None or journal.disk_space.refusal() is None
         return self._thread.is_alive() and not self._protocol.is_finishing and has_room
 
 
@@ -325,7 +325,7 @@ def _about(run: Run, settings: Settings) -> dict[str, str]:
 
 def _alarm(run: Run) -> str | None:
     """What the operator must do something about, None for nothing. Any thread."""
-    return None if run.journal is None else run.journal.shortage.alarm()
+    return None if run.journal is None else run.journal.disk_space.alarm()
 
 
 def _live(run: Run) -> Live:

@@ -8,10 +8,10 @@ from unstale.journal.database import Database
 from unstale.journal.rows import CheckpointRow, UpdateRow
 
 
-class RewritableDatabase(Database):
+class RewindableDatabase(Database):
     """A database from whose end events can be taken."""
 
-    def go_back(
+    def rewind(
         self, checkpoint: CheckpointRow, waiting: Collection[UpdateRow], facts: Mapping[str, str]
     ) -> None:
         """Forget all that happened after a checkpoint.

@@ -9,7 +9,7 @@ from unstale.journal.disk import free_bytes
 log = logging.getLogger("unstale.journal")
 
 
-class Shortage:
+class DiskSpaceMonitor:
     """One line is logged for each change of state, however many updates and checkpoints it concerns.
 
     `alarm` and `refusal` may be called by any thread; the others belong to one.
@@ -22,7 +22,7 @@ class Shortage:
         self._save_needs: int | None = None  # bytes that must be free for the checkpoint that was left out
         self._left_out = ""  # message about that checkpoint
 
-    def looked(self, needed_bytes: int, room_bytes: int) -> None:
+    def on_update(self, needed_bytes: int, room_bytes: int) -> None:
         """An update is accepted if there is room for it. needed_bytes: that must be free. room_bytes: that are."""
         refused_below = self._refused_below
         if room_bytes < needed_bytes:
@@ -33,7 +33,7 @@ class Shortage:
             self._refused_below = None
             log.info("%s: there is room again; updates are accepted", self._folder)
 
-    def not_saved(self, version: int, error: UserError, needed_bytes: int) -> None:
+    def on_checkpoint_left_out(self, version: int, error: UserError, needed_bytes: int) -> None:
         """A checkpoint was left out. needed_bytes: that must be free for it."""
         if self._save_needs is None:
             log.warning(
@@ -44,7 +44,7 @@ class Shortage:
         self._save_needs = needed_bytes
         self._left_out = f"no checkpoint is written: {error}"
 
-    def saved(self, version: int) -> None:
+    def on_checkpoint_saved(self, version: int) -> None:
         """A checkpoint is whole on disk."""
         if self._save_needs is not None:
             self._save_needs, self._left_out = None, ""
