@@ -7,7 +7,7 @@ results are promised to the bit for one number of threads only.
 import pytest
 import torch
 
-from unstale import peer_log
+from unstale import log_rate_limit
 
 torch.set_num_threads(1)
 
@@ -15,4 +15,4 @@ torch.set_num_threads(1)
 @pytest.fixture(autouse=True)
 def _all_log_lines() -> None:
     """Lines about clients of one test leave room for those of the next."""
-    peer_log.OF_PROCESS.forget()
+    log_rate_limit.OF_PROCESS.forget()

@@ -73,7 +73,7 @@ def command_lines(word: str) -> list[str]:
 
 
 def resolved(name: str) -> Any:
-    """What a dotted name stands for: `learner.screen.defect`, `unstale_proto.codec.decode`."""
+    """What a dotted name stands for: `learner.row_checks.defect`, `unstale_proto.codec.decode`."""
     root = "" if name.startswith("unstale_proto.") else "unstale."
     parts = name.split(".")
     for cut in range(len(parts), 0, -1):

@@ -94,7 +94,7 @@ def broken_by(name: str) -> list[Path]:
 
 
 def test_a_screen_that_lets_everything_through_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("unstale.learner.screen.defect", lambda *_: None)
+    monkeypatch.setattr("unstale.learner.row_checks.defect", lambda *_: None)
     assert broken_by("receive")
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from unstale.learner import bounds
 from unstale.learner.bounds import MedianBound, NormBounds
-from unstale.learner.screen import Norms
+from unstale.learner.row_checks import Norms
 
 FIRST = 100.0
 

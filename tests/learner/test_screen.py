@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as numpy_strategies
 
-from unstale.learner import screen
-from unstale.learner.screen import Layout, Norms
+from unstale.learner import row_checks
+from unstale.learner.row_checks import Layout, Norms
 from unstale.training.local import Kind
 
 LARGEST = torch.finfo(torch.float32).max
@@ -23,11 +23,11 @@ def defect(vector_d: torch.Tensor, kind: Kind = "delta") -> str | None:
 
 def row_defect(row_D: torch.Tensor, dimension: int, kind: Kind = "delta") -> str | None:
     behind = len(row_D) - dimension
-    return screen.defect(screen.norms(row_D.numpy(), Layout(dimension, behind)), kind)
+    return row_checks.defect(row_checks.norms(row_D.numpy(), Layout(dimension, behind)), kind)
 
 
 def norm(vector_d: torch.Tensor) -> float:
-    return screen.norm(vector_d.numpy())
+    return row_checks.norm(vector_d.numpy())
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
@@ -101,17 +101,17 @@ def test_the_screen_agrees_with_looking_at_every_number(numbers: np.ndarray, kin
 
 def test_each_vector_of_a_row_has_a_norm_of_its_own() -> None:
     row_D = np.array([3, 4, 5, 12, 8, 15], dtype=np.float32)
-    assert screen.norms(row_D, Layout(2, buffers=2, extra=2)) == Norms(update=5, buffers=13, extra=17)
-    assert screen.norms(row_D[:4], Layout(2, extra=2)) == Norms(update=5, buffers=None, extra=13)
-    assert screen.norms(row_D[:2], Layout(2)) == Norms(update=5, buffers=None, extra=None)
+    assert row_checks.norms(row_D, Layout(2, buffers=2, extra=2)) == Norms(update=5, buffers=13, extra=17)
+    assert row_checks.norms(row_D[:4], Layout(2, extra=2)) == Norms(update=5, buffers=None, extra=13)
+    assert row_checks.norms(row_D[:2], Layout(2)) == Norms(update=5, buffers=None, extra=None)
 
 
 @pytest.mark.parametrize("place", [1, 2])
 def test_of_every_vector_of_a_row_each_number_must_be_finite(place: int) -> None:
     row_D = np.ones(3, dtype=np.float32)
     row_D[place] = math.nan
-    norms = screen.norms(row_D, Layout(1, buffers=1, extra=1))
-    assert screen.defect(norms, "delta") == "non-finite"
+    norms = row_checks.norms(row_D, Layout(1, buffers=1, extra=1))
+    assert row_checks.defect(norms, "delta") == "non-finite"
 
 
 def test_the_norm_is_accumulated_over_blocks_in_float64() -> None:

@@ -7,7 +7,7 @@ import torch
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from unstale.learner import screen
+from unstale.learner import row_checks
 from unstale.learner.updates import Round, RoundUpdate, StagedUpdate, Staging, write
 
 
@@ -230,8 +230,8 @@ def test_a_payload_of_another_size_is_a_mistake_of_whoever_receives(frames: list
 def test_a_quotient_that_overflows_is_found_by_the_screen(value: float, learning_rate: float) -> None:
     row_D = torch.empty(1)
     write(row_D.numpy(), [floats(value)], "delta", learning_rate, 1)
-    norms = screen.norms(row_D.numpy(), screen.Layout(len(row_D)))
-    assert screen.defect(norms, "delta") == "non-finite"
+    norms = row_checks.norms(row_D.numpy(), row_checks.Layout(len(row_D)))
+    assert row_checks.defect(norms, "delta") == "non-finite"
 
 
 class StagingMachine(RuleBasedStateMachine):

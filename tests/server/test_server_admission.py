@@ -11,7 +11,7 @@ import pytest
 from support.running import RunningServer, small
 from support.wire import RawClient, update_of
 from unstale.learner.bounds import NormBounds
-from unstale.learner.screen import Layout, Norms
+from unstale.learner.row_checks import Layout, Norms
 from unstale.server.admission import Admission, Expected
 from unstale_proto.errors import Reason
 from unstale_proto.messages import OwnEvaluation, Task, Update

@@ -5,7 +5,7 @@ import pytest
 from support.played import PlayedServer
 from unstale.coordinator.actions import Acknowledge, Outcome
 from unstale.learner.bounds import NormBounds
-from unstale.learner.screen import Norms
+from unstale.learner.row_checks import Norms
 from unstale.server.client_limits import ClientLimits
 from unstale.server.model_health import REASONS, ModelHealth
 from unstale_proto.errors import Reason

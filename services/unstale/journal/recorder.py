@@ -22,7 +22,7 @@ from unstale.journal.rows import (
     UpdateRow,
 )
 from unstale.learner.learner import RoundResult
-from unstale.learner.screen import Norms
+from unstale.learner.row_checks import Norms
 from unstale.learner.updates import StagedUpdate
 from unstale.training.evaluate import Evaluation
 from unstale_proto.messages import OwnEvaluation

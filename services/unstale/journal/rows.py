@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from unstale.compensators import Compensated, MeasuredError
-from unstale.learner.screen import Norms
+from unstale.learner.row_checks import Norms
 
 
 class Place(NamedTuple):

@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from math import inf
 from typing import Any, Literal, NamedTuple
 
-from unstale.learner.screen import Norms
+from unstale.learner.row_checks import Norms
 
 MULTIPLE = 20.0
 """Of the median that an update may have. Honest runs stayed under 11."""

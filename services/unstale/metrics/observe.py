@@ -11,7 +11,7 @@ from unstale.metrics.catalogue import Metric
 from unstale.metrics.fairness import Fairness
 
 VECTORS = ("update", "buffers", "extra")
-"""The vectors of an update, in the order of `learner.screen.Norms`."""
+"""The vectors of an update, in the order of `learner.row_checks.Norms`."""
 
 
 class Observation(NamedTuple):

@@ -12,6 +12,7 @@ from collections.abc import Callable
 
 import zmq
 
+from unstale.log_rate_limit import about_peer, logger
 from unstale.net import syn_filter, tcp
 from unstale.net.arrivals import Arrivals
 from unstale.net.clock import now_s
@@ -25,7 +26,6 @@ from unstale.net.connections import (
 from unstale.net.handshakes import FAILED, parsed
 from unstale.net.memory import MemoryBound
 from unstale.net.wakeable_queue import WakeableQueue
-from unstale.peer_log import about_peer, logger
 
 Context = zmq.Context[zmq.Socket[bytes]]
 Socket = zmq.Socket[bytes]

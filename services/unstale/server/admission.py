@@ -15,10 +15,10 @@ from unstale.config.scenario import conditions
 from unstale.config.settings import Settings
 from unstale.coordinator.actions import Acknowledge, Outcome
 from unstale.journal.rows import RoundRow
-from unstale.learner import screen
+from unstale.learner import row_checks
 from unstale.learner.bounds import NormBounds
 from unstale.learner.learner import Learner, RoundResult
-from unstale.learner.screen import Layout, Norms
+from unstale.learner.row_checks import Layout, Norms
 from unstale.learner.updates import Vector
 from unstale.training.local import Kind
 from unstale_proto.errors import Reason
@@ -42,7 +42,7 @@ class Expected:
     late: int = 0
 
 
-class Screened(NamedTuple):
+class ScreeningResult(NamedTuple):
     """Norms of an update's vectors, None when they were not measured, and why it is refused, None when it is not."""
 
     norms: Norms | None
@@ -104,15 +104,15 @@ class Admission:
             log.warning("client %d: the update of task %d is refused: %s", client_id, update.task_id, why)
         return why is not None
 
-    def screen(self, client_id: int, update: Update, row_D: Vector, layout: Layout) -> Screened:
+    def screen(self, client_id: int, update: Update, row_D: Vector, layout: Layout) -> ScreeningResult:
         """Measure the vectors of an update. row_D: [D] float32, decoded, and a delta over its learning rate."""
-        norms = screen.norms(row_D, layout)
-        found = screen.defect(norms, update.kind)
+        norms = row_checks.norms(row_D, layout)
+        found = row_checks.defect(norms, update.kind)
         if found is not None:
-            return Screened(None, Reason(found))
+            return ScreeningResult(None, Reason(found))
         if not self.bounds.allow(client_id, norms, update.learning_rate):
-            return Screened(norms, Reason.NORM_TOO_LARGE)
-        return Screened(norms, None)
+            return ScreeningResult(norms, Reason.NORM_TOO_LARGE)
+        return ScreeningResult(norms, None)
 
     def judged(self, verdict: Acknowledge, base_version: int, norms: Norms | None) -> None:
         """An update got its verdict. norms: as `screen` found them."""

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from unstale.coordinator import events
-from unstale.peer_log import about_peer, logger
+from unstale.log_rate_limit import about_peer, logger
 from unstale.server.client_limits import ClientLimits
 from unstale.server.sender import Sender
 from unstale.server.sessions import Sessions

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, TypeVar
 from unstale import translate
 from unstale.coordinator import actions, snapshot
 from unstale.journal.journal import Journal
-from unstale.learner.screen import Norms
+from unstale.learner.row_checks import Norms
 from unstale.learner.updates import StagedUpdate
 from unstale.server.client_limits import ClientLimits
 from unstale.server.commands import (

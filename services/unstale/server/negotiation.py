@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from unstale.learner.screen import Layout
+from unstale.learner.row_checks import Layout
 from unstale_proto import encodings
 from unstale_proto.encodings import FLOAT32, Encoding
 from unstale_proto.limits import FLOAT_BYTES

@@ -13,8 +13,8 @@ from unstale.coordinator import actions, divergence, events
 from unstale.coordinator.machine import LEASE
 from unstale.coordinator.phase import Phase
 from unstale.journal.recorder import Recorder
+from unstale.log_rate_limit import about_peer, logger
 from unstale.metrics.progress import Outcome
-from unstale.peer_log import about_peer, logger
 from unstale.server.buffered_transport import BufferedTransport
 from unstale.server.client_limits import not_owner_error
 from unstale.server.commands import Applied, Command, Crashed, Evaluated, NotSaved, QueueItem, Saved, StopNow

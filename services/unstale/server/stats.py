@@ -8,7 +8,7 @@ from unstale.compensators.compensator import AS_IT_IS
 from unstale.coordinator import actions
 from unstale.journal.database import Database
 from unstale.learner.learner import Compensation
-from unstale.learner.screen import Norms
+from unstale.learner.row_checks import Norms
 from unstale.metrics import observe
 from unstale.metrics.fairness import OwnEvaluations
 from unstale.metrics.observe import Observation

@@ -9,7 +9,7 @@ from functools import partial
 from unstale.coordinator.machine import Coordinator
 from unstale.coordinator.phase import Phase
 from unstale.journal.partial_files import PartialFiles
-from unstale.peer_log import about_peer, logger
+from unstale.log_rate_limit import about_peer, logger
 from unstale.server.downloads import Chunks, Downloads
 from unstale.server.sender import Sender
 from unstale.server.slot_scheduler import Owner, SlotScheduler

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from unstale.learner.screen import Layout, Norms
+from unstale.learner.row_checks import Layout, Norms
 from unstale.learner.updates import Staging, write
 from unstale.server.admission import Admission
 from unstale_proto import limits, payload

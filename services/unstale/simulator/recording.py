@@ -18,7 +18,7 @@ from unstale.journal.journal import Journal
 from unstale.journal.recorder import Arriving, Recorder
 from unstale.journal.rundir import RunDirectory
 from unstale.learner.learner import RoundResult
-from unstale.learner.screen import Norms
+from unstale.learner.row_checks import Norms
 from unstale.learner.updates import StagedUpdate
 from unstale.training.evaluate import Evaluation
 from unstale_proto.messages import Update

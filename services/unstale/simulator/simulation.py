@@ -18,7 +18,7 @@ from unstale.coordinator import actions, divergence, events
 from unstale.coordinator.machine import LEASE, Coordinator
 from unstale.learner.bounds import NormBounds
 from unstale.learner.learner import Learner, RoundResult
-from unstale.learner.screen import Layout, Norms
+from unstale.learner.row_checks import Layout, Norms
 from unstale.learner.updates import RoundUpdate, Staging
 from unstale.learner.versions import Version
 from unstale.metrics.fairness import OwnEvaluations

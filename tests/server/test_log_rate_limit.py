@@ -2,7 +2,7 @@
 
 import logging
 
-from unstale.peer_log import PEER_LINES, TOTAL_LINES, PeerFilter, about_peer, logger
+from unstale.log_rate_limit import PEER_LINES, TOTAL_LINES, PeerRateLimit, about_peer, logger
 
 
 def record(peer: object, at_s: float, text: str = "client %d: no") -> logging.LogRecord:
@@ -14,7 +14,7 @@ def record(peer: object, at_s: float, text: str = "client %d: no") -> logging.Lo
 
 
 def test_a_peer_has_a_few_lines_at_once_and_then_one_in_ten_seconds() -> None:
-    limit = PeerFilter()
+    limit = PeerRateLimit()
     assert [limit.filter(record(7, 1000.0)) for _ in range(PEER_LINES + 2)] == [True] * PEER_LINES + [
         False
     ] * 2
@@ -26,21 +26,21 @@ def test_a_peer_has_a_few_lines_at_once_and_then_one_in_ten_seconds() -> None:
 
 
 def test_another_peer_has_lines_of_its_own_until_all_together_have_too_many() -> None:
-    limit = PeerFilter()
+    limit = PeerRateLimit()
     written = sum(limit.filter(record(peer, 1000.0)) for peer in range(TOTAL_LINES) for _ in range(2))
     assert written == TOTAL_LINES
     assert [limit.filter(record(peer, 1001.0)) for peer in range(5000, 5012)] == [True] * 10 + [False] * 2
 
 
 def test_lines_about_no_peer_all_pass() -> None:
-    limit = PeerFilter()
+    limit = PeerRateLimit()
     made = [record(None, 1000.0) for _ in range(3 * TOTAL_LINES)]
     assert all(map(limit.filter, made))
     assert made[-1].getMessage() == "client 7: no"
 
 
 def test_a_clock_that_is_set_back_silences_nobody() -> None:
-    limit = PeerFilter()
+    limit = PeerRateLimit()
     for _ in range(PEER_LINES):
         limit.filter(record(7, 1000.0))
     assert not limit.filter(record(7, 10.0))
@@ -49,7 +49,7 @@ def test_a_clock_that_is_set_back_silences_nobody() -> None:
 
 def test_loggers_share_one_filter() -> None:
     first, second = logger("unstale.server"), logger("unstale.keys")
-    assert [one for one in first.filters if isinstance(one, PeerFilter)] == [
-        one for one in second.filters if isinstance(one, PeerFilter)
+    assert [one for one in first.filters if isinstance(one, PeerRateLimit)] == [
+        one for one in second.filters if isinstance(one, PeerRateLimit)
     ]
     assert len(logger("unstale.server").filters) == len(first.filters) == 1

@@ -34,7 +34,7 @@ class _Lines:
         self.at_s = at_s
 
 
-class PeerFilter(logging.Filter):
+class PeerRateLimit(logging.Filter):
     """Leaves out log lines about a peer that had too many. Time is the record's own. Lines without a peer pass."""
 
     def __init__(self) -> None:
@@ -79,4 +79,4 @@ def logger(name: str) -> logging.Logger:
     return found
 
 
-OF_PROCESS = PeerFilter()
+OF_PROCESS = PeerRateLimit()
