@@ -33,9 +33,9 @@ from unstale.cli.inversion_plot import draw_errors_by_staleness
 from unstale.compensators import CompensatorContext, StaleRound, create
 from unstale.compensators.errors import measured
 from unstale.compensators.gradient_inversion import GradientInversion
-from unstale.compensators.inversion.choice import TRUSTS, Choice
 from unstale.compensators.inversion.engine import Inversion
 from unstale.compensators.inversion.reconstruction import Reconstruction
+from unstale.compensators.inversion.stopping import TRUSTS, Choice
 
 NOW = 110
 STALENESS = tuple(range(5, 61, 5))

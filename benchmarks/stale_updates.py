@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from unstale.compensators import LocalSteps, Network, Received, StaleRound
+from unstale.compensators import LocalSteps, Network, StaleRound, StaleUpdate
 from unstale.config.compensation import local_steps
 from unstale.config.learning import DataSettings, ModelSettings, PartitionSettings, TrainingSettings
 from unstale.config.settings import Settings
@@ -93,7 +93,7 @@ class StaleUpdates:
             model_d=versions[now],
             buffers_b=torch.empty(0),
             updates=[
-                Received(
+                StaleUpdate(
                     client_id=client,
                     task_id=client + 1,
                     base_version=base,

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-from unstale.compensators import Received
+from unstale.compensators import StaleUpdate
 from unstale.compensators.inversion.engine import Inversion
 from unstale.compensators.inversion.reconstruction import Reconstruction
 from unstale.config import Settings
@@ -66,7 +66,7 @@ def test_an_audit_repeats_to_the_bit() -> None:
 def test_what_is_the_clients_own_data_is_found_to_be_it(monkeypatch: pytest.MonkeyPatch) -> None:
     trainer = training_context(settings()).trainer
 
-    def know(watch: Any, updates: Sequence[Received]) -> tuple[list[Inversion], list[list[float]]]:
+    def know(watch: Any, updates: Sequence[StaleUpdate]) -> tuple[list[Inversion], list[list[float]]]:
         ones = []
         for update in updates:
             one = watch._inversions.begin(update)

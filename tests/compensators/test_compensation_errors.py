@@ -20,7 +20,7 @@ from support.compensation import (
 )
 from unstale.compensators import LocalSteps, MeasuredError, gradient_inversion
 from unstale.compensators.errors import Matches, Recent, Switch, Waiting, measured
-from unstale.compensators.inversion.choice import Choice
+from unstale.compensators.inversion.stopping import Choice
 
 MODELS = {version: numbers(123, seed=version, scale=0.3) for version in range(12)}
 """By version, as `received` and `stale_round` have them."""

@@ -10,7 +10,7 @@ import torch
 
 from support.compensation import PlayedClock, context, inversion, made, received, settings, stale_round, taken
 from unstale.compensators import Outcome
-from unstale.compensators.elsewhere import Tensors
+from unstale.compensators.executor import Tensors
 from unstale.compensators.inversion.budget import Budget
 from unstale.compensators.inversion.engine import Engine
 from unstale.compensators.inversion.inversions import Inversions
@@ -273,7 +273,7 @@ class Elsewhere:
 
 def test_what_is_under_way_elsewhere_for_a_round_that_inverts_nothing_is_cancelled():
     elsewhere = Elsewhere()
-    subject = inversion(where=replace(context(), elsewhere=elsewhere), last_round=3)
+    subject = inversion(where=replace(context(), executor=elsewhere), last_round=3)
     subject.begin(received(0, staleness=2))
     subject.work()
     taken(subject, received(0, staleness=3), version=3)

@@ -143,9 +143,9 @@ def gate(surroundings: Path) -> Iterator[Gate]:
     closed.end()
 
 
-def compensator(elsewhere: Cluster | None = None, **given: Any):
+def compensator(executor: Cluster | None = None, **given: Any):
     steps = local_steps(settings("auto"))
-    where = replace(context(network(smooth()), steps=steps, clock=now_s), elsewhere=elsewhere)
+    where = replace(context(network(smooth()), steps=steps, clock=now_s), executor=executor)
     return made("gradient-inversion", where, **{**OWN, "start": "close", **given})
 
 

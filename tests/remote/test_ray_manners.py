@@ -12,7 +12,7 @@ import torch
 from support.compensation import CLASSES, SHAPE, context, inversion, network, numbers
 from support.factories import with_buffers
 from unstale.cli.inversion import announce
-from unstale.compensators.elsewhere import Tensors
+from unstale.compensators.executor import Tensors
 from unstale.config.compensation import compensator
 from unstale.config.settings import Settings
 from unstale.errors import UserError
@@ -68,7 +68,7 @@ def test_a_server_that_is_stopped_waits_for_no_other_machine():
         numbers(123, scale=0.3),
         create("fedavg", dimension=123, clients=1),
         learning_rate=lambda counted: 0.1,
-        compensator=inversion(where=replace(context(network()), elsewhere=elsewhere)),
+        compensator=inversion(where=replace(context(network()), executor=elsewhere)),
     )
     letters: list[ComputeResult] = []
     compute = Compute(

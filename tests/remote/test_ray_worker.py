@@ -10,8 +10,8 @@ import torch
 from safetensors.torch import load, save
 
 from support.compensation import CLASSES, SHAPE, context, network, received, settings
-from unstale.compensators.inversion.away import packed
 from unstale.compensators.inversion.inversions import Inversions
+from unstale.compensators.inversion.remote_inversion import packed
 from unstale.config.settings import Settings
 from unstale.errors import UserError
 from unstale.net.clock import now_s

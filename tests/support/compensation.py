@@ -14,8 +14,8 @@ from unstale.compensators import (
     LocalSteps,
     Network,
     Outcome,
-    Received,
     StaleRound,
+    StaleUpdate,
     create,
 )
 from unstale.compensators.inversion.reconstruction import Reconstruction
@@ -114,11 +114,11 @@ def received(
     vector_d: Tensor | None = None,
     base_d: Tensor | None = None,
     is_kept: bool = True,
-) -> Received:
+) -> StaleUpdate:
     """An update of `smooth`, unlike that of any other client or version."""
     seed = 1000 * (client_id + 1) + base_version
     base_d = numbers(123, seed=base_version, scale=0.3) if base_d is None else base_d
-    return Received(
+    return StaleUpdate(
         client_id=client_id,
         task_id=10 * base_version + client_id + 1 if task_id is None else task_id,
         base_version=base_version,
@@ -130,7 +130,7 @@ def received(
     )
 
 
-def stale_round(*updates: Received, version: int = 3, model_d: Tensor | None = None) -> StaleRound:
+def stale_round(*updates: StaleUpdate, version: int = 3, model_d: Tensor | None = None) -> StaleRound:
     return StaleRound(
         version=version,
         model_d=numbers(123, seed=version, scale=0.3) if model_d is None else model_d,
@@ -139,7 +139,7 @@ def stale_round(*updates: Received, version: int = 3, model_d: Tensor | None = N
     )
 
 
-def taken(subject, *updates: Received, version: int = 3) -> Outcome:
+def taken(subject, *updates: StaleUpdate, version: int = 3) -> Outcome:
     round_ = stale_round(*updates, version=version)
     return subject.take(round_, subject.make(round_))
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import torch
 
-from unstale.compensators import Received
+from unstale.compensators import StaleUpdate
 from unstale.compensators.gradient_inversion import GradientInversion
 from unstale.compensators.inversion.engine import Inversion
 from unstale.errors import UserError
@@ -16,7 +16,7 @@ SHOWN_MAX = 200  # points of a curve over iterations that are kept
 
 
 def inverted(
-    inverting: GradientInversion, update: Received, *, on_iteration: Callable[[float], None]
+    inverting: GradientInversion, update: StaleUpdate, *, on_iteration: Callable[[float], None]
 ) -> tuple[Inversion, list[float]]:
     """An update inverted to the end, and D before each iteration and behind the last.
 

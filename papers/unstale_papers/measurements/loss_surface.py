@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from unstale.compensators import Received
+from unstale.compensators import StaleUpdate
 from unstale.compensators.inversion import start
 from unstale.compensators.inversion.reconstruction import Reconstruction
 from unstale.config.settings import Settings
@@ -71,7 +71,7 @@ def likeness(surface_PP: Tensor, other_PP: Tensor) -> float:
     return found
 
 
-def surface(run: Played, update: Received, examples: Reconstruction) -> Tensor:
+def surface(run: Played, update: StaleUpdate, examples: Reconstruction) -> Tensor:
     """The mean cross-entropy around the model that an update was made from, [P, P] float64: rows go along a random
     direction, columns along the update."""
     network = run.inverting().context.network
@@ -98,7 +98,7 @@ def _across(along_d: Tensor, rng: Generator) -> Tensor:
     return made_d
 
 
-def _own(run: Played, update: Received) -> Reconstruction:
+def _own(run: Played, update: StaleUpdate) -> Reconstruction:
     """The client's examples, with labels as sure as can be."""
     inputs_nX, labels_n = run.context.trainer.examples(update.client_id)
     sure = 100.0  # e^-100 is nothing beside 1
@@ -106,7 +106,9 @@ def _own(run: Played, update: Received) -> Reconstruction:
     return Reconstruction(inputs_rX=inputs_nX, labels_rC=labels_nC)
 
 
-def _others(run: Played, update: Received, kind: str, on_progress: Callable[[float], None]) -> Reconstruction:
+def _others(
+    run: Played, update: StaleUpdate, kind: str, on_progress: Callable[[float], None]
+) -> Reconstruction:
     inverting = run.inverting()
     if kind == "reconstructed":
         one, _ = inverted(inverting, update, on_iteration=on_progress)
@@ -118,5 +120,5 @@ def _others(run: Played, update: Received, kind: str, on_progress: Callable[[flo
     return Reconstruction(inputs_rX=inputs_rX, labels_rC=labels_rC)
 
 
-def _rng(run: Played, update: Received, which: int) -> Generator:
+def _rng(run: Played, update: StaleUpdate, which: int) -> Generator:
     return stream(run.settings.seed, Stream.INVERSION, update.client_id, update.task_id, which)

@@ -11,7 +11,7 @@ from functools import lru_cache
 from torch import Tensor
 from typing_extensions import override
 
-from unstale.compensators import Received
+from unstale.compensators import StaleUpdate
 from unstale.compensators.gradient_inversion import GradientInversion
 from unstale.config import build
 from unstale.config.compensation import compensator
@@ -42,13 +42,13 @@ class Played:
 
     def update(
         self, client_id: int, version: int, *, task: int, staleness: int = 0, of: Trainer | None = None
-    ) -> Received:
+    ) -> StaleUpdate:
         """What a client sends from a version. task: its number, which decides the draws. staleness: when it arrives,
         rounds. of: trains in place of the run's own trainer, such as one with other data."""
         trainer = self.context.trainer if of is None else of
         base, rate = self.versions[version], build.schedule(self.settings).rate(version)
         local = trainer.train(client_id, task, base.model_d, rate, buffers_b=base.buffers_b, version=version)
-        return Received(
+        return StaleUpdate(
             client_id=client_id,
             task_id=task * self.settings.clients + client_id + 1,
             base_version=version,

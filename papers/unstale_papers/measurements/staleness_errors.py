@@ -10,7 +10,7 @@ from statistics import fmean
 from typing import Any
 
 from unstale.compensators import MeasuredError, StaleRound
-from unstale.compensators.compensator import AS_IT_IS
+from unstale.compensators.compensator import UNCHANGED
 from unstale.compensators.errors import measured
 from unstale.config.compensation import compensator
 from unstale.config.settings import Settings
@@ -73,6 +73,6 @@ def _errors(run: Played, staleness: int) -> list[MeasuredError]:
     for number, update in enumerate(stale.updates):
         true = run.update(update.client_id, now, task=now)
         estimate_d = vectors.get(number, update.vector_d)
-        method = AS_IT_IS if made is None else run.settings.compensator.name
+        method = UNCHANGED if made is None else run.settings.compensator.name
         errors.append(measured(replace(update, vector_d=true.vector_d), method, estimate_d, staleness))
     return errors

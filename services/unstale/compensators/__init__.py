@@ -8,8 +8,8 @@ from unstale.compensators.compensator import (
     Made,
     MeasuredError,
     Outcome,
-    Received,
     StaleRound,
+    StaleUpdate,
 )
 from unstale.compensators.local_update import LocalSteps
 from unstale.compensators.network import Network
@@ -26,8 +26,8 @@ __all__ = [
     "MeasuredError",
     "Network",
     "Outcome",
-    "Received",
     "StaleRound",
+    "StaleUpdate",
     "create",
     "describe",
     "names",

@@ -1,6 +1,6 @@
 """The compensator that chooses: inversion while it helps and the budget lasts, then first order, then nothing."""
 
-from unstale.compensators.compensator import AS_IT_IS
+from unstale.compensators.compensator import UNCHANGED
 from unstale.compensators.gradient_inversion import FIRST_ORDER, GradientInversion
 
 
@@ -25,6 +25,6 @@ class Auto(GradientInversion):
 
     def lesser(self, *, has_ended: bool) -> str:  # noqa: ARG002  (the errors decide)
         recent = self.recent
-        if not (recent.is_full(FIRST_ORDER) and recent.is_full(AS_IT_IS)):
+        if not (recent.is_full(FIRST_ORDER) and recent.is_full(UNCHANGED)):
             return FIRST_ORDER
-        return FIRST_ORDER if recent.mean(FIRST_ORDER)[0] < recent.mean(AS_IT_IS)[0] else AS_IT_IS
+        return FIRST_ORDER if recent.mean(FIRST_ORDER)[0] < recent.mean(UNCHANGED)[0] else UNCHANGED

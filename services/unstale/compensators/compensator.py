@@ -11,17 +11,17 @@ from typing import Any, ClassVar, Generic, TypeVar
 import torch
 from torch import Tensor
 
-from unstale.compensators.elsewhere import Elsewhere
+from unstale.compensators.executor import Executor
 from unstale.compensators.local_update import LocalSteps
 from unstale.compensators.network import Network
 from unstale.part_settings import PartSettings
 
-AS_IT_IS = "none"
+UNCHANGED = "none"
 """The method of an update that stays as it came, fresh or not."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Received:
+class StaleUpdate:
     """One update, as it came. Its tensors are float32, on the learner's device, and not written to.
 
     task_id: with the client id it names the update, and keys draws. staleness: rounds, 0 is fresh. num_examples: n_i.
@@ -58,7 +58,7 @@ class StaleRound:
     version: int
     model_d: Tensor
     buffers_b: Tensor
-    updates: Sequence[Received]
+    updates: Sequence[StaleUpdate]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +84,7 @@ class Compensated:
     without one.
     """
 
-    method: str = AS_IT_IS
+    method: str = UNCHANGED
     share: float = 0.0
     iterations: int | None = None
     disparity: float | None = None
@@ -122,7 +122,7 @@ Made = dict[str, Any]
 written down with the round."""
 
 
-FreshUpdate = Callable[[Received, StaleRound], Tensor]
+FreshUpdate = Callable[[StaleUpdate, StaleRound], Tensor]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,7 +132,7 @@ class CompensatorContext:
     network: the model as a function; None where only settings are to be checked. steps: how clients train. seed: of the
     run. device: where the updates lie. clock: seconds that never go back; None where time is virtual.
     fresh_update: the pseudo-gradient [d] that the client of an update would make of the current model instead; in a
-    simulation only. elsewhere: where updates are inverted; None for here.
+    simulation only. executor: where updates are inverted; None for here.
     """
 
     network: Network | None
@@ -141,7 +141,7 @@ class CompensatorContext:
     device: torch.device
     clock: Callable[[], float] | None = None
     fresh_update: FreshUpdate | None = None
-    elsewhere: Elsewhere | None = None
+    executor: Executor | None = None
 
 
 S = TypeVar("S", bound=PartSettings)
@@ -176,7 +176,7 @@ class Compensator(ABC, Generic[S]):
         """Whether `begin` is to be called."""
         return False
 
-    def begin(self, update: Received) -> None:
+    def begin(self, update: StaleUpdate) -> None:
         """A stale update has come in, and its round is still open: work on it may begin. Its tensors stay as they are
         until the round is applied."""
 

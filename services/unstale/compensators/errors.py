@@ -12,15 +12,15 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from unstale.compensators.compensator import MeasuredError, Received
-from unstale.compensators.inversion.choice import Choice
+from unstale.compensators.compensator import MeasuredError, StaleUpdate
 from unstale.compensators.inversion.reconstruction import Reconstruction
+from unstale.compensators.inversion.stopping import Choice
 
 NO_DIRECTION = 1e-12  # two vectors whose lengths' product is at most this have cosine 0
 WAITS_ROUNDS_MAX = 500  # who has sent nothing for so long is hardly going to
 
 
-def measured(update: Received, method: str, estimate_d: Tensor, staleness: int) -> MeasuredError:
+def measured(update: StaleUpdate, method: str, estimate_d: Tensor, staleness: int) -> MeasuredError:
     """The error of an estimate of what an update turned out to be; both are pseudo-gradients [d]."""
     where = "cpu" if update.vector_d.device.type == "mps" else update.vector_d.device  # mps has no float64
     true_d = update.vector_d.to(where, torch.float64)
@@ -50,7 +50,7 @@ class Waiting:
     """
 
     version: int
-    stale: Received
+    stale: StaleUpdate
     kept: Mapping[int, Reconstruction]
     choice: Choice
     steps: int
@@ -78,7 +78,7 @@ class Waiting:
     def from_state(cls, state: Mapping[str, Any]) -> Self:
         return cls(
             version=state["version"],
-            stale=Received(**state["stale"]),
+            stale=StaleUpdate(**state["stale"]),
             kept={mark: Reconstruction.from_state(kept) for mark, kept in state["kept"].items()},
             choice=Choice(*state["choice"]),
             steps=state["steps"],
@@ -115,7 +115,7 @@ class Matches:
         self.size_bytes += more_bytes
         return True
 
-    def of(self, update: Received) -> Waiting | None:
+    def of(self, update: StaleUpdate) -> Waiting | None:
         """The newest that this update can tell about."""
         found = [
             one
@@ -124,7 +124,7 @@ class Matches:
         ]
         return max(found, key=lambda one: one.version, default=None)
 
-    def settle(self, updates: Iterable[Received], version: int) -> None:
+    def settle(self, updates: Iterable[StaleUpdate], version: int) -> None:
         """These have come in: no other will tell what they can. version: of the current model; what was made for one
         that is much older goes."""
         newest: dict[int, int] = {}

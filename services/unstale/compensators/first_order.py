@@ -18,8 +18,8 @@ from unstale.compensators.compensator import (
     CompensatorContext,
     Made,
     Outcome,
-    Received,
     StaleRound,
+    StaleUpdate,
 )
 from unstale.part_settings import PartSettings
 
@@ -97,7 +97,7 @@ class FirstOrder(Compensator[FirstOrderSettings]):
             notes=[WITHOUT_BASE] if gone else [],
         )
 
-    def note(self, update: Received) -> None:
+    def note(self, update: StaleUpdate) -> None:
         """Take an update into the average of squares, where there is one."""
         if self.settings.strength == "adaptive":
             if self._squares_d is None:
@@ -105,7 +105,7 @@ class FirstOrder(Compensator[FirstOrderSettings]):
             g_d = update.vector_d / self._steps(update)
             self._squares_d.mul_(self.settings.decay).addcmul_(g_d, g_d, value=1 - self.settings.decay)
 
-    def estimate(self, update: Received, model_d: Tensor) -> Tensor:
+    def estimate(self, update: StaleUpdate, model_d: Tensor) -> Tensor:
         """What the update would be at another model: a pseudo-gradient [d]. model_d: w_t."""
         g_d, drift_d = update.vector_d, model_d - update.base_d
         if self._squares_d is None:
@@ -114,7 +114,7 @@ class FirstOrder(Compensator[FirstOrderSettings]):
         strength_d = self.settings.lambda_0 / (self._squares_d + EPSILON).sqrt()
         return g_d + strength_d * g_d * g_d * drift_d / steps
 
-    def _steps(self, update: Received) -> float:
+    def _steps(self, update: StaleUpdate) -> float:
         """By what a pseudo-gradient is divided to be the mean gradient of a local step."""
         steps, rate = self.context.steps.of(update.num_examples, update.local_rate)
         return steps * rate / update.local_rate

@@ -12,19 +12,23 @@ import torch
 from torch import Tensor
 
 from unstale.compensators.compensator import (
-    AS_IT_IS,
+    UNCHANGED,
     Compensated,
     Compensator,
     CompensatorContext,
     Made,
     MeasuredError,
     Outcome,
-    Received,
     StaleRound,
+    StaleUpdate,
 )
 from unstale.compensators.errors import Matches, Recent, Switch, Waiting, is_finite, measured
 from unstale.compensators.first_order import FirstOrder
-from unstale.compensators.inversion.choice import (
+from unstale.compensators.inversion.engine import Inversion
+from unstale.compensators.inversion.inversions import MEMORY, NOT_FINITE, TOO_LARGE, Inversions
+from unstale.compensators.inversion.reconstruction import Reconstruction
+from unstale.compensators.inversion.settings import InversionSettings
+from unstale.compensators.inversion.stopping import (
     RESIDUALS,
     TRUSTS,
     Choice,
@@ -32,14 +36,10 @@ from unstale.compensators.inversion.choice import (
     Trials,
     as_rows,
     from_rows,
-    marks,
+    loss_checkpoints,
     nearest,
-    next_mark,
+    next_loss_checkpoint,
 )
-from unstale.compensators.inversion.engine import Inversion
-from unstale.compensators.inversion.inversions import MEMORY, NOT_FINITE, TOO_LARGE, Inversions
-from unstale.compensators.inversion.reconstruction import Reconstruction
-from unstale.compensators.inversion.settings import InversionSettings
 from unstale.errors import UserError
 
 INVERSION, FIRST_ORDER = "gradient-inversion", "first-order"
@@ -82,8 +82,8 @@ class GradientInversion(Compensator[InversionSettings]):
         self.recent = Recent(settings.window)
         self._switch = Switch(settings.smooth_rounds)
         self._trials = Trials(settings.window)
-        self._marks = marks(settings.iterations) if settings.adapt else ()
-        first = self._marks[0] if settings.adapt else settings.iterations
+        self._loss_checkpoints = loss_checkpoints(settings.iterations) if settings.adapt else ()
+        first = self._loss_checkpoints[0] if settings.adapt else settings.iterations
         self._choice = self._first_choice = Choice(first, settings.residual, settings.trust)
         self._matches = Matches(settings.matches_bytes_max)
         if context.network is None:
@@ -102,9 +102,9 @@ class GradientInversion(Compensator[InversionSettings]):
         used alone."""
         trial = None if self.settings.switch == "oracle" else self._trials.of(self._choice)
         recent = self.recent
-        if trial is not None or not (recent.is_full(INVERSION) and recent.is_full(AS_IT_IS)):
+        if trial is not None or not (recent.is_full(INVERSION) and recent.is_full(UNCHANGED)):
             return trial
-        return Trial(*recent.mean(INVERSION), *recent.mean(AS_IT_IS))
+        return Trial(*recent.mean(INVERSION), *recent.mean(UNCHANGED))
 
     # What subclasses decide.
 
@@ -115,7 +115,7 @@ class GradientInversion(Compensator[InversionSettings]):
 
     def lesser(self, *, has_ended: bool) -> str:
         """What becomes of a stale update that is not inverted. has_ended: because inversion has, for good."""
-        return AS_IT_IS if has_ended else FIRST_ORDER
+        return UNCHANGED if has_ended else FIRST_ORDER
 
     # Before a round closes.
 
@@ -123,7 +123,7 @@ class GradientInversion(Compensator[InversionSettings]):
     def begins_early(self) -> bool:
         return self.settings.start == "arrival"
 
-    def begin(self, update: Received) -> None:
+    def begin(self, update: StaleUpdate) -> None:
         if update.kept_base_d is not None and self._share(update.base_version + update.staleness) > 0:
             # Where memory is too small now, its round tries again, and says so.
             with suppress(torch.OutOfMemoryError):
@@ -141,7 +141,7 @@ class GradientInversion(Compensator[InversionSettings]):
             errors, tried, notes = self._matched(stale)
         if self.settings.switch == "oracle":
             errors = []
-        wanted: dict[int, Received] = {}
+        wanted: dict[int, StaleUpdate] = {}
         if self._share(stale.version) > 0:
             wanted = {place: update for place, update in enumerate(stale.updates) if update.staleness > 0}
         inverted = self.inversions.finish(wanted)
@@ -213,12 +213,12 @@ class GradientInversion(Compensator[InversionSettings]):
         last = self.settings.last_round
         return 0.0 if last is not None and version >= last else self._switch.share(version)
 
-    def _made_of(self, update: Received, model_d: Tensor, one: Inversion) -> dict[str, Any]:
+    def _made_of(self, update: StaleUpdate, model_d: Tensor, one: Inversion) -> dict[str, Any]:
         """What is used of an inversion, and what is to be kept of it."""
         mark = nearest(one.kept, self._choice.iterations)
         choice = self._choice._replace(iterations=mark)
         inverted_d = self.estimates(update, model_d, one.kept[mark], one)[choice.residual]
-        kept = {at: each for at, each in one.kept.items() if at == mark or at in self._marks}
+        kept = {at: each for at, each in one.kept.items() if at == mark or at in self._loss_checkpoints}
         return {
             "estimate": _between(update.vector_d.to(inverted_d.device), inverted_d, choice.trust),
             "choice": list(choice),
@@ -230,7 +230,7 @@ class GradientInversion(Compensator[InversionSettings]):
         }
 
     def estimates(
-        self, update: Received, model_d: Tensor, reconstruction: Reconstruction, like: Inversion | Waiting
+        self, update: StaleUpdate, model_d: Tensor, reconstruction: Reconstruction, like: Inversion | Waiting
     ) -> dict[float, Tensor]:
         """What an update would be at a model, by the share of the unexplained that is added: pseudo-gradients [d].
         like: says how its client trains."""
@@ -248,7 +248,7 @@ class GradientInversion(Compensator[InversionSettings]):
         """Take what has turned out best, and do not look much further."""
         best = self._trials.best() if self.settings.adapt else None
         self._choice = best or self._first_choice
-        self.inversions.longest = None if best is None else next_mark(best.iterations)
+        self.inversions.longest = None if best is None else next_loss_checkpoint(best.iterations)
 
     def _replaced(
         self, stale: StaleRound, estimates: Mapping[int, Mapping[str, Any]]
@@ -278,7 +278,7 @@ class GradientInversion(Compensator[InversionSettings]):
 
     # What is learned from it.
 
-    def _remember(self, stale: StaleRound, update: Received, one: Mapping[str, Any]) -> bool:
+    def _remember(self, stale: StaleRound, update: StaleUpdate, one: Mapping[str, Any]) -> bool:
         """Keep what was reconstructed, and what tells how good it was once the client's next update is there; whether
         there was room for that."""
         choice = Choice(*one["choice"])
@@ -320,7 +320,9 @@ class GradientInversion(Compensator[InversionSettings]):
             tried.append(choices)
         return errors, tried, notes
 
-    def _told_by(self, update: Received, waiting: Waiting) -> tuple[list[MeasuredError], dict[Choice, Trial]]:
+    def _told_by(
+        self, update: StaleUpdate, waiting: Waiting
+    ) -> tuple[list[MeasuredError], dict[Choice, Trial]]:
         """What each method would have made, of what was known before, of the model that an update was made from: the
         errors of what was used, none where one is not finite; and those of each choice."""
         device = update.base_d.device
@@ -330,14 +332,14 @@ class GradientInversion(Compensator[InversionSettings]):
             kept_base_d=waiting.stale.base_d.to(device),
         )
         bridged = update.base_version - before.base_version
-        unchanged = measured(update, AS_IT_IS, before.vector_d, bridged)
+        unchanged = measured(update, UNCHANGED, before.vector_d, bridged)
         first_order_d = self.first_order.estimate(before, update.base_d)
         errors = [unchanged, measured(update, FIRST_ORDER, first_order_d, bridged)]
         tried: dict[Choice, Trial] = {}
         is_comparable = unchanged.l1 > 0 and is_finite(unchanged)
         for mark, kept in waiting.kept.items():
             inverted = self.estimates(before, update.base_d, kept, waiting)
-            is_mark = mark in self._marks
+            is_mark = mark in self._loss_checkpoints
             for choice in self._choices(mark) if is_mark else [waiting.choice]:
                 estimate_d = _between(before.vector_d, inverted[choice.residual], choice.trust)
                 error = measured(update, INVERSION, estimate_d, bridged)
@@ -353,13 +355,13 @@ class GradientInversion(Compensator[InversionSettings]):
         trusts = sorted({*TRUSTS, self._first_choice.trust})
         return [Choice(mark, residual, trust) for residual in residuals for trust in trusts]
 
-    def _true_errors(self, update: Received, estimate_d: Tensor, stale: StaleRound) -> list[MeasuredError]:
+    def _true_errors(self, update: StaleUpdate, estimate_d: Tensor, stale: StaleRound) -> list[MeasuredError]:
         """The errors against the update that the client makes of the current model, in simulation."""
         assert self.context.fresh_update is not None
         true = replace(update, vector_d=self.context.fresh_update(update, stale))
         first_order_d = self.first_order.estimate(update, stale.model_d)
         errors = [
-            measured(true, AS_IT_IS, update.vector_d, update.staleness),
+            measured(true, UNCHANGED, update.vector_d, update.staleness),
             measured(true, FIRST_ORDER, first_order_d, update.staleness),
             measured(true, INVERSION, estimate_d, update.staleness),
         ]

@@ -11,7 +11,7 @@ from typing import Any
 
 from unstale import part_settings, plugins
 from unstale.compensators.auto import Auto
-from unstale.compensators.compensator import AS_IT_IS, Compensator, CompensatorContext
+from unstale.compensators.compensator import UNCHANGED, Compensator, CompensatorContext
 from unstale.compensators.first_order import FirstOrder
 from unstale.compensators.gradient_inversion import GradientInversion
 from unstale.compensators.oracle import Oracle
@@ -44,12 +44,12 @@ class CompensatorDescription:
 
 def names() -> tuple[str, ...]:
     """The names of all compensators, sorted, and that of none; no plug-in is imported for it."""
-    return (AS_IT_IS, *(name for name in plugins.names(ENTRY_POINT_GROUP, _BUILT_IN) if name != AS_IT_IS))
+    return (UNCHANGED, *(name for name in plugins.names(ENTRY_POINT_GROUP, _BUILT_IN) if name != UNCHANGED))
 
 
 def describe(name: str) -> CompensatorDescription:
     """What a compensator is and takes. Raises UserError for a name that is not registered."""
-    if name == AS_IT_IS:
+    if name == UNCHANGED:
         return CompensatorDescription(
             name=name,
             summary="Stale updates stay as they are.",
@@ -73,7 +73,7 @@ def describe(name: str) -> CompensatorDescription:
 
 def create(name: str, settings: Mapping[str, Any], context: CompensatorContext) -> Compensator[Any] | None:
     """A compensator in its first state; None for `none`. settings: as `describe(name)` lists them. Raises UserError."""
-    if name == AS_IT_IS:
+    if name == UNCHANGED:
         for key in settings:
             raise UserError(
                 f"compensator.settings.{key} is given with compensator.name 'none', which has no settings; leave it "
@@ -94,6 +94,6 @@ def find(name: str) -> type[Compensator[Any]]:
         ENTRY_POINT_GROUP,
         Compensator,
         "unstale.compensators.Compensator",
-        {AS_IT_IS, *_BUILT_IN},
+        {UNCHANGED, *_BUILT_IN},
     )
     return loaded

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from unstale.compensators import Compensator, CompensatorContext, FreshUpdate, LocalSteps, Network, create
-from unstale.compensators.elsewhere import Elsewhere
+from unstale.compensators.executor import Executor
 from unstale.config.settings import Settings
 from unstale.errors import UserError
 from unstale.flat import FlatModel
@@ -15,7 +15,7 @@ from unstale.training.datasets import Dataset
 from unstale.training.fedprox import FedProx
 from unstale.training.registry import TRAININGS
 
-Connect = Callable[[Settings, Dataset], Elsewhere]
+Connect = Callable[[Settings, Dataset], Executor]
 """Connects to the machines that `compensator.ray` names. Raises UserError when they cannot be had."""
 
 IMITABLE = ("gradient", "sgd", "fedprox")
@@ -59,7 +59,7 @@ def compensator(
     if made is not None and made.inverts:
         network.check_invertible(settings.model.name)
     if connect is not None and settings.compensator.ray is not None:
-        made = make(elsewhere=connect(settings, dataset))
+        made = make(executor=connect(settings, dataset))
     return made
 
 
@@ -80,7 +80,7 @@ def _made(
     network: Network | None,
     clock: Callable[[], float] | None = None,
     fresh_update: FreshUpdate | None = None,
-    elsewhere: Elsewhere | None = None,
+    executor: Executor | None = None,
 ) -> Compensator[Any] | None:
     """The arguments as in `CompensatorContext`."""
     context = CompensatorContext(
@@ -90,6 +90,6 @@ def _made(
         device=where,
         clock=clock,
         fresh_update=fresh_update,
-        elsewhere=elsewhere,
+        executor=executor,
     )
     return create(settings.compensator.name, settings.compensator.settings, context)

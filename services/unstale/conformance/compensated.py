@@ -8,7 +8,7 @@ Legend: d parameters.
 import torch
 from torch import Tensor
 
-from unstale.compensators import CompensatorContext, LocalSteps, Received, StaleRound, create
+from unstale.compensators import CompensatorContext, LocalSteps, StaleRound, StaleUpdate, create
 from unstale.conformance.appendix_b import RATE, W
 from unstale.conformance.finding import Finding
 from unstale.conformance.golden import Round, Sequel, reproduces
@@ -43,7 +43,7 @@ def _estimate(device: torch.device) -> Tensor:
     context = CompensatorContext(network=None, steps=LocalSteps(), seed=0, device=device)
     compensator = create("first-order", {}, context)
     assert compensator is not None
-    update = Received(
+    update = StaleUpdate(
         client_id=0,
         task_id=1,
         base_version=0,

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from unstale.compensators import Received, StaleRound
+from unstale.compensators import StaleRound, StaleUpdate
 from unstale.config import build
 from unstale.config.compensation import compensator
 from unstale.config.load import Given, load
@@ -286,7 +286,7 @@ class _Folding(Learner):
         )
 
 
-def _not_here(update: Received, stale: StaleRound) -> NoReturn:
+def _not_here(update: StaleUpdate, stale: StaleRound) -> NoReturn:
     """What a simulation knew of a client's true update is kept with its round, and not asked for again."""
     raise AssertionError(f"asked for the update of client {update.client_id} at version {stale.version}")
 

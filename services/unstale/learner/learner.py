@@ -11,7 +11,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from unstale.compensators import Compensated, Compensator, Made, MeasuredError, Outcome, Received, StaleRound
+from unstale.compensators import (
+    Compensated,
+    Compensator,
+    Made,
+    MeasuredError,
+    Outcome,
+    StaleRound,
+    StaleUpdate,
+)
 from unstale.flat import is_finite
 from unstale.learner.updates import RoundUpdate, Rows
 from unstale.learner.versions import Version, VersionStore
@@ -274,10 +282,10 @@ class Learner:
             updates=[self._received(row_D, update) for row_D, update in zip(rows, updates, strict=True)],
         )
 
-    def _received(self, row_D: Tensor, update: RoundUpdate) -> Received:
+    def _received(self, row_D: Tensor, update: RoundUpdate) -> StaleUpdate:
         assert self._versions is not None
         is_kept = update.base_version in self._versions
-        return Received(
+        return StaleUpdate(
             client_id=update.client_id,
             task_id=update.task_id,
             base_version=update.base_version,

@@ -16,7 +16,7 @@ from multiprocessing.connection import Connection
 
 from safetensors.torch import load, save
 
-from unstale.compensators.elsewhere import Elsewhere, Tensors
+from unstale.compensators.executor import Executor, Tensors
 from unstale.config.settings import Settings
 from unstale.errors import UserError
 from unstale.net.clock import now_s
@@ -49,7 +49,7 @@ def connect(settings: Settings, dataset: Dataset) -> "Cluster":
     )
 
 
-class Cluster(Elsewhere):
+class Cluster(Executor):
     """Groups of inversions, each a Ray task. What goes wrong with it costs a second try, and then the group is lost.
 
     When the cluster is lost, so is all that is there. It is looked for again from the next group on, which nobody waits

@@ -17,8 +17,8 @@ import torch
 from safetensors.torch import load, save
 
 from unstale import __version__, part_settings
-from unstale.compensators.inversion.away import computed
 from unstale.compensators.inversion.engine import Engine
+from unstale.compensators.inversion.remote_inversion import computed
 from unstale.compensators.inversion.settings import InversionSettings
 from unstale.compensators.local_update import LocalSteps
 from unstale.compensators.network import Network

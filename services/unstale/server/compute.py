@@ -84,8 +84,8 @@ class Compute:
     def close(self) -> None:
         """Finish what is queued, without what other machines have not done yet, then end the thread."""
         compensator = self._learner.compensator
-        if compensator is not None and compensator.context.elsewhere is not None:
-            compensator.context.elsewhere.stop()
+        if compensator is not None and compensator.context.executor is not None:
+            compensator.context.executor.stop()
         self._commands.put(None)
         self._thread.join()
 

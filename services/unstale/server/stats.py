@@ -4,7 +4,7 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 
-from unstale.compensators.compensator import AS_IT_IS
+from unstale.compensators.compensator import UNCHANGED
 from unstale.coordinator import actions
 from unstale.journal.database import Database
 from unstale.learner.learner import Compensation
@@ -217,7 +217,7 @@ class ServerStats:
     def _compensated(self, told: Compensation) -> None:
         for note in self.tally.news(told.notes):
             log.warning("%s", note)
-        methods = Counter(update.method for update in told.updates if update.method != AS_IT_IS)
+        methods = Counter(update.method for update in told.updates if update.method != UNCHANGED)
         errors: dict[str, list[tuple[float, float]]] = {}
         for error in told.errors:
             errors.setdefault(error.method, []).append((error.l1, error.cosine))

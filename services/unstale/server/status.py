@@ -12,7 +12,7 @@ from statistics import fmean
 from typing import Any, NamedTuple
 
 from unstale.compensators import Compensated, MeasuredError
-from unstale.compensators.compensator import AS_IT_IS
+from unstale.compensators.compensator import UNCHANGED
 from unstale.coordinator.phase import Phase
 
 POINTS_MAX = 500  # of a curve: more than a page has room for
@@ -196,7 +196,7 @@ class Status:
     ) -> None:
         """What became of the updates of the round that made this version, before the step."""
         self._compensates = True
-        self._methods.update(update.method for update in updates if update.method != AS_IT_IS)
+        self._methods.update(update.method for update in updates if update.method != UNCHANGED)
         self._fallbacks.update(fallbacks)
         by_method: dict[str, list[MeasuredError]] = {}
         for error in errors:

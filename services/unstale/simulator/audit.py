@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import softmax
 
-from unstale.compensators import Compensated, Compensator, FreshUpdate, Made, Outcome, Received, StaleRound
-from unstale.compensators.compensator import AS_IT_IS
+from unstale.compensators import Compensated, Compensator, FreshUpdate, Made, Outcome, StaleRound, StaleUpdate
+from unstale.compensators.compensator import UNCHANGED
 from unstale.compensators.inversion.engine import Inversion
 from unstale.compensators.inversion.inversions import Inversions
 from unstale.compensators.inversion.settings import InversionSettings
@@ -163,7 +163,7 @@ class _Watch(Compensator[InversionSettings]):
     def take(self, stale: StaleRound, made: Made) -> Outcome:  # noqa: ARG002  (nothing is made)
         return Outcome(vectors={}, counts_as_fresh=(), updates=[Compensated() for _ in stale.updates])
 
-    def _look(self, number: int, updates: Sequence[Received]) -> None:
+    def _look(self, number: int, updates: Sequence[StaleUpdate]) -> None:
         self._left -= len(updates)
         inverted, disparities = self._invert(updates)
         for update, one, disparity in zip(updates, inverted, disparities, strict=True):
@@ -172,7 +172,7 @@ class _Watch(Compensator[InversionSettings]):
             self.reconstructed.append(reconstructed)
             self._on_reconstructed(reconstructed)
 
-    def _invert(self, updates: Sequence[Received]) -> tuple[list[Inversion], list[list[float]]]:
+    def _invert(self, updates: Sequence[StaleUpdate]) -> tuple[list[Inversion], list[list[float]]]:
         """The updates of a round inverted together, and the disparity of each before each iteration."""
         try:
             ones = [self._inversions.begin(update) for update in updates]
@@ -190,7 +190,7 @@ class _Watch(Compensator[InversionSettings]):
         return ones, disparities
 
     def _compared(
-        self, number: int, update: Received, one: Inversion, disparity: Sequence[float]
+        self, number: int, update: StaleUpdate, one: Inversion, disparity: Sequence[float]
     ) -> Reconstructed:
         of_update = update.client_id, update.base_version, update.task_id
         every = (
@@ -234,7 +234,7 @@ def _label_distances(certainty_rC: Tensor, pools: Mapping[str, Examples]) -> dic
 def _inverting(settings: Settings) -> Settings:
     """The settings with a compensator that inverts."""
     name = settings.compensator.name
-    if name == AS_IT_IS:
+    if name == UNCHANGED:
         chosen = settings.compensator.model_copy(update={"name": INVERSION})
         return settings.model_copy(update={"compensator": chosen})
     if not describe(name).inverts:

@@ -6,7 +6,7 @@ Legend: d parameters.
 import torch
 from torch import Tensor
 
-from unstale.compensators import Received, StaleRound
+from unstale.compensators import StaleRound, StaleUpdate
 from unstale.config.settings import Settings
 from unstale.learner.versions import Version
 from unstale.simulator.backends.backend import Backend, Job
@@ -19,7 +19,7 @@ class OracleUpdates:
         self._backend = backend
         self._clients = settings.clients
 
-    def of(self, update: Received, stale: StaleRound) -> Tensor:
+    def of(self, update: StaleUpdate, stale: StaleRound) -> Tensor:
         """The pseudo-gradient [d] that the client makes of the model of a round instead."""
         number = (update.task_id - 1) // self._clients
         job = Job(

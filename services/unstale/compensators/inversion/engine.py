@@ -24,8 +24,8 @@ class Inversion:
     """One update on its way. base: w_b. update: u, both as parts. steps, rate: kg and eta_gi. iterations: how many
     there will be. done: how many there were. disparity: D at the last iterate but one, a number on the device; infinite
     before. is_warm: whether it began where another one ended. staleness: of the update, rounds. is_too_large: for the
-    device's memory. marks: after how many iterations what is reconstructed is kept. finite: the last iterate whose
-    disparity was a number; None before the first.
+    device's memory. loss_checkpoints: after how many iterations what is reconstructed is kept. finite: the last iterate
+    whose disparity was a number; None before the first.
     """
 
     base: Parts
@@ -37,7 +37,7 @@ class Inversion:
     is_warm: bool = False
     staleness: int = 0
     is_too_large: bool = False
-    marks: tuple[int, ...] = ()
+    loss_checkpoints: tuple[int, ...] = ()
     kept: dict[int, Reconstruction] = field(default_factory=dict)
     done: int = 0
     disparity: Tensor = field(default_factory=lambda: torch.tensor(torch.inf))
@@ -52,7 +52,7 @@ class Inversion:
         """One more iteration has made `now`."""
         self.now = now
         self.done += 1
-        if self.done in self.marks:
+        if self.done in self.loss_checkpoints:
             self.kept[self.done] = now
 
     @property

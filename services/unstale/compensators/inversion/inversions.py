@@ -11,15 +11,15 @@ from typing import Any
 
 import torch
 
-from unstale.compensators.compensator import NO_BASE, WITHOUT_BASE, CompensatorContext, Received
+from unstale.compensators.compensator import NO_BASE, WITHOUT_BASE, CompensatorContext, StaleUpdate
 from unstale.compensators.inversion import start
-from unstale.compensators.inversion.away import Away
 from unstale.compensators.inversion.budget import Budget
-from unstale.compensators.inversion.choice import marks
 from unstale.compensators.inversion.engine import Engine, Inversion
 from unstale.compensators.inversion.reconstruction import Reconstruction
+from unstale.compensators.inversion.remote_inversion import RemoteInversions
 from unstale.compensators.inversion.settings import EXAMPLES_MAX, InversionSettings
-from unstale.compensators.inversion.warm import WarmStarts
+from unstale.compensators.inversion.stopping import loss_checkpoints
+from unstale.compensators.inversion.warm_start import WarmStarts
 from unstale.compensators.network import Parts
 from unstale.seeds import Stream, stream
 
@@ -59,13 +59,15 @@ class Inversions:
         self._warm = WarmStarts(settings.warm_bytes_max)
         self._open: dict[tuple[int, int], Inversion] = {}
         self._notes: list[str] = []
-        self._away = (
-            None if context.elsewhere is None else Away(context.elsewhere, context.device, self._now_s)
+        self._remote = (
+            None
+            if context.executor is None
+            else RemoteInversions(context.executor, context.device, self._now_s)
         )
         self._together = settings.batch_clients
         self.longest: int | None = None
 
-    def begin(self, update: Received) -> Inversion:
+    def begin(self, update: StaleUpdate) -> Inversion:
         """Begin with an update, whose base model is kept; or go on with it. Raises OutOfMemoryError."""
         if update.key not in self._open:
             self._open[update.key] = self._new(update)
@@ -73,8 +75,8 @@ class Inversions:
 
     def work(self) -> bool:
         """One iteration of some that are open, or what is open is sent elsewhere; whether there is more to do here."""
-        if self._away is not None:
-            self._send(self._away)
+        if self._remote is not None:
+            self._send(self._remote)
             return False
         in_round = sum(one.done for one in self._open.values())
         some = _next_of(self._groups(self._open.values()))
@@ -83,7 +85,7 @@ class Inversions:
         self._iterate(some)
         return True
 
-    def finish(self, wanted: Mapping[int, Received]) -> Inverted:
+    def finish(self, wanted: Mapping[int, StaleUpdate]) -> Inverted:
         """What some updates of a round, by place, are reconstructed to be; as far as the budget goes, the most stale
         first. What was begun for them stays until `close`."""
         result = Inverted()
@@ -101,21 +103,21 @@ class Inversions:
         for one, more in zip(those, self._fit(those, 0, in_part=True), strict=True):
             if not self._is_away(one):
                 one.iterations = one.done + more
-        if self._away is None:
+        if self._remote is None:
             self._compute(those)
         else:
-            self._away.send(self._groups(those))
-            self._fetch(self._away, those)
+            self._remote.send(self._groups(those))
+            self._fetch(self._remote, those)
         self._sort_out(chosen, result)
         result.notes.extend(self._notes)
         self._notes.clear()
         return result
 
-    def close(self, updates: Iterable[Received]) -> None:
+    def close(self, updates: Iterable[StaleUpdate]) -> None:
         """Leave nothing of what was begun for these, here or elsewhere."""
         closed = [self._open.pop(update.key) for update in updates if update.key in self._open]
-        if self._away is not None:
-            self.budget.seconds += self._away.forget(closed)
+        if self._remote is not None:
+            self.budget.seconds += self._remote.forget(closed)
 
     def remember(self, client_id: int, reconstruction: Reconstruction) -> None:
         """Begin the client's next inversion there."""
@@ -151,7 +153,7 @@ class Inversions:
             if more < left and not (in_part and before + more >= self._least(one)):
                 more = 0
             in_round += more
-            if self._away is None:
+            if self._remote is None:
                 planned += more
             else:
                 self.budget.iterations += more
@@ -159,10 +161,10 @@ class Inversions:
         return allowed
 
     def _is_away(self, one: Inversion) -> bool:
-        return self._away is not None and self._away.has(one)
+        return self._remote is not None and self._remote.has(one)
 
     def _groups(self, those: Iterable[Inversion]) -> list[list[Inversion]]:
-        """What is computed together, here or elsewhere: at most `batch_clients` of one kind, the most stale first.
+        """What is computed together, here or executor: at most `batch_clients` of one kind, the most stale first.
         Without what is over, or elsewhere already."""
         by_kind: dict[tuple[int, int], list[Inversion]] = {}
         for one in sorted(those, key=lambda one: -one.staleness):
@@ -180,17 +182,17 @@ class Inversions:
                 break
             self._iterate(some)
 
-    def _send(self, away: Away) -> None:
+    def _send(self, remote: RemoteInversions) -> None:
         """Have what is open computed elsewhere, as far as the budget goes."""
-        unsent = [one for one in self._open.values() if not one.is_over and not away.has(one)]
+        unsent = [one for one in self._open.values() if not one.is_over and not remote.has(one)]
         if unsent:
-            in_round = sum(one.iterations for one in self._open.values() if away.has(one) or one.is_over)
+            in_round = sum(one.iterations for one in self._open.values() if remote.has(one) or one.is_over)
             fit = self._fit(unsent, in_round, in_part=False)
-            away.send(self._groups(one for one, more in zip(unsent, fit, strict=True) if more))
+            remote.send(self._groups(one for one, more in zip(unsent, fit, strict=True) if more))
 
-    def _fetch(self, away: Away, those: Sequence[Inversion]) -> None:
+    def _fetch(self, remote: RemoteInversions, those: Sequence[Inversion]) -> None:
         """Wait for those as long as the round may, and take back what is there."""
-        fetched = away.fetch(those, self.budget.left_s)
+        fetched = remote.fetch(those, self.budget.left_s)
         self.budget.iterations -= fetched.saved
         if (
             self._context.clock is not None
@@ -206,7 +208,7 @@ class Inversions:
         for place, one in sorted(chosen.items()):
             if one.is_too_large:
                 result.fallbacks[MEMORY] += 1
-            elif self._away is not None and self._away.is_lost(one):
+            elif self._remote is not None and self._remote.is_lost(one):
                 result.fallbacks[WORKER_LOST] += 1
             elif one.done < self._least(one):
                 result.fallbacks[BUDGET] += 1
@@ -224,7 +226,7 @@ class Inversions:
             return most if self.longest is None else min(most, self.longest)
         return max(1, round(self._settings.warm_share * most)) if is_warm else most
 
-    def _new(self, update: Received) -> Inversion:
+    def _new(self, update: StaleUpdate) -> Inversion:
         settings, context, network = self._settings, self._context, self._network
         steps, rate = context.steps.of(update.num_examples, update.local_rate)
         most = min(settings.images_max or EXAMPLES_MAX, EXAMPLES_MAX)
@@ -243,14 +245,14 @@ class Inversions:
             steps=steps,
             rate=rate,
             iterations=planned,
-            marks=marks(planned) if settings.adapt else (),
+            loss_checkpoints=loss_checkpoints(planned) if settings.adapt else (),
             now=kept.to(context.device),
             is_warm=is_warm,
             staleness=update.staleness,
         )
 
     def _first(
-        self, update: Received, base: Parts, parts: Parts, examples: int, reach: float
+        self, update: StaleUpdate, base: Parts, parts: Parts, examples: int, reach: float
     ) -> Reconstruction:
         """Where the first inversion of a client begins. parts: of u. reach: by what u is divided to be the mean
         gradient on the way."""

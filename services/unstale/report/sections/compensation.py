@@ -9,7 +9,7 @@ from statistics import fmean
 import numpy as np
 from matplotlib.axes import Axes
 
-from unstale.compensators.compensator import AS_IT_IS
+from unstale.compensators.compensator import UNCHANGED
 from unstale.report import drawing
 from unstale.report.content import Cell, Column, Picture, Section, Table
 from unstale.report.groups import Group
@@ -39,7 +39,7 @@ _FALLBACKS = (
     Column(name="reason", head="fell back because of"),
     Column(name="updates", head="updates", form=","),
 )
-_NAMES = {AS_IT_IS: "stale update as it is (E2)", "gradient-inversion": "gradient inversion (E1)"}
+_NAMES = {UNCHANGED: "stale update as it is (E2)", "gradient-inversion": "gradient inversion (E1)"}
 LINES_MAX = 8
 
 
@@ -77,7 +77,7 @@ def _by_method(group: Group) -> dict[str, _ByVersion]:
     for run in group.runs:
         for version, error in () if run.compensations is None else run.compensations.errors:
             found[error.method][version].append((error.l1, error.cosine, error.staleness))
-    return dict(sorted(found.items(), key=lambda item: (item[0] != AS_IT_IS, item[0])))
+    return dict(sorted(found.items(), key=lambda item: (item[0] != UNCHANGED, item[0])))
 
 
 def _curves(by_method: dict[tuple[str, str], _ByVersion], known: Sequence[Group], what: str) -> Picture:

@@ -9,7 +9,7 @@ Tensors = dict[str, Tensor]
 """By name, on the host."""
 
 
-class Elsewhere(Protocol):
+class Executor(Protocol):
     """Other machines that compute. Used by one thread, but for `stop`. None of its methods raises when machines are
     lost."""
 

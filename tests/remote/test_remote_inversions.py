@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from support.compensation import PlayedClock, context, inversion, network, received, settings, stale_round
-from unstale.compensators.elsewhere import Tensors
-from unstale.compensators.inversion import away
-from unstale.compensators.inversion.away import computed
+from unstale.compensators.executor import Tensors
+from unstale.compensators.inversion import remote_inversion
 from unstale.compensators.inversion.engine import Engine
+from unstale.compensators.inversion.remote_inversion import computed
 
 ITERATIONS = 6
 TEN = tuple(received(client_id, staleness=1 + client_id % 3) for client_id in range(10))
@@ -62,7 +62,7 @@ class Played:
 
 
 def inverting(elsewhere: Played | None = None, *, clock: PlayedClock | None = None, **given):
-    where = replace(context(network(), clock=clock), elsewhere=elsewhere)
+    where = replace(context(network(), clock=clock), executor=elsewhere)
     return inversion(where=where, **{"iterations": ITERATIONS, **given})
 
 
@@ -265,14 +265,14 @@ def test_an_update_that_is_too_large_for_the_memory_elsewhere_falls_back(monkeyp
 
 def test_a_group_that_does_not_even_get_to_the_device_elsewhere_falls_back(monkeypatch):
     elsewhere = Played()
-    unpack = away._unpacked
+    unpack = remote_inversion._unpacked
 
     def too_large(group, net, device):
         if elsewhere.device == device:
             raise torch.OutOfMemoryError
         return unpack(group, net, device)
 
-    monkeypatch.setattr(away, "_unpacked", too_large)
+    monkeypatch.setattr(remote_inversion, "_unpacked", too_large)
     elsewhere.device = torch.device("cpu", 0)  # another one than where the group lies
     result = inverting(elsewhere).make(stale_round(*TEN[:2]))
     assert (result["fallbacks"], result["spent"][0]) == ({"memory": 2}, 0)

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from statistics import fmean
 from typing import Any, NamedTuple
 
-FIRST_MARK = 5
+FIRST_LOSS_CHECKPOINT = 5
 RESIDUALS = (0.0, 0.5, 1.0)
 TRUSTS = (0.25, 0.5, 0.75, 1.0)
 
@@ -24,17 +24,17 @@ class Choice(NamedTuple):
     trust: float
 
 
-def marks(iterations: int) -> tuple[int, ...]:
+def loss_checkpoints(iterations: int) -> tuple[int, ...]:
     """Where an inversion of so many iterations is looked at: after 5, 10, 20, ... of them, and at its end."""
     found = []
-    mark = FIRST_MARK
+    mark = FIRST_LOSS_CHECKPOINT
     while mark < iterations:
         found.append(mark)
         mark *= 2
     return (*found, iterations)
 
 
-def next_mark(iterations: int) -> int:
+def next_loss_checkpoint(iterations: int) -> int:
     """The mark behind one."""
     return 2 * iterations
 

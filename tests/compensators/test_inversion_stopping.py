@@ -10,7 +10,15 @@ from oracles import inversion_oracle
 from support.compensation import equal, inversion, numbers, received, smooth, stale_round, taken
 from unstale.compensators import gradient_inversion
 from unstale.compensators.errors import measured
-from unstale.compensators.inversion.choice import RESIDUALS, TRUSTS, Choice, Trial, Trials, marks, nearest
+from unstale.compensators.inversion.stopping import (
+    RESIDUALS,
+    TRUSTS,
+    Choice,
+    Trial,
+    Trials,
+    loss_checkpoints,
+    nearest,
+)
 
 NOTHING = {"estimates": {}, "errors": [], "fallbacks": {}, "notes": [], "spent": [0, 0.0]}
 ADAPTS: dict[str, Any] = {
@@ -50,7 +58,7 @@ def cosine_error(a_d: torch.Tensor, b_d: torch.Tensor) -> float:
     [(40, (5, 10, 20, 40)), (30, (5, 10, 20, 30)), (6, (5, 6)), (5, (5,)), (3, (3,)), (1, (1,))],
 )
 def test_an_inversion_is_looked_at_ever_more_rarely_and_at_its_end(iterations, expected):
-    assert marks(iterations) == expected
+    assert loss_checkpoints(iterations) == expected
 
 
 @pytest.mark.parametrize(("wanted", "found"), [(10, 10), (19, 10), (20, 20), (90, 20), (3, 5)])

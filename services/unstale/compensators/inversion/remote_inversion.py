@@ -1,4 +1,4 @@
-"""Inversions that are computed elsewhere: what goes there, what is done there, what comes back.
+"""Inversions that are computed executor: what goes there, what is done there, what comes back.
 
 Legend: d parameters, r reconstructed examples, C classes, B updates of a group.
 """
@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 import torch
 
-from unstale.compensators.elsewhere import Elsewhere, Tensors
-from unstale.compensators.inversion.choice import marks
+from unstale.compensators.executor import Executor, Tensors
 from unstale.compensators.inversion.engine import Engine, Inversion
 from unstale.compensators.inversion.reconstruction import Reconstruction
+from unstale.compensators.inversion.stopping import loss_checkpoints
 from unstale.compensators.local_update import as_vector
 from unstale.compensators.network import Network
 
@@ -26,7 +26,7 @@ def packed(group: Sequence[Inversion]) -> Tensors:
         "steps": torch.tensor(group[0].steps),
         "rate_B": torch.tensor([one.rate for one in group], dtype=torch.float64),
         "iterations_B": torch.tensor([one.iterations for one in group]),
-        "has_marks": torch.tensor(bool(group[0].marks)),
+        "has_marks": torch.tensor(bool(group[0].loss_checkpoints)),
     }
 
 
@@ -47,7 +47,7 @@ def computed(group: Tensors, network: Network, engine: Engine, device: torch.dev
 def _packed_results(inversions: Sequence[Inversion], together: int, *, has_marks: bool) -> Tensors:
     """Results of inversions as tensors. together: inversions that fit into the device's memory at once."""
     longest = max(one.done for one in inversions)
-    looked_at = marks(longest) if has_marks else (longest,)
+    looked_at = loss_checkpoints(longest) if has_marks else (longest,)
     kept = [[one.kept.get(mark, one.now).to("cpu") for one in inversions] for mark in looked_at]
     return {
         "marks_M": torch.tensor(looked_at),
@@ -70,7 +70,7 @@ def _unpacked(group: Tensors, network: Network, device: torch.device) -> list[In
             rate=rate,
             iterations=iterations,
             now=Reconstruction(inputs_rX=inputs_rX, labels_rC=labels_rC),
-            marks=marks(iterations) if has_marks else (),
+            loss_checkpoints=loss_checkpoints(iterations) if has_marks else (),
         )
         for base_d, update_d, inputs_rX, labels_rC, rate, iterations in zip(
             group["base_Bd"].to(device),
@@ -97,7 +97,9 @@ def taken_back(group: Sequence[Inversion], answer: Tensors, device: torch.device
         one.now = one.kept[looked_at[-1]]
         one.disparity = answer["disparity_B"][place].to(device)
         one.done = one.iterations = int(answer["done_B"][place])
-        one.kept = {mark: kept for mark, kept in one.kept.items() if mark in one.marks and mark <= one.done}
+        one.kept = {
+            mark: kept for mark, kept in one.kept.items() if mark in one.loss_checkpoints and mark <= one.done
+        }
         one.is_too_large = bool(answer["is_too_large_B"][place])
     return int(answer["done_B"].sum())
 
@@ -111,11 +113,11 @@ class _Sent:
     sent_s: float
 
 
-class Away:
+class RemoteInversions:
     """Keeps what is under way elsewhere. device: of the learner. clock: seconds; 0 where nobody counts them."""
 
-    def __init__(self, elsewhere: Elsewhere, device: torch.device, clock: Callable[[], float]) -> None:
-        self._elsewhere = elsewhere
+    def __init__(self, executor: Executor, device: torch.device, clock: Callable[[], float]) -> None:
+        self._executor = executor
         self._device = device
         self._clock = clock
         self._sent: dict[int, _Sent] = {}
@@ -132,7 +134,7 @@ class Away:
         """Have these computed, each of one kind, with as many iterations as they say."""
         for group in groups:
             sent = _Sent(group=list(group), awaited=list(group), sent_s=self._clock())
-            self._sent[self._elsewhere.submit(packed(group))] = sent
+            self._sent[self._executor.submit(packed(group))] = sent
 
     def fetch(self, wanted: Collection[Inversion], longest_s: float | None) -> "Fetched":
         """Wait for these, and take back what is there in time. longest_s: None for as long as it takes."""
@@ -140,7 +142,7 @@ class Away:
             number for number, sent in self._sent.items() if any(_is_among(one, wanted) for one in sent.group)
         ]
         fetched = Fetched()
-        for number, answer in self._elsewhere.wait(numbers, longest_s).items():
+        for number, answer in self._executor.wait(numbers, longest_s).items():
             sent = self._sent.pop(number)
             if isinstance(answer, str):
                 self._lost += sent.awaited
@@ -161,7 +163,7 @@ class Away:
         for number, sent in list(self._sent.items()):
             sent.awaited = [one for one in sent.awaited if not _is_among(one, those)]
             if not sent.awaited:
-                self._elsewhere.cancel(number)
+                self._executor.cancel(number)
                 del self._sent[number]
                 seconds += self._clock() - sent.sent_s
         return seconds
