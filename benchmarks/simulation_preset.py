@@ -50,7 +50,7 @@ from unstale.training.evaluate import Evaluation, evaluate
 from unstale.training.local import LocalTask, LocalUpdate
 from unstale.training.models import build
 from unstale.training.trainer import Trainer
-from unstale_papers import measurements
+from unstale_papers import runners
 from unstale_papers.presets.fedhist import fh_t1
 
 EVALUATIONS = 2
@@ -164,7 +164,7 @@ def run(settings: Settings, quick: bool = False) -> dict[str, Any]:
 def _play(settings: Settings, piece: Piece, begin: Callable[[], None]) -> None:
     """Measure the cell as the engine does, up to the end of the piece."""
     try:
-        measurements.measure("run", settings, {}, on_progress=piece.watched(settings, begin))
+        runners.measure("run", settings, {}, on_progress=piece.watched(settings, begin))
     except Enough:
         return
     raise AssertionError("the run ended before what is timed")

@@ -18,9 +18,9 @@ from helpers import stand_in
 from support.running import until
 from unstale.cli import main
 from unstale_papers.jobs import Place, jobs
-from unstale_papers.measurements import MEASUREMENTS
 from unstale_papers.presets.registry import PRESETS
 from unstale_papers.record import Record
+from unstale_papers.runners import MEASUREMENTS
 from unstale_papers.scale import Scale
 from unstale_papers.store import Result, Store
 
@@ -31,7 +31,7 @@ import sys
 from pathlib import Path
 from helpers import stand_in
 from unstale.cli import main
-from unstale_papers.measurements import MEASUREMENTS
+from unstale_papers.runners import MEASUREMENTS
 from unstale_papers.presets.registry import PRESETS
 
 folder, does, *arguments = sys.argv[1:]

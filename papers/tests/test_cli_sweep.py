@@ -14,10 +14,10 @@ import pytest
 from helpers import hill
 from unstale.cli import main
 from unstale.config.settings import Settings
-from unstale_papers.measurements import MEASUREMENTS, measure
-from unstale_papers.measures import measure as measure_called
 from unstale_papers.preset import Cell, Preset
 from unstale_papers.presets.registry import PRESETS
+from unstale_papers.runners import MEASUREMENTS, measure
+from unstale_papers.table_metrics import measure as measure_called
 
 PATIENCE_S = 300.0
 RATE = "training.learning_rate"
@@ -27,7 +27,7 @@ from pathlib import Path
 from helpers import hill
 from test_cli_sweep import small
 from unstale.cli import main
-from unstale_papers.measurements import MEASUREMENTS
+from unstale_papers.runners import MEASUREMENTS
 from unstale_papers.presets.registry import PRESETS
 
 MEASUREMENTS[hill.NAME] = hill.MODULE

@@ -20,11 +20,11 @@ from support.running import until
 from unstale.errors import UserError
 from unstale_papers import hands
 from unstale_papers.durations import Durations, left_s
-from unstale_papers.engine import TELL_S, Counts, Engine, Standing
+from unstale_papers.engine import TELL_S, Counts, Engine, Progress
 from unstale_papers.jobs import Job, Place, jobs
-from unstale_papers.measurements import MEASUREMENTS
 from unstale_papers.preset import Preset
 from unstale_papers.record import Record
+from unstale_papers.runners import MEASUREMENTS
 from unstale_papers.scale import Scale
 from unstale_papers.store import Store
 from unstale_papers.worker import file_of, give_memory_back
@@ -46,7 +46,7 @@ class Seen:
     pids: set[int] = field(default_factory=set)
     why: dict[str, str] = field(default_factory=dict)
     lost: list[str] = field(default_factory=list)
-    standings: list[Standing] = field(default_factory=list)
+    standings: list[Progress] = field(default_factory=list)
 
     def finished(self, job: Job, record: Record, seconds: float) -> None:
         assert job.name not in self.done
@@ -60,7 +60,7 @@ class Seen:
     def again(self, job: Job, why: str) -> None:
         self.lost.append(why)
 
-    def stands(self, standing: Standing) -> None:
+    def stands(self, standing: Progress) -> None:
         self.standings.append(standing)
 
 
@@ -268,7 +268,7 @@ from pathlib import Path
 from helpers import stand_in
 from test_engine import Seen, planned
 from unstale_papers.engine import Engine
-from unstale_papers.measurements import MEASUREMENTS
+from unstale_papers.runners import MEASUREMENTS
 from unstale_papers.store import Store
 
 if __name__ == "__main__":

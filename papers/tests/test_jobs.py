@@ -13,9 +13,9 @@ from unstale.config.settings import Settings
 from unstale.errors import UserError
 from unstale_papers import jobs as made
 from unstale_papers.jobs import File, Job, Place, given, jobs, values
-from unstale_papers.measurements import MEASUREMENTS
 from unstale_papers.preset import Cell
 from unstale_papers.presets.registry import PRESETS
+from unstale_papers.runners import MEASUREMENTS
 from unstale_papers.scale import Scale
 
 HERE = Place(cache="/data")

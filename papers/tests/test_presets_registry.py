@@ -10,10 +10,10 @@ from unstale.config import build
 from unstale.config.keys import KEYS
 from unstale.errors import UserError
 from unstale_papers.comparison import Comparison
-from unstale_papers.measurements import MEASUREMENTS
-from unstale_papers.measures import measure
 from unstale_papers.preset import Cell, Claim, Preset
 from unstale_papers.presets.registry import PRESETS, make
+from unstale_papers.runners import MEASUREMENTS
+from unstale_papers.table_metrics import measure
 from unstale_papers.verdicts import compared, verdicts
 
 MADE = {name: made() for name, made in PRESETS.items()}

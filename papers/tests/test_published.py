@@ -11,9 +11,9 @@ from helpers import stand_in
 from unstale.errors import UserError
 from unstale_papers import published
 from unstale_papers.jobs import File, Job, Place, jobs
-from unstale_papers.measurements import MEASUREMENTS
 from unstale_papers.presets.registry import make
 from unstale_papers.record import Record
+from unstale_papers.runners import MEASUREMENTS
 from unstale_papers.scale import Scale
 from unstale_papers.store import Result, Store
 

@@ -15,10 +15,10 @@ from unstale.errors import UserError
 from unstale.seeds import Stream, stream
 from unstale_papers.comparison import Comparison
 from unstale_papers.jobs import Place, jobs
-from unstale_papers.measurements import MEASUREMENTS, measure
 from unstale_papers.preset import Cell, Number, Preset
 from unstale_papers.presets.registry import PRESETS
 from unstale_papers.record import Record
+from unstale_papers.runners import MEASUREMENTS, measure
 from unstale_papers.scale import Scale
 from unstale_papers.search import (
     Candidate,

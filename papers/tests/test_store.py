@@ -9,8 +9,8 @@ import pytest
 from helpers import stand_in
 from unstale.errors import UserError
 from unstale_papers.jobs import Job, Place, jobs
-from unstale_papers.measurements import MEASUREMENTS
 from unstale_papers.record import Record
+from unstale_papers.runners import MEASUREMENTS
 from unstale_papers.scale import Scale
 from unstale_papers.store import DATABASE, Result, Store
 

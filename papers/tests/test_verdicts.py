@@ -8,10 +8,10 @@ import pytest
 
 from helpers.hand_made import Records, cell, ends_with, preset, runs
 from unstale_papers.comparison import Comparison
-from unstale_papers.measures import measure
 from unstale_papers.preset import Claim, Preset
 from unstale_papers.presets.registry import PRESETS
 from unstale_papers.record import Record
+from unstale_papers.table_metrics import measure
 from unstale_papers.verdicts import RULE, Verdict, compared, verdicts
 
 

@@ -5,10 +5,10 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import groupby
 
-from unstale_papers.measures import Measure, measure
 from unstale_papers.preset import Cell, Labels, Number, Preset
 from unstale_papers.record import Record
 from unstale_papers.statistics import Agreement, Spread, kendall, over_seeds, ranks
+from unstale_papers.table_metrics import Measure, measure
 
 ORDERS = """\
 Orders are by the mean over seeds, best first, "=" between methods that are alike; a method that missed a target, or

@@ -33,7 +33,7 @@ class Counts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
+class Progress:
     """How it stands. shares: of each job that runs, what is done, from 0 to 1. left_s: None where nothing says it."""
 
     counts: Counts
@@ -53,7 +53,7 @@ class Watcher(Protocol):
     def again(self, job: Job, why: str) -> None:
         """A job was lost, and is tried again."""
 
-    def stands(self, standing: Standing) -> None:
+    def stands(self, standing: Progress) -> None:
         """After each of the above, and else once a minute."""
 
 
@@ -228,7 +228,7 @@ class Engine:
         waiting = [self._durations.of(job.configuration) for job in self._waiting]
         at_a_time = sum(hand.capacity for hand in self._hands) or self._processes
         self._watcher.stands(
-            Standing(
+            Progress(
                 counts=self._counts,
                 shares=tuple(share for share, _ in running),
                 left_s=left_s(timed, waiting, at_a_time),

@@ -15,8 +15,8 @@ from unstale.config.learning import DataSettings
 from unstale.config.settings import Settings
 from unstale.errors import unknown_name
 from unstale.journal.rundir import decides
-from unstale_papers.measurements import MEASUREMENTS
 from unstale_papers.preset import Cell, Preset
+from unstale_papers.runners import MEASUREMENTS
 from unstale_papers.scale import Scale, scaled
 
 RECORD_FORMAT = 2

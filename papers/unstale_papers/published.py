@@ -9,7 +9,7 @@ from unstale.errors import UserError
 from unstale.journal.disk import PART, trouble
 from unstale_papers.jobs import canonical
 from unstale_papers.record import Record
-from unstale_papers.store import Kept, Result, Store
+from unstale_papers.store import Result, Store, StoredResult
 
 
 def write(store: Store, path: Path, presets: Sequence[str] = ()) -> int:
@@ -31,7 +31,7 @@ def read(store: Store, paths: Iterable[Path]) -> tuple[int, int]:
     """Take results of files into a store: how many are new, and how many it had, which stay as they are. All of them,
     or none at all where one is not what `write` wrote, or is another result than the store has of the same
     configuration. Raises UserError."""
-    found: dict[str, Kept] = {}
+    found: dict[str, StoredResult] = {}
     for path in paths:
         for one in _kept(path):
             _check_same(found.setdefault(one.digest, one), one, "a file before has")
@@ -43,7 +43,7 @@ def read(store: Store, paths: Iterable[Path]) -> tuple[int, int]:
     return len(new), len(had)
 
 
-def _check_same(had: Kept, new: Kept, who: str) -> None:
+def _check_same(had: StoredResult, new: StoredResult, who: str) -> None:
     """Raise UserError for two results of one configuration. who: has the first, and the verb."""
     if had.result.record == new.result.record:
         return
@@ -56,22 +56,22 @@ def _check_same(had: Kept, new: Kept, who: str) -> None:
         )
 
 
-def _line(kept: Kept) -> str:
-    result = kept.result
+def _line(stored: StoredResult) -> str:
+    result = stored.result
     said = {
-        "name": kept.name,
-        "digest": kept.digest,
-        "finished": kept.finished,
+        "name": stored.name,
+        "digest": stored.digest,
+        "finished": stored.finished,
         "seconds": round(result.seconds, 1),
         "machine": result.machine,
         "versions": result.versions,
-        "configuration": json.loads(kept.configuration),
+        "configuration": json.loads(stored.configuration),
         "record": json.loads(result.record),
     }
     return json.dumps(said, separators=(",", ":"), ensure_ascii=False) + "\n"
 
 
-def _kept(path: Path) -> Iterator[Kept]:
+def _kept(path: Path) -> Iterator[StoredResult]:
     try:
         with path.open(encoding="utf-8") as opened:
             for number, line in enumerate(opened, start=1):
@@ -88,7 +88,7 @@ def _kept(path: Path) -> Iterator[Kept]:
         raise UserError(f"{path} is not text, expected what `unstale reproduce export` writes") from None
 
 
-def _of_line(line: str) -> Kept:
+def _of_line(line: str) -> StoredResult:
     said = json.loads(line)
     configuration = canonical(said["configuration"])
     record = Record.from_json(json.dumps(said["record"])).to_json()
@@ -97,7 +97,7 @@ def _of_line(line: str) -> Kept:
     words = {key: said[key] for key in ("machine", "versions")}
     if not all(isinstance(word, str) for word in (*words.values(), said["name"], said["finished"])):
         raise TypeError("words are expected")
-    return Kept(
+    return StoredResult(
         digest=said["digest"],
         configuration=configuration,
         name=said["name"],

@@ -15,10 +15,10 @@ from typing import Literal
 from unstale.errors import UserError
 from unstale_papers.comparison import Comparison
 from unstale_papers.jobs import Job
-from unstale_papers.measures import Measure, measure
 from unstale_papers.preset import Cell
 from unstale_papers.search import Candidate, Search, Trial
 from unstale_papers.statistics import DECIMALS, SIGNIFICANCE, Spread, TTest, over_seeds, t_test
+from unstale_papers.table_metrics import Measure, measure
 
 PUBLISHED: Literal["published"] = "published"
 
@@ -128,7 +128,7 @@ def check_reach(aim: Goal, found: Search, planned: Sequence[Job]) -> None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
+class CandidateScore:
     """What became of a candidate in a group.
 
     values: by seed of which every cell has a number; over several cells the mean, of rounds the geometric one. spread:
@@ -156,16 +156,16 @@ class Ranking:
     """The candidates of a group, best first."""
 
     cells: Sequence[Cell]
-    standings: Sequence[Standing]
+    standings: Sequence[CandidateScore]
 
     @cached_property
-    def best(self) -> list[Standing]:
+    def best(self) -> list[CandidateScore]:
         """Several where they are alike; none where nobody has a number."""
         first = self.standings[0]  # where it has no number, nobody has
         return [one for one in self.standings if one.spread is not None and one.order == first.order]
 
     @cached_property
-    def next(self) -> Standing | None:
+    def next(self) -> CandidateScore | None:
         """The first that is not among the best, of those with a number."""
         behind = (one for one in self.standings if one.spread is not None and one not in self.best)
         return next(behind, None)
@@ -221,7 +221,7 @@ class Outcome:
             cells=[trials[0].of for trials in group], standings=sorted(standings, key=lambda one: one.order)
         )
 
-    def _standing(self, trials: Sequence[Trial]) -> Standing:
+    def _standing(self, trials: Sequence[Trial]) -> CandidateScore:
         """Of one candidate, a trial for each cell."""
         numbers: list[dict[int, float]] = []
         lacks: Counter[str] = Counter()
@@ -237,7 +237,7 @@ class Outcome:
         means = [fmean(one[seed] for seed in whole) for one in numbers] if whole else []
         score = self._score(spread.mean, means, targets) if spread is not None else inf
         runs = len(trials) * len(self.seeds)
-        return Standing(
+        return CandidateScore(
             candidate=trials[0].candidate,
             values=values,
             spread=spread,

@@ -15,7 +15,7 @@ from unstale_papers.output.document import Document
 from unstale_papers.output.report_context import ReportContext
 from unstale_papers.scale import Scale, lost
 from unstale_papers.search import Over, Search, named, spelled
-from unstale_papers.search_ranking import PUBLISHED, RULE, Outcome, Ranking, Standing
+from unstale_papers.search_ranking import PUBLISHED, RULE, CandidateScore, Outcome, Ranking
 
 KIND = "search"
 MADE_FROM = "from what was computed here"
@@ -23,7 +23,7 @@ _OWN = "These are the cells as the preset has them: a candidate has other values
 
 
 @dataclass(frozen=True, kw_only=True)
-class Told:
+class SearchReport:
     """What is told of a search. over, draws: what was asked for, draws being how many and with which seed. scale,
     files: of its runs. command: that has it done again."""
 
@@ -40,9 +40,9 @@ class Told:
         return self.outcome.rankings(together=self.together)
 
 
-def summary(told: Told, ranking: Ranking) -> str:
+def summary(result: SearchReport, ranking: Ranking) -> str:
     """Which candidate is best, and how sure that is, in sentences."""
-    return " ".join(_sentences(told.outcome, ranking))
+    return " ".join(_sentences(result.outcome, ranking))
 
 
 def _sentences(outcome: Outcome, ranking: Ranking) -> Iterator[str]:
@@ -66,7 +66,7 @@ def _sentences(outcome: Outcome, ranking: Ranking) -> Iterator[str]:
         yield f"It has {listed(edges)} of all that were tried, so a better one may lie beyond."
 
 
-def _of_the_next(outcome: Outcome, ranking: Ranking, behind: Standing) -> str:
+def _of_the_next(outcome: Outcome, ranking: Ranking, behind: CandidateScore) -> str:
     head = f"The next one, {named(behind.candidate)}, with {_said(outcome, behind)}"
     first = ranking.best[0]
     if behind.lacking > first.lacking:
@@ -86,7 +86,7 @@ def _name(ranking: Ranking) -> str:
     return cells[0].name if len(cells) == 1 else f"{len(cells)} cells together"
 
 
-def _measured(outcome: Outcome, one: Standing) -> str:
+def _measured(outcome: Outcome, one: CandidateScore) -> str:
     """`57.19 ± 0.42`; nothing where there is no number."""
     of = outcome.goal.measure
     if one.spread is None:
@@ -94,22 +94,22 @@ def _measured(outcome: Outcome, one: Standing) -> str:
     return of.text(one.spread.mean) + ("" if one.spread.std is None else f" ± {of.text(one.spread.std)}")
 
 
-def _said(outcome: Outcome, one: Standing) -> str:
+def _said(outcome: Outcome, one: CandidateScore) -> str:
     """`57.19 ± 0.42 %, 0.42 points off the target`."""
     unit = outcome.goal.measure.unit
     off = "" if one.off is None else f", {outcome.goal.off_text(one.off)} off the target"
     return f"{_measured(outcome, one)}{' ' * bool(unit)}{unit}{off}"
 
 
-def _lacks(*those: Standing) -> str:
+def _lacks(*those: CandidateScore) -> str:
     """`2 missed the target, 1 failed`."""
     lacks = sum((Counter(one.lacks) for one in those), Counter[str]())
     return ", ".join(f"{many} {why}" for why, many in lacks.items())
 
 
-def table(told: Told, ranking: Ranking, number: int = 1) -> Table:
+def table(result: SearchReport, ranking: Ranking, number: int = 1) -> Table:
     """All candidates, best first. number: of the table, in a document."""
-    outcome = told.outcome
+    outcome = result.outcome
     of = outcome.goal.measure
     how = "mean of one seed" if len(outcome.seeds) == 1 else "mean ± standard deviation over seeds"
     cells = ", over cells too" if len(ranking.cells) > 1 else ""
@@ -140,7 +140,7 @@ def table(told: Told, ranking: Ranking, number: int = 1) -> Table:
     )
 
 
-def _note(ranking: Ranking, one: Standing) -> str | None:
+def _note(ranking: Ranking, one: CandidateScore) -> str | None:
     notes = ["best"] * (one in ranking.best)
     if one is ranking.next and ranking.test is not None and not ranking.is_settled and not one.lacking:
         notes.append("within the seeds' spread")
@@ -148,18 +148,18 @@ def _note(ranking: Ranking, one: Standing) -> str | None:
     return "; ".join(notes) or None
 
 
-def facts(told: Told, ranking: Ranking) -> dict[str, Any]:
+def facts(result: SearchReport, ranking: Ranking) -> dict[str, Any]:
     """The same for programs."""
     return {
         "cells": [cell.name for cell in ranking.cells],
         "best": [dict(one.candidate) for one in ranking.best],
         "p_of_the_next": None if ranking.test is None else ranking.test.p,
-        "says": summary(told, ranking),
+        "says": summary(result, ranking),
         "candidates": [_facts(one) for one in ranking.standings],
     }
 
 
-def _facts(one: Standing) -> dict[str, Any]:
+def _facts(one: CandidateScore) -> dict[str, Any]:
     spread = one.spread
     return {
         "candidate": dict(one.candidate),
@@ -175,14 +175,14 @@ def _facts(one: Standing) -> dict[str, Any]:
 # --- to check in ---
 
 
-def document(told: Told) -> Document:
+def document(result: SearchReport) -> Document:
     """All of it."""
-    search = told.outcome.search
-    rankings = told.rankings
+    search = result.outcome.search
+    rankings = result.rankings
     context = ReportContext(
         comparison=Comparison(preset=search.untouched, records={}),
-        scale=told.scale,
-        files=_named(told.files),
+        scale=result.scale,
+        files=_named(result.files),
     )
     settings = configured.section(context)
     return Document(
@@ -190,13 +190,13 @@ def document(told: Told) -> Document:
         report=Report(
             title=f"{search.preset.name}: a search over {listed(search.keys)}",
             subtitle=f"{search.preset.paper}, {search.preset.item}: {search.preset.title}",
-            notes=list(_notes(told)),
+            notes=list(_notes(result)),
             sections=[
                 Section(
                     name="candidates",
                     title="Candidates",
-                    sentences=[*(summary(told, one) for one in rankings), RULE],
-                    tables=[table(told, one, number) for number, one in enumerate(rankings, 1)],
+                    sentences=[*(summary(result, one) for one in rankings), RULE],
+                    tables=[table(result, one, number) for number, one in enumerate(rankings, 1)],
                 ),
                 replace(settings, sentences=[_OWN.format(keys=listed(search.keys)), *settings.sentences]),
             ],
@@ -209,28 +209,28 @@ def document(told: Told) -> Document:
 
 
 def asked(search: Search, over: Sequence[Over], draws: tuple[int, int] | None) -> str:
-    """What is tried, in a sentence. draws: as in `Told`."""
+    """What is tried, in a sentence. draws: as in `SearchReport`."""
     how = "every combination"
     if draws is not None:
         how = f"what is different in {draws[0]:,} draws with seed {draws[1]}"
     return f"{count(len(search.candidates), 'candidate')}, {how} of {'; '.join(map(str, over))}"
 
 
-def _notes(told: Told) -> Iterator[str]:
-    outcome = told.outcome
+def _notes(result: SearchReport) -> Iterator[str]:
+    outcome = result.outcome
     of, search = outcome.goal.measure, outcome.search
-    yield f"The same again: {told.command}"
+    yield f"The same again: {result.command}"
     yield split(search.validation)
-    yield f"Tried: {asked(search, told.over, told.draws)}."
+    yield f"Tried: {asked(search, result.over, result.draws)}."
     yield f"Searched by: {of.heading}. {of.what} Here the validation split stands for the test set."
     yield f"Best is {_wanted(outcome)}."
-    scale = told.scale.at(search.cells)
+    scale = result.scale.at(search.cells)
     fewer = [
         f"Not full size: {scale}. The keys above have their values at full size.",
         *lost(search.cells, scale),
     ]
     yield "Full size." if scale.is_full else " ".join(fewer)
-    files = "".join(f" {name} is read from {file}." for name, file in _named(told.files).items())
+    files = "".join(f" {name} is read from {file}." for name, file in _named(result.files).items())
     yield f"Data: {listed(data_sets(search.cells))}.{files}"
     records = outcome.comparison.records.values()
     seconds = timedelta(seconds=round(sum(record.seconds for record in records)))

@@ -65,7 +65,7 @@ class Result:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Kept:
+class StoredResult:
     """A result as it stands in a store. name: as `Job.name`, of what it was computed for first. finished: UTC."""
 
     digest: str
@@ -152,7 +152,7 @@ class Store:
         with self._transaction():
             self._keep(job.digest, job.configuration, job.name, result, None)
 
-    def take(self, every: Iterable[Kept]) -> None:
+    def take(self, every: Iterable[StoredResult]) -> None:
         """Results from elsewhere, all or none."""
         with self._transaction():
             for one in every:
@@ -191,12 +191,12 @@ class Store:
             f"{machine}; {versions}" for job in jobs for machine, versions in self._rows(query, job.digest)
         )
 
-    def everything(self) -> Iterator[Kept]:
+    def everything(self) -> Iterator[StoredResult]:
         """Every result, in the order of names and then of digests."""
         for (digest,) in self._rows("SELECT digest FROM results ORDER BY name, digest"):
             (row,) = self._rows(_WHOLE, digest)
             configuration, name, finished, packed, seconds, machine, versions = row
-            yield Kept(
+            yield StoredResult(
                 digest=digest,
                 configuration=configuration,
                 name=name,

@@ -10,9 +10,9 @@ from statistics import fmean
 from typing import Literal
 
 from unstale_papers.comparison import Comparison
-from unstale_papers.measures import measure
 from unstale_papers.preset import Cell, Claim, Preset
 from unstale_papers.statistics import DECIMALS, SIGNIFICANCE, over_seeds, t_test
+from unstale_papers.table_metrics import measure
 
 RULE = """\
 A claim compares pairs of cells that are alike but for what it is about, seed by seed, over the seeds that all its

@@ -124,7 +124,7 @@ def begin(wanted: "Sequence[tuple[Preset, tuple[Cell, ...]]]", ray: str | None) 
     """The first process that computes these cells on this machine, for `compute`: it imports PyTorch while this one
     reads files and makes plans. None where it does not start, which `compute` says, and with Ray."""
     from unstale_papers import hands
-    from unstale_papers.measurements import MEASUREMENTS
+    from unstale_papers.runners import MEASUREMENTS
 
     if ray is not None:
         return None

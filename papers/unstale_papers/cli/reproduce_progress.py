@@ -5,7 +5,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from unstale.cli import report
-from unstale_papers.engine import Counts, Standing
+from unstale_papers.engine import Counts, Progress
 from unstale_papers.jobs import Job
 from unstale_papers.record import Record
 
@@ -44,7 +44,7 @@ class Printer:
         else:
             self._news.append(f"{job.name}: {why}; it is tried again")
 
-    def stands(self, standing: Standing) -> None:
+    def stands(self, standing: Progress) -> None:
         if self._as_json:
             report.json_line("standing", asdict(standing))
             return

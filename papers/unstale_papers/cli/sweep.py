@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from unstale_papers.jobs import Job
-    from unstale_papers.search_report import Told
+    from unstale_papers.search_report import SearchReport
 
 MEASURE = "final accuracy"
 VALIDATION = 0.1
@@ -169,7 +169,7 @@ def sweep(
         raise typer.Exit(code)
     with Store.open(store) as kept:
         records, failed = kept.records(planned), kept.failures(planned)
-    told = search_report.Told(
+    result = search_report.SearchReport(
         outcome=Outcome(
             search=found,
             goal=aim,
@@ -184,9 +184,9 @@ def sweep(
         files=place.files,
         command=_command(context),
     )
-    _tell(told, as_json=as_json)
+    _tell(result, as_json=as_json)
     if out is not None:
-        _write(told, out)
+        _write(result, out)
     if code:
         raise typer.Exit(code)
 
@@ -224,30 +224,30 @@ def _command(context: typer.Context) -> str:
     return shlex.join(words)
 
 
-def _tell(told: "Told", *, as_json: bool) -> None:
+def _tell(result: "SearchReport", *, as_json: bool) -> None:
     from unstale_papers import search_report
 
     if as_json:
-        aim = told.outcome.goal
+        aim = result.outcome.goal
         report.json_line(
             "found",
             {
-                "preset": told.outcome.search.preset.name,
+                "preset": result.outcome.search.preset.name,
                 "measure": aim.measure.name,
                 "toward": aim.toward,
-                "validation": told.outcome.search.validation,
-                "groups": [search_report.facts(told, ranking) for ranking in told.rankings],
+                "validation": result.outcome.search.validation,
+                "groups": [search_report.facts(result, ranking) for ranking in result.rankings],
             },
         )
         return
-    for ranking in told.rankings:
-        report.line(f"\n{search_report.summary(told, ranking)}")
-        print_table(*search_report.texts(search_report.table(told, ranking)), lines=False)
+    for ranking in result.rankings:
+        report.line(f"\n{search_report.summary(result, ranking)}")
+        print_table(*search_report.texts(search_report.table(result, ranking)), lines=False)
 
 
-def _write(told: "Told", out: Path) -> None:
+def _write(result: "SearchReport", out: Path) -> None:
     from unstale.report import files
     from unstale_papers import search_report
     from unstale_papers.output import markdown
 
-    files.write(out, markdown.text(search_report.document(told)).encode())
+    files.write(out, markdown.text(search_report.document(result)).encode())

@@ -15,13 +15,13 @@ from unstale.report.content import Picture, Section
 from unstale.report.drawing import VERSIONS
 from unstale.report.statistics import Curve as Drawn
 from unstale.report.statistics import over_versions
-from unstale_papers.measures import measure
 from unstale_papers.output import plots, special
 from unstale_papers.output.findings import spoken
 from unstale_papers.output.report_context import ReportContext
 from unstale_papers.output.shows import Show, along, arrays, show
 from unstale_papers.output.special import numeric
 from unstale_papers.preset import Cell, Curve
+from unstale_papers.table_metrics import measure
 
 PAIRS_MIN = 4  # of numbers in print and here, for a picture of one against the other
 LABELS_MIN = 3  # of an axis that has numbers, for a picture over it

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unstale.report.drawing import VERSIONS
-from unstale_papers.derived import errors_of
+from unstale_papers.metric_functions import errors_of
 from unstale_papers.record import Record
 
 Floats = NDArray[np.float64]

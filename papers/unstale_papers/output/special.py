@@ -13,14 +13,14 @@ from types import MappingProxyType
 import numpy as np
 from matplotlib.axes import Axes
 
-from unstale_papers.derived import FEW_HEAVY
-from unstale_papers.measures import measure
+from unstale_papers.metric_functions import FEW_HEAVY
 from unstale_papers.output import plots
 from unstale_papers.output.findings import spoken
 from unstale_papers.output.report_context import ReportContext
 from unstale_papers.output.shows import of_clients
 from unstale_papers.preset import Cell, Curve, Labels, Preset
 from unstale_papers.record import Record
+from unstale_papers.table_metrics import measure
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

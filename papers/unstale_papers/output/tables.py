@@ -5,11 +5,11 @@ from itertools import product
 
 from unstale.report.content import NONE, Cell, Column, Section, Table
 from unstale_papers.comparison import Entry
-from unstale_papers.measures import Measure, measure
 from unstale_papers.output.report_context import ReportContext, difference, last_line, printed
 from unstale_papers.preset import Cell as PresetCell
 from unstale_papers.preset import Labels
 from unstale_papers.statistics import AUTOCORRELATED
+from unstale_papers.table_metrics import Measure, measure
 
 COLUMNS_MAX = 4
 """Of a table with numbers in three lines; of more, there is a table for each label of the first axis of columns."""

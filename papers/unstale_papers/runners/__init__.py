@@ -13,13 +13,13 @@ Measurement = Callable[..., Record]
 as the measurement likes. Raises UserError for what whoever runs it can mend, such as data that is not there."""
 
 MEASUREMENTS = {
-    "run": "unstale_papers.measurements.run",
-    "inversion cost": "unstale_papers.measurements.inversion_cost",
-    "staleness errors": "unstale_papers.measurements.staleness_errors",
-    "loss surface": "unstale_papers.measurements.loss_surface",
-    "nearest": "unstale_papers.measurements.nearest",
-    "warm start": "unstale_papers.measurements.warm_start",
-    "Shapley": "unstale_papers.measurements.shapley",
+    "run": "unstale_papers.runners.run",
+    "inversion cost": "unstale_papers.runners.inversion_cost",
+    "staleness errors": "unstale_papers.runners.staleness_errors",
+    "loss surface": "unstale_papers.runners.loss_surface",
+    "nearest": "unstale_papers.runners.nearest",
+    "warm start": "unstale_papers.runners.warm_start",
+    "Shapley": "unstale_papers.runners.shapley",
 }
 """Modules, each with a function `measure`."""
 

@@ -16,11 +16,11 @@ from unstale.config import Settings
 from unstale.errors import UserError
 from unstale.seeds import Stream, stream
 from unstale.training.evaluate import evaluate
-from unstale_papers.measurements import measure
-from unstale_papers.measurements.inverting import curve, inverted
-from unstale_papers.measurements.loss_surface import PLACES, likeness
-from unstale_papers.measurements.stale_updates import Played, played
-from unstale_papers.measurements.warm_start import reached, replaced, saved
+from unstale_papers.runners import measure
+from unstale_papers.runners.inverting import curve, inverted
+from unstale_papers.runners.loss_surface import PLACES, likeness
+from unstale_papers.runners.stale_updates import Played, played
+from unstale_papers.runners.warm_start import reached, replaced, saved
 
 ROUNDS, RATE = 8, 0.2
 PAPER = {"preset": "paper", "iterations": 12}

@@ -5,10 +5,10 @@ from math import inf, log, nan, sqrt
 import pytest
 
 from unstale.errors import UserError
-from unstale_papers.measures import MEASURES, measure
 from unstale_papers.output.shows import show
 from unstale_papers.record import Record
 from unstale_papers.statistics import t_test
+from unstale_papers.table_metrics import MEASURES, measure
 
 
 def run(*accuracies: float, every: int = 1) -> Record:

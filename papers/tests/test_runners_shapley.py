@@ -7,9 +7,9 @@ import pytest
 
 from unstale.config import Settings
 from unstale.errors import UserError
-from unstale_papers.measurements import measure
-from unstale_papers.measurements.shapley import shapley_values
 from unstale_papers.record import Record
+from unstale_papers.runners import measure
+from unstale_papers.runners.shapley import shapley_values
 
 SETTINGS = Settings(
     clients=5,

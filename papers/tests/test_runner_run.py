@@ -7,8 +7,8 @@ import pytest
 from unstale.config import Settings
 from unstale.metrics.progress import Progress
 from unstale.simulator.assemble import simulation
-from unstale_papers.measurements import measure
 from unstale_papers.record import Record
+from unstale_papers.runners import measure
 
 SETTINGS = Settings(
     clients=12,

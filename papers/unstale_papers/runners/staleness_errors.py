@@ -15,8 +15,8 @@ from unstale.compensators.errors import measured
 from unstale.config.compensation import compensator
 from unstale.config.settings import Settings
 from unstale.net.clock import now_s
-from unstale_papers.measurements.stale_updates import Played, played
 from unstale_papers.record import Record
+from unstale_papers.runners.stale_updates import Played, played
 
 
 def measure(

@@ -21,9 +21,9 @@ from unstale.config.settings import Settings
 from unstale.errors import unknown_name
 from unstale.net.clock import now_s
 from unstale.seeds import Generator, Stream, stream
-from unstale_papers.measurements.inverting import inverted
-from unstale_papers.measurements.stale_updates import Played, played
 from unstale_papers.record import Record
+from unstale_papers.runners.inverting import inverted
+from unstale_papers.runners.stale_updates import Played, played
 
 KINDS = ("own", "reconstructed", "noise")
 PLACES = 21

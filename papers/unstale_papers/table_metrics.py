@@ -12,8 +12,8 @@ from types import MappingProxyType
 from typing import Literal
 
 from unstale.errors import UserError, unknown_name
-from unstale_papers import derived
-from unstale_papers.derived import FEW_HEAVY, LAST, Pair
+from unstale_papers import metric_functions
+from unstale_papers.metric_functions import FEW_HEAVY, LAST, Pair
 from unstale_papers.preset import nothing
 from unstale_papers.record import Record
 from unstale_papers.statistics import over_rounds
@@ -88,7 +88,7 @@ def _class_of(text: str) -> Measure:
         unit="%",
         digits=2,
         better="higher",
-        of=partial(derived.final_of_class, label),
+        of=partial(metric_functions.final_of_class, label),
         what=f"Share of the test examples of class {label} that are told right: mean of the last {LAST} evaluations "
         "(docs/methods/measures.md#accuracy).",
     )
@@ -101,7 +101,7 @@ def _matched_of(text: str) -> Measure:
         unit="rounds",
         digits=0,
         better="lower",
-        of=partial(derived.time_to_match, label),
+        of=partial(metric_functions.time_to_match, label),
         reference={"method": "direct"},
         counts_rounds=True,
         what=f"First round at which the accuracy of class {label}, averaged over {LAST} rounds, is what direct "
@@ -118,7 +118,7 @@ def _passage_of(text: str) -> Measure:
         unit="rounds",
         digits=0,
         better="lower",
-        of=partial(derived.first_passage, label),
+        of=partial(metric_functions.first_passage, label),
         reference={"method": "direct"},
         counts_rounds=True,
         what=f"First round at which the accuracy of class {label}, averaged over {LAST} rounds, is what direct "
@@ -142,7 +142,7 @@ def _rounds_to(percent: str) -> Measure:
         unit="rounds",
         digits=0,
         better="lower",
-        of=partial(derived.rounds_to, _target(name, percent)),
+        of=partial(metric_functions.rounds_to, _target(name, percent)),
         counts_rounds=True,
         what=f"First evaluated version with a test accuracy of {percent} % "
         "(docs/methods/measures.md#rounds-to-a-target).",
@@ -156,7 +156,7 @@ def _averaged_rounds_to(percent: str) -> Measure:
         unit="rounds",
         digits=0,
         better="lower",
-        of=partial(derived.averaged_rounds_to, _target(name, percent)),
+        of=partial(metric_functions.averaged_rounds_to, _target(name, percent)),
         counts_rounds=True,
         what=f"First evaluated version at which the mean of the last {LAST} evaluations is {percent} %. Not of the "
         "papers: single evaluations swing, so that the first that has it comes early by luck "
@@ -171,7 +171,7 @@ def _speedup_to(percent: str) -> Measure:
         unit="times",
         digits=1,
         better="higher",
-        of=partial(derived.speedup, _target(name, percent)),
+        of=partial(metric_functions.speedup, _target(name, percent)),
         reference={"method": "FedAvg"},
         is_ranked=False,
         what=f"How many times the rounds to {percent} % FedAvg needs "
@@ -186,8 +186,8 @@ def _p_against(method: str) -> Measure:
         digits=3,
         significant=True,
         better="lower",
-        of=lambda record, reference: derived.p_of(over_rounds, [(record, reference)]),
-        of_all=partial(derived.p_of, over_rounds),
+        of=lambda record, reference: metric_functions.p_of(over_rounds, [(record, reference)]),
+        of_all=partial(metric_functions.p_of, over_rounds),
         is_ranked=False,
         reference={"method": method},
         what=f"Paired t-test of the test accuracies against those of {method}, over all evaluated rounds and seeds; "
@@ -204,7 +204,7 @@ def _p_over_seeds(method: str) -> Measure:
         significant=True,
         better="lower",
         of=lambda _record, _reference: None,
-        of_all=partial(derived.p_of, derived.over_seeds_of_finals),
+        of_all=partial(metric_functions.p_of, metric_functions.over_seeds_of_finals),
         is_ranked=False,
         reference={"method": method},
         what=f"Paired t-test of the final accuracies against those of {method}, over seeds; two-sided, so that it does "
@@ -218,7 +218,7 @@ def _ahead_of(method: str) -> Measure:
         unit="points",
         digits=2,
         better="higher",
-        of=derived.ahead,
+        of=metric_functions.ahead,
         reference={"method": method},
         is_ranked=False,
         what=f"Final accuracy less that of {method} with the same seed: below 0 where {method} is ahead "
@@ -262,7 +262,7 @@ def _clients(name: str, figure: str, better: Better, what: str) -> Measure:
         unit="points²" if figure == "variance" else "points",
         digits=1,
         better=better,
-        of=partial(derived.of_clients, figure, 1e4 if figure == "variance" else 1e2),
+        of=partial(metric_functions.of_clients, figure, 1e4 if figure == "variance" else 1e2),
         what=f"Over the last model's accuracies on each client's own test examples: {what} "
         "(docs/methods/measures.md#fairness-over-clients).",
     )
@@ -276,7 +276,7 @@ def _compensation(name: str, what: str, place: int, *, unchanged: bool) -> Measu
         digits=3,
         significant=True,
         better="lower",
-        of=partial(derived.compensation_error, place, unchanged),
+        of=partial(metric_functions.compensation_error, place, unchanged),
         what=f"How far {what} is from the update that the client would have sent: {how}, over all parameters, mean "
         "over the stale clients of a round and over rounds (docs/methods/measures.md#compensation-errors).",
     )
@@ -288,7 +288,7 @@ def _simple() -> Iterable[Measure]:
         unit="%",
         digits=2,
         better="higher",
-        of=derived.final,
+        of=metric_functions.final,
         what=f"Share of the test set that is told right: mean of the last {LAST} evaluations, or of as many as there "
         "are (docs/methods/measures.md#accuracy).",
     )
@@ -297,7 +297,7 @@ def _simple() -> Iterable[Measure]:
         unit="%",
         digits=2,
         better="higher",
-        of=derived.best,
+        of=metric_functions.best,
         what="Share of the test set that is told right, in the best evaluation "
         "(docs/methods/measures.md#accuracy).",
     )
@@ -306,7 +306,7 @@ def _simple() -> Iterable[Measure]:
         unit="%",
         digits=2,
         better="higher",
-        of=derived.of_last_fifth,
+        of=metric_functions.of_last_fifth,
         what="Share of the test set that is told right: mean of the evaluations in the last fifth of the rounds. Not "
         "of the papers: less moved by chance than the last ten (docs/methods/measures.md#accuracy).",
     )
@@ -316,7 +316,7 @@ def _simple() -> Iterable[Measure]:
             unit="",
             digits=4,
             better="lower",
-            of=partial(derived.stability, base),
+            of=partial(metric_functions.stability, base),
             what=f"Standard deviation (with n) of the {'decimal' if base else 'natural'} logarithm of the last {LAST} "
             "accuracies; which logarithm is not published "
             "(docs/methods/measures.md#training-stability). "
@@ -328,7 +328,7 @@ def _simple() -> Iterable[Measure]:
         unit="rounds",
         digits=2,
         better="lower",
-        of=derived.average_staleness,
+        of=metric_functions.average_staleness,
         what="Staleness of a round's updates, weighted as they were aggregated, mean over rounds "
         "(docs/methods/measures.md#average-staleness).",
     )
@@ -337,7 +337,7 @@ def _simple() -> Iterable[Measure]:
         unit="updates",
         digits=2,
         better="higher",
-        of=derived.aggregated,
+        of=metric_functions.aggregated,
         what="Updates of a round that weigh at least a tenth of the heaviest, mean over rounds; the tenth is our "
         "reading (docs/methods/measures.md#average-staleness).",
     )
@@ -346,7 +346,7 @@ def _simple() -> Iterable[Measure]:
         unit="%",
         digits=1,
         better="higher",
-        of=derived.few_heavy,
+        of=metric_functions.few_heavy,
         what=f"Share of the rounds in which at most {FEW_HEAVY} updates weigh more than 0.1 "
         "(docs/methods/measures.md#average-staleness).",
     )
@@ -355,7 +355,7 @@ def _simple() -> Iterable[Measure]:
         unit="nats",
         digits=3,
         better="lower",
-        of=derived.training_loss,
+        of=metric_functions.training_loss,
         what="Mean of what a round's clients reported, over the last tenth of the rounds "
         "(docs/methods/measures.md#loss).",
     )
@@ -364,7 +364,7 @@ def _simple() -> Iterable[Measure]:
         unit="nats",
         digits=3,
         better="lower",
-        of=derived.loss_of_all,
+        of=metric_functions.loss_of_all,
         what="Over all clients' training examples, when it was last measured "
         "(docs/methods/measures.md#loss).",
     )
@@ -381,7 +381,7 @@ def _found(name: str, unit: str, digits: int, better: Better, what: str, heading
         digits=digits,
         significant=not unit,
         better=better,
-        of=partial(derived.found, name),
+        of=partial(metric_functions.found, name),
         what=f"{what} (docs/methods/measures.md#{heading}).",
     )
 

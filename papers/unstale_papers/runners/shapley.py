@@ -20,9 +20,9 @@ from unstale.config.training_context import TrainingContext, training_context
 from unstale.errors import UserError
 from unstale.learner.versions import Version
 from unstale.net.clock import now_s
-from unstale_papers.measurements.run import dataset_of
-from unstale_papers.measurements.stale_updates import moved_by
 from unstale_papers.record import Record
+from unstale_papers.runners.run import dataset_of
+from unstale_papers.runners.stale_updates import moved_by
 
 CLIENTS_MAX = 12  # the worth of 2^12 sets of them is measured
 SILENT = 0  # which client

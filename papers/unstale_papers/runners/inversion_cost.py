@@ -9,9 +9,9 @@ from typing import Any
 
 from unstale.config.settings import Settings
 from unstale.net.clock import now_s
-from unstale_papers.measurements.inverting import curve, inverted
-from unstale_papers.measurements.stale_updates import played
 from unstale_papers.record import Record
+from unstale_papers.runners.inverting import curve, inverted
+from unstale_papers.runners.stale_updates import played
 
 
 def measure(

@@ -17,9 +17,9 @@ from unstale.net.clock import now_s
 from unstale.seeds import Generator, Stream, stream
 from unstale.training.partition import Indices
 from unstale.training.trainer import Trainer
-from unstale_papers.measurements.inverting import curve, inverted
-from unstale_papers.measurements.stale_updates import Played, played
 from unstale_papers.record import Record
+from unstale_papers.runners.inverting import curve, inverted
+from unstale_papers.runners.stale_updates import Played, played
 
 CHANGED = 5
 """Which draw, behind client and task in the key of the stream."""

@@ -28,7 +28,7 @@ from unstale.simulator.simulation import Watcher
 from unstale.training.evaluate import Evaluation
 from unstale.training.local import LocalUpdate
 from unstale.training.trainer import Trainer
-from unstale_papers.measurements.run import dataset_of
+from unstale_papers.runners.run import dataset_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,9 +14,9 @@ from unstale.metrics import likeness, perceptual
 from unstale.metrics.likeness import Measure
 from unstale.net.clock import now_s
 from unstale.simulator.client_examples import ClientExamples
-from unstale_papers.measurements.inverting import inverted
-from unstale_papers.measurements.stale_updates import played
 from unstale_papers.record import Record
+from unstale_papers.runners.inverting import inverted
+from unstale_papers.runners.stale_updates import played
 
 
 def measure(
