@@ -11,7 +11,7 @@ from support import variant
 from unstale.config import Settings, build
 from unstale.config.training_context import training_context
 from unstale.metrics.audit import POOLS, Matches, findings
-from unstale.metrics.likeness import PSNR
+from unstale.metrics.image_similarity import PSNR
 from unstale.seeds import Stream, stream
 from unstale.simulator.client_examples import ClientExamples, Examples, Pixels
 from unstale.training.datasets import Dataset

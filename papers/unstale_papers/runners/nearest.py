@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from unstale.config.settings import Settings
-from unstale.metrics import likeness, perceptual
-from unstale.metrics.likeness import Measure
+from unstale.metrics import image_similarity, perceptual
+from unstale.metrics.image_similarity import Measure
 from unstale.net.clock import now_s
 from unstale.simulator.client_examples import ClientExamples
 from unstale_papers.record import Record
@@ -54,9 +54,9 @@ def measure(
 
 def measures_of(shape: Sequence[int]) -> tuple[list[Measure], list[str]]:
     """What examples of a shape can be compared by here, and why not by more."""
-    found, notes = [likeness.PSNR], []
-    if likeness.is_image(shape):
-        found.append(likeness.SSIM)
+    found, notes = [image_similarity.PSNR], []
+    if image_similarity.is_image(shape):
+        found.append(image_similarity.SSIM)
     try:
         found.append(perceptual.measure(shape))
     except perceptual.LeftOut as reason:

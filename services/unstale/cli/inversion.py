@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from unstale.metrics.audit import Findings
-    from unstale.metrics.likeness import Measure
+    from unstale.metrics.image_similarity import Measure
     from unstale.simulator.audit import Audit, Reconstructed
 
 app = App(help="Look at what gradient inversion gives away of the clients' data.")

@@ -21,9 +21,9 @@ from unstale.config.compensation import compensator
 from unstale.config.settings import Settings
 from unstale.config.training_context import TrainingContext
 from unstale.errors import UserError
-from unstale.metrics import likeness
+from unstale.metrics import image_similarity
 from unstale.metrics.audit import POOLS, Findings, Matches, findings, label_distance
-from unstale.metrics.likeness import Measure
+from unstale.metrics.image_similarity import Measure
 from unstale.metrics.perceptual import LeftOut
 from unstale.metrics.perceptual import measure as perceptual
 from unstale.metrics.progress import Progress
@@ -246,13 +246,13 @@ def _inverting(settings: Settings) -> Settings:
 
 def _measures(shape: Sequence[int]) -> tuple[list[Measure], list[str]]:
     """What examples of a shape are compared by, and sentences about what is left out."""
-    measures, notes = [likeness.PSNR], []
-    if likeness.is_image(shape):
-        measures.append(likeness.SSIM)
+    measures, notes = [image_similarity.PSNR], []
+    if image_similarity.is_image(shape):
+        measures.append(image_similarity.SSIM)
     else:
         notes.append(
-            f"SSIM is left out: examples of shape {tuple(shape)} are no images of {likeness.WINDOW} x "
-            f"{likeness.WINDOW} pixels or more"
+            f"SSIM is left out: examples of shape {tuple(shape)} are no images of {image_similarity.WINDOW} x "
+            f"{image_similarity.WINDOW} pixels or more"
         )
     try:
         measures.append(perceptual(shape))

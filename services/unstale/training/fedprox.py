@@ -52,5 +52,5 @@ class FedProx(Sgd):
             *(model, inputs_nX, labels_n, task),
             weight_decay=self.weight_decay,
             momentum=self.momentum,
-            bend=pull_back if self.mu else None,
+            gradient_hook=pull_back if self.mu else None,
         )

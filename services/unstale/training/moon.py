@@ -17,7 +17,7 @@ from unstale.flat import FlatModel
 from unstale.training.local import LocalTask, LocalUpdate, own_buffers
 from unstale.training.models import features
 from unstale.training.sgd import Sgd
-from unstale.training.steps import Losses, descend
+from unstale.training.steps import LossFunction, descend
 
 TRAINED = "trained_d"
 TRAINED_BUFFERS = "trained_buffers_b"
@@ -65,7 +65,7 @@ class Moon(Sgd):
             *(model, inputs_nX, labels_n, task),
             weight_decay=self.weight_decay,
             momentum=self.momentum,
-            losses=self._contrastive(model, inputs_nX, task, state) if contrasts else None,
+            loss_fn=self._contrastive(model, inputs_nX, task, state) if contrasts else None,
         )
         kept = {TRAINED: model.parameters_d.clone()}
         if (buffers_b := own_buffers(model)) is not None:
@@ -78,7 +78,7 @@ class Moon(Sgd):
         inputs_nX: Tensor,
         task: LocalTask,
         state: Mapping[str, Tensor],
-    ) -> Losses:
+    ) -> LossFunction:
         """The loss of each step. The workspace is overwritten now and, by the caller, loaded before the first step."""
         seen_m, places = torch.unique(torch.cat(list(task.batches)), return_inverse=True)
         places_of = torch.split(places, [len(batch_b) for batch_b in task.batches])

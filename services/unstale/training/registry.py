@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pydantic.fields import FieldInfo
 
 from unstale.errors import UserError, unknown_name
-from unstale.training.chosen import chosen
+from unstale.training.build import build
 from unstale.training.fedprox import FedProx
 from unstale.training.gradient import Gradient
 from unstale.training.local import LocalTraining
@@ -30,7 +30,7 @@ def create(name: str, **settings: object) -> LocalTraining:
                 f"training.{key} is {settings[key]!r}, which training {name!r} does not take, "
                 f"only {' and '.join(', '.join(others).rsplit(', ', 1))}; leave it out or choose another training"
             )
-    return chosen("training", TRAININGS, name, settings)
+    return build("training", TRAININGS, name, settings)
 
 
 def settings_of(name: str) -> Mapping[str, FieldInfo]:

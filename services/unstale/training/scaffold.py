@@ -50,7 +50,7 @@ class Scaffold(StepTraining):
         update = descend(
             *(model, inputs_nX, labels_n, task),
             weight_decay=self.weight_decay,
-            bend=lambda gradient_d, _: gradient_d.add_(shift_d),
+            gradient_hook=lambda gradient_d, _: gradient_d.add_(shift_d),
         )
         change_d = update.vector_d.div(update.steps * update.learning_rate).sub_(server_d)
         return replace(update, extra_d=change_d, state={CONTROL: change_d})

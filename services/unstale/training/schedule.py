@@ -9,7 +9,7 @@ from typing import ClassVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from unstale.training.chosen import chosen
+from unstale.training.build import build
 
 RATE_MIN = 1e-12
 """No rate is less: a learning rate is > 0, because updates are divided by it."""
@@ -118,4 +118,4 @@ def create(name: str, *, learning_rate: float, rounds: int, **settings: object) 
     """The schedule called `name`. learning_rate: eta_0. rounds: of the run. Raises UserError for an unknown name or
     setting, or a bad value.
     """
-    return chosen("schedule", SCHEDULES, name, {"learning_rate": learning_rate, "rounds": rounds, **settings})
+    return build("schedule", SCHEDULES, name, {"learning_rate": learning_rate, "rounds": rounds, **settings})

@@ -19,10 +19,10 @@ from unstale.seeds import Generator
 from unstale.training.initialise import seeded
 from unstale.training.local import Kind, LocalTask, LocalTraining, LocalUpdate, load_base, own_buffers
 
-Bend = Callable[[Tensor, Tensor], object]
+GradientHook = Callable[[Tensor, Tensor], object]
 """(gradient_d, parameters_d) -> writes into gradient_d what is to be followed in its place."""
 
-Losses = Callable[[int, Tensor, Tensor], tuple[Tensor, Tensor]]
+LossFunction = Callable[[int, Tensor, Tensor], tuple[Tensor, Tensor]]
 """(number of the step, inputs_bX, labels_b) -> the loss that is reported and the one whose gradient is taken."""
 
 
@@ -59,10 +59,10 @@ class StepTraining(LocalTraining):
     @override
     def batches(self, labels_n: Tensor, rng: Generator) -> list[Tensor]:
         held = len(labels_n)
-        return list(islice(_walk(held, self.batch_size, rng, labels_n.device), self.steps_of(held)))
+        return list(islice(_batches(held, self.batch_size, rng, labels_n.device), self.steps_of(held)))
 
 
-def _walk(held: int, batch_size: int, rng: Generator, device: torch.device) -> Iterator[Tensor]:
+def _batches(held: int, batch_size: int, rng: Generator, device: torch.device) -> Iterator[Tensor]:
     """Mini-batches without end, each epoch in a new order. One transfer to the device an epoch."""
     while True:
         yield from torch.split(torch.from_numpy(rng.permutation(held)).to(device), batch_size)
@@ -76,36 +76,36 @@ def descend(
     *,
     weight_decay: float,
     momentum: float = 0.0,
-    bend: Bend | None = None,
-    losses: Losses | None = None,
+    gradient_hook: GradientHook | None = None,
+    loss_fn: LossFunction | None = None,
 ) -> LocalUpdate:
     """The update u = w_b - w_end of one step a mini-batch from w_b:
 
         h <- grad(w) + weight_decay * w;   z <- momentum * z + h   (z = h at first);   w <- w - eta_l * z
 
-    which is `torch.optim.SGD` on the flat vectors. model: the workspace, afterwards w_end. bend: called with
-    grad(w) and w before the rest. losses: None is the mean cross-entropy.
+    which is `torch.optim.SGD` on the flat vectors. model: the workspace, afterwards w_end. gradient_hook: called with
+    grad(w) and w before the rest. loss_fn: None is the mean cross-entropy.
     """
 
     def entropy(_: int, inputs_bX: Tensor, labels_b: Tensor) -> tuple[Tensor, Tensor]:
         loss = cross_entropy(model.module(inputs_bX), labels_b)
         return loss, loss
 
-    losses = losses or entropy
+    loss_fn = loss_fn or entropy
     load_base(model, task)
     velocity_d = torch.zeros_like(model.parameters_d) if momentum else None
     reported = []
     with seeded(task.seed, model.parameters_d.device):
         for number, batch_b in enumerate(task.batches):
             model.gradient_d.zero_()
-            loss, minimised = losses(
+            loss, minimised = loss_fn(
                 number, inputs_nX.index_select(0, batch_b), labels_n.index_select(0, batch_b)
             )
             minimised.backward()  # type: ignore[no-untyped-call]
             reported.append(loss.detach())
             step_d = model.gradient_d
-            if bend is not None:
-                bend(step_d, model.parameters_d)
+            if gradient_hook is not None:
+                gradient_hook(step_d, model.parameters_d)
             if weight_decay:
                 step_d.add_(model.parameters_d, alpha=weight_decay)
             if velocity_d is not None:

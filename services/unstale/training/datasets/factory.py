@@ -5,7 +5,7 @@ import inspect
 from unstale.errors import UserError
 from unstale.training.datasets.dataset import Dataset
 from unstale.training.datasets.source import Source
-from unstale.training.imported import imported
+from unstale.training.import_factory import import_factory
 
 
 def is_factory(name: str) -> bool:
@@ -19,7 +19,7 @@ def read(source: Source) -> Dataset:
     It is called with those keywords of cache (a Path), download (a bool), path (a Path or None), normalise (a str) and
     column (a str or None) that it takes; normalising is its own business. What its code raises is not caught.
     """
-    factory = imported("data set", source.name)
+    factory = import_factory("data set", source.name)
     parameters = inspect.signature(factory).parameters.values()
     offered = {
         "cache": source.folder,

@@ -11,7 +11,7 @@ from torch import nn
 
 from unstale.errors import UserError, unknown_name
 from unstale.training.initialise import initialised
-from unstale.training.models import foreign, networks, resnets
+from unstale.training.models import external, networks, resnets
 from unstale.training.models.last_linear import with_projection_head
 from unstale.training.models.networks import Shape
 
@@ -30,7 +30,7 @@ MODELS: dict[str, tuple[Callable[[Shape, int], nn.Module], Shape | None]] = {
 }
 """How each of our models is made, and the one input shape it takes (None: any)."""
 
-NAMES = (*MODELS, f"{foreign.TORCHVISION}NAME", "package.module:factory")
+NAMES = (*MODELS, f"{external.TORCHVISION}NAME", "package.module:factory")
 """What a user may write, for people to read."""
 
 _NORMED = {"resnet8": resnets.resnet8, "resnet18": resnets.resnet18}
@@ -60,17 +60,17 @@ def find(name: str, *, norm: str = "group", allow_factory: bool = True) -> tuple
                 f"model {name!r} is code, which is not imported because another side names it; "
                 "name it in this side's own configuration too, or choose a model that unstale has"
             )
-        return foreign.factory(name), None
-    if name.startswith(foreign.TORCHVISION):
-        return foreign.torchvision_model(name.removeprefix(foreign.TORCHVISION)), None
-    theirs = foreign.torchvision_names()
+        return external.factory(name), None
+    if name.startswith(external.TORCHVISION):
+        return external.torchvision_model(name.removeprefix(external.TORCHVISION)), None
+    theirs = external.torchvision_names()
     if name not in theirs:
         raise unknown_name(
             "model",
             name,
             _meant(name, theirs) or NAMES,
         )
-    return foreign.torchvision_model(name), None
+    return external.torchvision_model(name), None
 
 
 def _meant(name: str, theirs: Sequence[str]) -> list[str]:
@@ -98,23 +98,23 @@ def build(
     make, expected_shape = find(name, norm=norm, allow_factory=allow_factory)
     if expected_shape is not None and input_shape != expected_shape:
         raise UserError(
-            f"model {name!r} takes inputs of shape {foreign.spelled(expected_shape)}, but the data set's have "
-            f"shape {foreign.spelled(input_shape)}; {_fitting(input_shape)}"
+            f"model {name!r} takes inputs of shape {external.spelled(expected_shape)}, but the data set's have "
+            f"shape {external.spelled(input_shape)}; {_fitting(input_shape)}"
         )
 
     def made() -> nn.Module:
         module = make(input_shape, classes)
         if name not in MODELS:
-            module = foreign.checked(name, module, input_shape, classes)
+            module = external.checked(name, module, input_shape, classes)
         if projection_head is not None:
             module = with_projection_head(module, classes, projection_head)
         return module
 
     try:
         return initialised(made, seed)
-    except foreign.MisfitError as misfit:
+    except external.MisfitError as misfit:
         raise UserError(
-            f"model {name!r} does not take the data set's inputs of shape {foreign.spelled(input_shape)} "
+            f"model {name!r} does not take the data set's inputs of shape {external.spelled(input_shape)} "
             f"({misfit}); {_fitting(input_shape)}"
         ) from misfit
 

@@ -3,7 +3,7 @@
 from typing import Any
 
 from unstale.errors import UserError
-from unstale.training.chosen import chosen
+from unstale.training.build import build
 from unstale.training.partition.blocks import Blocks
 from unstale.training.partition.classes import Classes
 from unstale.training.partition.column import Column
@@ -43,4 +43,4 @@ def create(name: str, **settings: Any) -> Partition:
                 raise UserError(
                     f"partition {name!r} takes no partition.{key}, got {given[key]}; leave it out"
                 )
-    return chosen("partition", PARTITIONS, name, given)
+    return build("partition", PARTITIONS, name, given)

@@ -11,8 +11,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from unstale.metrics import likeness, perceptual
-from unstale.metrics.likeness import PSNR, Measure, is_image, psnr, ssim
+from unstale.metrics import image_similarity, perceptual
+from unstale.metrics.image_similarity import PSNR, Measure, is_image, psnr, ssim
 from unstale.seeds import Stream, stream
 
 
@@ -74,7 +74,7 @@ def test_ssim_of_many_pairs_is_what_scikit_image_says_of_each() -> None:
 def test_ssim_does_not_depend_on_how_many_are_compared_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     made, held = drawn(5, 1, 9, 8), drawn(4, 1, 9, 8)
     together = ssim(made, held)
-    monkeypatch.setattr(likeness, "_NUMBERS_AT_A_TIME", 1)
+    monkeypatch.setattr(image_similarity, "_NUMBERS_AT_A_TIME", 1)
     torch.testing.assert_close(ssim(made, held), together)
 
 

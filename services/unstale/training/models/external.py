@@ -15,7 +15,7 @@ from torch.nn.functional import batch_norm
 
 from unstale.errors import UserError, unknown_name
 from unstale.flat import float_buffers
-from unstale.training.imported import imported
+from unstale.training.import_factory import import_factory
 from unstale.training.models.networks import Shape
 
 TORCHVISION = "torchvision."
@@ -65,7 +65,7 @@ def factory(name: str) -> Callable[[Shape, int], nn.Module]:
 
     Raises UserError where there is none. What its code raises is not caught.
     """
-    return partial(_call, name, imported("model", name))
+    return partial(_call, name, import_factory("model", name))
 
 
 def _call(name: str, made_by: Callable[..., object], input_shape: Shape, classes: int) -> nn.Module:

@@ -6,7 +6,7 @@ from importlib import import_module
 from unstale.errors import UserError
 
 
-def imported(kind: str, name: str) -> Callable[..., object]:
+def import_factory(kind: str, name: str) -> Callable[..., object]:
     """The callable that `package.module:factory` names. kind: what it makes, for the sentence of a UserError."""
     module_name, _, attribute = name.partition(":")
     if not all(part.isidentifier() for part in (*module_name.split("."), attribute)):

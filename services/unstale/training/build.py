@@ -10,7 +10,7 @@ from unstale.errors import UserError, nearest, unknown_name
 Part = TypeVar("Part", bound=BaseModel)
 
 
-def chosen(kind: str, types: Mapping[str, type[Part]], name: str, settings: Mapping[str, Any]) -> Part:
+def build(kind: str, types: Mapping[str, type[Part]], name: str, settings: Mapping[str, Any]) -> Part:
     """The part called `name` with these settings.
 
     kind: what it is, as the configuration calls it, such as `partition`. types: by name. Raises UserError for an
