@@ -13,8 +13,8 @@ import torch
 from pydantic import Field
 
 from unstale.conformance import Row, examine
-from unstale.conformance.laws import CONDUCT, LAWS
-from unstale.conformance.subject import Subject
+from unstale.conformance.laws import CONTRACT, LAWS
+from unstale.conformance.policy_under_test import PolicyUnderTest
 from unstale.errors import UserError
 from unstale.policies import Policy, PolicySettings, Step, names, registry
 from unstale.policies.stages import OptimiserSettings, wrapped
@@ -91,7 +91,7 @@ def test_a_policy_may_say_that_its_steps_are_longer_and_do_not_scale(register: R
         """Twice the average, of length 3 at most."""
 
         longest_step = 2.0
-        scales = False
+        is_homogeneous = False
 
         def step(self, batch) -> Step:
             step = self.weighted(batch, 2 * uniform(len(batch)))
@@ -100,7 +100,7 @@ def test_a_policy_may_say_that_its_steps_are_longer_and_do_not_scale(register: R
 
     register(Bold)
     assert failed(list(examine(("own",)))) == {}
-    Bold.longest_step, Bold.scales = 1.0, True
+    Bold.longest_step, Bold.is_homogeneous = 1.0, True
     assert set(failed(list(examine(("own",))))) == {
         "equal fresh updates are a step along them",
         "updates twice as long give a step twice as long",
@@ -125,7 +125,7 @@ def test_a_policy_may_bring_its_own_golden_vectors(register: Register, tmp_path:
     assert failed(list(examine(("own",)))) == {"sequence, k-async": "weights 1e-03 off in round 3"}
 
 
-@pytest.mark.parametrize("case", CONDUCT)
+@pytest.mark.parametrize("case", CONTRACT)
 @pytest.mark.parametrize(
     ("clip_norm", "optimiser"),
     [(1.5, "none"), (None, "momentum"), (None, "yogi"), (1.5, "adam")],
@@ -133,12 +133,12 @@ def test_a_policy_may_bring_its_own_golden_vectors(register: Register, tmp_path:
 def test_stages_around_a_policy_keep_to_the_laws_of_conduct(
     case: str, clip_norm: float | None, optimiser: str
 ) -> None:
-    class Wrapped(Subject):
+    class Wrapped(PolicyUnderTest):
         def make(self) -> Policy[Any]:
             chosen = OptimiserSettings(name=optimiser)
             return wrapped(super().make(), clip_norm=clip_norm, optimiser=chosen)
 
-    found = CONDUCT[case](Wrapped(name="fedavg", device=torch.device("cpu")))
+    found = CONTRACT[case](Wrapped(name="fedavg", device=torch.device("cpu")))
     assert found.passed, found.got
 
 

@@ -16,7 +16,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file
 from torch import Tensor
 
-from unstale.conformance.subject import Subject, random_rounds, run
+from unstale.conformance.policy_under_test import PolicyUnderTest, random_rounds, run
 from unstale.errors import UserError
 from unstale.journal import checkpoints
 from unstale.journal.disk import DamagedError, NoRoomError
@@ -133,8 +133,8 @@ def test_any_plain_value_comes_back(tmp_path_factory: pytest.TempPathFactory, va
 @pytest.mark.parametrize("name", names())
 def test_every_policy_goes_on_from_a_checkpoint_to_the_bit(tmp_path: Path, name: str) -> None:
     settings = {"probabilities": 0.5} if name == "fedavg-is" else {}
-    subject = Subject(name=name, device=torch.device("cpu"), settings=settings)
-    first, second = subject.make(), subject.make()
+    tested = PolicyUnderTest(name=name, device=torch.device("cpu"), settings=settings)
+    first, second = tested.make(), tested.make()
     batches = random_rounds(first, 6)
     half = len(batches) // 2
     run(first, batches[:half])

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from unstale.policies import create
 from unstale.policies.gram import gram, squared_distances
 from unstale.policies.krum import krum_scores
-from unstale.policies.order import WIDTH_ON_CPU, middle_mean
+from unstale.policies.order_statistics import WIDTH_ON_CPU, middle_mean
 from unstale.seeds import Stream, stream
 
 ROBUST = ("coordinate-median", "geometric-median", "krum", "multi-krum", "trimmed-mean")

@@ -25,7 +25,7 @@ def policy(name: str) -> Policy:
     )
 
 
-STREAMING = [name for name in names() if find(name).streams]
+STREAMING = [name for name in names() if find(name).column_wise]
 
 
 def batch() -> UpdateBatch:

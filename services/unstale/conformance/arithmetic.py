@@ -1,6 +1,6 @@
 """Laws of arithmetic: whatever a policy weighs, it steps down the gradients, by a length that stays.
 
-Three attributes of a class say otherwise: `order_matters`, `longest_step` and `scales`.
+Three attributes of a class say otherwise: `order_matters`, `longest_step` and `is_homogeneous`.
 Legend: K updates of a round, in order of arrival; d parameters; N clients.
 """
 
@@ -10,8 +10,16 @@ from typing import Any
 import torch
 
 from unstale.conformance.finding import Finding, no_problems, off
+from unstale.conformance.policy_under_test import (
+    LATE,
+    PolicyUnderTest,
+    equal_round,
+    fresh,
+    in_order,
+    random_rounds,
+    stretched,
+)
 from unstale.conformance.problems import misshapen, senseless
-from unstale.conformance.subject import LATE, Subject, equal_round, fresh, in_order, random_rounds, stretched
 from unstale.policies import Policy, Step, UpdateBatch
 
 AGAIN = 50
@@ -28,9 +36,9 @@ ROUNDING_OF_MANY = 1e-4
 """What sums over many numbers may be off, where weights are exponentials of them."""
 
 
-def empty_rounds_give_finite_steps(subject: Subject) -> Finding:
+def empty_rounds_give_finite_steps(tested: PolicyUnderTest) -> Finding:
     """Before, between and after other rounds."""
-    policy = subject.make()
+    policy = tested.make()
     problems = []
     for batch in random_rounds(policy, 9):
         for each in (in_order(batch, []), batch, in_order(batch, [])):
@@ -38,9 +46,9 @@ def empty_rounds_give_finite_steps(subject: Subject) -> Finding:
     return no_problems("finite steps", problems)
 
 
-def rounds_of_any_size_give_finite_steps(subject: Subject) -> Finding:
+def rounds_of_any_size_give_finite_steps(tested: PolicyUnderTest) -> Finding:
     """Availability rounds: 0 to N clients, all fresh."""
-    policy = subject.make()
+    policy = tested.make()
     everybody = random_rounds(policy, 10, everybody=True)
     problems = []
     for batch in everybody:
@@ -49,18 +57,18 @@ def rounds_of_any_size_give_finite_steps(subject: Subject) -> Finding:
     return no_problems("finite steps", problems)
 
 
-def great_staleness_gives_finite_steps(subject: Subject) -> Finding:
+def great_staleness_gives_finite_steps(tested: PolicyUnderTest) -> Finding:
     """Up to 5,000 rounds late."""
-    policy = subject.make()
+    policy = tested.make()
     problems = []
     for batch in random_rounds(policy, 11, first_version=LATE):
         problems += senseless(policy.step(batch), batch)
     return no_problems(f"finite steps at staleness up to {LATE:,}", problems)
 
 
-def the_order_of_arrival_changes_rounding_only(subject: Subject) -> Finding:
+def the_order_of_arrival_changes_rounding_only(tested: PolicyUnderTest) -> Finding:
     """The reverse order gives the same step; not so where the class says `order_matters = True`."""
-    forwards, backwards = subject.make(), subject.make()
+    forwards, backwards = tested.make(), tested.make()
     if forwards.order_matters:
         return Finding(expected="order_matters", got="order_matters", passed=True)
     worst = 0.0
@@ -74,9 +82,9 @@ def the_order_of_arrival_changes_rounding_only(subject: Subject) -> Finding:
     return Finding(expected="the same within 1e-05", got=f"{worst:.0e} off", passed=worst <= 1e-5)
 
 
-def tiny_and_huge_updates_give_finite_steps(subject: Subject) -> Finding:
+def tiny_and_huge_updates_give_finite_steps(tested: PolicyUnderTest) -> Finding:
     """In one round, and from round to round."""
-    policy = subject.make()
+    policy = tested.make()
     problems = []
     for batch in random_rounds(policy, 21):
         sizes_K = torch.tensor([SIZES[(batch.version + row) % len(SIZES)] for row in range(len(batch))])
@@ -85,9 +93,9 @@ def tiny_and_huge_updates_give_finite_steps(subject: Subject) -> Finding:
     return no_problems("finite steps", problems)
 
 
-def updates_of_a_client_that_is_there_twice_are_taken(subject: Subject) -> Finding:
+def updates_of_a_client_that_is_there_twice_are_taken(tested: PolicyUnderTest) -> Finding:
     """Senders that do not wait for their round may be."""
-    policy = subject.make()
+    policy = tested.make()
     problems = []
     for batch in random_rounds(policy, 16, repeated=True):
         step = policy.step(batch)
@@ -95,14 +103,14 @@ def updates_of_a_client_that_is_there_twice_are_taken(subject: Subject) -> Findi
     return no_problems("finite steps", problems)
 
 
-def equal_fresh_updates_are_a_step_along_them(subject: Subject) -> Finding:
+def equal_fresh_updates_are_a_step_along_them(tested: PolicyUnderTest) -> Finding:
     """When all send the same g, and when one client alone does: the step is c * g, 0 < c <= longest_step.
 
     And c is what the weights add up to. So it is for a g as small and as large as float32 can be, and for other N.
     """
     problems = []
-    for each in (subject, subject.of_another_size()):
-        for size in SIZES if subject.make().scales else (1.0,):
+    for each in (tested, tested.of_another_size()):
+        for size in SIZES if tested.make().is_homogeneous else (1.0,):
             for senders in (range(each.clients), [each.clients - 1]):
                 policy = each.make()
                 batch = equal_round(policy, senders, size=size)
@@ -126,9 +134,9 @@ def _not_along(policy: Policy[Any], step: Step, batch: UpdateBatch) -> list[str]
     return [problem for problem, is_wrong in wrong.items() if is_wrong]
 
 
-def the_same_round_again_and_again_gives_the_same_step(subject: Subject) -> Finding:
+def the_same_round_again_and_again_gives_the_same_step(tested: PolicyUnderTest) -> Finding:
     """Everybody sends the same fresh g in every round: the length of the steps comes to rest, and not at nothing."""
-    policy = subject.make()
+    policy = tested.make()
     lengths = []
     for version in range(AGAIN):
         step = policy.step(equal_round(policy, range(policy.clients), version=version))
@@ -142,20 +150,21 @@ def the_same_round_again_and_again_gives_the_same_step(subject: Subject) -> Find
     )
 
 
-def updates_twice_as_long_give_a_step_twice_as_long(subject: Subject) -> Finding:
-    """So for other powers of two; not where the class says `scales = False`."""
-    if not subject.make().scales:
+def updates_twice_as_long_give_a_step_twice_as_long(tested: PolicyUnderTest) -> Finding:
+    """So for other powers of two; not where the class says `is_homogeneous = False`."""
+    if not tested.make().is_homogeneous:
         return Finding(expected="scales = False", got="scales = False", passed=True)
     problems = []
     for factor in (2.0**-5, 2.0, 2.0**6):
-        problems += _other_steps(subject.make(), subject.make(), factor=factor)
+        problems += _other_steps(tested.make(), tested.make(), factor=factor)
     return no_problems("the same weights, a longer step", problems)
 
 
-def a_large_model_steps_as_a_small_one(subject: Subject) -> Finding:
-    """Each number of each update is there thousands of times: so it is in the step. Not where `scales = False`."""
-    small, large = subject.make(), replace(subject, dimension=COPIES * subject.dimension).make()
-    if not small.scales:
+def a_large_model_steps_as_a_small_one(tested: PolicyUnderTest) -> Finding:
+    """Each number of each update is there thousands of times: so it is in the step. Not where `is_homogeneous =
+    False`."""
+    small, large = tested.make(), replace(tested, dimension=COPIES * tested.dimension).make()
+    if not small.is_homogeneous:
         return Finding(expected="scales = False", got="scales = False", passed=True)
     return no_problems("the same step", _other_steps(small, large, copies=COPIES, count=5))
 
@@ -175,9 +184,9 @@ def _other_steps(
     return problems
 
 
-def equal_changes_of_buffers_are_made_as_they_are(subject: Subject) -> Finding:
+def equal_changes_of_buffers_are_made_as_they_are(tested: PolicyUnderTest) -> Finding:
     """Whatever the weights."""
-    policy = subject.make()
+    policy = tested.make()
     worst = 0.0
     for batch in random_rounds(policy, 18):
         weights_K = policy.step(batch).weights_K

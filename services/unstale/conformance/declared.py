@@ -3,16 +3,16 @@
 from typing import get_args
 
 from unstale.conformance.finding import Finding, no_problems
-from unstale.conformance.subject import Subject
+from unstale.conformance.policy_under_test import PolicyUnderTest
 from unstale.policies import describe
 from unstale.policies.policy import Loop
 from unstale.policies.registry import RESERVED, find
 from unstale.training.registry import TRAININGS
 
 
-def it_says_what_it_is(subject: Subject) -> Finding:
+def it_says_what_it_is(tested: PolicyUnderTest) -> Finding:
     """A summary, a source, and for each setting a description and where its default comes from."""
-    about = describe(subject.name)
+    about = describe(tested.name)
     missing = [f"no {what} of the policy" for what in ("summary", "source") if not getattr(about, what)]
     for setting in about.settings:
         missing += [
@@ -23,9 +23,9 @@ def it_says_what_it_is(subject: Subject) -> Finding:
     return no_problems("summary, source, described settings", missing)
 
 
-def what_it_names_is_known(subject: Subject) -> Finding:
+def what_it_names_is_known(tested: PolicyUnderTest) -> Finding:
     """Its training, its loops, the settings with other defaults; and no setting has a name that a run has, too."""
-    policy = find(subject.name)
+    policy = find(tested.name)
     fields = policy.Settings.model_fields
     problems = [f"unknown training {policy.training!r}"] if policy.training not in (None, *TRAININGS) else []
     problems += [f"unknown loop {loop!r}" for loop in policy.loops if loop not in get_args(Loop)]

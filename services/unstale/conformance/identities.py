@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from unstale.conformance.finding import Finding, off
-from unstale.conformance.subject import Subject, fresh, random_rounds
+from unstale.conformance.policy_under_test import PolicyUnderTest, fresh, random_rounds
 from unstale.policies import UpdateBatch
 
 TOLERANCE = 1e-6
@@ -109,8 +109,8 @@ def of(policy: str) -> Iterator[Identity]:
 
 def hold(identity: Identity, device: torch.device) -> Finding:
     """Give both the same rounds, and compare their steps."""
-    one = Subject(name=identity.policy, device=device, settings=identity.settings).make()
-    two = Subject(name=identity.other, device=device).make()
+    one = PolicyUnderTest(name=identity.policy, device=device, settings=identity.settings).make()
+    two = PolicyUnderTest(name=identity.other, device=device).make()
     worst = 0.0
     for drawn in random_rounds(one, 20, everybody=identity.everybody)[: identity.rounds]:
         batch = identity.change(drawn)

@@ -8,7 +8,7 @@ import torch
 from unstale.conformance import appendix_b, compensated, golden, identities
 from unstale.conformance.finding import Finding, Row
 from unstale.conformance.laws import LAWS
-from unstale.conformance.subject import Subject
+from unstale.conformance.policy_under_test import PolicyUnderTest
 from unstale.errors import unknown_name
 from unstale.policies import describe, names
 from unstale.policies.registry import find
@@ -50,15 +50,15 @@ def _made(name: str, device: torch.device, cases: list[Case]) -> Finding:
             got=f"{missing[0]!r} is required: give the class example_settings",
             passed=False,
         )
-    subject = Subject(name=name, device=device, settings=settings)
-    subject.make()
+    tested = PolicyUnderTest(name=name, device=device, settings=settings)
+    tested.make()
     cases += [
         (each.case, partial(golden.reproduces, each, device)) for each in (*appendix_b.of(name), *written)
     ]
     if name == compensated.POLICY:
         cases.append((compensated.CASE, partial(compensated.first_order, device)))
     cases += [(str(each), partial(identities.hold, each, device)) for each in identities.of(name)]
-    cases += [(sentence, partial(law, subject)) for sentence, law in LAWS.items()]
+    cases += [(sentence, partial(law, tested)) for sentence, law in LAWS.items()]
     return Finding(expected="a policy", got="a policy", passed=True)
 
 

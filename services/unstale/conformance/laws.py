@@ -3,26 +3,26 @@
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
-from unstale.conformance import arithmetic, conduct, declared, state
+from unstale.conformance import arithmetic, contract, declared, state
 from unstale.conformance.finding import Finding
-from unstale.conformance.subject import Subject
+from unstale.conformance.policy_under_test import PolicyUnderTest
 
-Law = Callable[[Subject], Finding]
+Law = Callable[[PolicyUnderTest], Finding]
 
 
 def _by_sentence(*laws: Law) -> Mapping[str, Law]:
     return MappingProxyType({law.__name__.replace("_", " "): law for law in laws})
 
 
-CONDUCT = _by_sentence(
-    conduct.a_step_has_the_promised_shapes,
-    conduct.arguments_are_not_written_to,
-    conduct.the_same_rounds_give_the_same_bits,
-    conduct.no_round_is_kept,
-    conduct.two_policies_share_nothing,
-    conduct.a_round_that_does_not_count_moves_nothing,
-    conduct.what_is_sent_to_clients_is_never_overwritten,
-    conduct.no_random_number_is_drawn_but_from_streams,
+CONTRACT = _by_sentence(
+    contract.a_step_has_the_promised_shapes,
+    contract.arguments_are_not_written_to,
+    contract.the_same_rounds_give_the_same_bits,
+    contract.no_round_is_kept,
+    contract.two_policies_share_nothing,
+    contract.a_round_that_does_not_count_moves_nothing,
+    contract.what_is_sent_to_clients_is_never_overwritten,
+    contract.no_random_number_is_drawn_but_from_streams,
     state.a_policy_continues_from_its_state,
     state.a_saved_state_is_not_shared,
     state.a_state_holds_plain_values,
@@ -39,7 +39,7 @@ CONDUCT = _by_sentence(
 
 LAWS: Mapping[str, Law] = MappingProxyType(
     {
-        **CONDUCT,
+        **CONTRACT,
         **_by_sentence(
             state.it_runs_in_both_profiles_and_in_synchronous_rounds,
             state.it_runs_with_every_option,

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from unstale.conformance.subject import LONG, Subject, outcome, random_rounds, run
+from unstale.conformance.policy_under_test import LONG, PolicyUnderTest, outcome, random_rounds, run
 from unstale.policies import Policy, Step, UpdateBatch
 
 
@@ -47,14 +47,14 @@ def senseless(step: Step, batch: UpdateBatch) -> list[str]:
     return [f"{problem}, in round {batch.version}" for problem, is_wrong in wrong.items() if is_wrong]
 
 
-def of_a_run(subject: Subject) -> list[str]:
+def of_a_run(tested: PolicyUnderTest) -> list[str]:
     """Of a long sequence of random rounds: its steps, and whether it goes on from its state.
 
     An early state is loaded into a new policy, the one of the middle into a policy that has seen other rounds.
     """
-    whole, used = subject.make(), subject.make()
+    whole, used = tested.make(), tested.make()
     run(used, random_rounds(used, 6))
-    loading = {1: subject.make(), LONG // 2: used}
+    loading = {1: tested.make(), LONG // 2: used}
     batches = random_rounds(whole, 5, count=LONG)
     problems, expected, saved = [], [], {}
     for number, batch in enumerate(batches):

@@ -8,22 +8,22 @@ from typing import Any, Literal, get_args, get_origin
 from torch import Tensor
 
 from unstale.conformance.finding import Finding, no_problems
+from unstale.conformance.policy_under_test import PolicyUnderTest, random_rounds, run
 from unstale.conformance.problems import of_a_run, other
-from unstale.conformance.subject import Subject, random_rounds, run
 from unstale.errors import UserError
 from unstale.policies.registry import PROFILES, find
 
 _PLAIN = (bool, int, float, str, type(None))
 
 
-def a_policy_continues_from_its_state(subject: Subject) -> Finding:
+def a_policy_continues_from_its_state(tested: PolicyUnderTest) -> Finding:
     """Saved in mid-sequence and loaded; it replaces all that was there, and what was saved is a copy."""
-    return no_problems("equal bits after saving and loading", of_a_run(subject))
+    return no_problems("equal bits after saving and loading", of_a_run(tested))
 
 
-def a_saved_state_is_not_shared(subject: Subject) -> Finding:
+def a_saved_state_is_not_shared(tested: PolicyUnderTest) -> Finding:
     """Who overwrites what `state_dict` gave, or what was loaded, changes no policy."""
-    saving, loading, expected = subject.make(), subject.make(), subject.make()
+    saving, loading, expected = tested.make(), tested.make(), tested.make()
     batches = random_rounds(saving, 6)
     half = len(batches) // 2
     for policy in (saving, expected):
@@ -46,9 +46,9 @@ def _overwrite(state: Any) -> None:
         state.clear()
 
 
-def a_state_holds_plain_values(subject: Subject) -> Finding:
+def a_state_holds_plain_values(tested: PolicyUnderTest) -> Finding:
     """Tensors, numbers, texts, truth values, None, and lists and dictionaries of them: what a checkpoint holds."""
-    policy = subject.make()
+    policy = tested.make()
     run(policy, random_rounds(policy, 15))
     problems = [f"{where} is a {what}" for where, what in _not_plain("state", policy.state_dict())]
     return no_problems("tensors, numbers, texts, lists, dictionaries", problems)
@@ -69,48 +69,48 @@ def _not_plain(where: str, value: Any) -> Iterator[tuple[str, str]]:
         yield where, type(value).__name__
 
 
-def it_runs_with_other_numbers_of_clients_and_updates(subject: Subject) -> Finding:
+def it_runs_with_other_numbers_of_clients_and_updates(tested: PolicyUnderTest) -> Finding:
     """And of parameters."""
-    return no_problems("a run as with the others", of_a_run(subject.of_another_size()))
+    return no_problems("a run as with the others", of_a_run(tested.of_another_size()))
 
 
-def it_runs_where_no_end_and_no_size_of_rounds_is_known(subject: Subject) -> Finding:
+def it_runs_where_no_end_and_no_size_of_rounds_is_known(tested: PolicyUnderTest) -> Finding:
     """`round_size` and `rounds` are None in loops that do not say."""
-    return no_problems("a run as with the others", of_a_run(replace(subject, round_size=None, rounds=None)))
+    return no_problems("a run as with the others", of_a_run(replace(tested, round_size=None, rounds=None)))
 
 
-def it_runs_in_both_profiles_and_in_synchronous_rounds(subject: Subject) -> Finding:
+def it_runs_in_both_profiles_and_in_synchronous_rounds(tested: PolicyUnderTest) -> Finding:
     """With the defaults of each, which must name its settings."""
     runs = {
         f"profile {profile}, synchronous {synchronous}": replace(
-            subject, profile=profile, synchronous=synchronous
+            tested, profile=profile, synchronous=synchronous
         )
         for profile in PROFILES
         for synchronous in (False, True)
     }
-    return no_problems("runs with the defaults of each", _of_all(subject, runs))
+    return no_problems("runs with the defaults of each", _of_all(tested, runs))
 
 
-def it_runs_with_every_option(subject: Subject) -> Finding:
+def it_runs_with_every_option(tested: PolicyUnderTest) -> Finding:
     """Each value of each setting that has a few to choose from; one that needs another setting may say so."""
     runs = {}
-    for name, field in find(subject.name).Settings.model_fields.items():
+    for name, field in find(tested.name).Settings.model_fields.items():
         for value in _choices(field.annotation):
-            chosen = replace(subject, settings={**subject.settings, name: value})
+            chosen = replace(tested, settings={**tested.settings, name: value})
             with suppress(UserError):
                 chosen.make()
                 runs[f"{name}={value}"] = chosen
-    return no_problems("a run with each", _of_all(subject, runs))
+    return no_problems("a run with each", _of_all(tested, runs))
 
 
-def _of_all(tried: Subject, runs: Mapping[str, Subject]) -> list[str]:
+def _of_all(tried: PolicyUnderTest, runs: Mapping[str, PolicyUnderTest]) -> list[str]:
     """Problems of these runs; of those with equal settings once, and of those of `tried` not again."""
     seen, problems = [tried.make().settings], []
-    for what, subject in runs.items():
-        settings = subject.make().settings
+    for what, tested in runs.items():
+        settings = tested.make().settings
         if settings not in seen:
             seen.append(settings)
-            problems += [f"{what}: {problem}" for problem in of_a_run(subject)]
+            problems += [f"{what}: {problem}" for problem in of_a_run(tested)]
     return problems
 
 

@@ -180,7 +180,7 @@ def _computed(journal: Journal, settings: Settings, target: _Target) -> tuple[St
     if target.seq > 0:
         staging = (
             journal.spill(learner.row_numbers)
-            if learner.streams
+            if learner.column_wise
             else build.staging(told, learner.row_numbers, device)
         )
         Recovery(

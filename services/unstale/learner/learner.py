@@ -130,9 +130,9 @@ class Learner:
         return self._server_multiplier * self.learning_rate
 
     @property
-    def streams(self) -> bool:
+    def column_wise(self) -> bool:
         """Whether the rows of a round need not be in memory."""
-        return self.policy.streams and self.compensator is None
+        return self.policy.column_wise and self.compensator is None
 
     @property
     def looks_ahead(self) -> bool:
@@ -360,7 +360,9 @@ class Learner:
         d = self.policy.dimension
         columns = None if isinstance(rows, Tensor) else rows.columns
         if not isinstance(rows, Tensor):
-            assert self.policy.streams, f"{type(self.policy).__name__} needs the rows of a round in memory"
+            assert self.policy.column_wise, (
+                f"{type(self.policy).__name__} needs the rows of a round in memory"
+            )
             rows = torch.empty(len(updates), 0, device=self.policy.device)
         replaced = (
             frozenset() if outcome is None else outcome.vectors.keys()

@@ -28,7 +28,7 @@ class Averaging(Policy[AveragingSettings]):
     """
 
     Settings = AveragingSettings
-    streams = True
+    column_wise = True
     synchronous_defaults = MappingProxyType({"weighting": "samples"})
 
     def step(self, batch: UpdateBatch) -> Step:

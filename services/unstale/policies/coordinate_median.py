@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from unstale.policies.order import middle_mean
+from unstale.policies.order_statistics import middle_mean
 from unstale.policies.policy import Policy, PolicySettings, Step, UpdateBatch
 from unstale.policies.weights import uniform
 

@@ -26,7 +26,7 @@ class DynSgd(Policy[DynSgdSettings]):
     """
 
     Settings = DynSgdSettings
-    streams = True
+    column_wise = True
     loops = ("k-async",)
     source = "DynSGD (Jiang et al., SIGMOD 2017), docs/methods/policies.md#dynsgd"
 

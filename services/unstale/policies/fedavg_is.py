@@ -31,7 +31,7 @@ class FedAvgIs(Policy[FedAvgIsSettings]):
     """
 
     Settings = FedAvgIsSettings
-    streams = True
+    column_wise = True
     loops = ("availability",)
     memory = "N"
     longest_step = 2.0  # 1 / p with example_settings

@@ -29,7 +29,7 @@ class FedBuff(Policy[FedBuffSettings]):
     """
 
     Settings = FedBuffSettings
-    streams = True
+    column_wise = True
     loops = ("k-async",)
     reference_defaults = MappingProxyType({"staleness": "none"})
     source = "FedBuff (Nguyen et al., AISTATS 2022), docs/methods/policies.md#fedbuff"

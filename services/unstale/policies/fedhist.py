@@ -9,7 +9,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from unstale.policies import passes
+from unstale.policies import pairwise
 from unstale.policies.policy import Policy, PolicyContext, PolicySettings, Step, UpdateBatch
 from unstale.policies.weights import column_chunks, exponential, normalise, uniform, weighted_sum
 
@@ -169,10 +169,10 @@ class FedHist(Policy[FedHistSettings]):
         own, along = [], []
         for columns in column_chunks(max(matrix_Kd, held_nd, key=len)):
             part_Kc = matrix_Kd[:, columns]
-            own.append(passes.squares(part_Kc))
+            own.append(pairwise.squares(part_Kc))
             weighted_sum(part_Kc, weights_K, out_d=result_d[columns])
             along.append(_products(part_Kc, held_nd[:, columns]))
-        lengths_K, along_Kn = passes.total(own).sqrt(), passes.total(along)
+        lengths_K, along_Kn = pairwise.total(own).sqrt(), pairwise.total(along)
         if block is not None:
             self._rounds.append(
                 _Round(
@@ -187,8 +187,8 @@ class FedHist(Policy[FedHistSettings]):
         length = self._fuse(opposite_K, weights_K)
         if not math.isfinite(length):
             return
-        rounding = passes.ROUNDING * float(weights_K @ lengths_K)
-        if self.settings.ina and length > max(passes.NO_DIRECTION, rounding):
+        rounding = pairwise.ROUNDING * float(weights_K @ lengths_K)
+        if self.settings.ina and length > max(pairwise.NO_DIRECTION, rounding):
             wanted_K = lengths_K
             if self.settings.ina_norms == "fused":
                 wanted_K = self._fused_lengths(matrix_Kd, lengths_K, along_Kn, opposite_K)
@@ -203,9 +203,9 @@ class FedHist(Policy[FedHistSettings]):
         held = along_Kn.shape[1]
         if held == 0:
             return []
-        cosines_Kn = passes.cosines(along_Kn, lengths_K[:, None] * self._history_lengths_h[:held])
+        cosines_Kn = pairwise.cosines(along_Kn, lengths_K[:, None] * self._history_lengths_h[:held])
         if bool((_lowest(cosines_Kn, _NEAR).sum(1) > 1).any()):
-            cosines_Kn = passes.cosines64(matrix_Kd, self._history_hd[:held])
+            cosines_Kn = pairwise.cosines64(matrix_Kd, self._history_hd[:held])
         recency_n = (torch.arange(held) - self._pushed) % held  # held - 1: the most recent
         return torch.where(_lowest(cosines_Kn, _EQUAL), recency_n, -1).argmax(1).tolist()
 
@@ -217,7 +217,7 @@ class FedHist(Policy[FedHistSettings]):
             return lengths_K
         along_K = along_Kn[range(len(opposite_K)), opposite_K]
         other_K = self._history_lengths_h[opposite_K]
-        return passes.fused_lengths(
+        return pairwise.fused_lengths(
             lengths_K,
             along_K,
             other_K,
@@ -236,7 +236,7 @@ class FedHist(Policy[FedHistSettings]):
             for slot, share in shares.items():
                 result_c.add_(self._history_hd[slot, columns], alpha=share)
             own.append(torch.dot(result_c, result_c))
-        return float(passes.total(own).sqrt())
+        return float(pairwise.total(own).sqrt())
 
     def _push(self, length: float) -> None:
         """Add result_d to the history, in place of the oldest when there are h."""
@@ -269,9 +269,9 @@ class FedHist(Policy[FedHistSettings]):
                 sum_c.add_(other_d[columns])
             along.append(torch.mv(judged.rows_Kd[:, columns], sum_c))
             own.append(torch.dot(sum_c, sum_c))
-        length, terms = float(passes.total(own).sqrt()), sum(float(each.lengths_K[i]) for each, i in since)
-        similar_K = passes.cosines(passes.total(along) / count, judged.lengths_K * length / count)
-        if length <= passes.ROUNDING * terms:
+        length, terms = float(pairwise.total(own).sqrt()), sum(float(each.lengths_K[i]) for each, i in since)
+        similar_K = pairwise.cosines(pairwise.total(along) / count, judged.lengths_K * length / count)
+        if length <= pairwise.ROUNDING * terms:
             similar_K = torch.zeros_like(similar_K)
         old_K = exponential(torch.tensor(judged.staleness) + 1)
         worth_K = torch.where(similar_K >= settings.similarity_min, 1 - old_K, old_K)

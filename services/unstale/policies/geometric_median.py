@@ -5,7 +5,7 @@ from pydantic import Field
 from torch import Tensor
 
 from unstale.policies.gram import gram
-from unstale.policies.order import middle_mean
+from unstale.policies.order_statistics import middle_mean
 from unstale.policies.policy import Policy, PolicySettings, Step, UpdateBatch
 from unstale.policies.weights import normalise, uniform
 

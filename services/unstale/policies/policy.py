@@ -67,7 +67,7 @@ class UpdateBatch:
     rate: eta, the server's effective learning rate. local_rates_K: float32, eta_l of each client; None means
         `rate`.
     columns: reads columns start to end of the matrix, [K, end - start], where its rows lie on a disk. Then matrix_Kd is
-        [K, 0]. Only for a policy that `streams`.
+        [K, 0]. Only for a policy that `column_wise`.
     """
 
     version: int
@@ -172,10 +172,10 @@ class Policy(ABC, Generic[S]):
     """Settings to examine it with, where some are required (`unstale conformance`)."""
     longest_step: ClassVar[float] = 1.0
     """The most that a round of fresh, equal updates moves the model, in lengths of such an update, by default."""
-    streams: bool = False
+    column_wise: bool = False
     """Whether it looks at the matrix only through `weighted`, so that its weights depend on what is known beside the
     rows. The rows need then not be in memory together."""
-    scales: ClassVar[bool] = True
+    is_homogeneous: ClassVar[bool] = True
     """Whether updates twice as long give a step twice as long; not so where a setting is a length."""
     golden: ClassVar[Path | None] = None
     """Golden vectors of its own, for `unstale conformance`: a file in the format of tests/oracles/write_vectors.py."""

@@ -28,7 +28,7 @@ class Sasgd(Policy[SasgdSettings]):
     """
 
     Settings = SasgdSettings
-    streams = True
+    column_wise = True
     loops = ("k-async",)
     reference_defaults = MappingProxyType({"divide_by_k": False})
     source = "SASGD (Zhang et al., IJCAI 2016), docs/methods/policies.md#sasgd"

@@ -35,7 +35,7 @@ class Twafl(Policy[TwaflSettings]):
     """
 
     Settings = TwaflSettings
-    streams = True
+    column_wise = True
     loops = ("k-async",)
     reference_defaults = MappingProxyType({"weighting": "equal"})
     source = "TWAFL (Chen et al., 2019), docs/methods/policies.md#twafl"

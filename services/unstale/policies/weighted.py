@@ -26,7 +26,7 @@ class Weighted(Policy[WeightedSettings]):
     """
 
     Settings = WeightedSettings
-    streams = True
+    column_wise = True
     loops = ("sync", "k-async")
     source = "Gradient inversion (Wang & Gao, 2023), docs/methods/policies.md#weighted"
 

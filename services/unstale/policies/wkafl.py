@@ -10,7 +10,7 @@ from pydantic_core import PydanticCustomError
 from torch import Tensor
 
 from unstale.flat import is_finite
-from unstale.policies import passes
+from unstale.policies import pairwise
 from unstale.policies.policy import Policy, PolicyContext, PolicySettings, Step, UpdateBatch
 from unstale.policies.weights import column_chunks, exponential, normalise, uniform, weighted_sum
 
@@ -198,11 +198,11 @@ class Wkafl(Policy[WkaflSettings]):
         settings = self.settings
         if settings.no_gradient_selection:
             return None
-        similar_K = passes.cosines(along_K, lengths_K * length)
-        if length <= passes.ROUNDING * float(shares_K @ lengths_K):
+        similar_K = pairwise.cosines(along_K, lengths_K * length)
+        if length <= pairwise.ROUNDING * float(shares_K @ lengths_K):
             similar_K = torch.zeros_like(similar_K)
         if settings.zero_gradient == "similar":
-            similar_K = torch.where(lengths_K <= passes.NO_DIRECTION, 1.0, similar_K)
+            similar_K = torch.where(lengths_K <= pairwise.NO_DIRECTION, 1.0, similar_K)
         least = settings.similarity_min
         chosen_K = similar_K >= least if settings.threshold == "inclusive" else similar_K > least
         if not bool(chosen_K.any()):
@@ -254,22 +254,22 @@ class _Fused:
             shift_sum.append(torch.dot(shift_c, sum_c))
             own.append(torch.dot(sum_c, sum_c))
             if not self._measured:
-                rows.append(passes.squares(part_Kc))
+                rows.append(pairwise.squares(part_Kc))
                 rows_shift.append(torch.mv(part_Kc, shift_c) if self._alpha else torch.zeros(len(part_Kc)))
                 shift.append(torch.dot(shift_c, shift_c))
         if not self._measured:
             self._measured = True
-            self.lengths_K, self._cancelled = passes.fused_lengths(
-                passes.total(rows).sqrt(),
-                passes.total(rows_shift),
-                passes.total(shift).sqrt(),
+            self.lengths_K, self._cancelled = pairwise.fused_lengths(
+                pairwise.total(rows).sqrt(),
+                pairwise.total(rows_shift),
+                pairwise.total(shift).sqrt(),
                 self._alpha,
                 lambda i: (self._matrix_Kd[i], self._shift_d),
             )
-        along_K = passes.total(rows_sum) + self._alpha * passes.total(shift_sum)
+        along_K = pairwise.total(rows_sum) + self._alpha * pairwise.total(shift_sum)
         for i in self._cancelled:
-            along_K[i] = passes.inner(self._matrix_Kd[i], out_d, shift_d=self._shift_d, alpha=self._alpha)
-        return along_K, float(passes.total(own).sqrt())
+            along_K[i] = pairwise.inner(self._matrix_Kd[i], out_d, shift_d=self._shift_d, alpha=self._alpha)
+        return along_K, float(pairwise.total(own).sqrt())
 
     def sum(self, weights_K: Tensor, out_d: Tensor) -> None:
         """sum_i weights_i gt_i into out_d. weights_K: [K] float64 on the CPU."""

@@ -208,7 +208,7 @@ def _staging(
 ) -> Staging:
     """In memory; or on disk, where rows would take too much of it and the policy can read them one by one."""
     most_bytes = 4 * learner.row_numbers * (told.unaggregated_max + 2 * told.round_size_max)
-    if journal is None or not learner.streams or most_bytes <= settings.run.rows_memory_bytes_max:
+    if journal is None or not learner.column_wise or most_bytes <= settings.run.rows_memory_bytes_max:
         return build.staging(told, learner.row_numbers, device)
     return journal.spill(learner.row_numbers)
 

@@ -29,11 +29,11 @@ class Clipping(Stage[ClippingSettings]):
     as it is. `extra_Kd` is not clipped.
     """
 
-    scales = False
+    is_homogeneous = False
 
     def __init__(self, settings: ClippingSettings, inner: Policy[Any]) -> None:
         super().__init__(settings, inner)
-        self.streams = False  # it looks at every row
+        self.column_wise = False  # it looks at every row
         self._scaled_Kd = torch.empty(0, self.dimension, device=self.device)
 
     def step(self, batch: UpdateBatch) -> Step:

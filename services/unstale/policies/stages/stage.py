@@ -25,7 +25,7 @@ class Stage(Policy[S]):
         "sends_extra",
         "once_a_cycle",
         "needs_base_models",
-        "streams",
+        "column_wise",
     )
 
     def __init__(self, settings: S, inner: Policy[Any]) -> None:

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from unstale.policies import passes
+from unstale.policies import pairwise
 from unstale.policies.weights import column_chunks
 
 GENERATOR = torch.Generator().manual_seed(3)
@@ -22,19 +22,21 @@ def test_float32_chunks_added_in_float64_are_good_to_1e_7_of_the_lengths(
     along, own = [], []
     for columns in column_chunks(matrix_Kd):
         along.append(torch.mv(matrix_Kd[:, columns], other_d[columns]))
-        own.append(passes.squares(matrix_Kd[:, columns]))
+        own.append(pairwise.squares(matrix_Kd[:, columns]))
     lengths_K = matrix_Kd.double().norm(dim=1)
     expected_K = matrix_Kd.double() @ other_d.double()
-    error_K = (passes.total(along) - expected_K).abs() / (lengths_K * other_d.double().norm())
+    error_K = (pairwise.total(along) - expected_K).abs() / (lengths_K * other_d.double().norm())
     assert float(error_K.max()) < 3e-7
-    torch.testing.assert_close(passes.total(own).sqrt(), lengths_K, atol=0, rtol=3e-7)
+    torch.testing.assert_close(pairwise.total(own).sqrt(), lengths_K, atol=0, rtol=3e-7)
 
 
 def test_inner_is_float64_throughout() -> None:
     first_d, second_d, shift_d = torch.randn(3, 300_000, generator=GENERATOR)
     expected = float((first_d.double() - 0.7 * shift_d.double()) @ second_d.double())
-    assert passes.inner(first_d, second_d, shift_d=shift_d, alpha=-0.7) == pytest.approx(expected, rel=1e-12)
-    assert passes.inner(first_d) == pytest.approx(float(first_d.double().square().sum()), rel=1e-12)
+    assert pairwise.inner(first_d, second_d, shift_d=shift_d, alpha=-0.7) == pytest.approx(
+        expected, rel=1e-12
+    )
+    assert pairwise.inner(first_d) == pytest.approx(float(first_d.double().square().sum()), rel=1e-12)
 
 
 @pytest.mark.parametrize("left_over", [1.0, 1e-2, 1e-4, 1e-6])
@@ -43,7 +45,7 @@ def test_the_length_of_a_sum_whose_terms_nearly_cancel_keeps_its_digits(left_ove
     alpha = 0.1
     shift_d = torch.randn(100_000, generator=GENERATOR)
     g_d = (-alpha * shift_d.double() + left_over * torch.randn(100_000, generator=GENERATOR)).float()
-    lengths_K, directly = passes.fused_lengths(
+    lengths_K, directly = pairwise.fused_lengths(
         g_d.double().norm()[None],
         torch.dot(g_d, shift_d).double()[None],
         shift_d.double().norm()[None],
@@ -59,7 +61,7 @@ def test_the_length_of_a_sum_is_computed_directly_where_float32_does_not_hold_th
     g_d, shift_d = torch.tensor([-1e19, 0.0]), torch.tensor([3e19, 4e19])
     products_K = torch.mv(g_d[None], shift_d * 10).double()
     assert products_K.tolist() == [-math.inf]
-    lengths_K, directly = passes.fused_lengths(
+    lengths_K, directly = pairwise.fused_lengths(
         torch.tensor([1e19]).double(),
         products_K,
         torch.tensor([5e20]).double(),
@@ -72,7 +74,7 @@ def test_the_length_of_a_sum_is_computed_directly_where_float32_does_not_hold_th
 
 def test_what_has_no_length_has_no_direction() -> None:
     products, lengths = torch.tensor([3.0, 1e-13, 0.0]).double(), torch.tensor([6.0, 1e-12, 0.0]).double()
-    assert passes.cosines(products, lengths).tolist() == [0.5, 0.0, 0.0]
+    assert pairwise.cosines(products, lengths).tolist() == [0.5, 0.0, 0.0]
 
 
 def test_cosines_in_float64_are_those_of_the_equation() -> None:
@@ -84,4 +86,4 @@ def test_cosines_in_float64_are_those_of_the_equation() -> None:
     expected_Kn = torch.nn.functional.cosine_similarity(
         rows_Kd.double()[:, None], others_nd.double()[None], dim=2
     )
-    torch.testing.assert_close(passes.cosines64(rows_Kd, others_nd), expected_Kn, atol=1e-14, rtol=0)
+    torch.testing.assert_close(pairwise.cosines64(rows_Kd, others_nd), expected_Kn, atol=1e-14, rtol=0)

@@ -8,27 +8,27 @@ import torch
 from torch import Tensor
 
 from unstale.conformance.finding import Finding, no_problems
-from unstale.conformance.problems import misshapen, other
-from unstale.conformance.subject import (
+from unstale.conformance.policy_under_test import (
     COLUMNS,
-    Subject,
+    PolicyUnderTest,
     random_rounds,
     run,
 )
+from unstale.conformance.problems import misshapen, other
 
 
-def a_step_has_the_promised_shapes(subject: Subject) -> Finding:
+def a_step_has_the_promised_shapes(tested: PolicyUnderTest) -> Finding:
     """direction_d [d] float32 on the device, weights_K [K] float64 on the CPU, a float, a bool."""
-    policy = subject.make()
+    policy = tested.make()
     problems = []
     for batch in random_rounds(policy, 1):
         problems += misshapen(policy.step(batch), policy, batch)
     return no_problems("shapes and types of Step", problems)
 
 
-def arguments_are_not_written_to(subject: Subject) -> Finding:
+def arguments_are_not_written_to(tested: PolicyUnderTest) -> Finding:
     """A batch is the same after the step, every field of it."""
-    policy = subject.make()
+    policy = tested.make()
     problems = []
     for batch in random_rounds(policy, 2):
         before = copy.deepcopy(batch)
@@ -47,16 +47,16 @@ def _equal(one: Any, two: Any) -> bool:
     return torch.equal(one, two) if isinstance(one, Tensor) else bool(one == two)
 
 
-def the_same_rounds_give_the_same_bits(subject: Subject) -> Finding:
+def the_same_rounds_give_the_same_bits(tested: PolicyUnderTest) -> Finding:
     """Of two policies made alike."""
-    first, second = subject.make(), subject.make()
+    first, second = tested.make(), tested.make()
     batches = random_rounds(first, 3)
     return no_problems("equal bits", other(run(first, batches), run(second, copy.deepcopy(batches))))
 
 
-def no_round_is_kept(subject: Subject) -> Finding:
+def no_round_is_kept(tested: PolicyUnderTest) -> Finding:
     """The server uses the rows of a round again: what a policy remembers of them is a copy."""
-    kept, expected = subject.make(), subject.make()
+    kept, expected = tested.make(), tested.make()
     batches = random_rounds(kept, 4)
     got = []
     for batch in copy.deepcopy(batches):
@@ -68,9 +68,9 @@ def no_round_is_kept(subject: Subject) -> Finding:
     return no_problems("equal bits after rows are overwritten", other(run(expected, batches), got))
 
 
-def two_policies_share_nothing(subject: Subject) -> Finding:
+def two_policies_share_nothing(tested: PolicyUnderTest) -> Finding:
     """What one of them sees does not reach the other."""
-    one, two, alone = subject.make(), subject.make(), subject.make()
+    one, two, alone = tested.make(), tested.make(), tested.make()
     batches, of_two = random_rounds(one, 7), random_rounds(one, 8)
     got = []
     for batch, another in zip(batches, of_two, strict=True):
@@ -79,9 +79,9 @@ def two_policies_share_nothing(subject: Subject) -> Finding:
     return no_problems("equal bits beside another policy", other(run(alone, batches), got))
 
 
-def a_round_that_does_not_count_moves_nothing(subject: Subject) -> Finding:
+def a_round_that_does_not_count_moves_nothing(tested: PolicyUnderTest) -> Finding:
     """Step.counts is False where the policy only waited."""
-    policy = subject.make()
+    policy = tested.make()
     problems = []
     for batch in random_rounds(policy, 12):
         step = policy.step(batch)
@@ -90,9 +90,9 @@ def a_round_that_does_not_count_moves_nothing(subject: Subject) -> Finding:
     return no_problems("no step where none counts", problems)
 
 
-def what_is_sent_to_clients_is_never_overwritten(subject: Subject) -> Finding:
+def what_is_sent_to_clients_is_never_overwritten(tested: PolicyUnderTest) -> Finding:
     """extra_d goes out while the next round runs; there is one exactly where `sends_extra` says so."""
-    policy = subject.make()
+    policy = tested.make()
     problems = []
     given = []
     for batch in random_rounds(policy, 14):
@@ -110,9 +110,9 @@ def what_is_sent_to_clients_is_never_overwritten(subject: Subject) -> Finding:
     return no_problems("extra_d as sends_extra says, never written to", problems)
 
 
-def no_random_number_is_drawn_but_from_streams(subject: Subject) -> Finding:
+def no_random_number_is_drawn_but_from_streams(tested: PolicyUnderTest) -> Finding:
     """PyTorch's own generators are left as they are: a run draws from `unstale.seeds.stream` alone."""
-    policy = subject.make()
+    policy = tested.make()
     batches = random_rounds(policy, 19)
     before = _generators(policy.device)
     run(policy, batches)

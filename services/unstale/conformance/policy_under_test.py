@@ -24,7 +24,7 @@ LATE = 5000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Subject:
+class PolicyUnderTest:
     """A registered policy under some settings, on a device, and the run that it is told of.
 
     clients to rounds, profile, synchronous: as `policies.create` has them.
@@ -55,7 +55,7 @@ class Subject:
             **self.settings,
         )
 
-    def of_another_size(self) -> "Subject":
+    def of_another_size(self) -> "PolicyUnderTest":
         """The same of a run with other numbers of clients, of updates a round and of parameters."""
         return replace(self, clients=12, round_size=4, dimension=3)
 
