@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from safetensors import safe_open
 
-from unstale.cli import main, report
+from unstale.cli import main, printing
 from unstale.metrics.fairness import Fairness
 from unstale.metrics.progress import Outcome, Progress
 from unstale.training import model_file
@@ -38,11 +38,11 @@ def at_version(version: int) -> Progress:
     ("value", "text"), [(0.5, "0.5000"), (None, "-"), (nan, "-"), (inf, "-"), (0, "0.0000")]
 )
 def test_a_figure_that_is_no_number_is_a_dash(value: float | None, text: str) -> None:
-    assert report.figure(value, ".4f") == text
+    assert printing.figure(value, ".4f") == text
 
 
 def test_a_run_that_was_never_evaluated_is_told_with_dashes(capsys: pytest.CaptureFixture[str]) -> None:
-    report.outcome(
+    printing.outcome(
         Outcome(
             reason="shutdown",
             versions=0,
@@ -77,7 +77,7 @@ class Stuck(io.StringIO):
 def test_whoever_tells_of_progress_does_not_wait_for_the_reader(monkeypatch: pytest.MonkeyPatch) -> None:
     output = Stuck()
     monkeypatch.setattr(sys, "stdout", output)
-    with report.ProgressPrinter(as_json=False) as printer:
+    with printing.ProgressPrinter(as_json=False) as printer:
         for version in range(3):
             printer(at_version(version))
         output.released.set()
@@ -87,8 +87,8 @@ def test_whoever_tells_of_progress_does_not_wait_for_the_reader(monkeypatch: pyt
 def test_progress_that_nobody_reads_does_not_pile_up(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(report, "WAITING_MAX", 2)
-    printer = report.ProgressPrinter(as_json=False)
+    monkeypatch.setattr(printing, "WAITING_MAX", 2)
+    printer = printing.ProgressPrinter(as_json=False)
     for version in range(5):
         printer(at_version(version))
     with printer:
@@ -183,10 +183,10 @@ def test_the_spread_over_clients_says_which_versions_they_measured(
         model_digest="d",
         fairness=fairness,
     )
-    report.outcome(end, as_json=False, clock="")
+    printing.outcome(end, as_json=False, clock="")
     assert (
         f"on the own test examples of 2 clients, {said}: accuracy 0.7500 ± 0.2500, worst tenth 0.5000, "
         "best tenth 1.0000\n"
     ) in capsys.readouterr().out
-    report.outcome(end, as_json=True, clock="")
+    printing.outcome(end, as_json=True, clock="")
     assert json.loads(capsys.readouterr().out)["fairness"]["best_tenth_std"] is None

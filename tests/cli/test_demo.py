@@ -19,7 +19,7 @@ from rich.console import Console
 
 from support.processes import START_S, free_port
 from support.processes import Process as Command
-from unstale.cli import demo, main, report
+from unstale.cli import demo, main, printing
 from unstale.config import Settings, load
 from unstale.errors import UserError
 
@@ -142,7 +142,7 @@ def test_a_terminal_shows_the_table_and_under_it_the_time_left() -> None:
     view.take({**INJECTED})
     shown = ["".join(part.text for part in line).rstrip() for line in console.render_lines(view)]
     assert len(shown) <= 9  # the cursor stands below
-    assert " ".join(shown[-4:-1]) == report.injected(INJECTED)
+    assert " ".join(shown[-4:-1]) == printing.injected(INJECTED)
     assert shown[-1].startswith("a round takes 0.08 s on average; about")
     assert shown[1].split()[0] == "16/9"
     view.finished = True
@@ -267,7 +267,7 @@ class Played:
 
 @pytest.fixture
 def played(monkeypatch: pytest.MonkeyPatch) -> type[Played]:
-    monkeypatch.setattr(report, "stop_on_signals", lambda stop: None)
+    monkeypatch.setattr(printing, "stop_on_signals", lambda stop: None)
     monkeypatch.setattr(demo, "Process", Played)
     monkeypatch.setattr(demo, "GOODBYE_S", 0.01)
     return Played

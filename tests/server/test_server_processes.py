@@ -16,7 +16,7 @@ from support.processes import START_S, Process, free_port
 from support.running import RunningServer, small
 from support.scrape import sample
 from support.wire import RawClient
-from unstale.cli import main, report
+from unstale.cli import main, printing
 from unstale.metrics.progress import Progress
 from unstale_proto.messages import Bye, Stop
 
@@ -123,7 +123,7 @@ def _signals_as_they_are(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Non
     """A command that gets so far would listen for signals, and go on to do so after the test. What it keeps lies in a
     folder of the test."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(report, "stop_on_signals", lambda stop: None)
+    monkeypatch.setattr(printing, "stop_on_signals", lambda stop: None)
 
 
 def said_by(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:

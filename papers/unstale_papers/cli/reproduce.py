@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from unstale.cli import report
+from unstale.cli import printing
 from unstale.cli.app import App
 from unstale.cli.tables import print_table
 from unstale.errors import UserError
 from unstale_papers.choose import chosen, data_sets
-from unstale_papers.cli import computing
-from unstale_papers.cli.computing import (
+from unstale_papers.cli import job_options
+from unstale_papers.cli.job_options import (
     CACHE,
     STORE,
     AsJson,
@@ -149,17 +149,17 @@ def run(
     from unstale_papers.scale import lost
 
     wanted = chosen([make(name) for name in dict.fromkeys(names)], cells)
-    first = computing.begin(wanted, ray)
-    size = computing.scale(
+    first = job_options.begin(wanted, ray)
+    size = job_options.scale(
         scale, rounds=scale_rounds, clients=scale_clients, data=scale_data, iterations=scale_iterations
     ).at(cell for preset, _ in wanted for cell in preset.cells)
-    place = computing.place(wanted, cache=cache, device=device, data=data or (), ray=ray)
+    place = job_options.place(wanted, cache=cache, device=device, data=data or (), ray=ray)
     whole = [
         (preset, jobs(preset, preset.cells, seeds=range(seeds), scale=size, place=place))
         for preset, _ in wanted
     ]
     here = {(preset.name, cell.name) for preset, some in wanted for cell in some}
-    code = computing.compute(
+    code = job_options.compute(
         [job for _, own in whole for job in own if (job.preset, job.cell) in here],
         seeds=seeds,
         size=size,
@@ -204,9 +204,9 @@ def export_results(
     with kept:
         count = published.write(kept, file, presets)
     if as_json:
-        report.json_line("exported", {"results": count, "file": str(file)})
+        printing.json_line("exported", {"results": count, "file": str(file)})
     else:
-        report.line(f"written: {file}, {count:,} results")
+        printing.line(f"written: {file}, {count:,} results")
 
 
 @app.command(name="import")
@@ -227,9 +227,9 @@ def import_results(
     with Store.open(store) as kept:
         new, had = published.read(kept, files)
     if as_json:
-        report.json_line("imported", {"new": new, "had": had})
+        printing.json_line("imported", {"new": new, "had": had})
     else:
-        report.line(f"taken into {store}: {new:,} results; it had {had:,} more of these")
+        printing.line(f"taken into {store}: {new:,} results; it had {had:,} more of these")
 
 
 def _write(
@@ -268,6 +268,6 @@ def _write(
     output.index(comparisons, folder, scales=scales, seeds=range(seeds))
     pages = [str(folder / f"{one.preset.name}.html") for one in comparisons]
     if as_json:
-        report.json_line("written", {"pages": pages})
+        printing.json_line("written", {"pages": pages})
     else:
-        report.line(f"written: {', '.join(pages)}, and beside them Markdown, CSV and pictures")
+        printing.line(f"written: {', '.join(pages)}, and beside them Markdown, CSV and pictures")

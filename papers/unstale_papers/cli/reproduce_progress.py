@@ -4,7 +4,7 @@ import sys
 from dataclasses import asdict
 from pathlib import Path
 
-from unstale.cli import report
+from unstale.cli import printing
 from unstale_papers.engine import Counts, Progress
 from unstale_papers.jobs import Job
 from unstale_papers.record import Record
@@ -23,14 +23,14 @@ class Printer:
         accuracy = record.accuracy_E[-1] if record.accuracy_E else None
         if self._as_json:
             facts = {"seconds": seconds, "accuracy": accuracy, "model_digest": record.model_digest}
-            report.json_line("finished", {**_which(job), **facts})
+            printing.json_line("finished", {**_which(job), **facts})
             return
-        reached = "" if accuracy is None else f", accuracy {report.figure(accuracy, '.4f')}"
+        reached = "" if accuracy is None else f", accuracy {printing.figure(accuracy, '.4f')}"
         self._news.append(f"{job.name}: {spoken(seconds)}{reached}")
 
     def failed(self, job: Job, traceback: str) -> None:
         if self._as_json:
-            report.json_line("failed", {**_which(job), "traceback": traceback})
+            printing.json_line("failed", {**_which(job), "traceback": traceback})
             return
         last = traceback.strip().rpartition("\n")[2]
         self._news.append(f"{job.name}: failed: {last}")
@@ -40,13 +40,13 @@ class Printer:
 
     def again(self, job: Job, why: str) -> None:
         if self._as_json:
-            report.json_line("again", {**_which(job), "why": why})
+            printing.json_line("again", {**_which(job), "why": why})
         else:
             self._news.append(f"{job.name}: {why}; it is tried again")
 
     def stands(self, standing: Progress) -> None:
         if self._as_json:
-            report.json_line("standing", asdict(standing))
+            printing.json_line("standing", asdict(standing))
             return
         if not self._news:
             shares = ", ".join(f"{share:.0%}" for share in standing.shares)
@@ -54,22 +54,22 @@ class Printer:
         left = "" if not standing.left_s else f"; about {spoken(standing.left_s)} left"
         counts = standing.counts
         settled = counts.before + counts.done + counts.failed
-        report.line("\n".join(f"[{settled}/{counts.jobs}] {news}" for news in self._news) + left)
+        printing.line("\n".join(f"[{settled}/{counts.jobs}] {news}" for news in self._news) + left)
         self._news.clear()
 
     def ended(self, counts: Counts, *, store: Path, was_stopped: bool) -> None:
         """The last word."""
         left = counts.jobs - counts.before - counts.done - counts.failed
         if self._as_json:
-            report.json_line("ended", {**asdict(counts), "left": left, "stopped": was_stopped})
+            printing.json_line("ended", {**asdict(counts), "left": left, "stopped": was_stopped})
             return
         parts = [f"{counts.done} done"]
         parts += [f"{counts.before} done before"] * bool(counts.before)
         parts += [f"{counts.failed} failed"] * bool(counts.failed)
         parts += [f"{left} not done"] * bool(left)
-        report.line(f"{'stopped: ' * was_stopped}of {counts.jobs} jobs {', '.join(parts)}; kept in {store}")
+        printing.line(f"{'stopped: ' * was_stopped}of {counts.jobs} jobs {', '.join(parts)}; kept in {store}")
         if left or counts.failed:
-            report.line("the same command goes on with what is not done, and tries again what failed")
+            printing.line("the same command goes on with what is not done, and tries again what failed")
 
 
 def spoken(seconds: float) -> str:

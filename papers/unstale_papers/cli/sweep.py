@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from unstale.cli import report
+from unstale.cli import printing
 from unstale.cli.tables import print_table
 from unstale.errors import UserError
 from unstale_papers.choose import chosen
-from unstale_papers.cli import computing
-from unstale_papers.cli.computing import (
+from unstale_papers.cli import job_options
+from unstale_papers.cli.job_options import (
     CACHE,
     STORE,
     AsJson,
@@ -140,20 +140,20 @@ def sweep(
     ((preset, some),) = chosen([make(name)], cells)
     found = search(preset, some, tried, validation=validation)
     aim = goal(measure, toward, found)
-    size = computing.scale(
+    size = job_options.scale(
         scale, rounds=scale_rounds, clients=scale_clients, data=scale_data, iterations=scale_iterations
     ).at(some)
     _check_out(out)
-    first = computing.begin([(preset, some)], ray)
-    place = computing.place([(preset, some)], cache=cache, device=device, data=data or (), ray=ray)
+    first = job_options.begin([(preset, some)], ray)
+    place = job_options.place([(preset, some)], cache=cache, device=device, data=data or (), ray=ray)
     planned = jobs(found.planned, found.planned.cells, seeds=range(seeds), scale=size, place=place)
     _check_parts(planned[: len(found.trials)])
     check_different(found, planned[: len(found.trials)], size)
     check_reach(aim, found, planned)
     draws = None if random is None else (random, random_seed)
     if not as_json:
-        report.line(f"{search_report.asked(found, asked, draws)}\n{search_report.split(validation)}")
-    code = computing.compute(
+        printing.line(f"{search_report.asked(found, asked, draws)}\n{search_report.split(validation)}")
+    code = job_options.compute(
         planned,
         seeds=seeds,
         size=size,
@@ -229,7 +229,7 @@ def _tell(result: "SearchReport", *, as_json: bool) -> None:
 
     if as_json:
         aim = result.outcome.goal
-        report.json_line(
+        printing.json_line(
             "found",
             {
                 "preset": result.outcome.search.preset.name,
@@ -241,7 +241,7 @@ def _tell(result: "SearchReport", *, as_json: bool) -> None:
         )
         return
     for ranking in result.rankings:
-        report.line(f"\n{search_report.summary(result, ranking)}")
+        printing.line(f"\n{search_report.summary(result, ranking)}")
         print_table(*search_report.texts(search_report.table(result, ranking)), lines=False)
 
 

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from unstale.cli import report
+from unstale.cli import printing
 from unstale.cli.options import takes_settings
 from unstale.config import Settings
 from unstale.config.scenario import read
@@ -26,7 +26,7 @@ from unstale.config.scenario import read
         "attack.name",
     ),
 )
-def client(settings: Settings, ends_with_input: report.EndsWithInput = False) -> None:
+def client(settings: Settings, ends_with_input: printing.EndsWithInput = False) -> None:
     """Take part in a run with one client, or with --count of them in this process.
 
     The server says what the model, the data set and the training are; here stands where this machine has the data, and
@@ -39,7 +39,7 @@ def client(settings: Settings, ends_with_input: report.EndsWithInput = False) ->
     from unstale.client.workspace import durations_of, training_context_of  # imports torch
     from unstale.net.keys import client_identity
 
-    report.log_to_stderr()
+    printing.log_to_stderr()
     scenario = settings.scenario.name
     if scenario is not None:
         read(scenario)  # a mistake in it is told now, not when a server answers
@@ -62,7 +62,7 @@ def client(settings: Settings, ends_with_input: report.EndsWithInput = False) ->
         identity=identity,
         http_address=hosted.http_address,
     )
-    report.stop_on_signals(lambda _: process.stop())
+    printing.stop_on_signals(lambda _: process.stop())
     if ends_with_input:
-        report.stop_at_end_of_input(process.stop)
+        printing.stop_at_end_of_input(process.stop)
     process.run()

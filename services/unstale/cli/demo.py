@@ -21,7 +21,7 @@ from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
-from unstale.cli import report
+from unstale.cli import printing
 from unstale.cli.options import COMMON_IN_RUNS, RUN, takes_settings
 from unstale.config import Settings
 from unstale.config.keys import PREFIX
@@ -67,7 +67,7 @@ def demo(settings: Settings, as_json: AsJson = False) -> None:
             update={"scenario": settings.scenario.model_copy(update={"name": SCENARIO})}
         )
     events: Events = queue.SimpleQueue()
-    report.stop_on_signals(events.put)
+    printing.stop_on_signals(events.put)
     console = Console(stderr=as_json)
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="unstale-demo-")))
@@ -92,7 +92,7 @@ def demo(settings: Settings, as_json: AsJson = False) -> None:
         finished = _watch(events, console)
         if as_json:
             last = ("test_accuracy", "versions", "seconds", "model_digest")
-            report.line(json.dumps({key: finished[key] for key in last}))
+            printing.line(json.dumps({key: finished[key] for key in last}))
         else:
             console.print(_farewell(finished), highlight=False, soft_wrap=True)
         _see_off([server, *clients], events)
@@ -314,7 +314,7 @@ class _View:
     def take(self, fact: dict[str, Any]) -> None:
         """What server or injector said."""
         if fact["event"] == "injected":
-            self.injected = report.injected(fact)
+            self.injected = printing.injected(fact)
         else:
             self._last, self._last_s = fact, now_s()
             self.rows.append(_row(fact))
@@ -377,9 +377,9 @@ def _row(fact: dict[str, Any]) -> tuple[str, ...]:
     active = sum(fact["clients"][state] for state in ("waiting", "working", "contributed", "unavailable"))
     return (
         f"{fact['version']}/{fact['rounds']}",
-        report.figure(fact["accuracy"], ".4f"),
-        report.figure(fact["loss"], ".4f"),
-        report.figure(fact["staleness_mean"], ".2f"),
+        printing.figure(fact["accuracy"], ".4f"),
+        printing.figure(fact["loss"], ".4f"),
+        printing.figure(fact["staleness_mean"], ".2f"),
         f"{fact['updates_per_s']:,.0f}",
         str(active),
         f"{fact['elapsed_s']:.1f}",
@@ -388,7 +388,7 @@ def _row(fact: dict[str, Any]) -> tuple[str, ...]:
 
 def _farewell(finished: dict[str, Any]) -> str:
     updates = ", ".join(f"{count} {name}" for name, count in finished["updates"].items())
-    accuracy = report.figure(finished["test_accuracy"], ".4f")
+    accuracy = printing.figure(finished["test_accuracy"], ".4f")
     return (
         f"\n[bold]test accuracy {accuracy}[/bold] after {finished['versions']} versions in "
         f"{finished['seconds']:.1f} s\nupdates: {updates}\n"

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from unstale.cli import report
+from unstale.cli import printing
 
 if TYPE_CHECKING:
     from unstale.journal.explain import RoundExplained
@@ -33,7 +33,7 @@ def explain(run: Run, version: Round = None, as_json: AsJson = False) -> None:
         recorded.check()
         found = explained(recorded, version)
     if as_json:
-        report.json_line("explained", asdict(found))
+        printing.json_line("explained", asdict(found))
     else:
         _tell(found, run)
 
@@ -51,45 +51,49 @@ def _tell_compensation(found: "RoundExplained") -> None:
         inverted = (
             ""
             if made.iterations is None
-            else (f", {made.iterations} iterations to a disparity of {report.figure(made.disparity, '.4g')}")
+            else (
+                f", {made.iterations} iterations to a disparity of {printing.figure(made.disparity, '.4g')}"
+            )
         )
-        report.line(f"client {member.client_id} replaced by {made.method} (share {made.share:.2f}){inverted}")
+        printing.line(
+            f"client {member.client_id} replaced by {made.method} (share {made.share:.2f}){inverted}"
+        )
     for error in found.errors:
-        report.line(
+        printing.line(
             f"client {error.client_id} shows the error of {error.method} over {error.staleness} rounds: "
             f"{error.l1:.4g} by L1, {error.cosine:.4f} by cosine"
         )
 
 
 def _tell(found: "RoundExplained", run: Path) -> None:
-    report.line(f"version {found.version} of {found.last_version} in {run}")
-    report.line(found.why)
-    report.line(
+    printing.line(f"version {found.version} of {found.last_version} in {run}")
+    printing.line(found.why)
+    printing.line(
         f"open from {found.opened_s:.3f} s to {found.closed_s:.3f} s, applied at {found.applied_s:.3f} s "
         f"(compensating took {found.compensate_s:.4f} s, the step {found.aggregate_s:.4f} s), in seconds of the run"
     )
     if found.members:
-        report.line(HEADING)
+        printing.line(HEADING)
     for member in found.members:
         share = "-" if member.share is None else f"{member.share:.1%}"
-        report.line(
+        printing.line(
             f"{member.client_id:>7}{member.task_id:>10}{member.base_version:>7}{member.staleness:>11}"
-            f"{report.figure(member.weight, '.4f'):>10}{share:>8}{report.figure(member.loss, '.4f'):>10}"
+            f"{printing.figure(member.weight, '.4f'):>10}{share:>8}{printing.figure(member.loss, '.4f'):>10}"
             f"{member.num_examples:>10}{_optional(member.norm):>10}{_optional(member.bound):>10}"
             f"{member.arrived_s:>10.3f} s{member.into_round_s:>+13.3f} s"
         )
     _tell_compensation(found)
     rejected = ", ".join(f"{count} {reason}" for reason, count in sorted(found.rejected.items()))
-    report.line(f"rejected since the round before was closed: {rejected or 'nothing'}")
+    printing.line(f"rejected since the round before was closed: {rejected or 'nothing'}")
     if found.overflowed:
-        report.line(
+        printing.line(
             "the step left the range of float32 and was not taken: the model is that of the version before"
         )
-    report.line(
-        f"next learning rate {found.learning_rate:g}, rate factor {report.figure(found.rate_factor, 'g')}"
+    printing.line(
+        f"next learning rate {found.learning_rate:g}, rate factor {printing.figure(found.rate_factor, 'g')}"
     )
     if found.accuracy is not None:
-        report.line(
-            f"test accuracy {report.figure(found.accuracy, '.4f')}, loss {report.figure(found.loss, '.4f')}"
+        printing.line(
+            f"test accuracy {printing.figure(found.accuracy, '.4f')}, loss {printing.figure(found.loss, '.4f')}"
         )
-    report.line(f"digest {found.digest}")
+    printing.line(f"digest {found.digest}")

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from unstale.cli import report
+from unstale.cli import printing
 from unstale.cli.options import takes_settings
 from unstale.config import Settings
 
@@ -32,7 +32,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON lines, for prog
     ),
 )
 def inject(
-    settings: Settings, as_json: AsJson = False, ends_with_input: report.EndsWithInput = False
+    settings: Settings, as_json: AsJson = False, ends_with_input: printing.EndsWithInput = False
 ) -> None:
     """Stand between clients and server, and delay, lose or damage what they say, as a scenario tells.
 
@@ -41,16 +41,16 @@ def inject(
     """
     from unstale.injector.service import Injector
 
-    report.log_to_stderr()
+    printing.log_to_stderr()
     injector = Injector(settings)
-    report.stop_on_signals(lambda _: injector.stop())
+    printing.stop_on_signals(lambda _: injector.stop())
     if ends_with_input:
-        report.stop_at_end_of_input(injector.stop)
+        printing.stop_at_end_of_input(injector.stop)
     if as_json:
-        report.json_line("listening", {"address": injector.address, "http_address": injector.http_address})
+        printing.json_line("listening", {"address": injector.address, "http_address": injector.http_address})
     else:
         control = f"; control and metrics at http://{injector.http_address}" if injector.http_address else ""
-        report.line(f"listening at {injector.address} for {settings.injector.upstream}{control}")
+        printing.line(f"listening at {injector.address} for {settings.injector.upstream}{control}")
     end = injector.run(partial(_tell, as_json=as_json), JSON_S if as_json else LINE_S)
     _tell(end, as_json=as_json, ended=True)
 
@@ -58,7 +58,7 @@ def inject(
 def _tell(numbers: "Numbers", *, as_json: bool, ended: bool = False) -> None:
     facts = asdict(numbers)
     if as_json:
-        report.json_line("injected", facts)
+        printing.json_line("injected", facts)
     else:
         when = "in all" if ended else f"{numbers.scenario_s:>7.0f} s"
-        report.line(f"{when}  {report.injected(facts)}")
+        printing.line(f"{when}  {printing.injected(facts)}")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from unstale.cli import report
+from unstale.cli import printing
 from unstale.cli.app import App
 from unstale.cli.options import COMMON_IN_RUNS, RUN, takes_settings
 from unstale.cli.tables import print_table
@@ -111,17 +111,17 @@ def audit(
         settings,
         at or [settings.rounds],
         updates_max=updates,
-        on_progress=lambda now: report.progress(now, as_json=as_json),
+        on_progress=lambda now: printing.progress(now, as_json=as_json),
         on_reconstructed=lambda one: _tell_one(one, as_json=as_json),
     )
     if as_json:
-        report.json_line("audited", {**asdict(done.findings), "notes": list(done.notes)})
+        printing.json_line("audited", {**asdict(done.findings), "notes": list(done.notes)})
     else:
         _tell_findings(done)
     if plots is not None:
         for file in _draw(done, settings, plots):
             if not as_json:
-                report.line(f"{file}: written")
+                printing.line(f"{file}: written")
 
 
 def _make_folder(folder: Path) -> None:
@@ -140,7 +140,7 @@ def _tell_one(one: "Reconstructed", *, as_json: bool) -> None:
             measure: {pool: values_r.tolist() for pool, values_r in pools.items()}
             for measure, pools in one.matches.best.items()
         }
-        report.json_line(
+        printing.json_line(
             "reconstructed",
             {
                 "client": one.client_id,
@@ -154,7 +154,7 @@ def _tell_one(one: "Reconstructed", *, as_json: bool) -> None:
             },
         )
         return
-    report.line(
+    printing.line(
         f"round {one.round}: client {one.client_id}, {one.staleness} rounds stale: {len(one.matches.labels)} examples, "
         f"disparity {one.disparity[0]:.3g} to {one.disparity[-1]:.3g} in {len(one.disparity)} iterations"
     )
@@ -169,7 +169,7 @@ def _tell_findings(done: "Audit") -> None:
     pools = ", ".join(
         f"{number:,.0f} {WHOSE[pool]} ({POOL_NAMES[pool]})" for pool, number in found.pool_examples.items()
     )
-    report.line(
+    printing.line(
         f"{_count(found.updates, 'update')} of {_count(found.clients, 'client')} inverted, "
         f"{_count(found.examples, 'example')} reconstructed; of each the closest was looked for among {pools}, on "
         "average"
@@ -194,7 +194,7 @@ def _tell_findings(done: "Audit") -> None:
                 names[one.measure],
                 POOL_NAMES[pool],
                 f"{by.mean:+.3f}",
-                f"{report.figure(by.low, '+.3f')} to {report.figure(by.high, '+.3f')}",
+                f"{printing.figure(by.low, '+.3f')} to {printing.figure(by.high, '+.3f')}",
                 f"{by.closer_share:.0%}",
             )
             for one in found.measures
@@ -209,12 +209,12 @@ def _tell_findings(done: "Audit") -> None:
         for pool, distance in found.label_distance.items()
         if pool not in SAME_CLASSES  # whose classes were chosen
     ]
-    report.line(
+    printing.line(
         f"shares of classes read from updates: {', '.join(distances)} "
         "(total variation distance: 0 for equal, 1 for none in common)"
     )
     for note in done.notes:
-        report.line(note)
+        printing.line(note)
 
 
 def _tell_classes(found: "Findings", names: Mapping[str, str]) -> None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from unstale.cli import report
+from unstale.cli import printing
 from unstale.cli.options import assigned
 from unstale.config import Given, Settings
 from unstale.errors import UserError
@@ -78,21 +78,21 @@ def _compare(comparison: "Comparison", names: tuple[str, str], plot: Path | None
     """Print, and draw, both policies. names: of the recorded one, and of the other."""
     _say_where_it_begins(comparison.replay, as_json=as_json)
     if not as_json:
-        report.line(
+        printing.line(
             _about(
                 *names,
                 asks_for_bases=comparison.asks_for_bases,
                 was_compensated=comparison.replay.learner.compensator is not None,
             )
         )
-        report.line(_heading(names))
+        printing.line(_heading(names))
     points = []
     for point in comparison.points():
         points.append(point)
         if as_json:
-            report.json_line("compared", asdict(point))
+            printing.json_line("compared", asdict(point))
         else:
-            report.line(_row(point, names))
+            printing.line(_row(point, names))
     if plot is not None:
         from unstale.cli.replay_plot import draw  # imports matplotlib
 
@@ -101,7 +101,7 @@ def _compare(comparison: "Comparison", names: tuple[str, str], plot: Path | None
         except OSError as error:
             raise UserError(f"cannot write {plot}: {(error.strerror or str(error)).lower()}") from None
         if not as_json:
-            report.line(f"{plot}: written")
+            printing.line(f"{plot}: written")
     return comparison.replay
 
 
@@ -138,7 +138,7 @@ def _check_plot(plot: Path, *, has_other_policy: bool) -> None:
 
 def _say_where_it_begins(again: "Replay", *, as_json: bool) -> None:
     if again.first > 0 and not as_json:
-        report.line(
+        printing.line(
             f"Updates of older rounds were let go, so this begins with version {again.first}, as its checkpoint has "
             "it; --run.keep-updates, when a run begins, keeps all."
         )
@@ -148,15 +148,15 @@ def _say_how_it_ended(again: "Replay", *, as_json: bool) -> None:
     rounds, parted = again.version - again.first, again.parted
     if as_json:
         facts = {"first": again.first, "last": again.version, "rounds": rounds, "updates": again.updates}
-        report.json_line("replayed", {**facts, "parted": None if parted is None else asdict(parted)})
+        printing.json_line("replayed", {**facts, "parted": None if parted is None else asdict(parted)})
         return
     if parted is not None:
-        report.line(
+        printing.line(
             f"version {parted.version} is not the one that was made: recorded digest {parted.recorded}, computed "
             f"{parted.computed}; its bits depend on device, threads and the version of PyTorch"
         )
     before = "" if parted is None else " before it"
-    report.line(f"{_count(rounds, 'round')}, {_count(again.updates, 'update')}, all digests{before} equal")
+    printing.line(f"{_count(rounds, 'round')}, {_count(again.updates, 'update')}, all digests{before} equal")
 
 
 def _count(number: int, noun: str) -> str:
@@ -177,6 +177,6 @@ def _heading(names: tuple[str, str]) -> str:
 def _row(point: "Point", names: tuple[str, str]) -> str:
     figures = (point.accuracy, point.other_accuracy, point.loss, point.other_loss)
     return f"{point.version:>9}" + "".join(
-        f"{report.figure(figure, '.4f'):>{max(WIDTH, len(name) + 2)}}"
+        f"{printing.figure(figure, '.4f'):>{max(WIDTH, len(name) + 2)}}"
         for figure, name in zip(figures, 2 * names, strict=True)
     )

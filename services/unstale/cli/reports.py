@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from unstale.cli import report as told
+from unstale.cli import printing as told
 
 if TYPE_CHECKING:
     from unstale.report.content import Report

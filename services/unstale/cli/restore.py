@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from unstale.cli import report
+from unstale.cli import printing
 
 Run = Annotated[Path, typer.Argument(metavar="RUN", help="Directory of the run.", show_default=False)]
 AsJson = Annotated[bool, typer.Option("--json", help="Print a JSON line, for programs.")]
@@ -20,19 +20,19 @@ def restore(run: Run, as_json: AsJson = False) -> None:
     found = restored(run)
     if as_json:
         facts = asdict(found)
-        report.json_line("restored", {**facts, "set_aside": [str(path) for path in found.set_aside]})
+        printing.json_line("restored", {**facts, "set_aside": [str(path) for path in found.set_aside]})
         return
     for message in found.damaged_checkpoints:
-        report.line(f"{message}; an older checkpoint is whole")
+        printing.line(f"{message}; an older checkpoint is whole")
     updates = found.updates
-    report.line(
+    printing.line(
         f"version {found.version}: {updates.received} updates, {updates.aggregated} aggregated, {updates.pending} "
         f"waiting, {updates.rejected} rejected"
     )
     if found.lost_events:
-        report.line(f"{found.lost_events} later events are lost")
+        printing.line(f"{found.lost_events} later events are lost")
     for path in found.set_aside:
-        report.line(f"{path}: set aside, run.db does not name it")
-    report.line(
+        printing.line(f"{path}: set aside, run.db does not name it")
+    printing.line(
         f"run id {found.run_id}, before {found.former_run_id or 'none'}; start `unstale server` on {run}"
     )

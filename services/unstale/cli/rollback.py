@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from unstale.cli import report
+from unstale.cli import printing
 from unstale.errors import UserError
 
 Run = Annotated[Path, typer.Argument(metavar="RUN", help="Directory of the run.", show_default=False)]
@@ -47,16 +47,16 @@ def rollback(
 
     done = roll_back(run, to, without=without or (), readmit=readmit or ())
     if as_json:
-        report.json_line("rolled-back", {**asdict(done), "copy": str(done.copy)})
+        printing.json_line("rolled-back", {**asdict(done), "copy": str(done.copy)})
         return
-    report.line(
+    printing.line(
         f"version {done.version}, before {done.former_version}: {done.updates} accepted updates are not used any more"
     )
     if done.excluded:
-        report.line(f"excluded clients: {', '.join(map(str, done.excluded))}")
-    report.line(
+        printing.line(f"excluded clients: {', '.join(map(str, done.excluded))}")
+    printing.line(
         f"{done.copy}: the run as it was; to undo, start `unstale server` on a copy of that directory"
     )
-    report.line(
+    printing.line(
         f"run id {done.run_id}, before {done.former_run_id or 'none'}; start `unstale server` on {run}"
     )

@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from unstale.cli import report
+from unstale.cli import printing
 from unstale.cli.inversion import announce
 from unstale.cli.options import COMMON_IN_RUNS, RUN, takes_settings
 from unstale.config import Settings
@@ -28,29 +28,29 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON lines, for prog
     ),
 )
 def server(
-    settings: Settings, as_json: AsJson = False, ends_with_input: report.EndsWithInput = False
+    settings: Settings, as_json: AsJson = False, ends_with_input: printing.EndsWithInput = False
 ) -> None:
     """Serve one run: wait for the clients, hand out the model, aggregate what comes back."""
     from unstale.server.service import Server  # imports torch
 
-    report.log_to_stderr()
+    printing.log_to_stderr()
     announce(settings)
-    printer = report.ProgressPrinter(as_json=as_json)
+    printer = printing.ProgressPrinter(as_json=as_json)
     run = Server(settings, on_progress=printer)
-    report.stop_on_signals(lambda _: run.stop())
+    printing.stop_on_signals(lambda _: run.stop())
     if ends_with_input:
-        report.stop_at_end_of_input(run.stop)
+        printing.stop_at_end_of_input(run.stop)
     if as_json:
-        report.json_line("listening", {"address": run.address, "http_address": run.http_address})
+        printing.json_line("listening", {"address": run.address, "http_address": run.http_address})
     else:
         http = f"; watch it at http://{run.http_address}/" if run.http_address else ""
-        report.line(f"listening at {run.address}{http}")
-        report.line(run.standing)
+        printing.line(f"listening at {run.address}{http}")
+        printing.line(run.standing)
     with printer:
         end = run.run()
-    report.outcome(end, as_json=as_json, clock="")
+    printing.outcome(end, as_json=as_json, clock="")
     run.save()
     if settings.server.stay:
         if not as_json and end.reason == "finished":
-            report.line("staying to be watched; end it with Ctrl-C")
+            printing.line("staying to be watched; end it with Ctrl-C")
         run.stay()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from unstale.cli import report
+from unstale.cli import printing
 from unstale.cli.inversion import announce
 from unstale.cli.options import COMMON_IN_RUNS, RUN, takes_settings
 from unstale.config import Settings
@@ -39,19 +39,19 @@ def simulate(settings: Settings, as_json: AsJson = False, record_in: Record = No
     from unstale.remote.cluster import connect
     from unstale.simulator.assemble import configured, simulation  # imports torch
 
-    report.log_to_stderr()
+    printing.log_to_stderr()
     announce(settings)
     announce_attack(settings)
     run = simulation(
         settings,
-        on_progress=lambda now: report.progress(now, as_json=as_json),
+        on_progress=lambda now: printing.progress(now, as_json=as_json),
         record_in=record_in,
         compensator_of=partial(configured, connect=connect),
     )
     outcome = run.run()
     if run.traffic.sent:
         _tell(run.traffic, as_json=as_json)
-    report.outcome(outcome, as_json=as_json, clock=" of virtual time")
+    printing.outcome(outcome, as_json=as_json, clock=" of virtual time")
     run.save()
 
 
@@ -67,7 +67,7 @@ def announce_attack(settings: Settings) -> None:
 def _tell(traffic: "Traffic", *, as_json: bool) -> None:
     """What the scenario did."""
     if as_json:
-        report.json_line("traffic", asdict(traffic))
+        printing.json_line("traffic", asdict(traffic))
         return
     counts = {
         "lost": traffic.lost,
@@ -78,4 +78,4 @@ def _tell(traffic: "Traffic", *, as_json: bool) -> None:
         "connections cut": traffic.cuts,
     }
     seen = "".join(f", {count:,} {what}" for what, count in counts.items() if count)
-    report.line(f"{traffic.sent:,} messages through the scenario{seen}")
+    printing.line(f"{traffic.sent:,} messages through the scenario{seen}")

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from unstale.cli import report
+from unstale.cli import printing
 
 Run = Annotated[Path, typer.Argument(metavar="RUN", help="Directory of the run.", show_default=False)]
 AsJson = Annotated[bool, typer.Option("--json", help="Print a JSON line, for programs.")]
@@ -19,16 +19,16 @@ def verify(run: Run, as_json: AsJson = False) -> None:
 
     found = verified(run)
     if as_json:
-        report.json_line("verified", asdict(found))
+        printing.json_line("verified", asdict(found))
     else:
         for message in (*found.damages, *found.notes):
-            report.line(message)
+            printing.line(message)
         rows = ", ".join(f"{count:,} {table}" for table, count in found.rows.items())
-        report.line(f"rows: {rows or 'none'}")
+        printing.line(f"rows: {rows or 'none'}")
         files = ", ".join(
             f"{count:,} of {kind} ({found.bytes[kind]:,} bytes)" for kind, count in found.files.items()
         )
-        report.line(f"files: {files}; {found.updates:,} updates in segments")
-        report.line("all is as it was stored" if not found.damages else f"{len(found.damages):,} damages")
+        printing.line(f"files: {files}; {found.updates:,} updates in segments")
+        printing.line("all is as it was stored" if not found.damages else f"{len(found.damages):,} damages")
     if found.damages:
         raise typer.Exit(1)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from unstale.cli import report
+from unstale.cli import printing
 from unstale.errors import UserError, nearest
 from unstale_papers.choose import data_sets
 from unstale_papers.cli.reproduce_progress import Printer
@@ -257,7 +257,7 @@ def compute(
             stopped_by.append(number)
             engine.stop()
 
-        report.stop_on_signals(stop)
+        printing.stop_on_signals(stop)
         _announce(planned, seeds, size, lost, place, ray or at_a_time, as_json=as_json)
         counts = engine.run(planned)
     printer.ended(counts, store=store, was_stopped=bool(stopped_by))
@@ -287,15 +287,15 @@ def _announce(
             "lost": list(lost),
             "data": files,
         }
-        report.json_line("planned", {**facts, "device": place.device, "by": by})
+        printing.json_line("planned", {**facts, "device": place.device, "by": by})
         return
     cells = len(planned) // seeds
     who = f"the Ray cluster {by}" if isinstance(by, str) else f"{by} process{'es' * (by > 1)}"
-    report.line(
+    printing.line(
         f"{', '.join(presets)}: {cells} cell{'s' * (cells > 1)} with {seeds} seed{'s' * (seeds > 1)} are {count} "
         f"job{'s' * (count > 1)}, {size}, on {place.device} by {who}"
     )
     for name, file in files.items():
-        report.line(f"in place of {name}: {file['path']} (SHA-256 {file['sha256'][:12]}...)")
+        printing.line(f"in place of {name}: {file['path']} (SHA-256 {file['sha256'][:12]}...)")
     for sentence in lost:
-        report.line(sentence)
+        printing.line(sentence)
