@@ -24,7 +24,7 @@ from unstale.cli.explain import explain
 from unstale.cli.inject import inject
 from unstale.cli.policies import policies
 from unstale.cli.replay import replay
-from unstale.cli.reports import report
+from unstale.cli.report import report
 from unstale.cli.restore import restore
 from unstale.cli.rollback import rollback
 from unstale.cli.server import server
