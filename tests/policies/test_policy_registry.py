@@ -10,6 +10,7 @@ from pydantic import Field
 from unstale import plugins
 from unstale.errors import UserError
 from unstale.policies import Policy, PolicySettings, Step, UpdateBatch, create, describe, names, registry
+from unstale.policies.fedavg import FedAvg
 
 NAMES = (
     "coordinate-median",
@@ -256,3 +257,11 @@ def test_a_plug_in_cannot_take_over_a_name_of_ours(monkeypatch: pytest.MonkeyPat
     plug_in(monkeypatch, entry_point("math:pi", name="fedavg"))
     assert names().count("fedavg") == 1
     assert describe("fedavg").source.endswith("docs/methods/policies.md#fedavg")
+
+
+@pytest.mark.parametrize(("old", "new"), [("streams", "column_wise"), ("scales", "is_homogeneous")])
+def test_a_plug_in_with_an_attribute_of_an_older_version_is_refused(old: str, new: str) -> None:
+    with pytest.raises(
+        UserError, match=f"policy class Mine sets {old}, which is now called {new}; rename it"
+    ):
+        type("Mine", (FedAvg,), {old: True})

@@ -13,6 +13,7 @@ from typing import Any, ClassVar, Generic, Literal, TypeVar
 import torch
 from torch import Tensor
 
+from unstale.errors import UserError
 from unstale.part_settings import PartSettings
 from unstale.policies.weights import normalise, weighted_sum, wide_chunks
 
@@ -140,6 +141,9 @@ class PolicySettings(PartSettings):
     """Settings of a policy."""
 
 
+_RENAMED = MappingProxyType({"streams": "column_wise", "scales": "is_homogeneous"})
+"""Attributes of `Policy` that older versions had, with their present names."""
+
 S = TypeVar("S", bound=PolicySettings)
 
 
@@ -181,6 +185,19 @@ class Policy(ABC, Generic[S]):
     """Golden vectors of its own, for `unstale conformance`: a file in the format of tests/oracles/write_vectors.py."""
     needs_base_models: bool = False
     """Whether `UpdateBatch.model_d` and `base_models` must be filled. Settings may decide it."""
+
+    def __init_subclass__(cls, **keywords: Any) -> None:
+        """Refuse attributes of older versions, which would have no effect.
+
+        Raises:
+            UserError: The class sets one of them.
+        """
+        super().__init_subclass__(**keywords)
+        for name, present_name in _RENAMED.items():
+            if name in vars(cls):
+                raise UserError(
+                    f"policy class {cls.__qualname__} sets {name}, which is now called {present_name}; rename it"
+                )
 
     def __init__(self, settings: S, context: PolicyContext) -> None:
         self.settings = settings
