@@ -248,5 +248,5 @@ def test_the_layers_in_the_architecture_are_those_that_are_enforced() -> None:
     assert "\n".join(f"    {layer}" for layer in layers) in text_of("docs/architecture.md")
 
 
-def test_the_readme_shows_explain_with_the_columns_that_it_has() -> None:
-    assert HEADING in text_of("README.md").splitlines()
+def test_the_page_of_replay_shows_explain_with_the_columns_that_it_has() -> None:
+    assert HEADING in text_of("docs/replay.md").splitlines()

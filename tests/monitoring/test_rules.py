@@ -15,7 +15,7 @@ from unstale.metrics.catalogue import CATALOGUE, CLIENT_CATALOGUE, INJECTOR_CATA
 ROOT = MONITORING.parents[1]
 PAGES = ROOT / "docs/runbooks"
 UNIT_TESTS = sorted((MONITORING / "tests").glob("*.yml"))
-HEADINGS = ["What it means", "What is lost", "How to look", "Usual causes", "What to do"]
+HEADINGS = ["Meaning", "Impact", "Diagnosis", "Causes", "Actions"]
 METRICS = {metric.name: metric for metric in (*CATALOGUE, *CLIENT_CATALOGUE, *INJECTOR_CATALOGUE)}
 
 
