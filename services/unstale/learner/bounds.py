@@ -1,9 +1,9 @@
 """Adaptive bounds on the norms of updates: a multiple of the median over clients.
 
 Each client has one vote, so a minority cannot move the median beyond the norms of the others. A vote is the decayed
-maximum of a client's accepted norms (the factor is `DECAY` per accepted update): late in training most norms are small, but
-a misclassified example gives a norm as large as at the start. A rejected norm is the client's vote until its next accepted
-update, so that the bound rises when the norms of most clients rise at the same time.
+maximum of a client's accepted norms (the factor is `DECAY` per accepted update): late in training most norms are small,
+but a misclassified example gives a norm as large as at the start. A rejected norm is the client's vote until its next
+accepted update, so that the bound rises when the norms of most clients rise at the same time.
 
 Deterministic: the same reports in the same order give the same bits.
 Source: docs/decisions/0031-the-clients-bound-each-others-norms.md, with the measurements behind the constants
@@ -19,7 +19,7 @@ from unstale.learner.row_checks import Norms
 MULTIPLE = 20.0
 """Largest accepted norm of an update, in medians. Honest runs stay under 11."""
 BUFFERS_MULTIPLE = MULTIPLE**2
-"""Largest accepted norm of buffers, in medians; buffers hold variances, which are squares. Honest runs stay under 89."""
+"""Largest accepted norm of buffers, in medians; buffers hold variances (squares). Honest runs stay under 89."""
 DECAY = 0.99
 """Factor of a vote per accepted update of its client; half is left after 69 updates."""
 VOTERS_MIN = 3

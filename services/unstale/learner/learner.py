@@ -1,7 +1,7 @@
 """The learner: holds the global model, and compensates, aggregates and applies rounds of updates.
 
-Legend: K updates of the round, in order of arrival; d parameters; b numbers of float buffers; D numbers of a row: d + b,
-or 2 d + b where clients send a second vector.
+Legend: K updates of the round, in order of arrival; d parameters; b numbers of float buffers; D numbers of a row:
+d + b, or 2 d + b where clients send a second vector.
 """
 
 from collections.abc import Callable, Collection, Container, Mapping, Sequence
@@ -54,8 +54,8 @@ class RoundResult:
 class Learner:
     """Holds the global model and applies rounds to it. The same rounds in the same order give the same bits.
 
-    Every version is a new, read-only tensor, so that older versions can still be sent or trained from. One thread applies
-    rounds; another one may call `forget`.
+    Every version is a new, read-only tensor, so that older versions can still be sent or trained from. One thread
+    applies rounds; another one may call `forget`.
 
     Attributes:
         sent: The vectors of the present version.
