@@ -1,6 +1,6 @@
-"""Laws of arithmetic: whatever a policy weighs, it steps down the gradients, by a length that stays.
+"""Laws of arithmetic: a policy steps along the gradients, by a bounded length.
 
-Three attributes of a class say otherwise: `order_matters`, `longest_step` and `is_homogeneous`.
+Three class attributes declare exceptions: `order_matters`, `longest_step` and `is_homogeneous`.
 Legend: K updates of a round, in order of arrival; d parameters; N clients.
 """
 
@@ -23,21 +23,21 @@ from unstale.conformance.problems import misshapen, senseless
 from unstale.policies import Policy, Step, UpdateBatch
 
 AGAIN = 50
-"""Rounds in which the same comes again."""
+"""Repetitions of one round."""
 
 COPIES = 10_001
-"""How often each number of an update is repeated to make a large model."""
+"""Copies of each number of an update in a large model."""
 
 SIZES = (1e-30, 1.0, 1e18)
-"""Of the numbers in an update: the least has no square in float32, the largest one has."""
+"""Magnitudes of the numbers of an update: the square of the smallest underflows in float32."""
 
 ROUNDING = 1e-5
 ROUNDING_OF_MANY = 1e-4
-"""What sums over many numbers may be off, where weights are exponentials of them."""
+"""Tolerance where weights are exponentials of sums over many numbers."""
 
 
 def empty_rounds_give_finite_steps(tested: PolicyUnderTest) -> Finding:
-    """Before, between and after other rounds."""
+    """Empty rounds before, between and after other rounds."""
     policy = tested.make()
     problems = []
     for batch in random_rounds(policy, 9):
@@ -49,16 +49,15 @@ def empty_rounds_give_finite_steps(tested: PolicyUnderTest) -> Finding:
 def rounds_of_any_size_give_finite_steps(tested: PolicyUnderTest) -> Finding:
     """Availability rounds: 0 to N clients, all fresh."""
     policy = tested.make()
-    everybody = random_rounds(policy, 10, everybody=True)
     problems = []
-    for batch in everybody:
+    for batch in random_rounds(policy, 10, everybody=True):
         some = in_order(fresh(batch), range(batch.version % (policy.clients + 1)))
         problems += senseless(policy.step(some), some)
     return no_problems("finite steps", problems)
 
 
 def great_staleness_gives_finite_steps(tested: PolicyUnderTest) -> Finding:
-    """Up to 5,000 rounds late."""
+    """Staleness of up to 5,000 rounds."""
     policy = tested.make()
     problems = []
     for batch in random_rounds(policy, 11, first_version=LATE):
@@ -67,7 +66,7 @@ def great_staleness_gives_finite_steps(tested: PolicyUnderTest) -> Finding:
 
 
 def the_order_of_arrival_changes_rounding_only(tested: PolicyUnderTest) -> Finding:
-    """The reverse order gives the same step; not so where the class says `order_matters = True`."""
+    """The reverse order gives the same step, unless the class sets `order_matters = True`."""
     forwards, backwards = tested.make(), tested.make()
     if forwards.order_matters:
         return Finding(expected="order_matters", got="order_matters", passed=True)
@@ -83,7 +82,7 @@ def the_order_of_arrival_changes_rounding_only(tested: PolicyUnderTest) -> Findi
 
 
 def tiny_and_huge_updates_give_finite_steps(tested: PolicyUnderTest) -> Finding:
-    """In one round, and from round to round."""
+    """Magnitudes differ within a round and between rounds."""
     policy = tested.make()
     problems = []
     for batch in random_rounds(policy, 21):
@@ -94,7 +93,7 @@ def tiny_and_huge_updates_give_finite_steps(tested: PolicyUnderTest) -> Finding:
 
 
 def updates_of_a_client_that_is_there_twice_are_taken(tested: PolicyUnderTest) -> Finding:
-    """Senders that do not wait for their round may be."""
+    """A client that does not wait for the round may contribute to it twice."""
     policy = tested.make()
     problems = []
     for batch in random_rounds(policy, 16, repeated=True):
@@ -104,9 +103,9 @@ def updates_of_a_client_that_is_there_twice_are_taken(tested: PolicyUnderTest) -
 
 
 def equal_fresh_updates_are_a_step_along_them(tested: PolicyUnderTest) -> Finding:
-    """When all send the same g, and when one client alone does: the step is c * g, 0 < c <= longest_step.
+    """If all clients send the same g, or one client alone sends it, the step is c * g with 0 < c <= longest_step.
 
-    And c is what the weights add up to. So it is for a g as small and as large as float32 can be, and for other N.
+    c is the sum of the weights. This holds for the smallest and largest g of float32, and for other N.
     """
     problems = []
     for each in (tested, tested.of_another_size()):
@@ -115,7 +114,7 @@ def equal_fresh_updates_are_a_step_along_them(tested: PolicyUnderTest) -> Findin
                 policy = each.make()
                 batch = equal_round(policy, senders, size=size)
                 which = f"{len(batch)} of {each.clients} clients, numbers about {size:g}"
-                problems += [f"{found}: {which}" for found in _not_along(policy, policy.step(batch), batch)]
+                problems += [f"{one}: {which}" for one in _not_along(policy, policy.step(batch), batch)]
     return no_problems("c * g with 0 < c <= longest_step, and c the sum of the weights", problems)
 
 
@@ -135,7 +134,7 @@ def _not_along(policy: Policy[Any], step: Step, batch: UpdateBatch) -> list[str]
 
 
 def the_same_round_again_and_again_gives_the_same_step(tested: PolicyUnderTest) -> Finding:
-    """Everybody sends the same fresh g in every round: the length of the steps comes to rest, and not at nothing."""
+    """If all clients send the same fresh g in every round, the lengths of the steps converge, and not to 0."""
     policy = tested.make()
     lengths = []
     for version in range(AGAIN):
@@ -151,9 +150,9 @@ def the_same_round_again_and_again_gives_the_same_step(tested: PolicyUnderTest) 
 
 
 def updates_twice_as_long_give_a_step_twice_as_long(tested: PolicyUnderTest) -> Finding:
-    """So for other powers of two; not where the class says `is_homogeneous = False`."""
+    """Also for other powers of two, unless the class sets `is_homogeneous = False`."""
     if not tested.make().is_homogeneous:
-        return Finding(expected="scales = False", got="scales = False", passed=True)
+        return Finding(expected="is_homogeneous = False", got="is_homogeneous = False", passed=True)
     problems = []
     for factor in (2.0**-5, 2.0, 2.0**6):
         problems += _other_steps(tested.make(), tested.make(), factor=factor)
@@ -161,18 +160,17 @@ def updates_twice_as_long_give_a_step_twice_as_long(tested: PolicyUnderTest) -> 
 
 
 def a_large_model_steps_as_a_small_one(tested: PolicyUnderTest) -> Finding:
-    """Each number of each update is there thousands of times: so it is in the step. Not where `is_homogeneous =
-    False`."""
+    """If each number of the updates is repeated, so are those of the step, unless `is_homogeneous = False`."""
     small, large = tested.make(), replace(tested, dimension=COPIES * tested.dimension).make()
     if not small.is_homogeneous:
-        return Finding(expected="scales = False", got="scales = False", passed=True)
+        return Finding(expected="is_homogeneous = False", got="is_homogeneous = False", passed=True)
     return no_problems("the same step", _other_steps(small, large, copies=COPIES, count=5))
 
 
 def _other_steps(
     plain: Policy[Any], stretching: Policy[Any], *, factor: float = 1.0, copies: int = 1, count: int = 8
 ) -> list[str]:
-    """Rounds in which a policy that gets stretched vectors does not take the other one's steps, stretched."""
+    """Rounds in which the step for stretched updates is not the stretched step."""
     problems = []
     for batch in random_rounds(plain, 17, count=count):
         expected, got = plain.step(batch), stretching.step(stretched(batch, factor, copies))
@@ -185,7 +183,7 @@ def _other_steps(
 
 
 def equal_changes_of_buffers_are_made_as_they_are(tested: PolicyUnderTest) -> Finding:
-    """Whatever the weights."""
+    """If the buffers of all clients change equally, so do those of the model, for any weights."""
     policy = tested.make()
     worst = 0.0
     for batch in random_rounds(policy, 18):

@@ -1,4 +1,4 @@
-"""Laws of conduct: what a policy keeps to, whatever it computes."""
+"""Laws of the interface: shapes, purity, state and random numbers of any policy."""
 
 import copy
 from dataclasses import fields
@@ -27,7 +27,7 @@ def a_step_has_the_promised_shapes(tested: PolicyUnderTest) -> Finding:
 
 
 def arguments_are_not_written_to(tested: PolicyUnderTest) -> Finding:
-    """A batch is the same after the step, every field of it."""
+    """Every field of the batch is unchanged after the step."""
     policy = tested.make()
     problems = []
     for batch in random_rounds(policy, 2):
@@ -48,14 +48,14 @@ def _equal(one: Any, two: Any) -> bool:
 
 
 def the_same_rounds_give_the_same_bits(tested: PolicyUnderTest) -> Finding:
-    """Of two policies made alike."""
+    """Two policies with equal settings give equal bits."""
     first, second = tested.make(), tested.make()
     batches = random_rounds(first, 3)
     return no_problems("equal bits", other(run(first, batches), run(second, copy.deepcopy(batches))))
 
 
 def no_round_is_kept(tested: PolicyUnderTest) -> Finding:
-    """The server uses the rows of a round again: what a policy remembers of them is a copy."""
+    """The server reuses the rows of a round, so a policy must copy the rows that it remembers."""
     kept, expected = tested.make(), tested.make()
     batches = random_rounds(kept, 4)
     got = []
@@ -69,7 +69,7 @@ def no_round_is_kept(tested: PolicyUnderTest) -> Finding:
 
 
 def two_policies_share_nothing(tested: PolicyUnderTest) -> Finding:
-    """What one of them sees does not reach the other."""
+    """The rounds of one policy do not affect the steps of another one."""
     one, two, alone = tested.make(), tested.make(), tested.make()
     batches, of_two = random_rounds(one, 7), random_rounds(one, 8)
     got = []
@@ -80,7 +80,7 @@ def two_policies_share_nothing(tested: PolicyUnderTest) -> Finding:
 
 
 def a_round_that_does_not_count_moves_nothing(tested: PolicyUnderTest) -> Finding:
-    """Step.counts is False where the policy only waited."""
+    """`Step.counts` is False where the policy only waits, and then the direction is 0."""
     policy = tested.make()
     problems = []
     for batch in random_rounds(policy, 12):
@@ -91,7 +91,7 @@ def a_round_that_does_not_count_moves_nothing(tested: PolicyUnderTest) -> Findin
 
 
 def what_is_sent_to_clients_is_never_overwritten(tested: PolicyUnderTest) -> Finding:
-    """extra_d goes out while the next round runs; there is one exactly where `sends_extra` says so."""
+    """`extra_d` is sent while the next round runs, so it is read-only; it exists exactly where `sends_extra` is set."""
     policy = tested.make()
     problems = []
     given = []
@@ -111,7 +111,7 @@ def what_is_sent_to_clients_is_never_overwritten(tested: PolicyUnderTest) -> Fin
 
 
 def no_random_number_is_drawn_but_from_streams(tested: PolicyUnderTest) -> Finding:
-    """PyTorch's own generators are left as they are: a run draws from `unstale.seeds.stream` alone."""
+    """A policy draws from `unstale.seeds.stream` only and leaves PyTorch's generators unchanged."""
     policy = tested.make()
     batches = random_rounds(policy, 19)
     before = _generators(policy.device)

@@ -1,4 +1,4 @@
-"""Laws of what a class says of itself."""
+"""Laws of the class attributes of a policy."""
 
 from typing import get_args
 
@@ -11,7 +11,7 @@ from unstale.training.registry import TRAININGS
 
 
 def it_says_what_it_is(tested: PolicyUnderTest) -> Finding:
-    """A summary, a source, and for each setting a description and where its default comes from."""
+    """The policy has a summary and a source; each setting has a description and a source of its default."""
     about = describe(tested.name)
     missing = [f"no {what} of the policy" for what in ("summary", "source") if not getattr(about, what)]
     for setting in about.settings:
@@ -24,7 +24,7 @@ def it_says_what_it_is(tested: PolicyUnderTest) -> Finding:
 
 
 def what_it_names_is_known(tested: PolicyUnderTest) -> Finding:
-    """Its training, its loops, the settings with other defaults; and no setting has a name that a run has, too."""
+    """Its training, loops and settings exist, and no setting has a reserved name."""
     policy = find(tested.name)
     fields = policy.Settings.model_fields
     problems = [f"unknown training {policy.training!r}"] if policy.training not in (None, *TRAININGS) else []

@@ -1,4 +1,4 @@
-"""What a check of a policy found."""
+"""The result of a check of a policy."""
 
 import math
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from torch import Tensor
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """What was expected and what came, both for people, and whether that is right."""
+    """Expected and actual result as texts, and whether the check passed."""
 
     expected: str
     got: str
@@ -27,15 +27,12 @@ class Row:
 
 
 def no_problems(expected: str, problems: list[str]) -> Finding:
-    """Right when there is no problem; else the first one is what came."""
+    """Make a finding that passes without problems; otherwise the first problem is the actual result."""
     return Finding(expected=expected, got=problems[0] if problems else expected, passed=not problems)
 
 
 def off(got_d: Tensor, expected_d: Tensor) -> float:
-    """The largest difference, relative to the largest number expected where that is above 1; infinite for a NaN.
-
-    0 where there is no number.
-    """
+    """Return the largest difference over max(1, largest expected number); infinity for NaN, 0 for empty tensors."""
     if expected_d.numel() == 0:
         return 0.0
     difference = float((got_d - expected_d).abs().max()) / max(1.0, float(expected_d.abs().max()))

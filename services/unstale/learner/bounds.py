@@ -1,14 +1,12 @@
-"""Bounds on the norms of updates, set by the clients themselves: a multiple of a median over clients.
+"""Adaptive bounds on the norms of updates: a multiple of the median over clients.
 
-Every client has one vote, however often it reports, so fewer than half of the clients cannot move the median beyond
-what the others report. A client's vote is the envelope of its accepted norms: the largest, where an older one counts
-`DECAY` times less for each accepted update since. Envelopes are steady where norms are not: late in training most
-updates are short, and one with an example that the model still gets wrong is as long as the first ones were. A norm
-that was refused is the client's vote until its next accepted update. So a bound that most clients exceed at the same
-time gives way: the model has changed, and one damaged update changes nothing for long.
-docs/decisions/0031-the-clients-bound-each-others-norms.md has the measurements behind the numbers.
+Each client has one vote, so a minority cannot move the median beyond the norms of the others. A vote is the decayed
+maximum of a client's accepted norms (the factor is `DECAY` per accepted update): late in training most norms are small,
+but a misclassified example gives a norm as large as at the start. A rejected norm is the client's vote until its next
+accepted update, so that the bound rises when the norms of most clients rise at the same time.
 
-Pure: what follows from the same reports in the same order is the same to the bit.
+Deterministic: the same reports in the same order give the same bits.
+Source: docs/decisions/0031-the-clients-bound-each-others-norms.md, with the measurements behind the constants
 """
 
 from bisect import bisect_left, insort
@@ -19,65 +17,63 @@ from typing import Any, Literal, NamedTuple
 from unstale.learner.row_checks import Norms
 
 MULTIPLE = 20.0
-"""Of the median that an update may have. Honest runs stayed under 11."""
+"""Largest accepted norm of an update, in medians. Honest runs stay under 11."""
 BUFFERS_MULTIPLE = MULTIPLE**2
-"""The same of buffers, which hold variances: squares. Honest ones stayed under 89."""
+"""Largest accepted norm of buffers, in medians; buffers hold variances (squares). Honest runs stay under 89."""
 DECAY = 0.99
-"""Of an envelope, per accepted update of its client; half is left after 69."""
+"""Factor of a vote per accepted update of its client; half is left after 69 updates."""
 VOTERS_MIN = 3
 """Clients that a median needs."""
 VOTERS_ENOUGH = 100
-"""Or half of the run's clients, where that is less: as long as fewer have reported, the norm of the initial model
-bounds updates as well, so that a few clients that hurry to be the first do not set the bound."""
+"""Votes, or half of the run's clients if that is less, below which the norm of the initial model is a bound as well, so
+that a few fast clients cannot set the bound."""
 VOTERS_MAX = 1000
-"""Clients that vote at a time: those that reported last."""
+"""Most votes; the clients that reported last have them."""
 FIRST_STEP = 10.0
-"""Times the norm of the initial model (or 1, where that is more) that one of the first updates may move it. Honest
-ones moved it by up to 2.3 times."""
+"""Largest step of one of the first updates, in norms of the initial model (at least 1). Honest runs stay under 2.3."""
 FIRST_BUFFERS = FIRST_STEP**2
-"""The same of buffers."""
+"""Largest step of the buffers of one of the first updates, in norms of the initial buffers (at least 1)."""
 
 JUMP_MIN = 5.0
-"""Times the median before it that an accepted update had to have to count as a jump."""
+"""Smallest norm of a jump, in medians before the update."""
 
 NormMax = Literal["adaptive"] | float | None
 
 
 class Jump(NamedTuple):
-    """The accepted update that was longest for its time. ratio: its norm over the median that was before it."""
+    """The accepted update with the largest norm relative to the median before it."""
 
     client_id: int
     base_version: int
     norm: float
-    ratio: float
+    ratio: float  # norm / median
 
 
 class MedianBound:
-    """The bound on the norm of one of an update's vectors.
-
-    clients: of the run. multiple: of the median that a norm may have.
-    """
+    """The bound on the norm of one vector of an update, in a run of N clients."""
 
     def __init__(self, clients: int, multiple: float = MULTIPLE) -> None:
         self._multiple = multiple
         # Of two clients none is a minority.
         self._enough = max(VOTERS_MIN, min(clients // 2, VOTERS_ENOUGH)) if clients >= VOTERS_MIN else 0
-        self._envelopes: dict[int, float] = {}  # of those that vote, who reported last is last
+        self._envelopes: dict[int, float] = {}  # decayed maximum by client, in order of the last report
         self._refused: dict[int, float] = {}
         self._votes: list[float] = []  # sorted
 
     @property
     def median(self) -> float | None:
-        """Over the clients that vote: the upper one of two. None without any."""
+        """The median of the votes, of two the larger; None without votes."""
         return self._votes[len(self._votes) // 2] if self._votes else None
 
     def bound(self, first: float) -> float:
-        """The norm that may not be exceeded now. first: as long as few clients have reported, no more than this."""
+        """Return the largest norm that is accepted now. first: Bound while few clients have reported."""
         return self._bound_of(self._votes, first)
 
     def allows(self, client_id: int, norm: float, first: float) -> bool:
-        """Whether an update of a client may be so long: with the vote that its refusal would be, too, so that a client
-        that follows most others is not held back. first: as in `bound`."""
+        """Return whether this norm is accepted, now or with the vote that its rejection would cast.
+
+        The second case accepts a client whose norm rises after those of most others.
+        """
         if norm <= self.bound(first):
             return True
         votes = self._votes.copy()
@@ -87,20 +83,17 @@ class MedianBound:
         return norm <= self._bound_of(votes, first)
 
     def accepted(self, client_id: int, norm: float) -> None:
-        """A client's update was accepted."""
-        before = self._envelopes.get(client_id, 0.0)
-        self._vote(client_id, max(norm, DECAY * before), None)
+        """Record the norm of an accepted update."""
+        self._vote(client_id, max(norm, DECAY * self._envelopes.get(client_id, 0.0)), None)
 
     def refused(self, client_id: int, norm: float) -> None:
-        """A client's update was refused for its norms."""
+        """Record the norm of an update that was rejected for its norm."""
         self._vote(client_id, self._envelopes.get(client_id, 0.0), norm)
 
     def state_dict(self) -> dict[str, Any]:
-        """For `load_state_dict`."""
         return {"envelopes": list(self._envelopes.items()), "refused": dict(self._refused)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Be as the one was whose state this is."""
         self._envelopes = dict(state["envelopes"])
         self._refused = dict(state["refused"])
         self._votes = sorted(self._vote_of(client_id) for client_id in self._envelopes)
@@ -110,7 +103,7 @@ class MedianBound:
             first = inf
         if not votes or len(votes) < min(VOTERS_MIN, self._enough):
             return first
-        by_median = self._multiple * votes[len(votes) // 2] or first  # a median of 0 is no scale
+        by_median = self._multiple * votes[len(votes) // 2] or first  # a median of 0 gives no bound
         return by_median if len(votes) >= self._enough else min(by_median, first)
 
     def _vote_of(self, client_id: int) -> float:
@@ -135,16 +128,16 @@ class MedianBound:
 class NormBounds:
     """The bounds on all vectors of an update.
 
-    norm_max: bound on the update itself: adaptive, a number, or None for none. Buffers and the extra vector have
-    adaptive bounds, unless it is None; that of the extra vector, a gradient of one step less another, is that of
-    updates. clients: of the run. model_norm, buffers_norm: L2 norms of the initial model and of its buffers.
-
-    jump: the accepted update that was longest for its time; None before there was a median.
+    Attributes:
+        norm_max: Bound on the update: `adaptive`, a number, or None for no bound on any vector. The bounds on buffers
+            and on the extra vector are adaptive; the extra vector, a difference of gradients, has the bound of updates.
+        jump: The accepted update with the largest norm relative to the median; None before the first median.
     """
 
     def __init__(
         self, norm_max: NormMax, *, clients: int, model_norm: float = 0.0, buffers_norm: float = 0.0
     ) -> None:
+        """model_norm, buffers_norm: L2 norms of the initial model and of its buffers."""
         self.norm_max = norm_max
         self.jump: Jump | None = None
         self._first_step = FIRST_STEP * max(1.0, model_norm)
@@ -154,11 +147,11 @@ class NormBounds:
 
     @property
     def median(self) -> float | None:
-        """Of the norms of updates, over clients; None before there is one."""
+        """The median of the votes on norms of updates; None without votes."""
         return self._update.median
 
     def bounds(self, rate: float) -> Norms:
-        """What an update may have now: infinite for any norm. rate: eta_l of its task."""
+        """Return the largest accepted norms; infinity for no bound. rate: eta_l of the task."""
         first = self._first_step / rate
         if self.norm_max is None:
             return Norms(inf, inf, inf)
@@ -167,7 +160,7 @@ class NormBounds:
         return Norms(update, self._buffers.bound(self._first_buffers), adaptive)
 
     def allow(self, client_id: int, norms: Norms, rate: float) -> bool:
-        """Whether an update of a client may have these norms. rate: as in `bounds`."""
+        """Return whether an update with these norms is accepted. rate: eta_l of the task."""
         if self.norm_max is None:
             return True
         first = self._first_step / rate
@@ -182,7 +175,7 @@ class NormBounds:
         )
 
     def judged(self, client_id: int, base_version: int, norms: Norms, *, accepted: bool) -> None:
-        """An update was accepted, or refused for its norms."""
+        """Record the norms of an update that was accepted, or rejected for its norms."""
         if accepted:
             self._note_jump(client_id, base_version, norms.update)
         for bound, norm in ((self._update, norms.update), (self._buffers, norms.buffers)):
@@ -190,12 +183,11 @@ class NormBounds:
                 (bound.accepted if accepted else bound.refused)(client_id, norm)
 
     def replay(self, client_id: int, base_version: int, norms: Norms | None, reason: str | None) -> None:
-        """As `judged`, of any update. norms: None where they were not measured. reason: None when it was accepted."""
+        """Record a stored update. norms: None if not measured. reason: Of its rejection; None if it was accepted."""
         if norms is not None and reason in (None, "norm-too-large"):
             self.judged(client_id, base_version, norms, accepted=reason is None)
 
     def state_dict(self) -> dict[str, Any]:
-        """For `load_state_dict`."""
         return {
             "update": self._update.state_dict(),
             "buffers": self._buffers.state_dict(),
@@ -203,14 +195,14 @@ class NormBounds:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Be as the one was whose state this is; `norm_max` is not part of it."""
+        """Restore the votes and the jump; `norm_max` stays."""
         self._update.load_state_dict(state["update"])
         self._buffers.load_state_dict(state["buffers"])
         self.jump = None if state["jump"] is None else Jump(*state["jump"])
 
     @property
     def advice(self) -> str | None:
-        """What to do when most updates are too long: a part of a sentence. None where the bound gives way by itself."""
+        """Advice for a fixed bound that most updates exceed, as part of a sentence; None for other bounds."""
         if self.norm_max is None or self.norm_max == "adaptive":
             return None
         return (
@@ -220,7 +212,7 @@ class NormBounds:
 
     @property
     def cause(self) -> str | None:
-        """What may have made the model leave its course, and what to do: a part of a sentence. None without a jump."""
+        """The jump as a possible cause of divergence, with advice, as part of a sentence; None without a jump."""
         jump = self.jump
         if jump is None or jump.ratio < JUMP_MIN:
             return None

@@ -1,4 +1,4 @@
-"""Where the learner's tensors lie."""
+"""The device of the learner's tensors."""
 
 import torch
 
@@ -8,10 +8,10 @@ _EXPECTED = "expected auto, cpu, cuda, cuda:<number> or mps"
 
 
 def choose(name: str) -> torch.device:
-    """The device of that name; `auto` is CUDA where there is one, else MPS, else the CPU.
+    """Return the device of a name; `auto` is the first of CUDA, MPS and CPU that this machine has.
 
-    Raises UserError for a name that is no device, and for a device that this machine or its PyTorch does not
-    have.
+    Raises:
+        UserError: The name is no device, or this machine or its PyTorch lacks the device.
     """
     if name == "auto":
         return torch.device(_best())
@@ -37,10 +37,9 @@ def _best() -> str:
 
 
 def compute_here() -> None:
-    """Have the calling thread compute with as many threads as `torch.set_num_threads` said in another one.
+    """Apply the process's number of torch threads to BLAS in the calling thread.
 
-    BLAS keeps a number of its own for each thread. PyTorch sets it there before the first operation that it spreads
-    itself, and not before others: a dot product in a new thread took 2 ms instead of 5 us where a core was busy,
-    because BLAS spread it over all cores and waited.
+    BLAS has a thread count for each calling thread, which PyTorch sets only before its first parallel operation there.
+    Without this call a dot product in a new thread takes 2 ms instead of 5 us on a busy machine.
     """
     torch.set_num_threads(torch.get_num_threads())

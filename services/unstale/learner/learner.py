@@ -1,7 +1,7 @@
-"""The learner: the global model, and the one way in which it changes: compensate, aggregate, apply.
+"""The learner: holds the global model, and compensates, aggregates and applies rounds of updates.
 
 Legend: K updates of the round, in order of arrival; d parameters; b numbers of float buffers; D numbers of a row:
-d + b, and d more where a second vector comes along.
+d + b, or 2 d + b where clients send a second vector.
 """
 
 from collections.abc import Callable, Collection, Container, Mapping, Sequence
@@ -28,43 +28,38 @@ from unstale.policies import Policy, Step, UpdateBatch
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compensation:
-    """What became of the updates of a round before the policy saw them: fields as in `compensators.Outcome`.
-
-    made: what is to be kept with the round, so that it can be computed again; None for what needs nothing.
-    """
+    """The compensation of a round. Fields as in `compensators.Outcome`."""
 
     updates: Sequence[Compensated]
     errors: Sequence[MeasuredError]
     fallbacks: Mapping[str, int]
     notes: Sequence[str]
-    made: Made | None
+    made: Made | None  # stored with the round for replay; None for compensators that are cheap to repeat
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundResult:
-    """What a round made.
+    """The result of one round."""
 
-    version: the new one. sent: what clients are sent of it. learning_rate: eta_l of its tasks. weights_K: what each
-    update weighed in the step. staleness: of each update, rounds. rate_factor: what the policy multiplied the learning
-    rate by. overflowed: the step left the range of float32, so the version holds the same model as the one before.
-    compensation: None where there is no compensator.
-    """
-
-    version: int
+    version: int  # the new one
     sent: Version
-    learning_rate: float
-    weights_K: tuple[float, ...]
-    staleness: tuple[int, ...]
-    rate_factor: float
-    overflowed: bool
-    compensation: Compensation | None = None
+    learning_rate: float  # eta_l of the tasks of this version
+    weights_K: tuple[float, ...]  # of the updates in the step
+    staleness: tuple[int, ...]  # of the updates, rounds
+    rate_factor: float  # the policy's factor of the learning rate
+    overflowed: bool  # the step exceeded float32, and the model stayed as it was
+    compensation: Compensation | None = None  # None without a compensator
 
 
 class Learner:
-    """Holds the global model and applies rounds to it. The same rounds in order give the same bits.
+    """Holds the global model and applies rounds to it. The same rounds in the same order give the same bits.
 
-    Every version is a new tensor and is never written to afterwards, so an older one can still be sent or
-    trained from. One thread applies rounds; `forget` may come from another one. row_numbers: D, of each row.
+    Every version is a new, read-only tensor, so that older versions can still be sent or trained from. One thread
+    applies rounds; another one may call `forget`.
+
+    Attributes:
+        sent: The vectors of the present version.
+        row_numbers: D, numbers of a row.
     """
 
     def __init__(
@@ -81,11 +76,15 @@ class Learner:
     ) -> None:
         """Start at version 0.
 
-        model_d: [d] float32, any device; copied to the policy's. buffers_b: [b] float32 or None, as model_d.
-        learning_rate: eta_l > 0, given how many rounds have counted (`Step.counts`) so far. server_multiplier: eta_g,
-        > 0; the server's step is eta_g * eta_l. keep_versions: keep every version until it is forgotten, also when the
-        policy needs none. past_versions: how many before the current one may be asked for, referred to or not.
-        compensator: of stale updates; None to leave them as they are.
+        Args:
+            model_d: [d] float32 on any device; copied to the policy's device.
+            policy: Aggregation policy.
+            learning_rate: Returns eta_l > 0 for a number of rounds that counted (`Step.counts`).
+            server_multiplier: eta_g > 0; the server's rate is eta_g * eta_l.
+            buffers_b: [b] float32 on any device; None without buffers.
+            keep_versions: Whether to store versions even if the policy does not need them.
+            past_versions: Earlier versions that can be requested without a reference to them.
+            compensator: Of stale updates; None to aggregate them unchanged.
         """
         assert model_d.shape == (policy.dimension,), (tuple(model_d.shape), policy.dimension)
         assert model_d.dtype == torch.float32, model_d.dtype
@@ -97,8 +96,7 @@ class Learner:
         self._server_multiplier = server_multiplier
         self._counted = 0
         self._learning_rate = learning_rate(0)
-        # One for all rounds: to make it takes as long as to enter it.
-        self._without_gradients = torch.no_grad()
+        self._without_gradients = torch.no_grad()  # reused: its creation takes as long as its use
         self.sent = Version(
             model_d=model_d.detach().to(policy.device, copy=True),
             buffers_b=(torch.empty(0) if buffers_b is None else buffers_b.detach()).to(
@@ -108,20 +106,20 @@ class Learner:
         )
         self._versions: VersionStore | None = None
         if keep_versions or policy.needs_base_models or compensator is not None:
-            # One for each open task (clients), for each staged update (clients, and two blocks of at most as
-            # many), the current one and the next.
+            # One for each open task (N), for each staged update (N, and two blocks of at most N), the present one
+            # and the next.
             self._versions = VersionStore(limit=4 * policy.clients + 2 + past_versions)
             self._versions.add(0, self.sent)
         self.row_numbers = sum(part.numel() for part in self.sent.parts)
 
     @property
     def model_d(self) -> Tensor:
-        """The model as it is now: [d] float32, not to be written to."""
+        """The present model, [d] float32, read-only."""
         return self.sent.model_d
 
     @property
     def learning_rate(self) -> float:
-        """eta_l of the tasks of this version."""
+        """eta_l of the tasks of the present version."""
         return self._learning_rate
 
     @property
@@ -131,44 +129,46 @@ class Learner:
 
     @property
     def column_wise(self) -> bool:
-        """Whether the rows of a round need not be in memory."""
+        """Whether rounds can be read in column blocks, without all rows in memory."""
         return self.policy.column_wise and self.compensator is None
 
     @property
     def looks_ahead(self) -> bool:
-        """Whether it is to be told of stale updates before their round closes."""
+        """Whether `precompute` is to be called for stale updates before their round closes."""
         return self.compensator is not None and self.compensator.begins_early
 
     def precompute(self, row_D: Tensor, update: RoundUpdate) -> None:
-        """An update has come in whose round is open, and which is stale already: work on it may begin. row_D: [D]
-        float32, any device; it stays as it is until its round is applied."""
+        """Start the compensation of a stale update whose round is still open.
+
+        Args:
+            row_D: [D] float32, any device; unchanged until the round is applied.
+            update: With its present staleness.
+        """
         assert self.compensator is not None
         with self._without_gradients:
-            self.compensator.begin(self._received(row_D, update))
+            self.compensator.begin(self._stale_update(row_D, update))
 
     def work(self) -> bool:
-        """Do a little of what was begun, while there is nothing else to do; whether there is more."""
+        """Continue started compensations for a short time; return whether work is left."""
         if self.compensator is None:
             return False
         with self._without_gradients:
             return self.compensator.work()
 
     def here(self, rows: Tensor | Rows) -> Tensor | Rows:
-        """Rows of a round on the policy's device, for `make` and `apply_round`: a copy, or the same where they lie
-        there; those that are not in memory stay where they are."""
-        # The copy need not be waited for: screening the new model waits for the device, before the caller may
-        # give the matrix to somebody else.
+        """Copy the rows of a round to the policy's device, unless they are there or not in memory."""
+        # Asynchronous: `apply_round` synchronises with the device before it returns, and the caller reuses the rows
+        # only after that.
         if isinstance(rows, Tensor) and rows.device != self.policy.device:
             return rows.to(self.policy.device, non_blocking=True)
         return rows
 
     def make(self, rows: Tensor | Rows, updates: Sequence[RoundUpdate]) -> Made | None:
-        """What takes long of a round that is applied next; for `apply_round`, which does it itself if it is not given.
-        None where there is no compensator."""
+        """Compute the expensive part of the next round, for `apply_round`; None without a compensator."""
         if self.compensator is None:
             return None
         with self._without_gradients:
-            return self.compensator.make(self._stale(self.here(rows), updates))
+            return self.compensator.make(self._stale_round(self.here(rows), updates))
 
     def apply_round(
         self,
@@ -180,12 +180,15 @@ class Learner:
     ) -> RoundResult:
         """Make the next version: w <- w - rate * rate_factor * direction.
 
-        rows: [K, D] float32, any device, not written to; row i is of updates[i]: its pseudo-gradient, its buffers, its
-        second vector. `Rows` that are not in memory only for a policy that streams. K = 0 is a round that nobody
-        contributed to. When finite updates add up to more than float32 holds, the model stays as it is and the result
-        says so: what peers sent must neither stop the server nor turn the model into NaN. made: as this round was
-        compensated before (`Compensation.made`); None to compensate it now. may_write: nobody else looks at the rows,
-        so they may be written to after all.
+        If the step exceeds float32 although every update is finite, the model stays as it is and the result says so:
+        clients can neither stop the server nor turn the model into NaN.
+
+        Args:
+            rows: [K, D] float32, any device: pseudo-gradient, buffers and second vector of updates[i] in row i. `Rows`
+                that are not in memory only for a `column_wise` learner. K = 0 is a round without updates.
+            updates: K entries.
+            made: Result of `make`, or stored compensation of this round (`Compensation.made`); None to compute it.
+            may_write: Whether the rows may be overwritten.
         """
         assert tuple(rows.shape) == (len(updates), self.row_numbers), tuple(rows.shape)
         for update in updates:
@@ -212,29 +215,28 @@ class Learner:
             staleness=tuple(update.staleness for update in updates),
             rate_factor=step.rate_factor,
             overflowed=overflowed,
-            compensation=None if outcome is None else self._told(outcome, made),
+            compensation=None if outcome is None else self._compensation(outcome, made),
         )
 
     def base(self, version: int) -> Version:
-        """What was sent of a version that is kept."""
+        """Return a stored version."""
         assert self._versions is not None, "this learner keeps no versions"
         return self._versions.get(version)
 
     def forget(self, version: int) -> None:
-        """No update to come was computed from this version. Does nothing where none are kept."""
+        """Delete a version that no later update refers to, if versions are stored."""
         if self._versions is not None:
             self._versions.forget(version)
 
     def keep_only(self, versions: Container[int]) -> None:
-        """Forget every other version that is kept."""
+        """Delete every other stored version."""
         if self._versions is not None:
             for number in self._versions.numbers:
                 if number not in versions:
                     self._versions.forget(number)
 
     def state_dict(self) -> dict[str, Any]:
-        """All that changes: version, what is sent of it, versions kept, the policy's own state. What is sent is not
-        copied, for nobody writes to it."""
+        """The complete state. Vectors of versions are read-only and not copied."""
         return {
             "version": self.version,
             "counted": self._counted,
@@ -245,7 +247,7 @@ class Learner:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from `state_dict()` of a learner made in the same way, to the bit."""
+        """Restore `state_dict()` of a learner with the same arguments, bit by bit."""
         device = self.policy.device
         self.version = state["version"]
         self._counted = state["counted"]
@@ -253,8 +255,8 @@ class Learner:
         self.sent = Version.from_state(state["sent"], device)
         if self._versions is not None:
             older = {
-                number: Version.from_state(kept, device)
-                for number, kept in state["versions"].items()
+                number: Version.from_state(version, device)
+                for number, version in state["versions"].items()
                 if number != self.version
             }
             self._versions.load({**older, self.version: self.sent})
@@ -265,24 +267,24 @@ class Learner:
     def _compensated(
         self, rows: Tensor | Rows, updates: Sequence[RoundUpdate], made: Made | None
     ) -> tuple[Outcome | None, Made | None]:
-        """What the compensator makes of a round, and what it made it of; None where there is none."""
+        """Compensate a round; None, None without a compensator."""
         if self.compensator is None:
             return None, None
-        stale = self._stale(rows, updates)
+        stale = self._stale_round(rows, updates)
         if made is None:
             made = self.compensator.make(stale)
         return self.compensator.take(stale, made), made
 
-    def _stale(self, rows: Tensor | Rows, updates: Sequence[RoundUpdate]) -> StaleRound:
+    def _stale_round(self, rows: Tensor | Rows, updates: Sequence[RoundUpdate]) -> StaleRound:
         assert isinstance(rows, Tensor), "a compensator needs the rows of a round in memory"
         return StaleRound(
             version=self.version,
             model_d=self.model_d,
             buffers_b=self.sent.buffers_b,
-            updates=[self._received(row_D, update) for row_D, update in zip(rows, updates, strict=True)],
+            updates=[self._stale_update(row_D, update) for row_D, update in zip(rows, updates, strict=True)],
         )
 
-    def _received(self, row_D: Tensor, update: RoundUpdate) -> StaleUpdate:
+    def _stale_update(self, row_D: Tensor, update: RoundUpdate) -> StaleUpdate:
         assert self._versions is not None
         is_kept = update.base_version in self._versions
         return StaleUpdate(
@@ -296,7 +298,7 @@ class Learner:
             kept_base_d=self.base(update.base_version).model_d if is_kept else None,
         )
 
-    def _told(self, outcome: Outcome, made: Made | None) -> Compensation:
+    def _compensation(self, outcome: Outcome, made: Made | None) -> Compensation:
         assert self.compensator is not None
         return Compensation(
             updates=outcome.updates,
@@ -307,17 +309,17 @@ class Learner:
         )
 
     def _replaced(self, rows: Tensor | Rows, vectors: Mapping[int, Tensor], *, may_write: bool) -> Tensor:
-        """The rows with others at some places."""
+        """Replace the pseudo-gradients of some rows, by index."""
         assert isinstance(rows, Tensor)
         rows = rows if may_write else rows.clone()
-        for place, vector_d in vectors.items():
-            rows[place, : self.policy.dimension] = vector_d
+        for index, vector_d in vectors.items():
+            rows[index, : self.policy.dimension] = vector_d
         return rows
 
     def _move(
         self, rows: Tensor | Rows, updates: Sequence[RoundUpdate], outcome: Outcome | None
     ) -> tuple[Step, bool]:
-        """Make what is sent of the next version; the policy's step, and whether it left the range of float32."""
+        """Set `sent` to the next version; return the policy's step, and whether it exceeded float32."""
         rate = self.rate
         step = self.policy.step(self._batch(rows, updates, rate, outcome))
         direction_d, sent = step.direction_d, self.sent
@@ -334,24 +336,24 @@ class Learner:
         return step, overflowed
 
     def _next_buffers(self, rows: Tensor | Rows, step: Step) -> Tensor:
-        """What the policy makes of the buffers received; as they were when nobody sent any, or it only waited.
+        """Aggregate the buffers of a round; the present ones if there are none or the round does not count.
 
         Source: docs/methods/README.md#numerical-conventions
         """
         size, start = self.sent.buffers_b.numel(), self.policy.dimension
         if size == 0 or rows.shape[0] == 0 or not step.counts:
             return self.sent.buffers_b
-        # By how much they differ, so that what is the same everywhere stays so, to the bit.
+        # Differences, so that equal buffers stay equal bit by bit.
         end = start + size
         buffers_Kb = rows[:, start:end] if isinstance(rows, Tensor) else rows.columns(start, end)
         changes_Kb = buffers_Kb.to(self.policy.device) - self.sent.buffers_b
         return self.sent.buffers_b + self.policy.buffers_change(changes_Kb, step.weights_K)
 
     def _base_models(self, updates: Sequence[RoundUpdate], replaced: Collection[int]) -> tuple[Tensor, ...]:
-        """The model that each update was computed from, [d]; the current one for those that were replaced."""
+        """The base model [d] of each update; the present model for replaced updates."""
         return tuple(
-            self.model_d if place in replaced else self.base(update.base_version).model_d
-            for place, update in enumerate(updates)
+            self.model_d if index in replaced else self.base(update.base_version).model_d
+            for index, update in enumerate(updates)
         )
 
     def _batch(
@@ -364,9 +366,8 @@ class Learner:
                 f"{type(self.policy).__name__} needs the rows of a round in memory"
             )
             rows = torch.empty(len(updates), 0, device=self.policy.device)
-        replaced = (
-            frozenset() if outcome is None else outcome.vectors.keys()
-        )  # by updates of the current model
+        # A replacement is an estimate of an update of the present model.
+        replaced = frozenset() if outcome is None else outcome.vectors.keys()
         fresh = frozenset() if outcome is None else frozenset(outcome.counts_as_fresh)
         staleness_K, num_examples_K, client_ids_K, batch_sizes_K, loss_K, local_rates_K = _columns(
             updates, fresh
@@ -391,15 +392,15 @@ class Learner:
 def _columns(updates: Sequence[RoundUpdate], fresh: Container[int]) -> tuple[Tensor, ...]:
     """Staleness, examples, client ids and batch sizes (int64), losses and local rates (float32) of updates, each [K].
 
-    A row of one tensor for each field: making a tensor costs more than filling it with ten updates.
+    One tensor for all fields of a type: the creation of a tensor costs more than filling it with ten updates.
 
     Args:
-        updates: of a round.
-        fresh: indices of updates whose staleness counts as 0.
+        updates: Of a round.
+        fresh: Indices of updates whose staleness counts as 0.
     """
     integers = torch.tensor(
         [
-            [0 if place in fresh else update.staleness for place, update in enumerate(updates)],
+            [0 if index in fresh else update.staleness for index, update in enumerate(updates)],
             [update.num_examples for update in updates],
             [update.client_id for update in updates],
             [update.batch_examples for update in updates],

@@ -1,7 +1,6 @@
-"""Norms of the vectors of an update, and whether they can be aggregated: one pass over the numbers.
+"""Norms of the vectors of an update, and the check that they can be aggregated, in one pass over the row.
 
-NumPy, where the rest of this package computes with torch: a call of torch takes five times as long as a look at 62,500
-numbers, when what the processor knew of it has gone since the last update.
+Uses NumPy: with cold caches one call of torch takes five times as long as the norm of 62,500 numbers.
 """
 
 import math
@@ -15,37 +14,28 @@ from unstale.training.local import Kind
 _BLOCK = 8192  # numbers; of up to 10,000 OpenBLAS computes a dot product without starting threads
 _WIDE_BLOCK = 65_536  # numbers; as float64 half a MiB, which stays in the cache
 _SQUARE_MAX = float(np.finfo(np.float32).max)
-_SURE_SQUARES = (
-    1e-20,
-    _SQUARE_MAX / 2,
-)  # squares between these are far from what float32 loses or cannot hold
+_SAFE_SQUARES = (1e-20, _SQUARE_MAX / 2)  # between these float32 neither underflows nor overflows
 
 
 class Layout(NamedTuple):
-    """The parts of a row, in order: the update, buffers, the extra vector.
+    """Lengths of the parts of a row, in order; 0 for a part that the run does not have."""
 
-    dimension, buffers, extra: numbers of each; 0 for a part that the run does not have.
-    """
-
-    dimension: int
+    dimension: int  # of the update
     buffers: int = 0
     extra: int = 0
 
 
 class Norms(NamedTuple):
-    """L2 norms of the vectors of an update, as they lie in its row: of a delta, after division by the learning rate.
-
-    update: of the update itself. buffers, extra: None where the run has none.
-    """
+    """L2 norms of the parts of a row. A delta is divided by the learning rate before it becomes a row."""
 
     update: float
-    buffers: float | None = None
-    extra: float | None = None
+    buffers: float | None = None  # None where the run has no buffers
+    extra: float | None = None  # None where the policy has no second vector
 
 
 def norms(row_D: Vector, layout: Layout) -> Norms:
-    """The norms of the vectors of a row; NaN or infinite where numbers are. row_D: [D] float32, not written to."""
-    if len(row_D) == layout.dimension:  # most rows; the same, faster
+    """Compute the norms of the parts of a row [D] float32; NaN or infinite where the numbers are."""
+    if len(row_D) == layout.dimension:  # the common case, without slices
         return Norms(norm(row_D))
     after_update, after_buffers = layout.dimension, layout.dimension + layout.buffers
     return Norms(
@@ -56,11 +46,10 @@ def norms(row_D: Vector, layout: Layout) -> Norms:
 
 
 def defect(measured: Norms, kind: Kind) -> str | None:
-    """What is wrong with an update that has these norms, as a reason of the wire contract; None when nothing is.
+    """Return the rejection reason of the wire contract for these norms; None for a valid update.
 
-    `"non-finite"`: a NaN, an infinity, or a norm whose square float32 cannot hold (over 1.8e19), so that sums and
-    products of rows that pass stay finite. `"zero-update"`: a delta of nothing but zeros, which no training leaves; a
-    gradient may be 0.
+    `non-finite`: a NaN, an infinity, or a norm whose square exceeds float32 (over 1.8e19), so that sums and products of
+    valid rows stay finite. `zero-update`: a delta of zeros only; a gradient may be zero.
     Source: docs/decisions/0017-zero-and-huge-updates-are-refused.md
     """
     if measured.update == 0 and kind == "delta":
@@ -71,16 +60,16 @@ def defect(measured: Norms, kind: Kind) -> str | None:
 
 
 def norm(vector_d: Vector) -> float:
-    """L2 norm: float32 within blocks, float64 over them, so that its error does not grow with d.
+    """Compute the L2 norm of [d] float32: float32 within blocks, float64 across them.
 
-    Where float32 could lose numbers or not hold their squares, all of it is computed in float64. vector_d: [d] float32.
+    Squares that float32 may lose or cannot hold are computed again in float64.
     """
     square = 0.0
     with np.errstate(all="ignore"):
         for start in range(0, len(vector_d), _BLOCK):
             block_b = vector_d[start : start + _BLOCK]
             square += float(np.dot(block_b, block_b))
-    low, high = _SURE_SQUARES
+    low, high = _SAFE_SQUARES
     return math.sqrt(square if low < square < high else _exact_square(vector_d))
 
 
@@ -89,5 +78,5 @@ def _exact_square(vector_d: Vector) -> float:
     with np.errstate(all="ignore"):
         for start in range(0, len(vector_d), _WIDE_BLOCK):
             wide_b = vector_d[start : start + _WIDE_BLOCK].astype(np.float64)
-            square += float(np.einsum("i,i", wide_b, wide_b))  # not `dot`, which begins threads for it
+            square += float(np.einsum("i,i", wide_b, wide_b))  # `dot` starts threads at this size
     return square

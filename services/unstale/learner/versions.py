@@ -1,4 +1,4 @@
-"""Old models that an update may still refer to.
+"""Models of earlier versions, which updates may refer to.
 
 Legend: d parameters, b numbers of float buffers.
 """
@@ -15,34 +15,30 @@ from unstale import flat
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Version:
-    """What clients are sent of a version. Never written to.
+    """The vectors of one model version that clients receive. Read-only."""
 
-    model_d: [d] float32, the parameters. buffers_b: [b] float32, b = 0 for most models. extra_d: [d] float32, what the
-    policy sends beside the model; None for most.
-    """
-
-    model_d: Tensor
-    buffers_b: Tensor
-    extra_d: Tensor | None = None
+    model_d: Tensor  # [d] float32, parameters
+    buffers_b: Tensor  # [b] float32; b = 0 for most models
+    extra_d: Tensor | None = None  # [d] float32, the policy's second vector; None for most policies
 
     @property
     def parts(self) -> tuple[Tensor, ...]:
-        """The vectors that travel, in their order; none is empty."""
+        """The vectors in the order in which they are sent, without empty ones."""
         vectors = (self.model_d, self.buffers_b, self.extra_d)
         return tuple(part for part in vectors if part is not None and part.numel())
 
     @property
     def digest(self) -> str:
-        """SHA-256 of all that is sent, in hex. Computed when asked for: it takes longer than a round."""
+        """SHA-256 of all parts, in hexadecimal. Computed at each access; it takes longer than a round."""
         return flat.digest(*self.parts)
 
     def state_dict(self) -> dict[str, Any]:
-        """The vectors themselves, not to be written to."""
+        """The vectors, not copied."""
         return {"model_d": self.model_d, "buffers_b": self.buffers_b, "extra_d": self.extra_d}
 
     @staticmethod
     def from_state(state: Mapping[str, Any], device: torch.device) -> "Version":
-        """The version of a `state_dict`, on a device; without a copy where it lies there already."""
+        """Restore a version from `state_dict()` on a device; copies only between devices."""
         extra_d = state["extra_d"]
         return Version(
             model_d=state["model_d"].to(device),
@@ -52,29 +48,29 @@ class Version:
 
 
 class VersionStore:
-    """What was sent, by version. It holds and forgets; the coordinator counts who refers to which and says when.
+    """Models by version number. The coordinator counts references and decides when a version is deleted.
 
     `forget` may be called while another thread reads or adds: every call is one operation on a dict.
     """
 
     def __init__(self, limit: int) -> None:
-        """limit: most versions at a time, >= 1; to exceed it means that somebody does not forget."""
+        """limit: Most versions at a time, >= 1. More than that is a leak."""
         self._limit = limit
         self._versions: dict[int, Version] = {}
 
     def add(self, number: int, version: Version) -> None:
-        """Keep a version, without a copy: nobody writes to it any more."""
+        """Store a version without a copy."""
         assert number not in self._versions, f"version {number} is already kept"
         assert len(self._versions) < self._limit, f"{self._limit} versions are kept and none was forgotten"
         self._versions[number] = version
 
     def get(self, number: int) -> Version:
-        """A version that is kept."""
+        """Return a stored version."""
         assert number in self._versions, f"version {number} is not kept; kept are {sorted(self._versions)}"
         return self._versions[number]
 
     def forget(self, number: int) -> None:
-        """Let go of a version that was added."""
+        """Delete a stored version."""
         assert number in self._versions, f"version {number} is not kept; kept are {sorted(self._versions)}"
         del self._versions[number]
 
@@ -83,17 +79,17 @@ class VersionStore:
 
     @property
     def numbers(self) -> list[int]:
-        """Those that are kept."""
+        """Numbers of the stored versions."""
         return list(self._versions)
 
     def __len__(self) -> int:
         return len(self._versions)
 
     def state_dict(self) -> dict[int, dict[str, Any]]:
-        """number -> version, not to be written to."""
+        """State of each stored version by number, not copied."""
         return {number: version.state_dict() for number, version in self._versions.items()}
 
     def load(self, versions: Mapping[int, Version]) -> None:
-        """Keep exactly these."""
+        """Replace all stored versions."""
         assert len(versions) <= self._limit, f"{len(versions)} versions, expected at most {self._limit}"
         self._versions = dict(versions)

@@ -1,4 +1,4 @@
-"""The interface of an aggregation policy: one matrix of updates in, one step of the server out.
+"""The interface of an aggregation policy: it maps one matrix of updates to one step of the server.
 
 Legend: K updates of the round, in order of arrival; d parameters; N clients.
 """
@@ -18,57 +18,51 @@ from unstale.part_settings import PartSettings
 from unstale.policies.weights import normalise, weighted_sum, wide_chunks
 
 Loop = Literal["sync", "k-async", "availability"]
-"""How rounds come about.
-
-Source: docs/methods/rounds.md#loops
-"""
+"""Kinds of rounds. Source: docs/methods/rounds.md#loops"""
 
 
 def host_memory(rows: int, columns: int) -> Tensor:
-    """Zeros [rows, columns], float32, in ordinary memory of the host; touched row by row."""
+    """Allocate zeros [rows, columns], float32, in pageable host memory."""
     return torch.zeros(rows, columns)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyContext:
-    """What a policy is told of the run.
+    """The facts about a run that a policy may use."""
 
-    dimension: d, parameters of the model, >= 1. clients: N, >= 1; client ids are below it. device: where the matrix of
-    updates lies. seed: of the run, for `unstale.seeds.stream`. round_size: the most updates of a round (K), and rounds:
-    how many there will be (R); None where it is not known. allocate: makes zeros [rows, columns], float32, on the host,
-    for a memory that is too large for the device: in ordinary, pinned or memory-mapped memory.
-    """
-
-    dimension: int
-    clients: int
-    device: torch.device
-    seed: int = 0
-    round_size: int | None = None
-    rounds: int | None = None
+    dimension: int  # d, parameters of the model, >= 1
+    clients: int  # N, >= 1; client ids are 0 to N - 1
+    device: torch.device  # of the matrix of updates
+    seed: int = 0  # for `unstale.seeds.stream`
+    round_size: int | None = None  # K, most updates of a round; None if unknown
+    rounds: int | None = None  # R, rounds of the run; None if unknown
     allocate: Callable[[int, int], Tensor] = host_memory
+    """Allocates zeros [rows, columns], float32, in pageable, pinned or memory-mapped host memory, for memories that are
+    too large for the device."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpdateBatch:
-    """The updates of one round. Row i of every field belongs to the i-th arrival. Nothing here is written to.
+    """The updates of one round, read-only. Row i of every field belongs to the i-th arrival.
 
-    version: v, rounds applied before this one; update i was computed from version v - s_i.
-    matrix_Kd: float32, each row contiguous, on the policy's device. Flattened pseudo-gradients g_i;
-        finite, with a norm that float32 holds. A gradient may be 0: nothing divides by its length.
-    staleness_K: int64, rounds, 0 is fresh: version at aggregation - base version.
-    num_examples_K: int64, >= 1. n_i, examples that the client holds.
-    loss_K: float32. Mean training loss that the client reports.
-    client_ids_K: int64, 0 <= id < clients. A client may be there twice where senders do not wait for their round.
-    batch_sizes_K: int64, >= 1. m_i, examples behind the update: of the mini-batch in `gradient` mode, else n_i; None
-        means num_examples_K.
-    extra_Kd: float32, as matrix_Kd: the second vector that each client sent. Only for a policy that `sends_extra`.
-    model_d, base_models: the current model w_v and, for each update, the model it was computed from (K
-        references, often the same tensor). Only filled for a policy that `needs_base_models`; None means that
-        every update was computed from the current model.
-    rate: eta, the server's effective learning rate. local_rates_K: float32, eta_l of each client; None means
-        `rate`.
-    columns: reads columns start to end of the matrix, [K, end - start], where its rows lie on a disk. Then matrix_Kd is
-        [K, 0]. Only for a policy that `column_wise`.
+    Attributes:
+        version: v, rounds before this one; update i was computed from version v - s_i.
+        matrix_Kd: float32, each row contiguous, on the policy's device. Flattened pseudo-gradients g_i, finite, with a
+            norm that float32 holds. A gradient may be 0.
+        staleness_K: int64, rounds, 0 is fresh: version at aggregation - base version.
+        num_examples_K: int64, >= 1. n_i, examples of the client.
+        loss_K: float32. Mean training loss that the client reports.
+        client_ids_K: int64, 0 <= id < N. A client may occur twice if senders do not wait for their round.
+        batch_sizes_K: int64, >= 1. m_i, examples behind the update: the mini-batch in `gradient` mode, else n_i; None
+            stands for num_examples_K.
+        extra_Kd: float32, as matrix_Kd: second vectors, for a policy with `sends_extra`.
+        model_d: The present model w_v, for a policy with `needs_base_models`.
+        base_models: The model of each update (K references, often to one tensor), for a policy with
+            `needs_base_models`; None if every update was computed from the present model.
+        rate: eta, the server's effective learning rate.
+        local_rates_K: float32, eta_l of each client; None stands for `rate`.
+        columns: Reads columns start to end of a matrix on disk, [K, end - start], for a `column_wise` policy; then
+            matrix_Kd is [K, 0].
     """
 
     version: int
@@ -86,7 +80,7 @@ class UpdateBatch:
     columns: Callable[[int, int], Tensor] | None = None
 
     def __post_init__(self) -> None:
-        """Raise ValueError, naming the field, when the fields do not fit one another."""
+        """Raise ValueError, with the name of the field, if shapes or types do not match."""
         if self.matrix_Kd.ndim != 2 or self.matrix_Kd.dtype != torch.float32:
             raise ValueError(
                 "matrix_Kd must be a float32 matrix [K, d],"
@@ -113,28 +107,23 @@ class UpdateBatch:
         return self.matrix_Kd.shape[0]
 
     def part(self, chunk: slice) -> Tensor:
-        """Some columns of the matrix, [K, c], wherever they lie. chunk: without a step."""
+        """Return columns of the matrix, [K, c], from memory or disk. chunk: Without a step."""
         if self.columns is not None:
             return self.columns(chunk.start, chunk.stop).to(self.matrix_Kd.device)
-        # Most rounds are one chunk, and a view of everything costs as much as any other call of torch.
+        # Most rounds are one chunk, and even a view costs a call of torch.
         is_whole = chunk.stop - chunk.start == self.matrix_Kd.shape[1]
         return self.matrix_Kd if is_whole else self.matrix_Kd[:, chunk]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """What the server does: w <- w - rate * rate_factor * direction_d.
+    """A step of the server: w <- w - rate * rate_factor * direction_d."""
 
-    direction_d: [d] float32; it may be memory of the policy's own, which its next step overwrites. rate_factor:
-    multiplies the server's learning rate. weights_K: [K] float64 on the CPU, the weight that each update had in the
-    direction, for metrics and `explain`, and for the average of the buffers. counts: whether the round counts for a
-    schedule of learning rates; not so where a policy only waited.
-    """
-
-    direction_d: Tensor
+    direction_d: Tensor  # [d] float32; possibly the policy's own memory, which its next step overwrites
     rate_factor: float
     weights_K: Tensor
-    counts: bool = True
+    """[K] float64 on the CPU: the weights of the updates in the direction, for metrics, `explain` and buffers."""
+    counts: bool = True  # for the schedule of learning rates; False if the policy only waited
 
 
 class PolicySettings(PartSettings):
@@ -148,43 +137,43 @@ S = TypeVar("S", bound=PolicySettings)
 
 
 class Policy(ABC, Generic[S]):
-    """How updates become one step. Deterministic; reads no clock; loops over no parameter tensors.
+    """Maps the updates of a round to one step. Deterministic; reads no clock.
 
-    Every policy accepts an empty batch: then nothing moves, unless its own rule says otherwise.
+    Every policy accepts an empty batch: the model stays as it is, unless the policy's rule moves it.
     """
 
     Settings: ClassVar[type[PolicySettings]] = PolicySettings
     source: ClassVar[str]
-    """Where the method is defined, for people: the paper, and the page and heading of docs/methods."""
+    """Definition of the method: the paper, and the page and heading of docs/methods."""
     loops: ClassVar[tuple[Loop, ...]] = ("sync", "k-async", "availability")
-    """The loops that its source defines it for. It runs in every other one too."""
+    """Loops that the source defines the method for. It runs in all others too."""
     memory: ClassVar[str] = "none"
-    """What it keeps between rounds, for people, in numbers: `d`, `N x d + N`."""
+    """State between rounds, in numbers, as a text: `d`, `N x d + N`."""
     training: ClassVar[str | None] = None
-    """The local training that clients must use for it; None: any."""
+    """Local training that the policy requires; None for any."""
     sends_extra: ClassVar[bool] = False
-    """Whether clients are sent `extra_d` beside the model, and send a second vector [d] beside theirs."""
+    """Whether the server sends `extra_d` beside the model, and clients a second vector [d] beside their update."""
     once_a_cycle: ClassVar[bool] = False
     """Whether a client's next update waits until every other client has contributed (GSGM's blocking loop)."""
     synchronous_defaults: ClassVar[Mapping[str, Any]] = MappingProxyType({})
-    """Settings whose default is another one where rounds wait for their participants."""
+    """Defaults of settings in rounds that wait for their participants, where they differ."""
     reference_defaults: ClassVar[Mapping[str, Any]] = MappingProxyType({})
-    """Settings whose default is another one in the profile `reference`: what the authors' released code does."""
+    """Defaults of settings in the profile `reference`, the authors' released code, where they differ."""
     order_matters: ClassVar[bool] = False
     """Whether the order of arrival changes a step by more than rounding."""
     example_settings: ClassVar[Mapping[str, Any]] = MappingProxyType({})
-    """Settings to examine it with, where some are required (`unstale conformance`)."""
+    """Settings for `unstale conformance`, if the policy requires some."""
     longest_step: ClassVar[float] = 1.0
-    """The most that a round of fresh, equal updates moves the model, in lengths of such an update, by default."""
+    """Longest step for a round of fresh, equal updates, in lengths of such an update, with default settings."""
     column_wise: bool = False
-    """Whether it looks at the matrix only through `weighted`, so that its weights depend on what is known beside the
-    rows. The rows need then not be in memory together."""
+    """Whether the policy reads the matrix through `weighted` only and computes its weights from the other fields. Then
+    the rows need not be in memory together."""
     is_homogeneous: ClassVar[bool] = True
-    """Whether updates twice as long give a step twice as long; not so where a setting is a length."""
+    """Whether updates of twice the length give a step of twice the length; False if a setting is a length."""
     golden: ClassVar[Path | None] = None
-    """Golden vectors of its own, for `unstale conformance`: a file in the format of tests/oracles/write_vectors.py."""
+    """File of golden vectors for `unstale conformance`, in the format of tests/oracles/write_vectors.py."""
     needs_base_models: bool = False
-    """Whether `UpdateBatch.model_d` and `base_models` must be filled. Settings may decide it."""
+    """Whether the policy reads `UpdateBatch.model_d` and `base_models`; settings may change it."""
 
     def __init_subclass__(cls, **keywords: Any) -> None:
         """Refuse attributes of older versions, which would have no effect.
@@ -216,31 +205,29 @@ class Policy(ABC, Generic[S]):
 
     @property
     def device(self) -> torch.device:
-        """Where the matrix of updates lies."""
+        """The device of the matrix of updates."""
         return self.context.device
 
     @abstractmethod
     def step(self, batch: UpdateBatch) -> Step:
-        """One round. Writes to no argument; what it remembers for the next round is in `state_dict`."""
+        """Apply the rule to one round, without writing to the batch. All state is in `state_dict`."""
 
     @property
     def result_d(self) -> Tensor:
-        """Memory for a direction, [d] float32, the same until it is given away: fresh memory costs as much as the sum.
-        To be asked for in each step; what is written there lasts as long as that."""
+        """Memory for a direction, [d] float32, reused by the next step: fresh memory costs as much as the sum."""
         if self._result_d is None:
             self._result_d = torch.empty(self.dimension, dtype=torch.float32, device=self.device)
         return self._result_d
 
     def give_away(self, direction_d: Tensor) -> bool:
-        """Whether the memory of the last step's direction is the caller's from here on, because nothing that lasts lies
-        there."""
+        """Hand the memory of the last direction over to the caller; return False if it holds state of the policy."""
         if direction_d is not self._result_d:
             return False
         self._result_d = None
         return True
 
     def weighted(self, batch: UpdateBatch, weights_K: Tensor, rate_factor: float = 1.0) -> Step:
-        """The step along sum_i weights_i * g_i, in `result_d`. weights_K: [K] float64 on the CPU."""
+        """Make the step along sum_i weights_i * g_i, in `result_d`. weights_K: [K] float64 on the CPU."""
         result_d = self.result_d
         for chunk in wide_chunks(len(batch), self.dimension, self.device):
             is_whole = chunk.stop - chunk.start == self.dimension
@@ -248,25 +235,31 @@ class Policy(ABC, Generic[S]):
         return Step(direction_d=result_d, rate_factor=rate_factor, weights_K=weights_K)
 
     def buffers_change(self, changes_Kb: Tensor, weights_K: Tensor) -> Tensor:
-        """How the model's float buffers change: [b] float32, their changes averaged by the weights of the step.
+        """Average the changes of the float buffers by the weights of the step, uniformly if all weights are 0.
 
-        changes_Kb: [K, b] float32, K >= 1, what each client's differ by from the server's. Uniform where all weights
-        are 0.
-        A policy that is robust against single updates is so here, too.
+        Robust policies override this with their own rule.
+
+        Args:
+            changes_Kb: [K, b] float32, K >= 1: differences from the server's buffers.
+            weights_K: [K] float64, of the step.
+
+        Returns:
+            [b] float32.
+
         Source: docs/methods/README.md#numerical-conventions
         """
         return weighted_sum(changes_Kb, normalise(weights_K))
 
     @property
     def extra_d(self) -> Tensor | None:
-        """What clients are sent beside the model: [d] float32, never written to once given out; None: nothing."""
+        """The second vector for clients, [d] float32, read-only once returned; None for no vector."""
         return None
 
     def state_dict(self) -> dict[str, Any]:
-        """All that the policy keeps between rounds: tensors, numbers, lists of numbers. A copy."""
+        """Copy the state between rounds: tensors, numbers, texts, lists and dictionaries."""
         return {}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from `state_dict()` of a policy with the same settings, to the bit."""
+        """Restore `state_dict()` of a policy with the same settings, bit by bit."""
         if state:
             raise ValueError(f"{type(self).__name__} keeps no state, got {sorted(state)}")

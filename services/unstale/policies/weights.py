@@ -1,4 +1,4 @@
-"""What the weighted policies share: how staleness becomes a weight, and the one sum over the matrix.
+"""Weights of updates, and the weighted sum over the matrix.
 
 Weights are [K] float64 on the CPU; the sum itself is float32 on the matrix's device.
 Source: docs/methods/README.md#numerical-conventions
@@ -14,7 +14,7 @@ from torch import Tensor
 
 
 def normalise(raw_K: Tensor) -> Tensor:
-    """raw_K / sum(raw_K), or 1/K each when the sum is 0 or not finite. raw_K: [K] float64, >= 0."""
+    """Return raw_K / sum(raw_K), or 1/K each if the sum is 0 or not finite. raw_K: [K] float64, >= 0."""
     total = float(raw_K.sum())
     if total == 0 or not math.isfinite(total):
         return uniform(len(raw_K))
@@ -22,54 +22,57 @@ def normalise(raw_K: Tensor) -> Tensor:
 
 
 def uniform(count: int) -> Tensor:
-    """1/K for each of `count` = K updates; no weight at all for none."""
+    """Return 1/K for each of `count` = K updates."""
     return torch.full((count,), 1 / max(count, 1), dtype=torch.float64)
 
 
 def polynomial(staleness_K: Tensor, exponent: float) -> Tensor:
-    """(s + 1)^-exponent for each update. staleness_K: [K] int64, rounds, 0 is fresh."""
+    """Return (s + 1)^-exponent for each update. staleness_K: [K] int64, rounds, 0 is fresh."""
     return (_on_cpu(staleness_K) + 1) ** -exponent
 
 
 def exponential(staleness_K: Tensor) -> Tensor:
-    """(e/2)^-s for each update; 0 from s = 2429 on. staleness_K: [K] int64, rounds, 0 is fresh."""
+    """Return (e/2)^-s for each update; 0 from s = 2429 on. staleness_K: [K] int64, rounds, 0 is fresh."""
     return (math.e / 2) ** -_on_cpu(staleness_K)
 
 
 def halving(staleness_K: Tensor, half_life: float) -> Tensor:
-    """2^(-s / half_life) for each update. staleness_K: [K] int64, rounds, 0 is fresh. half_life: rounds, > 0."""
+    """Return 2^(-s / half_life) for each update. staleness_K: [K] int64, rounds, 0 is fresh. half_life: rounds, > 0."""
     return 2.0 ** -(_on_cpu(staleness_K) / half_life)
 
 
 def examples(num_examples_K: Tensor) -> Tensor:
-    """The share of the round's examples behind each update. num_examples_K: [K] int64, >= 1."""
+    """Return n_i / sum n. num_examples_K: [K] int64, >= 1."""
     return normalise(_on_cpu(num_examples_K))
 
 
 def weighted_sum(matrix_Kd: Tensor, weights_K: Tensor, out_d: Tensor | None = None) -> Tensor:
-    """sum_i weights_i * row_i, [d] float32, in one read of the matrix: a new vector, or out_d.
+    """Compute sum_i weights_i * row_i, [d] float32, in one read of the matrix; zeros for no rows.
 
-    Zeros when there is no row. weights_K: [K] float64 on the CPU, rounded to float32 for the sum.
+    Args:
+        matrix_Kd: [K, d] float32.
+        weights_K: [K] float64 on the CPU, rounded to float32 for the sum.
+        out_d: Memory for the result; None for a new vector.
     """
-    if matrix_Kd.requires_grad:  # rows hardly ever do, and `no_grad` costs as much as a conversion
+    if matrix_Kd.requires_grad:  # rare, and `no_grad` costs as much as a conversion
         matrix_Kd = matrix_Kd.detach()
     if out_d is None:
         out_d = torch.empty(matrix_Kd.shape[1], dtype=torch.float32, device=matrix_Kd.device)
     return torch.mv(matrix_Kd.T, weights_K.to(matrix_Kd.device, torch.float32), out=out_d)
 
 
-def first_rows(client_ids_K: Tensor, wanted: set[int]) -> list[int]:
-    """The row of the first update of each client in `wanted`, which is taken out of it. client_ids_K: [K] int64."""
+def first_rows(client_ids_K: Tensor, clients: set[int]) -> list[int]:
+    """Return the index of each listed client's first update, and remove these clients from the set."""
     rows = []
     for row, client in enumerate(client_ids_K.tolist()):
-        if client in wanted:
-            wanted.remove(client)
+        if client in clients:
+            clients.remove(client)
             rows.append(row)
     return rows
 
 
 def on_rows(rows: Sequence[int], weight: float, count: int) -> Tensor:
-    """`weight` for each of these rows of `count` = K, and 0 for the others."""
+    """Return `weight` for the listed rows of `count` = K rows, and 0 for the others."""
     weights_K = torch.zeros(count, dtype=torch.float64)
     weights_K[list(rows)] = weight
     return weights_K
@@ -78,11 +81,16 @@ def on_rows(rows: Sequence[int], weight: float, count: int) -> Tensor:
 def add_drift(
     direction_d: Tensor, model_d: Tensor, base_models: Sequence[Tensor], shares_K: Tensor, rate: float
 ) -> None:
-    """direction += (1 / rate) sum_i shares_i (w - w_b_i), in place.
+    """Add (1 / rate) sum_i shares_i (w - w_b_i) to the direction, in place.
 
-    direction_d, model_d (w) and base_models (w_b_i): [d] float32 on one device. shares_K: [K] float64 on the CPU.
-    Clients often share a base model, so each model is added once: a difference for each update would be a second
-    matrix. Where every base is the current model itself, nothing is added.
+    Clients often share a base model, so each model is added once, without a matrix of differences.
+
+    Args:
+        direction_d: [d] float32.
+        model_d: w, [d] float32.
+        base_models: w_b_i, [d] float32 each.
+        shares_K: [K] float64 on the CPU.
+        rate: > 0.
     """
     bases: dict[int, tuple[Tensor, float]] = {}
     for base_d, share in zip(base_models, shares_K.tolist(), strict=True):
@@ -98,9 +106,9 @@ def add_drift(
 
 
 def column_chunks(matrix_Kd: Tensor) -> Iterator[slice]:
-    """The columns of a matrix, a few at a time, so that what is made of them is small.
+    """Split the columns of a matrix into chunks with small intermediate results.
 
-    On a CPU a chunk stays in the cache, so that several looks at it cost one read of the matrix.
+    On a CPU a chunk fits the cache, so that several passes over it read the matrix once.
     """
     rows, columns = matrix_Kd.shape
     numbers = 2**17 if matrix_Kd.device.type == "cpu" else 2**24  # 512 KiB of float32; 64 MiB
@@ -110,9 +118,9 @@ def column_chunks(matrix_Kd: Tensor) -> Iterator[slice]:
 
 
 def wide_chunks(rows: int, columns: int, device: torch.device) -> Iterator[slice]:
-    """The columns of a matrix in parts that one sum is made of at a time: 16 MiB, on an accelerator 256 MiB.
+    """Split the columns of a matrix into chunks for sums: 16 MiB, on an accelerator 256 MiB.
 
-    Where a vector is cut decides its last bits, so a sum over rows that lie elsewhere is cut in the same places.
+    The boundaries affect the last bits of a sum, so rows on disk are summed with the same boundaries as rows in memory.
     """
     numbers = 2**22 if device.type == "cpu" else 2**26
     width = max(numbers // max(rows, 1), 1)
