@@ -206,7 +206,7 @@ def test_a_process_that_has_begun_is_the_first_to_do_jobs_and_ends_with_the_run(
     wanted = planned(stand_in.preset(tmp_path), seeds=1)
     counts, seen = compute(tmp_path, wanted, processes=1, first=first)
     assert (counts.done, len(seen.pids)) == (3, 1)
-    assert seen.pids == {first.pid}
+    assert seen.pids == {first._process.pid}
     assert not is_alive(*seen.pids)
 
 

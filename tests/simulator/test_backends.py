@@ -150,7 +150,7 @@ def test_nobody_is_given_more_than_a_fair_share_of_the_steps(
 def test_a_process_that_is_killed_is_told_in_one_sentence() -> None:
     settings = settings_of(SGD)
     backend = Processes(training_context(settings), build.training(settings), settings, 2)
-    os.kill(backend._workers[0].pool.pid, signal.SIGKILL)
+    os.kill(backend._workers[0].pool._process.pid, signal.SIGKILL)
     with pytest.raises(UserError, match="ended by signal 9, perhaps for want of memory; set simulation"):
         backend.wait()
     backend.close()

@@ -73,7 +73,7 @@ def test_the_end_of_the_process_loses_tasks_now_and_later(content: bytes, why: s
     workers.ready.result(PATIENCE_S)
     future = workers.submit(content)
     if content == b"sleep":
-        os.kill(workers.pid, signal.SIGKILL)
+        os.kill(workers._process.pid, signal.SIGKILL)
     for lost in (future, workers.submit(b"later")):
         with pytest.raises(WorkerLostError) as caught:
             lost.result(PATIENCE_S)
@@ -86,7 +86,7 @@ def test_close_ends_a_task_and_so_does_the_end_of_the_pool() -> None:
     for workers in (closed, unused):
         workers.ready.result(PATIENCE_S)
         workers.submit(b"sleep")
-    pids = closed.pid, unused.pid
+    pids = closed._process.pid, unused._process.pid
     closed.close()
     closed.close()
     del workers, unused

@@ -60,7 +60,7 @@ def test_each_group_has_its_own_result(to):
 def test_a_cancelled_group_is_forgotten(to):
     there = to("listens no more")
     assert there.submit(FULL).cancel()
-    assert there._pool._tasks._open == {}
+    assert there._pool._open == {}
 
 
 def test_a_refusal_is_the_users_sentence(to):

@@ -24,12 +24,15 @@ class Kind(IntEnum):
     LOST = 8
 
 
+Frame: TypeAlias = tuple[Kind, int, bytes]
+
+
 def send(pipe: Pipe, kind: Kind, number: int = 0, content: bytes = b"") -> None:
     """Raises OSError when the other process has ended."""
     pipe.send_bytes(_HEAD.pack(kind, number) + content)
 
 
-def receive(pipe: Pipe) -> tuple[Kind, int, bytes]:
+def receive(pipe: Pipe) -> Frame:
     """The next frame. Raises EOFError or OSError when the other process has ended."""
     frame = pipe.recv_bytes()
     kind, number = _HEAD.unpack_from(frame)

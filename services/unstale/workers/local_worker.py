@@ -16,23 +16,9 @@ from multiprocessing.connection import Connection
 
 from unstale.errors import UserError
 from unstale.workers.channel import Kind, Pipe, receive, send
-from unstale.workers.program import loaded
+from unstale.workers.program import Progress, loaded
 
 SHARE_STEP = 0.01  # of a task, between two reports of progress
-
-
-class _Reporter:
-    """Sends the progress of one task."""
-
-    def __init__(self, pipe: Pipe, number: int) -> None:
-        self._pipe = pipe
-        self._number = number
-        self._sent = 0.0
-
-    def __call__(self, share: float) -> None:
-        if share >= self._sent + SHARE_STEP:
-            self._sent = share
-            send(self._pipe, Kind.PROGRESS, self._number, json.dumps(share).encode())
 
 
 def _exit_with_parent(descriptor: int) -> None:
@@ -41,6 +27,19 @@ def _exit_with_parent(descriptor: int) -> None:
     while not any(event & select.POLLHUP for _, event in poller.poll()):
         pass
     os._exit(0)
+
+
+def _reporter(pipe: Pipe, number: int) -> Progress:
+    """Sends the progress of a task."""
+    sent = 0.0
+
+    def report(share: float) -> None:
+        nonlocal sent
+        if share >= sent + SHARE_STEP:
+            sent = share
+            send(pipe, Kind.PROGRESS, number, json.dumps(share).encode())
+
+    return report
 
 
 def main(descriptor: int) -> None:
@@ -57,7 +56,7 @@ def main(descriptor: int) -> None:
         while True:
             kind, number, content = receive(pipe)
             if kind is Kind.TASK:
-                send(pipe, Kind.DONE, number, compute(content, _Reporter(pipe, number)))
+                send(pipe, Kind.DONE, number, compute(content, _reporter(pipe, number)))
 
 
 if __name__ == "__main__":

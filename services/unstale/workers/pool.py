@@ -11,12 +11,12 @@ import weakref
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from contextlib import ExitStack, suppress
+from functools import partial
 from multiprocessing.connection import Connection
 
 from unstale.errors import UserError, WorkerLostError
-from unstale.workers import program
-from unstale.workers.channel import Kind, Pipe, receive, send
-from unstale.workers.program import Progress
+from unstale.workers.channel import Frame, Kind, Pipe, receive, send
+from unstale.workers.program import Progress, described
 
 LOCAL = "unstale.workers.local_worker"
 
@@ -28,25 +28,19 @@ def local(
     environment: Mapping[str, str] | None = None,
     descriptors: tuple[int, ...] = (),
 ) -> "Pool":
-    """A process of this machine that computes one task at a time.
-
-    Args:
-        factory: `package.module:function`, see `unstale.workers.program`.
-        settings: The factory's argument, as JSON has it.
-        environment: Variables that differ from those of this process.
-        descriptors: Files that the process inherits.
-
-    Raises:
-        OSError: The process does not start.
-    """
-    start = program.described(factory, settings)
-    return Pool(LOCAL, start, environment=environment, descriptors=descriptors)
+    """A process of this machine that computes one task at a time. Arguments as of `described` and `Pool`."""
+    return Pool(LOCAL, described(factory, settings), environment=environment, descriptors=descriptors)
 
 
 class Pool:
     """One worker process and its tasks. Usable from any thread.
 
-    The process ends with this one, however this one ends. Nothing that a task sends is unpickled.
+    The process ends with this one, however this one ends, and when the pool is not used any more.
+
+    ready: Done when the pool takes tasks. Fails with UserError if it refuses, with WorkerLostError if it has ended.
+    capacity: Tasks that are computed at a time; 0 before the pool is ready. Changes with a cluster's machines.
+    why_ended: Why tasks are lost from now on; None while the process runs.
+    close: Ends the process, whatever it computes. Repeated calls do nothing.
     """
 
     def __init__(
@@ -65,6 +59,8 @@ class Pool:
         Args:
             module: The program of the process.
             start: Content of its first frame.
+            environment: Variables that differ from those of this process.
+            descriptors: Open files that the process inherits.
             why_lost: Why tasks are lost when the process ends; None for how it ended.
             end_s: Seconds that the process has to end by itself on `close`.
             frame_s: Seconds without progress within a frame after which the process is lost; 0 for no limit.
@@ -72,39 +68,29 @@ class Pool:
         Raises:
             OSError: The process does not start.
         """
-        self._socket, theirs = socket.socketpair()
-        with ExitStack() as stack, theirs:
-            stack.enter_context(self._socket)
+        self.ready: Future[None] = Future()
+        self.capacity = 0
+        self.why_ended: str | None = None
+        self._why_lost = why_lost
+        self._lock = threading.Lock()
+        self._count = 0
+        self._open: dict[int, tuple[Future[bytes], Progress | None]] = {}
+        with ExitStack() as stack:
+            self._socket, theirs = (stack.enter_context(side) for side in socket.socketpair())
             for direction in (socket.SO_SNDTIMEO, socket.SO_RCVTIMEO):
                 self._socket.setsockopt(socket.SOL_SOCKET, direction, struct.pack("ll", frame_s, 0))
-            self._process = _started(module, theirs.fileno(), descriptors, environment or {})
+            self._process = _started(module, (theirs.fileno(), *descriptors), environment or {})
+            theirs.close()
             stack.pop_all()
-        # The thread and the callbacks of futures hold the tasks and not the pool: an unused pool ends its process.
-        process = self._process
-        self._tasks = _Tasks(self._socket, lambda: why_lost or f"its process {_how_ended(process)}")
-        self.close = weakref.finalize(self, _end, process, self._socket, end_s)
-        """End the process, whatever it computes. Repeated calls do nothing."""
-        self._tasks.send(Kind.START, 0, start.encode())
-        threading.Thread(target=self._tasks.receive_all, name="worker pool", daemon=True).start()
-
-    @property
-    def ready(self) -> "Future[None]":
-        """Done when the pool takes tasks. Fails with UserError if it refuses, with WorkerLostError if it ended."""
-        return self._tasks.ready
-
-    @property
-    def capacity(self) -> int:
-        """Tasks that are computed at a time; 0 before the pool is ready. Changes with a cluster's machines."""
-        return self._tasks.capacity
-
-    @property
-    def why_ended(self) -> str | None:
-        """Why tasks are lost from now on; None while the process runs."""
-        return self._tasks.why_ended
-
-    @property
-    def pid(self) -> int:
-        return self._process.pid
+        self._pipe: Pipe = Connection(os.dup(self._socket.fileno()))
+        self.close = weakref.finalize(self, _end, self._process, self._socket, end_s)
+        self._send(Kind.START, 0, start.encode())
+        threading.Thread(
+            target=_receive_all,
+            args=(weakref.WeakMethod(self._receive), self._pipe, frame_s > 0),
+            name="worker pool",
+            daemon=True,
+        ).start()
 
     def submit(self, content: bytes, on_progress: Progress | None = None) -> "Future[bytes]":
         """Compute a task.
@@ -116,11 +102,23 @@ class Pool:
         Returns:
             Its result. Fails with WorkerLostError if the task is lost. `cancel` cancels it at the worker, too.
         """
-        return self._tasks.submit(content, on_progress)
+        future: Future[bytes] = Future()
+        with self._lock:
+            self._count += 1
+            number, why_ended = self._count, self.why_ended
+            if why_ended is None:
+                self._open[number] = future, on_progress
+        if why_ended is not None:
+            future.set_exception(WorkerLostError(why_ended))
+        else:
+            future.add_done_callback(partial(_if_cancelled, weakref.WeakMethod(self._cancel), number))
+            self._send(Kind.TASK, number, content)
+        return future
 
     def stop(self, why: str) -> None:
         """Lose all tasks, now and later, for this reason."""
-        self._tasks.stop(why)
+        self._why_lost = why
+        _disconnect(self._socket)
 
     def kill(self) -> None:
         """`close` without waiting for the process to end by itself."""
@@ -133,80 +131,38 @@ class Pool:
 
     def how_ended(self) -> str:
         """`ended with exit code 1`. Waits for that end."""
-        return _how_ended(self._process)
+        code = self.exit_code()
+        if code >= 0:
+            return f"ended with exit code {code}"
+        return f"was ended by signal {-code}" + ", perhaps for want of memory" * (code == -9)
 
-
-class _Tasks:
-    """The tasks of one process, and the socket to it.
-
-    how_ended: Describes the end of the process, and may wait for it.
-    """
-
-    def __init__(self, channel: socket.socket, how_ended: Callable[[], str]) -> None:
-        self.ready: Future[None] = Future()
-        self.capacity = 0
-        self.why_ended: str | None = None
-        self._channel = channel
-        self._pipe: Pipe = Connection(os.dup(channel.fileno()))
-        self._how_ended = how_ended
-        self._why: str | None = None
-        self._lock = threading.Lock()
-        self._count = 0
-        self._open: dict[int, tuple[Future[bytes], Progress | None]] = {}
-
-    def submit(self, content: bytes, on_progress: Progress | None) -> "Future[bytes]":
-        future: Future[bytes] = Future()
-        with self._lock:
-            self._count += 1
-            number, has_ended = self._count, self.why_ended is not None
-            if not has_ended:
-                self._open[number] = future, on_progress
-        if has_ended:
-            future.set_exception(WorkerLostError(self.why_ended))
-        else:
-            future.add_done_callback(lambda future: self._cancel(number) if future.cancelled() else None)
-            self.send(Kind.TASK, number, content)
-        return future
-
-    def send(self, kind: Kind, number: int, content: bytes = b"") -> None:
+    def _send(self, kind: Kind, number: int, content: bytes = b"") -> None:
         """A failure ends the connection: part of a frame may be sent."""
         with self._lock:
             if self.why_ended is None:
                 try:
                     send(self._pipe, kind, number, content)
                 except OSError:
-                    self._disconnect()
+                    _disconnect(self._socket)
 
-    def stop(self, why: str) -> None:
-        self._why = why
-        self._disconnect()
+    def _cancel(self, number: int) -> None:
+        if self._open.pop(number, None) is not None:
+            self._send(Kind.CANCEL, number)
 
-    def receive_all(self) -> None:
-        """Receive until the process ends."""
-        with suppress(EOFError, OSError):
-            while True:
-                self._pipe.poll(None)  # waits for ever, while the socket's timeout ends a wait within a frame
-                self._receive(*receive(self._pipe))
-        self._disconnect()
-        why = self._why or self._how_ended()
-        with self._lock:
-            self.why_ended = why
-            self._pipe.close()
-            lost, self._open = list(self._open.values()), {}
-        if not self.ready.done():
-            self.ready.set_exception(WorkerLostError(why))
-        for future, _ in lost:
-            if future.set_running_or_notify_cancel():
-                future.set_exception(WorkerLostError(why))
-
-    def _receive(self, kind: Kind, number: int, content: bytes) -> None:
+    def _receive(self, frame: Frame | None) -> None:
+        """Handle a frame; None at the end of the process."""
+        if frame is None:
+            _disconnect(self._socket)
+            self._lose_all()
+            return
+        kind, number, content = frame
         if kind is Kind.READY:
             self.capacity = number
             if not self.ready.done():
                 self.ready.set_result(None)
         elif kind is Kind.REFUSED:
-            self._why = content.decode()
-            self.ready.set_exception(UserError(self._why))
+            self._why_lost = content.decode()
+            self.ready.set_exception(UserError(self._why_lost))
         elif kind is Kind.PROGRESS:
             _, on_progress = self._open.get(number, (None, None))
             if on_progress is not None:
@@ -220,22 +176,54 @@ class _Tasks:
             else:
                 future.set_exception(WorkerLostError(content.decode()))
 
-    def _cancel(self, number: int) -> None:
-        if self._open.pop(number, None) is not None:
-            self.send(Kind.CANCEL, number)
+    def _lose_all(self) -> None:
+        why = self._why_lost or f"its process {self.how_ended()}"
+        with self._lock:
+            self.why_ended = why
+            self._pipe.close()
+            lost, self._open = self._open, {}
+        if not self.ready.done():
+            self.ready.set_exception(WorkerLostError(why))
+        for future, _ in lost.values():
+            if future.set_running_or_notify_cancel():
+                future.set_exception(WorkerLostError(why))
 
-    def _disconnect(self) -> None:
-        with suppress(OSError):  # it is closed
-            self._channel.shutdown(socket.SHUT_RDWR)
+
+def _receive_all(
+    handler: "weakref.WeakMethod[Callable[[Frame | None], None]]", pipe: Pipe, has_limit: bool
+) -> None:
+    """Receive until the process ends. Keeps no pool alive that is not used any more."""
+    while True:
+        frame = None
+        with suppress(EOFError, OSError):
+            if has_limit:
+                pipe.poll(None)  # waits for ever; the socket's limit is for the rest of the frame
+            frame = receive(pipe)
+        handle = handler()
+        if handle is None:
+            return
+        handle(frame)
+        if frame is None:
+            return
+        del handle
+
+
+def _if_cancelled(
+    cancel: "weakref.WeakMethod[Callable[[int], None]]", number: int, future: "Future[bytes]"
+) -> None:
+    method = cancel()
+    if future.cancelled() and method is not None:
+        method(number)
 
 
 def _started(
-    module: str, descriptor: int, descriptors: tuple[int, ...], environment: Mapping[str, str]
+    module: str, descriptors: tuple[int, ...], environment: Mapping[str, str]
 ) -> "subprocess.Popen[bytes]":
+    """The process. descriptors: of its socket, then of other files."""
     return subprocess.Popen(  # noqa: S603  (our own program)
         # With -P and this path it imports the modules that this process would.
-        [sys.executable, "-P", "-m", module, str(descriptor)],
-        pass_fds=(descriptor, *descriptors),
+        [sys.executable, "-P", "-m", module, str(descriptors[0])],
+        pass_fds=descriptors,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         env={
@@ -247,19 +235,16 @@ def _started(
     )
 
 
-def _how_ended(process: "subprocess.Popen[bytes]") -> str:
-    code = process.wait()
-    if code >= 0:
-        return f"ended with exit code {code}"
-    return f"was ended by signal {-code}" + ", perhaps for want of memory" * (code == -9)
+def _disconnect(side: socket.socket) -> None:
+    with suppress(OSError):  # it is closed
+        side.shutdown(socket.SHUT_RDWR)
 
 
-def _end(process: "subprocess.Popen[bytes]", channel: socket.socket, end_s: float) -> None:
+def _end(process: "subprocess.Popen[bytes]", side: socket.socket, end_s: float) -> None:
     if end_s:
-        with suppress(OSError):  # the process has ended
-            channel.shutdown(socket.SHUT_RDWR)
+        _disconnect(side)
         with suppress(subprocess.TimeoutExpired):
             process.wait(end_s)
     process.kill()
     process.wait()
-    channel.close()
+    side.close()

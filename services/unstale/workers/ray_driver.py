@@ -23,7 +23,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from unstale.errors import UserError
 from unstale.net.clock import now_s
-from unstale.workers.channel import Kind, Pipe, receive, send
+from unstale.workers.channel import Frame, Kind, Pipe, receive, send
 from unstale.workers.ray_connection import cause, connect
 from unstale.workers.ray_pool import RayStart
 
@@ -35,8 +35,6 @@ PARENT_S = 1.0  # between two looks whether the parent still waits for the check
 
 KEEP_GPUS_VISIBLE = {"env_vars": {"RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES": "1"}}
 """For programs that choose their device: see `RayStart.reuses_gpus`."""
-
-Request = tuple[Kind, int, bytes]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -74,7 +72,7 @@ class Driver:
         self._pipe = pipe
         self._where = f"{start.key} is {start.address!r}, but"
         self._tasks: dict[Any, Task] = {}
-        self._requests: queue.SimpleQueue[Request | None] = queue.SimpleQueue()
+        self._requests: queue.SimpleQueue[Frame | None] = queue.SimpleQueue()
         self._checked_s = self._result_s = now_s()
         connect(start.address, key=start.key)
         machines = self._machines()

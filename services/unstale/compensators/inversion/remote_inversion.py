@@ -132,10 +132,10 @@ class RemoteInversions:
 
     def has(self, one: Inversion) -> bool:
         """Whether it was sent and not fetched; it may be lost."""
-        return self.is_lost(one) or any(_is_among(one, sent.group) for sent in self._sent.values())
+        return self.is_lost(one) or any(one in sent.group for sent in self._sent.values())
 
     def is_lost(self, one: Inversion) -> bool:
-        return _is_among(one, self._lost)
+        return one in self._lost
 
     def send(self, groups: Iterable[Sequence[Inversion]]) -> None:
         """Send groups, each of one kind, with their numbers of iterations."""
@@ -145,11 +145,7 @@ class RemoteInversions:
 
     def fetch(self, awaited: Collection[Inversion], longest_s: float | None) -> "Fetched":
         """Wait for these, and take back the results that come in time. longest_s: None for no limit."""
-        futures = [
-            future
-            for future, sent in self._sent.items()
-            if any(_is_among(one, awaited) for one in sent.group)
-        ]
+        futures = [future for future, sent in self._sent.items() if any(one in awaited for one in sent.group)]
         done, _ = wait(futures, longest_s)
         fetched = Fetched()
         for future in (future for future in futures if future in done):
@@ -169,10 +165,10 @@ class RemoteInversions:
 
     def forget(self, closed: Collection[Inversion]) -> float:
         """No round asks for these any more. Cancels groups without others; the seconds since these were sent."""
-        self._lost = [one for one in self._lost if not _is_among(one, closed)]
+        self._lost = [one for one in self._lost if one not in closed]
         seconds = 0.0
         for future, sent in list(self._sent.items()):
-            sent.awaited = [one for one in sent.awaited if not _is_among(one, closed)]
+            sent.awaited = [one for one in sent.awaited if one not in closed]
             if not sent.awaited:
                 future.cancel()
                 del self._sent[future]
@@ -192,7 +188,3 @@ class Fetched:
         self.seconds = 0.0
         self.together = 10**9
         self.whys: list[str] = []
-
-
-def _is_among(one: Inversion, several: Iterable[Inversion]) -> bool:
-    return any(one is other for other in several)
