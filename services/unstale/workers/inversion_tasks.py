@@ -50,10 +50,9 @@ def described(settings: Settings, dataset: Dataset) -> dict[str, Any]:
 
 
 def prepare(description: Mapping[str, Any]) -> Compute:
-    """Build the model, and the function that inverts with it. description: from `described`.
+    """The function that inverts groups. description: from `described`. Builds the model.
 
-    Raises:
-        UserError: This machine cannot invert the run's updates.
+    Raises UserError if this machine cannot invert the run's updates.
     """
     text = json.dumps(description)
     _bench(text, _gpu(description["gpus"]))
@@ -61,16 +60,10 @@ def prepare(description: Mapping[str, Any]) -> Compute:
 
 
 def invert(description: str, group: bytes) -> bytes:
-    """Do all iterations of a group.
+    """Do all iterations of a group. Ends this process if the GPU is not usable any more.
 
-    It ends this process if the GPU is not usable any more.
-
-    Args:
-        description: From `described`, as JSON.
-        group: `remote_inversion.packed` as safetensors.
-
-    Returns:
-        `remote_inversion.computed` as safetensors, with the `seconds` that it took.
+    description: From `described`, as JSON. group: `remote_inversion.packed` as safetensors. The result is
+    `remote_inversion.computed` as safetensors, with the `seconds` that it took.
     """
     bench = _bench(description, _gpu(json.loads(description)["gpus"]))
     started_s = now_s()

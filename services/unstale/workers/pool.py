@@ -8,14 +8,14 @@ import subprocess
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from concurrent.futures import Future
 from contextlib import ExitStack, suppress
 from functools import partial
 from multiprocessing.connection import Connection
 
 from unstale.errors import UserError, WorkerLostError
-from unstale.workers.channel import Frame, Kind, Pipe, receive, send
+from unstale.workers.channel import Kind, Pipe, receive, send
 from unstale.workers.program import Progress, described
 
 LOCAL = "unstale.workers.local_worker"
@@ -35,7 +35,7 @@ def local(
 class Pool:
     """One worker process and its tasks. Usable from any thread.
 
-    The process ends with this one, however this one ends, and when the pool is not used any more.
+    The process ends with this one, however this one ends.
 
     ready: Done when the pool takes tasks. Fails with UserError if it refuses, with WorkerLostError if it has ended.
     capacity: Tasks that are computed at a time; 0 before the pool is ready. Changes with a cluster's machines.
@@ -72,6 +72,7 @@ class Pool:
         self.capacity = 0
         self.why_ended: str | None = None
         self._why_lost = why_lost
+        self._frame_s = frame_s
         self._lock = threading.Lock()
         self._count = 0
         self._open: dict[int, tuple[Future[bytes], Progress | None]] = {}
@@ -85,22 +86,12 @@ class Pool:
         self._pipe: Pipe = Connection(os.dup(self._socket.fileno()))
         self.close = weakref.finalize(self, _end, self._process, self._socket, end_s)
         self._send(Kind.START, 0, start.encode())
-        threading.Thread(
-            target=_receive_all,
-            args=(weakref.WeakMethod(self._receive), self._pipe, frame_s > 0),
-            name="worker pool",
-            daemon=True,
-        ).start()
+        threading.Thread(target=self._receive_all, name="worker pool", daemon=True).start()
 
     def submit(self, content: bytes, on_progress: Progress | None = None) -> "Future[bytes]":
-        """Compute a task.
+        """Compute a task, which fails with WorkerLostError if it is lost. `cancel` cancels it at the worker, too.
 
-        Args:
-            content: Argument of the program's function.
-            on_progress: Receives the share that is done, in another thread.
-
-        Returns:
-            Its result. Fails with WorkerLostError if the task is lost. `cancel` cancels it at the worker, too.
+        on_progress: Receives the share that is done, in another thread.
         """
         future: Future[bytes] = Future()
         with self._lock:
@@ -111,7 +102,7 @@ class Pool:
         if why_ended is not None:
             future.set_exception(WorkerLostError(why_ended))
         else:
-            future.add_done_callback(partial(_if_cancelled, weakref.WeakMethod(self._cancel), number))
+            future.add_done_callback(partial(self._cancel, number))
             self._send(Kind.TASK, number, content)
         return future
 
@@ -145,17 +136,29 @@ class Pool:
                 except OSError:
                     _disconnect(self._socket)
 
-    def _cancel(self, number: int) -> None:
-        if self._open.pop(number, None) is not None:
+    def _cancel(self, number: int, future: "Future[bytes]") -> None:
+        if future.cancelled() and self._open.pop(number, None) is not None:
             self._send(Kind.CANCEL, number)
 
-    def _receive(self, frame: Frame | None) -> None:
-        """Handle a frame; None at the end of the process."""
-        if frame is None:
-            _disconnect(self._socket)
-            self._lose_all()
-            return
-        kind, number, content = frame
+    def _receive_all(self) -> None:
+        with suppress(EOFError, OSError):
+            while True:
+                if self._frame_s:
+                    self._pipe.poll(None)  # waits for ever; the socket's limit is for the rest of the frame
+                self._receive(*receive(self._pipe))
+        _disconnect(self._socket)
+        why = self._why_lost or f"its process {self.how_ended()}"
+        with self._lock:
+            self.why_ended = why
+            self._pipe.close()
+            lost, self._open = self._open, {}
+        if not self.ready.done():
+            self.ready.set_exception(WorkerLostError(why))
+        for future, _ in lost.values():
+            if future.set_running_or_notify_cancel():
+                future.set_exception(WorkerLostError(why))
+
+    def _receive(self, kind: Kind, number: int, content: bytes) -> None:
         if kind is Kind.READY:
             self.capacity = number
             if not self.ready.done():
@@ -175,45 +178,6 @@ class Pool:
                 future.set_result(content)
             else:
                 future.set_exception(WorkerLostError(content.decode()))
-
-    def _lose_all(self) -> None:
-        why = self._why_lost or f"its process {self.how_ended()}"
-        with self._lock:
-            self.why_ended = why
-            self._pipe.close()
-            lost, self._open = self._open, {}
-        if not self.ready.done():
-            self.ready.set_exception(WorkerLostError(why))
-        for future, _ in lost.values():
-            if future.set_running_or_notify_cancel():
-                future.set_exception(WorkerLostError(why))
-
-
-def _receive_all(
-    handler: "weakref.WeakMethod[Callable[[Frame | None], None]]", pipe: Pipe, has_limit: bool
-) -> None:
-    """Receive until the process ends. Keeps no pool alive that is not used any more."""
-    while True:
-        frame = None
-        with suppress(EOFError, OSError):
-            if has_limit:
-                pipe.poll(None)  # waits for ever; the socket's limit is for the rest of the frame
-            frame = receive(pipe)
-        handle = handler()
-        if handle is None:
-            return
-        handle(frame)
-        if frame is None:
-            return
-        del handle
-
-
-def _if_cancelled(
-    cancel: "weakref.WeakMethod[Callable[[int], None]]", number: int, future: "Future[bytes]"
-) -> None:
-    method = cancel()
-    if future.cancelled() and method is not None:
-        method(number)
 
 
 def _started(

@@ -116,7 +116,7 @@ class Driver:
         try:
             reference = self._compute.remote(self._start.program, task.content)
         except RayError as error:  # there is no memory for its content
-            self._report_lost(task, cause(error))
+            send(self._pipe, Kind.LOST, task.number, cause(error).encode())
         else:
             self._tasks[reference] = task
 
@@ -169,13 +169,11 @@ class Driver:
             self._retry(task, f"nothing came of it in {task_s:g} s")
 
     def _retry(self, task: Task, why: str) -> None:
-        attempts = self._start.attempts
-        if task.attempts < attempts:
+        if task.attempts < self._start.attempts:
             self.submit(task)
-        else:
-            self._report_lost(task, why if attempts == 1 else f"{why}; it was tried {attempts} times")
-
-    def _report_lost(self, task: Task, why: str) -> None:
+            return
+        if task.attempts > 1:
+            why += f"; it was tried {task.attempts} times"
         send(self._pipe, Kind.LOST, task.number, why.encode())
 
     def _machines(self) -> dict[str, int]:

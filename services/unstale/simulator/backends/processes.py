@@ -1,6 +1,7 @@
 """Backend `processes`: clients computed in this process and in worker processes, one on each core."""
 
 import os
+import weakref
 from collections.abc import Sequence
 from concurrent.futures import Future
 from typing import Any
@@ -37,6 +38,7 @@ class Processes(Backend):
         self._keeps_state = training.keeps_state
         shape = context.model.dimension, context.model.buffers_b.numel(), training.needs_extra
         self._workers = [_Worker(settings, *shape) for _ in range(processes - 1)]
+        self._end_workers = weakref.finalize(self, _close, [worker.pool for worker in self._workers])
 
     @override
     def compute(self, jobs: Sequence[Job]) -> list[Computed]:
@@ -75,8 +77,7 @@ class Processes(Backend):
 
     @override
     def close(self) -> None:
-        for worker in self._workers:
-            worker.pool.close()
+        self._end_workers()
 
     def _settle(self, client_id: int, number: int, *, kept: bool) -> None:
         if not self._keeps_state:
@@ -142,3 +143,8 @@ class _Worker:
         if self.pool.exit_code() < 0:
             raise UserError(f"{message}; set simulation.processes to fewer, or simulation.backend to loop")
         raise RuntimeError(f"{message}; see what it printed")
+
+
+def _close(pools: Sequence[pool.Pool]) -> None:
+    for one in pools:
+        one.close()
