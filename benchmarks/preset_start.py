@@ -15,7 +15,7 @@ from typing import Any
 from unittest.mock import patch
 
 from unstale.cli import main as command
-from unstale_papers.hands import Hand
+from unstale_papers.engine import Engine
 
 CELL = {"data": "CIFAR-10", "beta": "0.3", "N/K": "10", "method": "FedHist"}
 """Of fh-t1, by its labels."""
@@ -30,21 +30,17 @@ class Enough(Exception):  # noqa: N818  (nothing went wrong)
 
 def first_round_s(data: Path, device: str = "cpu") -> float:
     """When it is applied, by `time.perf_counter`. data: in the place of CIFAR-10."""
-    hear = Hand.hear
     marks: list[float] = []
 
-    def heard(hand: Hand) -> dict[str, Any]:
-        words = hear(hand)
-        if "share" in words:
-            marks.append(time.perf_counter())
-            raise Enough
-        return words
+    def on_share(*_: Any) -> None:
+        marks.append(time.perf_counter())
+        raise Enough
 
     cell = " ".join(f"{name}={label}" for name, label in CELL.items())
     options = ("--cells", cell, "--seeds", "1", "--scale-rounds", str(SCALE), "--device", device)
     with (
         tempfile.TemporaryDirectory(prefix="unstale-bench-") as store,
-        patch.object(Hand, "hear", heard),
+        patch.object(Engine, "_on_share", on_share),
         redirect_stdout(sys.stderr),
         suppress(Enough),
     ):

@@ -18,7 +18,8 @@ import pytest
 from helpers import stand_in
 from support.running import until
 from unstale.errors import UserError
-from unstale_papers import hands
+from unstale.workers.pool import Pool
+from unstale_papers import pools
 from unstale_papers.durations import Durations, left_s
 from unstale_papers.engine import TELL_S, Counts, Engine, Progress
 from unstale_papers.jobs import Job, Place, jobs
@@ -201,23 +202,23 @@ def test_a_file_is_the_same_by_its_bytes_where_its_time_is_another(tmp_path: Pat
 
 
 def test_a_process_that_has_begun_is_the_first_to_do_jobs_and_ends_with_the_run(tmp_path: Path) -> None:
-    first = hands.local(stand_in.MODULE)
+    first = pools.local(stand_in.MODULE)
     wanted = planned(stand_in.preset(tmp_path), seeds=1)
     counts, seen = compute(tmp_path, wanted, processes=1, first=first)
     assert (counts.done, len(seen.pids)) == (3, 1)
-    assert first.data == wanted[-1].settings.data
+    assert seen.pids == {first._process.pid}
     assert not is_alive(*seen.pids)
 
 
 def test_a_process_that_cannot_import_what_it_should_is_said(tmp_path: Path) -> None:
-    first = hands.local("support.there_is_none")
+    first = pools.local("support.there_is_none")
     with pytest.raises(UserError, match=r"did not begin \(its process ended with exit code 1\)"):
         compute(tmp_path, planned(stand_in.preset(tmp_path)), processes=1, first=first)
 
 
 def test_a_process_that_has_begun_ends_where_all_is_done_already(tmp_path: Path) -> None:
     compute(tmp_path, planned(stand_in.preset(tmp_path)))
-    first = hands.local(stand_in.MODULE)
+    first = pools.local(stand_in.MODULE)
     counts, _ = compute(tmp_path, planned(stand_in.preset(tmp_path)), first=first)
     assert counts.done == 0
     assert not first.close.alive
@@ -240,7 +241,7 @@ def test_it_is_stopped_while_jobs_run_and_goes_on_later(tmp_path: Path) -> None:
 
 
 def test_a_process_that_never_begins_ends_it_with_a_sentence(tmp_path: Path, monkeypatch: Any) -> None:
-    monkeypatch.setattr(hands, "local", lambda: hands.Hand("support.no_such_module", (), {}))
+    monkeypatch.setattr(pools, "local", lambda: Pool("support.no_such_module", ""))
     with pytest.raises(
         UserError, match=r"did not begin \(its process ended with exit code 1\); see what it printed"
     ):
@@ -248,10 +249,10 @@ def test_a_process_that_never_begins_ends_it_with_a_sentence(tmp_path: Path, mon
 
 
 def test_a_cluster_that_is_lost_ends_it_with_a_sentence(tmp_path: Path, monkeypatch: Any) -> None:
-    def lost(address: str, gpus: float) -> hands.Hand:
-        return hands.Hand("support.no_such_module", (), {}, where=address)
+    def lost(address: str, gpus: float) -> Pool:
+        return Pool("support.no_such_module", "")
 
-    monkeypatch.setattr(hands, "on_ray", lost)
+    monkeypatch.setattr(pools, "on_ray", lost)
     with pytest.raises(UserError) as caught:
         compute(tmp_path, planned(stand_in.preset(tmp_path)), ray="192.0.2.7:6379")
     assert str(caught.value) == (

@@ -1,30 +1,33 @@
-"""Has jobs done that are not done yet, by processes of this machine or a Ray cluster, and keeps what they came to."""
+"""Has jobs done that are not done yet, by processes of this machine or a Ray cluster, and stores the results."""
 
-import socket
+import json
+import queue
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, fields
-from multiprocessing.connection import wait
-from typing import Any, Protocol
+from functools import partial
+from typing import Protocol
 
-from unstale.errors import UserError
+from unstale.config.learning import DataSettings
+from unstale.errors import UserError, WorkerLostError
 from unstale.net.clock import now_s
-from unstale_papers import hands
+from unstale.workers.pool import Pool
+from unstale_papers import pools
 from unstale_papers.durations import Durations, left_s
-from unstale_papers.hands import EndedError, Hand
 from unstale_papers.jobs import Job
 from unstale_papers.record import Record
 from unstale_papers.store import Result, Store
 
 ATTEMPTS = 2  # a process may be killed for what another one did; a job that ends two of them does it itself
-TELL_S = 60.0  # between two words on how it stands
-SHARE_MIN = 0.05  # of a job, from which its own pace says how long it takes
+TELL_S = 60.0  # between two reports of progress
+SHARE_MIN = 0.05  # of a job, from which its own pace predicts its duration
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counts:
-    """Of jobs, each counted once: all, those that were done before, that were done, that failed."""
+    """Numbers of jobs, each counted once: all, done before, done now, failed."""
 
     jobs: int
     before: int
@@ -34,7 +37,7 @@ class Counts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """How it stands. shares: of each job that runs, what is done, from 0 to 1. left_s: None where nothing says it."""
+    """The state of a run. shares: done of each running job, from 0 to 1. left_s: seconds left; None if unknown."""
 
     counts: Counts
     shares: tuple[float, ...]
@@ -42,19 +45,29 @@ class Progress:
 
 
 class Watcher(Protocol):
-    """Is told what happens, by the thread that runs."""
+    """Receives events, in the thread that runs."""
 
     def finished(self, job: Job, record: Record, seconds: float) -> None:
-        """A job is done, and kept."""
+        """A job is done, and its result is stored."""
 
     def failed(self, job: Job, traceback: str) -> None:
-        """A job has failed, which is kept."""
+        """A job has failed, and the failure is stored."""
 
     def again(self, job: Job, why: str) -> None:
-        """A job was lost, and is tried again."""
+        """A job was lost, and runs again."""
 
     def stands(self, standing: Progress) -> None:
-        """After each of the above, and else once a minute."""
+        """After each of the above, and once a minute."""
+
+
+@dataclass(eq=False, slots=True, kw_only=True)
+class _Run:
+    """A job under way. share: what is done of it, from 0 to 1."""
+
+    job: Job
+    pool: Pool
+    began_s: float
+    share: float = 0.0
 
 
 class Engine:
@@ -70,7 +83,7 @@ class Engine:
         watcher: Watcher,
         *,
         processes: int = 1,
-        first: Hand | None = None,
+        first: Pool | None = None,
         ray: str | None = None,
         gpus: float = 0.0,
     ) -> None:
@@ -79,25 +92,27 @@ class Engine:
         self._processes = processes
         self._ray = ray
         self._gpus = gpus
-        self._hands = [] if first is None else [first]
+        self._events: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._pools: list[Pool] = []
+        self._data: dict[Pool, DataSettings] = {}
         self._waiting: list[Job] = []
+        self._running: list[_Run] = []
         self._count: Counter[str] = Counter()
         self._attempts: Counter[str] = Counter()
-        self._began_s: dict[str, float] = {}
         self._durations = Durations(store.seconds())
-        self._stop_here, self._stop_there = socket.socketpair()
         self._stopped = False
         self._told_s = now_s()
+        if first is not None:
+            self._add(first)
 
     def stop(self) -> None:
-        """End soon; what runs is lost. Any thread, any time."""
-        with suppress(OSError):  # it has ended
-            self._stop_there.send(b"!")
+        """End soon; what runs is lost. Any thread, any time, also in a signal handler."""
+        self._events.put(self._stop)
 
     def run(self, jobs: Iterable[Job]) -> Counts:
         """Until all are done or have failed, or it is stopped. Jobs that failed before are tried again. Once.
 
-        Raises UserError when what is computed cannot be kept, or nothing computes.
+        Raises UserError when results cannot be stored, or nothing computes.
         """
         planned = {job.digest: job for job in reversed(list(jobs))}  # of equal ones the first
         self._waiting = [job for job in reversed(planned.values()) if not self._store.has(job.digest)]
@@ -105,108 +120,113 @@ class Engine:
         self._count["before"] = len(planned) - len(self._waiting)
         try:
             while not self._stopped and (self._waiting or self._running):
-                self._staff()
-                self._give()
-                self._hear()
+                self._start_pools()
+                self._submit_jobs()
+                self._handle_event()
         finally:
-            for hand in self._hands:
-                hand.close()
-            self._hands.clear()
-            self._stop_here.close()
-            self._stop_there.close()
+            for pool in self._pools:
+                pool.close()
+            self._pools.clear()
         return self._counts
 
     @property
     def _counts(self) -> Counts:
-        return Counts(**{one.name: self._count[one.name] for one in fields(Counts)})
+        return Counts(**{field.name: self._count[field.name] for field in fields(Counts)})
 
-    @property
-    def _running(self) -> list[tuple[Hand, Job]]:
-        return [(hand, job) for hand in self._hands for job in hand.jobs.values()]
-
-    def _staff(self) -> None:
-        """As many processes as there are jobs, and no more than may be."""
-        if self._ray is not None:
-            self._hands = self._hands or [hands.on_ray(self._ray, self._gpus)]
-            return
-        wanted = min(self._processes, len(self._waiting) + len(self._running))
+    def _start_pools(self) -> None:
+        """As many processes as there are jobs, and no more than allowed; or the cluster."""
+        if self._ray is None:
+            self._pools = [pool for pool in self._pools if pool.why_ended is None]
+        count = 1 if self._ray else min(self._processes, len(self._waiting) + len(self._running))
         try:
-            while len(self._hands) < wanted:
-                self._hands.append(hands.local())
+            while len(self._pools) < count:
+                self._add(pools.on_ray(self._ray, self._gpus) if self._ray else pools.local())
         except OSError as error:
             raise UserError(
-                f"a process that computes does not start ({error.strerror}), expected room for {wanted}; lower "
+                f"a process that computes does not start ({error.strerror}), expected room for {count}; lower "
                 "--processes, or end others"
             ) from None
 
-    def _give(self) -> None:
-        for hand in self._hands:
-            while self._waiting and hand.is_free:
-                job = self._next(hand)
-                self._began_s[job.digest] = now_s()
-                hand.give(job)
+    def _add(self, pool: Pool) -> None:
+        self._pools.append(pool)
+        pool.ready.add_done_callback(lambda _: self._events.put(partial(self._on_ready, pool)))
 
-    def _next(self, hand: Hand) -> Job:
+    def _submit_jobs(self) -> None:
+        for pool in self._pools:
+            running = sum(run.pool is pool for run in self._running)
+            for _ in range(min(pool.capacity - running, len(self._waiting))):
+                self._submit(pool, self._next(pool))
+
+    def _next(self, pool: Pool) -> Job:
         """The first that waits, or of its seed the first with the data that this process has loaded."""
         first = self._waiting[0]
-        near = (job for job in self._waiting if job.seed == first.seed and job.settings.data == hand.data)
+        data = self._data.get(pool)
+        near = (job for job in self._waiting if job.seed == first.seed and job.settings.data == data)
         job = next(near, first)
         self._waiting.remove(job)
         return job
 
-    def _hear(self) -> None:
-        """Wait until somebody has something to say, and take it in."""
-        by_pipe: dict[Any, Hand] = {hand.pipe: hand for hand in self._hands}
-        ready = wait([*by_pipe, self._stop_here], TELL_S)
-        if self._stop_here in ready:
-            self._stopped = True
-            return
-        for pipe in ready:
-            hand = by_pipe[pipe]
-            try:
-                self._take_in(hand, hand.hear())
-            except EndedError as ended:
-                self._replace(hand, str(ended))
+    def _submit(self, pool: Pool, job: Job) -> None:
+        self._data[pool] = job.settings.data
+        run = _Run(job=job, pool=pool, began_s=now_s())
+        self._running.append(run)
+        future = pool.submit(
+            json.dumps(job.order).encode(),
+            lambda share: self._events.put(partial(self._on_share, run, share)),
+        )
+        future.add_done_callback(lambda future: self._events.put(partial(self._on_end, run, future)))
+
+    def _handle_event(self) -> None:
+        """Wait for an event and handle it."""
+        with suppress(queue.Empty):
+            self._events.get(timeout=TELL_S)()
         if now_s() - self._told_s >= TELL_S:
             self._tell()
 
-    def _take_in(self, hand: Hand, words: dict[str, Any]) -> None:
-        if "ready" in words:
-            hand.capacity = words["ready"]
-        elif "refused" in words:
-            raise UserError(words["refused"])
-        elif "share" in words:
-            hand.shares[words["digest"]] = words["share"]
-        else:
-            job = hand.taken(words["digest"])
-            if "lost" in words:
-                self._lose(job, words["lost"])
-            elif "traceback" in words:
-                self._fail(job, words["traceback"])
-            else:
-                self._keep(job, words)
-            self._tell()
+    def _stop(self) -> None:
+        self._stopped = True
 
-    def _replace(self, hand: Hand, how: str) -> None:
-        """A process has ended by itself."""
-        if hand.where is not None:
+    def _on_ready(self, pool: Pool) -> None:
+        """Raise UserError for a pool that does not get ready."""
+        try:
+            pool.ready.result()
+        except WorkerLostError:
+            self._check_cluster(pool)
             raise UserError(
-                f"the Ray cluster {hand.where} is gone ({how}); what is done is kept, and the same command goes on"
+                f"a process that computes did not begin (its process {pool.how_ended()}); see what it printed"
+            ) from None
+
+    def _check_cluster(self, pool: Pool) -> None:
+        """Raise UserError for a cluster that is lost."""
+        if self._ray is not None:
+            raise UserError(
+                f"the Ray cluster {self._ray} is gone (its process {pool.how_ended()}); what is done is kept, and the "
+                "same command goes on"
             )
-        if not hand.capacity:
-            raise UserError(f"a process that computes did not begin ({how}); see what it printed")
-        hand.close()
-        self._hands.remove(hand)
-        for job in list(hand.jobs.values()):
-            self._lose(job, how)
+
+    def _on_share(self, run: _Run, share: float) -> None:
+        run.share = share
+
+    def _on_end(self, run: _Run, future: "Future[bytes]") -> None:
+        self._running.remove(run)
+        try:
+            reply = json.loads(future.result())
+        except WorkerLostError as error:
+            if run.pool.why_ended is not None:
+                self._check_cluster(run.pool)
+            self._lose(run.job, str(error))
+        else:
+            if "traceback" in reply:
+                self._fail(run.job, reply["traceback"])
+            else:
+                self._keep(run.job, Result(**reply))
         self._tell()
 
-    def _keep(self, job: Job, words: dict[str, Any]) -> None:
-        kept = Result(**{name: words[name] for name in ("record", "seconds", "machine", "versions")})
-        self._store.keep(job, kept)
-        self._durations.add(job.configuration, kept.seconds)
+    def _keep(self, job: Job, result: Result) -> None:
+        self._store.keep(job, result)
+        self._durations.add(job.configuration, result.seconds)
         self._count["done"] += 1
-        self._watcher.finished(job, Record.from_json(kept.record), kept.seconds)
+        self._watcher.finished(job, Record.from_json(result.record), result.seconds)
 
     def _lose(self, job: Job, why: str) -> None:
         self._attempts[job.digest] += 1
@@ -223,19 +243,19 @@ class Engine:
 
     def _tell(self) -> None:
         self._told_s = now_s()
-        running = [(hand.shares.get(job.digest, 0.0), job) for hand, job in self._running]
-        timed = [self._timed(job, share) for share, job in running]
         waiting = [self._durations.of(job.configuration) for job in self._waiting]
-        at_a_time = sum(hand.capacity for hand in self._hands) or self._processes
+        at_a_time = sum(pool.capacity for pool in self._pools) or self._processes
         self._watcher.stands(
             Progress(
                 counts=self._counts,
-                shares=tuple(share for share, _ in running),
-                left_s=left_s(timed, waiting, at_a_time),
+                shares=tuple(run.share for run in self._running),
+                left_s=left_s([self._timed(run) for run in self._running], waiting, at_a_time),
             )
         )
 
-    def _timed(self, job: Job, share: float) -> tuple[float, float | None]:
-        """Seconds that it has taken, and takes in all."""
-        spent_s = now_s() - self._began_s[job.digest]
-        return spent_s, spent_s / share if share >= SHARE_MIN else self._durations.of(job.configuration)
+    def _timed(self, run: _Run) -> tuple[float, float | None]:
+        """Seconds that a job has taken, and that it takes in all."""
+        spent_s = now_s() - run.began_s
+        return spent_s, spent_s / run.share if run.share >= SHARE_MIN else self._durations.of(
+            run.job.configuration
+        )

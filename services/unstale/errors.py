@@ -11,6 +11,10 @@ class UserError(Exception):
     """A user's mistake. The text is one sentence: what was wrong, what was expected, what to do."""
 
 
+class WorkerLostError(Exception):
+    """Another process has no result for a task. The text says why."""
+
+
 def nearest(name: str, known: Iterable[str]) -> str:
     """`"; did you mean 'fedbuff'?"` for a name close to a known one, else the list of what there is."""
     choices = sorted(known)

@@ -1,7 +1,7 @@
 """What inverting may cost: iterations and seconds, of a round and of the run, and what becomes of what does not fit."""
 
 import math
-from collections.abc import Collection
+from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import replace
 
@@ -10,7 +10,6 @@ import torch
 
 from support.compensation import PlayedClock, context, inversion, made, received, settings, stale_round, taken
 from unstale.compensators import Outcome
-from unstale.compensators.executor import Tensors
 from unstale.compensators.inversion.budget import Budget
 from unstale.compensators.inversion.engine import Engine
 from unstale.compensators.inversion.inversions import Inversions
@@ -259,16 +258,10 @@ class Elsewhere:
     """Other machines, which are never done."""
 
     def __init__(self) -> None:
-        self.cancelled: list[int] = []
+        self.future: Future[bytes] = Future()
 
-    def submit(self, group: Tensors) -> int:
-        return 7
-
-    def wait(self, numbers: Collection[int], longest_s: float | None) -> dict[int, Tensors | str]:
-        return {}
-
-    def cancel(self, number: int) -> None:
-        self.cancelled.append(number)
+    def submit(self, group: bytes) -> "Future[bytes]":
+        return self.future
 
 
 def test_what_is_under_way_elsewhere_for_a_round_that_inverts_nothing_is_cancelled():
@@ -277,7 +270,7 @@ def test_what_is_under_way_elsewhere_for_a_round_that_inverts_nothing_is_cancell
     subject.begin(received(0, staleness=2))
     subject.work()
     taken(subject, received(0, staleness=3), version=3)
-    assert elsewhere.cancelled == [7]
+    assert elsewhere.future.cancelled()
 
 
 # Seconds.

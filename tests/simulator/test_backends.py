@@ -4,7 +4,6 @@ import os
 import signal
 from collections.abc import Iterator
 from dataclasses import replace
-from multiprocessing import Pipe
 from typing import Any
 
 import pytest
@@ -18,13 +17,13 @@ from unstale.config.training_context import training_context
 from unstale.errors import UserError
 from unstale.learner.versions import Version
 from unstale.simulator.assemble import simulation
-from unstale.simulator.backends import beside
 from unstale.simulator.backends.backend import Backend, Computed, Job
 from unstale.simulator.backends.choose import choose
 from unstale.simulator.backends.loop import Loop
 from unstale.simulator.backends.processes import Processes
-from unstale.simulator.backends.slots import SLOTS, Slots, make_file
+from unstale.simulator.backends.shared_memory import ROWS, SharedRows, make_file
 from unstale.simulator.backends.vmap import Vmap
+from unstale.workers import pool
 
 CLIENTS = 5
 SGD = {"name": "sgd", "steps": 3, "momentum": 0.5, "weight_decay": 0.01}
@@ -114,22 +113,22 @@ def test_processes_give_the_bits_of_the_loop(training: dict[str, Any], model: st
 
 
 @pytest.fixture(scope="module")
-def beside_us() -> Iterator[tuple[Processes, Settings]]:
+def backend_of_two() -> Iterator[tuple[Processes, Settings]]:
     settings = settings_of(SGD)
     backend = processes(settings)
     yield backend, settings
     backend.close()
 
 
-def test_more_jobs_than_slots_are_computed_in_turns(beside_us: tuple[Processes, Settings]) -> None:
-    backend, settings = beside_us
-    jobs = [job for number in range(2 * SLOTS // CLIENTS) for job in jobs_of(settings, number)]
-    assert len(jobs) > SLOTS
+def test_more_jobs_than_rows_are_computed_in_turns(backend_of_two: tuple[Processes, Settings]) -> None:
+    backend, settings = backend_of_two
+    jobs = [job for number in range(2 * ROWS // CLIENTS) for job in jobs_of(settings, number)]
+    assert len(jobs) > ROWS
     assert_same(backend.compute(jobs), loop(settings).compute(jobs))
 
 
-def test_the_vectors_belong_to_whoever_asked(beside_us: tuple[Processes, Settings]) -> None:
-    backend, settings = beside_us
+def test_the_vectors_belong_to_whoever_asked(backend_of_two: tuple[Processes, Settings]) -> None:
+    backend, settings = backend_of_two
     first = backend.compute(jobs_of(settings))
     before = [made.local.vector_d.clone() for made in first]
     backend.compute(jobs_of(settings, number=1))
@@ -138,10 +137,12 @@ def test_the_vectors_belong_to_whoever_asked(beside_us: tuple[Processes, Setting
     )
 
 
-def test_nobody_is_given_more_than_a_fair_share_of_the_steps(beside_us: tuple[Processes, Settings]) -> None:
-    backend, settings = beside_us
+def test_nobody_is_given_more_than_a_fair_share_of_the_steps(
+    backend_of_two: tuple[Processes, Settings],
+) -> None:
+    backend, settings = backend_of_two
     jobs = [job for job in jobs_of(settings) if job.client_id % 2 == 0] + jobs_of(settings)[1:2]
-    here, there = backend._shared_out(jobs, 2)  # clients 0, 2, 4 and 1
+    here, there = backend._assigned(jobs, 2)  # clients 0, 2, 4 and 1
     assert (len(here), len(there)) == (2, 2)
     assert 3 in there, "a client is computed where it was before if that is fair"
 
@@ -149,7 +150,7 @@ def test_nobody_is_given_more_than_a_fair_share_of_the_steps(beside_us: tuple[Pr
 def test_a_process_that_is_killed_is_told_in_one_sentence() -> None:
     settings = settings_of(SGD)
     backend = Processes(training_context(settings), build.training(settings), settings, 2)
-    os.kill(backend._beside[0]._process.pid, signal.SIGKILL)
+    os.kill(backend._workers[0].pool._process.pid, signal.SIGKILL)
     with pytest.raises(UserError, match="ended by signal 9, perhaps for want of memory; set simulation"):
         backend.wait()
     backend.close()
@@ -157,7 +158,7 @@ def test_a_process_that_is_killed_is_told_in_one_sentence() -> None:
 
 def test_a_process_whose_code_fails_is_not_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
     settings = settings_of(SGD)
-    monkeypatch.setattr(beside, "__name__", "unstale.there_is_no_such_module")
+    monkeypatch.setattr(pool, "LOCAL", "unstale.there_is_no_such_module")
     backend = Processes(training_context(settings), build.training(settings), settings, 2)
     with pytest.raises(RuntimeError, match="ended with exit code 1"):
         backend.wait()
@@ -167,37 +168,27 @@ def test_a_process_whose_code_fails_is_not_passed_over(monkeypatch: pytest.Monke
 def test_close_and_the_end_of_a_backend_end_its_processes() -> None:
     settings = settings_of(SGD)
     closed = Processes(training_context(settings), build.training(settings), settings, 3)
-    begun = [process._process for process in closed._beside]
+    processes_started = [worker.pool._process for worker in closed._workers]
     closed.close()
     closed.close()
     forgotten = Processes(training_context(settings), build.training(settings), settings, 2)
-    begun += [process._process for process in forgotten._beside]
+    processes_started += [worker.pool._process for worker in forgotten._workers]
     del forgotten
-    assert [process.poll() for process in begun] == [-signal.SIGTERM] * 3
+    assert [process.poll() for process in processes_started] == [-signal.SIGKILL] * 3
 
 
-def test_a_process_ends_when_nobody_talks_to_it_any_more() -> None:
-    ours, theirs = Pipe()
-    settings = settings_of(SGD)
-    beside.say(ours, settings.model_dump(mode="json", exclude_unset=True))
-    ours.close()
-    file = make_file(training_context(settings).model.dimension, 0, extra=False)
-    beside.main(os.dup(theirs.fileno()), file)  # returns
-    theirs.close()
-
-
-def test_slots_hold_what_was_put_there_in_its_parts() -> None:
+def test_rows_hold_what_was_written_in_its_parts() -> None:
     file = make_file(3, 2, extra=True)
-    ours, theirs = (Slots(file, 3, 2, extra=True) for _ in range(2))
+    ours, theirs = (SharedRows(file, 3, 2, extra=True) for _ in range(2))
     os.close(file)
-    ours.put(SLOTS - 1, torch.arange(3.0), torch.arange(3.0, 5.0), torch.arange(5.0, 8.0))
-    vector_d, buffers_b, extra_d = theirs.parts(SLOTS - 1)
+    ours.write(ROWS - 1, torch.arange(3.0), torch.arange(3.0, 5.0), torch.arange(5.0, 8.0))
+    vector_d, buffers_b, extra_d = theirs.parts(ROWS - 1)
     assert extra_d is not None
     assert [part.tolist() for part in (vector_d, buffers_b, extra_d)] == [[0, 1, 2], [3, 4], [5, 6, 7]]
     with pytest.raises(AssertionError, match="3 numbers, expected 8"):
-        ours.put(0, torch.zeros(3))
+        ours.write(0, torch.zeros(3))
     file = make_file(3, 0, extra=False)
-    assert Slots(file, 3, 0, extra=False).version(0).extra_d is None
+    assert SharedRows(file, 3, 0, extra=False).version(0).extra_d is None
     os.close(file)
 
 

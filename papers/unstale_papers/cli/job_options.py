@@ -17,7 +17,7 @@ from unstale_papers.choose import data_sets
 from unstale_papers.cli.reproduce_progress import Printer
 
 if TYPE_CHECKING:
-    from unstale_papers.hands import Hand
+    from unstale.workers.pool import Pool
     from unstale_papers.jobs import File, Job, Place
     from unstale_papers.preset import Cell, Preset
     from unstale_papers.scale import Scale
@@ -120,17 +120,17 @@ def scale(
     return replace(Scale.of(every), **{name: value for name, value in own.items() if value is not None})
 
 
-def begin(wanted: "Sequence[tuple[Preset, tuple[Cell, ...]]]", ray: str | None) -> "Hand | None":
+def begin(wanted: "Sequence[tuple[Preset, tuple[Cell, ...]]]", ray: str | None) -> "Pool | None":
     """The first process that computes these cells on this machine, for `compute`: it imports PyTorch while this one
     reads files and makes plans. None where it does not start, which `compute` says, and with Ray."""
-    from unstale_papers import hands
+    from unstale_papers import pools
     from unstale_papers.runners import MEASUREMENTS
 
     if ray is not None:
         return None
     measured = {cell.measurement for _, cells in wanted for cell in cells}
     with suppress(OSError):
-        return hands.local(*(module for name, module in MEASUREMENTS.items() if name in measured))
+        return pools.local(*(module for name, module in MEASUREMENTS.items() if name in measured))
     return None
 
 
@@ -229,7 +229,7 @@ def compute(
     lost: Sequence[str],
     place: "Place",
     processes: int | None,
-    first: "Hand | None",
+    first: "Pool | None",
     ray: str | None,
     store: Path,
     as_json: bool,

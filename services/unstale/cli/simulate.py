@@ -36,8 +36,8 @@ Record = Annotated[
 )
 def simulate(settings: Settings, as_json: AsJson = False, record_in: Record = None) -> None:
     """Play a run in virtual time: the same coordinator and learner, without sockets or waiting."""
-    from unstale.remote.cluster import connect
     from unstale.simulator.assemble import configured, simulation  # imports torch
+    from unstale.workers.inversion_executor import connect
 
     printing.log_to_stderr()
     announce(settings)

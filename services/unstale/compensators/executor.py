@@ -1,27 +1,17 @@
-"""How inversions are computed on other machines, for whoever wants them: plain tensors go out and come back."""
+"""The interface of other machines that invert updates."""
 
-from collections.abc import Collection, Mapping
+from concurrent.futures import Future
 from typing import Protocol
-
-from torch import Tensor
-
-Tensors = dict[str, Tensor]
-"""By name, on the host."""
 
 
 class Executor(Protocol):
-    """Other machines that compute. Used by one thread, but for `stop`. None of its methods raises when machines are
-    lost."""
+    """Computes groups of inversions on other machines."""
 
-    def submit(self, group: Tensors) -> int:
-        """Begin with a group of inversions, without waiting for anything; the number that it goes by from now on."""
+    def submit(self, group: bytes) -> "Future[bytes]":
+        """Begin with a group, which is `remote_inversion.packed` as safetensors. Returns at once.
 
-    def wait(self, numbers: Collection[int], longest_s: float | None) -> Mapping[int, Tensors | str]:
-        """Wait until all these have ended, or for so long; None for as long as it takes. What has ended, each told
-        once: what was computed, or why it was not."""
-
-    def cancel(self, number: int) -> None:
-        """Nobody waits for this one any more."""
+        The future has the tensors of `remote_inversion.computed` as safetensors, or fails with WorkerLostError.
+        """
 
     def stop(self) -> None:
-        """All that is there, or is sent there from now on, is lost, and whoever waits is told so. Any thread."""
+        """Lose all groups, now and later. Any thread."""

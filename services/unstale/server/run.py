@@ -26,7 +26,6 @@ from unstale.learner.learner import Learner
 from unstale.learner.updates import Staging
 from unstale.learner.versions import Version
 from unstale.net.clock import RunClock, now_s
-from unstale.remote.cluster import connect
 from unstale.server import admission
 from unstale.server.admission import Admission
 from unstale.server.background_writer import BackgroundWriter
@@ -37,6 +36,7 @@ from unstale.server.state import RunState
 from unstale.server.welcome import welcome
 from unstale.training.datasets import Dataset
 from unstale.training.evaluate import Evaluation
+from unstale.workers.inversion_executor import connect
 from unstale_proto import encodings
 from unstale_proto.encodings import FLOAT32, Encoding
 from unstale_proto.messages import Welcome

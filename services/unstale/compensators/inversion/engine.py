@@ -19,7 +19,7 @@ from unstale.compensators.network import Network, Parts
 BETA_1, BETA_2, EPSILON = 0.9, 0.999, 1e-8  # Adam's own
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(eq=False, slots=True, kw_only=True)
 class Inversion:
     """One update on its way. base: w_b. update: u, both as parts. steps, rate: kg and eta_gi. iterations: how many
     there will be. done: how many there were. disparity: D at the last iterate but one, a number on the device; infinite

@@ -164,8 +164,8 @@ class Inversions:
         return self._remote is not None and self._remote.has(one)
 
     def _groups(self, those: Iterable[Inversion]) -> list[list[Inversion]]:
-        """What is computed together, here or executor: at most `batch_clients` of one kind, the most stale first.
-        Without what is over, or elsewhere already."""
+        """Groups that are computed together: at most `batch_clients` of one kind, the most stale first. Without those
+        that have ended or were sent."""
         by_kind: dict[tuple[int, int], list[Inversion]] = {}
         for one in sorted(those, key=lambda one: -one.staleness):
             if not one.is_over and not self._is_away(one):

@@ -1,23 +1,31 @@
-"""Inversions that are computed executor: what goes there, what is done there, what comes back.
+"""Inversions on other machines: the tensors that go there, their computation there, and the tensors that come back.
 
 Legend: d parameters, r reconstructed examples, C classes, B updates of a group.
 """
 
 from collections.abc import Callable, Collection, Iterable, Sequence
+from concurrent.futures import Future, wait
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import torch
+from safetensors.torch import load, save
+from torch import Tensor
 
-from unstale.compensators.executor import Executor, Tensors
+from unstale.compensators.executor import Executor
 from unstale.compensators.inversion.engine import Engine, Inversion
 from unstale.compensators.inversion.reconstruction import Reconstruction
 from unstale.compensators.inversion.stopping import loss_checkpoints
 from unstale.compensators.local_update import as_vector
 from unstale.compensators.network import Network
+from unstale.errors import WorkerLostError
+
+Tensors: TypeAlias = dict[str, Tensor]
+"""By name, on the host."""
 
 
 def packed(group: Sequence[Inversion]) -> Tensors:
-    """What inverting a group needs, which is of one kind and has not begun."""
+    """The input of a group of inversions, which are of one kind and have not begun."""
     return {
         "base_Bd": torch.stack([as_vector(one.base) for one in group]).cpu(),
         "update_Bd": torch.stack([as_vector(one.update) for one in group]).cpu(),
@@ -31,8 +39,7 @@ def packed(group: Sequence[Inversion]) -> Tensors:
 
 
 def computed(group: Tensors, network: Network, engine: Engine, device: torch.device) -> Tensors:
-    """Do all iterations of what was packed; what becomes of it. An update that is too large for the device's memory
-    is said to be."""
+    """Do all iterations of a packed group. The results mark updates that are too large for the device's memory."""
     inversions = _unpacked(group, network, torch.device("cpu"))
     try:
         inversions = _unpacked(group, network, device)
@@ -47,10 +54,10 @@ def computed(group: Tensors, network: Network, engine: Engine, device: torch.dev
 def _packed_results(inversions: Sequence[Inversion], together: int, *, has_marks: bool) -> Tensors:
     """Results of inversions as tensors. together: inversions that fit into the device's memory at once."""
     longest = max(one.done for one in inversions)
-    looked_at = loss_checkpoints(longest) if has_marks else (longest,)
-    kept = [[one.kept.get(mark, one.now).to("cpu") for one in inversions] for mark in looked_at]
+    marks = loss_checkpoints(longest) if has_marks else (longest,)
+    kept = [[one.kept.get(mark, one.now).to("cpu") for one in inversions] for mark in marks]
     return {
-        "marks_M": torch.tensor(looked_at),
+        "marks_M": torch.tensor(marks),
         "inputs_MBrX": torch.stack([torch.stack([each.inputs_rX for each in some]) for some in kept]),
         "labels_MBrC": torch.stack([torch.stack([each.labels_rC for each in some]) for some in kept]),
         "disparity_B": torch.stack([one.disparity.cpu() for one in inversions]),
@@ -85,28 +92,28 @@ def _unpacked(group: Tensors, network: Network, device: torch.device) -> list[In
 
 
 def taken_back(group: Sequence[Inversion], answer: Tensors, device: torch.device) -> int:
-    """Put what was computed into the inversions of the group; how many iterations there were."""
-    looked_at = answer["marks_M"].tolist()
-    for place, one in enumerate(group):
+    """Write the results of a group into its inversions; the number of iterations."""
+    marks = answer["marks_M"].tolist()
+    for index, one in enumerate(group):
         one.kept = {
             mark: Reconstruction(
-                inputs_rX=answer["inputs_MBrX"][number, place], labels_rC=answer["labels_MBrC"][number, place]
+                inputs_rX=answer["inputs_MBrX"][number, index], labels_rC=answer["labels_MBrC"][number, index]
             ).to(device)
-            for number, mark in enumerate(looked_at)
+            for number, mark in enumerate(marks)
         }
-        one.now = one.kept[looked_at[-1]]
-        one.disparity = answer["disparity_B"][place].to(device)
-        one.done = one.iterations = int(answer["done_B"][place])
+        one.now = one.kept[marks[-1]]
+        one.disparity = answer["disparity_B"][index].to(device)
+        one.done = one.iterations = int(answer["done_B"][index])
         one.kept = {
             mark: kept for mark, kept in one.kept.items() if mark in one.loss_checkpoints and mark <= one.done
         }
-        one.is_too_large = bool(answer["is_too_large_B"][place])
+        one.is_too_large = bool(answer["is_too_large_B"][index])
     return int(answer["done_B"].sum())
 
 
 @dataclass(slots=True, kw_only=True)
 class _Sent:
-    """A group that is there. awaited: those of it that a round may still ask for."""
+    """A group under way. awaited: those of it that a round may still ask for."""
 
     group: list[Inversion]
     awaited: list[Inversion]
@@ -114,39 +121,40 @@ class _Sent:
 
 
 class RemoteInversions:
-    """Keeps what is under way elsewhere. device: of the learner. clock: seconds; 0 where nobody counts them."""
+    """Inversions under way on other machines. device: of the learner. clock: seconds; 0 where no budget has them."""
 
     def __init__(self, executor: Executor, device: torch.device, clock: Callable[[], float]) -> None:
         self._executor = executor
         self._device = device
         self._clock = clock
-        self._sent: dict[int, _Sent] = {}
+        self._sent: dict[Future[bytes], _Sent] = {}
         self._lost: list[Inversion] = []
 
     def has(self, one: Inversion) -> bool:
-        """Whether it is there, or was and got lost."""
-        return self.is_lost(one) or any(_is_among(one, sent.group) for sent in self._sent.values())
+        """Whether it was sent and not fetched; it may be lost."""
+        return self.is_lost(one) or any(one in sent.group for sent in self._sent.values())
 
     def is_lost(self, one: Inversion) -> bool:
-        return _is_among(one, self._lost)
+        return one in self._lost
 
     def send(self, groups: Iterable[Sequence[Inversion]]) -> None:
-        """Have these computed, each of one kind, with as many iterations as they say."""
+        """Send groups, each of one kind, with their numbers of iterations."""
         for group in groups:
             sent = _Sent(group=list(group), awaited=list(group), sent_s=self._clock())
-            self._sent[self._executor.submit(packed(group))] = sent
+            self._sent[self._executor.submit(save(packed(group)))] = sent
 
-    def fetch(self, wanted: Collection[Inversion], longest_s: float | None) -> "Fetched":
-        """Wait for these, and take back what is there in time. longest_s: None for as long as it takes."""
-        numbers = [
-            number for number, sent in self._sent.items() if any(_is_among(one, wanted) for one in sent.group)
-        ]
+    def fetch(self, awaited: Collection[Inversion], longest_s: float | None) -> "Fetched":
+        """Wait for these, and take back the results that come in time. longest_s: None for no limit."""
+        futures = [future for future, sent in self._sent.items() if any(one in awaited for one in sent.group)]
+        done, _ = wait(futures, longest_s)
         fetched = Fetched()
-        for number, answer in self._executor.wait(numbers, longest_s).items():
-            sent = self._sent.pop(number)
-            if isinstance(answer, str):
+        for future in (future for future in futures if future in done):
+            sent = self._sent.pop(future)
+            try:
+                answer = load(future.result())
+            except WorkerLostError as error:
                 self._lost += sent.awaited
-                fetched.whys.append(answer)
+                fetched.whys.append(str(error))
                 fetched.seconds += self._clock() - sent.sent_s
                 continue
             planned = sum(one.iterations for one in sent.group)
@@ -155,31 +163,28 @@ class RemoteInversions:
             fetched.together = min(fetched.together, int(answer["together"]))
         return fetched
 
-    def forget(self, those: Collection[Inversion]) -> float:
-        """Nobody asks for these any more, wherever they are. A group that nobody asks for is cancelled; the seconds
-        since such were sent."""
-        self._lost = [one for one in self._lost if not _is_among(one, those)]
+    def forget(self, closed: Collection[Inversion]) -> float:
+        """No round asks for these any more. Cancels groups without others; the seconds since these were sent."""
+        self._lost = [one for one in self._lost if one not in closed]
         seconds = 0.0
-        for number, sent in list(self._sent.items()):
-            sent.awaited = [one for one in sent.awaited if not _is_among(one, those)]
+        for future, sent in list(self._sent.items()):
+            sent.awaited = [one for one in sent.awaited if one not in closed]
             if not sent.awaited:
-                self._executor.cancel(number)
-                del self._sent[number]
+                future.cancel()
+                del self._sent[future]
                 seconds += self._clock() - sent.sent_s
         return seconds
 
 
 class Fetched:
-    """What came back. saved: iterations that were planned and not needed. seconds: of computing, and since what
-    was lost had been sent. together: how many
-    updates fitted into the memory of the smallest device. whys: of what was lost."""
+    """Results of other machines.
+
+    saved: iterations that were planned and not needed. seconds: of computing, and since lost groups were sent.
+    together: updates that fitted into the memory of the smallest device. whys: why groups were lost.
+    """
 
     def __init__(self) -> None:
         self.saved = 0
         self.seconds = 0.0
         self.together = 10**9
         self.whys: list[str] = []
-
-
-def _is_among(one: Inversion, several: Iterable[Inversion]) -> bool:
-    return any(one is other for other in several)

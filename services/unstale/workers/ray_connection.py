@@ -1,4 +1,4 @@
-"""How a courier comes to a Ray cluster, and what it says of one that fails."""
+"""Connects this process to a Ray cluster, and describes Ray's errors."""
 
 import logging
 import socket
@@ -10,11 +10,15 @@ from ray.exceptions import RayError, RayTaskError
 from unstale.errors import UserError
 
 CONNECT_S = 5.0  # Ray itself would try for two minutes
-STORE_BYTES = 256 * 2**20  # object memory of a cluster that is started here; what is over goes to disk
+STORE_BYTES = 256 * 2**20  # object memory of a cluster that is started here; the rest goes to disk
 
 
 def connect(address: str, *, key: str) -> None:
-    """Of this process. key: what the address comes from, for the sentence of a UserError when there is no cluster."""
+    """Connect this process. key: setting of the address.
+
+    Raises:
+        UserError: There is no such cluster.
+    """
     options: dict[str, Any] = {"address": address}
     if address == "local":
         options |= {"object_store_memory": STORE_BYTES, "include_dashboard": False}
@@ -31,20 +35,19 @@ def connect(address: str, *, key: str) -> None:
         ray.init(log_to_driver=False, configure_logging=False, logging_level=logging.ERROR, **options)
     except Exception as error:  # noqa: BLE001  (Ray raises plain ones, too)
         raise UserError(
-            f"{key} is {address!r}, but Ray cannot connect ({begins(error)}), expected a cluster that runs; start one "
-            "with `ray start --head`, or use local"
+            f"{key} is {address!r}, but Ray cannot connect ({_first_sentence(error)}), expected a cluster that runs; "
+            "start one with `ray start --head`, or use local"
         ) from None
 
 
-def why(error: RayError) -> str:
-    """What went wrong in a task, or with it."""
+def cause(error: RayError) -> str:
+    """Why a task failed, in one sentence."""
     if not isinstance(error, RayTaskError):
-        return begins(error) or type(error).__name__
+        return _first_sentence(error) or type(error).__name__
     if isinstance(error.cause, UserError):
         return str(error.cause)
-    return f"{type(error.cause).__name__}: {begins(error.cause)}"
+    return f"{type(error.cause).__name__}: {_first_sentence(error.cause)}"
 
 
-def begins(error: Exception) -> str:
-    """The first sentence of what it says."""
+def _first_sentence(error: Exception) -> str:
     return str(error).strip().partition("\n")[0].partition(". ")[0].rstrip(".")

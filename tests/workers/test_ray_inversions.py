@@ -16,14 +16,14 @@ from typing import Any
 import pytest
 import torch
 
-from remote.gated_model import FOLDER
 from support.compensation import CLASSES, SHAPE, context, made, network, received, smooth, stale_round
 from unstale.config.compensation import local_steps
 from unstale.config.settings import Settings
 from unstale.errors import UserError
 from unstale.net.clock import now_s
-from unstale.remote import cluster as cluster_module
-from unstale.remote.cluster import Cluster, connect
+from unstale.workers import ray_pool
+from unstale.workers.inversion_executor import InversionExecutor, connect
+from workers.gated_model import FOLDER
 
 pytestmark = [
     pytest.mark.network,
@@ -43,7 +43,7 @@ SECOND = tuple(received(client_id, base_version=1, staleness=3) for client_id in
 
 def settings(address: str, **compensator: Any) -> Settings:
     return Settings(
-        model={"name": "remote.gated_model:network"},
+        model={"name": "workers.gated_model:network"},
         training={"steps": 2},
         compensator={"name": "gradient-inversion", "settings": OWN, "ray": address, **compensator},
     )
@@ -130,7 +130,7 @@ def address(nodes: subprocess.Popen[str]) -> str:
 
 
 @pytest.fixture(scope="module")
-def connected(address: str) -> Iterator[Cluster]:
+def connected(address: str) -> Iterator[InversionExecutor]:
     cluster = connect(settings(address), DATA)
     yield cluster
     cluster.close()
@@ -143,7 +143,7 @@ def gate(surroundings: Path) -> Iterator[Gate]:
     closed.end()
 
 
-def compensator(executor: Cluster | None = None, **given: Any):
+def compensator(executor: InversionExecutor | None = None, **given: Any):
     steps = local_steps(settings("auto"))
     where = replace(context(network(smooth()), steps=steps, clock=now_s), executor=executor)
     return made("gradient-inversion", where, **{**OWN, "start": "close", **given})
@@ -255,7 +255,7 @@ def test_a_worker_that_knows_the_model_not_is_refused_in_a_sentence(address):
 
 
 def test_without_ray_a_sentence_says_how_to_install_it(monkeypatch):
-    monkeypatch.setattr(cluster_module, "find_spec", lambda name: None)
+    monkeypatch.setattr(ray_pool, "find_spec", lambda name: None)
     with pytest.raises(UserError) as caught:
         connect(settings("auto"), DATA)
     assert str(caught.value) == (

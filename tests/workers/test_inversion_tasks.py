@@ -1,4 +1,4 @@
-"""What a worker of a Ray cluster does of what it is told."""
+"""Inversions on a machine of a Ray cluster."""
 
 import json
 import sys
@@ -15,13 +15,13 @@ from unstale.compensators.inversion.remote_inversion import packed
 from unstale.config.settings import Settings
 from unstale.errors import UserError
 from unstale.net.clock import now_s
-from unstale.remote import worker
 from unstale.training.models import build
+from unstale.workers import inversion_tasks as worker
 
 DATA: Any = SimpleNamespace(input_shape=SHAPE, classes=CLASSES)
 
 
-def described(**compensator: Any) -> str:
+def described(**compensator: Any) -> dict[str, Any]:
     own = {"images_max": 4, "iterations": 6, "iterations_min": 2}
     chosen = Settings(
         model={"name": "logreg"},
@@ -41,7 +41,7 @@ def test_it_builds_the_model_from_its_name_and_says_how_long_it_took():
     inversions = Inversions(settings(), context(network(build("logreg", SHAPE, CLASSES, 0)), clock=now_s))
     size = 17 * CLASSES
     update = received(vector_d=torch.ones(size), base_d=torch.zeros(size))
-    answer = load(worker.invert(described(), save(packed([inversions.begin(update)]))))
+    answer = load(worker.prepare(described())(save(packed([inversions.begin(update)])), lambda _: None))
     assert answer["done_B"].tolist() == [6]
     assert answer["inputs_MBrX"].shape[1:] == (1, 4, *SHAPE)
     assert bool(answer["disparity_B"].isfinite().all())
@@ -50,11 +50,11 @@ def test_it_builds_the_model_from_its_name_and_says_how_long_it_took():
 
 @pytest.mark.parametrize("name", ["unstale", "torch"])
 def test_another_version_is_refused(name):
-    told = json.loads(described())
-    told["versions"][name] = "0.0.1"
+    description = described()
+    description["versions"][name] = "0.0.1"
     with pytest.raises(UserError) as caught:
-        worker.prepare(json.dumps(told))
-    here = json.loads(described())["versions"][name]
+        worker.prepare(description)
+    here = described()["versions"][name]
     assert str(caught.value) == (
         f"a worker of the Ray cluster has {name} {here}, expected 0.0.1, as where the run is; install the same on all "
         "machines"
@@ -79,8 +79,8 @@ def test_it_takes_the_gpu_that_ray_gave_it(monkeypatch, visible, given, number):
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     if visible is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    assert worker._gpu(described(ray_gpus=0.5)) == number
-    assert worker._gpu(described()) is None
+    assert worker._gpu(0.5) == number
+    assert worker._gpu(0.0) is None
 
 
 class OnAGpu:
@@ -89,7 +89,7 @@ class OnAGpu:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, error: Exception | None = None) -> None:
         self.happened: list[Any] = []
         bench = worker._Bench(Any, Any, torch.device("cuda", 1))
-        monkeypatch.setattr(worker, "_gpu", lambda description: 1)
+        monkeypatch.setattr(worker, "_gpu", lambda gpus: 1)
         monkeypatch.setattr(worker, "_bench", lambda description, gpu: bench)
         monkeypatch.setattr(worker, "computed", self._computed)
         monkeypatch.setattr(torch.cuda, "empty_cache", lambda: self.happened.append("empty"))
@@ -108,20 +108,20 @@ class OnAGpu:
 
 def test_what_it_does_not_use_of_a_gpu_is_free_for_others(monkeypatch):
     there = OnAGpu(monkeypatch)
-    worker.invert(described(), save({}))
+    worker.invert(json.dumps(described()), save({}))
     assert there.happened == ["empty"]
 
 
 def test_so_it_is_after_an_error(monkeypatch):
     there = OnAGpu(monkeypatch, RuntimeError("no such kernel"))
     with pytest.raises(RuntimeError, match="no such kernel"):
-        worker.invert(described(), save({}))
+        worker.invert(json.dumps(described()), save({}))
     assert there.happened == ["empty"]
 
 
 def test_a_worker_that_can_use_its_gpu_no_more_ends(monkeypatch, capsys):
     there = OnAGpu(monkeypatch, torch.AcceleratorError("device-side assert triggered"))
     with pytest.raises(SystemExit):
-        worker.invert(described(), save({}))
+        worker.invert(json.dumps(described()), save({}))
     assert there.happened[0] == 1
     assert "device-side assert triggered" in capsys.readouterr().err

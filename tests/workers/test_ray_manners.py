@@ -1,7 +1,7 @@
 """What a run says, refuses and checks before it connects to a Ray cluster, and that it does not wait for it when it is
 stopped."""
 
-from collections.abc import Collection
+from concurrent.futures import Future, wait
 from dataclasses import replace
 from threading import Event
 from typing import Any
@@ -12,10 +12,10 @@ import torch
 from support.compensation import CLASSES, SHAPE, context, inversion, network, numbers
 from support.factories import with_buffers
 from unstale.cli.inversion import announce
-from unstale.compensators.executor import Tensors
+from unstale.compensators.inversion import remote_inversion
 from unstale.config.compensation import compensator
 from unstale.config.settings import Settings
-from unstale.errors import UserError
+from unstale.errors import UserError, WorkerLostError
 from unstale.flat import FlatModel
 from unstale.learner.learner import Learner
 from unstale.learner.updates import Round, RoundUpdate
@@ -31,22 +31,19 @@ class Hangs:
     """Other machines of which nothing comes back."""
 
     def __init__(self) -> None:
-        self.is_waited_for, self.is_stopped = Event(), Event()
+        self.is_waited_for = Event()
+        self._future: Future[bytes] = Future()
 
-    def submit(self, group: Tensors) -> int:
-        return 1
+    def submit(self, group: bytes) -> "Future[bytes]":
+        return self._future
 
-    def wait(self, numbers: Collection[int], longest_s: float | None) -> dict[int, Tensors | str]:
+    def wait(self, futures: list["Future[bytes]"], longest_s: float | None) -> Any:
         assert longest_s is None
         self.is_waited_for.set()
-        assert self.is_stopped.wait(60.0), "nobody stopped it"
-        return dict.fromkeys(numbers, "the run was stopped")
-
-    def cancel(self, number: int) -> None:
-        pass
+        return wait(futures, 60.0)
 
     def stop(self) -> None:
-        self.is_stopped.set()
+        self._future.set_exception(WorkerLostError("the run was stopped"))
 
 
 def update(base_version: int, staleness: int) -> RoundUpdate:
@@ -62,8 +59,9 @@ def update(base_version: int, staleness: int) -> RoundUpdate:
     )
 
 
-def test_a_server_that_is_stopped_waits_for_no_other_machine():
+def test_a_server_that_is_stopped_waits_for_no_other_machine(monkeypatch):
     elsewhere = Hangs()
+    monkeypatch.setattr(remote_inversion, "wait", elsewhere.wait)
     learner = Learner(
         numbers(123, scale=0.3),
         create("fedavg", dimension=123, clients=1),

@@ -1,4 +1,4 @@
-"""A model, named as `remote.gated_model:network`, whose computing a test can stop and let go on, in any process."""
+"""A model, named as `workers.gated_model:network`, whose computing a test can stop and let go on, in any process."""
 
 import os
 from contextlib import suppress

@@ -1,11 +1,11 @@
-"""A courier without Ray, which gives back what it is given. Its address says what else it does.
+"""A driver without Ray, which returns each task's content. Its address names a failure.
 
 refuses            at once
 crashes            at once
 breaks             with a group whose tensor is empty
-breaks:FILE        the same, and makes the file; where that is, it refuses
+breaks:FILE        the same, and makes the file; if the file exists, it refuses
 leaves             as `breaks`, but its process stays
-stammers           with such a group, it says a part of an answer and stays
+stammers           with such a group, it sends a part of a frame and stays
 listens no more    from when it is ready
 """
 
@@ -19,39 +19,39 @@ from pathlib import Path
 
 from safetensors.numpy import load
 
-from unstale.remote.frames import Kind, hear, say
+from unstale.workers.channel import Kind, receive, send
 
 
 def main(descriptor: int) -> None:
     pipe = Connection(descriptor)
-    address = json.loads(hear(pipe)[2])["address"]
-    does, _, file = address.partition(":")
-    if does == "refuses" or (file and Path(file).exists()):
-        say(pipe, Kind.REFUSED, content=b"the sentence of the courier")
+    address = json.loads(receive(pipe)[2])["address"]
+    failure, _, file = address.partition(":")
+    if failure == "refuses" or (file and Path(file).exists()):
+        send(pipe, Kind.REFUSED, content=b"the sentence of the driver")
         return
-    if does == "crashes":
+    if failure == "crashes":
         return
-    say(pipe, Kind.READY)
-    if does == "listens no more":
+    send(pipe, Kind.READY, 1)
+    if failure == "listens no more":
         signal.pause()
     while True:
-        kind, number, content = hear(pipe)
+        kind, number, content = receive(pipe)
         if kind is Kind.CANCEL:
             continue
         if load(content)["values"].size:
-            say(pipe, Kind.DONE, number, content)
+            send(pipe, Kind.DONE, number, content)
         else:
-            _end(does, pipe, file)
+            _end(failure, pipe, file)
             return
 
 
-def _end(does: str, pipe: Connection, file: str) -> None:
+def _end(failure: str, pipe: Connection, file: str) -> None:
     if file:
         Path(file).touch()
-    if does == "leaves":
+    if failure == "leaves":
         pipe.close()
         signal.pause()
-    if does == "stammers":
+    if failure == "stammers":
         os.write(pipe.fileno(), b"\0\0")
         signal.pause()
 

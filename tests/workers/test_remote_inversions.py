@@ -1,16 +1,17 @@
-"""Inversions that are computed elsewhere, whoever computes them: what is asked for, waited for, counted and let go."""
+"""Inversions on other machines: the groups that are sent, waited for, counted and cancelled."""
 
-from collections.abc import Collection
+from concurrent.futures import Future, wait
 from dataclasses import replace
 
 import pytest
 import torch
+from safetensors.torch import load, save
 
 from support.compensation import PlayedClock, context, inversion, network, received, settings, stale_round
-from unstale.compensators.executor import Tensors
 from unstale.compensators.inversion import remote_inversion
 from unstale.compensators.inversion.engine import Engine
-from unstale.compensators.inversion.remote_inversion import computed
+from unstale.compensators.inversion.remote_inversion import Tensors, computed
+from unstale.errors import WorkerLostError
 
 ITERATIONS = 6
 TEN = tuple(received(client_id, staleness=1 + client_id % 3) for client_id in range(10))
@@ -18,9 +19,11 @@ AGAIN = tuple(received(client_id, base_version=1, staleness=2) for client_id in 
 """Half of them go on from where they were, with fewer iterations."""
 
 
-class Played:
-    """Other machines, in this process: they compute when they are waited for. lost: why all get lost, None for no loss.
-    slow: nothing is there in time. seconds: that each group takes."""
+class SimulatedMachines:
+    """Other machines, in this process: they compute when a round waits for them.
+
+    lost: why all groups are lost, None for no loss. slow: no group ends in time. seconds: that each group takes.
+    """
 
     def __init__(self, *, lost: str | None = None, slow: bool = False, seconds: float = 1.5, **given) -> None:
         where = context()
@@ -28,30 +31,20 @@ class Played:
         self._engine = Engine(self._network, where.steps, settings(**given))
         self.lost, self.slow, self.seconds = lost, slow, seconds
         self.groups: list[Tensors] = []
-        self.waited: list[tuple[list[int], float | None]] = []
         self.cancelled: list[int] = []
         self.together: int | None = None
         self.device = torch.device("cpu")
 
-    def submit(self, group: Tensors) -> int:
-        self.groups.append(group)
-        return len(self.groups) - 1
+    def submit(self, group: bytes) -> "GroupFuture":
+        self.groups.append(load(group))
+        return GroupFuture(self, len(self.groups) - 1)
 
-    def wait(self, numbers: Collection[int], longest_s: float | None) -> dict[int, Tensors | str]:
-        self.waited.append((list(numbers), longest_s))
-        return {} if self.slow else {number: self._answer(number) for number in numbers}
-
-    def cancel(self, number: int) -> None:
-        self.cancelled.append(number)
-
-    def _answer(self, number: int) -> Tensors | str:
-        if self.lost is not None:
-            return self.lost
-        answer = computed(self.groups[number], self._network, self._engine, self.device)
-        answer["seconds"] = torch.tensor(self.seconds, dtype=torch.float64)
+    def results(self, number: int) -> Tensors:
+        results = computed(self.groups[number], self._network, self._engine, self.device)
+        results["seconds"] = torch.tensor(self.seconds, dtype=torch.float64)
         if self.together is not None:
-            answer["together"] = torch.tensor(self.together)
-        return answer
+            results["together"] = torch.tensor(self.together)
+        return results
 
     def stop(self) -> None:
         pytest.fail("nobody asked for it")
@@ -61,7 +54,39 @@ class Played:
         return [len(group["update_Bd"]) for group in self.groups]
 
 
-def inverting(elsewhere: Played | None = None, *, clock: PlayedClock | None = None, **given):
+class GroupFuture(Future):
+    def __init__(self, machines: SimulatedMachines, number: int) -> None:
+        super().__init__()
+        self.number = number
+        self._machines = machines
+
+    def compute(self) -> None:
+        if self._machines.lost is not None:
+            self.set_exception(WorkerLostError(self._machines.lost))
+        elif not self._machines.slow:
+            self.set_result(save(self._machines.results(self.number)))
+
+    def cancel(self) -> bool:
+        self._machines.cancelled.append(self.number)
+        return super().cancel()
+
+
+@pytest.fixture(autouse=True)
+def waited(monkeypatch) -> list[tuple[list[int], float | None]]:
+    """Numbers of the groups that were waited for, and for how long, of each wait."""
+    waits = []
+
+    def simulated_wait(futures: list[GroupFuture], longest_s: float | None):
+        waits.append(([future.number for future in futures], longest_s))
+        for future in futures:
+            future.compute()
+        return wait(futures, 0.0)
+
+    monkeypatch.setattr(remote_inversion, "wait", simulated_wait)
+    return waits
+
+
+def inverting(elsewhere: SimulatedMachines | None = None, *, clock: PlayedClock | None = None, **given):
     where = replace(context(network(), clock=clock), executor=elsewhere)
     return inversion(where=where, **{"iterations": ITERATIONS, **given})
 
@@ -89,7 +114,7 @@ def assert_same_bits(here: dict, there: dict) -> None:
 )
 def test_the_bits_are_those_of_the_same_groups_here(batch_clients, given):
     given = {"batch_clients": batch_clients, **given}
-    elsewhere = Played(**given)
+    elsewhere = SimulatedMachines(**given)
     here, there = inverting(**given), inverting(elsewhere, **given)
     for version, updates in ((3, TEN), (4, AGAIN)):
         round_ = stale_round(*updates, version=version)
@@ -103,22 +128,22 @@ def test_the_bits_are_those_of_the_same_groups_here(batch_clients, given):
     assert elsewhere.sizes == 2 * ([batch_clients] * full + [rest] * bool(rest))
 
 
-def test_what_has_come_in_is_sent_at_once_and_only_waited_for_with_its_round():
-    elsewhere = Played()
+def test_what_has_come_in_is_sent_at_once_and_only_waited_for_with_its_round(waited):
+    elsewhere = SimulatedMachines()
     subject = inverting(elsewhere)
     for update in TEN[:3]:
         subject.begin(update)
     assert not subject.work()
-    assert (elsewhere.sizes, elsewhere.waited) == ([3], [])
+    assert (elsewhere.sizes, waited) == ([3], [])
     subject.work()
     assert elsewhere.sizes == [3], "once"
     result = subject.make(stale_round(*TEN[:3]))
-    assert elsewhere.waited == [([0], None)]
+    assert waited == [([0], None)]
     assert_same_bits(inverting().make(stale_round(*TEN[:3])), result)
 
 
-def test_a_group_is_waited_for_once_though_its_updates_are_of_two_rounds():
-    elsewhere = Played()
+def test_a_group_is_waited_for_once_though_its_updates_are_of_two_rounds(waited):
+    elsewhere = SimulatedMachines()
     subject = inverting(elsewhere)
     for update in TEN[:2]:
         subject.begin(update)
@@ -126,27 +151,27 @@ def test_a_group_is_waited_for_once_though_its_updates_are_of_two_rounds():
     for place in (0, 1):
         assert subject.make(stale_round(TEN[place]))["estimates"][0]["iterations"] == ITERATIONS
     assert elsewhere.sizes == [2]
-    assert [numbers for numbers, _ in elsewhere.waited] == [[0], []]
+    assert [numbers for numbers, _ in waited] == [[0], []]
 
 
-def test_a_round_waits_for_what_is_left_of_its_seconds():
-    clock, elsewhere = PlayedClock(), Played(slow=True)
+def test_a_round_waits_for_what_is_left_of_its_seconds(waited):
+    clock, elsewhere = PlayedClock(), SimulatedMachines(slow=True)
     subject = inverting(elsewhere, clock=clock, seconds_per_round=2.0)
     submit = elsewhere.submit
 
-    def in_half_a_second(group: Tensors) -> int:
+    def in_half_a_second(group: bytes) -> GroupFuture:
         clock.now_s += 0.5
         return submit(group)
 
     elsewhere.submit = in_half_a_second
     result = subject.make(stale_round(*TEN[:2]))
-    assert [longest_s for _, longest_s in elsewhere.waited] == [1.5]
+    assert [longest_s for _, longest_s in waited] == [1.5]
     assert (result["estimates"], result["fallbacks"]) == ({}, {"budget": 2})
     assert elsewhere.cancelled == [0]
 
 
 def test_a_group_that_another_round_waits_for_is_not_cancelled():
-    elsewhere = Played(slow=True)
+    elsewhere = SimulatedMachines(slow=True)
     subject = inverting(elsewhere)
     for update in TEN[:2]:
         subject.begin(update)
@@ -157,8 +182,8 @@ def test_a_group_that_another_round_waits_for_is_not_cancelled():
     assert subject.make(stale_round(TEN[1]))["estimates"][0]["iterations"] == ITERATIONS
 
 
-def test_a_group_that_no_round_has_waited_long_enough_for_is_cancelled():
-    elsewhere = Played(slow=True)
+def test_a_group_that_no_round_has_waited_long_enough_for_is_cancelled(waited):
+    elsewhere = SimulatedMachines(slow=True)
     subject = inverting(elsewhere)
     for update in TEN[:2]:
         subject.begin(update)
@@ -168,11 +193,11 @@ def test_a_group_that_no_round_has_waited_long_enough_for_is_cancelled():
     assert elsewhere.cancelled == [0]
     elsewhere.slow = False
     assert subject.make(stale_round(TEN[2]))["estimates"][0]["iterations"] == ITERATIONS
-    assert elsewhere.waited[-1][0] == [1], "nothing else is left there"
+    assert waited[-1][0] == [1], "nothing else is left there"
 
 
 def test_what_a_round_does_not_want_inverted_is_cancelled():
-    elsewhere = Played()
+    elsewhere = SimulatedMachines()
     subject = inverting(elsewhere, last_round=4)
     subject.begin(TEN[0])
     subject.work()
@@ -181,14 +206,14 @@ def test_what_a_round_does_not_want_inverted_is_cancelled():
 
 
 def test_what_goes_back_is_what_is_asked_for():
-    elsewhere = Played(adapt=False)
+    elsewhere = SimulatedMachines(adapt=False)
     subject = inverting(elsewhere, adapt=False, iterations=20)
     subject.make(stale_round(TEN[0]))
-    assert elsewhere._answer(0)["marks_M"].tolist() == [20]
+    assert elsewhere.results(0)["marks_M"].tolist() == [20]
 
 
 def test_no_more_is_sent_than_the_iterations_of_the_round_allow():
-    elsewhere = Played()
+    elsewhere = SimulatedMachines()
     subject = inverting(elsewhere, iterations_per_round=2 * ITERATIONS + 1)
     result = subject.make(stale_round(*TEN[:3]))
     assert elsewhere.sizes == [2]
@@ -197,7 +222,7 @@ def test_no_more_is_sent_than_the_iterations_of_the_round_allow():
 
 
 def test_no_more_is_sent_than_those_of_the_run_allow_also_before_a_round_closes():
-    elsewhere = Played()
+    elsewhere = SimulatedMachines()
     subject = inverting(elsewhere, iterations_total=ITERATIONS)
     for update in TEN[:2]:
         subject.begin(update)
@@ -210,30 +235,30 @@ def test_no_more_is_sent_than_those_of_the_run_allow_also_before_a_round_closes(
 
 def test_seconds_elsewhere_count_where_seconds_do():
     clock = PlayedClock()
-    timed, virtual = inverting(Played(), clock=clock), inverting(Played())
+    timed, virtual = inverting(SimulatedMachines(), clock=clock), inverting(SimulatedMachines())
     round_ = stale_round(*TEN[:2])
     assert timed.make(round_)["spent"] == [2 * ITERATIONS, 1.5]
     assert virtual.make(round_)["spent"] == [2 * ITERATIONS, 0.0]
 
 
 @pytest.mark.parametrize("of", [{"slow": True}, {"lost": "all machines are off"}], ids=["late", "lost"])
-def test_seconds_count_that_were_waited_in_vain(of):
-    clock, elsewhere = PlayedClock(), Played(**of)
+def test_seconds_count_that_were_waited_in_vain(of, monkeypatch):
+    clock, elsewhere = PlayedClock(), SimulatedMachines(**of)
     subject = inverting(elsewhere, clock=clock, seconds_per_round=4.0, seconds_total=6.0)
-    wait = elsewhere.wait
+    simulated_wait = remote_inversion.wait
 
-    def for_four_seconds(numbers, longest_s):
+    def for_four_seconds(futures, longest_s):
         clock.now_s += 4.0
-        return wait(numbers, longest_s)
+        return simulated_wait(futures, longest_s)
 
-    elsewhere.wait = for_four_seconds
+    monkeypatch.setattr(remote_inversion, "wait", for_four_seconds)
     spent_s = [subject.make(stale_round(TEN[place]))["spent"][1] for place in range(3)]
     assert spent_s == [4.0, 8.0, 8.0]
     assert len(elsewhere.groups) == 2, "the seconds of the run are over"
 
 
 def test_what_is_lost_is_compensated_to_first_order():
-    subject = inverting(Played(lost="all machines are off"))
+    subject = inverting(SimulatedMachines(lost="all machines are off"))
     round_ = stale_round(*TEN[:2])
     outcome = subject.take(round_, subject.make(round_))
     assert [what.method for what in outcome.updates] == ["first-order", "first-order"]
@@ -245,7 +270,7 @@ def test_what_is_lost_is_compensated_to_first_order():
 
 
 def test_too_little_memory_elsewhere_is_said_once():
-    elsewhere = Played()
+    elsewhere = SimulatedMachines()
     elsewhere.together = 2
     subject = inverting(elsewhere)
     sentence = "the device's memory is too small to invert 3 updates together; from now on at most 2 are"
@@ -254,7 +279,7 @@ def test_too_little_memory_elsewhere_is_said_once():
 
 
 def test_an_update_that_is_too_large_for_the_memory_elsewhere_falls_back(monkeypatch):
-    elsewhere = Played()
+    elsewhere = SimulatedMachines()
 
     def too_large(self, some):
         raise torch.OutOfMemoryError
@@ -264,7 +289,7 @@ def test_an_update_that_is_too_large_for_the_memory_elsewhere_falls_back(monkeyp
 
 
 def test_a_group_that_does_not_even_get_to_the_device_elsewhere_falls_back(monkeypatch):
-    elsewhere = Played()
+    elsewhere = SimulatedMachines()
     unpack = remote_inversion._unpacked
 
     def too_large(group, net, device):

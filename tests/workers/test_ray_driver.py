@@ -1,8 +1,8 @@
-"""What becomes of tasks that hang, fail or find no place: a played Ray, and the courier that asks it for them."""
+"""Tasks that hang, fail or find no memory: a simulated Ray, and the driver that submits them."""
 
 import json
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from multiprocessing import Pipe
 from types import SimpleNamespace
 from typing import Any
@@ -10,10 +10,13 @@ from typing import Any
 import pytest
 
 from unstale.errors import UserError
-from unstale.remote.frames import Kind, Start, hear, say
-from unstale.remote.frames import Pipe as Side
+from unstale.workers.channel import Kind, receive, send
+from unstale.workers.channel import Pipe as Side
+from unstale.workers.ray_pool import RayStart
 
-module = pytest.importorskip("unstale.remote.courier", reason="Ray is not installed", exc_type=ImportError)
+module = pytest.importorskip(
+    "unstale.workers.ray_driver", reason="Ray is not installed", exc_type=ImportError
+)
 exceptions = pytest.importorskip("ray.exceptions")
 
 ONE, TWO, THREE = (digit * 56 for digit in "123")
@@ -21,9 +24,9 @@ LOST = "The worker died unexpectedly while executing this task"
 
 
 @dataclass
-class PlayedRay:
-    """machines: CPUs of each. checks: what comes of the first task on each, `None` for never; else it is well. tasks:
-    what comes of those after them, one after the other: bytes, an error, None for never."""
+class SimulatedRay:
+    """machines: CPUs of each. checks: result of the first task on each, `None` for never; else it succeeds. tasks:
+    results of the tasks after them, in order: bytes, an error, None for never."""
 
     machines: dict[str, int] = field(default_factory=lambda: {ONE: 1, TWO: 1})
     checks: dict[str, Any] = field(default_factory=dict)
@@ -77,8 +80,8 @@ class PlayedRay:
 
 
 @pytest.fixture
-def played(monkeypatch: pytest.MonkeyPatch) -> PlayedRay:
-    cluster = PlayedRay()
+def ray(monkeypatch: pytest.MonkeyPatch) -> SimulatedRay:
+    cluster = SimulatedRay()
     monkeypatch.setattr(module, "ray", cluster)
     monkeypatch.setattr(module, "connect", lambda address, **_: None)
     return cluster
@@ -92,29 +95,75 @@ def pipe() -> Iterator[tuple[Side, Side]]:
     theirs.close()
 
 
-def checked(pipe: tuple[Side, Side]) -> Any:
-    return module.Courier(Start(address="auto", description="", cpus=1, gpus=0.0), pipe[1])
+def start(**given: Any) -> RayStart:
+    return RayStart(
+        **{
+            "address": "auto",
+            "key": "compensator.ray",
+            "program": "",
+            "cpus": 1,
+            "gpus": 0.0,
+            "advice": "lower threads",
+            "attempts": 2,
+            "task_s": 3600.0,
+            **given,
+        }
+    )
+
+
+def checked(pipe: tuple[Side, Side], **given: Any) -> Any:
+    driver = module.Driver(start(**given), pipe[1])
+    kind, capacity, _ = receive(pipe[0])
+    assert (kind, capacity) == (Kind.READY, sum(driver._machines().values()))
+    return driver
 
 
 def failed(error: Exception) -> Exception:
     return exceptions.RayTaskError("invert", "in the task", error)
 
 
-def answer_to_a_group(pipe: tuple[Side, Side]) -> tuple[Kind, str]:
-    """What the courier says of one, when all is said."""
+def answer_to_a_task(pipe: tuple[Side, Side], **given: Any) -> tuple[Kind, str]:
+    """The driver's last frame about one."""
     ours, _ = pipe
-    subject = checked(pipe)
-    subject._submit(module._Task(number=7, group=b"group"))
+    subject = checked(pipe, **given)
+    subject.submit(module.Task(number=7, content=b"task"))
     while subject._tasks:
-        subject._look()
-    kind, number, content = hear(ours)
+        subject.poll()
+    kind, number, content = receive(ours)
     assert number == 7
     return kind, content.decode()
 
 
-def test_a_second_try_does(played, pipe):
-    played.tasks = [exceptions.WorkerCrashedError(), b"done"]
-    assert answer_to_a_group(pipe) == (Kind.DONE, "done")
+def test_a_second_try_does(ray, pipe):
+    ray.tasks = [exceptions.WorkerCrashedError(), b"done"]
+    assert answer_to_a_task(pipe) == (Kind.DONE, "done")
+
+
+def test_a_failure_of_the_only_attempt_loses_the_task(ray, pipe):
+    ray.tasks = [exceptions.WorkerCrashedError()]
+    assert answer_to_a_task(pipe, attempts=1) == (Kind.LOST, LOST)
+
+
+def test_the_capacity_follows_the_machines(ray, pipe, monkeypatch):
+    monkeypatch.setattr(module, "MACHINES_S", -1.0)
+    ray.machines = {ONE: 3, TWO: 1}
+    subject = checked(pipe, cpus=1)
+    assert subject._capacity == 4
+    ray.machines = {ONE: 2}
+    subject.poll()
+    assert receive(pipe[0])[:2] == (Kind.READY, 2)
+    ray.machines = {}
+    with pytest.raises(ConnectionError, match="no machine of the cluster is left"):
+        subject.poll()
+
+
+def test_a_cluster_without_the_needs_of_a_task_is_refused(ray, pipe):
+    with pytest.raises(UserError) as caught:
+        checked(pipe, gpus=0.5)
+    assert str(caught.value) == (
+        "compensator.ray is 'auto', but no machine of that cluster has what a task takes (1 CPU and 0.5 of a GPU), "
+        "expected at least one; lower threads"
+    )
 
 
 @pytest.mark.parametrize(
@@ -130,48 +179,50 @@ def test_a_second_try_does(played, pipe):
     ],
     ids=["lost", "cancelled", "an error", "a refusal"],
 )
-def test_a_second_failure_loses_the_group_and_says_why(played, pipe, error, why):
-    played.tasks = [error, error]
-    assert answer_to_a_group(pipe) == (Kind.LOST, f"{why}; it was tried 2 times")
+def test_a_second_failure_loses_the_task_and_says_why(ray, pipe, error, why):
+    ray.tasks = [error, error]
+    assert answer_to_a_task(pipe) == (Kind.LOST, f"{why}; it was tried 2 times")
 
 
-def test_what_hangs_is_ended_with_its_worker_tried_again_and_lost(played, pipe, monkeypatch):
-    monkeypatch.setattr(module, "TASK_S", -1.0)
-    played.tasks = [None, None]
-    assert answer_to_a_group(pipe) == (Kind.LOST, "nothing came of it in -1 s; it was tried 2 times")
-    assert played.ended == [(2, True), (3, True)]
+def test_what_hangs_is_ended_with_its_worker_tried_again_and_lost(ray, pipe):
+    ray.tasks = [None, None]
+    assert answer_to_a_task(pipe, task_s=-1.0) == (
+        Kind.LOST,
+        "nothing came of it in -1 s; it was tried 2 times",
+    )
+    assert ray.ended == [(2, True), (3, True)]
 
 
-def test_what_waits_behind_others_does_not_hang(played, pipe):
+def test_what_waits_behind_others_does_not_hang(ray, pipe):
     subject = checked(pipe)
-    played.tasks = [None, b"done"]
+    ray.tasks = [None, b"done"]
     for number in range(2):
-        subject._submit(module._Task(number=number, group=b""))
-    subject._moved_s -= 2 * module.TASK_S
-    subject._look()
+        subject.submit(module.Task(number=number, content=b""))
+    subject._result_s -= 2 * 3600.0
+    subject.poll()
     assert len(subject._tasks) == 1, "one has come back meanwhile"
-    assert played.ended == []
+    assert ray.ended == []
 
 
-def test_a_group_without_a_place_is_lost(played, pipe):
-    played.full = True
-    assert answer_to_a_group(pipe) == (Kind.LOST, "The object cannot be created")
+def test_a_task_without_memory_is_lost(ray, pipe):
+    ray.full = True
+    assert answer_to_a_task(pipe) == (Kind.LOST, "The object cannot be created")
 
 
-def test_what_nobody_waits_for_ends_with_its_worker(played, pipe):
+def test_what_nobody_waits_for_ends_with_its_worker(ray, pipe):
     ours, _ = pipe
-    played.tasks = [None]
+    ray.tasks = [None]
     subject = checked(pipe)
-    subject._submit(module._Task(number=7, group=b""))
-    subject._cancel(7)
-    assert played.ended == [(2, True)]
+    subject.submit(module.Task(number=7, content=b""))
+    subject.cancel(7)
+    assert ray.ended == [(2, True)]
     assert (subject._tasks, ours.poll()) == ({}, False)
 
 
-def test_every_machine_that_can_do_a_task_is_looked_at(played, pipe):
-    played.machines = {ONE: 0, TWO: 1, THREE: 4}
+def test_every_machine_that_can_do_a_task_is_looked_at(ray, pipe):
+    ray.machines = {ONE: 0, TWO: 1, THREE: 4}
     checked(pipe)
-    assert played.checked == [TWO, THREE]
+    assert ray.checked == [TWO, THREE]
 
 
 @pytest.mark.parametrize(
@@ -191,22 +242,22 @@ def test_every_machine_that_can_do_a_task_is_looked_at(played, pipe):
     ],
     ids=["a refusal", "an error", "lost"],
 )
-def test_one_machine_that_will_not_do_is_refused(played, pipe, error, sentence):
-    played.checks = {TWO: error}
+def test_one_machine_that_will_not_do_is_refused(ray, pipe, error, sentence):
+    ray.checks = {TWO: error}
     with pytest.raises(UserError) as caught:
         checked(pipe)
     assert str(caught.value) == sentence
 
 
-def test_a_machine_that_is_busy_is_not_waited_for_when_another_is_ready(played, pipe, monkeypatch):
+def test_a_machine_that_is_busy_is_not_waited_for_when_another_is_ready(ray, pipe, monkeypatch):
     monkeypatch.setattr(module, "OTHERS_S", -1.0)
-    played.checks = {TWO: None}
+    ray.checks = {TWO: None}
     checked(pipe)
 
 
-def test_machines_that_are_all_busy_are_refused(played, pipe, monkeypatch):
+def test_machines_that_are_all_busy_are_refused(ray, pipe, monkeypatch):
     monkeypatch.setattr(module, "PREPARE_S", 0.01)
-    played.checks = {ONE: None, TWO: None}
+    ray.checks = {ONE: None, TWO: None}
     with pytest.raises(UserError) as caught:
         checked(pipe)
     assert str(caught.value) == (
@@ -215,23 +266,18 @@ def test_machines_that_are_all_busy_are_refused(played, pipe, monkeypatch):
     )
 
 
-def test_the_check_ends_with_whoever_waits_for_it(played, pipe):
-    played.checks = {ONE: None, TWO: None}
+def test_the_check_ends_with_whoever_waits_for_it(ray, pipe):
+    ray.checks = {ONE: None, TWO: None}
     pipe[0].close()
     with pytest.raises(EOFError):
         checked(pipe)
 
 
-def test_the_courier_ends_when_it_is_told_of_an_end_while_it_checks(played, monkeypatch):
-    monkeypatch.setattr(played, "shutdown", lambda: None, raising=False)
+def test_the_driver_ends_with_its_parent_while_it_checks(ray, monkeypatch):
+    monkeypatch.setattr(ray, "shutdown", lambda: None, raising=False)
     ours, theirs = Pipe()
-    played.checks = {ONE: None, TWO: None}
-    say(
-        ours,
-        Kind.START,
-        0,
-        json.dumps({"address": "auto", "description": "", "cpus": 1, "gpus": 0.0}).encode(),
-    )
+    ray.checks = {ONE: None, TWO: None}
+    send(ours, Kind.START, 0, json.dumps(asdict(start())).encode())
     ours.close()
     monkeypatch.setattr(module, "Connection", lambda descriptor: theirs)
     module.main(theirs.fileno())

@@ -1,0 +1,88 @@
+"""Computes clients in a worker process of the backend `processes`. Vectors lie in shared memory, the rest is JSON."""
+
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+from unstale.config import build
+from unstale.config.settings import Settings
+from unstale.config.training_context import training_context
+from unstale.simulator.backends.backend import Computed, Job
+from unstale.simulator.backends.loop import one_by_one
+from unstale.simulator.backends.shared_memory import SharedRows
+from unstale.training.evaluate import Evaluation
+from unstale.training.local import LocalUpdate
+from unstale.training.trainer import Trainer
+from unstale.workers.program import Compute, Progress
+
+
+def begin(settings: dict[str, Any]) -> Compute:
+    """The function that computes requests. settings: `settings` of the run, and the descriptor `rows`."""
+    run_settings = Settings.model_validate(settings["settings"])
+    context = training_context(run_settings)
+    buffers = context.model.buffers_b.numel()
+    extra = build.training(run_settings).needs_extra
+    rows = SharedRows(settings["rows"], context.model.dimension, buffers, extra=extra)
+    os.close(settings["rows"])
+
+    def compute(request: bytes, _: Progress) -> bytes:
+        return json.dumps(_reply(json.loads(request), context.trainer, rows)).encode()
+
+    return compute
+
+
+def request_of(jobs: Sequence[Job], verdicts: Sequence[tuple[int, int, bool]], rows: SharedRows) -> bytes:
+    """A request: verdicts on clients' earlier tasks, then jobs. Writes the bases of the jobs to the rows."""
+    for row, job in enumerate(jobs):
+        rows.write(row, *job.base.parts)
+    fields = [(job.client_id, job.number, job.version, job.learning_rate, job.evaluate) for job in jobs]
+    return json.dumps({"verdicts": verdicts, "jobs": fields}).encode()
+
+
+def results_of(reply: bytes, rows: SharedRows) -> list[Computed]:
+    """The results of a request. Copies the vectors, because the next request overwrites the rows."""
+    results = []
+    for row, fields in enumerate(json.loads(reply)):
+        vector_d, buffers_b, extra_d = rows.parts(row)
+        evaluation = fields.pop("evaluation")
+        if evaluation is not None:
+            evaluation["class_accuracy"] = tuple(evaluation["class_accuracy"])
+        local = LocalUpdate(
+            vector_d=vector_d.clone(),
+            buffers_b=buffers_b.clone() if len(buffers_b) else None,
+            extra_d=None if extra_d is None else extra_d.clone(),
+            **fields,
+        )
+        results.append(
+            Computed(local=local, evaluation=None if evaluation is None else Evaluation(**evaluation))
+        )
+    return results
+
+
+def _reply(request: dict[str, Any], trainer: Trainer, rows: SharedRows) -> list[dict[str, Any]]:
+    """Compute a request. The results replace the bases in the rows."""
+    for client_id, number, kept in request["verdicts"]:
+        (trainer.keep if kept else trainer.drop)(client_id, number)
+    jobs = [
+        Job(
+            client_id=client_id,
+            number=number,
+            base=rows.version(row),
+            learning_rate=learning_rate,
+            evaluate=evaluate,
+            version=version,
+        )
+        for row, (client_id, number, version, learning_rate, evaluate) in enumerate(request["jobs"])
+    ]
+    reply = []
+    for row, computed in enumerate(one_by_one(trainer, jobs)):
+        local, evaluation = computed.local, computed.evaluation
+        rows.write(row, local.vector_d, local.buffers_b, local.extra_d)
+        fields = ("kind", "num_examples", "batch_examples", "steps", "loss", "learning_rate")
+        reply.append(
+            {name: getattr(local, name) for name in fields}
+            | {"evaluation": None if evaluation is None else asdict(evaluation)}
+        )
+    return reply

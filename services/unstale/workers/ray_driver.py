@@ -1,0 +1,258 @@
+"""A worker process that forwards tasks to a Ray cluster.
+
+    python -m unstale.workers.ray_driver DESCRIPTOR_OF_SOCKET
+
+Ray ends a process that uses a cluster when the cluster's head is gone, and takes over its signals. So the process that
+submits tasks does not connect by itself. This one connects, checks the machines, and passes tasks to Ray. It ends when
+the socket is closed. It imports no PyTorch.
+"""
+
+import json
+import queue
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from typing import Any
+
+import ray
+from ray.exceptions import RayError, RayTaskError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from unstale.errors import UserError
+from unstale.net.clock import now_s
+from unstale.workers.channel import Frame, Kind, Pipe, receive, send
+from unstale.workers.ray_connection import cause, connect
+from unstale.workers.ray_pool import RayStart
+
+PREPARE_S = 120.0  # a worker imports PyTorch and builds a model; on a cold disk that may take a minute
+OTHERS_S = 20.0  # for all machines that are slower than the first, which may be busy with other tasks
+POLL_S = 0.02  # how long a request may wait for Ray
+MACHINES_S = 5.0  # between two looks at the machines
+PARENT_S = 1.0  # between two looks whether the parent still waits for the check
+
+KEEP_GPUS_VISIBLE = {"env_vars": {"RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES": "1"}}
+"""For programs that choose their device: see `RayStart.reuses_gpus`."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Task:
+    """A task under way. attempts: so far."""
+
+    number: int
+    content: bytes
+    attempts: int = 0
+
+
+def _prepare(program: str) -> None:
+    from unstale.workers.program import loaded  # on the worker: it imports PyTorch
+
+    loaded(program)
+
+
+def _compute(program: str, content: bytes) -> bytes:
+    from unstale.workers.program import loaded  # on the worker
+
+    return loaded(program)(content, lambda _: None)
+
+
+class Driver:
+    """Has a cluster compute tasks. pipe: to the process that submits them."""
+
+    def __init__(self, start: RayStart, pipe: Pipe) -> None:
+        """Connect to the cluster and check it.
+
+        Raises:
+            UserError: The cluster cannot compute the tasks.
+            EOFError: The parent has ended.
+        """
+        self._start = start
+        self._pipe = pipe
+        self._where = f"{start.key} is {start.address!r}, but"
+        self._tasks: dict[Any, Task] = {}
+        self._requests: queue.SimpleQueue[Frame | None] = queue.SimpleQueue()
+        self._checked_s = self._result_s = now_s()
+        connect(start.address, key=start.key)
+        machines = self._machines()
+        if not machines:
+            cpus = "1 CPU" if start.cpus == 1 else f"{start.cpus} CPUs"
+            share = f" and {start.gpus:g} of a GPU" if start.gpus else ""
+            raise UserError(
+                f"{self._where} no machine of that cluster has what a task takes ({cpus}{share}), expected at least "
+                f"one; {start.advice}"
+            )
+        # The driver counts attempts: Ray would try for ever where a machine's memory is too small.
+        options: dict[str, Any] = {"num_cpus": start.cpus, "num_gpus": start.gpus, "max_retries": 0}
+        if start.gpus and start.reuses_gpus:
+            options["runtime_env"] = KEEP_GPUS_VISIBLE
+        # A process that has used one GPU stays with it. So it ends with its task, unless the program avoids that.
+        calls = int(bool(start.gpus) and not start.reuses_gpus)
+        self._check(list(machines), ray.remote(max_calls=calls)(_prepare), options)
+        self._compute = ray.remote(max_calls=calls)(_compute).options(**options, scheduling_strategy="SPREAD")
+        self._announce(sum(machines.values()))
+
+    def run(self) -> None:
+        """Serve requests until the parent ends. Raises RayError or OSError when the cluster is lost."""
+        threading.Thread(target=self._listen, name="requests", daemon=True).start()
+        while True:
+            try:
+                request = self._requests.get(block=not self._tasks)
+            except queue.Empty:
+                self.poll()
+                continue
+            if request is None:
+                return
+            kind, number, content = request
+            if kind is Kind.CANCEL:
+                self.cancel(number)
+            else:
+                self.submit(Task(number=number, content=content))
+
+    def submit(self, task: Task) -> None:
+        task.attempts += 1
+        self._result_s = now_s()
+        try:
+            reference = self._compute.remote(self._start.program, task.content)
+        except RayError as error:  # there is no memory for its content
+            send(self._pipe, Kind.LOST, task.number, cause(error).encode())
+        else:
+            self._tasks[reference] = task
+
+    def cancel(self, number: int) -> None:
+        for reference, task in list(self._tasks.items()):
+            if task.number == number:
+                del self._tasks[reference]
+                _end(reference)
+
+    def poll(self) -> None:
+        """Wait a little for results, and check the cluster from time to time."""
+        ended, _ = ray.wait(list(self._tasks), num_returns=1, timeout=POLL_S)
+        for reference in ended:
+            self._result_s = now_s()
+            self._finish(reference, self._tasks.pop(reference))
+        if self._start.task_s is not None and now_s() - self._result_s > self._start.task_s:
+            self._restart_all(self._start.task_s)
+        if now_s() - self._checked_s > MACHINES_S:
+            self._checked_s = now_s()
+            machines = self._machines()
+            if not machines:
+                raise ConnectionError("no machine of the cluster is left that computes")
+            if sum(machines.values()) != self._capacity:
+                self._announce(sum(machines.values()))
+
+    def _listen(self) -> None:
+        # In a thread: when both sides send long frames, one of them has to receive.
+        with suppress(EOFError, OSError):
+            while True:
+                self._requests.put(receive(self._pipe))
+        self._requests.put(None)
+
+    def _announce(self, capacity: int) -> None:
+        self._capacity = capacity
+        send(self._pipe, Kind.READY, capacity)
+
+    def _finish(self, reference: Any, task: Task) -> None:
+        try:
+            result = ray.get(reference)
+        except RayError as error:
+            self._retry(task, cause(error))
+        else:
+            send(self._pipe, Kind.DONE, task.number, result)
+
+    def _restart_all(self, task_s: float) -> None:
+        """Without any result, tasks that wait cannot be told from tasks that hang."""
+        tasks, self._tasks = self._tasks, {}
+        for reference, task in tasks.items():
+            _end(reference)
+            self._retry(task, f"nothing came of it in {task_s:g} s")
+
+    def _retry(self, task: Task, why: str) -> None:
+        if task.attempts < self._start.attempts:
+            self.submit(task)
+            return
+        if task.attempts > 1:
+            why += f"; it was tried {task.attempts} times"
+        send(self._pipe, Kind.LOST, task.number, why.encode())
+
+    def _machines(self) -> dict[str, int]:
+        """Tasks that each machine computes at a time when idle, without machines that compute none."""
+        alive = {node["NodeID"]: node["Resources"] for node in ray.nodes() if node["Alive"]}
+        is_client = self._start.address.startswith("ray://")
+        if not is_client and ray.get_runtime_context().get_node_id() not in alive:
+            return {}  # nothing reaches the others without the machine that this process is on
+        capacities = {name: self._capacity_of(resources) for name, resources in alive.items()}
+        return {name: capacity for name, capacity in capacities.items() if capacity}
+
+    def _capacity_of(self, resources: Mapping[str, float]) -> int:
+        start = self._start
+        needs = [("CPU", start.cpus)] + [("GPU", start.gpus)] * bool(start.gpus)
+        return min(int(resources.get(name, 0) / count) for name, count in needs)
+
+    def _check(self, machines: Sequence[str], prepare: Any, options: Mapping[str, Any]) -> None:
+        """Raise UserError if a worker on one of the machines cannot compute the tasks, or none starts in time. Raises
+        EOFError when the parent has ended."""
+        try:
+            references = [
+                prepare.options(
+                    **options, scheduling_strategy=NodeAffinitySchedulingStrategy(machine, soft=False)
+                ).remote(self._start.program)
+                for machine in machines
+            ]
+            ready = self._ready(references)
+            if not ready:
+                raise UserError(
+                    f"{self._where} no worker of that cluster is ready within {PREPARE_S:g} s, expected one that is "
+                    "idle; look at `ray status` there"
+                )
+            ray.get(ready)
+        except RayTaskError as error:
+            if isinstance(error.cause, UserError):
+                raise error.cause from None
+            raise UserError(
+                f"{self._where} a worker of that cluster cannot do what is asked ({cause(error)}), expected one with "
+                "the same unstale; install it on all machines"
+            ) from None
+        except RayError as error:
+            raise UserError(
+                f"{self._where} a first task there has failed ({cause(error)}), expected one that ends; look at Ray's "
+                "logs"
+            ) from None
+
+    def _ready(self, references: Sequence[Any]) -> list[Any]:
+        """Those that end in time."""
+        ready: list[Any] = []
+        waiting, until_s = list(references), now_s() + PREPARE_S
+        while waiting and now_s() < until_s:
+            if self._pipe.poll():  # the parent sends nothing before this process is ready
+                raise EOFError
+            more, waiting = ray.wait(waiting, num_returns=len(waiting), timeout=PARENT_S)
+            if more and not ready:
+                until_s = min(until_s, now_s() + OTHERS_S)
+            ready += more
+        return ready
+
+
+def _end(reference: Any) -> None:
+    """Of a task, with its worker: one that is interrupted while it imports PyTorch could never import it again."""
+    ray.cancel(reference, force=True)
+
+
+def main(descriptor: int) -> None:
+    pipe: Pipe = Connection(descriptor)
+    try:
+        _, _, content = receive(pipe)
+        Driver(RayStart(**json.loads(content)), pipe).run()
+    except UserError as error:
+        with suppress(OSError):
+            send(pipe, Kind.REFUSED, content=str(error).encode())
+    except (EOFError, OSError, RayError):
+        return  # the parent has ended, or the cluster is lost: the end of the socket tells the other side
+    finally:
+        pipe.close()
+        ray.shutdown()
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))

@@ -1,0 +1,170 @@
+"""The connection of a run to a Ray cluster: the driver may refuse, crash and come back."""
+
+from collections.abc import Callable, Iterator
+from errno import EAGAIN
+from importlib.util import find_spec
+
+import pytest
+import torch
+from safetensors.torch import load, save
+
+from support.running import until
+from unstale.errors import UserError, WorkerLostError
+from unstale.workers import pool, ray_pool
+from unstale.workers.inversion_executor import InversionExecutor
+from unstale.workers.ray_pool import RayStart
+
+VALUES = torch.arange(3.0)
+FULL, EMPTY = save({"values": VALUES}), save({"values": torch.empty(0)})
+GONE = "the Ray cluster breaks is gone"
+PATIENCE_S = 60.0
+
+
+@pytest.fixture
+def to(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], InversionExecutor]]:
+    monkeypatch.setattr(ray_pool, "DRIVER", "workers.simulated_driver")
+    monkeypatch.setattr(ray_pool, "find_spec", lambda name: True)
+    made: list[InversionExecutor] = []
+
+    def connect(address: str) -> InversionExecutor:
+        start = RayStart(
+            address=address, key="compensator.ray", program="", cpus=1, gpus=0.0, advice="lower threads"
+        )
+        made.append(InversionExecutor(start))
+        return made[-1]
+
+    yield connect
+    for one in made:
+        one._pool.kill()  # some of them stay
+
+
+def why_lost(there: InversionExecutor, group: bytes) -> str:
+    with pytest.raises(WorkerLostError) as caught:
+        there.submit(group).result(PATIENCE_S)
+    return str(caught.value)
+
+
+def assert_comes_back(there: InversionExecutor) -> None:
+    there._pool.ready.result(PATIENCE_S)
+    assert torch.equal(load(there.submit(FULL).result(PATIENCE_S))["values"], VALUES)
+
+
+def test_each_group_has_its_own_result(to):
+    there = to("anywhere")
+    futures = [there.submit(save({"values": torch.full((2,), float(value))})) for value in range(3)]
+    assert [load(future.result())["values"].tolist() for future in futures] == [
+        [value] * 2 for value in range(3)
+    ]
+
+
+def test_a_cancelled_group_is_forgotten(to):
+    there = to("listens no more")
+    assert there.submit(FULL).cancel()
+    assert there._pool._open == {}
+
+
+def test_a_refusal_is_the_users_sentence(to):
+    with pytest.raises(UserError, match=r"^the sentence of the driver$"):
+        to("refuses")
+
+
+def test_a_crash_before_it_is_ready_is_said(to):
+    with pytest.raises(UserError) as caught:
+        to("crashes")
+    assert str(caught.value) == (
+        "compensator.ray is 'crashes', but what connects to it ended; see what it printed"
+    )
+
+
+def test_a_crash_loses_what_is_under_way_and_it_comes_back_by_itself(to):
+    there = to("breaks")
+    assert why_lost(there, EMPTY) == GONE
+    assert why_lost(there, FULL) == GONE, "nobody waits until it is back"
+    assert_comes_back(there)
+
+
+def test_one_that_crashed_unseen_comes_back_from_the_next_group_on(to):
+    there = to("anywhere")
+    there._pool._process.kill()
+    until(lambda: there._pool.why_ended is not None, "the end of the driver")
+    assert why_lost(there, FULL) == "the Ray cluster anywhere is gone"
+    assert_comes_back(there)
+
+
+def test_why_it_does_not_come_back_is_said(to, tmp_path):
+    there = to(f"breaks:{tmp_path / 'broken'}")
+    why_lost(there, EMPTY)
+    why_lost(there, FULL)
+    until(lambda: there._pool.why_ended is not None, "the refusal")
+    assert why_lost(there, FULL) == "the sentence of the driver"
+
+
+def test_one_that_does_not_end_holds_up_nobody(to, monkeypatch):
+    monkeypatch.setattr(ray_pool, "END_S", 10_000.0)  # in which it would not
+    there = to("leaves")
+    why_lost(there, EMPTY)
+    assert why_lost(there, FULL) == "the Ray cluster leaves is gone"
+    assert_comes_back(there)
+
+
+def test_one_that_does_not_listen_loses_the_group(to, monkeypatch):
+    monkeypatch.setattr(ray_pool, "FRAME_S", 1)
+    there = to("listens no more")
+    assert why_lost(there, save({"values": torch.zeros(10**6)})) == "the Ray cluster listens no more is gone"
+
+
+def test_one_that_does_not_finish_what_it_sends_loses_the_group(to, monkeypatch):
+    monkeypatch.setattr(ray_pool, "FRAME_S", 1)
+    assert why_lost(to("stammers"), EMPTY) == "the Ray cluster stammers is gone"
+
+
+def test_stop_loses_groups_now_and_later(to):
+    there = to("listens no more")
+    future = there.submit(FULL)
+    there.stop()
+    with pytest.raises(WorkerLostError, match=r"^the run was stopped$"):
+        future.result(PATIENCE_S)
+    before = there._pool
+    assert why_lost(there, FULL) == "the run was stopped"
+    assert there._pool is before, "nobody connects again"
+
+
+def no_room(*args: object, **given: object) -> None:
+    raise OSError(EAGAIN, "Resource temporarily unavailable")
+
+
+NOT_STARTED = (
+    "compensator.ray is 'breaks', but the process that connects to it does not start (Resource temporarily "
+    "unavailable), expected room for one more; end others, or raise the limit"
+)
+
+
+def test_one_that_cannot_be_started_is_refused_in_a_sentence(to, monkeypatch):
+    monkeypatch.setattr(pool.subprocess, "Popen", no_room)
+    with pytest.raises(UserError) as caught:
+        to("breaks")
+    assert str(caught.value) == NOT_STARTED
+
+
+def test_one_that_cannot_be_started_again_loses_the_group_and_is_tried_again(to, monkeypatch):
+    there = to("breaks")
+    why_lost(there, EMPTY)
+    with monkeypatch.context() as patch:
+        patch.setattr(pool.subprocess, "Popen", no_room)
+        for _ in range(2):
+            assert why_lost(there, FULL) == NOT_STARTED
+    there.submit(FULL)
+    assert_comes_back(there)
+
+
+def test_it_takes_no_program_from_the_folder_of_the_run(to, tmp_path, monkeypatch):
+    (tmp_path / "safetensors.py").touch()
+    monkeypatch.chdir(tmp_path)
+    to("anywhere")
+
+
+@pytest.mark.skipif(find_spec("ray") is None, reason="Ray is not installed")
+def test_a_cluster_of_its_own_listens_to_this_machine_alone(to, monkeypatch):
+    monkeypatch.setattr(ray_pool, "DRIVER", "workers.ray_address")
+    with pytest.raises(UserError, match=r"^127\.0\.0\.1$"):
+        to("local")
