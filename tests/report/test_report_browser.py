@@ -44,4 +44,4 @@ def test_pictures_are_found_by_what_they_show(look: Look, file: Path) -> None:
     pictures = opened.get_by_role("img")
     assert pictures.count() == opened.locator("figure").count() > 8
     assert opened.get_by_role("img", name="Curves of the test accuracy").first.is_visible()
-    assert opened.get_by_role("table", name="What became of every update").count() == 1
+    assert opened.get_by_role("table", name="Updates by verdict").count() == 1

@@ -73,9 +73,9 @@ def test_a_single_run_is_called_by_its_name(make: Make) -> None:
 def test_labels_name_groups_in_their_order(make: Make) -> None:
     runs = [make("a"), make("b", policy=DYNSGD)]
     assert [group.label for group in grouped(runs, labels=["ours", "$x_1$"])] == ["ours", "$x_1$"]
-    with pytest.raises(UserError, match="--label names 1, expected one for each of the 2 groups"):
+    with pytest.raises(UserError, match="--label is given 1 times, expected one for each of the 2 groups"):
         grouped(runs, labels=["ours"])
-    with pytest.raises(UserError, match="--label is 'x', expected a name for each group that no other has"):
+    with pytest.raises(UserError, match="--label is 'x', expected a different name for each group"):
         grouped(runs, labels=["x", "x"])
 
 

@@ -114,7 +114,7 @@ def test_what_is_no_finite_number_is_told_and_leaves_the_rest_as_it_is(tmp_path:
     ]
     of = report(paths)
     captions = {picture.name: picture.caption for picture in of.pictures}
-    assert "Gaps: 3 evaluations came out as no finite number" in captions["loss_over_versions"]
+    assert "Gaps: 3 evaluations without a finite value" in captions["loss_over_versions"]
     assert "Gaps" not in captions["accuracy_over_versions"]
     (row,) = rows(of, "groups")
     assert row["accuracy_mean_ratio"] == pytest.approx(0.3) and row["loss_mean_nats"] == inf
@@ -132,10 +132,10 @@ def test_what_a_reader_should_know_comes_first(tmp_path: Path) -> None:
     noted = report(paths).notes
     assert noted[0].startswith("Broken off: short (version 2 of 9); its server died")
     for words in (
-        "Simulated, so that times are virtual and not to be compared with the others': played",
-        "No version was measured on the test set yet: played",
-        "The runs are of different data sets, digits and mnist",
-        "short and twin made the same versions to the bit: they are one run, counted twice",
+        "Simulated, with virtual times that are not comparable with those of the others: played",
+        "Without an evaluation on the test set, so without accuracy and loss: played",
+        "The runs use different data sets, digits and mnist",
+        "short and twin made bit-identical versions: they are the same run, counted twice",
     ):
         assert any(words in note for note in noted), words
 
@@ -226,7 +226,7 @@ def test_the_stale_update_comes_first_among_what_is_held_against_it(tmp_path: Pa
     of = report([run(tmp_path / "run", compensated(), compensator={"name": "first-order"})])
     assert [row["method"] for row in rows(of, "compensation_errors")] == ["none", "first-order"]
     (picture,) = (picture for picture in of.pictures if picture.name == "compensation_error_l1")
-    assert list(picture.keys) == ["stale update as it is (E2)", "first-order"]
+    assert list(picture.keys) == ["unchanged stale update (E2)", "first-order"]
 
 
 def test_a_run_without_a_compensator_has_no_section_of_it(tmp_path: Path) -> None:

@@ -17,13 +17,13 @@ from unstale.report.recorded import State, names_of, read
 
 def test_updates_have_their_round_and_their_share_of_it(tmp_path: Path) -> None:
     found = read(run(tmp_path / "run", small_run()), "run").updates
-    assert found.version_U.tolist() == [1, 1, 0, 2, 2, 0, 0]
-    assert found.staleness_U.tolist() == [0, 0, -1, 1, 3, -1, -1]
+    assert found.version.fillna(0).tolist() == [1, 1, 0, 2, 2, 0, 0]
+    assert found.staleness_rounds.fillna(-1).tolist() == [0, 0, -1, 1, 3, -1, -1]
     # Weights 0.75 and -0.25: shares 3/4 and 1/4. 0.5 and 0.5: halves.
-    assert [share for share in found.share_U if not isnan(share)] == [0.75, 0.25, 0.5, 0.5]
-    assert found.weight_U[1] == -0.25
-    assert list(found.reasons_U) == ["", "", "non-finite", "", "", "", "expired-task"]
-    assert found.elapsed_s_U[0] == 1 / 8 - 0.5  # the first task was given at 0.5 s
+    assert [share for share in found.weight_share_ratio if not isnan(share)] == [0.75, 0.25, 0.5, 0.5]
+    assert found.weight[1] == -0.25
+    assert found.reason.fillna("").tolist() == ["", "", "non-finite", "", "", "", "expired-task"]
+    assert found.elapsed_s[0] == 1 / 8 - 0.5  # the first task was given at 0.5 s
 
 
 def test_a_run_is_received_and_what_became_of_it(tmp_path: Path) -> None:
@@ -35,9 +35,9 @@ def test_a_run_is_received_and_what_became_of_it(tmp_path: Path) -> None:
 
 
 def test_classes_that_no_example_has_are_no_number(tmp_path: Path) -> None:
-    found = read(run(tmp_path / "run", small_run()), "run").evaluations
-    assert found.classes_EC[:, 0].tolist() == [0.25, 0.75]
-    assert all(isnan(share) for share in found.classes_EC[:, 1])
+    found = read(run(tmp_path / "run", small_run()), "run").class_accuracy
+    assert found[0].tolist() == [0.25, 0.75]
+    assert found[1].isna().all()
 
 
 @pytest.mark.parametrize(
@@ -58,7 +58,12 @@ def test_a_run_that_a_server_has_open_still_goes_on(tmp_path: Path) -> None:
 
 def test_a_run_without_a_round_is_read(tmp_path: Path) -> None:
     found = read(run(tmp_path / "run", Batch()), "run")
-    assert (found.version, found.elapsed_s, len(found.evaluations), found.compensations) == (0, 0.0, 0, None)
+    assert (found.version, found.elapsed_s, len(found.evaluations), found.is_compensated) == (
+        0,
+        0.0,
+        0,
+        False,
+    )
 
 
 def test_a_snapshot_is_of_one_instant(tmp_path: Path) -> None:

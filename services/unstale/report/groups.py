@@ -1,118 +1,134 @@
-"""Runs that belong together: repetitions of one configuration under several seeds. Pure."""
+"""Groups of runs: repetitions of one configuration with several seeds. Pure."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import pandas as pd
+
 from unstale.errors import UserError
 from unstale.journal.rundir import decides
-from unstale.report import settings as told
 from unstale.report.content import listed
 from unstale.report.recorded import Run, printable
+from unstale.report.settings import SEED, differing, matching, values
 
 GROUPS_MAX = 24
-"""As many as can be told apart in a picture, by colour and line."""
+"""Number of lines that a reader can tell apart in a picture, by colour and dashes."""
 
-LABEL_MAX = 60  # characters of one that nobody gave
+LABEL_MAX = 60  # characters of an automatic label
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
-    """Runs, in the order in which they were named. label: no other group has it. pooled: keys in which its runs differ
-    besides the seed, because nobody asked to tell them apart by those."""
+    """Runs in the order of the command line."""
 
-    label: str
+    label: str  # unique
     runs: tuple[Run, ...]
-    pooled: tuple[str, ...] = ()
+    pooled: tuple[str, ...] = ()  # keys besides the seed in which the runs differ
 
     @property
     def legend(self) -> str:
-        """With how many runs, where there are several."""
+        """The label, with the number of runs if there are several."""
         return self.label if len(self.runs) == 1 else f"{self.label} (n = {len(self.runs)})"
+
+    @property
+    def evaluated(self) -> list[Run]:
+        """The runs with a version that was measured on the test set."""
+        return [run for run in self.runs if run.is_evaluated]
 
 
 def keys(groups: Sequence[Group]) -> list[str]:
-    """What the legend of a picture says; nothing where a single run is all there is."""
+    """Return the legend of a picture; nothing for a single run."""
     return [group.legend for group in groups] if sum(len(group.runs) for group in groups) > 1 else []
 
 
-def grouped(runs: Sequence[Run], by: Sequence[str] = (), labels: Sequence[str] = ()) -> list[Group]:
-    """Runs that have the same values of the keys `by`; without any, of all that may change the model but the seed.
+def frame(groups: Sequence[Group], name: str) -> pd.DataFrame:
+    """Return a data frame of all runs, with columns `group` and `run` for their labels and names."""
+    return pd.concat(
+        [
+            getattr(run, name).assign(group=group.label, run=run.name)
+            for group in groups
+            for run in group.runs
+        ],
+        ignore_index=True,
+    )
 
-    by: keys or sections. labels: one for each group, in the order of their first runs; without any they are named by
-    what they differ in. Raises UserError for an unknown key, labels that do not fit, and too many groups.
+
+def grouped(runs: Sequence[Run], by: Sequence[str] = (), labels: Sequence[str] = ()) -> list[Group]:
+    """Group runs with the same values of some keys.
+
+    Args:
+        by: keys or sections; if empty, all keys that may change the model, except the seed.
+        labels: one for each group, in the order of their first runs; if empty, the values in which groups differ.
+
+    Raises:
+        UserError: for an unknown key, labels that do not fit, and too many groups.
     """
-    values = [told.values(run.settings) for run in runs]
-    keys = _keys(values, by)
+    settings = [values(run.settings) for run in runs]
+    named = dict.fromkeys(key for name in by for key in matching(name, settings))
+    keys = list(named) if by else _deciding(settings)
     members: dict[tuple[str | None, ...], list[int]] = {}
-    for place, of_run in enumerate(values):
-        members.setdefault(tuple(of_run.get(key) for key in keys), []).append(place)
+    for index, values_of_run in enumerate(settings):
+        members.setdefault(tuple(values_of_run.get(key) for key in keys), []).append(index)
     if len(members) > GROUPS_MAX:
         raise UserError(
-            f"the runs form {len(members)} groups by {listed(keys)}, expected at most {GROUPS_MAX}; name the keys that "
-            "tell them apart with --by, or fewer runs"
+            f"the runs form {len(members)} groups by {listed(keys)}, expected at most {GROUPS_MAX}; choose fewer keys "
+            "with --by, or fewer runs"
         )
-    automatic = _labels([values[places[0]] for places in members.values()], keys, runs)
-    given = _checked(labels, automatic) if labels else automatic
+    automatic = _labels([settings[indices[0]] for indices in members.values()], keys, runs)
     return [
         Group(
             label=label,
-            runs=tuple(runs[place] for place in places),
-            pooled=_pooled([values[place] for place in places]),
+            runs=tuple(runs[index] for index in indices),
+            pooled=tuple(_deciding([settings[index] for index in indices])),
         )
-        for label, places in zip(given, members.values(), strict=True)
+        for label, indices in zip(
+            _checked(labels, automatic) if labels else automatic, members.values(), strict=True
+        )
     ]
 
 
-def _keys(values: Sequence[Mapping[str, str]], by: Sequence[str]) -> list[str]:
-    if by:
-        return list(dict.fromkeys(key for name in by for key in told.matching(name, values)))
-    return [key for key in told.differing(values) if decides(key) and key != told.SEED]
+def _deciding(settings: Sequence[Mapping[str, str]]) -> list[str]:
+    """Return the differing keys that may change the model, except the seed."""
+    return [key for key in differing(settings) if decides(key) and key != SEED]
 
 
-def _pooled(values: Sequence[Mapping[str, str]]) -> tuple[str, ...]:
-    return tuple(key for key in told.differing(values) if decides(key) and key != told.SEED)
+def _labels(settings: Sequence[Mapping[str, str]], keys: Sequence[str], runs: Sequence[Run]) -> list[str]:
+    """Return a short label for each group, from the settings of its first run."""
+    if len(settings) == 1:
+        return [printable(settings[0]["policy.name"] if len(runs) > 1 else runs[0].name)]
+    differing_keys = [key for key in keys if len({group.get(key) for group in settings}) > 1]
+    labels = [_label(group, differing_keys) for group in settings]
+    repeated = {label for label, times in Counter(labels).items() if times > 1}
+    return [
+        f"{label} ({number})" if label in repeated else label for number, label in enumerate(labels, start=1)
+    ]
 
 
-def _labels(values: Sequence[Mapping[str, str]], keys: Sequence[str], runs: Sequence[Run]) -> list[str]:
-    """What tells groups apart, in as few words as do. values: of the first run of each."""
-    if len(values) == 1:
-        only = values[0]["policy.name"] if len(runs) > 1 else runs[0].name
-        return [printable(only)]
-    differing = [key for key in keys if len({of_group.get(key) for of_group in values}) > 1]
-    words = _short(differing)
-    labels = []
-    for of_group in values:
-        text = ", ".join(_said(key, words[key], of_group[key]) for key in differing if key in of_group)
-        text = printable(text or "not set")
-        labels.append(text if len(text) <= LABEL_MAX else f"{text[: LABEL_MAX - 1]}…")
-    twice = {label for label, times in Counter(labels).items() if times > 1}
-    return [f"{label} ({place})" if label in twice else label for place, label in enumerate(labels, start=1)]
-
-
-def _said(key: str, word: str, value: str) -> str:
-    """`fedbuff`, `no compensator` or `k 5`."""
-    if not key.endswith(".name"):
-        return f"{word} {value}"
-    return f"no {key.removesuffix('.name')}" if value in ("null", "none") else value
-
-
-def _short(keys: Sequence[str]) -> dict[str, str]:
-    """Each key by its last word, where no other ends with it."""
-    last = Counter(key.rpartition(".")[2] for key in keys)
-    return {key: word if last[word := key.rpartition(".")[2]] == 1 else key for key in keys}
+def _label(settings: Mapping[str, str], keys: Sequence[str]) -> str:
+    """Return a label such as `fedbuff, no compensator, k 5`."""
+    last_words = Counter(key.rpartition(".")[2] for key in keys)
+    words = []
+    for key in keys:
+        value, last = settings.get(key), key.rpartition(".")[2]
+        if value is None:
+            continue
+        if last == "name":
+            words.append(f"no {key.removesuffix('.name')}" if value in ("null", "none") else value)
+        else:
+            words.append(f"{last if last_words[last] == 1 else key} {value}")
+    label = printable(", ".join(words) or "not set")
+    return label if len(label) <= LABEL_MAX else f"{label[: LABEL_MAX - 1]}…"
 
 
 def _checked(labels: Sequence[str], automatic: Sequence[str]) -> list[str]:
     if len(labels) != len(automatic):
         raise UserError(
-            f"--label names {len(labels)}, expected one for each of the {len(automatic)} groups, which are "
-            f"{listed(automatic, most=GROUPS_MAX)}; name them in this order"
+            f"--label is given {len(labels)} times, expected one for each of the {len(automatic)} groups, in this "
+            f"order: {listed(automatic, most=GROUPS_MAX)}"
         )
-    given = [printable(label).strip() for label in labels]
-    for place, label in enumerate(given):
-        if not label or label in given[:place]:
-            raise UserError(
-                f"--label is {label!r}, expected a name for each group that no other has; name another"
-            )
-    return given
+    checked = [printable(label).strip() for label in labels]
+    for index, label in enumerate(checked):
+        if not label or label in checked[:index]:
+            raise UserError(f"--label is {label!r}, expected a different name for each group; choose another")
+    return checked

@@ -1,4 +1,4 @@
-"""A report of runs: read, grouped, and said in sections."""
+"""Make a report of runs: read and group them, and collect the sections."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -29,33 +29,36 @@ def report(
     labels: Sequence[str] = (),
     targets: Sequence[float] = (),
 ) -> Report:
-    """Of run directories, which are only read. by, labels: as in `groups.grouped`. targets: accuracies, shares.
+    """Return the report of some run directories.
 
-    Raises UserError for what is no run, is damaged, has another format, or does not fit together.
+    Args:
+        paths: run directories, which are only read.
+        by: as in `groups.grouped`.
+        labels: as in `groups.grouped`.
+        targets: accuracies in (0, 1].
+
+    Raises:
+        UserError: for a directory without a run, with a damaged one or another format, and for wrong arguments.
     """
     for target in targets:
         if not 0 < target <= 1:
             raise UserError(f"--target is {target:g}, expected an accuracy > 0 and <= 1, such as 0.9")
     runs = [read(path, name) for path, name in zip(paths, names_of(paths), strict=True)]
     groups = grouped(runs, by, labels)
-    found = (
+    sections = (
         summary.section(groups),
         compared.section(groups, targets),
-        accuracy.section(groups),
-        classes.section(groups),
-        staleness.section(groups),
-        weights.section(groups),
-        clients.section(groups),
-        phases.section(groups),
-        rejections.section(groups),
-        compensation.section(groups),
+        *(
+            part.section(groups)
+            for part in (accuracy, classes, staleness, weights, clients, phases, rejections, compensation)
+        ),
         configuration.section(groups),
     )
     return Report(
         title=runs[0].name if len(runs) == 1 else f"{len(runs)} runs",
         subtitle=_subtitle(groups),
         notes=summary.notes(groups),
-        sections=[section for section in found if section is not None],
+        sections=[section for section in sections if section is not None],
     )
 
 
@@ -63,9 +66,9 @@ def _subtitle(groups: Sequence[Group]) -> str:
     runs = [run for group in groups for run in group.runs]
     if len(runs) > 1:
         return f"{count(len(groups), 'group')}: {', '.join(group.legend for group in groups)}"
-    of = runs[0].settings
-    compensator = f", compensator {of.compensator.name}" if of.compensator.name != "none" else ""
+    settings = runs[0].settings
+    compensator = "" if settings.compensator.name == "none" else f", compensator {settings.compensator.name}"
     return (
-        f"policy {of.policy.name}{compensator}, trigger {of.trigger.name}, model {of.model.name}, data {of.data.name}, "
-        f"{count(of.clients, 'client')}, seed {of.seed}"
+        f"policy {settings.policy.name}{compensator}, trigger {settings.trigger.name}, model {settings.model.name}, "
+        f"data {settings.data.name}, {count(settings.clients, 'client')}, seed {settings.seed}"
     )

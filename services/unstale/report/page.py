@@ -1,4 +1,4 @@
-"""A report as one HTML page that needs nothing else: no script, no request, and a policy that forbids both."""
+"""A report as one self-contained HTML page: no script, no request, and a policy that forbids both."""
 
 import base64
 import hashlib
@@ -12,11 +12,11 @@ from unstale.report import drawing, svg
 from unstale.report.content import Cell, Column, Picture, Report
 
 _FOLDER = Path(__file__).parent
-LONG = 20  # signs of a cell, beyond which it may break anywhere
+LONG = 20  # characters of a cell; a longer one may break anywhere
 
 
 def html(report: Report) -> str:
-    """The page. The same report gives the same bytes."""
+    """Return the page. The same report gives the same bytes."""
     style = (_FOLDER / "page.css").read_text(encoding="utf-8")
     environment = Environment(
         loader=FileSystemLoader(_FOLDER),
@@ -37,7 +37,7 @@ def html(report: Report) -> str:
 
 
 def _policy(style: str) -> str:
-    """Nothing is loaded and nothing runs: this style sheet, and pixels that are in the page itself."""
+    """Return a content security policy that allows this style sheet and embedded images only."""
     digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
     return (
         f"default-src 'none'; style-src 'sha256-{digest}'; img-src data:; base-uri 'none'; form-action 'none'"
@@ -49,7 +49,7 @@ def _drawn(picture: Picture) -> Markup:
 
 
 def _kind(column: Column, cell: Cell) -> str:
-    """The classes of a cell: numbers end at the right, and a long text may break."""
+    """Return the classes of a cell: numbers align right, and a long text may break."""
     if column.is_stacked:
         return "stacked number"
     if column.is_number:
@@ -58,7 +58,7 @@ def _kind(column: Column, cell: Cell) -> str:
 
 
 def _inside(column: Column, cell: Cell) -> Markup:
-    """Of a cell: its text, as a link or line by line."""
+    """Return the content of a cell: text, a link, or lines."""
     shown = column.shown(cell)
     if column.is_page:
         return Markup('<a href="{}.html">{}</a>').format(shown, shown)

@@ -1,35 +1,27 @@
-"""A run as its directory has it at one instant, as columns of numbers.
+"""Read a run directory into data frames, all of one instant."""
 
-Legend: U updates that had a verdict, in order; R rounds; E evaluations; C classes.
-"""
-
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from math import inf, nan
 from pathlib import Path
+from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
+import pandas as pd
 
-from unstale.compensators import MeasuredError
 from unstale.config.settings import Settings
 from unstale.errors import UserError
 from unstale.journal.crash_recovery import ENDED, RUN_ID
 from unstale.journal.database import Conservation, Database
 from unstale.journal.replay import RecordedRun
-from unstale.journal.rows import CompensationRow, OwnEvaluationRow, RoundRow
+from unstale.journal.rows import EvaluationRow, RoundRow
 from unstale.journal.rundir import LOCK
 from unstale.metrics.fairness import Fairness, OwnEvaluations
 
-Floats = NDArray[np.float64]
-Integers = NDArray[np.int64]
-
 
 class State(StrEnum):
-    """How far a run is. BROKEN: its last server died. OPEN: goes on, or broke off; this system cannot tell which."""
+    """Progress of a run. BROKEN: its last server died. OPEN: this system cannot tell GOES_ON from BROKEN."""
 
     FINISHED = "finished"
     STOPPED = "stopped before its end"
@@ -39,95 +31,28 @@ class State(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Updates:
-    """reasons_U: why each was refused, "" for one that was accepted. version_U: that it went into, 0 for none.
-    staleness_U: rounds, -1 without a version. weight_U: in the step. share_U: of the weights of its round, without
-    their signs; both NaN without a version, and share_U where that is no number. elapsed_s_U: since the first task.
-    """
-
-    elapsed_s_U: Floats
-    client_U: Integers
-    num_examples_U: Integers
-    loss_U: Floats
-    reasons_U: Sequence[str]
-    version_U: Integers
-    staleness_U: Integers
-    weight_U: Floats
-    share_U: Floats
-
-    @property
-    def aggregated_U(self) -> NDArray[np.bool_]:
-        return self.version_U > 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rounds:
-    """One a version, in order. Times in seconds, as in `RoundRow`; elapsed since the first task."""
-
-    version_R: Integers
-    closed_elapsed_s_R: Floats
-    applied_elapsed_s_R: Floats
-    wait_s_R: Floats
-    compensate_s_R: Floats
-    aggregate_s_R: Floats
-    learning_rate_R: Floats
-    rate_factor_R: Floats
-    overflowed_R: NDArray[np.bool_]
-    updates_R: Integers
-    digests_R: Sequence[str]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Evaluations:
-    """accuracy_E: share of the test set. loss_E: nats. classes_EC: by class, NaN where the test set has none of it."""
-
-    version_E: Integers
-    elapsed_s_E: Floats
-    accuracy_E: Floats
-    loss_E: Floats
-    classes_EC: Floats
-    evaluate_s_E: Floats
-
-    def __len__(self) -> int:
-        return len(self.version_E)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Compensations:
-    """Of a run with a compensator. errors: with the version whose round told them. methods: how many updates each round
-    made of each, by version and method. fallbacks: by reason."""
-
-    errors: Sequence[tuple[int, MeasuredError]]
-    methods: Counter[tuple[int, str]]
-    fallbacks: Counter[str]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Own:
-    """What clients measured on their own test examples. answers: to what they were asked, in order. last: the last
-    accuracy of each client. fairness: over those, as the server's metrics have it; None where nobody answered."""
-
-    answers: Sequence[OwnEvaluationRow]
-    last: Mapping[int, float]
-    fairness: Fairness | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """name: that no other run of the report has. run_id: None for a simulated one, whose times are virtual. tasks: how
-    many each client was given. rounds_wanted: with which it is finished. compensations: None without a compensator."""
+    """A recorded run. Data frames have the columns of the CSV files; times count from the first task."""
 
-    name: str
-    path: Path
+    name: str  # unique in the report
     settings: Settings
     state: State
-    run_id: str | None
-    tasks: Counter[int]
-    updates: Updates
-    rounds: Rounds
-    evaluations: Evaluations
-    compensations: Compensations | None
-    own: Own
+    run_id: str | None  # None for a simulated run, whose times are virtual
+    tasks: Mapping[int, int]  # number of tasks by client id
+    updates: (
+        pd.DataFrame
+    )  # every update with a verdict, in order; NaN and NA for values that it does not have
+    rounds: pd.DataFrame  # a row for each version
+    evaluations: pd.DataFrame  # a row for each measured version
+    class_accuracy: (
+        pd.DataFrame
+    )  # by version (rows) and class (columns); NaN for a class without test examples
+    is_compensated: bool  # whether a round had a compensator
+    compensations: pd.DataFrame  # updates by version and method that replaced them
+    fallbacks: pd.DataFrame  # updates by reason
+    errors: pd.DataFrame  # measured errors of compensation
+    own_evaluations: pd.DataFrame  # measurements of clients on their own test examples
+    fairness: Fairness | None  # over the last of these of each client; None without any
     conservation: Conservation
 
     @property
@@ -135,52 +60,84 @@ class Run:
         return self.run_id is None
 
     @property
+    def is_evaluated(self) -> bool:
+        return len(self.evaluations) > 0
+
+    @property
     def version(self) -> int:
-        """The last that was made."""
-        return int(self.rounds.version_R[-1]) if len(self.rounds.version_R) else 0
+        """The newest version."""
+        return int(self.rounds.version.iloc[-1]) if len(self.rounds) else 0
 
     @property
     def elapsed_s(self) -> float:
-        """From the first task to the last thing that is known."""
-        last = [*self.updates.elapsed_s_U[-1:], *self.rounds.applied_elapsed_s_R[-1:]]
-        return max((float(at_s) for at_s in (*last, *self.evaluations.elapsed_s_E[-1:])), default=0.0)
-
-    @property
-    def clients(self) -> int:
-        return self.settings.clients
+        """Seconds from the first task to the last stored event."""
+        columns = (self.updates.elapsed_s, self.rounds.applied_elapsed_s, self.evaluations.elapsed_s)
+        return max((float(elapsed_s.iloc[-1]) for elapsed_s in columns if len(elapsed_s)), default=0.0)
 
 
 def read(path: Path, name: str) -> Run:
-    """Read all of a run. Raises UserError when it is none, is damaged, or has another format."""
+    """Read a run directory. Raises UserError if it is none, is damaged, or has another format."""
     with RecordedRun(path) as recorded, recorded.database.snapshot():
-        database = recorded.database
+        database, settings = recorded.database, recorded.settings
         started_s = database.started_s() or 0.0
         rounds = list(database.rounds())
+        evaluations = list(database.evaluations())
+        compensations = [(row.version, row.compensation) for row in rounds if row.compensation is not None]
+        own_evaluations, fairness = _own_evaluations(database, settings.evaluate_clients_every)
         return Run(
             name=name,
-            path=path,
-            settings=recorded.settings,
-            state=_state(path, database, len(rounds) >= recorded.settings.rounds),
+            settings=settings,
+            state=_state(path, database, is_finished=len(rounds) >= settings.rounds),
             run_id=database.meta(RUN_ID),
-            tasks=Counter(task.client_id for task in database.tasks()),
+            tasks=pd.Series([task.client_id for task in database.tasks()], dtype=int)
+            .value_counts()
+            .to_dict(),
             updates=_updates(database, rounds, started_s),
             rounds=_rounds(rounds, started_s),
-            evaluations=_evaluations(database, started_s),
-            compensations=_compensations(rounds),
-            own=_own(database, recorded.settings.evaluate_clients_every),
+            evaluations=_evaluations(evaluations, started_s),
+            class_accuracy=pd.DataFrame(
+                [row.class_accuracy for row in evaluations],
+                index=pd.Index([row.version for row in evaluations], name="version"),
+                dtype=float,
+            ).rename_axis(columns="class"),
+            is_compensated=bool(compensations),
+            compensations=_frame(
+                ((version, update.method) for version, row in compensations for update in row.updates),
+                version=int,
+                method=object,
+            ),
+            fallbacks=_frame(
+                (item for _, row in compensations for item in row.fallbacks.items()),
+                reason=object,
+                updates=int,
+            ),
+            errors=_frame(
+                (
+                    (version, error.client_id, error.method, error.staleness, error.l1, error.cosine)
+                    for version, row in compensations
+                    for error in row.errors
+                ),
+                version=int,
+                client_id=int,
+                method=object,
+                staleness_rounds=int,
+                l1=float,
+                cosine=float,
+            ),
+            own_evaluations=own_evaluations,
+            fairness=fairness,
             conservation=database.conservation(),
         )
 
 
 def names_of(paths: Sequence[Path]) -> list[str]:
-    """What to call each run: the name of its directory, with as much of its path as tells it from the others.
-
-    Raises UserError when one is named twice.
-    """
+    """Return the name of each directory, with as many parents as make names unique. Raises UserError for duplicates."""
     resolved = [path.resolve() for path in paths]
-    for place, path in enumerate(resolved):
-        if path in resolved[:place]:
-            raise UserError(f"{paths[place]} is named twice, expected every RUN once; leave one out")
+    for index, path in enumerate(resolved):
+        if path in resolved[:index]:
+            raise UserError(
+                f"RUN {paths[index]} is named twice, expected different directories; leave one out"
+            )
     depth = 1
     while len({path.parts[-depth:] for path in resolved}) < len(resolved):
         depth += 1
@@ -188,23 +145,20 @@ def names_of(paths: Sequence[Path]) -> list[str]:
 
 
 def printable(text: str) -> str:
-    """With a mark in place of what no page can show, such as the bytes of a name that is not UTF-8."""
+    """Replace characters that no page can show, such as bytes of a name that is not UTF-8."""
     return "".join(sign if sign.isprintable() else "\N{REPLACEMENT CHARACTER}" for sign in text)
 
 
-def _state(path: Path, database: Database, is_finished: bool) -> State:
+def _state(path: Path, database: Database, *, is_finished: bool) -> State:
     if is_finished:
         return State.FINISHED
     if database.meta(ENDED):
         return State.STOPPED
-    in_use = _is_in_use(path)
-    if in_use is None:
-        return State.OPEN
-    return State.GOES_ON if in_use else State.BROKEN
+    return {True: State.GOES_ON, False: State.BROKEN, None: State.OPEN}[_is_in_use(path)]
 
 
 def _is_in_use(path: Path) -> bool | None:
-    """Whether a server has its lock, which is tried for no longer than that takes; None where that is not known."""
+    """Whether a server holds the lock of the directory; None if this system cannot tell."""
     with suppress(ImportError, FileNotFoundError, PermissionError):
         import fcntl
 
@@ -219,91 +173,96 @@ def _is_in_use(path: Path) -> bool | None:
     return None
 
 
-def _updates(database: Database, rounds: Sequence[RoundRow], started_s: float) -> Updates:
-    rows = list(database.updates_after(0))
-    version_U, staleness_U = np.zeros(len(rows), np.int64), np.full(len(rows), -1, np.int64)
-    weight_U, share_U = np.full(len(rows), nan), np.full(len(rows), nan)
-    places = {row.handle: place for place, row in enumerate(rows) if row.handle is not None}
-    for round_ in rounds:
-        if not round_.members:
-            continue
-        at_K = [places[member.handle] for member in round_.members]
-        version_U[at_K] = round_.version
-        staleness_U[at_K] = [member.staleness for member in round_.members]
-        weight_K = np.array([member.weight for member in round_.members])
-        weight_U[at_K] = weight_K
-        total = np.abs(weight_K).sum()
-        share_U[at_K] = np.abs(weight_K) / total if 0 < total < inf else nan
-    return Updates(
-        elapsed_s_U=np.array([row.at_s for row in rows], np.float64) - started_s,
-        client_U=np.array([row.client_id for row in rows], np.int64),
-        num_examples_U=np.array([row.num_examples for row in rows], np.int64),
-        loss_U=np.array([row.loss for row in rows], np.float64),
-        reasons_U=[row.reason or "" for row in rows],
-        version_U=version_U,
-        staleness_U=staleness_U,
-        weight_U=weight_U,
-        share_U=share_U,
+def _frame(rows: Iterable[Sequence[Any]], **kinds: Any) -> pd.DataFrame:
+    """Return a data frame. kinds: the data type of each column."""
+    return pd.DataFrame(list(rows), columns=list(kinds)).astype(kinds)
+
+
+def _updates(database: Database, rounds: Sequence[RoundRow], started_s: float) -> pd.DataFrame:
+    updates = _frame(
+        (
+            (row.handle, row.at_s - started_s, row.client_id, row.reason, row.loss, row.num_examples)
+            for row in database.updates_after(0)
+        ),
+        handle="Int64",
+        elapsed_s=float,
+        client_id=int,
+        reason=object,
+        loss_nats=float,
+        num_examples=int,
+    )
+    members = _frame(
+        _members(rounds),
+        handle="Int64",
+        version="Int64",
+        staleness_rounds="Int64",
+        weight=float,
+        weight_share_ratio=float,
+    )
+    return updates.merge(members, on="handle", how="left")
+
+
+def _members(rounds: Sequence[RoundRow]) -> Iterator[tuple[int, int, int, float, float]]:
+    """Yield handle, version, staleness, weight and share of each update in a round.
+
+    Shares are of the weights of the round without their signs, NaN if these have no finite sum.
+    """
+    for row in rounds:
+        total = sum(abs(member.weight) for member in row.members)
+        for member in row.members:
+            share = abs(member.weight) / total if 0 < total < inf else nan
+            yield member.handle, row.version, member.staleness, member.weight, share
+
+
+def _rounds(rows: Sequence[RoundRow], started_s: float) -> pd.DataFrame:
+    return _frame(
+        (
+            (
+                *(row.version, row.closed_s - started_s, row.applied_s - started_s),
+                *(row.wait_s, row.compensate_s, row.aggregate_s, len(row.members)),
+                *(row.learning_rate, row.rate_factor, row.overflowed, row.digest),
+            )
+            for row in rows
+        ),
+        version=int,
+        closed_elapsed_s=float,
+        applied_elapsed_s=float,
+        wait_s=float,
+        compensate_s=float,
+        aggregate_s=float,
+        updates=int,
+        learning_rate=float,
+        rate_factor=float,
+        overflowed=bool,
+        digest=object,
     )
 
 
-def _rounds(rows: Sequence[RoundRow], started_s: float) -> Rounds:
-    return Rounds(
-        version_R=np.array([row.version for row in rows], np.int64),
-        closed_elapsed_s_R=np.array([row.closed_s for row in rows], np.float64) - started_s,
-        applied_elapsed_s_R=np.array([row.applied_s for row in rows], np.float64) - started_s,
-        wait_s_R=np.array([row.wait_s for row in rows], np.float64),
-        compensate_s_R=np.array([row.compensate_s for row in rows], np.float64),
-        aggregate_s_R=np.array([row.aggregate_s for row in rows], np.float64),
-        learning_rate_R=np.array([row.learning_rate for row in rows], np.float64),
-        rate_factor_R=np.array([row.rate_factor for row in rows], np.float64),
-        overflowed_R=np.array([row.overflowed for row in rows], np.bool_),
-        updates_R=np.array([len(row.members) for row in rows], np.int64),
-        digests_R=[row.digest for row in rows],
+def _evaluations(rows: Sequence[EvaluationRow], started_s: float) -> pd.DataFrame:
+    return _frame(
+        ((row.version, row.at_s - started_s, row.accuracy, row.loss, row.evaluate_s) for row in rows),
+        version=int,
+        elapsed_s=float,
+        accuracy_ratio=float,
+        loss_nats=float,
+        evaluate_s=float,
     )
 
 
-def _evaluations(database: Database, started_s: float) -> Evaluations:
-    rows = list(database.evaluations())
-    classes = max((len(row.class_accuracy) for row in rows), default=0)
-    classes_EC = np.full((len(rows), classes), nan)
-    for place, row in enumerate(rows):
-        classes_EC[place, : len(row.class_accuracy)] = [
-            nan if share is None else share for share in row.class_accuracy
-        ]
-    return Evaluations(
-        version_E=np.array([row.version for row in rows], np.int64),
-        elapsed_s_E=np.array([row.at_s for row in rows], np.float64) - started_s,
-        accuracy_E=np.array([row.accuracy for row in rows], np.float64),
-        loss_E=np.array([row.loss for row in rows], np.float64),
-        classes_EC=classes_EC,
-        evaluate_s_E=np.array([row.evaluate_s for row in rows], np.float64),
-    )
-
-
-def _compensations(rounds: Sequence[RoundRow]) -> Compensations | None:
-    rows: list[tuple[int, CompensationRow]] = [
-        (row.version, row.compensation) for row in rounds if row.compensation is not None
-    ]
-    if not rows:
-        return None
-    fallbacks: Counter[str] = Counter()
-    for _, row in rows:
-        fallbacks.update(row.fallbacks)
-    return Compensations(
-        errors=[(version, error) for version, row in rows for error in row.errors],
-        methods=Counter((version, update.method) for version, row in rows for update in row.updates),
-        fallbacks=fallbacks,
-    )
-
-
-def _own(database: Database, every: int | None) -> Own:
-    asked = OwnEvaluations(every)
-    answers = []
+def _own_evaluations(database: Database, every: int | None) -> tuple[pd.DataFrame, Fairness | None]:
+    """Return the measurements that the server asked for, and the fairness over clients."""
+    answers = OwnEvaluations(every)
+    rows = []
     for row in database.own_evaluations():
-        if asked.wanted(row.client_id, row.version):
-            asked.answered(row.client_id, row.version, row.accuracy)
-            answers.append(row)
-    return Own(
-        answers=answers, last={row.client_id: row.accuracy for row in answers}, fairness=asked.fairness
+        if answers.wanted(row.client_id, row.version):
+            answers.answered(row.client_id, row.version, row.accuracy)
+            rows.append((row.client_id, row.version, row.accuracy, row.loss, row.examples))
+    frame = _frame(
+        rows,
+        client_id=int,
+        version=int,
+        accuracy_ratio=float,
+        loss_nats=float,
+        num_examples=int,
     )
+    return frame, answers.fairness

@@ -1,7 +1,7 @@
-"""Settings of runs as values by key, and in what runs differ. Pure."""
+"""Settings of runs as texts by key, and the keys in which runs differ. Pure."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from operator import attrgetter
 
 from unstale.config.keys import KEYS, OPEN_SECTIONS, SECTIONS
 from unstale.config.settings import Settings
@@ -12,36 +12,34 @@ SEED = "seed"
 
 
 def values(settings: Settings) -> dict[str, str]:
-    """Every key with its value as the configuration file has it; settings of parts one by one."""
+    """Return the YAML text of every key, with a key for each setting of a policy or another part."""
     by_key: dict[str, str] = {}
     for key in KEYS:
-        value: Any = settings
-        for part in key.split("."):
-            value = getattr(value, part)
+        value = attrgetter(key)(settings)
         if key in OPEN_SECTIONS:
-            by_key |= {f"{key}.{name}": as_yaml(own) for name, own in value.items()}
+            by_key |= {f"{key}.{name}": as_yaml(setting) for name, setting in value.items()}
         else:
             by_key[key] = as_yaml(value)
     return by_key
 
 
-def differing(of_runs: Sequence[Mapping[str, str]]) -> list[str]:
-    """Keys that have not the same value in all of them, in the order of the file. One that is not set has none."""
-    every = dict.fromkeys(key for of_run in of_runs for key in of_run)
-    order = {key: place for place, key in enumerate(KEYS)}
-    found = [key for key in every if len({of_run.get(key) for of_run in of_runs}) > 1]
-    return sorted(found, key=lambda key: (order.get(_listed(key), 0), key))
+def differing(runs: Sequence[Mapping[str, str]]) -> list[str]:
+    """Return the keys whose values differ, in the order of the configuration file. A missing key has no value."""
+    keys = dict.fromkeys(key for values_of_run in runs for key in values_of_run)
+    order = {key: number for number, key in enumerate(KEYS)}
+    differ = [key for key in keys if len({values_of_run.get(key) for values_of_run in runs}) > 1]
+    return sorted(differ, key=lambda key: (order.get(_declared(key), 0), key))
 
 
-def matching(name: str, of_runs: Sequence[Mapping[str, str]]) -> list[str]:
-    """The keys that a name stands for: itself, or all of a section. Raises UserError when it stands for none."""
-    every = dict.fromkeys(key for of_run in of_runs for key in of_run)
-    found = [key for key in every if key == name or key.startswith(f"{name}.")]
-    if not found and name not in SECTIONS and name not in OPEN_SECTIONS:
-        raise unknown_name("key", name, {*KEYS, *every})
-    return found
+def matching(name: str, runs: Sequence[Mapping[str, str]]) -> list[str]:
+    """Return the keys of a section, or the key itself. Raises UserError for an unknown name."""
+    keys = dict.fromkeys(key for values_of_run in runs for key in values_of_run)
+    matches = [key for key in keys if key == name or key.startswith(f"{name}.")]
+    if not matches and name not in SECTIONS and name not in OPEN_SECTIONS:
+        raise unknown_name("key", name, {*KEYS, *keys})
+    return matches
 
 
-def _listed(key: str) -> str:
-    """The key of `KEYS` that it is, or lies in."""
+def _declared(key: str) -> str:
+    """Return the key of `KEYS` that declares a key."""
     return next((section for section in OPEN_SECTIONS if key.startswith(f"{section}.")), key)

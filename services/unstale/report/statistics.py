@@ -1,4 +1,4 @@
-"""Means over runs with what can be said of their uncertainty, and curves of several runs as one. Pure.
+"""Means over runs with confidence intervals, and mean curves. Pure.
 
 Legend: n runs; x points of a curve.
 """
@@ -17,29 +17,29 @@ Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 CONFIDENCE = 0.95
 Band = Literal["interval", "std"]
-"""Around a mean: its 95 % confidence interval by Student's t, or one standard deviation of the runs, with n - 1."""
+"""Around a mean: its 95 % confidence interval (Student's t), or one standard deviation of the runs (n - 1)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spread:
-    """Of n numbers. std: with n - 1. low, high: ends of the 95 % confidence interval of the mean, by Student's t. What
-    takes two numbers is NaN with one, and the mean with none."""
+    """Statistics of n numbers: `std` with n - 1, `low` to `high` the 95 % confidence interval of the mean.
+
+    NaN where there are too few numbers.
+    """
 
     n: int
     mean: float
-    std: float
-    low: float
-    high: float
+    std: float = nan
+    low: float = nan
+    high: float = nan
 
 
-def spread(values: Sequence[float]) -> Spread:
-    """NaN among the values makes all of it NaN: nothing is left out silently."""
+def spread(values: Sequence[float] | Floats) -> Spread:
+    """Return the statistics of numbers; all are NaN if one of the numbers is."""
     n = len(values)
-    if n == 0:
-        return Spread(n=0, mean=nan, std=nan, low=nan, high=nan)
-    mean = float(np.mean(values))
-    if n == 1:
-        return Spread(n=1, mean=mean, std=nan, low=nan, high=nan)
+    mean = float(np.mean(values)) if n else nan
+    if n < 2:
+        return Spread(n=n, mean=mean)
     with np.errstate(invalid="ignore"):  # an infinite loss has no spread
         std = float(np.std(values, ddof=1))
     half = _quantile(n) * std / sqrt(n)
@@ -48,20 +48,30 @@ def spread(values: Sequence[float]) -> Spread:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Curve:
-    """The mean of n runs. at_x: versions or seconds. low_x, high_x: of the band, NaN with one run. left_out: points of
-    single runs that are not in it, because not all runs have them."""
+    """The mean of n curves, with a band that is NaN for a single one."""
 
     n: int
-    at_x: Floats
+    at_x: Floats  # versions, or seconds
     mean_x: Floats
     low_x: Floats
     high_x: Floats
-    left_out: int
+    left_out: (
+        int  # number of points of single runs that the curve does not use, because other runs have none there
+    )
+
+
+def single(at_x: Floats | Integers, values_x: Floats) -> Curve:
+    """Return a curve of one run."""
+    return _curve(np.asarray(at_x, np.float64), values_x[np.newaxis], 0)
 
 
 def over_versions(series: Sequence[tuple[Integers | Floats, Floats]], *, band: Band = "interval") -> Curve:
-    """Of the versions that every run has; nothing is interpolated. series: versions, increasing, and values of each
-    run."""
+    """Return the mean at the versions that all runs have, without interpolation.
+
+    Args:
+        series: increasing versions and values of each run.
+        band: the kind of band.
+    """
     if not series:
         return _curve(np.zeros(0), np.zeros((0, 0)), 0)
     common_x: NDArray[Any] = reduce(np.intersect1d, (versions for versions, _ in series))
@@ -71,28 +81,27 @@ def over_versions(series: Sequence[tuple[Integers | Floats, Floats]], *, band: B
 
 
 def over_time(series: Sequence[tuple[Floats, Floats]]) -> Curve:
-    """At every time at which a run was measured, what was measured last of each run by then; nothing is interpolated.
+    """Return the mean of the latest values, from the first time at which all runs have one to the end of the first.
 
-    From when every run has been measured, until the first of them ends. series: seconds, increasing, and values.
+    Args:
+        series: increasing seconds and values of each run.
     """
     if not series or any(len(times) == 0 for times, _ in series):
         return _curve(np.zeros(0), np.zeros((len(series), 0)), sum(len(times) for times, _ in series))
     first_s, last_s = max(times[0] for times, _ in series), min(times[-1] for times, _ in series)
-    every = np.concatenate([times for times, _ in series])
-    at_x = np.unique(every[(every >= first_s) & (every <= last_s)])
+    all_times = np.concatenate([times for times, _ in series])
+    at_x = np.unique(all_times[(all_times >= first_s) & (all_times <= last_s)])
     values_nx = np.stack([values[np.searchsorted(times, at_x, side="right") - 1] for times, values in series])
-    return _curve(at_x, values_nx, int((every > last_s).sum()))
+    return _curve(at_x, values_nx, int((all_times > last_s).sum()))
 
 
 def jain(values: Sequence[float] | Floats) -> float:
-    """How evenly a sum is shared out among N: (sum x)^2 / (N sum x^2), 1 when all have the same, 1 / N when one has it.
+    """Return how evenly a sum is divided among N, (sum x)^2 / (N sum x^2): from 1 / N to 1; NaN for a sum of 0.
 
-    NaN of nothing.
     Source: Fairness index (Jain, Chiu and Hawe, 1984), docs/methods/measures.md#fairness-index
     """
-    of = np.asarray(values, np.float64)
-    squares = float((of**2).sum())
-    return float(of.sum()) ** 2 / (len(of) * squares) if squares > 0 else nan
+    squares = float(np.square(values).sum())
+    return float(np.sum(values)) ** 2 / (len(values) * squares) if squares > 0 else nan
 
 
 def _curve(at_x: Floats, values_nx: Floats, left_out: int, band: Band = "interval") -> Curve:
@@ -107,5 +116,5 @@ def _curve(at_x: Floats, values_nx: Floats, left_out: int, band: Band = "interva
 
 
 def _quantile(n: int) -> float:
-    """Of Student's t with n - 1 degrees of freedom, such that 95 % lie between it and its negative."""
+    """Return the quantile of Student's t, with n - 1 degrees of freedom, that bounds 95 % on both sides."""
     return float(stdtrit(n - 1, (1 + CONFIDENCE) / 2))

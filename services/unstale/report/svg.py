@@ -1,31 +1,33 @@
-"""A drawing as a part of a page: in the page's colours and letters, under its content security policy.
-
-matplotlib writes a document of its own, with colours, fonts and identifiers in it and rules for all that is around it.
-"""
+"""Embed a drawing of matplotlib in a page: with its colours and fonts, under its content security policy."""
 
 import re
 from xml.etree.ElementTree import Element, fromstring, tostring
 
 from unstale.report.drawing import COLOURS, GRID, INK
 
-NAMES = {INK: "ink", GRID: "grid"} | {colour: f"series-{place}" for place, colour in enumerate(COLOURS, 1)}
-"""Classes that stand for colours: `fill-ink`, `stroke-series-1`, ..."""
+NAMES = {INK: "ink", GRID: "grid"} | {colour: f"series-{number}" for number, colour in enumerate(COLOURS, 1)}
+"""Class names for colours: `fill-ink`, `stroke-series-1`, ..."""
 
 _REFERENCE = re.compile(r"#([\w.-]+)")
 _FONT_SIZE = re.compile(r"([\d.]+)px")
+_DECLARATION = re.compile(r"([\w-]+):\s*([^;]+)")
 _DROPPED = {"metadata", "style"}
 
 
-def inline(drawn: str, name: str, alternative: str) -> str:
-    """An `svg` element. drawn: the document. name: that no other on the page has. alternative: what it shows."""
-    root = fromstring(drawn)  # noqa: S314  (our own)
+def inline(document: str, name: str, alternative: str) -> str:
+    """Return an `svg` element.
+
+    Args:
+        document: the SVG document of matplotlib.
+        name: unique on the page.
+        alternative: text for readers who do not see it.
+    """
+    root = fromstring(document)  # noqa: S314  (our own)
     _clean(root)
-    there = {element.attrib["id"] for element in root.iter() if "id" in element.attrib}
-    referred = {
-        found for element in root.iter() for value in element.attrib.values() for found in _referred(value)
-    }
+    defined = {element.attrib["id"] for element in root.iter() if "id" in element.attrib}
+    used = {key for element in root.iter() for value in element.attrib.values() for key in _references(value)}
     for element in root.iter():
-        _rename(element, name, there & referred)
+        _rename(element, name, defined & used)
     box = root.attrib["viewBox"]
     root.attrib.clear()
     root.attrib.update({"viewBox": box, "role": "img", "aria-label": alternative})
@@ -33,12 +35,12 @@ def inline(drawn: str, name: str, alternative: str) -> str:
 
 
 def _clean(element: Element) -> None:
-    """Without namespaces, and nothing that speaks of the document around it."""
+    """Remove namespaces, styles and metadata."""
     element.tag = element.tag.rpartition("}")[2]
     element.text = element.text if element.tag == "text" else None
     element.tail = None
-    for key in list(element.attrib):
-        value = element.attrib.pop(key)
+    for key, value in list(element.attrib.items()):
+        del element.attrib[key]
         element.attrib[key.rpartition("}")[2]] = value
     _restyle(element)
     for child in list(element):
@@ -49,33 +51,29 @@ def _clean(element: Element) -> None:
 
 
 def _restyle(element: Element) -> None:
-    """Attributes in place of a style, which the page's policy forbids, and names in place of its colours."""
-    for declaration in element.attrib.pop("style", "").split(";"):
-        key, _, value = (part.strip() for part in declaration.partition(":"))
-        if key in ("font", "font-size"):
-            size = _FONT_SIZE.search(value)
-            assert size is not None, value
-            element.attrib["font-size"] = size[1]
-        elif key and key != "font-family":
-            element.attrib[key] = value
-    named = [key for key in ("fill", "stroke") if element.attrib.get(key) in NAMES]
-    classes = [f"{key}-{NAMES[element.attrib.pop(key)]}" for key in named]
-    if element.tag == "text" and "fill" not in named:
+    """Replace the style, which the policy forbids, by attributes, and colours by classes."""
+    style = element.attrib.pop("style", "")
+    if size := _FONT_SIZE.search(style):
+        element.attrib["font-size"] = size[1]
+    element.attrib |= {key: value for key, value in _DECLARATION.findall(style) if not key.startswith("font")}
+    coloured = [key for key in ("fill", "stroke") if element.attrib.get(key) in NAMES]
+    classes = [f"{key}-{NAMES[element.attrib.pop(key)]}" for key in coloured]
+    if element.tag == "text" and "fill" not in coloured:
         classes.append("fill-ink")
     if classes:
         element.attrib["class"] = " ".join(classes)
 
 
-def _referred(value: str) -> list[str]:
+def _references(value: str) -> list[str]:
     return _REFERENCE.findall(value) if value.startswith(("#", "url(")) else []
 
 
-def _rename(element: Element, name: str, wanted: set[str]) -> None:
-    """Identifiers that are referred to become this picture's own; the others say nothing. A colour is no reference."""
+def _rename(element: Element, name: str, referenced: set[str]) -> None:
+    """Make referenced identifiers unique on the page, and remove the others. A colour is no reference."""
     for key, value in list(element.attrib.items()):
         if key == "id":
             del element.attrib[key]
-            if value in wanted:
+            if value in referenced:
                 element.attrib[key] = f"{name}-{value}"
-        elif any(found in wanted for found in _referred(value)):
+        elif referenced.intersection(_references(value)):
             element.attrib[key] = _REFERENCE.sub(rf"#{name}-\1", value)

@@ -1,15 +1,25 @@
-"""Columns that several tables have."""
+"""Columns that several tables have, and tables from data frames."""
 
-from unstale.report.content import Column
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import pandas as pd
+
+from unstale.report.content import Cell, Column, Table
 from unstale.report.statistics import Spread
 
-GROUP = Column(name="group", head="group")
-RUN = Column(name="run", head="run")
-RUNS = Column(name="runs", head="runs", form=",")
-VERSION = Column(name="version", head="version", form=",")
-STALENESS = Column(name="staleness_rounds", head="staleness", form=",")
-CLIENT = Column(name="client_id", head="client", form="d")
-METHOD = Column(name="method", head="method")
+GROUP = Column("group", "group")
+RUN = Column("run", "run")
+RUNS = Column("runs", "runs", ",")
+VERSION = Column("version", "version", ",")
+STALENESS = Column("staleness_rounds", "staleness", ",")
+CLIENT = Column("client_id", "client", "d")
+METHOD = Column("method", "method")
+UPDATES = Column("updates", "updates", ",")
+ACCURACY = Column("accuracy_ratio", "accuracy", ".4f")
+LOSS = Column("loss_nats", "loss, nats", ".4f")
+EXAMPLES = Column("num_examples", "examples", ",")
+KEY = Column("key", "key")
 
 SPREAD = ("mean", "std", "low", "high")
 INTERVAL = ("mean", "low", "high")
@@ -21,17 +31,47 @@ _HEADS = {"std": "± std", "low": "95 % from", "high": "to"}
 def of_spread(
     measure: str, unit: str, form: str, parts: tuple[str, ...] = SPREAD, *, head: str = ""
 ) -> tuple[Column, ...]:
-    """One for each of these parts of a `Spread`: `accuracy_mean_ratio`. unit: "" for none. head: of the mean."""
+    """Return a column for each of these parts of a `Spread`, such as `accuracy_mean_ratio`.
+
+    Args:
+        measure: first words of the names.
+        unit: last word of the names; "" for none.
+        form: of the numbers.
+        parts: fields of `Spread`.
+        head: of the mean.
+    """
     return tuple(
         Column(
-            name="_".join(word for word in (measure, part, unit) if word),
-            head=_HEADS.get(part, head or f"{measure}, mean"),
-            form=form,
+            "_".join(filter(None, (measure, part, unit))), _HEADS.get(part, head or f"{measure}, mean"), form
         )
         for part in parts
     )
 
 
-def cells(of: Spread, parts: tuple[str, ...] = SPREAD) -> tuple[float, ...]:
-    """What stands in them."""
-    return tuple(getattr(of, part) for part in parts)
+def cells(spread: Spread, parts: tuple[str, ...] = SPREAD) -> tuple[float, ...]:
+    """Return the cells of the columns of `of_spread`."""
+    return tuple(getattr(spread, part) for part in parts)
+
+
+def versions(values: Iterable[Any]) -> str:
+    """Return the range of version numbers: `5`, or `5 to 8`; "" for none."""
+    numbers = sorted(set(values))
+    return " to ".join(str(number) for number in dict.fromkeys((*numbers[:1], *numbers[-1:])))
+
+
+def of_frame(
+    name: str,
+    caption: str,
+    columns: tuple[Column, ...],
+    frame: pd.DataFrame,
+    *,
+    rows_shown: int | None = None,
+) -> Table:
+    """Return a table of the columns of a data frame that have these names."""
+    return Table(name, caption, columns, rows(frame, columns), rows_shown=rows_shown)
+
+
+def rows(frame: pd.DataFrame, columns: Sequence[Column]) -> list[tuple[Cell, ...]]:
+    """Return the rows of a data frame, with None for missing values."""
+    selected = frame[[column.name for column in columns]].astype(object)
+    return list(selected.where(selected.notna(), None).itertuples(index=False, name=None))

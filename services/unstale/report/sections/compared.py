@@ -1,10 +1,8 @@
-"""Groups against each other: how long each took to reach an accuracy, and differences where seeds match."""
+"""Comparison of groups: costs to reach an accuracy, and differences between runs of the same seed."""
 
-from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from functools import reduce
-from itertools import chain
+from math import nan
 
 import numpy as np
 
@@ -16,69 +14,44 @@ from unstale.report.statistics import spread
 
 _TARGETS = (
     GROUP,
-    Column(name="target_accuracy_ratio", head="target", form="g"),
+    Column("target_accuracy_ratio", "target", "g"),
     RUNS,
-    Column(name="reached", head="reached it", form=","),
+    Column("reached", "reached it", ","),
     *of_spread("rounds", "", ",.1f", MEAN),
     *of_spread("elapsed", "s", ",.1f", MEAN, head="time, mean s"),
     *of_spread("updates", "", ",.1f", MEAN),
 )
 _PAIRS = (
-    GROUP,
-    Column(name="against", head="against"),
-    Column(name="seeds", head="seeds", form=","),
-    Column(name="version", head="at version", form=","),
+    *(GROUP, Column("against", "against"), Column("seeds", "seeds", ",")),
+    Column("version", "at version", ","),
     *of_spread("accuracy_difference", "ratio", "+.4f", INTERVAL, head="accuracy, mean difference"),
-    Column(name="more_accurate", head="more accurate in", form=","),
+    Column("more_accurate", "more accurate in", ","),
     *of_spread("loss_difference", "nats", "+.4f", INTERVAL, head="loss, mean difference"),
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reached:
-    """The first version of a run that was measured to be so accurate. elapsed_s: since the first task. updates: that
-    were aggregated up to it."""
-
-    version: int
-    elapsed_s: float
-    updates: int
-
-
-def reached(run: Run, target: float) -> Reached | None:
-    """None when no version that was measured is."""
-    places = np.flatnonzero(run.evaluations.accuracy_E >= target)
-    if not len(places):
-        return None
-    version = int(run.evaluations.version_E[places[0]])
-    return Reached(
-        version=version,
-        elapsed_s=float(run.evaluations.elapsed_s_E[places[0]]),
-        updates=int(run.rounds.updates_R[run.rounds.version_R <= version].sum()),
-    )
-
-
 def section(groups: Sequence[Group], targets: Sequence[float]) -> Section | None:
-    """None where there is nothing to compare."""
+    """Return the section, or None if there is nothing to compare."""
     tables = []
     if targets:
         tables.append(
             Table(
-                name="targets",
-                caption="What it took to reach an accuracy: the first version that was measured to have it, so no "
-                "finer than evaluations are; means are over the runs that reached it",
-                columns=_TARGETS,
-                rows=[_target_row(group, target) for target in targets for group in groups],
+                "targets",
+                "Rounds, time and updates until the first evaluated version with this accuracy, means over the runs "
+                "that reached it",
+                _TARGETS,
+                [_target_row(group, target) for target in targets for group in groups],
             )
         )
     pairs, left_out = _pairs(groups)
     if pairs:
         tables.append(
             Table(
-                name="pairs",
-                caption=f"Differences to {groups[0].label}, run by run of the same seed, at the last version that all "
-                "of these runs measured; the interval is that of the mean, by Student's t",
-                columns=_PAIRS,
-                rows=pairs,
+                "pairs",
+                f"Differences to {groups[0].label} between runs of the same seed, at the last version that all "
+                "of these runs measured; the interval is that of the mean (Student's t)",
+                _PAIRS,
+                pairs,
             )
         )
     if not tables and not left_out:
@@ -92,64 +65,62 @@ def section(groups: Sequence[Group], targets: Sequence[float]) -> Section | None
 
 
 def _target_row(group: Group, target: float) -> tuple[Cell, ...]:
-    found = [there for run in group.runs if (there := reached(run, target)) is not None]
-    measures = (
-        [there.version for there in found],
-        [there.elapsed_s for there in found],
-        [there.updates for there in found],
-    )
-    spreads = [cells(spread(values), MEAN) for values in measures]
-    return (group.label, target, len(group.runs), len(found), *chain.from_iterable(spreads))
+    reached = [numbers for run in group.runs if (numbers := _reached(run, target))]
+    measures = zip(*reached, strict=True) if reached else [()] * 3
+    spreads = [cell for values in measures for cell in cells(spread(values), MEAN)]
+    return (group.label, target, len(group.runs), len(reached), *spreads)
+
+
+def _reached(run: Run, target: float) -> tuple[int, float, int] | None:
+    """Return version, seconds and aggregated updates at the first evaluation with an accuracy, or None."""
+    accurate = run.evaluations[run.evaluations.accuracy_ratio >= target]
+    if accurate.empty:
+        return None
+    version = int(accurate.version.iloc[0])
+    updates = run.rounds.updates[run.rounds.version <= version].sum()
+    return version, float(accurate.elapsed_s.iloc[0]), int(updates)
 
 
 def _pairs(groups: Sequence[Group]) -> tuple[list[tuple[Cell, ...]], list[str]]:
-    """Of each group with the first; and what was left out."""
+    """Compare each group with the first. Return rows, and sentences on comparisons that are left out."""
     rows, left_out = [], []
     for group in groups[1:]:
-        pairs, repeated = _matched(group, groups[0])
+        names = f"{group.label} is not compared with {groups[0].label}"
+        one, other = _by_seed(group), _by_seed(groups[0])
+        common = sorted(one.keys() & other.keys())
+        repeated = [str(seed) for seed in common if len(one[seed]) > 1 or len(other[seed]) > 1]
+        pairs = [(one[seed][0], other[seed][0]) for seed in common if str(seed) not in repeated]
         if repeated:
-            left_out.append(
-                f"{group.label} is not compared with {groups[0].label} by seed {listed(repeated)}: a group has several "
-                "runs of it."
-            )
-        if pairs and (row := _pair_row(group, groups[0], pairs)) is not None:
-            rows.append(row)
-        elif pairs:
-            left_out.append(f"{group.label} and {groups[0].label} measured no version in common.")
+            left_out.append(f"{names} by seed {listed(repeated)}: a group has several runs of it.")
+        if not pairs:
+            continue
+        versions = reduce(np.intersect1d, (run.evaluations.version for pair in pairs for run in pair))
+        if len(versions):
+            rows.append(_pair_row(group, groups[0], pairs, int(versions[-1])))
+        else:
+            left_out.append(f"{names}: no version was evaluated in all of their runs.")
     return rows, left_out
 
 
-def _matched(group: Group, first: Group) -> tuple[list[tuple[Run, Run]], list[str]]:
-    """Measured runs of the same seed, and the seeds that more than one run of a group has."""
-    one, other = ([run for run in of.runs if len(run.evaluations)] for of in (group, first))
-    times = [Counter(run.settings.seed for run in runs) for runs in (one, other)]
-    common = sorted(times[0].keys() & times[1].keys())
-    single = [seed for seed in common if all(of[seed] == 1 for of in times)]
-    by_seed = [{run.settings.seed: run for run in runs} for runs in (one, other)]
-    return (
-        [(by_seed[0][seed], by_seed[1][seed]) for seed in single],
-        [str(seed) for seed in common if seed not in single],
-    )
+def _by_seed(group: Group) -> dict[int, list[Run]]:
+    runs: dict[int, list[Run]] = {}
+    for run in group.evaluated:
+        runs.setdefault(run.settings.seed, []).append(run)
+    return runs
 
 
-def _pair_row(group: Group, first: Group, pairs: Sequence[tuple[Run, Run]]) -> tuple[Cell, ...] | None:
-    common = reduce(np.intersect1d, (run.evaluations.version_E for pair in pairs for run in pair))
-    if not len(common):
-        return None
-    version = int(common[-1])
-    accuracies, losses = zip(*(_differences(*pair, version) for pair in pairs), strict=True)
+def _pair_row(group: Group, first: Group, pairs: Sequence[tuple[Run, Run]], version: int) -> tuple[Cell, ...]:
+    def differences(column: str) -> list[float]:
+        return [_at(one, version, column) - _at(other, version, column) for one, other in pairs]
+
+    accuracies = differences("accuracy_ratio")
     return (
         *(group.label, first.label, len(pairs), version),
         *cells(spread(accuracies), INTERVAL),
         sum(difference > 0 for difference in accuracies),
-        *cells(spread(losses), INTERVAL),
+        *cells(spread(differences("loss_nats")), INTERVAL),
     )
 
 
-def _differences(one: Run, other: Run, version: int) -> Iterator[float]:
-    for of in ("accuracy_E", "loss_E"):
-        at = [
-            float(getattr(run.evaluations, of)[run.evaluations.version_E == version][0])
-            for run in (one, other)
-        ]
-        yield at[0] - at[1]
+def _at(run: Run, version: int, column: str) -> float:
+    return next(iter(run.evaluations[column][run.evaluations.version == version]), nan)

@@ -1,4 +1,4 @@
-"""How well one model serves every client: accuracies that clients measured on their own test examples.
+"""Accuracy of one model on the test examples of every client.
 
 Source: FedAR (Jiang et al., 2024), docs/methods/measures.md#fairness-over-clients
 """
@@ -11,127 +11,104 @@ from matplotlib.axes import Axes
 
 from unstale.report import drawing
 from unstale.report.content import Cell, Column, Picture, Table
-from unstale.report.groups import Group, keys
-from unstale.report.recorded import Floats, Run
-from unstale.report.sections.columns import CLIENT, GROUP, RUN, RUNS, VERSION, cells, of_spread
-from unstale.report.statistics import spread
+from unstale.report.groups import Group, frame, keys
+from unstale.report.sections.columns import (
+    ACCURACY,
+    CLIENT,
+    EXAMPLES,
+    GROUP,
+    LOSS,
+    RUN,
+    RUNS,
+    VERSION,
+    cells,
+    of_frame,
+    of_spread,
+    versions,
+)
+from unstale.report.statistics import Floats, spread
 
 _OVER_CLIENTS = (
     *(GROUP, RUNS),
-    Column(name="clients_mean", head="clients that measured", form=",.1f"),
-    Column(name="measured_versions", head="versions"),
+    Column("clients_mean", "clients that measured", ",.1f"),
+    Column("measured_versions", "versions"),
     *of_spread("accuracy", "ratio", ".4f"),
-    Column(name="over_clients_std_ratio", head="std over clients", form=".4f"),
-    Column(name="over_clients_variance_points2", head="variance, %²", form=",.1f"),
-    Column(name="worst_tenth_ratio", head="worst tenth", form=".4f"),
-    Column(name="worst_tenth_std_ratio", head="± std", form=".4f"),
-    Column(name="best_tenth_ratio", head="best tenth", form=".4f"),
-    Column(name="best_tenth_std_ratio", head="± std", form=".4f"),
+    Column("over_clients_std_ratio", "std over clients", ".4f"),
+    Column("over_clients_variance_points2", "variance, %²", ",.1f"),
+    *(Column("worst_tenth_ratio", "worst tenth", ".4f"), Column("worst_tenth_std_ratio", "± std", ".4f")),
+    *(Column("best_tenth_ratio", "best tenth", ".4f"), Column("best_tenth_std_ratio", "± std", ".4f")),
 )
-_EVERY = (
-    *(RUN, CLIENT, VERSION),
-    Column(name="accuracy_ratio", head="accuracy", form=".4f"),
-    Column(name="loss_nats", head="loss, nats", form=".4f"),
-    Column(name="num_examples", head="examples", form=","),
-)
+_MEANS = ("std", "variance", "worst_tenth", "worst_tenth_std", "best_tenth", "best_tenth_std")
 
 
 def tables(groups: Sequence[Group]) -> list[Table]:
-    """Without a row where nobody was asked."""
+    """Return the tables, empty without measurements of clients."""
     return [
         Table(
-            name="own_accuracy",
-            caption="Accuracy over clients, each on test examples of its own and at the last version that it measured. "
-            "The first figures are of the mean over clients, the others means over runs: std over clients with n - 1, "
+            "own_accuracy",
+            "Accuracy over clients, each on its own test examples and at the last version that it measured. accuracy: "
+            "mean over clients, and its spread over runs. The others are means over runs: std over clients with n - 1, "
             "variance with n in squared percentage points, mean and std of the worst and the best tenth of the clients",
-            columns=_OVER_CLIENTS,
-            rows=[row for group in groups for row in _row(group)],
+            _OVER_CLIENTS,
+            [row for group in groups if (row := _row(group))],
         ),
-        Table(
-            name="own_evaluations",
-            caption="Every measurement of a client on its own test examples",
-            columns=_EVERY,
-            rows=[row for group in groups for run in group.runs for row in _every(run)],
+        of_frame(
+            "own_evaluations",
+            "Every measurement of a client on its own test examples",
+            (RUN, CLIENT, VERSION, ACCURACY, LOSS, EXAMPLES),
+            frame(groups, "own_evaluations"),
             rows_shown=0,
         ),
     ]
 
 
 def pictures(groups: Sequence[Group]) -> list[Picture]:
-    """None where nobody was asked."""
-    known = [(group, shares) for group in groups if len(shares := _pooled(group))]
-    if not known:
+    """Return the picture, none without measurements of clients."""
+    measured = [(group, shares) for group in groups if len(shares := _pooled(group))]
+    if not measured:
         return []
-    said = [
+    ranges = [
         f"{group.label}: from {shares[0]:.3f} to {shares[-1]:.3f}, median {np.median(shares):.3f}"
-        for group, shares in known
+        for group, shares in measured
     ]
-    several = any(len(group.runs) > 1 for group, _ in known)
+    pooled = "; all runs of a group together." if any(len(group.runs) > 1 for group, _ in measured) else "."
     return [
         Picture(
             name="own_accuracy",
             title="Accuracy over clients",
             caption="Accuracy of the model on each client's own test examples, at the last version that the client "
-            "measured, clients in order of it" + ("; of all runs of a group together." if several else "."),
-            alternative=f"Rising curves of the accuracies of clients. {'; '.join(said)}.",
-            draw=partial(
-                _draw,
-                shares=[shares for _, shares in known],
-                labels=[group.legend for group, _ in known],
-            ),
-            keys=keys([group for group, _ in known]),
+            f"measured, in rising order{pooled}",
+            alternative=f"Rising curves of the accuracies of clients. {'; '.join(ranges)}.",
+            draw=partial(_draw, curves=[(group.legend, shares) for group, shares in measured]),
+            keys=keys([group for group, _ in measured]),
         )
     ]
 
 
-def _row(group: Group) -> list[tuple[Cell, ...]]:
-    of = [run.own.fairness for run in group.runs if run.own.fairness is not None]
-    if not of:
-        return []
-    versions = (min(one.oldest_version for one in of), max(one.newest_version for one in of))
-    return [
-        (
-            group.label,
-            len(of),
-            spread([one.clients for one in of]).mean,
-            " to ".join(str(version) for version in dict.fromkeys(versions)),
-            *cells(spread([one.mean for one in of])),
-            spread([one.std for one in of]).mean,
-            1e4 * spread([one.variance for one in of]).mean,
-            *(
-                spread([getattr(one, tenth) for one in of]).mean
-                for tenth in ("worst_tenth", "worst_tenth_std", "best_tenth", "best_tenth_std")
-            ),
-        )
-    ]
-
-
-def _every(run: Run) -> list[tuple[Cell, ...]]:
-    return [
-        (run.name, row.client_id, row.version, row.accuracy, row.loss, row.examples)
-        for row in run.own.answers
-    ]
+def _row(group: Group) -> tuple[Cell, ...]:
+    fairness = [run.fairness for run in group.runs if run.fairness is not None]
+    if not fairness:
+        return ()
+    std, variance, *tenths = (spread([getattr(one, name) for one in fairness]).mean for name in _MEANS)
+    return (
+        *(group.label, len(fairness), spread([one.clients for one in fairness]).mean),
+        versions(version for one in fairness for version in (one.oldest_version, one.newest_version)),
+        *cells(spread([one.mean for one in fairness])),
+        *(std, 1e4 * variance, *tenths),
+    )
 
 
 def _pooled(group: Group) -> Floats:
-    """The last accuracy of every client of every run, rising."""
-    return np.sort([share for run in group.runs for share in run.own.last.values()]).astype(np.float64)
+    """Return the last accuracy of every client of every run, rising."""
+    last = frame([group], "own_evaluations").groupby(["run", "client_id"]).accuracy_ratio.last()
+    return np.sort(last.to_numpy(float))
 
 
-def _draw(axes: Axes, shares: Sequence[Floats], labels: Sequence[str]) -> None:
-    for place, (of, label) in enumerate(zip(shares, labels, strict=True)):
-        style = drawing.Style(place=place)
-        axes.plot(
-            drawing.thinned(100 * (np.arange(len(of)) + 0.5) / len(of)),
-            drawing.thinned(of),
-            color=style.colour,
-            linestyle=style.line,
-            marker=style.marker if len(of) <= drawing.DOTS_MAX else "",
-            markersize=4,
-            linewidth=1.7,
-            label=label,
-        )
+def _draw(axes: Axes, curves: Sequence[tuple[str, Floats]]) -> None:
+    for place, (label, shares) in enumerate(curves):
+        percent = 100 * (np.arange(len(shares)) + 0.5) / len(shares)
+        drawing.plain_line(axes, percent, shares, place, label)
     axes.set_xlim(0, 100)
     axes.set_ylim(0, 1.02)
-    axes.set_xlabel("clients, the least accurate first, %")
+    axes.set_xlabel("clients, least accurate first, %")
     axes.set_ylabel("accuracy on own examples")

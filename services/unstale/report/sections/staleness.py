@@ -1,4 +1,4 @@
-"""How late updates were when they were aggregated."""
+"""Staleness of aggregated updates."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -8,154 +8,124 @@ from matplotlib.axes import Axes
 
 from unstale.report import drawing
 from unstale.report.content import Cell, Column, Picture, Section, Table
-from unstale.report.groups import Group, keys
-from unstale.report.recorded import Floats, Integers, Run
+from unstale.report.groups import Group, frame, keys
 from unstale.report.sections import by_round
-from unstale.report.sections.columns import CLIENT, GROUP, RUN, STALENESS, VERSION
+from unstale.report.sections.columns import (
+    CLIENT,
+    EXAMPLES,
+    GROUP,
+    RUN,
+    STALENESS,
+    UPDATES,
+    VERSION,
+    of_frame,
+)
+from unstale.report.statistics import Floats, Integers
 
 _SUMMARY = (
-    GROUP,
-    Column(name="updates", head="updates", form=","),
-    Column(name="staleness_mean_rounds", head="mean", form=".2f"),
-    Column(name="staleness_median_rounds", head="median", form="g"),
-    Column(name="staleness_p95_rounds", head="95 % at most", form="g"),
-    Column(name="staleness_max_rounds", head="most", form=",.0f"),
-    Column(name="fresh_ratio", head="fresh", form=".1%"),
+    *(GROUP, UPDATES),
+    *(Column("staleness_mean_rounds", "mean", ".2f"), Column("staleness_median_rounds", "median", "g")),
+    *(Column("staleness_p95_rounds", "95th percentile", "g"), Column("staleness_max_rounds", "max", ",.0f")),
+    Column("fresh_ratio", "fresh", ".1%"),
 )
-_HISTOGRAM = (
-    *(RUN, STALENESS),
-    Column(name="updates", head="updates", form=","),
-)
+_HISTOGRAM = (RUN, STALENESS, UPDATES)
 _UPDATES = (
-    RUN,
-    Column(name="elapsed_s", head="time, s", form=",.3f"),
-    CLIENT,
-    Column(name="reason", head="rejected for"),
-    *(VERSION, STALENESS),
-    Column(name="weight", head="weight", form=".4g"),
-    Column(name="weight_share_ratio", head="share", form=".2%"),
-    Column(name="loss_nats", head="loss", form=".4f"),
-    Column(name="num_examples", head="examples", form=","),
+    *(RUN, Column("elapsed_s", "time, s", ",.3f"), CLIENT, Column("reason", "rejected for"), VERSION),
+    *(STALENESS, Column("weight", "weight", ".4g"), Column("weight_share_ratio", "share", ".2%")),
+    *(Column("loss_nats", "loss", ".4f"), EXAMPLES),
 )
 BINS_MAX = 40
 
 
 def section(groups: Sequence[Group]) -> Section:
-    known = [(group, late) for group in groups if len(late := _staleness(group))]
-    tables = [
-        Table(
-            name="staleness",
-            caption="Staleness of aggregated updates in rounds; 0 is fresh",
-            columns=_SUMMARY,
-            rows=[_summary_row(group, late) for group, late in known],
-        ),
-        Table(
-            name="staleness_histogram",
-            caption="Aggregated updates by staleness",
-            columns=_HISTOGRAM,
-            rows=[row for group in groups for run in group.runs for row in _histogram_rows(run)],
-            rows_shown=0,
-        ),
-        Table(
-            name="updates",
-            caption="Every update that had a verdict",
-            columns=_UPDATES,
-            rows=[row for group in groups for run in group.runs for row in _update_rows(run)],
-            rows_shown=0,
-        ),
-    ]
-    if not known:
-        return Section(
-            name="staleness", title="Staleness", sentences=["No update was aggregated yet."], tables=tables
-        )
+    updates = frame(groups, "updates")
+    histogram = updates.groupby(["run", "staleness_rounds"], sort=False).size().reset_index(name="updates")
+    histogram["run"] = histogram.run.astype("category").cat.set_categories(updates.run.unique())
+    aggregated = [(group, staleness) for group in groups if len(staleness := _staleness(group))]
     return Section(
         name="staleness",
         title="Staleness",
-        pictures=[_histogram(known), _over_versions(known)],
-        tables=tables,
+        sentences=[] if aggregated else ["No update was aggregated yet."],
+        pictures=[_histogram(aggregated), _over_versions(aggregated)] if aggregated else [],
+        tables=[
+            Table(
+                "staleness",
+                "Staleness of aggregated updates in rounds; 0 is fresh",
+                _SUMMARY,
+                [_summary_row(group, staleness) for group, staleness in aggregated],
+            ),
+            of_frame(
+                "staleness_histogram",
+                "Aggregated updates by staleness",
+                _HISTOGRAM,
+                histogram.sort_values(["run", "staleness_rounds"]),
+                rows_shown=0,
+            ),
+            of_frame("updates", "Every validated update", _UPDATES, updates, rows_shown=0),
+        ],
     )
 
 
 def edges(most: int) -> Floats:
-    """Of bins for whole numbers from 0 to `most`: one each, or as many as can be seen, equally wide."""
+    """Return edges of equal bins for integers from 0 to `most`, at most `BINS_MAX` bins."""
     width = -(-(most + 1) // BINS_MAX)
     return np.arange(0, most + width + 1, width, dtype=np.float64) - 0.5
 
 
 def _staleness(group: Group) -> Integers:
-    return np.concatenate([run.updates.staleness_U[run.updates.aggregated_U] for run in group.runs])
+    staleness: Integers = frame([group], "updates").staleness_rounds.dropna().to_numpy(np.int64)
+    return staleness
 
 
-def _summary_row(group: Group, late: Integers) -> tuple[Cell, ...]:
+def _summary_row(group: Group, staleness: Integers) -> tuple[Cell, ...]:
     return (
         group.label,
-        len(late),
-        float(late.mean()),
-        float(np.median(late)),
-        float(np.quantile(late, 0.95, method="inverted_cdf")),
-        int(late.max()),
-        float((late == 0).mean()),
+        len(staleness),
+        float(staleness.mean()),
+        float(np.median(staleness)),
+        float(np.quantile(staleness, 0.95, method="inverted_cdf")),
+        int(staleness.max()),
+        float((staleness == 0).mean()),
     )
 
 
-def _histogram_rows(run: Run) -> list[tuple[Cell, ...]]:
-    late, times = np.unique(run.updates.staleness_U[run.updates.aggregated_U], return_counts=True)
-    return [(run.name, *row) for row in zip(late.tolist(), times.tolist(), strict=True)]
+_Aggregated = Sequence[tuple[Group, Integers]]
 
 
-def _update_rows(run: Run) -> list[tuple[Cell, ...]]:
-    of = run.updates
-    return [
-        (run.name, elapsed_s, client_id, reason or None, *(into if into[0] else (None,) * 4), loss, examples)
-        for elapsed_s, client_id, reason, *into, loss, examples in zip(
-            *(of.elapsed_s_U.tolist(), of.client_U.tolist(), of.reasons_U),
-            *(of.version_U.tolist(), of.staleness_U.tolist(), of.weight_U.tolist(), of.share_U.tolist()),
-            *(of.loss_U.tolist(), of.num_examples_U.tolist()),
-            strict=True,
-        )
+def _histogram(aggregated: _Aggregated) -> Picture:
+    texts = [
+        f"{group.label}: mean {staleness.mean():.2f}, max {staleness.max()}"
+        for group, staleness in aggregated
     ]
-
-
-_Known = Sequence[tuple[Group, Integers]]
-
-
-def _histogram(known: _Known) -> Picture:
-    said = [f"{group.label}: mean {late.mean():.2f}, most {late.max()}" for group, late in known]
     return Picture(
         name="staleness_histogram",
         title="Staleness of updates",
-        caption="Share of the aggregated updates by how many rounds late they were; over all runs of a group.",
-        alternative=f"A histogram of staleness in rounds. {'; '.join(said)}.",
-        draw=partial(_draw_histogram, known=known),
-        keys=keys([group for group, _ in known]),
+        caption="Share of the aggregated updates by staleness, over all runs of a group.",
+        alternative=f"A histogram of staleness in rounds. {'; '.join(texts)}.",
+        draw=partial(_draw_histogram, aggregated=aggregated),
+        keys=keys([group for group, _ in aggregated]),
     )
 
 
-def _draw_histogram(axes: Axes, known: _Known) -> None:
-    between = edges(max(int(late.max()) for _, late in known))
-    for place, (group, late) in enumerate(known):
-        style = drawing.Style(place=place)
-        shares = np.histogram(late, between)[0] / len(late)
-        if len(known) == 1:
-            axes.stairs(shares, between, fill=True, color=style.colour, alpha=drawing.BAND)
-        axes.stairs(
-            shares, between, color=style.colour, linestyle=style.line, linewidth=1.7, label=group.legend
-        )
+def _draw_histogram(axes: Axes, aggregated: _Aggregated) -> None:
+    bins = edges(max(int(staleness.max()) for _, staleness in aggregated))
+    for place, (group, staleness) in enumerate(aggregated):
+        shares = np.histogram(staleness, bins)[0] / len(staleness)
+        drawing.histogram(axes, shares, bins, place, group.legend, fill=len(aggregated) == 1)
     axes.set_xlabel("staleness, rounds")
     axes.set_ylabel("share of updates")
     drawing.from_zero(axes)
     drawing.whole_numbers(axes)
 
 
-def _over_versions(known: _Known) -> Picture:
-    groups = [group for group, _ in known]
-    said = [f"{group.label}: {late.mean():.2f} rounds on average" for group, late in known]
+def _over_versions(aggregated: _Aggregated) -> Picture:
+    means = [f"{group.label}: {staleness.mean():.2f} rounds on average" for group, staleness in aggregated]
     return by_round.picture(
-        groups,
-        lambda run: by_round.means(run, run.updates.staleness_U.astype(np.float64)),
+        [group for group, _ in aggregated],
+        lambda run: run.updates.groupby("version").staleness_rounds.mean(),
+        "mean staleness, rounds",
         name="staleness_over_versions",
         title="Staleness over versions",
-        what="mean staleness, rounds",
         caption="Mean staleness of the updates of a round",
-        alternative=f"Curves of the mean staleness of each round. {'; '.join(said)}.",
+        alternative=f"Curves of the mean staleness of each round. {'; '.join(means)}.",
     )
