@@ -41,7 +41,7 @@ from unstale.learner.learner import RoundResult
 from unstale.learner.updates import RoundUpdate
 from unstale.metrics.progress import Progress
 from unstale.simulator.assemble import simulation
-from unstale.simulator.simulation import Watcher
+from unstale.simulator.synchronous_compute import Watcher
 from unstale.training.evaluate import Evaluation
 
 VERSION = "1.41.0"

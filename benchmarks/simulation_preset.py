@@ -45,7 +45,7 @@ from unstale.learner.updates import RoundUpdate
 from unstale.server.update_decoder import UpdateDecoder
 from unstale.simulator.assemble import simulation
 from unstale.simulator.encoded import Encoded
-from unstale.simulator.simulation import Watcher
+from unstale.simulator.synchronous_compute import Watcher
 from unstale.training.evaluate import Evaluation, evaluate
 from unstale.training.local import LocalTask, LocalUpdate
 from unstale.training.models import build

@@ -24,7 +24,8 @@ from unstale.learner.learner import Learner
 from unstale.learner.updates import Staging
 from unstale.policies import create
 from unstale.simulator.backends.backend import Backend, Computed, Job
-from unstale.simulator.simulation import Parts, Simulation
+from unstale.simulator.parts import Clients, Parts, Times
+from unstale.simulator.simulation import Simulation
 from unstale.toxics.delay import Exponential
 from unstale.toxics.device import Device, Devices
 from unstale.toxics.scenario import Conditions
@@ -109,17 +110,14 @@ def _simulation(rounds: int, observe: Observer) -> Simulation:
         coordinator=Coordinator(told),
         learner=Learner(torch.zeros(1), policy, learning_rate=lambda _: 1.0, keep_versions=True),
         staging=Staging(1, K, blocks_max=CLIENTS // K + 2),
-        backend=Null(),
-        steps_of=lambda _: 1,
+        clients=Clients(
+            backend=Null(),
+            steps_of=lambda _: 1,
+            conditions=Conditions(devices=Devices(0, dict.fromkeys(range(CLIENTS), device))),
+        ),
+        times=Times(heartbeat_s=2.0, lease_s=10.0),
         evaluate=lambda _: Evaluation(accuracy=0.0, loss=0.0, class_accuracy=(), examples=1),
         save=lambda *_: None,
-        conditions=Conditions(devices=Devices(0, dict.fromkeys(range(CLIENTS), device))),
-        clients=CLIENTS,
-        rounds=rounds,
-        seed=0,
-        evaluate_clients_every=None,
-        heartbeat_s=2.0,
-        lease_s=10.0,
     )
     return Simulation(parts, on_progress=lambda _: None, observe=observe)
 

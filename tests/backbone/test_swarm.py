@@ -19,13 +19,12 @@ from swarm.attempt import attempt
 from swarm.journal import PLACES
 from swarm.seed import FailureError, Report, run
 from unstale.client.session import ClientSession
-from unstale.coordinator import events
 from unstale.coordinator.admission import TaskHistory
 from unstale.coordinator.leases import Leases
 from unstale.coordinator.machine import Coordinator
 from unstale.injector.core import Core
 from unstale.journal.journal import Journal
-from unstale.journal.recorder import Recorder
+from unstale.journal.recorder import IncomingUpdate, Recorder
 from unstale.learner.updates import Round, Staging
 from unstale.server.client_limits import ClientLimits
 from unstale.server.delivery import DeliveryTracker
@@ -171,8 +170,9 @@ def _said_before_it_is_stored(patch: pytest.MonkeyPatch) -> None:
 def _what_was_refused_is_not_stored(patch: pytest.MonkeyPatch) -> None:
     stored = Recorder.update
 
-    def update(self: Recorder, event: events.UpdateArrived, arriving: Any) -> Any:
-        return stored(self, event, arriving) if event.defect is None else self._coordinator.handle(event)
+    def update(self: Recorder, incoming: IncomingUpdate) -> Any:
+        event = incoming.event
+        return stored(self, incoming) if event.defect is None else self.coordinator.handle(event)
 
     patch.setattr(Recorder, "update", update)
 

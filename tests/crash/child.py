@@ -14,6 +14,7 @@ from unstale.client import session
 from unstale.coordinator.actions import Acknowledge, Outcome
 from unstale.journal.disk import PART
 from unstale.journal.journal import Journal
+from unstale.journal.recorder import IncomingUpdate
 from unstale.journal.segments import Segments
 from unstale.server import background_writer
 from unstale.server.executor import ActionExecutor
@@ -77,8 +78,8 @@ def _speak_early() -> None:
     """Say at once that an update counts, and store it afterwards."""
     acknowledge = ActionExecutor._acknowledge
 
-    def at_once(executor: ActionExecutor, verdict: Acknowledge) -> None:
-        acknowledge(executor, verdict)
+    def at_once(executor: ActionExecutor, verdict: Acknowledge, incoming: IncomingUpdate) -> None:
+        acknowledge(executor, verdict, incoming)
         say, about = executor.after_commit.pop()
         say(about)
         if verdict.outcome is Outcome.ACCEPTED:

@@ -31,6 +31,7 @@ from support.played import PlayedServer
 from unstale.coordinator import actions, divergence, events, invariants
 from unstale.coordinator.machine import Coordinator
 from unstale.errors import UserError
+from unstale.journal.recorder import IncomingUpdate
 from unstale.metrics import catalogue
 from unstale.net import sockets
 from unstale.server.client_limits import ClientLimits
@@ -39,9 +40,10 @@ from unstale.server.executor import ActionExecutor
 from unstale.server.protocol import StopNow
 from unstale.server.sessions import Sessions
 from unstale.server.transport import Delivery
+from unstale.server.update_receiver import UpdateReceiver
 from unstale_proto import encodings
 from unstale_proto.errors import Reason
-from unstale_proto.messages import Ack, Chunk, Credit, Error, Stop, Task, Welcome
+from unstale_proto.messages import Ack, Chunk, Credit, Error, Stop, Task, Update, Welcome
 from unstale_proto.transfer import checksum
 
 Note = Callable[[Hashable], None]
@@ -74,7 +76,11 @@ class Play:
             **configured,
         )
         self.protocol = self.server.protocol
-        self.executor, self.sessions = parts(self.protocol, ActionExecutor, Sessions)
+        self.executor, self.sessions, receiver = parts(
+            self.protocol, ActionExecutor, Sessions, UpdateReceiver
+        )
+        self._stage = receiver._stage
+        receiver._stage = self.stage
         self.coordinator = self.server.coordinator
         self.clients = self.coordinator.settings.clients
         self.given: dict[int, actions.SendTask] = {}
@@ -160,13 +166,18 @@ class Play:
         assert (task.client_id, task.version) == (update.client_id, update.base_version), (task, update)
         assert update.task_id not in self.accepted, f"{update} counts twice"
         self.accepted.add(update.task_id)
-        said = self.executor.arrived.update
+        said = self.staged_last
         row_d = self.server.staging.row_written[:2]
         assert said.kind == "gradient" or bool(row_d.any()), f"{said} is a delta of nothing but zeros"
         is_payload = said.kind == "gradient" or said.learning_rate == 1.0
         if said.checksum is not None and is_payload and said.encoding is None:
             row = memoryview(self.server.staging.row_written.numpy().tobytes())
             assert checksum([row]) == said.checksum, f"{said} is not what was announced"
+
+    def stage(self, client_id: int, update: Update, *rest: Any) -> IncomingUpdate:
+        """As the receiver does, with a look at the header."""
+        self.staged_last = update
+        return self._stage(client_id, update, *rest)
 
     def send(self, route: bytes, header: bytes, frames: Sequence[Any] = ()) -> Delivery:
         """As the wire does, looked at: a task and the news that an update counts were stored before."""

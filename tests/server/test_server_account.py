@@ -4,7 +4,10 @@ import pytest
 import torch
 
 from support.wire import update_of
+from unstale import translate
 from unstale.coordinator.actions import Acknowledge, Outcome
+from unstale.journal.recorder import IncomingUpdate
+from unstale.learner.bounds import NormBounds
 from unstale.learner.learner import Compensation, RoundResult
 from unstale.learner.versions import Version
 from unstale.metrics import catalogue
@@ -13,7 +16,16 @@ from unstale.metrics.progress import Progress
 from unstale.server.commands import Applied, Evaluated
 from unstale.server.stats import ServerStats
 from unstale.training.evaluate import Evaluation
-from unstale_proto.messages import OwnEvaluation, Task
+from unstale_proto.messages import OwnEvaluation, Task, Update
+
+
+def incoming(update: Update) -> IncomingUpdate:
+    return IncomingUpdate(
+        translate.to_update_arrived(update, 0, 0, None, 1.0),
+        translate.to_staged(update, 0),
+        evaluation=update.evaluation,
+        payload_bytes=8,
+    )
 
 
 class Kept:
@@ -34,7 +46,7 @@ class Kept:
         task = Task(task_id=1, number=0, version=1, learning_rate=0.5, payload_bytes=8, signature="0" * 64)
         own = None if accuracy is None else OwnEvaluation(accuracy=accuracy, loss=1.0, examples=4)
         verdict = Acknowledge(client_id=0, task_id=1, outcome=outcome, first_outcome=outcome)
-        self.stats.judged(verdict, update_of(task, evaluation=own), 8)
+        self.stats.judged(verdict, incoming(update_of(task, evaluation=own)), NormBounds(None, clients=1))
 
     def evaluated(self, at_s: float) -> Progress:
         self.stats.on_evaluation_started(1, {})

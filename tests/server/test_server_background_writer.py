@@ -16,7 +16,7 @@ from unstale.coordinator.settings import CoordinatorSettings, SelectorSettings, 
 from unstale.errors import UserError
 from unstale.journal.disk import NoRoomError
 from unstale.journal.journal import Journal
-from unstale.journal.recorder import Arriving, Recorder
+from unstale.journal.recorder import IncomingUpdate, Recorder
 from unstale.journal.rundir import RunDirectory
 from unstale.journal.segments import Segments
 from unstale.learner.updates import StagedUpdate
@@ -157,7 +157,7 @@ def test_a_round_is_not_made_before_its_rows_are_written(
         event = events.UpdateArrived(
             client_id=task.client_id, task_id=task.task_id, base_version=0, handle=handle, at_s=1.0
         )
-        return recorder.update(event, Arriving(staged=staged, row=row(handle)))
+        return recorder.update(IncomingUpdate(event, staged, row(handle)))
 
     arrives(0)
     assert written == []  # and nothing waits for it

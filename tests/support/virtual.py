@@ -20,7 +20,8 @@ from unstale.policies import create
 from unstale.server.admission import Admission
 from unstale.server.client_limits import ClientLimits
 from unstale.simulator.backends.backend import Backend, Computed, Job
-from unstale.simulator.simulation import Parts, Simulation
+from unstale.simulator.parts import Clients, Parts, Times
+from unstale.simulator.simulation import Simulation
 from unstale.toxics.delay import Distribution, Exponential
 from unstale.toxics.device import Device, Devices
 from unstale.toxics.link import Applied
@@ -177,25 +178,22 @@ def one_number(
             coordinator=Coordinator(settings),
             learner=Learner(torch.zeros(1), policy, learning_rate=lambda counted: 1.0, keep_versions=True),
             staging=Staging(1, settings.round_size_max, blocks_max=clients + 3),
-            backend=train if isinstance(train, OneNumber) else OneNumber(train),
-            steps_of=lambda client_id: 1,
+            clients=Clients(
+                backend=train if isinstance(train, OneNumber) else OneNumber(train),
+                steps_of=lambda client_id: 1,
+                conditions=Conditions(
+                    toxics=tuple(toxics), devices=Takes(tasks_take), stale_rounds=stale_rounds or {}
+                ),
+                encoding=encoding,
+                evaluate_every=evaluate_clients_every,
+            ),
+            times=Times(heartbeat_s=heartbeat_s, lease_s=min(lease_s, 1e6), task_timeout_s=task_timeout_s),
             evaluate=lambda version: Evaluation(
                 accuracy=0.5, loss=float(version.model_d[0]), class_accuracy=(0.5, None), examples=2
             ),
             save=lambda version, number: None,
-            conditions=Conditions(
-                toxics=tuple(toxics), devices=Takes(tasks_take), stale_rounds=stale_rounds or {}
-            ),
-            clients=clients,
-            rounds=rounds,
-            seed=seed,
-            evaluate_clients_every=evaluate_clients_every,
-            heartbeat_s=heartbeat_s,
-            lease_s=min(lease_s, 1e6),
             admission=admission or Admission(NormBounds(norm_max, clients=clients)),
-            task_timeout_s=task_timeout_s,
             client_limits=client_limits or ClientLimits(),
-            encoding=encoding,
         ),
         on_progress=on_progress,
         observe=observe,

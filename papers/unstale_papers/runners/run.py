@@ -25,7 +25,7 @@ from unstale.learner.updates import RoundUpdate
 from unstale.learner.versions import Version
 from unstale.net.clock import now_s
 from unstale.simulator.assemble import simulation
-from unstale.simulator.simulation import Watcher
+from unstale.simulator.synchronous_compute import Watcher
 from unstale.training.datasets import Dataset
 from unstale.training.evaluate import Evaluation, evaluate
 from unstale_papers.record import Record

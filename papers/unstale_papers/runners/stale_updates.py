@@ -24,7 +24,7 @@ from unstale.learner.learner import RoundResult
 from unstale.learner.updates import RoundUpdate
 from unstale.learner.versions import Version
 from unstale.simulator.assemble import simulation
-from unstale.simulator.simulation import Watcher
+from unstale.simulator.synchronous_compute import Watcher
 from unstale.training.evaluate import Evaluation
 from unstale.training.local import LocalUpdate
 from unstale.training.trainer import Trainer

@@ -5,7 +5,7 @@ server that dies and comes back knows what it has said.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from unstale.coordinator import actions, events
 from unstale.coordinator.actions import Action, Contribution
@@ -30,16 +30,24 @@ from unstale_proto.messages import OwnEvaluation
 _OF_A_TASK = (events.TaskFailed, events.TaskDeclined, events.TaskLost, events.TaskExpired)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Arriving:
-    """What an update brings beside its event. row: its bytes as they are staged, empty when it is not. evaluation: of
-    the task's model on the client's own test examples, None without one. norms: of the update's vectors, None where
-    they were not measured."""
+class IncomingUpdate(NamedTuple):
+    """An update that has arrived, with everything that is recorded about it.
 
+    Attributes:
+        event: For the coordinator; its handle is that of the staged row.
+        staged: Fields of the header that are kept until the round.
+        row: Bytes of the staged row, empty without one.
+        norms: Of the vectors, None where they were not measured.
+        evaluation: Of the task's model on the client's own test examples, None without one.
+        payload_bytes: Size of the payload on the wire.
+    """
+
+    event: events.UpdateArrived
     staged: StagedUpdate
-    row: memoryview
-    evaluation: OwnEvaluation | None = None
+    row: memoryview = memoryview(b"")
     norms: Norms | None = None
+    evaluation: OwnEvaluation | None = None
+    payload_bytes: int = 0
 
 
 class Recorder:
@@ -49,7 +57,7 @@ class Recorder:
     """
 
     def __init__(self, coordinator: Coordinator, journal: Journal | None) -> None:
-        self._coordinator = coordinator
+        self.coordinator = coordinator
         self._journal = journal
         self._closed_s = 0.0
 
@@ -61,27 +69,28 @@ class Recorder:
     def handle(self, event: events.Event) -> list[Action]:
         """Any event but an update and a round."""
         if self._journal is None or not records.is_recorded(event):
-            return self._coordinator.handle(event)
-        if isinstance(event, _OF_A_TASK) and not self._coordinator.awaits(event.client_id, event.task_id):
-            return self._coordinator.handle(event)  # says nothing new, and may be said again and again
+            return self.coordinator.handle(event)
+        if isinstance(event, _OF_A_TASK) and not self.coordinator.awaits(event.client_id, event.task_id):
+            return self.coordinator.handle(event)  # says nothing new, and may be said again and again
         ends_leases = isinstance(event, events.TimerFired) and event.timer == LEASE
-        silent = self._coordinator.leases.expired(event.at_s) if ends_leases else ()
+        silent = self.coordinator.leases.expired(event.at_s) if ends_leases else ()
         return self._noted(self._journal, event, silent)
 
-    def update(self, event: events.UpdateArrived, arriving: Arriving) -> list[Action]:
-        """An update came."""
+    def update(self, incoming: IncomingUpdate) -> list[Action]:
+        """Handle an update, and note it unless it changes nothing."""
+        event = incoming.event
         journal = self._journal
         if journal is None:
-            return self._coordinator.handle(event)
-        following = self._coordinator.handle(event)
+            return self.coordinator.handle(event)
+        following = self.coordinator.handle(event)
         verdict = following[0]
         assert isinstance(verdict, actions.Acknowledge)
         if verdict.outcome is actions.Outcome.DUPLICATE or verdict.reason == actions.Reason.UNKNOWN_TASK:
             return following  # changes nothing, and may come again and again
         seq = journal.next_seq()
         accepted = verdict.outcome is actions.Outcome.ACCEPTED
-        staged = arriving.staged
-        norm, norm_buffers, norm_extra = arriving.norms or (None, None, None)
+        staged = incoming.staged
+        norm, norm_buffers, norm_extra = incoming.norms or (None, None, None)
         journal.batch.updates.append(
             UpdateRow(
                 seq,
@@ -96,13 +105,13 @@ class Recorder:
                 staged.loss,
                 staged.local_rate,
                 handle=event.handle if accepted else None,
-                place=journal.append(arriving.row, event.handle) if accepted else None,
+                place=journal.append(incoming.row, event.handle) if accepted else None,
                 norm=norm,
                 norm_buffers=norm_buffers,
                 norm_extra=norm_extra,
             )
         )
-        own = arriving.evaluation
+        own = incoming.evaluation
         if accepted and own is not None:
             journal.batch.own_evaluations.append(
                 OwnEvaluationRow(
@@ -125,8 +134,8 @@ class Recorder:
         """A round was applied."""
         journal = self._journal
         if journal is None:
-            return self._coordinator.handle(event)
-        making = self._coordinator.making
+            return self.coordinator.handle(event)
+        making = self.coordinator.making
         assert making is not None
         journal.batch.rounds.append(
             RoundRow(
@@ -179,7 +188,7 @@ class Recorder:
 
     def _noted(self, journal: Journal, event: events.Event, silent: Sequence[int] = ()) -> list[Action]:
         journal.note(event, silent)
-        following = self._coordinator.handle(event)
+        following = self.coordinator.handle(event)
         self._note_actions(journal, following, event.at_s)
         return following
 

@@ -1,98 +1,128 @@
-"""What the coordinator wants done, done: commands to the compute thread at once, words to clients when they may be."""
+"""Executes the actions of the coordinator. The socket server and the simulator share this code.
+
+Commands go to the compute side at once. Messages to clients are held until the events before them are durable.
+"""
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, TypeVar
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import inf
+from typing import Any, Protocol, TypeVar
 
 from unstale import translate
-from unstale.coordinator import actions, snapshot
-from unstale.journal.journal import Journal
-from unstale.learner.row_checks import Norms
-from unstale.learner.updates import StagedUpdate
+from unstale.coordinator import actions, divergence, events
+from unstale.coordinator.machine import LEASE, Coordinator
+from unstale.journal.recorder import IncomingUpdate, Recorder
+from unstale.learner.updates import StagedUpdate, Staging
+from unstale.server.admission import Admission
 from unstale.server.client_limits import ClientLimits
 from unstale.server.commands import (
+    Applied,
     ApplyCommand,
     CheckpointCommand,
     Command,
     EvaluateCommand,
+    Evaluated,
     ForgetCommand,
-    NotSaved,
     PrecomputeCommand,
-    Saved,
 )
 from unstale.server.deadlines import Deadlines
 from unstale.server.delivery import DeliveryTracker
-from unstale.server.sender import Sender
-from unstale.server.sessions import Sessions
-from unstale.server.state import RunState
-from unstale.server.stats import ServerStats
+from unstale.server.run_stats import RunStats
 from unstale_proto.limits import TEXT_MAX
-from unstale_proto.messages import Hello, Stop, Update
+from unstale_proto.messages import Heartbeat, Hello, Message, Stop
 
 log = logging.getLogger("unstale.server")
 
 _Argument = TypeVar("_Argument")
 
 
-class Arrived(NamedTuple):
-    """The update that the coordinator is being asked about. handle: of its row, -1 for none. at_s: when it came. norms:
-    of its vectors, None where they were not measured."""
+class Outbox(Protocol):
+    """Sends messages to clients: `Sender` over sockets, `VirtualOutbox` in a simulation."""
 
-    handle: int
-    update: Update
-    staged: StagedUpdate
-    payload_bytes: int
-    at_s: float
-    norms: Norms | None
+    def send_task(self, action: actions.SendTask) -> bool:
+        """Send a task with its model. False when it cannot be sent now."""
+
+    def bytes_with_task(self, client_id: int) -> int:
+        """Payload bytes that go with a client's task."""
+
+    def acknowledge(self, action: actions.Acknowledge) -> object:
+        """Send the verdict on an update, if its client can be reached."""
+
+    def publish(
+        self,
+        version: int,
+        frames: Sequence[memoryview],
+        learning_rate: float,
+        encoded: Sequence[memoryview] = (),
+    ) -> object:
+        """From now on tasks may carry this version, and have this learning rate."""
+
+    def send_to_all(self, message: Message) -> object:
+        """Send a message to every client that can be reached."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ports:
+    """Everything outside the executor.
+
+    Attributes:
+        clock: Seconds of the run, never decreasing.
+        outbox: Sends messages.
+        compute: Takes commands; results come back in order, through the owner of the executor.
+        stats: Counts.
+        observe: Receives every event and its actions.
+    """
+
+    clock: Callable[[], float]
+    outbox: Outbox
+    compute: Callable[[Command], object]
+    stats: RunStats
+    observe: actions.Observer | None = None
 
 
 class ActionExecutor:
-    """Protocol thread only.
+    """Passes events to the coordinator and executes its actions. Protocol thread only.
 
-    arrived: set before the coordinator is asked about an update. after_commit: what is to be said once all that
-    happened is durable, in this order: calls, each with its argument. timers: set, and when they are due.
-    commands_open: given to the compute thread and not answered. finish, finished_s: the end of the run, None before.
-    wait_s: for how long the last round was open.
+    Attributes:
+        delivery: Tasks that were sent, and what is known of their arrival.
+        deadlines: Of open tasks.
+        after_commit: Calls with one argument each, made in this order once all events are durable.
+        timers: Time at which each timer fires.
+        commands_open: Commands that are not answered yet.
+        finish, finished_s: End of the run, None before.
     """
 
     def __init__(
         self,
-        clock: Callable[[], float],
-        state: RunState,
+        ports: Ports,
+        recorder: Recorder,
         *,
-        compute: Callable[[Command], None],
-        stats: ServerStats,
+        staging: Staging,
+        admission: Admission,
         client_limits: ClientLimits,
-        sender: Sender,
-        delivery: DeliveryTracker,
-        deadlines: Deadlines,
-        sessions: Sessions,
+        task_timeout_s: float | None = None,
         prefetch: bool = False,
     ) -> None:
-        """prefetch: whether stale updates are worked on before their round closes."""
-        self._clock = clock
-        self._coordinator = state.coordinator
-        self._admission = state.admission
-        self._staging = state.staging
-        self._compute = compute
-        self._stats = stats
+        """prefetch: stale updates are worked on before their round closes."""
+        self._clock, self._compute, self._observe = ports.clock, ports.compute, ports.observe
+        self._outbox, self._stats = ports.outbox, ports.stats
+        self._recorder = recorder
+        self._coordinator: Coordinator = recorder.coordinator
+        self._staging = staging
+        self._admission = admission
         self._client_limits = client_limits
-        self._sender = sender
-        self._delivery = delivery
-        self._deadlines = deadlines
-        self._sessions = sessions
         self._prefetch = prefetch
-        self.arrived: Arrived
+        self.delivery = DeliveryTracker()
+        self.deadlines = Deadlines(recorder.coordinator, task_timeout_s)
         self.after_commit: list[tuple[Callable[[Any], object], Any]] = []
         self.timers: dict[str, float] = {}
         self.commands_open = 0
-        self._has_begun = False  # tasks have been given
         self.finish: actions.Finish | None = None
         self.finished_s = 0.0
-        self.wait_s = 0.0
+        self._wait_s = 0.0  # time for which the last round was open
         self._handlers: Mapping[type, Callable[..., None]] = {
             actions.SendTask: self._schedule_task,
-            actions.Acknowledge: self._acknowledge,
             actions.DiscardUpdate: self._discard_update,
             actions.ApplyRound: self._apply_round,
             actions.ForgetVersion: self._forget_version,
@@ -102,93 +132,181 @@ class ActionExecutor:
             actions.Finish: self._finish,
         }
 
-    def execute(self, following: Sequence[actions.Action]) -> None:
-        """Do all of it, and hold back what may not be said yet."""
-        for action in following:
-            self._handlers[type(action)](action)
+    # --- events ---
 
-    def send_after_commit(self, send: Callable[[_Argument], object], argument: _Argument) -> None:
-        """Hold something back behind what is held already."""
-        self.after_commit.append((send, argument))
+    def handle(self, event: events.Event) -> None:
+        """Pass any event but an update and a round to the coordinator, and execute its actions."""
+        self.execute(event, self._recorder.handle(event))
 
-    def send_task(self, action: actions.SendTask) -> None:
-        """Send a task, unless it was taken back meanwhile."""
-        if self._coordinator.awaits(action.client_id, action.task_id) and self._sender.send_task(action):
-            self._delivery.sent(action.client_id, action.task_id)
-            self._stats.model_sent(self._sender.bytes_with_task(action.client_id))
+    def on_update(self, incoming: IncomingUpdate) -> None:
+        """Pass an update to the coordinator, and execute its actions, of which the first is the verdict."""
+        following = self._recorder.update(incoming)
+        verdict = following[0]
+        assert isinstance(verdict, actions.Acknowledge)
+        if self._observe is not None:
+            self._observe(incoming.event, following)
+        self._acknowledge(verdict, incoming)
+        self._execute(following[1:])
+
+    def on_hello(self, hello: Hello, at_s: float, *, same_connection: bool) -> None:
+        """Pass a hello to the coordinator, with its consequences for the last task of the client."""
+        if not same_connection:
+            expired = self.delivery.expired_by_hello(hello, self._coordinator.awaits, at_s)
+            if expired is not None:
+                self.handle(expired)
+            self.delivery.forget(hello.client_id)
+        self.handle(translate.to_client_joined(hello, at_s, same_connection=same_connection))
+        if not same_connection:
+            self.delivery.on_hello(hello, self._coordinator.awaits)
+
+    def on_heartbeat_answered(self, client_id: int, heartbeat: Heartbeat) -> bool:
+        """Whether the heartbeat proves that the client's open task was lost; the coordinator is informed."""
+        task_id = self.delivery.on_heartbeat(client_id, heartbeat, self._coordinator.awaits)
+        if task_id is None:
+            return False
+        self.handle(self.delivery.event_of_loss(client_id, task_id, self._clock()))
+        return True
+
+    def execute(self, event: events.Event, following: Sequence[actions.Action]) -> None:
+        """Execute the actions that follow from an event."""
+        if self._observe is not None:
+            self._observe(event, following)
+        self._execute(following)
+
+    # --- time ---
+
+    @property
+    def due_s(self) -> float:
+        """Time of the next timer or deadline; inf for none."""
+        due_s = min(self.timers.values(), default=inf)
+        deadline_s = self.deadlines.due_s
+        return due_s if deadline_s is None or due_s < deadline_s else deadline_s
+
+    def due_timers(self, at_s: float, *, lease_extra_s: float = 0.0) -> Iterator[events.TimerFired]:
+        """Events of the timers that are due, each to be handled before the next. lease_extra_s: added to leases."""
+        for timer in [name for name, due_s in self.timers.items() if due_s <= at_s]:
+            due_s = self.timers.get(timer, inf)
+            if due_s + (lease_extra_s if timer == LEASE else 0.0) <= at_s:
+                del self.timers[timer]
+                yield events.TimerFired(timer=timer, at_s=at_s)
+
+    # --- results ---
 
     def submit(self, command: ApplyCommand | EvaluateCommand | CheckpointCommand) -> None:
-        """Have something computed that is answered by a result."""
+        """Submit a command that is answered by a result."""
         self.commands_open += 1
         self._compute(command)
 
-    def checkpoint(self, journal: Journal) -> None:
-        """Have the state as it is now written: the coordinator's from here, the learner's when its turn comes, which is
-        before it is told to make another version. What it covers is on the disk first: no checkpoint is newer than the
-        database."""
-        journal.commit(durable=True)
-        self.submit(
-            CheckpointCommand(
-                version=self._coordinator.version,
-                seq=journal.begin_checkpoint(),
-                coordinator=snapshot.taken(self._coordinator),
-                admission=self._admission.bounds.state_dict(),
-            )
-        )
+    def record_round(self, applied: Applied) -> tuple[events.RoundApplied, Sequence[actions.Action]]:
+        """Publish a new version and pass it to the coordinator.
 
-    def checkpointed(self, journal: Journal, item: Saved | NotSaved) -> None:
-        """The compute thread has written a checkpoint, or left it out because there is no room."""
+        Returns:
+            The event and its actions, for `execute`. The caller may submit a checkpoint before that.
+        """
+        self.commit_and_send()  # tasks that carry the version before
         self.commands_open -= 1
-        if isinstance(item, Saved):
-            journal.saved(item.version, item.seq, item.file, item.size_bytes, self._clock())
-            self._stats.saved(item)
-        else:
-            journal.not_saved(item.version, item.error)
-            self._stats.not_saved()
+        result = applied.result
+        self._admission.published(result)
+        self._outbox.publish(result.version, applied.frames, result.learning_rate, applied.encoded)
+        self._stats.applied(applied, self._wait_s)
+        event = events.RoundApplied(version=result.version, at_s=self._clock())
+        following = self._recorder.round_applied(
+            event,
+            result,
+            digest=applied.digest,
+            wait_s=self._wait_s,
+            compensate_s=applied.compensate_s,
+            aggregate_s=applied.aggregate_s,
+        )
+        return event, following
 
-    def answer_hello_after_end(self, route: bytes, hello: Hello, finish: actions.Finish) -> None:
-        """Answer a hello that comes behind the end, of a client that may not have heard of it. Its goodbye will come
-        over this connection, unless another process has taken the client over."""
-        active = self._coordinator.is_active(hello.client_id)
-        if not self._sessions.is_superseded(hello, active=active):
-            self._sessions.admit(hello, route)
-        self._sender.send(route, translate.to_stop(finish))
+    def on_evaluated(self, evaluated: Evaluated) -> None:
+        """Record the evaluation of a version."""
+        self.commands_open -= 1
+        at_s = self._clock()
+        self._recorder.evaluated(
+            evaluated.version, at_s, evaluated.evaluation, evaluate_s=evaluated.evaluate_s
+        )
+        self._stats.evaluated(evaluated, at_s)
+
+    # --- messages ---
+
+    def send_after_commit(self, send: Callable[[_Argument], object], argument: _Argument) -> None:
+        """Hold a call until the events so far are durable."""
+        self.after_commit.append((send, argument))
+
+    def commit_and_send(self) -> None:
+        """Make all events durable, then send the messages that follow from them.
+
+        Raises:
+            UserError: The events cannot be stored; then no message was sent.
+        """
+        self._recorder.commit(durable=self.finish is not None)
+        self._stats.flush()  # every message that is sent is counted already
+        while self.after_commit:  # the answer to a heartbeat may prove that a task was lost, and so on
+            held, self.after_commit = self.after_commit, []
+            for send, argument in held:
+                send(argument)
+            self._recorder.commit()
+        self._stats.flush()
+
+    def send_task(self, action: actions.SendTask) -> None:
+        """Send a task that is still open."""
+        if self._coordinator.awaits(action.client_id, action.task_id) and self._outbox.send_task(action):
+            self.delivery.sent(action.client_id, action.task_id)
+            self._stats.model_sent(self._outbox.bytes_with_task(action.client_id))
 
     def announce_failure(self, why: str) -> None:
-        """Tell every client that the run is given up. `shutdown` is for clients that know no more."""
-        message = why[:TEXT_MAX]
-        for route in self._sessions.routes():
-            stop = Stop(reason="shutdown", version=self._coordinator.version, failed=True, message=message)
-            self._sender.send(route, stop)
+        """Tell every client that the run is given up, by a stop for `shutdown`, which older clients know too."""
+        version = self._coordinator.version
+        self._outbox.send_to_all(
+            Stop(reason="shutdown", version=version, failed=True, message=why[:TEXT_MAX])
+        )
+
+    # --- actions ---
+
+    def _execute(self, following: Sequence[actions.Action]) -> None:
+        for action in following:
+            self._handlers[type(action)](action)
+        if self._coordinator.consecutive_failures:
+            self._give_up_if_diverged()
+
+    def _give_up_if_diverged(self) -> None:
+        why = divergence.reason(self._coordinator, self._admission.bounds.cause)
+        if why is not None:
+            self.commit_and_send()
+            message = self._recorder.give_up(why)
+            self.announce_failure(why)
+            raise divergence.DivergedError(message)
 
     def _schedule_task(self, action: actions.SendTask) -> None:
-        if not self._has_begun:
-            self._has_begun = True
-            self._stats.tally.started(self._clock())
-        self._deadlines.given(action.client_id, action.task_id, self._clock())
-        self.send_after_commit(self.send_task, action)
+        at_s = self._clock()
+        self._stats.tally.started(at_s)
+        self.deadlines.given(action.client_id, action.task_id, at_s)
+        self.after_commit.append((self.send_task, action))
 
-    def _acknowledge(self, action: actions.Acknowledge) -> None:
-        arrived = self.arrived
+    def _acknowledge(self, action: actions.Acknowledge, incoming: IncomingUpdate) -> None:
+        event = incoming.event
         if action.outcome is actions.Outcome.ACCEPTED:
-            self._staging.keep(arrived.handle, arrived.staged)
-            self._delivery.accepted(action.client_id)
+            self._staging.keep(event.handle, incoming.staged)
+            self.delivery.accepted(action.client_id)
             if self._prefetch:
-                self._precompute(arrived.update.base_version, action.task_id, arrived.staged)
-        bounds = self._admission.bounds.bounds(arrived.update.learning_rate)
-        self._stats.judged(action, arrived.update, arrived.payload_bytes, arrived.norms, bounds)
-        self._admission.judged(action, arrived.update.base_version, arrived.norms)
-        self._client_limits.on_verdict(action, arrived.at_s)
-        news = self._client_limits.model_health.take_warning(self._admission.bounds)
-        if news is not None:
-            log.warning("%s", news)
-        self.send_after_commit(self._sender.acknowledge, action)
+                self._precompute(event, incoming.staged)
+        self._stats.judged(action, incoming, self._admission.bounds)
+        self._admission.judged(action, event.base_version, incoming.norms)
+        self._client_limits.on_verdict(action, event.at_s)
+        warning = self._client_limits.model_health.take_warning(self._admission.bounds)
+        if warning is not None:
+            log.warning("%s", warning)
+        self.after_commit.append((self._outbox.acknowledge, action))
 
-    def _precompute(self, base_version: int, task_id: int, staged: StagedUpdate) -> None:
-        """Have work on an update that is stale already begin before its round closes."""
-        staleness = self._coordinator.version - base_version
+    def _precompute(self, event: events.UpdateArrived, staged: StagedUpdate) -> None:
+        """Let work on an update that is stale already begin before its round closes."""
+        staleness = self._coordinator.version - event.base_version
         if staleness > 0:
-            update = staged.in_round(task_id=task_id, base_version=base_version, staleness=staleness)
+            update = staged.in_round(
+                task_id=event.task_id, base_version=event.base_version, staleness=staleness
+            )
             self._compute(PrecomputeCommand(row_D=self._staging.newest_D, update=update))
 
     def _discard_update(self, action: actions.DiscardUpdate) -> None:
@@ -196,11 +314,10 @@ class ActionExecutor:
 
     def _apply_round(self, action: actions.ApplyRound) -> None:
         assert self._coordinator.round_started_s is not None
-        self.wait_s = self._clock() - self._coordinator.round_started_s
+        self._wait_s = self._clock() - self._coordinator.round_started_s
         taken = self._staging.take([contribution.handle for contribution in action.contributions])
-        self.submit(
-            ApplyCommand(round=taken, updates=translate.to_round(action.contributions, taken.updates))
-        )
+        updates = translate.to_round(action.contributions, taken.updates)
+        self.submit(ApplyCommand(round=taken, updates=updates))
 
     def _forget_version(self, action: actions.ForgetVersion) -> None:
         self._compute(ForgetCommand(version=action.version))
@@ -221,6 +338,4 @@ class ActionExecutor:
         self.send_after_commit(self._send_stop_to_all, action)
 
     def _send_stop_to_all(self, finish: actions.Finish) -> None:
-        stop = translate.to_stop(finish)
-        for route in self._sessions.routes():
-            self._sender.send(route, stop)
+        self._outbox.send_to_all(translate.to_stop(finish))

@@ -91,12 +91,12 @@ class Sender:
         learning_rate: float,
         encoded: Sequence[memoryview] = (),
     ) -> None:
-        """From here on tasks may carry this version, and have this learning rate. The others as in the constructor."""
+        """From now on tasks may carry this version, and have this learning rate."""
         self._learning_rate = learning_rate
         self._tasks.clear()
         self._add(version, frames, encoded)
-        for form in (False, True):
-            self._models.pop((version - self._past_versions - 1, form), None)
+        for is_encoded in (False, True):
+            self._models.pop((version - self._past_versions - 1, is_encoded), None)
 
     def _add(self, version: int, frames: Sequence[memoryview], encoded: Sequence[memoryview]) -> None:
         self._models[version, False] = self._model(frames)
@@ -195,6 +195,11 @@ class Sender:
         frames: as the wire wrapped them.
         """
         return self._deliver(route, codec.encode(message), frames)
+
+    def send_to_all(self, message: Message) -> None:
+        """Send a message to every client that can be reached."""
+        for route in self._sessions.routes():
+            self.send(route, message)
 
     def _deliver(self, route: bytes, header: bytes, frames: Sequence[Any] = ()) -> bool:
         delivery = self._transport.send(route, header, frames)

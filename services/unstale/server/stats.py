@@ -1,22 +1,25 @@
-"""What a run comes to: what is counted, shown while it goes on, and said at its end."""
+"""Counts of a server's run, as metrics and on the status page."""
 
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 
+from typing_extensions import override
+
 from unstale.compensators.compensator import UNCHANGED
 from unstale.coordinator import actions
 from unstale.journal.database import Database
+from unstale.journal.recorder import IncomingUpdate
+from unstale.learner.bounds import NormBounds
 from unstale.learner.learner import Compensation
 from unstale.learner.row_checks import Norms
 from unstale.metrics import observe
-from unstale.metrics.fairness import OwnEvaluations
 from unstale.metrics.observe import Observation
-from unstale.metrics.progress import Outcome, Progress, Tally
+from unstale.metrics.progress import Outcome, Progress
 from unstale.server.commands import Applied, Evaluated, Saved
+from unstale.server.run_stats import RunStats
 from unstale.server.status import Status
 from unstale_proto.errors import Reason
-from unstale_proto.messages import OwnEvaluation, Update
 
 Transferred = tuple[int, int, int]
 """Active, waiting, resumed since."""
@@ -24,11 +27,15 @@ Transferred = tuple[int, int, int]
 log = logging.getLogger("unstale.server")
 
 
-class ServerStats:
+class ServerStats(RunStats):
     """Protocol thread only.
 
-    record: takes what is observed. on_progress: told of every evaluation. evaluate_clients_every: rounds between
-    evaluations by the clients; None for none. status: what is shown to whoever looks; None where nobody can.
+    Args:
+        rounds: Versions to make.
+        record: Receives observations.
+        on_progress: Receives the progress of every evaluation.
+        evaluate_clients_every: Rounds between evaluations by the clients; None for none.
+        status: Of the status page; None without one.
     """
 
     def __init__(
@@ -40,17 +47,13 @@ class ServerStats:
         evaluate_clients_every: int | None,
         status: Status | None = None,
     ) -> None:
-        self.own_evaluations = OwnEvaluations(evaluate_clients_every)
-        self.tally = Tally(rounds)
+        super().__init__(rounds, on_progress, evaluate_clients_every)
         self._record = record
-        self._on_progress = on_progress
         self._status = Status(clock=float) if status is None else status
-        self._accepted = 0  # updates that the tally was not told of yet
         self._transfers: tuple[Transferred, Transferred] | None = None
-        self._observed: list[Observation] = []  # of updates and models, and not recorded yet
+        self._observed: list[Observation] = []  # of updates and models, not recorded yet
         self._norms: list[Norms] = []  # likewise
         self._bounds: Norms | None = None
-        self._clients_at: dict[int, dict[str, int]] = {}
 
     def restore(self, database: Database) -> None:
         """Count what servers of this run that died have done."""
@@ -72,8 +75,10 @@ class ServerStats:
                 at_s=row.applied_s,
             )
             if row.compensation is not None:
-                told = row.compensation
-                self._status.compensated(row.version, told.updates, told.errors, told.fallbacks)
+                compensation = row.compensation
+                self._status.compensated(
+                    row.version, compensation.updates, compensation.errors, compensation.fallbacks
+                )
         for measured in database.evaluations():
             self.tally.evaluated(measured.version, measured.accuracy, measured.loss, {}, measured.at_s)
             self._status.evaluated(
@@ -98,8 +103,8 @@ class ServerStats:
         self._status.quarantined()
         self._record([observe.quarantined()])
 
+    @override
     def model_sent(self, payload_bytes: int) -> None:
-        """A model went out."""
         self._status.started()
         self._observed.append(observe.model_sent(payload_bytes))
 
@@ -109,38 +114,31 @@ class ServerStats:
             self._record([*observe.transfers("received", *uploads), *observe.transfers("sent", *downloads)])
             self._transfers = uploads, downloads
 
-    def judged(
-        self,
-        verdict: actions.Acknowledge,
-        update: Update,
-        payload_bytes: int,
-        norms: Norms | None = None,
-        bounds: Norms | None = None,
-    ) -> None:
-        """An update was judged. norms: of its vectors, None where they were not measured. bounds: on norms, then."""
-        if norms is not None:
-            self._norms.append(norms)
-            self._bounds = bounds
-        if verdict.outcome is actions.Outcome.ACCEPTED:
-            self._accepted += 1
-            if update.evaluation is not None:
-                self._add_own_evaluation(verdict.client_id, update.base_version, update.evaluation)
-        elif verdict.outcome is actions.Outcome.REJECTED:
+    @override
+    def judged(self, verdict: actions.Acknowledge, incoming: IncomingUpdate, bounds: NormBounds) -> None:
+        super().judged(verdict, incoming, bounds)
+        if incoming.norms is not None:
+            self._norms.append(incoming.norms)
+            self._bounds = bounds.bounds(incoming.staged.local_rate)
+        if verdict.outcome is actions.Outcome.REJECTED:
             self._status.rejected(verdict.reason or "")
-        self._observed += observe.verdict(verdict.outcome, verdict.reason, payload_bytes)
+        elif verdict.outcome is actions.Outcome.ACCEPTED and incoming.evaluation is not None:
+            self._record_fairness()
+        self._observed += observe.verdict(verdict.outcome, verdict.reason, incoming.payload_bytes)
 
+    @override
     def flush(self) -> None:
-        """Record what updates and models came to since the last time: together, since recording is what takes time."""
+        # Of many updates and models together, because recording takes time.
         if self._observed:
             observed, self._observed = self._observed, []
             norms, self._norms = self._norms, []
             observed += observe.norms(norms, self._bounds)
             self._record(observed)
 
+    @override
     def applied(self, applied: Applied, wait_s: float) -> None:
-        """A round is a version. wait_s: for how long it was open."""
+        super().applied(applied, wait_s)
         result = applied.result
-        self.tally.applied(result.staleness, overflowed=result.overflowed)
         self._status.applied(
             result.version,
             result.staleness,
@@ -165,16 +163,10 @@ class ServerStats:
             )
         )
         if result.compensation is not None:
-            told = result.compensation
-            self._status.compensated(result.version, told.updates, told.errors, told.fallbacks)
-            self._compensated(told)
+            self._compensated(result.version, result.compensation)
 
-    def on_evaluation_started(self, version: int, clients: Mapping[str, int]) -> None:
-        """A version is to be measured. clients: number by state."""
-        self._clients_at[version] = dict(clients)
-
+    @override
     def evaluated(self, evaluated: Evaluated, at_s: float) -> None:
-        """A version was measured."""
         evaluation = evaluated.evaluation
         self._record(
             observe.evaluated(
@@ -191,12 +183,7 @@ class ServerStats:
             evaluate_s=evaluated.evaluate_s,
             at_s=at_s,
         )
-        clients = self._clients_at.pop(evaluated.version)
-        self.tally.accepted(self._accepted)
-        self._accepted = 0
-        self._on_progress(
-            self.tally.evaluated(evaluated.version, evaluation.accuracy, evaluation.loss, clients, at_s)
-        )
+        super().evaluated(evaluated, at_s)
 
     def saved(self, saved: Saved) -> None:
         """A checkpoint is on disk."""
@@ -207,26 +194,21 @@ class ServerStats:
         """A checkpoint was left out."""
         self._record([observe.checkpoint_left_out()])
 
+    @override
     def ended(
         self, finish: actions.Finish, version: int, updates: Mapping[str, int], digest: str, at_s: float
     ) -> Outcome:
-        """How the run ended."""
         self._status.ended(digest, at_s)
-        return self.tally.ended(finish.reason, version, updates, digest, at_s, self.own_evaluations.fairness)
+        return super().ended(finish, version, updates, digest, at_s)
 
-    def _compensated(self, told: Compensation) -> None:
-        for note in self.tally.news(told.notes):
-            log.warning("%s", note)
-        methods = Counter(update.method for update in told.updates if update.method != UNCHANGED)
+    def _compensated(self, version: int, done: Compensation) -> None:
+        self._status.compensated(version, done.updates, done.errors, done.fallbacks)
+        methods = Counter(update.method for update in done.updates if update.method != UNCHANGED)
         errors: dict[str, list[tuple[float, float]]] = {}
-        for error in told.errors:
+        for error in done.errors:
             errors.setdefault(error.method, []).append((error.l1, error.cosine))
-        iterations = sum(update.iterations or 0 for update in told.updates)
-        self._record(observe.compensated(methods, iterations, told.fallbacks, errors))
-
-    def _add_own_evaluation(self, client_id: int, version: int, evaluation: OwnEvaluation) -> None:
-        self.own_evaluations.answered(client_id, version, evaluation.accuracy)
-        self._record_fairness()
+        iterations = sum(update.iterations or 0 for update in done.updates)
+        self._record(observe.compensated(methods, iterations, done.fallbacks, errors))
 
     def _record_fairness(self) -> None:
         fairness = self.own_evaluations.fairness

@@ -161,7 +161,7 @@ class Transfers:
             or update.checksum is None
             or not self._awaits(client_id, update.task_id)
             or self._version_of(client_id) != update.base_version
-            or self._receiver.fits(client_id, update) is not None
+            or self._receiver.defect_of_header(client_id, update) is not None
         ):
             return False
         as_it_comes_and_is_kept = update.payload_bytes + self._receiver.row_bytes

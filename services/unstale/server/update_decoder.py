@@ -1,8 +1,9 @@
-"""From payload frames to a row of the round's matrix: the only copy that the server makes of an update."""
+"""Decodes payload frames into a row of the round's matrix: the only copy that the server makes of an update."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
+from unstale import translate
+from unstale.journal.recorder import IncomingUpdate
 from unstale.learner.row_checks import Layout, Norms
 from unstale.learner.updates import Staging, write
 from unstale.server.admission import Admission
@@ -11,29 +12,21 @@ from unstale_proto.encodings import FLOAT32, Encoding, Frames
 from unstale_proto.errors import Reason, RemoteContractError
 from unstale_proto.messages import Update
 
-
-class Staged(NamedTuple):
-    """What became of an update's payload.
-
-    handle: of the row, which waits for `Staging.keep` or `discard`; -1 when it is in none. row: its bytes. defect: what
-    is wrong with it. norms: of its vectors; None where they were not measured.
-    """
-
-    handle: int
-    row: memoryview
-    defect: Reason | None
-    norms: Norms | None = None
-
-
-def _refused(defect: Reason, norms: Norms | None = None) -> Staged:
-    return Staged(-1, memoryview(b""), defect, norms)
+_NO_ROW = memoryview(b"")
 
 
 class UpdateDecoder:
-    """Stages updates that fit the model, and says what is wrong with the others. Protocol thread only.
+    """Decodes and stages updates that fit the model. Protocol thread only.
 
-    signature: of the run's model. encodings: that an update may have. layout: of a row. admission: judges what updates
-    claim. row_bytes: of an update that is decoded.
+    Args:
+        staging: Memory of rows.
+        signature: Of the run's model.
+        encodings: That an update may have.
+        layout: Of a row.
+        admission: Validates the header and the norms.
+
+    Attributes:
+        row_bytes: Size of a decoded update.
     """
 
     def __init__(
@@ -56,19 +49,45 @@ class UpdateDecoder:
         self._admission = admission
 
     def defect_of_header(self, client_id: int, update: Update) -> Reason | None:
-        """What is wrong with an update, going by its header alone."""
+        """Defect of the header of an update, None for none."""
         return self._check_header(client_id, update)[1]
 
-    def stage(self, client_id: int, update: Update, frames: Frames, defect: Reason | None = None) -> Staged:
-        """Decode the payload into the next free row, or say what is wrong with it. defect: what is known to be."""
-        encoding, unfit = self._check_header(client_id, update)
-        unfit = defect or unfit
-        if unfit is not None or encoding is None:
-            return _refused(unfit or Reason.MALFORMED_PAYLOAD)
+    def stage(
+        self, client_id: int, update: Update, frames: Frames, at_s: float, defect: Reason | None = None
+    ) -> IncomingUpdate:
+        """Decode the payload of an update that fits the model into the next free row.
+
+        Args:
+            client_id: Of the sender.
+            update: Header.
+            frames: Payload.
+            at_s: Time of arrival.
+            defect: Defect of the payload that is known already.
+        """
+        encoding, header_defect = self._check_header(client_id, update)
+        handle, row, norms = -1, _NO_ROW, None
+        if defect is None:
+            defect = header_defect
+        if defect is None:
+            assert encoding is not None
+            handle, row, defect, norms = self._decode(client_id, update, frames, encoding)
+        return IncomingUpdate(
+            translate.to_update_arrived(update, client_id, handle, defect, at_s),
+            translate.to_staged(update, client_id),
+            row,
+            norms,
+            update.evaluation,
+            sum(map(len, frames)),
+        )
+
+    def _decode(
+        self, client_id: int, update: Update, frames: Frames, encoding: Encoding
+    ) -> tuple[int, memoryview, Reason | None, Norms | None]:
+        """Handle and bytes of the row, defect and norms; the handle is -1 with a defect."""
         try:
             payload.check([len(frame) for frame in frames], encoding.payload_bytes)
         except RemoteContractError as error:
-            return _refused(error.reason)
+            return -1, _NO_ROW, error.reason, None
         handle, row = self._staging.row()
         norms: Norms | None = None
         try:
@@ -79,16 +98,16 @@ class UpdateDecoder:
                 update.learning_rate,
                 self._layout.dimension,
             )
-            norms, found = self._admission.screen(client_id, update, row.array_D, self._layout)
+            norms, defect = self._admission.screen(client_id, update, row.array_D, self._layout)
         except RemoteContractError as error:
-            found = error.reason
-        if found is not None:
+            defect = error.reason
+        if defect is not None:
             self._staging.discard(handle)
-            return _refused(found, norms)
-        return Staged(handle, row.data, None, norms)
+            return -1, _NO_ROW, defect, norms
+        return handle, row.data, None, norms
 
     def _check_header(self, client_id: int, update: Update) -> tuple[Encoding | None, Reason | None]:
-        """How an update is encoded, None where that is not used in this run, and what is wrong with its header."""
+        """Encoding of an update, None where this run does not use it, and the defect of its header."""
         encoding = self._encodings.get(update.encoding or FLOAT32)
         if update.signature != self._signature:
             return encoding, Reason.WRONG_SIGNATURE

@@ -19,9 +19,11 @@ from unstale.server import admission
 from unstale.server.client_limits import ClientLimits
 from unstale.simulator.backends.choose import choose
 from unstale.simulator.oracle_updates import OracleUpdates
-from unstale.simulator.recording import Recording
-from unstale.simulator.simulated_client import Relay, as_it_is, may_lose
-from unstale.simulator.simulation import Parts, Simulation, Watcher
+from unstale.simulator.parts import Clients, Parts, Times
+from unstale.simulator.recording import SimulationRecorder
+from unstale.simulator.simulated_client import Relay, may_lose, unchanged
+from unstale.simulator.simulation import Simulation
+from unstale.simulator.synchronous_compute import Watcher
 from unstale.toxics.scenario import Conditions
 from unstale_proto import encodings
 
@@ -46,17 +48,26 @@ def simulation(
     *,
     on_progress: Callable[[Progress], None],
     observe: Observer | None = None,
-    relay: Relay = as_it_is,
+    relay: Relay = unchanged,
     record_in: Path | None = None,
     compensator_of: CompensatorOf = configured,
     context: TrainingContext | None = None,
     watcher: Watcher | None = None,
 ) -> Simulation:
-    """Build everything that a run needs. Raises UserError for what the user can mend.
+    """Build a simulation.
 
-    on_progress, observe, relay, watcher: as in `Simulation`. record_in: a new directory for what happens, None to leave
-    nothing behind. compensator_of: makes another compensator than the settings name, such as one that only looks.
-    context: what the settings describe, made before; None to make it here.
+    Args:
+        settings: Of the run.
+        on_progress: As in `Simulation`.
+        observe: As in `Simulation`.
+        relay: As in `Simulation`.
+        record_in: New directory of the recorded run, None to record nothing.
+        compensator_of: Makes the compensator; by default the one that the settings name.
+        context: Parts that the settings describe, made before; None to make them here.
+        watcher: As in `Simulation`.
+
+    Raises:
+        UserError: The settings cannot be used.
     """
     context = training_context(settings) if context is None else context
     build.check_partition(settings, context.dataset)
@@ -74,39 +85,39 @@ def simulation(
         keep_versions=True,
     )
     coordinator = Coordinator(told)
-    recording = None if record_in is None else Recording.begin(record_in, settings, coordinator)
+    recorder = None if record_in is None else SimulationRecorder.begin(record_in, settings, coordinator)
     return Simulation(
         Parts(
             coordinator=coordinator,
             learner=learner,
             staging=build.staging(told, learner.row_numbers, context.device),
-            backend=backend,
-            steps_of=context.trainer.steps_of,
+            clients=Clients(
+                backend=backend,
+                steps_of=context.trainer.steps_of,
+                conditions=under,
+                encoding=encodings.plan(**settings.encoding.model_dump(), dimension=model.dimension),
+                evaluate_every=settings.evaluate_clients_every,
+            ),
+            times=Times(
+                heartbeat_s=settings.server.heartbeat_s,
+                lease_s=settings.server.lease_s,
+                task_timeout_s=settings.server.task_timeout_s,
+            ),
             evaluate=build.evaluation(settings, model, context.dataset, context.device),
             save=build.saver(settings, model),
-            conditions=under,
-            clients=settings.clients,
-            rounds=settings.rounds,
-            seed=settings.seed,
-            evaluate_clients_every=settings.evaluate_clients_every,
-            heartbeat_s=settings.server.heartbeat_s,
-            lease_s=settings.server.lease_s,
             admission=admission.configured(settings, learner, context.trainer.held),
-            task_timeout_s=settings.server.task_timeout_s,
-            client_limits=_guard(settings),
-            encoding=encodings.plan(**settings.encoding.model_dump(), dimension=model.dimension),
+            client_limits=_client_limits(settings),
         ),
         on_progress=on_progress,
         observe=observe,
         relay=relay,
-        recording=recording,
+        recorder=recorder,
         watcher=watcher,
     )
 
 
-def _guard(settings: Settings) -> ClientLimits:
-    """Without bounds on how much anybody may say: virtual time holds no floods, and messages of clients that no toxic
-    touches are not played."""
+def _client_limits(settings: Settings) -> ClientLimits:
+    """Quarantine without rate limits: messages of clients that no toxic touches are not made."""
     return ClientLimits(
         quarantine_after=settings.server.quarantine_after, quarantine_s=settings.server.quarantine_s
     )

@@ -1,24 +1,26 @@
-"""Clients whose messages go through the toxics of a scenario: their own sessions, on played connections.
+"""Clients whose messages pass the toxics of a scenario, on simulated connections.
 
-A client is what it is over sockets, a `client.session.ClientSession`; its messages are flights through the
-`toxics.link.ToxicLink`, as in the injector. What they carry is not sent: an update is computed when it comes in.
+A client is a `client.session.ClientSession`, as over sockets; its messages pass the `toxics.link.ToxicLink`, as in the
+injector. Payloads are not sent: an update is computed when it arrives.
 
-Everybody has said hello when the run starts. Heartbeats are played only for clients of whom a toxic may lose something,
-because only then something depends on them.
+Every client has sent its hello when the run starts. Heartbeats are simulated only for clients of which a toxic may lose
+a message, because nothing depends on the others.
 """
 
 from collections.abc import Sequence
 from functools import partial
+from typing import Any
 
 from unstale import translate
 from unstale.client.actions import Action, Send, Settle, Train
-from unstale.client.session import GREETING_S, ClientSession, State
+from unstale.client.session import ClientSession, State
 from unstale.coordinator import events
+from unstale.coordinator.machine import Coordinator
 from unstale.errors import UserError
 from unstale.server.client_limits import ClientLimits
-from unstale.server.delivery import DeliveryTracker
 from unstale.simulator import corruption
 from unstale.simulator.event_queue import EventQueue
+from unstale.simulator.parts import Times
 from unstale.simulator.simulated_client import Given, Relay, ServerSide, SimulatedClient, Traffic, may_lose
 from unstale.toxics.in_flight import Direction, InFlightMessage
 from unstale.toxics.link import Applied, ToxicLink
@@ -36,18 +38,28 @@ _RUN = "0" * 32
 
 
 class Network:
-    """toxics: of the run's conditions. seed: of the run. heartbeat_s, lease_s: as the server tells clients.
-    model_bytes, update_bytes: of their payloads. client_limits: says whom the server keeps out."""
+    """Connections of the clients that toxics touch.
+
+    Args:
+        toxics: Of the run's conditions.
+        event_queue: Of the simulation.
+        server: Receives the messages.
+        coordinator: Of the run.
+        times: As in the welcome.
+        model_bytes: Payload of a model.
+        update_bytes: Payload of an update.
+        relay: Applied to every message.
+        client_limits: Quarantine.
+    """
 
     def __init__(
         self,
         toxics: Sequence[Applied],
-        seed: int,
         *,
         event_queue: EventQueue,
         server: ServerSide,
-        heartbeat_s: float,
-        lease_s: float,
+        coordinator: Coordinator,
+        times: Times,
         model_bytes: int,
         update_bytes: int,
         relay: Relay,
@@ -55,25 +67,28 @@ class Network:
     ) -> None:
         self.traffic = Traffic()
         self._toxics = toxics
-        self._link = ToxicLink(toxics, seed)
+        self._link = ToxicLink(toxics, coordinator.settings.seed)
         self._event_queue = event_queue
         self._server = server
+        self._coordinator = coordinator
         self._model_bytes, self._update_bytes = model_bytes, update_bytes
         self._relay = relay
         self._client_limits = client_limits
         self._remotes: dict[int, SimulatedClient] = {}
-        self._delivery = DeliveryTracker()
         self._stalled_messages = 0
         # Not a valid one: a model without tensors, so that a task without a payload fits it.
-        told = {"run_id": _RUN, "version": 0, "tensors": (), "signature": NO_SIGNATURE}
-        self._welcome = Welcome.model_construct(**told, heartbeat_s=heartbeat_s, lease_s=lease_s)  # type: ignore[arg-type]
+        fields: Any = {"run_id": _RUN, "version": 0, "tensors": (), "signature": NO_SIGNATURE}
+        self._welcome = Welcome.model_construct(
+            **fields, heartbeat_s=times.heartbeat_s, lease_s=times.lease_s
+        )
 
     def join(self, client_id: int) -> None:
-        """A client says hello, and is welcome. Nothing where no toxic touches its messages."""
-        its = [one.toxic for one in self._toxics if one.clients is None or client_id in one.clients]
-        if not its:
+        """Connect a client whose messages a toxic touches; others do not pass the network."""
+        toxics = [one.toxic for one in self._toxics if one.clients is None or client_id in one.clients]
+        if not toxics:
             return
-        client = SimulatedClient(ClientSession(client_id, f"{client_id:032x}"), beats=any(map(may_lose, its)))
+        session = ClientSession(client_id, f"{client_id:032x}")
+        client = SimulatedClient(session, has_heartbeats=any(map(may_lose, toxics)))
         client.is_named = client.is_known = True
         client.counts.update({(Direction.UP, "hello"): 1, (Direction.DOWN, "welcome"): 1})
         self._remotes[client_id] = client
@@ -81,79 +96,75 @@ class Network:
         self._follow(client, client.session.received(self._welcome, (), self._event_queue.now_s))
 
     def __contains__(self, client_id: int) -> bool:
-        """Whether a client's messages go through it."""
+        """Whether a client's messages pass the network."""
         return client_id in self._remotes
 
-    def beats(self, client_id: int) -> bool:
-        """Whether the heartbeats of a client are played."""
+    def has_heartbeats(self, client_id: int) -> bool:
+        """Whether the heartbeats of a client are simulated."""
         client = self._remotes.get(client_id)
-        return client is not None and client.beats
+        return client is not None and client.has_heartbeats
 
-    def progressed(self) -> None:
+    def on_progress(self) -> None:
         """An update was accepted."""
         self._stalled_messages = 0
 
-    # --- what the server says ---
+    # --- from the server ---
 
-    def give(self, client_id: int, task: Task) -> None:
-        """Send a task to its client."""
+    def send_task(self, client_id: int, task: Task) -> bool:
+        """Send a task to its client. False without a connection: the next hello will not name the task."""
         client = self._remotes[client_id]
         if not client.is_known:
-            return  # no connection to send it over: the next hello will not name it
+            return False
         client.given[task.task_id] = Given(task, self._event_queue.now_s)
         if len(client.given) > 2 * HOLDING_MAX:
             client.given.popitem(last=False)
-        self._delivery.sent(client_id, task.task_id)
         self._send(client, Direction.DOWN, task)
+        return True
 
-    def tell(self, client_id: int, message: Message) -> None:
-        """Send a message to a client, if there is a connection that is known to be its."""
+    def send_to_client(self, client_id: int, message: Message) -> None:
+        """Send a message to a client, if the server knows its connection."""
         client = self._remotes[client_id]
-        if isinstance(message, Ack) and message.outcome == "accepted":
-            self._delivery.accepted(client_id)
         if client.is_known:
             self._send(client, Direction.DOWN, message)
 
-    def shut_out(self, client_id: int) -> None:
-        """Keep a client out for a while that was refused again and again."""
-        at_s, client = self._event_queue.now_s, self._remotes.get(client_id)
-        why = self._client_limits.quarantine(client_id, at_s)
-        if client is None:
-            self._greet_later(client_id)
-        else:
-            self._refuse(client, why)
-            client.is_known = False
-        self._server.handle(events.ClientLeft(client_id=client_id, at_s=at_s))
+    def exclude(self, client_id: int, error: RemoteContractError) -> None:
+        """A client is in quarantine: it must send a hello again."""
+        client = self._remotes[client_id]
+        self._refuse(client, error)
+        client.is_known = False
 
-    def takes_back(self, client_id: int, task: Task) -> None:
-        """A client could not make an update of its task, and holds it no more."""
+    def on_task_failed(self, client_id: int, task: Task) -> None:
+        """A client could not make an update of its task, and no longer holds it."""
         client = self._remotes[client_id]
         verdict = Ack(
             task_id=task.task_id, outcome="rejected", first_outcome="rejected", reason=Reason.NON_FINITE
         )
         self._follow(client, client.session.received(verdict, (), self._event_queue.now_s))
 
-    def _take_in(
-        self, client: SimulatedClient, line: int, message: Message, damaged: InFlightMessage | None
+    # --- the server's side of a connection ---
+
+    def _arrive_at_server(
+        self, client: SimulatedClient, connection: int, message: Message, damaged: InFlightMessage | None
     ) -> None:
-        """A message has come to the server. What it does is what `server.protocol.ServerProtocol` does."""
-        if line != client.line:
+        """A message has arrived at the server, which handles it as `server.protocol.ServerProtocol` does."""
+        if connection != client.connection:
             self.traffic.lost += 1
             return
         client_id, was_known = client.session.client_id, client.is_known
         try:
-            self._attend(client, message, damaged)
+            self._handle(client, message, damaged)
         except RemoteContractError as error:
             self.traffic.lost += error.reason not in (Reason.HELLO_FIRST, Reason.QUARANTINED)
             if was_known:
                 self._client_limits.on_refused(client_id, error.reason, self._event_queue.now_s)
             self._refuse(client, error)
             if self._client_limits.is_quarantine_due(client_id):
-                self.shut_out(client_id)
+                self._server.quarantine(client_id)
 
-    def _attend(self, client: SimulatedClient, message: Message, damaged: InFlightMessage | None) -> None:
-        """Raises RemoteContractError for what is refused."""
+    def _handle(self, client: SimulatedClient, message: Message, damaged: InFlightMessage | None) -> None:
+        """Raises RemoteContractError where the message is refused."""
         client_id, at_s = client.session.client_id, self._event_queue.now_s
+        executor = self._server.executor
         if damaged is not None and not isinstance(message, Update):  # an update is computed before it is read
             message, _ = corruption.read(message, (), damaged)
             damaged = None
@@ -162,97 +173,64 @@ class Network:
         if isinstance(message, Hello):
             self._client_limits.on_hello(b"", None, client_id, at_s)
             same_connection, client.is_known = client.is_known, True
-            if not same_connection:
-                expired = self._delivery.expired_by_hello(message, self._server.awaits, at_s)
-                if expired is not None:
-                    self._server.handle(expired)
-                self._delivery.forget(client_id)
             self._send(client, Direction.DOWN, self._welcome)
-            self._server.handle(translate.to_client_joined(message, at_s, same_connection=same_connection))
-            if not same_connection:
-                self._delivery.on_hello(message, self._server.awaits)
-        elif not client.is_known or not self._server.is_active(client_id):
+            executor.on_hello(message, at_s, same_connection=same_connection)
+        elif not client.is_known or not self._coordinator.is_active(client_id):
             raise RemoteContractError(Reason.HELLO_FIRST, "hello first")
         elif isinstance(message, Update):
             self._server.take_update(client_id, self._task_of(client, message), damaged)
         elif isinstance(message, Heartbeat):
-            self._answer(client_id, message)
+            executor.handle(events.HeartbeatReceived(client_id=client_id, at_s=at_s))
+            answer = Heartbeat(number=message.number, version=self._coordinator.version)
+            self.send_to_client(client_id, answer)
+            self.traffic.tasks_lost += executor.on_heartbeat_answered(client_id, message)
         else:
             event = translate.to_event(message, client_id, at_s)
             if event is not None:
-                self._server.handle(event)
+                executor.handle(event)
 
     def _refuse(self, client: SimulatedClient, error: RemoteContractError) -> None:
         self._send(client, Direction.DOWN, Error(reason=error.reason, message=str(error)))
 
-    def _answer(self, client_id: int, beat: Heartbeat) -> None:
-        self.tell(client_id, Heartbeat(number=beat.number, version=self._server.version))
-        lost = self._delivery.on_heartbeat(client_id, beat, self._server.awaits)
-        at_s = self._event_queue.now_s
-        self._server.handle(events.HeartbeatReceived(client_id=client_id, at_s=at_s))
-        if lost is not None:
-            self.traffic.tasks_lost += 1
-            self._server.handle(self._delivery.event_of_loss(client_id, lost, at_s))
+    # --- the client's side of a connection ---
 
-    # --- what the client does ---
-
-    def _greet_later(self, client_id: int) -> None:
-        """A client whose messages take no time was not let in, and says hello again, as its session would."""
-        at_s = self._event_queue.now_s + GREETING_S
-        self._event_queue.schedule(at_s, client_id, partial(self._greet, client_id))
-
-    def _greet(self, client_id: int) -> None:
-        at_s = self._event_queue.now_s
-        try:
-            self._client_limits.on_hello(b"", None, client_id, at_s)
-        except RemoteContractError:
-            self._greet_later(client_id)
-        else:
-            self._server.handle(events.ClientJoined(client_id=client_id, at_s=at_s))
-
-    def _hear(
-        self, client: SimulatedClient, line: int, message: Message, damaged: InFlightMessage | None
+    def _arrive_at_client(
+        self, client: SimulatedClient, connection: int, message: Message, damaged: InFlightMessage | None
     ) -> None:
-        """A message has come to the client."""
-        if line != client.line:
+        received: Message | None = message
+        if connection == client.connection and damaged is not None:
+            received = self._read_damaged(client, message, damaged)
+        if connection != client.connection or received is None:
             self.traffic.lost += 1
             return
-        if damaged is not None:
-            heard = self._damaged_for(client, message, damaged)
-            if heard is None:
-                self.traffic.lost += 1
-                return
-            message = heard
-        self._follow(client, client.session.received(message, (), self._event_queue.now_s))
+        self._follow(client, client.session.received(received, (), self._event_queue.now_s))
 
-    def _damaged_for(
+    def _read_damaged(
         self, client: SimulatedClient, message: Message, damaged: InFlightMessage
     ) -> Message | None:
-        """What a client makes of damaged bytes; None for nothing."""
+        """The message that a client reads from damaged bytes; None for none."""
         try:
-            heard, _ = corruption.read(message, (), damaged)
+            received, _ = corruption.read(message, (), damaged)
         except RemoteContractError:
             return None
-        if isinstance(message, Task) and isinstance(heard, Task):
-            if heard.signature == message.signature and heard != message:
-                return None  # another task than there is: nobody has its model
-            self._server.got_damaged(client.session.client_id, message, damaged)
-        return heard
+        if isinstance(message, Task) and isinstance(received, Task):
+            if received.signature == message.signature and received != message:
+                return None  # a task that does not exist: there is no model for it
+            self._server.on_model_damaged(client.session.client_id, message, damaged)
+        return received
 
-    def _follow(self, client: SimulatedClient, instructions: Sequence[Action]) -> None:
-        for instruction in instructions:
-            if isinstance(instruction, Send):
+    def _follow(self, client: SimulatedClient, following: Sequence[Action]) -> None:
+        for action in following:
+            if isinstance(action, Send):
                 if not client.is_open:
                     client.session.unreachable()
                     break
-                self._send(client, Direction.UP, instruction.message)
-            elif isinstance(instruction, Train):
-                self._begin(client, instruction.task)
-            elif isinstance(instruction, Settle):
-                self._server.settle(
-                    client.session.client_id, instruction.number, accepted=instruction.accepted
-                )
-        self._wind(client)
+                self._send(client, Direction.UP, action.message)
+            elif isinstance(action, Train):
+                self._begin(client, action.task)
+            elif isinstance(action, Settle):
+                self._server.settle(client.session.client_id, action.number, accepted=action.accepted)
+        self._schedule_tick(client)
 
     def _begin(self, client: SimulatedClient, task: Task) -> None:
         client_id = client.session.client_id
@@ -260,8 +238,8 @@ class Network:
         self._event_queue.schedule(done_s, client_id, partial(self._done, client, task), task)
 
     def _done(self, client: SimulatedClient, task: Task) -> None:
-        """The device has finished a task, unless it was given a newer one meanwhile. What it made will be seen when it
-        comes in: until then the header stands for one of the same size."""
+        """The device has finished a task, unless a newer one came meanwhile. The update is computed when it arrives;
+        until then its header stands for one of the same size."""
         update = Update(
             task_id=task.task_id,
             base_version=task.version,
@@ -275,33 +253,34 @@ class Network:
         )
         self._follow(client, client.session.trained(_RUN, update, ()))
 
-    def _wind(self, client: SimulatedClient) -> None:
-        """Have the session called when it wants to be."""
+    def _schedule_tick(self, client: SimulatedClient) -> None:
         due_s = client.session.due_s
-        if _is_wound(client) and due_s is not None and (client.ticks_s is None or due_s < client.ticks_s):
+        if _has_ticks(client) and due_s is not None and (client.ticks_s is None or due_s < client.ticks_s):
             client.ticks_s = due_s
             self._event_queue.schedule(due_s, client.session.client_id, partial(self._tick, client, due_s))
 
     def _tick(self, client: SimulatedClient, at_s: float) -> None:
         if at_s == client.ticks_s:  # else it was called sooner
             client.ticks_s = None
-            if _is_wound(client):
+            if _has_ticks(client):
                 self._follow(client, client.session.tick(at_s))
 
     # --- the network ---
 
     def _send(self, client: SimulatedClient, direction: Direction, message: Message) -> None:
-        """Put a message on its way."""
+        """Send a message through the toxics."""
         if isinstance(message, Update) and message.task_id not in client.given:
-            return  # so old that it was taken back long ago
+            return  # a task that was taken back long ago
         self.traffic.sent += 1
         self._give_up_without_progress()
         message = message if message is self._welcome else self._relay(message)
         client_id, now_s = client.session.client_id, self._event_queue.now_s
         client.is_named = client.is_named or isinstance(message, Hello)
-        deliver = self._take_in if direction is Direction.UP else self._hear
-        if not client.is_named:  # nobody knows whose it is, so no toxic touches it
-            self._event_queue.schedule(now_s, client_id, partial(deliver, client, client.line, message, None))
+        deliver = self._arrive_at_server if direction is Direction.UP else self._arrive_at_client
+        if not client.is_named:  # its client is not known yet, so no toxic touches it
+            self._event_queue.schedule(
+                now_s, client_id, partial(deliver, client, client.connection, message, None)
+            )
             return
         flight = self._flight(client, direction, message)
         task = self._task_of(client, message) if isinstance(message, Update) else None
@@ -310,7 +289,7 @@ class Network:
         self.traffic.copied += max(0, len(out) - 1)
         for one in out:
             if one.cuts:
-                cut = partial(self._cut, client, client.line, one.down_s)
+                cut = partial(self._cut, client, client.connection, one.down_s)
                 self._event_queue.schedule(one.due_s, client_id, cut)
             elif one.declined:
                 self._event_queue.schedule(
@@ -318,7 +297,7 @@ class Network:
                 )
             else:
                 damaged = one if one.damage else None
-                arrive = partial(deliver, client, client.line, message, damaged)
+                arrive = partial(deliver, client, client.connection, message, damaged)
                 self._event_queue.schedule(one.due_s, client_id, arrive, task)
 
     def _flight(self, client: SimulatedClient, direction: Direction, message: Message) -> InFlightMessage:
@@ -351,16 +330,16 @@ class Network:
 
     def _decline(self, client_id: int, task_id: int) -> None:
         self.traffic.declined += 1
-        self._server.handle(
+        self._server.executor.handle(
             events.TaskDeclined(client_id=client_id, task_id=task_id, at_s=self._event_queue.now_s)
         )
 
-    def _cut(self, client: SimulatedClient, line: int, down_s: float) -> None:
+    def _cut(self, client: SimulatedClient, connection: int, down_s: float) -> None:
         self.traffic.lost += 1
-        if line != client.line:
+        if connection != client.connection:
             return  # that connection is gone already
         self.traffic.cuts += 1
-        client.line += 1
+        client.connection += 1
         client.is_open = client.is_named = client.is_known = False
         client_id = client.session.client_id
         self._link.forget_client(client_id)
@@ -368,7 +347,7 @@ class Network:
         self._event_queue.schedule(at_s, client_id, partial(self._connect, client))
 
     def _connect(self, client: SimulatedClient) -> None:
-        """There is a connection again. A client that did not notice learns it when it next says something."""
+        """The connection is open again. A client that did not notice the cut learns it when it next sends."""
         client.is_open = True
         if client.session.state is State.AWAY:
             self._follow(client, client.session.reachable(self._event_queue.now_s))
@@ -381,10 +360,10 @@ class Network:
         if self._stalled_messages > STALLED_MESSAGES_MAX * (1 + len(self._remotes)):
             raise UserError(
                 f"nothing comes through: {self._stalled_messages:,} messages since the last update that counts, at "
-                f"version {self._server.version}; the scenario loses too much"
+                f"version {self._coordinator.version}; the scenario loses too much"
             )
 
 
-def _is_wound(client: SimulatedClient) -> bool:
-    """Whether its client says something by itself: heartbeats if they are played, or hello until it is let in again."""
-    return client.beats or client.session.state is State.GREETING
+def _has_ticks(client: SimulatedClient) -> bool:
+    """Whether the client sends messages by itself: simulated heartbeats, or hellos until it is welcome again."""
+    return client.has_heartbeats or client.session.state is State.GREETING

@@ -1,11 +1,11 @@
-"""A client on the other side of a network that toxics trouble, and what the network has to do with both sides."""
+"""State of a simulated client behind toxics, and the interfaces between network, server and tests."""
 
 from collections import Counter, OrderedDict
 from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
 from unstale.client.session import ClientSession
-from unstale.coordinator import events
+from unstale.server.executor import ActionExecutor
 from unstale.toxics.corrupt import Corrupt
 from unstale.toxics.dropout import Dropout
 from unstale.toxics.in_flight import Direction, InFlightMessage
@@ -16,52 +16,49 @@ M = TypeVar("M", bound=Message)
 
 
 class Relay(Protocol):
-    """What a message goes through on its way to the other side."""
+    """Applied to every message on its way."""
 
     def __call__(self, message: M) -> M: ...
 
 
-def as_it_is(message: M) -> M:
+def unchanged(message: M) -> M:
+    """A `Relay` that does nothing."""
     return message
 
 
 class ServerSide(Protocol):
-    """What is behind the network: the server, and what clients do beside talking."""
+    """The simulated server, as its clients need it."""
 
-    def handle(self, event: events.Event) -> None:
-        """Tell the coordinator."""
+    executor: ActionExecutor
 
     def take_update(self, client_id: int, task: Task, damaged: InFlightMessage | None = None) -> None:
-        """The update of a task came in. damaged: how it came, if it was. Raises RemoteContractError when it cannot be
-        read."""
+        """Receive the update of a task. Raises RemoteContractError when it cannot be read."""
 
-    def is_active(self, client_id: int) -> bool:
-        """As the coordinator says."""
-
-    def awaits(self, client_id: int, task_id: int) -> bool:
-        """As the coordinator says."""
-
-    @property
-    def version(self) -> int:
-        """The current one."""
+    def quarantine(self, client_id: int) -> None:
+        """Exclude a client for a while."""
 
     def duration_s(self, client_id: int, number: int) -> float:
-        """How long a task of this number takes on a client's device."""
+        """Time that a task of this number takes on a client's device."""
 
-    def got_damaged(self, client_id: int, task: Task, damaged: InFlightMessage) -> None:
-        """A client works on a model that came like this."""
+    def on_model_damaged(self, client_id: int, task: Task, damaged: InFlightMessage) -> None:
+        """The model of a task arrived damaged, as in this message."""
 
     def settle(self, client_id: int, number: int, *, accepted: bool) -> None:
-        """A client knows what became of the update of its task."""
+        """A client knows the verdict on the update of its task."""
 
 
 @dataclass(slots=True)
 class Traffic:
-    """What became of the messages of clients in a scenario.
+    """Counts of the messages that pass toxics.
 
-    sent: all that went on their way. lost: copies count, and so does what was on a connection that broke, or what
-    nobody could read. copied: copies made. declined: tasks. cuts: connections that broke. resent: updates sent again.
-    tasks_lost: tasks that were found never to have reached their clients.
+    Attributes:
+        sent: Messages sent.
+        lost: Messages and copies lost, also on connections that broke, and those that could not be read.
+        copied: Copies made.
+        declined: Tasks declined.
+        cuts: Connections that broke.
+        resent: Updates sent again.
+        tasks_lost: Tasks that were proven lost.
     """
 
     sent: int = 0
@@ -75,7 +72,7 @@ class Traffic:
 
 @dataclass(slots=True)
 class Given:
-    """A task, when it was sent first, and how often its update was."""
+    """A task, the time when it was sent, and the number of times that its update was."""
 
     task: Task
     began_s: float
@@ -86,14 +83,21 @@ class Given:
 class SimulatedClient:
     """A client behind the network.
 
-    beats: whether its heartbeats are played. line: which connection it is on, counted from 0. is_open: whether there
-    is one. is_named: whether a hello has entered on it, from where on the toxics know whose it is. is_known: whether
-    one has come out, from where on the server knows. ticks_s: when its session is called next.
+    Attributes:
+        session: The client's protocol.
+        has_heartbeats: Its heartbeats are simulated.
+        connection: Number of its connection, from 0.
+        is_open: The connection is open.
+        is_named: A hello was sent on it: the toxics know its client.
+        is_known: A hello arrived on it: the server knows its client.
+        ticks_s: Time of the next call of the session; None for none.
+        counts: Messages by direction and type.
+        given: Tasks by id, oldest first.
     """
 
     session: ClientSession
-    beats: bool
-    line: int = 0
+    has_heartbeats: bool
+    connection: int = 0
     is_open: bool = True
     is_named: bool = False
     is_known: bool = False
@@ -103,7 +107,7 @@ class SimulatedClient:
 
 
 def may_lose(toxic: Toxic) -> bool:
-    """Whether something may be lost for which it takes a heartbeat to find out."""
+    """Whether a toxic may lose something that only a heartbeat detects."""
     if isinstance(toxic, Dropout):
         return not toxic.by_rounds
     return toxic.destroys or isinstance(toxic, Corrupt)
