@@ -19,7 +19,9 @@ from swarm.attempt import attempt
 from swarm.journal import PLACES
 from swarm.seed import FailureError, Report, run
 from unstale.client.session import ClientSession
+from unstale.coordinator.actions import Action
 from unstale.coordinator.admission import TaskHistory
+from unstale.coordinator.events import Event, Resumed
 from unstale.coordinator.leases import Leases
 from unstale.coordinator.machine import Coordinator
 from unstale.injector.core import Core
@@ -187,14 +189,15 @@ def _leases_run_out_while_records_are_read(patch: pytest.MonkeyPatch) -> None:
 
 
 def _the_round_in_the_making_is_forgotten(patch: pytest.MonkeyPatch) -> None:
-    resumed = Coordinator._resumed
+    handle = Coordinator.handle
 
-    def forgets(self: Coordinator, actions: list[Any]) -> None:
-        resumed(self, actions)
-        if self.making is not None:
+    def forgets(self: Coordinator, event: Event) -> list[Action]:
+        actions = handle(self, event)
+        if isinstance(event, Resumed) and self.making is not None:
             actions.pop()
+        return actions
 
-    patch.setattr(Coordinator, "_resumed", forgets)
+    patch.setattr(Coordinator, "handle", forgets)
 
 
 def _rows_that_waited_come_back_in_another_order(patch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,8 @@ from typing import Any
 
 import pytest
 
-from unstale.coordinator import actions, events, invariants
+from support import coordinator_invariants as invariants
+from unstale.coordinator import actions, events
 from unstale.coordinator.machine import Coordinator
 from unstale.coordinator.settings import CoordinatorSettings, SelectorSettings, TriggerSettings
 

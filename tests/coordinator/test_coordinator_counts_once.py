@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from support.played import PlayedServer
 from unstale.coordinator.actions import Outcome
-from unstale.coordinator.admission import REMEMBERED_VERDICTS, TaskHistory, Verdict, judge
+from unstale.coordinator.admission import REMEMBERED_VERDICTS, TaskHistory, Verdict, validate
 from unstale.coordinator.events import UpdateArrived
 from unstale_proto.limits import HOLDING_MAX
 from unstale_proto.messages import Ack, Task
@@ -48,7 +48,7 @@ def test_no_update_is_accepted_twice_and_a_remembered_verdict_never_changes(
             defect = detail if isinstance(detail, str) else None
             newer = sum(one > task_id for one in first)
             was_open = tasks.open_id == task_id
-            verdict, repeated = judge(tasks, 0, arrived(task_id, defect), finished=False)
+            verdict, repeated = validate(tasks, 0, arrived(task_id, defect), finished=False)
             if verdict.outcome is Outcome.ACCEPTED and not repeated:
                 assert was_open and task_id not in accepted
                 accepted.add(task_id)

@@ -16,7 +16,8 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from unstale.coordinator import actions, events, invariants
+from support import coordinator_invariants as invariants
+from unstale.coordinator import actions, events
 from unstale.coordinator.machine import RETRY, Coordinator
 from unstale.coordinator.phase import Phase
 from unstale.coordinator.settings import CoordinatorSettings, SelectorSettings, TriggerSettings

@@ -4,9 +4,9 @@ import json
 
 import pytest
 
+from support.coordinator_invariants import check
 from support.random_runs import IN_TURN, TRIGGERS, trace
 from unstale.coordinator import actions, events, snapshot
-from unstale.coordinator.invariants import check
 from unstale.coordinator.machine import Coordinator
 from unstale.coordinator.phase import Phase
 from unstale.coordinator.settings import CoordinatorSettings, SelectorSettings, TriggerSettings

@@ -161,7 +161,7 @@ class Books:
                 self._apply(learner, making)
                 base_of[learner.version], rates[learner.version] = learner.model_d, learner.learning_rate
                 making = None
-            for action in records.play(event, coordinator):
+            for action in records.replay(event, coordinator):
                 if isinstance(action, actions.ApplyRound):
                     making = action.contributions
                 elif isinstance(action, actions.ForgetVersion):

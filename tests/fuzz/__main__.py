@@ -18,7 +18,7 @@ from fuzz.keep import CORPUS, FOUND, TARGETS, keep, target_named
 
 INSTRUMENTED = ("unstale", "unstale_proto")
 NOT_INSTRUMENTED = (
-    "unstale.coordinator.invariants", "unstale.cli", "unstale.config", "unstale.injector",
+    "unstale.cli", "unstale.config", "unstale.injector",
     "unstale.policies", "unstale.simulator", "unstale.toxics", "unstale.training",
 )  # fmt: skip
 LENGTHS_MAX = {

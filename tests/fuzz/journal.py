@@ -74,7 +74,7 @@ class PlayedJournal:
         assert not self.batch, f"{self.batch} was noted, and never stored"
         again = make()
         for row in sorted([*self.events, *map(records.arrival, self.updates)], key=attrgetter("seq")):
-            records.play(row, again)
+            records.replay(row, again)
         assert lasting(again) == lasting(coordinator)
         accepted = [update for update in self.updates if update.outcome == "accepted"]
         assert len(accepted) == coordinator.accepted

@@ -27,8 +27,9 @@ from fuzz.material import (
     key_of,
     update_fields,
 )
+from support import coordinator_invariants as invariants
 from support.played import PlayedServer
-from unstale.coordinator import actions, divergence, events, invariants
+from unstale.coordinator import actions, divergence, events
 from unstale.coordinator.machine import Coordinator
 from unstale.errors import UserError
 from unstale.journal.recorder import IncomingUpdate

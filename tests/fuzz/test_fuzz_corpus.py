@@ -161,7 +161,6 @@ def test_a_model_that_is_sent_beyond_its_credit_is_found(monkeypatch: pytest.Mon
 
 
 def test_a_run_that_stands_still_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Coordinator, "_task_lost", lambda *_: None)
     monkeypatch.setattr(Coordinator, "_replace_task", lambda *_: None)
     assert broken_by("endure")
 

@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 
 from backbone import test_twin as twin
+from support import coordinator_invariants as invariants
 from support.running import PATIENCE_S, RunningServer, small
 from unstale.client.service import ClientProcess
 from unstale.client.workspace import training_context_of
 from unstale.config import Settings
-from unstale.coordinator import actions, events, invariants
+from unstale.coordinator import actions, events
 from unstale.injector.service import Injector
 from unstale.metrics.progress import Outcome
 from unstale.server.service import Server

@@ -196,9 +196,9 @@ def test_segments_are_needed_by_rows_that_wait_or_belong_to_later_rounds(path: P
         Batch(updates=[accepted(5, 5, lies_in(4, offset=26))], rounds=[round_of(1, 1), round_of(2, 2)]),
     )
     assert database.segment_ends() == {1: 26, 2: 26, 3: 26, 4: 36}
-    assert database.segments_behind(0) == {1, 2, 3, 4}
-    assert database.segments_behind(1) == {2, 3, 4}
-    database.forget_segments(database.segments_behind(1))
+    assert database.segments_after(0) == {1, 2, 3, 4}
+    assert database.segments_after(1) == {2, 3, 4}
+    database.forget_segments(database.segments_after(1))
     assert database.segment_ends() == {2: 26, 3: 26, 4: 36}
     places = [update.place for update in database.updates_after(0)]
     assert places == [None, lies_in(2), lies_in(3), lies_in(4), lies_in(4, offset=26)]
@@ -273,7 +273,7 @@ def test_another_format_is_refused(path: Path) -> None:
     with sqlite3.connect(path) as connection:
         connection.execute("PRAGMA user_version = 1")
     connection.close()
-    with pytest.raises(UserError, match="has format 1, expected 3 or 4; go on with the version of unstale"):
+    with pytest.raises(UserError, match="has format 1, expected 3 or 4; resume with the version of unstale"):
         Database(path)
 
 
@@ -290,7 +290,7 @@ def everything(path: Path) -> None:
 def test_a_change_of_an_event_is_found(path: Path, column: str) -> None:
     stored(path, Batch(events=[event(1)])).close()
     _change(path, f"UPDATE events SET {column} = (SELECT max(at_s) + 1 FROM events)")
-    with pytest.raises(DamagedError, match="events seq 1 is not what was stored"):
+    with pytest.raises(DamagedError, match="events seq 1 does not match its checksum"):
         everything(path)
 
 
@@ -304,7 +304,7 @@ def test_a_change_of_an_event_is_found(path: Path, column: str) -> None:
 def test_a_change_of_an_update_is_found(path: Path, column: str) -> None:
     stored(path, turn(1, 0), Batch(rounds=[round_of(1, 0)])).close()
     _change(path, f"UPDATE updates SET {column} = ifnull({column}, 0) + 1")
-    with pytest.raises(DamagedError, match="updates seq 1 is not what was stored"):
+    with pytest.raises(DamagedError, match="updates seq 1 does not match its checksum"):
         everything(path)
 
 

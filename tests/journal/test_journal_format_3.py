@@ -186,6 +186,6 @@ def test_a_damaged_row_is_told_and_nothing_is_converted(run: Path) -> None:
     with sqlite3.connect(run / "run.db") as connection:
         connection.execute("UPDATE updates SET loss = 2.0 WHERE handle = 3")
     connection.close()
-    with pytest.raises(DamagedError, match="updates seq 8 is not what was stored"):
+    with pytest.raises(DamagedError, match="updates seq 8 does not match its checksum"):
         convert(run)
     assert format_of(run) == 3

@@ -49,7 +49,7 @@ def test_played_again_they_end_in_the_same_state(trigger: TriggerSettings) -> No
     done = trace(trigger, selector, tasks_go_astray=True, handle=recorded.handle)
 
     played = Coordinator(recorded.coordinator.settings)
-    said = [action for row in recorded.rows for action in records.play(row, played)]
+    said = [action for row in recorded.rows for action in records.replay(row, played)]
 
     assert len(recorded.rows) > 300
     assert what_counts(played) == what_counts(recorded.coordinator)

@@ -93,6 +93,6 @@ def test_a_segment_that_was_cut_is_found(tmp_path: Path) -> None:
     taken = stored.spill.take([handle])
     with path.open("r+b") as opened:
         opened.truncate(path.stat().st_size - 4)
-    with pytest.raises(DamagedError, match=r"00000001\.rows ends too early"):
+    with pytest.raises(DamagedError, match=r"00000001\.rows is too short"):
         read(taken.rows).columns(0, D)
     taken.release()

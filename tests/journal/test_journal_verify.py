@@ -19,7 +19,7 @@ from unstale.config import Settings
 from unstale.errors import UserError
 from unstale.journal import row_codec
 from unstale.journal.database import TOTALS, Database
-from unstale.journal.tables import Table
+from unstale.journal.row_codec import Codec
 from unstale.journal.verify import verify
 from unstale.seeds import Stream, stream
 from unstale_proto.messages import OwnEvaluation
@@ -177,8 +177,10 @@ def test_every_flipped_bit_is_found_or_changes_nothing(ended: Path, tmp_path: Pa
     assert found.total() - found["run.db"] == 8 + 4 + 8 + 2 * 6
 
 
-def resealed(table: Table, name: str, where: str, **values: Any) -> Callable[[Path], None]:
+def resealed(codec: Codec[Any], name: str, where: str, **values: Any) -> Callable[[Path], None]:
     """Change columns of a row, and compute its checksums again."""
+
+    table = codec.table
 
     def edit(run: Path) -> None:
         connection = sqlite3.connect(run / "run.db")
@@ -209,14 +211,17 @@ _COPIED = (
     "checksum, row_checksum, segment, round, position, staleness, weight, state_checksum FROM updates WHERE seq = 4"
 )
 EDITS = [
-    (executed("UPDATE updates SET segment = 7 WHERE seq = 4"), "updates seq 4 is not what was stored"),
-    (executed("UPDATE updates SET staleness = 1 WHERE seq = 4"), "updates seq 4 is not what was stored"),
-    (executed("UPDATE updates SET weight = 0.75 WHERE seq = 4"), "updates seq 4 is not what was stored"),
-    (executed("UPDATE updates SET round = 2 WHERE seq = 4"), "updates seq 4 is not what was stored"),
-    (executed("UPDATE updates SET position = 1 - position WHERE round = 1"), "is not what was stored"),
-    (executed("UPDATE tasks SET client_id = 0 WHERE task_id = 2"), "tasks task_id 2 is not what was stored"),
-    (executed("UPDATE own_evaluations SET loss = 0.5"), "own_evaluations seq .* is not what was stored"),
-    (executed(_COPIED), "is not what was stored"),
+    (executed("UPDATE updates SET segment = 7 WHERE seq = 4"), "updates seq 4 does not match its checksum"),
+    (executed("UPDATE updates SET staleness = 1 WHERE seq = 4"), "updates seq 4 does not match its checksum"),
+    (executed("UPDATE updates SET weight = 0.75 WHERE seq = 4"), "updates seq 4 does not match its checksum"),
+    (executed("UPDATE updates SET round = 2 WHERE seq = 4"), "updates seq 4 does not match its checksum"),
+    (executed("UPDATE updates SET position = 1 - position WHERE round = 1"), "does not match its checksum"),
+    (
+        executed("UPDATE tasks SET client_id = 0 WHERE task_id = 2"),
+        "tasks task_id 2 does not match its checksum",
+    ),
+    (executed("UPDATE own_evaluations SET loss = 0.5"), "own_evaluations seq .* does not match its checksum"),
+    (executed(_COPIED), "does not match its checksum"),
     (executed(f"DELETE FROM updates WHERE {_LATE}"), "event .* is missing"),
     (
         executed("DELETE FROM updates WHERE round = 2 AND position = 0"),
@@ -342,7 +347,7 @@ def test_every_damage_is_listed(ended: Path, tmp_path: Path, capsys: pytest.Capt
     assert main.run(["verify", str(run)]) == 1
     lines = capsys.readouterr().out.splitlines()
     assert [line for line in lines if "tasks task_id" in line][2].count(
-        "tasks task_id 3 is not what was stored"
+        "tasks task_id 3 does not match its checksum"
     ) == 1
     assert any(f"checkpoint {checkpoint} is missing; put it back from a copy" in line for line in lines)
     assert lines[-1] == "4 damages"

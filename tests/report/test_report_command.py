@@ -81,7 +81,7 @@ def test_what_cannot_be_read_is_told_in_a_sentence(
     with sqlite3.connect(path / "run.db") as database:
         database.execute("UPDATE evaluations SET accuracy = 0.75")
     database.close()
-    assert "run.db is damaged (evaluations version 0 is not what was stored)" in refusal(
+    assert "run.db is damaged (evaluations version 0 does not match its checksum)" in refusal(
         capsys, path, "--out", tmp_path / "x.html"
     )
 

@@ -130,7 +130,7 @@ def test_an_older_checkpoint_under_the_name_of_the_newest_is_passed_over(
     assert f"checkpoint {newest} covers event" in damage
     again = versions_more(settings_in(run), 1)
     assert again == run_id
-    assert "going on from an older checkpoint" in caplog.text
+    assert "resuming from an older checkpoint" in caplog.text
     assert version_in(run) == 6
 
 

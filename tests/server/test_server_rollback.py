@@ -21,7 +21,6 @@ from unstale.journal import rollback
 from unstale.journal.database import SYNCED, Database
 from unstale.journal.restore import restore
 from unstale.journal.resumption import GIVEN_UP
-from unstale.journal.rewindable_database import RewindableDatabase
 from unstale.journal.rollback import roll_back
 from unstale_proto.errors import Reason
 from unstale_proto.messages import Error, Stop
@@ -250,7 +249,7 @@ def test_a_rollback_that_is_killed_before_it_is_stored_changes_nothing(
     run_id = versions_more(settings_in(run), 10)
     digests = digests_in(run)
     with monkeypatch.context() as patched:
-        patched.setattr(RewindableDatabase, "rewind", killed)
+        patched.setattr(Database, "rewind", killed)
         with pytest.raises(KilledError):
             roll_back(run, 8)
     assert digests_in(run) == digests

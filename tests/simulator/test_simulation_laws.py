@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
+from support import coordinator_invariants as invariants
 from support.running import small
 from support.virtual import Latency, OneNumber, Trace, always, drawn, one_number, still
-from unstale.coordinator import actions, events, invariants
+from unstale.coordinator import actions, events
 from unstale.coordinator.settings import SelectorSettings, TriggerSettings
 from unstale.simulator.assemble import simulation
 from unstale.toxics.delay import Constant

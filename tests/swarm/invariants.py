@@ -5,6 +5,7 @@ from collections import Counter
 import numpy as np
 from torch import Tensor
 
+from support import coordinator_invariants as invariants
 from swarm.bookkeeping import Bookkeeping, check_stored, check_taken_up
 from swarm.client import Process, said, vector
 from swarm.learning import NUMBERS, PlayedLearner, chained, model, version_of
@@ -13,7 +14,7 @@ from swarm.options import OUT_OF_ORDER, Options
 from swarm.world import World
 from unstale.client.actions import Train
 from unstale.client.session import State
-from unstale.coordinator import actions, events, invariants
+from unstale.coordinator import actions, events
 from unstale.coordinator.admission import REMEMBERED_VERDICTS
 from unstale.coordinator.machine import Coordinator
 from unstale.coordinator.settings import CoordinatorSettings

@@ -1,4 +1,4 @@
-"""What the coordinator wants done. Orders, in the imperative, for the shell to carry out in this order."""
+"""Actions of the coordinator, which the shell executes in order."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from unstale.coordinator.values import value
 
 
 class Outcome(StrEnum):
-    """What became of an update."""
+    """Outcome of an update."""
 
     ACCEPTED = "accepted"
     DUPLICATE = "duplicate"
@@ -20,18 +20,19 @@ class Reason(StrEnum):
     """Why the coordinator rejects an update. The wire contract's list of reasons holds each of these."""
 
     UNKNOWN_TASK = "unknown-task"  # never given to this client
-    EXPIRED_TASK = "expired-task"  # given, and taken back since: lease run out, round closed, newer task
-    UNKNOWN_VERSION = "unknown-version"  # not the version that the task was given with, or never issued
+    EXPIRED_TASK = "expired-task"  # lease expired, round closed, or newer task given
+    UNKNOWN_VERSION = "unknown-version"  # not the version of the task
     RUN_FINISHED = "run-finished"
 
 
 @value
 class SendTask:
-    """Give a client a model to work on.
+    """Send a task to a client.
 
-    task_id: > 0, unique in the run, rising for each client. version: the current one, or for a stale client
-    (`CoordinatorSettings.stale_rounds`) the one so many rounds before it. number: how many tasks this client was given
-    before, 0 for its first; with the client id it keys the draws that belong to the task.
+    Attributes:
+        task_id: > 0, unique in the run, ascending for each client.
+        version: To train from: the current one; older for a stale client (`CoordinatorSettings.stale_rounds`).
+        number: Number of earlier tasks of this client; with the client id it keys the random draws of the task.
     """
 
     client_id: int
@@ -42,9 +43,11 @@ class SendTask:
 
 @value
 class Acknowledge:
-    """Answer an update. reason: None exactly when the first outcome was `accepted`.
+    """Acknowledge an update.
 
-    first_outcome: for a duplicate, what the first copy was told; otherwise equal to `outcome`.
+    Attributes:
+        first_outcome: For a duplicate, the outcome of the first copy; otherwise equal to `outcome`.
+        reason: None exactly when `first_outcome` is `accepted`.
     """
 
     client_id: int
@@ -56,14 +59,14 @@ class Acknowledge:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiscardUpdate:
-    """Nothing will be made of what was staged under this handle: free it."""
+    """Free the update that is staged under this handle."""
 
     handle: int
 
 
 @value
 class Contribution:
-    """One accepted update in a round. staleness: version being aggregated into - base version, 0 is fresh."""
+    """An accepted update in a round. staleness: version that the round is applied to - base version; 0 is fresh."""
 
     client_id: int
     task_id: int
@@ -74,9 +77,9 @@ class Contribution:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApplyRound:
-    """Make `version` + 1 out of `version` and these updates, in order of arrival; perhaps of none.
+    """Apply these updates, in order of arrival, to `version`; there may be none.
 
-    Answered by `RoundApplied`. One round is in the making at a time.
+    `RoundApplied` follows before the next ApplyRound.
     """
 
     version: int
@@ -85,14 +88,14 @@ class ApplyRound:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForgetVersion:
-    """No task and no update refers to this version any more, and no task will be given on it."""
+    """Delete a version that no task and no update needs any more."""
 
     version: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SetTimer:
-    """Report `TimerFired(timer)` at due_s. Setting a timer again moves it."""
+    """Report `TimerFired` at `due_s`, which replaces an earlier time of this timer."""
 
     timer: str
     due_s: float
@@ -100,21 +103,21 @@ class SetTimer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CancelTimer:
-    """Do not report this timer. Cancelling one that is not set does nothing."""
+    """Do not report this timer; does nothing if it is not set."""
 
     timer: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluate:
-    """Measure this version, the current one, on the test set."""
+    """Evaluate the current version on the test set."""
 
     version: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finish:
-    """The run is over: tell every client to stop. Nothing but acknowledgements follows."""
+    """Stop every client: the run is over. Only acknowledgements follow."""
 
     version: int
     reason: str
@@ -133,4 +136,4 @@ Action = (
 )
 
 Observer = Callable[[Event, Sequence[Action]], None]
-"""Told of every event and what came of it."""
+"""Receives every event and the resulting actions."""

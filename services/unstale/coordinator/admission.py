@@ -1,7 +1,7 @@
-"""Whether an update counts: the tasks that a client was given, what became of each, and the verdict.
+"""Validates updates against the tasks of their client.
 
-A task id tells whose task it is and which: id = number * clients + client id + 1. So whether a task was ever
-given to a client is known for good, without keeping a list of them.
+A task id encodes its client and number: id = number * clients + client id + 1. No list of given
+tasks is needed.
 """
 
 from dataclasses import dataclass
@@ -10,14 +10,14 @@ from unstale.coordinator.actions import Outcome, Reason
 from unstale.coordinator.events import UpdateArrived
 
 REMEMBERED_VERDICTS = 16
-"""Kept for each client. It works on one task at a time, and repeats an update as soon as a later one is acknowledged
-before it, so a repeat is of its last judged task or the one before, unless ack after ack is lost or the network holds
-copies back. An older verdict is forgotten, and a copy of that update is rejected as expired: it still counts once."""
+"""Verdicts kept for each client. A repeated update is of its last answered task or the one before, unless many
+acknowledgements are lost or the network delays copies. A copy of an older update is rejected as expired, so no update
+counts twice."""
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What an update is told. reason: None exactly when it is accepted."""
+    """Outcome of an update. reason: None exactly when it is accepted."""
 
     outcome: Outcome
     reason: str | None = None
@@ -31,9 +31,11 @@ RUN_FINISHED = Verdict(Outcome.REJECTED, Reason.RUN_FINISHED)
 
 
 class TaskHistory:
-    """The tasks of one client: how many it was given, the open one, and the verdicts on the last few.
+    """The tasks of one client, and the verdicts on the last ones.
 
-    given: tasks so far; the next has this number. open_id: the open one, always the last given, or None.
+    Attributes:
+        given: Number of tasks given; the next task has this number.
+        open_id: Id of the open task, which is the last given, or None.
     """
 
     __slots__ = ("_client_id", "_clients", "_verdicts", "given", "open_id")
@@ -46,28 +48,28 @@ class TaskHistory:
         self.open_id: int | None = None
 
     def give(self) -> int:
-        """Open the next task; its id."""
+        """Open the next task and return its id."""
         assert self.open_id is None, f"client {self._client_id} already has task {self.open_id}"
         self.open_id = self.given * self._clients + self._client_id + 1
         self.given += 1
         return self.open_id
 
     def number_of(self, task_id: int) -> int | None:
-        """Which of its tasks this is, counted from 0; None when the client was never given it."""
+        """Number of a task, from 0; None for one that the client was never given."""
         number, owner = divmod(task_id - 1, self._clients)
         return number if owner == self._client_id and 0 <= number < self.given else None
 
     def verdict_on(self, number: int) -> Verdict | None:
-        """The verdict on a task's update; None when none came, or so many ago that it is forgotten."""
+        """The verdict on a task's update; None where none arrived, or the verdict is forgotten."""
         return None if self._verdicts is None else self._verdicts.get(number)
 
     @property
     def verdicts(self) -> list[tuple[int, Verdict]]:
-        """Those that are remembered, by number, oldest first."""
-        return sorted((self._verdicts or {}).items(), key=lambda one: one[0])
+        """Remembered verdicts by task number, oldest first."""
+        return sorted((self._verdicts or {}).items(), key=lambda item: item[0])
 
     def record(self, number: int, verdict: Verdict) -> None:
-        """Remember the first verdict on a task, unless there are so many on later ones that it would be forgotten."""
+        """Store the first verdict on a task; only the last `REMEMBERED_VERDICTS` are kept."""
         if self._verdicts is None:
             self._verdicts = {}
         assert number not in self._verdicts, "the first verdict on a task stands"
@@ -76,21 +78,22 @@ class TaskHistory:
             del self._verdicts[min(self._verdicts)]
 
 
-def judge(
+def validate(
     tasks: TaskHistory, base_version: int, update: UpdateArrived, *, finished: bool
 ) -> tuple[Verdict, bool]:
-    """The verdict on an update, and whether it repeats one that was judged before. The verdict is remembered.
+    """The verdict on an update, which is stored, and whether the update repeats an earlier one.
 
-    tasks, base_version: of the client that sent it. finished: whether the run is over.
+    An update for a task that the client was never given stores nothing. Any update for the open task closes it, because
+    a client sends one update for a task and then waits.
 
-    An update for a task that the client was never given concerns no task: nothing is remembered and nothing
-    closes. Every other verdict is the task's last word. One for the open task closes it, whatever the
-    verdict: a client sends one update for a task and then waits, so a task left open after a rejection would
-    never be answered.
+    Args:
+        tasks: Of the sender.
+        base_version: Of the sender's open task.
+        finished: Whether the run is over.
     """
     answers_open_task = update.task_id == tasks.open_id
     if answers_open_task:
-        number = tasks.given - 1  # the last that was given, and without a verdict
+        number = tasks.given - 1  # the last that was given
     else:
         given = tasks.number_of(update.task_id)
         if given is None:

@@ -1,24 +1,22 @@
-"""Whether a run can still learn: a sentence for the user when it cannot."""
+"""Detects that training diverges."""
 
 from unstale.coordinator.machine import Coordinator
 from unstale.errors import UserError
 
-CONSECUTIVE_FAILURES_MAX = (
-    10  # in a row, by every client: bad luck and single bad batches do not last so long
-)
+CONSECUTIVE_FAILURES_MAX = 10  # by every client: single bad batches do not repeat that often
 
 
 class DivergedError(UserError):
-    """A run was given up, for what `reason` says."""
+    """The run was given up because training diverges."""
 
 
 def reason(coordinator: Coordinator, cause: str | None = None) -> str | None:
-    """Why the run should be given up, or None while some client may still send an update that counts.
+    """Error message where every active client has failed `CONSECUTIVE_FAILURES_MAX` times in a row, else None.
 
-    cause: what the shell knows of it, with what to do; None for nothing.
+    A single client that sends bad updates on purpose cannot end a run: the others do not fail.
 
-    It should when every client that takes part has failed, or been refused, so many times in a row. One that sends
-    nonsense on purpose ends nobody's run: the others do not fail.
+    Args:
+        cause: Cause and remedy if the shell knows them.
     """
     clients, active = coordinator.membership.clients, coordinator.membership.active
     if coordinator.consecutive_failures < CONSECUTIVE_FAILURES_MAX * max(1, len(active)):

@@ -1,7 +1,6 @@
-"""What the coordinator is told. Facts, in the past tense, each with the time at which it became one.
+"""Events for the coordinator.
 
-`at_s` is seconds on the shell's own clock (monotonic, or virtual), from 0, and never goes back. `client_id` is at
-least 0 and below `clients`.
+`at_s`: seconds on the shell's clock (monotonic or virtual), from 0, never decreasing. `client_id`: 0 <= id < `clients`.
 """
 
 from dataclasses import dataclass
@@ -11,12 +10,13 @@ from unstale.coordinator.values import value
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientJoined:
-    """A client said hello: for the first time, after it was lost, on a new connection, or again on its own.
+    """A client sent hello, for the first time or again.
 
-    holding: ids of the tasks that it has received and not yet had an acknowledgement for. A task that it was
-    given and does not hold was lost on the way, and another takes its place. same_connection: it was said
-    again on the connection that the client has, which keeps its order: what was sent to it is still under
-    way, so its task stays open, held or not.
+    Attributes:
+        holding: Ids of tasks that it has received and that are not acknowledged. Another open task was lost,
+            and is replaced.
+        same_connection: Whether the client has sent hello on this connection before. Messages to it are still under way
+            then, so its task stays open.
     """
 
     client_id: int
@@ -27,7 +27,7 @@ class ClientJoined:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientLeft:
-    """A client said goodbye and works no more."""
+    """A client said goodbye."""
 
     client_id: int
     at_s: float
@@ -35,10 +35,9 @@ class ClientLeft:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeartbeatReceived:
-    """A client is alive: renews its lease and nothing else. Every other event of a client renews it too.
+    """A client is alive. Renews its lease, as every event of a client does.
 
-    A shell may report it without a heartbeat on the wire: while the bytes of a long transfer to or from a
-    client move, the client is there.
+    The shell also reports it while a long transfer to or from a client makes progress.
     """
 
     client_id: int
@@ -47,11 +46,12 @@ class HeartbeatReceived:
 
 @value
 class UpdateArrived:
-    """An update has come in and lies staged under `handle`.
+    """An update arrived.
 
-    handle: the shell's name for the staged tensor, which is only passed on; -1 when nothing was staged.
-    base_version: the version that the update says it was computed from.
-    defect: why the payload itself cannot be used (the wire contract's reason), or None.
+    Attributes:
+        base_version: Version that the update was computed from, according to the client.
+        handle: The shell's number of the staged tensor; -1 when nothing was staged.
+        defect: Why the payload cannot be used (a reason of the wire contract), or None.
     """
 
     client_id: int
@@ -64,7 +64,7 @@ class UpdateArrived:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskFailed:
-    """A client could not make an update of its task (its training diverged, say) and gives the task back."""
+    """A client failed to compute the update of its task."""
 
     client_id: int
     task_id: int
@@ -73,7 +73,7 @@ class TaskFailed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskDeclined:
-    """A client cannot take part in this round (it is not available) and gives the task back, unharmed."""
+    """A client is not available for its task."""
 
     client_id: int
     task_id: int
@@ -82,7 +82,7 @@ class TaskDeclined:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskLost:
-    """A task that was sent to a client is known never to have reached it, and another takes its place."""
+    """A task never reached its client, and is replaced."""
 
     client_id: int
     task_id: int
@@ -91,8 +91,10 @@ class TaskLost:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskExpired:
-    """A client has not answered its task in time, or says again and again that it did not get it. The shell decides
-    when; the task is taken back, and the client sits out some rounds, more each time in a row."""
+    """A client did not answer its task in time, or repeatedly did not receive it; the shell decides when.
+
+    The client sits out some rounds, more each time in a row.
+    """
 
     client_id: int
     task_id: int
@@ -101,7 +103,7 @@ class TaskExpired:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimerFired:
-    """A timer that was set is due. A timer that was set again since then is not reported for its old time."""
+    """A timer is due. A replaced due time is not reported."""
 
     timer: str
     at_s: float
@@ -109,7 +111,7 @@ class TimerFired:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundApplied:
-    """The learner has made `version` out of the round that it was last told to apply."""
+    """The learner applied the last round, which made `version`."""
 
     version: int
     at_s: float
@@ -117,15 +119,17 @@ class RoundApplied:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StopRequested:
-    """The operator wants the run to end now."""
+    """The operator ends the run."""
 
     at_s: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resumed:
-    """The shell was away and goes on with this state: every connection is gone, no timer is set, and what was being
-    made is not. Clients have a whole lease to come back."""
+    """The shell resumes with this state after a restart.
+
+    All connections, timers and the round in the making are gone. Clients have a whole lease to reconnect.
+    """
 
     at_s: float
 

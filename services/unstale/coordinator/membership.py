@@ -1,6 +1,7 @@
-"""Who takes part, and what each client is doing: the only place where a client changes state."""
+"""Clients and their states. Only `Membership` changes the state of a client."""
 
 from bisect import bisect_left, insort
+from collections.abc import Mapping
 from enum import IntEnum
 
 from unstale.coordinator.admission import TaskHistory
@@ -9,28 +10,50 @@ SITS_OUT_FIRST, SITS_OUT_FACTOR, SITS_OUT_MAX = 2, 4, 1024  # rounds
 
 
 class State(IntEnum):
-    """What a client is doing. The numbers index `Membership.counts`."""
+    """The state of a client. The numbers index `Membership.counts`."""
 
     ABSENT = 0  # has never joined
-    WAITING = 1  # joined, and has nothing to do
+    WAITING = 1  # has no task
     WORKING = 2  # has an open task
-    CONTRIBUTED = 3  # its update is accepted, and it waits for the round to be applied
-    UNAVAILABLE = (
-        4  # declined its task, or sits out, and is not asked again before the next version or a later one
-    )
-    LOST = 5  # its lease ran out
-    LEFT = 6  # said goodbye
+    CONTRIBUTED = 3  # its accepted update is in no applied round yet
+    UNAVAILABLE = 4  # declined its task or sits out: gets no task before the next version, or a later one
+    LOST = 5  # its lease expired
+    LEFT = 6
 
 
 ACTIVE = frozenset((State.WAITING, State.WORKING, State.CONTRIBUTED, State.UNAVAILABLE))
 
+_INACTIVE_AGAIN = {State.LOST: "lease expired", State.LEFT: "left"}
+_JOINS_AGAIN = {
+    State.WAITING: "joined",
+    State.CONTRIBUTED: "joined, its update is not aggregated",
+    State.UNAVAILABLE: "joined, sits out",
+}
+TRANSITIONS: Mapping[State, Mapping[State, str]] = {
+    State.ABSENT: {State.WAITING: "joined"},
+    State.WAITING: {State.WORKING: "task given", **_INACTIVE_AGAIN},
+    State.WORKING: {
+        State.CONTRIBUTED: "update accepted",
+        State.WAITING: "update accepted and sender freed, or task failed, rejected, lost or cut off",
+        State.UNAVAILABLE: "task declined or expired",
+        **_INACTIVE_AGAIN,
+    },
+    State.CONTRIBUTED: {State.WAITING: "round applied", **_INACTIVE_AGAIN},
+    State.UNAVAILABLE: {State.WAITING: "new version, or the round has stalled", **_INACTIVE_AGAIN},
+    State.LOST: {**_JOINS_AGAIN, State.LEFT: "left"},
+    State.LEFT: _JOINS_AGAIN,
+}
+"""Reason of each transition of a client, by state and next state; others are not allowed."""
+
 
 class Client:
-    """What the coordinator knows of one client.
+    """One client.
 
-    base_version: of the open task; means nothing while there is none. unaggregated: accepted updates of this
-    client that no applied round holds yet. consecutive_failures: its tasks in a row that made no update that counts.
-    expired: its tasks in a row that expired.
+    Attributes:
+        base_version: Of the open task; meaningless without one.
+        unaggregated: Accepted updates that are in no applied round yet.
+        consecutive_failures: Tasks in a row that failed or whose update was rejected.
+        expired: Tasks in a row that expired.
     """
 
     __slots__ = (
@@ -52,19 +75,17 @@ class Client:
         self.consecutive_failures = 0
         self.expired = 0
 
-    @property
-    def is_known(self) -> bool:
-        """Whether it has ever joined."""
-        return self.state is not State.ABSENT
-
 
 class Membership:
-    """All clients by id, with what is asked of them as a group kept up to date.
+    """All clients by id, and groups of them.
 
-    active, waiting, unavailable: ids in ascending order, so that a draw from them depends on who is in them and not
-    on how they came there. sits_out: clients whose tasks expired, each with the version at which it is asked again.
-    Ascending lists and not sets: adding and removing moves at most `clients` pointers, 2 us
-    for 10,000.
+    The groups are ascending lists, so that a draw depends on the members alone and not on the order in which they came.
+    Insertion and removal move at most `clients` pointers: 2 us for 10,000.
+
+    Attributes:
+        counts: Number of clients by state.
+        active, waiting, unavailable: Ids, ascending.
+        sits_out: Version at which a client whose task expired gets tasks again, by id.
     """
 
     def __init__(self, clients: int) -> None:
@@ -75,6 +96,11 @@ class Membership:
         self.waiting: list[int] = []
         self.unavailable: list[int] = []
         self.sits_out: dict[int, int] = {}
+        groups = {State.WAITING: [self.waiting], State.UNAVAILABLE: [self.unavailable]}
+        self._groups = {
+            state: [self.active, *groups.get(state, [])] if state in ACTIVE else [] for state in State
+        }
+        self._changes = [[self._change(before, after) for after in State] for before in State]
 
     def client(self, client_id: int) -> Client:
         """The client of an id that came from outside."""
@@ -83,18 +109,17 @@ class Membership:
 
     @property
     def outstanding(self) -> int:
-        """Open tasks: a client has one exactly while it is working."""
+        """Number of open tasks: a client has one exactly while it is working."""
         return self.counts[State.WORKING]
 
     @property
     def busy(self) -> int:
-        """Clients that hold a place of a selector which limits how many may: working, or waiting for their
-        round."""
+        """Number of clients that occupy a place of the selector."""
         return self.counts[State.WORKING] + self.counts[State.CONTRIBUTED]
 
     @property
     def available(self) -> list[int]:
-        """Ids of the active clients that have not declined a task of this version and do not sit out, ascending."""
+        """Ids of the active clients that may get tasks on this version, ascending."""
         if not self.unavailable:
             return self.active
         return [
@@ -106,54 +131,62 @@ class Membership:
         """Whether an active client sits out."""
         return bool(self.sits_out) and any(client_id in self.sits_out for client_id in self.unavailable)
 
-    def ask_everyone_again(self, version: int) -> None:
-        """There is a new version: those who declined a task of the last one wait for their next, and those who have sat
-        out long enough."""
-        for client_id in [one for one, until in self.sits_out.items() if until <= version]:
+    def on_version(self, version: int) -> None:
+        """Make clients that declined, or have sat out long enough, available for a new version."""
+        for client_id in [client_id for client_id, until in self.sits_out.items() if until <= version]:
             del self.sits_out[client_id]
-        for client_id in [one for one in self.unavailable if one not in self.sits_out]:
+        for client_id in [client_id for client_id in self.unavailable if client_id not in self.sits_out]:
             self.move(self.clients[client_id], State.WAITING)
 
     def end_sitting_out(self) -> None:
-        """Give tasks again to clients that sit out: no other client is left to close a round."""
+        """Make clients that sit out available: no other client is left to close a round."""
         again = [client_id for client_id in self.unavailable if client_id in self.sits_out]
         self.sits_out.clear()
         for client_id in again:
             self.move(self.clients[client_id], State.WAITING)
 
     def sit_out(self, client: Client, version: int) -> None:
-        """The task of a client has expired: it is asked again two versions later, and four times as late each time in a
-        row, so that the time for which a round waits for it is soon small beside the time of the rounds without it."""
+        """Exclude a client whose task has expired for 2 versions, and for four times as many each time in a row.
+
+        So rounds soon wait for it for a small share of the time.
+        """
         rounds = min(SITS_OUT_FIRST * SITS_OUT_FACTOR ** min(client.expired, 16), SITS_OUT_MAX)
         client.expired += 1
         self.sits_out[client.client_id] = version + rounds
 
-    def idle(self, client: Client) -> State:
-        """The state of a client that has nothing to do."""
+    def idle_state(self, client: Client) -> State:
+        """The state of a client without a task."""
         return State.UNAVAILABLE if client.client_id in self.sits_out else State.WAITING
 
     def move(self, client: Client, state: State) -> None:
-        """Put a client into a state."""
-        before, counts = client.state, self.counts
+        """Change the state of a client. Raises AssertionError where `TRANSITIONS` does not allow it."""
+        before, client_id = client.state, client.client_id
+        change = self._changes[before][state]
+        assert change is not None, f"client {client_id} is {before.name}, and may not become {state.name}"
         client.state = state
-        counts[before] -= 1
-        counts[state] += 1
-        if before is State.WAITING:
-            _remove(self.waiting, client.client_id)
-        elif before is State.UNAVAILABLE:
-            _remove(self.unavailable, client.client_id)
-        if state is State.WAITING:
-            insort(self.waiting, client.client_id)
-        elif state is State.UNAVAILABLE:
-            insort(self.unavailable, client.client_id)
-        if before not in ACTIVE:
-            if state in ACTIVE:
-                insort(self.active, client.client_id)
-        elif state not in ACTIVE:
-            _remove(self.active, client.client_id)
+        self.counts[before] -= 1
+        self.counts[state] += 1
+        left, entered = change
+        for ids in left:
+            index = bisect_left(ids, client_id)
+            assert ids[index] == client_id, f"client {client_id} is {before.name}, and not in that group"
+            del ids[index]
+        for ids in entered:
+            insort(ids, client_id)
 
+    def restore(self, client: Client, state: State) -> None:
+        """Put a client that has never joined into any state."""
+        self.counts[State.ABSENT] -= 1
+        self.counts[state] += 1
+        client.state = state
+        for ids in self._groups[state]:
+            insort(ids, client.client_id)
 
-def _remove(ascending: list[int], client_id: int) -> None:
-    index = bisect_left(ascending, client_id)
-    assert ascending[index] == client_id, f"client {client_id} is not in the list that its state puts it in"
-    del ascending[index]
+    def _change(self, before: State, after: State) -> tuple[list[list[int]], list[list[int]]] | None:
+        """Groups that a client leaves and enters by a transition, None for one that is not allowed."""
+        if after not in TRANSITIONS[before]:
+            return None
+        left, entered = self._groups[before], self._groups[after]
+        if left and entered:  # stays active
+            left, entered = left[1:], entered[1:]
+        return left, entered

@@ -1,4 +1,4 @@
-"""Accepted updates that no round holds yet, and which of them may go into the next one."""
+"""Accepted updates that are in no round yet."""
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
@@ -8,11 +8,11 @@ from unstale.coordinator.events import UpdateArrived
 
 
 class Pending:
-    """In order of arrival. All of them are ready for a round, unless clients contribute once a cycle.
+    """Updates in order of arrival. All are ready for a round, unless clients contribute once a cycle.
 
-    Then an update is parked while its sender is in `contributed`: those whose update a round of this cycle has taken.
-    The cycle ends when all N clients are in it, or when `end_cycle` says that nobody else will come; what was parked is
-    then ready, in its order.
+    Then an update is parked while its sender is in `contributed`: clients whose update a round of this cycle has taken.
+    The cycle ends when all N clients have contributed, or by `end_cycle`; parked updates are ready then, in order.
+
     Source: WKAFL (Zhou et al., IEEE TPDS 2022), docs/methods/policies-with-memory.md#gsgm
     """
 
@@ -32,27 +32,27 @@ class Pending:
 
     @property
     def parked(self) -> int:
-        """How many wait for the next cycle; they come last in order."""
+        """Number of updates that wait for the next cycle; they come last in order."""
         return len(self._parked)
 
     @property
     def ready(self) -> int:
-        """How many may go into the next round."""
+        """Number of updates that may go into the next round."""
         return len(self._ready)
 
     def append(self, update: UpdateArrived) -> None:
-        """An update was accepted."""
+        """Add an accepted update."""
         (self._parked if update.client_id in self.contributed else self._ready).append(update)
 
     def take(self, count: int, version: int) -> tuple[Contribution, ...]:
-        """The first ones that are ready, `count` <= `ready` of them, for the round that is made out of this version."""
+        """Remove the first `count` <= `ready` updates for the round that is applied to this version."""
         taken = [self._ready.popleft() for _ in range(count)]
         if self.once_a_cycle:
             self.contributed.update(update.client_id for update in taken)
             if len(self.contributed) == self._clients:
                 self.end_cycle()
         return tuple(
-            [
+            [  # a list is faster than a generator
                 Contribution(
                     client_id=update.client_id,
                     task_id=update.task_id,
@@ -65,13 +65,13 @@ class Pending:
         )
 
     def end_cycle(self) -> None:
-        """Nobody else will contribute to this one: everybody may again."""
+        """Let all clients contribute again."""
         self.contributed.clear()
         self._ready.extend(self._parked)
         self._parked.clear()
 
     def restore(self, updates: Sequence[UpdateArrived], parked: int, contributed: Iterable[int]) -> None:
-        """Hold what another one held, in its order, the last `parked` of them parked."""
+        """Restore the updates of another instance, in order; the last `parked` are parked."""
         ready = len(updates) - parked
         self._ready = deque(updates[:ready])
         self._parked = deque(updates[ready:])

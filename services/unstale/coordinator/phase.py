@@ -1,21 +1,13 @@
-"""Where a run stands, and how it comes from one phase into the next.
+"""The phases of a run. `machine.Coordinator.TRANSITIONS` says which event leads from one to the next."""
 
-    gathering --min_clients have joined--> open --the trigger closes it--> making --RoundApplied--> open
-    making --RoundApplied, with nobody to take part--> idle --a client joins--> open
-    making --RoundApplied, the last--> finished        any --StopRequested--> finished
-
-`idle` is for triggers that choose participants when a round starts. An open round that has stalled stays open. A run
-that was rolled back to an earlier version is `gathering` again.
-"""
-
-from enum import Enum
+from enum import StrEnum
 
 
-class Phase(Enum):
-    """The phases of the table above."""
+class Phase(StrEnum):
+    """The phase of a run."""
 
-    GATHERING = "gathering"
-    IDLE = "idle"
-    OPEN = "open"
-    MAKING = "making"
+    GATHERING = "gathering"  # until `min_clients` have joined, and again after a rollback
+    IDLE = "idle"  # no client can take part in the next round; only with a trigger that chooses participants
+    OPEN = "open"  # the round accepts updates
+    MAKING = "making"  # the learner applies the round
     FINISHED = "finished"

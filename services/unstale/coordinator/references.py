@@ -1,16 +1,17 @@
-"""Which versions of the model somebody still needs."""
+"""Versions of the model that are still needed."""
 
 from collections.abc import Container
 
 
 class VersionReferences:
-    """How many open tasks and unaggregated updates were made from each version.
+    """Number of open tasks and unaggregated updates by their base version.
 
-    A reference is taken with a task, goes over to its update, and is released when the round that holds the
-    update is applied, or when the task ends without one. The current version and the `window` versions before
-    it, on which tasks may still be given, are needed even when nothing refers to them.
+    A task takes a reference and passes it to its update. It is released when that round is applied, or the task
+    ends without an update. The current version and the `window` versions before it, on which tasks may still be
+    given, are needed without a reference too.
 
-    dropped: versions that became unneeded since `unneeded` was last asked.
+    Attributes:
+        dropped: Versions that became unneeded since the last call of `unneeded`.
     """
 
     def __init__(self, window: int = 0) -> None:
@@ -21,16 +22,16 @@ class VersionReferences:
 
     @property
     def needed(self) -> Container[int]:
-        """Versions that somebody refers to, or may."""
+        """Versions that are needed."""
         return self.counts
 
     def take(self, version: int) -> None:
-        """Refer to the current version, or to one in the window before it."""
+        """Add a reference to the current version, or to one in the window before it."""
         assert self.current - self.window <= version <= self.current, f"no task is given on version {version}"
         self.counts[version] += 1
 
     def release(self, version: int) -> None:
-        """Give back one reference."""
+        """Remove a reference."""
         count = self.counts[version] = self.counts[version] - 1
         if count == 0:
             self._drop_if_unneeded(version)
@@ -49,7 +50,7 @@ class VersionReferences:
         return versions
 
     def _drop_if_unneeded(self, version: int) -> None:
-        # References are only taken in the window, so a version that has left it without any stays without.
+        # References are only taken in the window, so a version outside of it never gets new ones.
         if self.counts[version] == 0 and version < self.current - self.window:
             del self.counts[version]
             self.dropped.append(version)

@@ -1,4 +1,4 @@
-"""Whether the open round closes, has stalled, or goes on."""
+"""The open round: whether it closes or has stalled."""
 
 from unstale.coordinator.membership import Membership, State
 from unstale.coordinator.pending import Pending
@@ -6,11 +6,11 @@ from unstale.coordinator.triggers import Trigger
 
 
 class OpenRound:
-    """What is known of the round that is open, and what the trigger makes of it. Asked only while one is.
+    """The open round, as its trigger sees it.
 
-    deadline_passed: whether the trigger's `wait_s` has passed since the round was opened. failed_clients: clients whose
-    task made no update that counts, because it failed or the update was refused, since the round was opened or played
-    again.
+    Attributes:
+        deadline_passed: Whether the trigger's `wait_s` has passed.
+        failed_clients: Clients whose task failed or whose update was rejected since the round was opened or retried.
     """
 
     def __init__(self, trigger: Trigger, membership: Membership, pending: Pending) -> None:
@@ -18,18 +18,17 @@ class OpenRound:
         self.failed_clients: set[int] = set()
         self._trigger = trigger
         self._membership = membership
-        self._counts = membership.counts  # at hand: every update asks how many work
+        self._counts = membership.counts  # a short way, taken with every update
         self._pending = pending
 
     def begin(self) -> None:
-        """Another round is opened."""
+        """Reset for the next round."""
         self.deadline_passed = False
         self.failed_clients.clear()
 
     @property
     def stalled(self) -> bool:
-        """Whether everyone active is idle, and neither an event to come nor a round without updates would be
-        of use to them."""
+        """Whether all active clients are idle, and no event to come and no round without updates would help them."""
         membership = self._membership
         return (
             self._counts[State.WORKING] == 0
@@ -43,22 +42,21 @@ class OpenRound:
         )
 
     def take(self) -> int | None:
-        """How many pending updates make the round that closes now; None: it stays open."""
+        """Number of pending updates in the round if it closes now; None if it stays open."""
         pending = self._pending
         outstanding = self._awaited() if pending.once_a_cycle else self._counts[State.WORKING]
         ready = pending.ready
         if outstanding == 0 and ready == 0 and pending.parked:
             pending.end_cycle()
             outstanding, ready = self._awaited(), pending.ready
-        take = self._trigger.take(pending=ready, outstanding=outstanding, due=self.deadline_passed)
-        if take is None and self._membership.unavailable and self._counts[State.WORKING] == 0:
-            # Nothing to wait for but those who declined: in a loop without rounds of its own only a new version helps.
+        size = self._trigger.take(pending=ready, outstanding=outstanding, due=self.deadline_passed)
+        if size is None and self._membership.unavailable and self._counts[State.WORKING] == 0:
+            # Only clients that declined are left. Where rounds have no participants, they need a new version.
             return None if self._trigger.in_rounds or pending else 0
-        return take
+        return size
 
     def _awaited(self) -> int:
-        """Open tasks whose updates the round may wait for where clients contribute once a cycle: not those of clients
-        that have had their turn."""
+        """Open tasks of clients that have not contributed in this cycle."""
         clients = self._membership.clients
         return sum(
             clients[client_id].state is State.WORKING and client_id not in self._pending.contributed

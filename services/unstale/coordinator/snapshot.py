@@ -1,7 +1,4 @@
-"""The coordinator's whole state as plain values, and back: for a journal that need not begin at the beginning.
-
-Everything in it is a JSON value. What follows from the settings (trigger, selector) is not state.
-"""
+"""The coordinator's state as JSON values, for checkpoints."""
 
 from dataclasses import asdict
 from typing import Any
@@ -18,11 +15,11 @@ Plain = dict[str, Any]
 _COUNTS = {
     name: name for name in ("accepted", "aggregated", "rejected", "duplicates", "failed", "declined")
 } | {"fruitless": "consecutive_failures"}
-"""Attribute of the coordinator by its key in the state, which checkpoints hold."""
+"""Attribute of the coordinator by its key in checkpoints."""
 
 
 def taken(coordinator: Coordinator) -> Plain:
-    """The state now."""
+    """The current state."""
     references, pending, making = coordinator.references, coordinator.pending, coordinator.making
     return {
         "now_s": coordinator.now_s,
@@ -41,12 +38,14 @@ def taken(coordinator: Coordinator) -> Plain:
         "contributed": sorted(pending.contributed),
         "leases": list(coordinator.leases.last_seen_s.items()),
         "sits_out": list(coordinator.membership.sits_out.items()),
-        "clients": [_client(client) for client in coordinator.membership.clients if client.is_known],
+        "clients": [
+            _client(client) for client in coordinator.membership.clients if client.state is not State.ABSENT
+        ],
     }
 
 
 def restore(coordinator: Coordinator, state: Plain) -> None:
-    """Put a coordinator that has handled nothing into a state that was taken of one with the same settings."""
+    """Restore a state into a new coordinator with the same settings."""
     coordinator.now_s = state["now_s"]
     coordinator.phase = Phase(state["phase"])
     coordinator.round_started_s = state["round_started_s"]
@@ -59,7 +58,7 @@ def restore(coordinator: Coordinator, state: Plain) -> None:
     coordinator.round.deadline_passed = state["deadline_passed"]
     coordinator.round.failed_clients = set(state["in_vain"])
     making = state["making"]
-    coordinator.making = None if making is None else tuple(Contribution(**one) for one in making)
+    coordinator.making = None if making is None else tuple(Contribution(**fields) for fields in making)
     coordinator.pending.restore(
         [UpdateArrived(**update) for update in state["pending"]], state["parked"], state["contributed"]
     )
@@ -71,14 +70,13 @@ def restore(coordinator: Coordinator, state: Plain) -> None:
 
 
 def without_clients(state: Plain, window: int) -> Plain:
-    """The state of the same version as it is before clients join: no task is open, and no update waits.
+    """The state of the same version before clients join: no open tasks, no pending updates.
+
+    Pending updates count as rejected; task ids continue.
 
     Args:
-        state: As `taken` gives it; it is not changed.
-        window: Versions before the current one on which tasks may be given.
-
-    Returns:
-        A state for `restore`. Updates that waited count as rejected; ids of tasks go on from where they were.
+        state: Result of `taken`.
+        window: Number of versions before the current one on which tasks may be given.
     """
     version: int = state["version"]
     dropped = len(state["pending"]) + len(state["making"] or ())
@@ -125,7 +123,7 @@ def _client(client: Client) -> Plain:
 
 def _restore_client(coordinator: Coordinator, state: Plain) -> None:
     client = coordinator.membership.client(state["client_id"])
-    coordinator.membership.move(client, State[state["state"]])
+    coordinator.membership.restore(client, State[state["state"]])
     client.base_version = state["base_version"]
     client.unaggregated = state["unaggregated"]
     client.consecutive_failures = state["fruitless"]

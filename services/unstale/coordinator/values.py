@@ -1,4 +1,4 @@
-"""How the values are declared of which one or more are made for every update."""
+"""Declaration of the values that are created for every update."""
 
 from dataclasses import dataclass
 from typing import TypeVar, dataclass_transform
@@ -8,8 +8,8 @@ Value = TypeVar("Value")
 
 @dataclass_transform(frozen_default=True, kw_only_default=True)
 def value(cls: type[Value]) -> type[Value]:
-    """A dataclass with slots, keywords only, equal and hashed by its fields, and frozen for the type checker alone.
+    """A dataclass with slots, keyword-only and hashable, frozen for the type checker alone.
 
-    `frozen=True` would write each field through `object.__setattr__`: three times the cost of making the value.
+    `frozen=True` writes each field through `object.__setattr__`, which takes three times as long.
     """
     return dataclass(slots=True, kw_only=True, unsafe_hash=True)(cls)

@@ -1,25 +1,26 @@
-"""Everything in `run.db` read: each row against its checksum, and rows against one another."""
+"""Reads all of `run.db`, verifies the checksum of each row, and compares rows with one another."""
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from unstale.journal import records, row_codec
+from unstale.journal.row_codec import Codec
 from unstale.journal.sqlite import Connection
-from unstale.journal.tables import ChangedRowError, Table, Values
+from unstale.journal.tables import META, ChangedRowError, Table, Values
 
-UNREADABLE = (ValueError, TypeError, KeyError, AttributeError)  # raised for a row that is no record
-LISTED = 20  # rows of one table that are told one by one
+UNREADABLE = (ValueError, TypeError, KeyError, AttributeError)  # raised for a row that is not a record
+LISTED = 20  # damaged rows listed per table
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Audit:
-    """What an audit found.
+    """Result of an audit.
 
     Attributes:
-        rows: How many were read, by table.
-        damages: Each in a few words that name table and row, such as "tasks task_id 7 is not what was stored".
+        rows: Number of rows by table.
+        damages: Such as "tasks task_id 7 does not match its checksum".
     """
 
     rows: Mapping[str, int]
@@ -27,11 +28,11 @@ class Audit:
 
 
 class Rule(NamedTuple):
-    """What holds between rows.
+    """A relation between rows.
 
     Attributes:
-        query: SQL for what breaks it; a row for each.
-        damage: What is said of such a row, with places for its columns.
+        query: SQL that selects violations.
+        damage: Format of the message about one, for the columns of the query.
     """
 
     query: str
@@ -44,10 +45,10 @@ _PARTS = {
     "last_version": "(SELECT ifnull(max(version), 0) FROM rounds)",
     "applied": "(SELECT json_extract(fields, '$.version') FROM events WHERE kind = 'RoundApplied')",
 }
-"""What queries of rules have in common, by name."""
+"""Common parts of the queries, by name."""
 
 RULES = (
-    # From the oldest checkpoint on, every event is there; older ones are deleted.
+    # Events before the oldest checkpoint are deleted.
     Rule(
         "SELECT previous + 1 FROM (SELECT seq, lag(seq) OVER (ORDER BY seq) AS previous FROM "
         "(SELECT {covered} AS seq UNION ALL SELECT seq FROM events WHERE seq > {covered} "
@@ -56,7 +57,7 @@ RULES = (
     ),
     Rule(
         "SELECT seq FROM events JOIN updates USING (seq)",
-        "event {} is there twice, in the tables events and updates",
+        "event {} exists twice, in the tables events and updates",
     ),
     Rule(
         "SELECT seq, task_id FROM updates WHERE task_id NOT IN (SELECT task_id FROM tasks)",
@@ -126,38 +127,39 @@ RULES = (
 )
 
 
-def audit(connection: Connection, tables: Mapping[str, tuple[Table, Callable[[Values], Any]]]) -> Audit:
-    """Read every row, and where all are as they were stored compare them.
-
-    Args:
-        connection: To the database.
-        tables: By name, with what makes a record of a row and raises for one that is none.
-    """
+def audit(connection: Connection, codecs: Sequence[Codec[Any]]) -> Audit:
+    """Verify all rows of these tables and of `meta`; compare them if all are intact."""
     rows: dict[str, int] = {}
     damages = _damaged_pages(connection)
-    for name, (table, record) in tables.items():
-        rows[name], found = _read(connection, table, record)
-        damages += found[:LISTED]
-        if len(found) > LISTED:
-            damages.append(f"{name}: {len(found) - LISTED} more rows are not what was stored")
+    for table, decode in [(META, tuple), *((codec.table, _decoder(codec)) for codec in codecs)]:
+        rows[table.name], damaged = _read(connection, table, decode)
+        damages += damaged[:LISTED]
+        if len(damaged) > LISTED:
+            damages.append(f"{table.name}: {len(damaged) - LISTED} more rows do not match their checksums")
     if not damages:
         damages += _contradictions(connection)
     return Audit(rows=rows, damages=tuple(damages))
 
 
 def _damaged_pages(connection: Connection) -> list[str]:
-    """What SQLite finds: damaged pages, and indexes that do not agree with their tables."""
-    found = [str(text) for (text,) in connection.rows(f"PRAGMA integrity_check({LISTED})")]
-    return [" ".join(text.split()) for text in found if text != "ok"]
+    """Damages that SQLite detects: in pages, and in indexes that contradict their tables."""
+    results = [str(text) for (text,) in connection.rows(f"PRAGMA integrity_check({LISTED})")]
+    return [" ".join(text.split()) for text in results if text != "ok"]
 
 
-def _read(connection: Connection, table: Table, record: Callable[[Values], Any]) -> tuple[int, list[str]]:
+def _decoder(codec: Codec[Any]) -> Callable[[Values], Any]:
+    if codec is row_codec.EVENTS:
+        return lambda values: records.to_event(row_codec.EVENTS.decode(values))
+    return codec.decode
+
+
+def _read(connection: Connection, table: Table, decode: Callable[[Values], Any]) -> tuple[int, list[str]]:
     count = 0
     damages = []
     for values in connection.rows(table.select):
         count += 1
         try:
-            record(table.opened(values))
+            decode(table.opened(values))
         except ChangedRowError as error:
             damages.append(str(error))
         except UNREADABLE:
@@ -171,26 +173,20 @@ def _contradictions(connection: Connection) -> Iterator[str]:
             yield rule.damage.format(*values)
 
 
-def totals(connection: Connection, tables: Mapping[str, Table]) -> str:
-    """Number of rows and a sum of checksums, by table, as JSON: to find rows that came or went while no server ran."""
-    counted = {}
-    for name, table in tables.items():
-        (values,) = connection.rows(table.total)
-        counted[name] = list(values)
-    return json.dumps(counted)
+def totals(connection: Connection, tables: Iterable[Table]) -> str:
+    """Number of rows and sum of checksums by table, as JSON: to detect changes while no server runs."""
+    counts = {}
+    for table in tables:
+        (counts[table.name],) = connection.rows(table.total)
+    return json.dumps(counts)
 
 
-def differences(then: str, now: str) -> Iterator[str]:
-    """What has changed between two `totals`."""
-    before, after = json.loads(then), json.loads(now)
-    for name, (rows, total) in after.items():
-        rows_then, total_then = before.get(name, (rows, total))
-        if rows != rows_then:
-            yield f"table {name} has {rows} rows, and had {rows_then} when the last server ended"
-        elif total != total_then:
+def differences(before: str, after: str) -> Iterator[str]:
+    """Changes between two `totals`."""
+    former = json.loads(before)
+    for name, (rows, checksums) in json.loads(after).items():
+        rows_before, checksums_before = former.get(name, (rows, checksums))
+        if rows != rows_before:
+            yield f"table {name} has {rows} rows, and had {rows_before} when the last server ended"
+        elif checksums != checksums_before:
             yield f"rows of table {name} were changed after the last server had ended"
-
-
-def event(values: Values) -> Any:
-    """The event of a row of EVENTS. Raises KeyError, TypeError or ValueError for what is none."""
-    return records.to_event(row_codec.event(values))

@@ -1,7 +1,7 @@
-"""`run.db`: everything that happened in a run but the bytes of updates, in SQLite."""
+"""`run.db`: everything that happened in a run, except the numbers of updates, in SQLite."""
 
 import heapq
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from operator import attrgetter
@@ -12,6 +12,7 @@ from unstale.journal import audit as audits
 from unstale.journal import formats, records, row_codec
 from unstale.journal.audit import UNREADABLE, Audit
 from unstale.journal.disk import DamagedError, boot
+from unstale.journal.row_codec import Codec
 from unstale.journal.rows import (
     Batch,
     CheckpointRow,
@@ -25,12 +26,10 @@ from unstale.journal.rows import (
 from unstale.journal.schema import FORMAT
 from unstale.journal.sequence_file import SequenceFile
 from unstale.journal.sqlite import Connection, reported
-from unstale.journal.tables import Table, Values
+from unstale.journal.tables import META, Table, Values
 
-# Of 4 KiB, after which SQLite moves them into the database. That syncs twice: with its own default of 1,000 it took as
-# long as all else that is done to store a turn.
-WAL_PAGES = 8192
-WAL_BYTES_MAX = 64 * 1024**2  # what a long read may have let it grow to is given back
+WAL_PAGES = 8192  # of 4 KiB; SQLite's default of 1,000 takes twice the time to store a turn
+WAL_BYTES_MAX = 64 * 1024**2  # a long read may let the log grow beyond this; it is truncated then
 
 _OF_ROUND = "WHERE handle IS NOT NULL AND round = ? ORDER BY position"
 _ROUND_COLUMNS = ("round", "position", "staleness", "weight")
@@ -40,20 +39,18 @@ _LAST_SEQ = (
 )
 _FIRST_S = "SELECT min(at_s) FROM (SELECT seq, at_s FROM events UNION ALL SELECT seq, at_s FROM updates) WHERE seq >= ?"
 _SEGMENTS = "SELECT DISTINCT segment FROM updates WHERE segment IS NOT NULL"
-_BEHIND = f"{_SEGMENTS} AND (round IS NULL OR round > ?)"
-
 
 Record = TypeVar("Record")
 
-BOOT = "boot"  # of the machine on which the database was last written to
+BOOT = "boot"  # id of the boot of the machine that last wrote to the database
 MARKS = "marks"  # of the files of the directory, before and after the last server started
-TOTALS = "totals"  # of the tables, as the last server left them, behind its marks
-SYNCED = "synced"  # seq up to which all was known to be on the disk itself
+TOTALS = "totals"  # of the tables, as the last server left them, after its marks
+SYNCED = "synced"  # seq up to which all events were known to be durable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conservation:
-    """What became of the updates that had a verdict: received = aggregated + pending + rejected."""
+    """Counts of updates with a verdict: received = aggregated + pending + rejected."""
 
     received: int
     aggregated: int
@@ -64,28 +61,27 @@ class Conservation:
 class Database:
     """The database of a run. One thread at a time.
 
-    log: the file that what is stored goes to first; once it is synced, all that was stored is durable.
-    machine_restarted: since it was last written to, or possibly. Then what was not synced may be gone. missing: events
-    that were stored and are not there, as far as that is known.
+    Errors of the disk and of SQLite are raised as UserError, damage as DamagedError.
 
-    Raises UserError, one sentence that names the file, for all that the disk and SQLite can do; DamagedError when what
-    was stored is not there any more.
+    Attributes:
+        log: SQLite's log; all that was stored is durable after a sync of it.
+        machine_restarted: Whether the machine may have restarted since the last write, which loses unsynced events.
+        missing: Number of events at the end that are known to be lost.
     """
 
     def __init__(self, path: Path, *, read_only: bool = False, takes_loss: bool = False) -> None:
-        """Open it, or make it when there is none and not `read_only`. Looks through all of it for damage. takes_loss:
-        events at its end may be missing."""
+        """Open the database, or create it unless `read_only`. takes_loss: accept that events at its end are lost."""
         self.path = path
         self.log = path.with_name(f"{path.name}-wal")
-        self._waiting: dict[int, Values] = {}  # rows of STATES, by handle; one that is missing here is read
+        self._pending: dict[int, Values] = {}  # rows of STATES by handle: a cache
         with ExitStack() as stack, reported(path, "open"):
             self._connection = Connection(path, read_only=read_only)
             stack.callback(self._connection.close)
-            self._format = self._prepared(read_only)
+            self._format = self._prepare(read_only)
             self._sequence_file = SequenceFile(path.with_name(f"{path.name}-newest"), read_only=read_only)
             stack.callback(self._sequence_file.close)
-            before = self.meta(BOOT)
-            self.machine_restarted = before is not None and (before == "" or before != boot())
+            last_boot = self.meta(BOOT)
+            self.machine_restarted = last_boot is not None and (last_boot == "" or last_boot != boot())
             self.missing = self._missing_at_end(takes_loss=takes_loss or self.machine_restarted)
             if self._format != FORMAT and not read_only:
                 formats.convert(self._connection)
@@ -93,62 +89,53 @@ class Database:
             stack.pop_all()
 
     def close(self) -> None:
-        """Nothing more will be asked."""
+        """Close the files."""
         self._sequence_file.close()
         self._connection.close()
 
     # --- writing ---
 
     def store(self, batch: Batch, *, sync: bool) -> None:
-        """Store all of it or, when that raises, nothing. sync: return when it and all before it is durable.
-
-        An empty batch stores nothing, and syncs nothing.
-        """
+        """Store a batch in one transaction. sync: return when it and all before it is durable; not if it is empty."""
         if not batch:
             return
         with self._storing(sync):
-            self._connection.insert(row_codec.EVENTS, map(row_codec.of_event, batch.events))
-            self._connection.insert(row_codec.TASKS, map(row_codec.of_task, batch.tasks))
-            self._connection.insert(row_codec.UPDATES, map(row_codec.of_update, batch.updates))
-            self._waiting.update(
-                (row.handle, row_codec.waiting(row)) for row in batch.updates if row.handle is not None
+            self._insert(row_codec.EVENTS, batch.events)
+            self._insert(row_codec.TASKS, batch.tasks)
+            self._insert(row_codec.UPDATES, batch.updates)
+            self._pending.update(
+                (row.handle, row_codec.pending_state(row)) for row in batch.updates if row.handle is not None
             )
-            self._connection.insert(
-                row_codec.OWN_EVALUATIONS, map(row_codec.of_own_evaluation, batch.own_evaluations)
-            )
-            self._connection.insert(row_codec.ROUNDS, map(row_codec.of_round, batch.rounds))
+            self._insert(row_codec.OWN_EVALUATIONS, batch.own_evaluations)
+            self._insert(row_codec.ROUNDS, batch.rounds)
             for row in batch.rounds:
                 self._join(row)
-            # A run that is taken up measures, and saves, a version again: what comes last stays.
-            self._connection.insert(
-                row_codec.EVALUATIONS, map(row_codec.of_evaluation, batch.evaluations), replace=True
-            )
-            self._connection.insert(
-                row_codec.CHECKPOINTS, map(row_codec.of_checkpoint, batch.checkpoints), replace=True
-            )
+            # A run that resumes may evaluate and save a version again.
+            self._insert(row_codec.EVALUATIONS, batch.evaluations, replace=True)
+            self._insert(row_codec.CHECKPOINTS, batch.checkpoints, replace=True)
             if batch.synced is not None:
-                self._connection.insert(row_codec.META, [(SYNCED, str(batch.synced))], replace=True)
+                self._connection.insert(META, [(SYNCED, str(batch.synced))], replace=True)
         last_seq = batch.last_seq
         if last_seq is not None:
             self._sequence_file.set(last_seq)
 
     def set_meta(self, values: Mapping[str, str]) -> None:
-        """Facts about the run as a whole, each under a key; durable at once, as all that follows is."""
+        """Store facts about the whole run by key; durable at once."""
         with self._connection.transaction(sync=True):
-            self._connection.insert(row_codec.META, values.items(), replace=True)
+            self._connection.insert(META, values.items(), replace=True)
 
     @property
     def newest_is_missing(self) -> bool:
-        """Whether the file with the number of the newest event was missing when this was opened."""
+        """Whether the file with the number of the newest event was missing at the start."""
         return self._sequence_file.is_missing
 
     def end_here(self) -> None:
-        """The last event that is there is the newest."""
+        """Make the last stored event the newest."""
         self._sequence_file.set(self.last_seq())
 
     def cut_back(self, seq: int) -> None:
-        """Forget that this event, and any behind it, ever happened. None of them is covered by a checkpoint."""
-        self._waiting.clear()
+        """Delete this event and all later ones, which no checkpoint covers."""
+        self._pending.clear()
         with self._connection.transaction(sync=True):
             run = self._connection.execute
             ((at_s,),) = run(_FIRST_S, (seq,)).fetchall()
@@ -158,32 +145,60 @@ class Database:
             ).fetchall()
             if version is not None:
                 states = list(self._connection.select(self._states, "WHERE round >= ?", version))
-                self._connection.update(row_codec.STATES, map(row_codec.pending, states), _ROUND_COLUMNS)
+                self._connection.update(
+                    row_codec.STATES, map(row_codec.without_round, states), _ROUND_COLUMNS
+                )
                 run("DELETE FROM evaluations WHERE version >= ?", (version,))
                 run("DELETE FROM rounds WHERE version >= ?", (version,))
-            run("DELETE FROM tasks WHERE at_s >= ?", (at_s,))
-            run("DELETE FROM own_evaluations WHERE seq >= ?", (seq,))
-            run("DELETE FROM updates WHERE seq >= ?", (seq,))
-            run("DELETE FROM events WHERE seq >= ?", (seq,))
+            self._delete_from(seq, at_s)
         self.end_here()
 
+    def rewind(
+        self, checkpoint: CheckpointRow, pending: Collection[UpdateRow], facts: Mapping[str, str]
+    ) -> None:
+        """Delete all that happened after a checkpoint.
+
+        Args:
+            checkpoint: Without pending updates and open tasks.
+            pending: Updates of `pending_at` the checkpoint, as they are to be kept.
+            facts: For `set_meta`, in the same transaction.
+        """
+        version = checkpoint.version
+        with self._connection.transaction(sync=True):
+            run = self._connection.execute
+            for row in pending:
+                run("DELETE FROM own_evaluations WHERE seq = ?", (row.seq,))
+            self._delete_from(checkpoint.seq + 1, checkpoint.at_s)
+            run("DELETE FROM checkpoints WHERE version >= ?", (version,))
+            self._insert(row_codec.UPDATES, pending, replace=True)
+            run("DELETE FROM evaluations WHERE version > ?", (version,))
+            run("DELETE FROM rounds WHERE version > ?", (version,))
+            self._insert(row_codec.CHECKPOINTS, [checkpoint])
+            self._connection.insert(META, facts.items(), replace=True)
+        self._pending.clear()
+        self.end_here()
+
+    def copy_to(self, path: Path) -> None:
+        """Write a copy of the database to a new file."""
+        self._connection.copy_to(path)
+
     def forget_checkpoints(self, before_version: int) -> None:
-        """Of older versions. Here and below: durable with what is synced next, and then their files may be deleted."""
+        """Forget older checkpoints. Here and below: files may be deleted after the next sync."""
         with self._connection.transaction(sync=False):
             self._connection.execute("DELETE FROM checkpoints WHERE version < ?", (before_version,))
 
     def forget_checkpoint(self, version: int) -> None:
-        """Of this version, which is not whole."""
+        """Forget a damaged checkpoint."""
         with self._connection.transaction(sync=False):
             self._connection.execute("DELETE FROM checkpoints WHERE version = ?", (version,))
 
     def forget_events(self, up_to_seq: int) -> None:
-        """Those that every checkpoint covers."""
+        """Forget events that every checkpoint covers."""
         with self._connection.transaction(sync=False):
             self._connection.execute("DELETE FROM events WHERE seq <= ?", (up_to_seq,))
 
     def forget_segments(self, kept: Collection[int]) -> None:
-        """Rows in other segments than these have no place any more."""
+        """Forget the places of rows in other segments."""
         with self._connection.transaction(sync=False):
             stored_in = {segment for (segment,) in self._connection.rows(_SEGMENTS)}
             for segment in stored_in - set(kept):
@@ -195,36 +210,34 @@ class Database:
     # --- reading ---
 
     def snapshot(self) -> AbstractContextManager[None]:
-        """All that is read meanwhile is as it was at the first read, whatever a server stores. Nothing is written."""
+        """Read the state of one moment in the block, even while a server writes."""
         return self._connection.snapshot()
 
     def meta(self, key: str) -> str | None:
-        """A fact about the run, None when it was never said."""
-        return next(
-            (value for _, value in self._connection.select(row_codec.META, "WHERE key = ?", key)), None
-        )
+        """A fact about the run, None without one."""
+        return next((value for _, value in self._connection.select(META, "WHERE key = ?", key)), None)
 
     def started_s(self) -> float | None:
-        """When the first task was given, None before."""
+        """Time of the first task, None without one."""
         ((at_s,),) = self._connection.rows("SELECT min(at_s) FROM tasks")
         return None if at_s is None else float(at_s)
 
     def last_seq(self) -> int:
-        """Of the last event that was stored, 0 when there is none."""
+        """Number of the last stored event, 0 without one."""
         return self._connection.number(_LAST_SEQ) or 0
 
     def last_version(self) -> int:
-        """The greatest that a round made, 0 when there is none."""
+        """The last version that a round made, 0 without one."""
         return self._connection.number("SELECT max(version) FROM rounds") or 0
 
     def last_handle(self) -> int:
-        """The greatest of an accepted update, -1 when there is none."""
+        """The greatest handle, -1 without one."""
         handle = self._connection.number("SELECT max(handle) FROM updates")
         return -1 if handle is None else handle
 
     def events_after(self, seq: int) -> Iterator[EventRow]:
-        """Every event behind that one, in order. Raises DamagedError where one is missing or is not what it was."""
-        others = self._records(row_codec.EVENTS, row_codec.event, "WHERE seq > ? ORDER BY seq", seq)
+        """Later events, in order. Raises DamagedError where one is missing or damaged."""
+        others = self._records(row_codec.EVENTS, "WHERE seq > ? ORDER BY seq", seq)
         arrivals = map(records.arrival, self.updates_after(seq))
         for row in heapq.merge(others, arrivals, key=attrgetter("seq")):
             seq += 1
@@ -233,23 +246,23 @@ class Database:
             yield row
 
     def tasks(self) -> Iterator[TaskRow]:
-        """Every task, in order of their ids."""
-        return self._records(row_codec.TASKS, row_codec.task, "ORDER BY task_id")
+        """All tasks by id."""
+        return self._records(row_codec.TASKS, "ORDER BY task_id")
 
     def task(self, task_id: int) -> TaskRow | None:
-        """A task, None when none has this id."""
-        return next(self._records(row_codec.TASKS, row_codec.task, "WHERE task_id = ?", task_id), None)
+        """A task, None for an unknown id."""
+        return next(self._records(row_codec.TASKS, "WHERE task_id = ?", task_id), None)
 
     def updates_after(self, seq: int) -> Iterator[UpdateRow]:
-        """Every update whose event is behind that one, rejected ones too, in order."""
+        """Updates after an event, rejected ones too, in order."""
         return self._updates("WHERE seq > ? ORDER BY seq", seq)
 
     def pending(self) -> Iterator[UpdateRow]:
-        """Accepted updates that are in no round, in order of arrival."""
+        """Accepted updates in no round, in order of arrival."""
         return self._updates("WHERE handle IS NOT NULL AND round IS NULL ORDER BY seq")
 
-    def waiting_at(self, seq: int, version: int) -> Iterator[UpdateRow]:
-        """Accepted updates up to an event that are in no round up to this version, in order of arrival."""
+    def pending_at(self, seq: int, version: int) -> Iterator[UpdateRow]:
+        """Accepted updates up to an event that no round up to a version holds, in order of arrival."""
         return self._updates(
             "WHERE seq <= ? AND handle IS NOT NULL AND (round IS NULL OR round > ?) ORDER BY seq",
             seq,
@@ -257,35 +270,33 @@ class Database:
         )
 
     def updates_of(self, version: int) -> Iterator[UpdateRow]:
-        """The updates of the round that made a version, in the order that it took them in."""
+        """The updates of the round that made a version, in order."""
         return self._updates(_OF_ROUND, version)
 
     def update(self, handle: int) -> UpdateRow | None:
-        """An accepted update, None when none has this handle."""
+        """An accepted update, None for an unknown handle."""
         return next(self._updates("WHERE handle = ?", handle), None)
 
     def rounds(self, after: int = 0) -> Iterator[RoundRow]:
-        """Every round that made a version greater than `after`, in order."""
-        for row in self._records(
-            row_codec.ROUNDS, row_codec.round_without_members, "WHERE version > ? ORDER BY version", after
-        ):
-            members = self._records(self._states, row_codec.member, _OF_ROUND, row.version)
-            yield row._replace(members=tuple(members))
+        """Rounds that made later versions, in order."""
+        for row in self._records(row_codec.ROUNDS, "WHERE version > ? ORDER BY version", after):
+            states = self._connection.select(self._states, _OF_ROUND, row.version)
+            yield row._replace(members=tuple(map(row_codec.member, states)))
 
     def evaluations(self) -> Iterator[EvaluationRow]:
-        """Every measurement, in order of versions."""
-        return self._records(row_codec.EVALUATIONS, row_codec.evaluation, "ORDER BY version")
+        """Evaluations by version."""
+        return self._records(row_codec.EVALUATIONS, "ORDER BY version")
 
     def own_evaluations(self) -> Iterator[OwnEvaluationRow]:
-        """What clients measured on their own test examples, in order of arrival."""
-        return self._records(row_codec.OWN_EVALUATIONS, row_codec.own_evaluation, "ORDER BY seq")
+        """Evaluations of clients on their own test examples, in order of arrival."""
+        return self._records(row_codec.OWN_EVALUATIONS, "ORDER BY seq")
 
     def checkpoints(self) -> list[CheckpointRow]:
-        """Every checkpoint that was not forgotten, the newest first."""
-        return list(self._records(row_codec.CHECKPOINTS, row_codec.checkpoint, "ORDER BY version DESC"))
+        """Checkpoints, newest first."""
+        return list(self._records(row_codec.CHECKPOINTS, "ORDER BY version DESC"))
 
     def segment_ends(self) -> dict[int, int]:
-        """Where the last row of each segment ends, for `Segments.cut`."""
+        """Offset where the last row of each segment ends, for `Segments.cut`."""
         ends: dict[int, int] = {}
         for row in self._updates("WHERE segment IS NOT NULL"):
             assert row.place is not None
@@ -293,26 +304,43 @@ class Database:
             ends[row.place.segment] = max(end, ends.get(row.place.segment, 0))
         return ends
 
-    def segments_behind(self, version: int) -> set[int]:
-        """Segments with a row that the model of this version does not hold: pending, or of a later round."""
-        return {segment for (segment,) in self._connection.rows(_BEHIND, version)}
+    def segments_after(self, version: int) -> set[int]:
+        """Segments with a row that is pending, or of a round after a version."""
+        query = f"{_SEGMENTS} AND (round IS NULL OR round > ?)"
+        return {segment for (segment,) in self._connection.rows(query, version)}
+
+    def is_complete(self) -> bool:
+        """Whether all events and accepted updates since the start of the run are stored."""
+        gone = self._connection.number(
+            "SELECT count(*) FROM updates WHERE handle IS NOT NULL AND segment IS NULL"
+        )
+        kept = self._connection.number(
+            "SELECT (SELECT count(*) FROM events) + (SELECT count(*) FROM updates)"
+        )
+        return gone == 0 and kept == self.last_seq()
+
+    def seq_of(self, version: int) -> int | None:
+        """Number of the event that made a version, None where it is not stored."""
+        ((seq,),) = self._connection.rows(
+            "SELECT max(seq) FROM events WHERE kind = 'RoundApplied' AND json_extract(fields, '$.version') = ?",
+            version,
+        )
+        return None if seq is None else int(seq)
 
     def conservation(self) -> Conservation:
-        """What became of the updates, by one query."""
+        """Counts of updates, by one query."""
         ((received, aggregated, pending, rejected),) = self._connection.rows("SELECT * FROM conservation")
         return Conservation(received=received, aggregated=aggregated, pending=pending, rejected=rejected)
 
     def audit(self) -> Audit:
-        """Read every row, compare it with its checksum, and rows with one another."""
-        tables = self._tables
-        found = audits.audit(self._connection, tables)
-        if found.damages or self._format != FORMAT:
-            return found
-        marks, _, then = (self.meta(TOTALS) or "").partition("\n")
-        if not then or marks != self.meta(MARKS):
-            return found
-        changed = audits.differences(then, self._totals())
-        return replace(found, damages=tuple(changed))
+        """Verify the checksum of every row, and compare rows with one another."""
+        audit = audits.audit(self._connection, self._codecs)
+        if audit.damages or self._format != FORMAT:
+            return audit
+        marks, _, totals = (self.meta(TOTALS) or "").partition("\n")
+        if not totals or marks != self.meta(MARKS):
+            return audit
+        return replace(audit, damages=tuple(audits.differences(totals, self._totals())))
 
     def check(self) -> None:
         """Raise DamagedError where `audit` finds damage."""
@@ -323,105 +351,108 @@ class Database:
             )
             raise self.damaged(f"{damages[0]}{more}")
 
-    def damaged(self, what: str) -> DamagedError:
-        """The error for what an audit has found."""
-        return self._connection.damaged(what)
+    def damaged(self, damage: str) -> DamagedError:
+        """The error for a damage."""
+        return self._connection.damaged(damage)
 
     def store_totals(self) -> None:
-        """Note how many rows there are, for the next `audit`. Holds until a server starts."""
+        """Store the numbers of rows for the next `audit`. Valid until a server starts."""
         self.set_meta({TOTALS: f"{self.meta(MARKS)}\n{self._totals()}"})
 
     def _totals(self) -> str:
-        return audits.totals(
-            self._connection, {name: table for name, (table, _) in self._tables.items() if name != "meta"}
-        )
+        return audits.totals(self._connection, [codec.table for codec in self._codecs])
 
-    # --- how ---
+    # --- internals ---
 
     @property
-    def _tables(self) -> dict[str, tuple[Table, Callable[[Values], Any]]]:
-        """Every table, with what makes a record of a row."""
-        is_former = self._format != FORMAT
-        return {
-            "meta": (row_codec.META, tuple),
-            "events": (row_codec.EVENTS, audits.event),
-            "tasks": (row_codec.TASKS, row_codec.task),
-            "updates": (row_codec.UPDATES_3, tuple) if is_former else (row_codec.UPDATES, row_codec.update),
-            "rounds": (row_codec.ROUNDS, row_codec.round_without_members),
-            "evaluations": (row_codec.EVALUATIONS, row_codec.evaluation),
-            "own_evaluations": (row_codec.OWN_EVALUATIONS, row_codec.own_evaluation),
-            "checkpoints": (row_codec.CHECKPOINTS, row_codec.checkpoint),
-        }
+    def _updates_codec(self) -> Codec[UpdateRow]:
+        return row_codec.UPDATES if self._format == FORMAT else row_codec.UPDATES_3
 
-    def _prepared(self, read_only: bool) -> int:
-        """Make the database where there is none, and look for damage in its pages; its format."""
+    @property
+    def _codecs(self) -> list[Codec[Any]]:
+        """Of all tables but `meta`."""
+        return [
+            row_codec.EVENTS,
+            row_codec.TASKS,
+            self._updates_codec,
+            row_codec.ROUNDS,
+            row_codec.EVALUATIONS,
+            row_codec.OWN_EVALUATIONS,
+            row_codec.CHECKPOINTS,
+        ]
+
+    def _prepare(self, read_only: bool) -> int:
+        """Create the tables in a new database, and check its pages; returns its format."""
         run = self._connection.execute
         version = formats.recognised(self._connection, may_create=not read_only)
         run(f"PRAGMA wal_autocheckpoint = {WAL_PAGES}")
         run(f"PRAGMA journal_size_limit = {WAL_BYTES_MAX}")
-        first = run("PRAGMA quick_check(1)").fetchone()
-        if first != ("ok",):
-            raise self._connection.damaged(" ".join(str(first[0]).split()))
+        (result,) = run("PRAGMA quick_check(1)").fetchone()
+        if result != "ok":
+            raise self._connection.damaged(" ".join(str(result).split()))
         return version
 
     def _missing_at_end(self, *, takes_loss: bool) -> int:
-        """Number of the events that were stored and are not there. SQLite stops reading its log where that is damaged,
-        and takes a missing one for an empty one."""
-        found = self.last_seq()
+        """Number of lost events: SQLite stops reading its log where it is damaged, and ignores a missing one."""
+        last = self.last_seq()
         try:
             newest = self._sequence_file.get()
         except DamagedError:
             if takes_loss:
                 return 0
             raise
-        if newest > found and not takes_loss:
+        if newest > last and not takes_loss:
             raise DamagedError(
-                f"{self.path} ends with event {found}, but event {newest} was stored: {self.log.name} is damaged "
+                f"{self.path} ends with event {last}, but event {newest} was stored: {self.log.name} is damaged "
                 f"or missing; put both back from a copy, or run `unstale restore {self.path.parent}` to resume without "
                 "the events that are lost"
             )
-        return max(0, newest - found)
+        return max(0, newest - last)
 
     @contextmanager
     def _storing(self, sync: bool) -> Iterator[None]:
-        """A transaction; where it fails, what is known of waiting updates is read again."""
+        """A transaction; an error clears the cache of pending updates."""
         try:
             with self._connection.transaction(sync):
                 yield
         except BaseException:
-            self._waiting.clear()
+            self._pending.clear()
             raise
 
+    def _insert(self, codec: Codec[Record], rows: Iterable[Record], *, replace: bool = False) -> None:
+        self._connection.insert(codec.table, map(codec.encode, rows), replace=replace)
+
+    def _delete_from(self, seq: int, at_s: float) -> None:
+        """Delete events from a number on, and tasks from a time on."""
+        self._connection.execute("DELETE FROM tasks WHERE at_s >= ?", (at_s,))
+        self._connection.execute("DELETE FROM own_evaluations WHERE seq >= ?", (seq,))
+        self._connection.execute("DELETE FROM updates WHERE seq >= ?", (seq,))
+        self._connection.execute("DELETE FROM events WHERE seq >= ?", (seq,))
+
     def _join(self, row: RoundRow) -> None:
-        """Note which updates a round was made of."""
-        waiting = self._waiting
-        if any(member.handle not in waiting for member in row.members):
-            found = self._connection.select(row_codec.STATES, "WHERE handle IS NOT NULL AND round IS NULL")
-            waiting.update((state[1], state) for state in found)
-        states = [
-            row_codec.in_round(waiting.pop(member.handle), row.version, place, member)
-            for place, member in enumerate(row.members)
-            if member.handle in waiting
+        """Store which updates a round was made of."""
+        pending = self._pending
+        if any(member.handle not in pending for member in row.members):
+            states = self._connection.select(self._states, "WHERE handle IS NOT NULL AND round IS NULL")
+            pending.update((state[1], state) for state in states)
+        joined = [
+            row_codec.in_round(pending.pop(member.handle), row.version, position, member)
+            for position, member in enumerate(row.members)
+            if member.handle in pending
         ]
-        joined = self._connection.update(row_codec.STATES, states, _ROUND_COLUMNS)
-        assert joined == len(row.members), f"round {row.version} has members that are not pending"
+        updated = self._connection.update(row_codec.STATES, joined, _ROUND_COLUMNS)
+        assert updated == len(row.members), f"round {row.version} has members that are not pending"
 
-    def _updates(self, which: str, *values: int) -> Iterator[UpdateRow]:
-        if self._format == FORMAT:
-            return self._records(row_codec.UPDATES, row_codec.update, which, *values)
-        return self._records(
-            row_codec.UPDATES_3, lambda row: row_codec.update(row_codec.of_format_3(row)), which, *values
-        )
+    def _updates(self, condition: str, *values: int) -> Iterator[UpdateRow]:
+        return self._records(self._updates_codec, condition, *values)
 
-    def _records(
-        self, table: Table, record: Callable[[Values], Record], which: str, *values: int | str
-    ) -> Iterator[Record]:
-        """Rows of a table as records. Raises DamagedError for one that is not what was stored."""
-        for row in self._connection.select(table, which, *values):
+    def _records(self, codec: Codec[Record], condition: str, *values: int) -> Iterator[Record]:
+        """Rows of a table as records. Raises DamagedError for a damaged row."""
+        for row in self._connection.select(codec.table, condition, *values):
             try:
-                yield record(row)
+                yield codec.decode(row)
             except UNREADABLE:
-                raise self._connection.damaged(f"{table.row(row)} cannot be read") from None
+                raise self._connection.damaged(f"{codec.table.row(row)} cannot be read") from None
 
     @property
     def _states(self) -> Table:

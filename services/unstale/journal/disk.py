@@ -1,4 +1,4 @@
-"""What can go wrong with a disk, told in one sentence each."""
+"""Files and folders, with one-line error messages."""
 
 import errno
 import logging
@@ -6,7 +6,8 @@ import os
 import select
 import stat
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from unstale.errors import UserError
@@ -14,26 +15,23 @@ from unstale.errors import UserError
 log = logging.getLogger("unstale.journal")
 
 NOFOLLOW = getattr(os, "O_NOFOLLOW", 0)
-"""For `os.open`: a symbolic link in the place of a file is an error."""
+"""Flag of `os.open` that refuses symbolic links."""
 
 PART = ".part"
-"""How the name ends of a file that is being written, and takes its own name when it is whole."""
+"""Suffix of a file that is being written; it is renamed when it is complete."""
 
-OPEN_S, RETRY_S = (
-    5.0,
-    0.005,
-)  # how long, and how often, a file is tried that cannot be opened for want of descriptors
+OPEN_S, RETRY_S = 5.0, 0.005  # time and pause of attempts to open a file while no descriptor is free
 
 
 class DamagedError(UserError):
-    """What was stored is not what is there: a flipped bit, a cut or a missing file."""
+    """Stored data is damaged: a flipped bit, or a truncated or missing file."""
 
 
 class NoRoomError(UserError):
-    """There is no room for what should be stored. Nothing of it was.
+    """The disk has no room; nothing was stored.
 
     Attributes:
-        needed_bytes: Of the file that should be written, 0 where that is not known.
+        needed_bytes: Size of the file, 0 where it is not known.
     """
 
     needed_bytes = 0
@@ -56,31 +54,36 @@ _OTHER = {
 
 
 def trouble(doing: str, path: Path, error: OSError) -> UserError:
-    """The sentence for an error of the operating system: `cannot write FILE: the disk is full; make room`.
-
-    doing: such as "write". `NoRoomError` for what room would mend.
-    """
+    """The error for an OSError: `cannot write FILE: the disk is full; make room`. doing: such as "write"."""
     if error.errno in _NO_ROOM:
         return NoRoomError(f"cannot {doing} {path}: {_NO_ROOM[error.errno]}")
     why = _OTHER.get(error.errno or 0, (error.strerror or str(error)).lower())
     return UserError(f"cannot {doing} {path}: {why}")
 
 
+@contextmanager
+def user_errors(doing: str, path: Path) -> Iterator[None]:
+    """Raise an OSError of the block as its `trouble`."""
+    try:
+        yield
+    except OSError as error:
+        raise trouble(doing, path, error) from None
+
+
 def open_file(path: str | Path, flags: int, mode: int = 0o777) -> int:
-    """As `os.open` without symbolic links, once the process has a descriptor (`when_free`). Raises OSError."""
+    """`os.open` without symbolic links, by `when_free`. Raises OSError."""
     return when_free(lambda: os.open(path, flags | NOFOLLOW, mode))
 
 
 def duplicate(file: int) -> int:
-    """As `os.dup`, once the process has a descriptor for it (`when_free`). Raises OSError."""
+    """`os.dup`, by `when_free`. Raises OSError."""
     return when_free(lambda: os.dup(file))
 
 
 def when_free(take: Callable[[], int]) -> int:
-    """Take a descriptor; while the process has none left, wait a moment and try again.
+    """Take a file descriptor; while none is free, try again for OPEN_S. Raises OSError.
 
-    Connections may take every descriptor for as long as the server needs to cut them (`ConnectionLimiter`); a run does
-    not end for that. Raises OSError, after OPEN_S with EMFILE too.
+    Connections may use all descriptors until the server closes them (`ConnectionLimiter`), which must not end the run.
     """
     for _ in range(int(OPEN_S / RETRY_S)):
         try:
@@ -93,23 +96,22 @@ def when_free(take: Callable[[], int]) -> int:
 
 
 def private_folder(path: Path) -> None:
-    """Make a folder that its owner alone may use, or see whether one that exists can be trusted.
+    """Create a folder for its owner alone, or check the owner and mode of an existing one.
 
-    A folder of our own that its group may write to is taken from the group, with a warning. Who may read it is left as
-    it is: files in it are made for the owner alone.
+    Write permission of the group is removed, with a warning. Read permissions stay: its files are for the owner alone.
 
     Raises:
-        OSError: It cannot be made or looked at.
+        OSError: It cannot be created or read.
         UserError: It belongs to another user, or every user may write to it.
     """
     path.mkdir(mode=0o700, parents=True, exist_ok=True)
     if sys.platform == "win32":
         return  # has no such modes
-    found = path.stat()
-    mode = stat.S_IMODE(found.st_mode)
-    if found.st_uid != os.geteuid():
+    status = path.stat()
+    mode = stat.S_IMODE(status.st_mode)
+    if status.st_uid != os.geteuid():
         raise UserError(
-            f"{path} belongs to user {found.st_uid}, expected a folder of user {os.geteuid()}, who runs this process; "
+            f"{path} belongs to user {status.st_uid}, expected a folder of user {os.geteuid()}, who runs this process; "
             f"run `chown {os.geteuid()} {path}`, or name another folder"
         )
     if mode & stat.S_IWOTH:
@@ -123,12 +125,7 @@ def private_folder(path: Path) -> None:
 
 
 def check_no_links(folder: Path, names: Iterable[str]) -> None:
-    """Raise UserError where a file or folder is a symbolic link: what it leads to is not ours to write to.
-
-    Args:
-        folder: In which they are.
-        names: Of files and folders, which need not be there.
-    """
+    """Raise UserError where one of these files and folders is a symbolic link. They need not exist."""
     for name in names:
         if (folder / name).is_symlink():
             raise UserError(
@@ -138,13 +135,12 @@ def check_no_links(folder: Path, names: Iterable[str]) -> None:
 
 
 def locked(path: Path, in_use: str) -> int:
-    """The open lock file, which this process alone holds; the system takes the lock back when the process ends. Raises
-    UserError where another one holds it, with the message `in_use`."""
+    """Lock a file until it is closed, and return it. Raises UserError(in_use) where another process has the lock."""
     return _flocked(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | NOFOLLOW, 0o600), in_use)
 
 
 def locked_folder(path: Path, in_use: str) -> int:
-    """The same for a folder: this lock cannot be deleted with a file."""
+    """The same for a folder, which is harder to delete than a file."""
     return _flocked(os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC), in_use)
 
 
@@ -165,7 +161,7 @@ def _flocked(file: int, in_use: str) -> int:
 
 
 def boot() -> str:
-    """What tells one start of this machine from the next; "" where that is not known."""
+    """Id of this boot of the machine; "" where it is not known."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     except OSError:
@@ -173,23 +169,21 @@ def boot() -> str:
 
 
 def free_bytes(path: Path) -> int:
-    """Room left for this user on the file system of a file or folder that exists."""
-    try:
-        found = os.statvfs(path)
-    except OSError as error:
-        raise trouble("measure", path, error) from None
-    return found.f_bavail * found.f_frsize
+    """Free space for this user on the file system of an existing file or folder."""
+    with user_errors("measure", path):
+        status = os.statvfs(path)
+    return status.f_bavail * status.f_frsize
 
 
 def write_all(file: int, data: memoryview, offset: int) -> None:
-    """Write all of it there; one call may write a part only, such as 2 GiB. Raises OSError."""
+    """Write all data at an offset; one `pwrite` may write only a part. Raises OSError."""
     while len(data):
         written = os.pwrite(file, data, offset)
         data, offset = data[written:], offset + written
 
 
 def read_all(file: int, into: memoryview, offset: int) -> int:
-    """Fill `into` from there; how many bytes there were, fewer at the end of the file. Raises OSError."""
+    """Read into a buffer; returns the number of bytes, fewer at the end of the file. Raises OSError."""
     filled = 0
     while filled < len(into):
         count = os.preadv(file, [into[filled:]], offset + filled)
@@ -200,7 +194,7 @@ def read_all(file: int, into: memoryview, offset: int) -> int:
 
 
 def sync_folder(folder: Path) -> None:
-    """Make durable which files a folder holds. Raises OSError."""
+    """Make the list of files of a folder durable. Raises OSError."""
     opened = open_file(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(opened)

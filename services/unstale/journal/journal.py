@@ -13,10 +13,9 @@ from unstale.config.settings import RunSettings
 from unstale.coordinator import events
 from unstale.journal import checkpoints, copy_detection, recorded_settings, records, resumption
 from unstale.journal.crash_recovery import DURABILITY, ENDED, RUN_ID, drop_lost_events
-from unstale.journal.database import BOOT, SYNCED
+from unstale.journal.database import BOOT, SYNCED, Database
 from unstale.journal.disk import NoRoomError, boot, free_bytes
 from unstale.journal.disk_space import DiskSpaceMonitor
-from unstale.journal.rewindable_database import RewindableDatabase
 from unstale.journal.rows import Batch, CheckpointRow, Place
 from unstale.journal.rundir import RunDirectory
 from unstale.journal.segments import Segments, Writer
@@ -56,7 +55,7 @@ class Journal:
         self.directory = directory
         self.settings = settings
         self.on_commit: Callable[[float], object] = lambda _: None
-        self.database = RewindableDatabase(directory.database)
+        self.database = Database(directory.database)
         with ExitStack() as stack:
             stack.callback(self.database.close)
             self._take_up(directory, settings)
@@ -294,7 +293,7 @@ class Journal:
         unneeded: Collection[int] = ()
         covered = 0  # the newest version that is never made again
         if len(kept) == CHECKPOINTS_KEPT and not self.settings.keep_updates:
-            needed = self.database.segments_behind(oldest.version)
+            needed = self.database.segments_after(oldest.version)
             self.database.forget_events(oldest.seq)
             self.database.forget_segments(needed)
             unneeded = self.segments.others(needed)

@@ -1,6 +1,6 @@
-"""Payloads that come in chunks, in files: they grow as the bytes come, and outlive the process where there is a folder.
+"""Files of payloads that arrive in chunks; in a folder they survive the process.
 
-A part is not made durable: what a power failure leaves of it is found by the payload's checksum.
+They are not synced: the payload's checksum detects a loss.
 """
 
 import mmap
@@ -13,16 +13,15 @@ from typing import overload
 
 from typing_extensions import override
 
-from unstale.journal.disk import duplicate, open_file, private_folder, trouble, when_free, write_all
+from unstale.journal.disk import duplicate, open_file, private_folder, user_errors, when_free, write_all
 from unstale_proto import limits
 
 
 class PartialFile:
-    """One file. path: None for one without a name, which is gone with the process. Implements
-    `unstale_proto.transfer.PartialFile`."""
+    """One file, made by `PartialFiles.open`. Implements `unstale_proto.transfer.PartialFile`."""
 
     def __init__(self, file: int, path: Path | None) -> None:
-        """Use `PartialFiles.open`."""
+        """path: None for a file without a name, which does not survive the process."""
         self._file = file
         self._path = path
         self._have = os.fstat(file).st_size
@@ -52,7 +51,7 @@ class PartialFile:
         self._have = 0
 
     def close(self) -> None:
-        """Leave it for another time."""
+        """Close the file and keep it."""
         if self._file >= 0:
             os.close(self._file)
             self._file = -1
@@ -67,10 +66,10 @@ class PartialFile:
 
 
 class _Frames(Sequence[memoryview]):
-    """A file, cut into frames that are mapped when they are asked for: memory holds those that somebody looks at."""
+    """A file as a sequence of frames, each mapped into memory on access."""
 
     def __init__(self, file: int, size_bytes: int) -> None:
-        """file: ours to close."""
+        """file: closed by this object."""
         self._file = file
         self._size_bytes = size_bytes
         self._starts = range(0, size_bytes, limits.FRAME_BYTES_MAX)
@@ -86,7 +85,7 @@ class _Frames(Sequence[memoryview]):
     @override
     def __getitem__(self, index: int | slice) -> memoryview | Sequence[memoryview]:
         if isinstance(index, slice):
-            return [self[each] for each in range(len(self))[index]]
+            return [self[number] for number in range(len(self))[index]]
         start = self._starts[index]
         length = min(limits.FRAME_BYTES_MAX, self._size_bytes - start)
         return memoryview(mmap.mmap(self._file, length, access=mmap.ACCESS_READ, offset=start))
@@ -96,9 +95,10 @@ class _Frames(Sequence[memoryview]):
 
 
 class PartialFiles:
-    """The parts in a folder, or without one in memory. found: names of those that were there before.
+    """Partial files in a folder, or in memory without one.
 
-    Raises UserError when the folder cannot be had.
+    Attributes:
+        found: Names of files that existed before.
     """
 
     def __init__(self, folder: Path | None = None, *, suffix: str = ".part") -> None:
@@ -107,32 +107,30 @@ class PartialFiles:
         self.found: list[str] = []
         if folder is None:
             return
-        try:
+        with user_errors("use", folder):
             private_folder(folder)
             self.found = sorted(path.stem for path in folder.iterdir() if path.suffix == suffix)
-        except OSError as error:
-            raise trouble("use", folder, error) from None
 
     def open(self, name: str) -> PartialFile:
-        """Go on with the part of this name, or begin it. Raises OSError."""
+        """Open the file of this name, or create it. Raises OSError."""
         if self._folder is None:
             return PartialFile(_unnamed(), None)
         path = self._folder / f"{name}{self._suffix}"
         return PartialFile(open_file(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600), path)
 
     def delete(self, name: str) -> None:
-        """One that nobody has opened is not needed any more."""
+        """Delete a file that is not open."""
         if self._folder is not None:
             _delete(self._folder / f"{name}{self._suffix}")
 
 
 def _delete(path: Path) -> None:
-    with suppress(OSError):  # what stays is gone on with, or found by its checksum to be something else
+    with suppress(OSError):  # a file that stays is resumed, or its checksum does not match
         path.unlink()
 
 
 def _unnamed() -> int:
-    """A file in memory where the system has such, else one that is deleted already."""
+    """A file in memory where the system supports it, else a deleted temporary file."""
     if hasattr(os, "memfd_create"):
         return when_free(lambda: os.memfd_create("part", os.MFD_CLOEXEC))
     file, path = tempfile.mkstemp()

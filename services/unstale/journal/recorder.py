@@ -1,7 +1,6 @@
-"""The coordinator, and everything that happens to it written down.
+"""Records the events of a coordinator.
 
-What follows from an event may be said to others only after `commit`: then it is as durable as the run wants it, and a
-server that dies and comes back knows what it has said.
+Consequences of an event may be sent only after `commit`, so that a restarted server knows all that it has sent.
 """
 
 from collections.abc import Sequence
@@ -51,42 +50,40 @@ class IncomingUpdate(NamedTuple):
 
 
 class Recorder:
-    """Handles events as the coordinator does, and notes them. Protocol thread only.
-
-    journal: None for a run that leaves nothing behind.
-    """
+    """Handles events by the coordinator and records them. Protocol thread only."""
 
     def __init__(self, coordinator: Coordinator, journal: Journal | None) -> None:
+        """journal: None for a run that is not stored."""
         self.coordinator = coordinator
         self._journal = journal
         self._closed_s = 0.0
 
     @property
     def is_on(self) -> bool:
-        """Whether the run can be taken up again."""
+        """Whether the run is stored."""
         return self._journal is not None
 
     def handle(self, event: events.Event) -> list[Action]:
-        """Any event but an update and a round."""
+        """Handle any event except UpdateArrived and RoundApplied."""
         if self._journal is None or not records.is_recorded(event):
             return self.coordinator.handle(event)
         if isinstance(event, _OF_A_TASK) and not self.coordinator.awaits(event.client_id, event.task_id):
-            return self.coordinator.handle(event)  # says nothing new, and may be said again and again
+            return self.coordinator.handle(event)  # changes nothing, and may be repeated without limit
         ends_leases = isinstance(event, events.TimerFired) and event.timer == LEASE
         silent = self.coordinator.leases.expired(event.at_s) if ends_leases else ()
-        return self._noted(self._journal, event, silent)
+        return self._record(self._journal, event, silent)
 
     def update(self, incoming: IncomingUpdate) -> list[Action]:
-        """Handle an update, and note it unless it changes nothing."""
+        """Handle the arrival of an update."""
         event = incoming.event
         journal = self._journal
+        result = self.coordinator.handle(event)
         if journal is None:
-            return self.coordinator.handle(event)
-        following = self.coordinator.handle(event)
-        verdict = following[0]
+            return result
+        verdict = result[0]
         assert isinstance(verdict, actions.Acknowledge)
         if verdict.outcome is actions.Outcome.DUPLICATE or verdict.reason == actions.Reason.UNKNOWN_TASK:
-            return following  # changes nothing, and may come again and again
+            return result  # changes nothing, and may be repeated without limit
         seq = journal.next_seq()
         accepted = verdict.outcome is actions.Outcome.ACCEPTED
         staged = incoming.staged
@@ -118,8 +115,8 @@ class Recorder:
                     seq, event.client_id, event.base_version, own.accuracy, own.loss, own.examples
                 )
             )
-        self._note_actions(journal, following, event.at_s)
-        return following
+        self._record_actions(journal, result, event.at_s)
+        return result
 
     def round_applied(
         self,
@@ -131,7 +128,7 @@ class Recorder:
         compensate_s: float,
         aggregate_s: float,
     ) -> list[Action]:
-        """A round was applied."""
+        """Handle an applied round."""
         journal = self._journal
         if journal is None:
             return self.coordinator.handle(event)
@@ -153,32 +150,24 @@ class Recorder:
                 compensation=_compensation(result),
             )
         )
-        return self._noted(journal, event)
+        return self._record(journal, event)
 
     def evaluated(self, version: int, at_s: float, evaluation: Evaluation, *, evaluate_s: float) -> None:
-        """A version was measured."""
+        """Record the evaluation of a version."""
         if self._journal is not None:
             self._journal.batch.evaluations.append(evaluation_row(version, at_s, evaluation, evaluate_s))
 
     def commit(self, *, durable: bool = False) -> None:
-        """Make what was noted durable, against a power failure too. Raises UserError when it cannot be: then none of it
-        was."""
+        """Store recorded events. durable: survives a power failure too. On a UserError none is stored."""
         if self._journal is not None:
             self._journal.commit(durable=durable)
 
     def give_up(self, why: str) -> str:
-        """Store that the run was given up, so that the next start says so.
-
-        Args:
-            why: Message about the reason.
-
-        Returns:
-            The message for people, with the way out where the run is kept in a directory.
-        """
+        """Store the reason why the run is given up; returns the error message for it."""
         return why if self._journal is None else self._journal.give_up(why)
 
     def due_s(self, now_s: float) -> float | None:
-        """When `commit` is to be called at the latest; None for never. now_s: the time now, on the same clock."""
+        """Latest time of the next `commit`; None for never."""
         in_s = None if self._journal is None else self._journal.sync_in_s
         return None if in_s is None else now_s + in_s
 
@@ -186,23 +175,23 @@ class Recorder:
         """Whether an update of this size can be stored."""
         return self._journal is None or self._journal.has_room(size_bytes)
 
-    def _noted(self, journal: Journal, event: events.Event, silent: Sequence[int] = ()) -> list[Action]:
+    def _record(self, journal: Journal, event: events.Event, silent: Sequence[int] = ()) -> list[Action]:
         journal.note(event, silent)
-        following = self.coordinator.handle(event)
-        self._note_actions(journal, following, event.at_s)
-        return following
+        result = self.coordinator.handle(event)
+        self._record_actions(journal, result, event.at_s)
+        return result
 
-    def _note_actions(self, journal: Journal, following: Sequence[Action], at_s: float) -> None:
-        for action in following:
+    def _record_actions(self, journal: Journal, result: Sequence[Action], at_s: float) -> None:
+        for action in result:
             if isinstance(action, actions.SendTask):
                 journal.batch.tasks.append(task_row(action, at_s))
             elif isinstance(action, actions.ApplyRound):
                 self._closed_s = at_s
-                journal.settle()  # whoever makes the round may read rows from there, and gives their memory back
+                journal.settle()  # the learner may read rows from disk, and frees their memory
 
 
 def evaluation_row(version: int, at_s: float, evaluation: Evaluation, evaluate_s: float) -> EvaluationRow:
-    """The record of a measurement."""
+    """The record of an evaluation."""
     return EvaluationRow(
         version=version,
         at_s=at_s,
@@ -214,25 +203,19 @@ def evaluation_row(version: int, at_s: float, evaluation: Evaluation, evaluate_s
 
 
 def task_row(action: actions.SendTask, at_s: float) -> TaskRow:
-    """The record of a task that is given."""
-    return TaskRow(
-        task_id=action.task_id,
-        client_id=action.client_id,
-        number=action.number,
-        version=action.version,
-        at_s=at_s,
-    )
+    """The record of a task."""
+    return TaskRow(action.task_id, action.client_id, action.number, action.version, at_s)
 
 
 def _compensation(result: RoundResult) -> CompensationRow | None:
-    told = result.compensation
-    if told is None:
+    compensation = result.compensation
+    if compensation is None:
         return None
     return CompensationRow(
-        updates=tuple(told.updates),
-        errors=tuple(told.errors),
-        fallbacks=dict(told.fallbacks),
-        is_kept=told.made is not None,
+        updates=tuple(compensation.updates),
+        errors=tuple(compensation.errors),
+        fallbacks=dict(compensation.fallbacks),
+        is_kept=compensation.made is not None,
     )
 
 

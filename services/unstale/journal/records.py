@@ -1,7 +1,7 @@
-"""Events as records, and back. Pure.
+"""Converts events to records and back. Pure.
 
-A heartbeat is no record: it only renews a lease. So that the end of leases can be played again without heartbeats, the
-record of that timer names the clients whose lease ran out. That an update came stands in the record of its verdict.
+Heartbeats are not recorded: the record of the lease timer names the clients whose leases expired. The arrival of an
+update is in the record of its verdict.
 """
 
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from unstale.coordinator.machine import LEASE, Coordinator
 from unstale.journal.rows import EventRow, UpdateRow
 
 SILENT = "silent"
-"""Field of a timer's record: clients whose lease had run out."""
+"""Field of a timer's record: clients whose leases expired."""
 
 _KINDS: dict[str, type[Any]] = {
     kind.__name__: kind
@@ -35,13 +35,12 @@ _FIELDS = {kind: [field.name for field in fields(kind) if field.name != "at_s"] 
 
 
 def is_recorded(event: events.Event) -> bool:
-    """Whether an event changes what a coordinator that takes up the run must know. That the operator ended the process
-    does not: the run goes on when it is started again."""
+    """Whether an event is recorded. StopRequested is not: the run resumes at the next start."""
     return type(event) in _FIELDS
 
 
 def to_row(seq: int, event: events.Event, silent: Sequence[int] = ()) -> EventRow:
-    """The record of an event. silent: clients whose lease it ends, if it is that timer."""
+    """The record of an event. silent: clients whose leases it ends."""
     values = {name: getattr(event, name) for name in _FIELDS[type(event)]}
     if silent:
         values[SILENT] = list(silent)
@@ -49,7 +48,7 @@ def to_row(seq: int, event: events.Event, silent: Sequence[int] = ()) -> EventRo
 
 
 def arrival(row: UpdateRow) -> EventRow:
-    """The record of the event that an update came. Which row was refused nobody asks any more: it lies nowhere."""
+    """The record of an update's arrival. A rejected update has no handle: its row is not stored."""
     defect = None if row.reason in tuple(Reason) else row.reason
     fields = {
         "client_id": row.client_id,
@@ -73,8 +72,8 @@ def to_event(row: EventRow) -> events.Event:
     return event
 
 
-def play(row: EventRow, coordinator: Coordinator) -> list[Action]:
-    """Have a coordinator handle what another one did. Its state ends up the same, but for when leases were renewed."""
+def replay(row: EventRow, coordinator: Coordinator) -> list[Action]:
+    """Handle a recorded event. The state becomes that of the recorded run, except for the times of renewed leases."""
     event = to_event(row)
     if isinstance(event, events.TimerFired) and event.timer == LEASE:
         coordinator.leases.settle(frozenset(row.fields.get(SILENT, ())), event.at_s)

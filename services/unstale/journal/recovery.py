@@ -1,4 +1,4 @@
-"""Taking up a run: from the last checkpoint, and the records behind it, to where the server stood when it died."""
+"""Resumes a run: loads the last checkpoint and replays later records."""
 
 import logging
 import math
@@ -28,11 +28,13 @@ log = logging.getLogger("unstale.journal")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recovered:
-    """Where the run stands.
+    """State of a resumed run.
 
-    at_s: run time of the last record. events: how many were played again. rounds: how many were computed again.
-    checkpoint_seq: the event up to which a checkpoint covers all, 0 without one. admission: state of the admission
-    there; None where no checkpoint has one.
+    Attributes:
+        at_s: Run time of the last record.
+        events, rounds: Number of events that were replayed, and of rounds that were computed again.
+        checkpoint_seq: Last event that the checkpoint covers, 0 without one.
+        admission: State of the admission in the checkpoint; None without one.
     """
 
     at_s: float
@@ -43,10 +45,7 @@ class Recovered:
 
 
 class Recovery:
-    """Brings a coordinator, a learner and a staging that have just been made to where the journal's were.
-
-    evaluate: measures a version; for evaluations that a crash has cost.
-    """
+    """Restores a new coordinator, learner and staging from a journal."""
 
     def __init__(
         self,
@@ -57,6 +56,7 @@ class Recovery:
         staging: Staging,
         evaluate: Callable[[Version], Evaluation],
     ) -> None:
+        """evaluate: for evaluations that were lost in a crash."""
         self._journal = journal
         self._coordinator = coordinator
         self._learner = learner
@@ -66,49 +66,39 @@ class Recovery:
             journal.database, journal.segments, journal.directory.compensations, learner.row_numbers
         )
         self._round_of = {row.version: row for row in journal.database.rounds()}
-        self._measured = {row.version for row in journal.database.evaluations()}
+        self._evaluated = {row.version for row in journal.database.evaluations()}
         self._admission: Mapping[str, Any] | None = None
         self._checkpoint_seq = 0
         self._rounds = 0
         self._at_s = 0.0
 
     def run(self) -> Recovered:
-        """Do it. Raises UserError for what is damaged or missing, and when a version comes out otherwise."""
-        played = self.run_to()
+        """Restore all. Raises UserError for damaged or missing files, and for a version that differs."""
+        events_replayed = self.run_to()
         self._restage()
         return Recovered(
             at_s=self._at_s,
-            events=played,
+            events=events_replayed,
             rounds=self._rounds,
             checkpoint_seq=self._checkpoint_seq,
             admission=self._admission,
         )
 
     def run_to(self, last_seq: float = math.inf) -> int:
-        """Bring coordinator and learner to the state behind an event; updates that wait are not put back.
-
-        Args:
-            last_seq: Of the event; infinity for the last one.
-
-        Returns:
-            Number of events that were played.
-
-        Raises:
-            UserError: Something is damaged or missing, or a version comes out otherwise.
-        """
-        played = 0
+        """Restore coordinator and learner up to an event, without staging; returns the number of replayed events."""
+        count = 0
         for row in self._journal.database.events_after(self._start(last_seq)):
             if row.seq > last_seq:
                 break
-            self._play(row)
-            played += 1
-        return played
+            self._replay(row)
+            count += 1
+        return count
 
     def _start(self, last_seq: float) -> int:
-        """Load the newest checkpoint that is whole and covers no later event; the seq that it covers, 0 without one."""
+        """Load the newest intact checkpoint up to an event; returns the event that it covers, 0 without one."""
         database = self._journal.database
         damaged: dict[int, DamagedError] = {}
-        first = int(database.meta(ROLLED_BACK) or 0)  # events before it are not played again
+        first = int(database.meta(ROLLED_BACK) or 0)  # earlier events are not replayed
         for row in database.checkpoints():
             if row.seq > last_seq or row.version < first:
                 continue
@@ -116,9 +106,9 @@ class Recovery:
                 state = checkpoints.read_at(self._journal.directory.checkpoints / row.file, row.seq)
             except DamagedError as error:
                 damaged[row.version] = error
-                log.warning("%s; going on from an older checkpoint", error)
+                log.warning("%s; resuming from an older checkpoint", error)
                 continue
-            for version in damaged:  # it would count as one of those that are kept
+            for version in damaged:  # or it would count towards `CHECKPOINTS_KEPT`
                 database.forget_checkpoint(version)
             self._load(state)
             self._checkpoint_seq = row.seq
@@ -136,17 +126,17 @@ class Recovery:
         self._at_s = coordinator.now_s
         settings, version = coordinator.settings, coordinator.version
         if version and (version == settings.rounds or version % settings.evaluate_every == 0):
-            self._measure_unless_known(version)
+            self._evaluate_missing(version)
 
-    def _play(self, row: EventRow) -> None:
+    def _replay(self, row: EventRow) -> None:
         self._at_s = row.at_s
         if row.kind == events.RoundApplied.__name__:
             self._apply(self._round_of[row.fields["version"]])
-        for action in records.play(row, self._coordinator):
+        for action in records.replay(row, self._coordinator):
             if isinstance(action, actions.ForgetVersion):
                 self._learner.forget(action.version)
             elif isinstance(action, actions.Evaluate):
-                self._measure_unless_known(action.version)
+                self._evaluate_missing(action.version)
             elif isinstance(action, actions.SendTask):
                 self._check_task(action, row)
 
@@ -161,52 +151,49 @@ class Recovery:
             raise self._contradicts(f"tasks task_id {action.task_id} is another task than was given")
 
     def _apply(self, row: RoundRow) -> None:
-        updates, told = self._recorded.members(row)
-        if isinstance(self._staging, Spill):  # rows lie on disk in this run
+        updates, members = self._recorded.members(row)
+        if isinstance(self._staging, Spill):  # rows are on disk in this run
             stored = self._recorded.stored(updates)
-            result = self._learner.apply_round(stored, told)
+            result = self._learner.apply_round(stored, members)
             stored.close()
         else:
             made = self._recorded.made(row)
-            result = self._learner.apply_round(self._recorded.matrix(updates), told, made)
+            result = self._learner.apply_round(self._recorded.matrix(updates), members, made)
         self._rounds += 1
         if result.sent.digest != row.digest:
             raise UserError(
-                f"version {row.version}, computed again from {self._journal.directory.path}, is not the one that was "
-                "made there: its bits depend on device, threads and the version of PyTorch; go on where the run was "
-                "begun, or begin another one with --run"
+                f"version {row.version}, computed again from {self._journal.directory.path}, differs from the recorded "
+                "one: its bits depend on device, threads and the version of PyTorch; resume on the machine where the "
+                "run began, or start a new run with --run"
             )
 
-    def _measure_unless_known(self, version: int) -> None:
-        if version in self._measured:
+    def _evaluate_missing(self, version: int) -> None:
+        if version in self._evaluated:
             return
         assert version == self._learner.version
         row = evaluation_row(version, self._at_s, self._evaluate(self._learner.sent), 0.0)
         self._journal.batch.evaluations.append(row)
-        self._measured.add(version)
+        self._evaluated.add(version)
 
     def _restage(self) -> None:
-        """Put the rows back that no round was made of yet."""
+        """Stage the pending updates again."""
         coordinator = self._coordinator
-        waiting = {update.handle for update in (*coordinator.pending, *(coordinator.making or ()))}
+        pending = {update.handle for update in (*coordinator.pending, *(coordinator.making or ()))}
         rows = []
         for update in self._journal.database.pending():
             assert update.handle is not None
             assert update.place is not None
-            if update.handle not in waiting:
+            if update.handle not in pending:
                 raise self._contradicts(f"updates seq {update.seq} waits for a round")
-            waiting.remove(update.handle)
+            pending.remove(update.handle)
             self._journal.placed(update.handle, update.place)
             rows.append((update.handle, staged(update), partial(self._recorded.fill, update)))
-        if waiting:
-            raise self._contradicts(f"updates handle {min(waiting)} does not wait for a round")
+        if pending:
+            raise self._contradicts(f"updates handle {min(pending)} does not wait for a round")
         making = self._coordinator.making
         self._staging.restore(
             rows, self._journal.database.last_handle() + 1, closed=making[-1].handle if making else None
         )
 
-    def _contradicts(self, what: str) -> DamagedError:
-        return DamagedError(
-            f"{self._journal.database.path} is damaged ({what}, which the events contradict); put it back "
-            "from a copy, or start anew in another --run directory"
-        )
+    def _contradicts(self, damage: str) -> DamagedError:
+        return self._journal.database.damaged(f"{damage}, which the events contradict")

@@ -7,14 +7,13 @@ from pathlib import Path
 from unstale.errors import UserError
 from unstale.journal.copy_detection import last_version
 from unstale.journal.database import Database
-from unstale.journal.rewindable_database import RewindableDatabase
 
 GIVEN_UP = "given_up"  # message about why the last server gave up the run; "" or missing when it did not
 EXCLUDED = "excluded"  # JSON list of the ids of clients that may not take part
 ROLLED_BACK = "rolled_back"  # version that the run was last rolled back to
 
 
-def give_up(database: RewindableDatabase, path: Path, why: str) -> str:
+def give_up(database: Database, path: Path, why: str) -> str:
     """Store that training cannot go on.
 
     Args:
@@ -29,7 +28,7 @@ def give_up(database: RewindableDatabase, path: Path, why: str) -> str:
     return f"{why}; {_way_out(database, path)}"
 
 
-def check_not_given_up(database: RewindableDatabase, path: Path) -> None:
+def check_not_given_up(database: Database, path: Path) -> None:
     """Raise UserError with the way out where the last server gave up the run. path: of the run directory."""
     why = database.meta(GIVEN_UP)
     if why:
@@ -46,7 +45,7 @@ def facts_of_excluded(client_ids: Collection[int]) -> dict[str, str]:
     return {EXCLUDED: json.dumps(sorted(client_ids))}
 
 
-def first_computable(database: RewindableDatabase) -> int:
+def first_computable(database: Database) -> int:
     """The oldest version above 0 from which on every version can be computed from a checkpoint and events.
 
     Events before a rollback are not played again: they do not say which updates it dropped.
@@ -59,7 +58,7 @@ def first_computable(database: RewindableDatabase) -> int:
     return max(1, min(bases)) if bases else last_version(database) + 1
 
 
-def possible_versions(database: RewindableDatabase, last: int) -> str:
+def possible_versions(database: Database, last: int) -> str:
     """Versions that a run can be rolled back to, in words. last: the newest version."""
     first = first_computable(database)
     saved = sorted(row.version for row in database.checkpoints() if 0 < row.version < first)
@@ -70,7 +69,7 @@ def possible_versions(database: RewindableDatabase, last: int) -> str:
     return " or ".join([", ".join(words[:-1]), words[-1]]) if len(words) > 1 else words[0]
 
 
-def _way_out(database: RewindableDatabase, path: Path) -> str:
+def _way_out(database: Database, path: Path) -> str:
     versions = possible_versions(database, last_version(database))
     return (
         f"`unstale rollback {path} --to VERSION` resumes it from an earlier version ({versions}), or begin another run "

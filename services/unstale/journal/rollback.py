@@ -16,12 +16,11 @@ from unstale.coordinator.machine import Coordinator
 from unstale.errors import UserError
 from unstale.journal import checkpoints, copy_detection, resumption
 from unstale.journal.crash_recovery import RUN_ID
-from unstale.journal.database import SYNCED
+from unstale.journal.database import SYNCED, Database
 from unstale.journal.disk import DamagedError, sync_folder, trouble
 from unstale.journal.journal import Journal
 from unstale.journal.recovery import Recovery
 from unstale.journal.restore import give_new_id
-from unstale.journal.rewindable_database import RewindableDatabase
 from unstale.journal.rows import CheckpointRow
 from unstale.journal.rundir import SET_ASIDE, RunDirectory
 from unstale.net.clock import now_s
@@ -123,7 +122,7 @@ def _excluded(
     return after
 
 
-def _target(directory: RunDirectory, database: RewindableDatabase, version: int, last: int) -> _Target:
+def _target(directory: RunDirectory, database: Database, version: int, last: int) -> _Target:
     if version == 0:
         return _Target(version=0, seq=0, checkpoint=None)
     checkpoint = _whole_checkpoint(directory, database, version)
@@ -139,9 +138,7 @@ def _target(directory: RunDirectory, database: RewindableDatabase, version: int,
     )
 
 
-def _whole_checkpoint(
-    directory: RunDirectory, database: RewindableDatabase, version: int
-) -> CheckpointRow | None:
+def _whole_checkpoint(directory: RunDirectory, database: Database, version: int) -> CheckpointRow | None:
     for row in database.checkpoints():
         if row.version == version:
             with suppress(DamagedError):
@@ -218,7 +215,7 @@ def _go_back(journal: Journal, target: _Target, state: State, excluded: frozense
     )
     waiting = [
         update._replace(outcome="rejected", reason=DROPPED, handle=None, place=None)
-        for update in database.waiting_at(target.seq, target.version)
+        for update in database.pending_at(target.seq, target.version)
     ]
     facts = {
         RUN_ID: "",
@@ -240,7 +237,7 @@ def _go_back(journal: Journal, target: _Target, state: State, excluded: frozense
     )
 
 
-def _accepted(database: RewindableDatabase) -> int:
+def _accepted(database: Database) -> int:
     found = database.conservation()
     return found.aggregated + found.pending
 
@@ -276,7 +273,7 @@ def _delete_newer(directory: RunDirectory, named: Collection[str], version: int)
 # --- the copy ---
 
 
-def _set_copy_aside(directory: RunDirectory, database: RewindableDatabase, new: Path) -> Path:
+def _set_copy_aside(directory: RunDirectory, database: Database, new: Path) -> Path:
     """Copy a whole run directory to a folder below `set-aside`. new: a checkpoint that is left out."""
     base = directory.path / SET_ASIDE
     copy: Path | None = None

@@ -1,4 +1,4 @@
-"""Rounds as they were, read from the journal.
+"""Reads rounds from the journal.
 
 Legend: K updates of a round, in order of arrival; D numbers of a row.
 """
@@ -21,28 +21,29 @@ from unstale.learner.updates import RoundUpdate, StagedUpdate
 
 
 class RecordedRounds:
-    """Reads rows and what is known about them. compensations: folder of what was made of them. row_numbers: D."""
+    """Reads the updates of rounds, and estimates of stale updates."""
 
     def __init__(self, database: Database, segments: Segments, compensations: Path, row_numbers: int) -> None:
+        """compensations: folder of estimates. row_numbers: D."""
         self._database = database
         self._segments = segments
         self._compensations = compensations
         self._row_numbers = row_numbers
 
     def fill(self, update: UpdateRow, row_D: Tensor) -> None:
-        """Write an accepted update's row. row_D: [D] float32 in host memory. Raises UserError where it is damaged."""
+        """Read an accepted update into row_D: [D] float32 in host memory. Raises DamagedError."""
         assert update.place is not None, f"{update} was not accepted"
         self._segments.read(update.place, flat.to_bytes(row_D))
 
     def matrix(self, updates: Sequence[UpdateRow]) -> Tensor:
-        """[K, D] float32."""
+        """Rows of updates: [K, D] float32. Raises DamagedError."""
         matrix_KD = torch.empty(len(updates), self._row_numbers)
         for update, row_D in zip(updates, matrix_KD, strict=True):
             self.fill(update, row_D)
         return matrix_KD
 
     def stored(self, updates: Sequence[UpdateRow]) -> StoredRows:
-        """The same, to be read in parts: one row is in memory at a time. Raises UserError where one is damaged."""
+        """The same, read by columns after verifying one row at a time. Raises DamagedError."""
         row_D = torch.empty(self._row_numbers)
         for update in updates:
             self.fill(update, row_D)
@@ -50,8 +51,7 @@ class RecordedRounds:
         return StoredRows(places, self._row_numbers, self._segments.path)
 
     def made(self, row: RoundRow) -> Made | None:
-        """What a round was compensated with; None where nothing is kept of that. Raises UserError where it is
-        damaged."""
+        """Estimates that a round was compensated with; None without any. Raises DamagedError."""
         if row.compensation is None or not row.compensation.is_kept:
             return None
         path = checkpoints.path_of(self._compensations, row.version)
@@ -63,31 +63,32 @@ class RecordedRounds:
         return made
 
     def has_made(self, row: RoundRow) -> bool:
-        """Whether what a round was compensated with is still there, or nothing was kept."""
+        """Whether the estimates of a round exist, or it had none."""
         is_kept = row.compensation is not None and row.compensation.is_kept
         return not is_kept or checkpoints.path_of(self._compensations, row.version).exists()
 
     def members(self, row: RoundRow) -> tuple[list[UpdateRow], tuple[RoundUpdate, ...]]:
-        """The updates of a round, and what the learner is told of them."""
+        """The updates of a round, as stored and for the learner."""
         updates = list(self._database.updates_of(row.version))
-        told = tuple(
+        members = tuple(
             staged(update).in_round(
                 task_id=update.task_id, base_version=update.base_version, staleness=member.staleness
             )
             for update, member in zip(updates, row.members, strict=True)
         )
-        return updates, told
+        return updates, members
 
 
 def damaged_estimates(version: int, path: Path) -> DamagedError:
-    """The error for a file of what a version was compensated with."""
+    """The error for a damaged file of estimates."""
     return DamagedError(
-        f"what version {version} was compensated with, {path}, is missing or damaged; put it back from a copy"
+        f"{path}, the estimates with which version {version} was compensated, is missing or damaged; put it back from "
+        "a copy"
     )
 
 
 def staged(update: UpdateRow) -> StagedUpdate:
-    """What was kept beside the row of an update."""
+    """Facts about an update beside its row."""
     return StagedUpdate(
         client_id=update.client_id,
         num_examples=update.num_examples,

@@ -1,15 +1,16 @@
-"""Records as rows of SQLite's tables, and back. Pure.
+"""Converts records to rows of SQLite's tables and back. Pure.
 
-Every row carries a checksum, because SQLite has none of its own. It is taken of the values as SQLite gives them
-back: no NaN, which it keeps as null, and in columns of type REAL no integers and no negative zero.
+A row has a checksum of its values as SQLite returns them: without NaN, which becomes null, and in REAL columns without
+integers and negative zero.
 """
 
 import json
 import math
-from dataclasses import asdict
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Generic, TypeVar
 
 from unstale.compensators import Compensated, MeasuredError
-from unstale.journal import tables
 from unstale.journal.rows import (
     CheckpointRow,
     CompensationRow,
@@ -24,201 +25,112 @@ from unstale.journal.rows import (
 )
 from unstale.journal.tables import Table, Values, signed
 
-_JSON = json.JSONEncoder(separators=(",", ":"))  # `json.dumps` makes a new one each time
+Record = TypeVar("Record")
+
+_JSON = json.JSONEncoder(separators=(",", ":"))  # `json.dumps` creates a new one each time
 
 
-META = tables.META
-EVENTS = Table("events", ("seq", "at_s", "kind", "fields"))
-TASKS = Table("tasks", ("task_id", "client_id", "number", "version", "at_s"))
-_ARRIVAL = (
-    *("seq", "at_s", "client_id", "task_id", "base_version", "outcome", "reason"),
-    *("num_examples", "batch_examples", "loss", "local_rate"),
-)
-_NORMS = ("norm", "norm_buffers", "norm_extra")
-_PLACE = ("handle", "offset", "size_bytes", "checksum")
-_KEYS = ("seq", "handle")
-_STATE = ("segment", "round", "position", "staleness", "weight")
-UPDATES = Table("updates", (*_ARRIVAL, *_NORMS, *_PLACE), state=_STATE, keys=_KEYS)
-STATES = Table("updates", (*_KEYS, *_STATE), checksum="state_checksum")
-"""Of updates, the columns that change."""
-UPDATES_3 = Table("updates", (*_ARRIVAL, *_PLACE), state=_STATE, keys=_KEYS, state_checksum=None)
-"""Here and below: as format 3 has them."""
-STATES_3 = Table("updates", (*_KEYS, *_STATE), checksum=None)
-_ROUND = (
-    "version",
-    "closed_s",
-    "applied_s",
-    "wait_s",
-    "compensate_s",
-    "aggregate_s",
-    "learning_rate",
-    "rate_factor",
-)
-ROUNDS = Table("rounds", (*_ROUND, "overflowed", "digest", "compensation"))
-EVALUATIONS = Table("evaluations", ("version", "at_s", "accuracy", "loss", "class_accuracy", "evaluate_s"))
-OWN_EVALUATIONS = Table("own_evaluations", ("seq", "client_id", "version", "accuracy", "loss", "examples"))
-CHECKPOINTS = Table("checkpoints", ("version", "seq", "file", "size_bytes", "at_s"))
+@dataclass(frozen=True, slots=True)
+class Codec(Generic[Record]):
+    """A table and the conversion of its rows."""
+
+    table: Table
+    encode: Callable[[Record], Values]
+    decode: Callable[[Values], Record]
 
 
-def of_event(row: EventRow) -> Values:
+def _encode_event(row: EventRow) -> Values:
     return (row.seq, _real(row.at_s), row.kind, _JSON.encode(row.fields))
 
 
-def event(values: Values) -> EventRow:
-    seq, at_s, kind, fields = values
-    return EventRow(seq=seq, at_s=at_s, kind=kind, fields=json.loads(fields))
+def _decode_event(values: Values) -> EventRow:
+    *facts, fields = values
+    return EventRow._make((*facts, json.loads(fields)))
 
 
-def of_task(row: TaskRow) -> Values:
-    task_id, client_id, number, version, at_s = row
-    return (task_id, client_id, number, version, at_s + 0.0)
-
-
-def task(values: Values) -> TaskRow:
-    task_id, client_id, number, version, at_s = values
-    return TaskRow(task_id=task_id, client_id=client_id, number=number, version=version, at_s=at_s)
-
-
-def of_update(row: UpdateRow) -> Values:
-    seq, at_s, *others, loss, local_rate, handle, place, norm, norm_buffers, norm_extra = row
-    lies: Values = (None, None, None, None)
+def _encode_update(row: UpdateRow) -> Values:
+    seq, at_s, *facts, loss, local_rate, handle, place, norm, norm_buffers, norm_extra = row
+    place_values: Values = (None, None, None, None)
     if place is not None:
         segment, offset, size_bytes, checksum = place
-        lies = (offset, size_bytes, signed(checksum), segment)
+        place_values = (offset, size_bytes, signed(checksum), segment)
     norms = (_optional(norm), _optional(norm_buffers), _optional(norm_extra))
     state = (None, None, None, None)  # in no round yet
-    return (seq, at_s + 0.0, *others, _any(loss), local_rate + 0.0, *norms, handle, *lies, *state)
+    return (seq, at_s + 0.0, *facts, _any(loss), local_rate + 0.0, *norms, handle, *place_values, *state)
 
 
-def update(values: Values) -> UpdateRow:
-    """From UPDATES. With no place where its segment is deleted."""
-    *arrival, norm, norm_buffers, norm_extra, handle, offset, size_bytes, checksum, segment, _, _, _, _ = (
-        values
-    )
+def _decode_update(values: Values) -> UpdateRow:
+    """Without a place where the segment is deleted."""
+    *facts, norm, norm_buffers, norm_extra, handle, offset, size_bytes, checksum, segment, _, _, _, _ = values
     place = None
     if segment is not None:
         place = Place(segment=segment, offset=offset, size_bytes=size_bytes, checksum=checksum % 2**64)
-    return UpdateRow._make((*arrival, handle, place, norm, norm_buffers, norm_extra))
+    return UpdateRow._make((*facts, handle, place, norm, norm_buffers, norm_extra))
 
 
-def of_format_3(values: Values) -> Values:
-    """Values for UPDATES from those of UPDATES_3."""
+def from_format_3(values: Values) -> Values:
+    """Values of UPDATES from those of UPDATES_3, which has no norms."""
     return (*values[:11], None, None, None, *values[11:])
 
 
-def of_round(row: RoundRow) -> Values:
-    times = (row.closed_s, row.applied_s, row.wait_s, row.compensate_s, row.aggregate_s, row.learning_rate)
-    compensation = None if row.compensation is None else _of_compensation(row.compensation)
+def _encode_round(row: RoundRow) -> Values:
+    version, *times, learning_rate, rate_factor, overflowed, digest, _, compensation = row
     return (
-        row.version,
-        *map(_real, times),
-        _any(row.rate_factor),
-        int(row.overflowed),
-        row.digest,
-        compensation,
+        version,
+        *map(_real, (*times, learning_rate)),
+        _any(rate_factor),
+        int(overflowed),
+        digest,
+        None if compensation is None else _encode_compensation(compensation),
     )
 
 
-def round_without_members(values: Values) -> RoundRow:
-    version, closed_s, applied_s, wait_s, compensate_s, aggregate_s, learning_rate, *others = values
-    rate_factor, overflowed, digest, compensation = others
-    return RoundRow(
-        version=version,
-        closed_s=closed_s,
-        applied_s=applied_s,
-        wait_s=wait_s,
-        compensate_s=compensate_s,
-        aggregate_s=aggregate_s,
-        learning_rate=learning_rate,
-        rate_factor=_float(rate_factor),
-        overflowed=bool(overflowed),
-        digest=digest,
-        members=(),
-        compensation=None if compensation is None else _compensation(compensation),
-    )
+def _decode_round(values: Values) -> RoundRow:
+    """Without members."""
+    *facts, rate_factor, overflowed, digest, compensation = values
+    decoded = None if compensation is None else _decode_compensation(compensation)
+    return RoundRow._make((*facts, _float(rate_factor), bool(overflowed), digest, (), decoded))
 
 
-def _of_compensation(row: CompensationRow) -> str:
-    said = {
+def _encode_compensation(row: CompensationRow) -> str:
+    facts = {
         "updates": [asdict(update) for update in row.updates],
         "errors": [asdict(error) for error in row.errors],
         "fallbacks": row.fallbacks,
         "is_kept": row.is_kept,
     }
-    return _JSON.encode(said)
+    return _JSON.encode(facts)
 
 
-def _compensation(text: str) -> CompensationRow:
-    said = json.loads(text)
+def _decode_compensation(text: str) -> CompensationRow:
+    facts = json.loads(text)
     return CompensationRow(
-        updates=tuple(Compensated(**update) for update in said["updates"]),
-        errors=tuple(MeasuredError(**error) for error in said["errors"]),
-        fallbacks=said["fallbacks"],
-        is_kept=said["is_kept"],
+        updates=tuple(Compensated(**update) for update in facts["updates"]),
+        errors=tuple(MeasuredError(**error) for error in facts["errors"]),
+        fallbacks=facts["fallbacks"],
+        is_kept=facts["is_kept"],
     )
 
 
-def in_round(state: Values, version: int, position: int, member: MemberRow) -> Values:
-    """From and for STATES: an update that is a member of a round now."""
-    seq, handle, segment, *_ = state
-    return (seq, handle, segment, version, position, member.staleness, _any(member.weight))
-
-
-def waiting(row: UpdateRow) -> Values:
-    """For STATES: an accepted update that has just been stored."""
-    return (row.seq, row.handle, row.place and row.place.segment, None, None, None, None)
-
-
-def pending(state: Values) -> Values:
-    """From and for STATES: an update that is in no round any more."""
-    return (*state[:3], None, None, None, None)
-
-
-def without_segment(state: Values) -> Values:
-    """From and for STATES: an update whose segment is deleted."""
-    seq, handle, _, *others = state
-    return (seq, handle, None, *others)
-
-
-def member(state: Values) -> MemberRow:
-    """From STATES."""
-    _, handle, _, _, _, staleness, weight = state
-    return MemberRow(handle=handle, staleness=staleness, weight=_float(weight))
-
-
-def of_evaluation(row: EvaluationRow) -> Values:
+def _encode_evaluation(row: EvaluationRow) -> Values:
     classes = json.dumps(row.class_accuracy)
     return (row.version, _real(row.at_s), _any(row.accuracy), _any(row.loss), classes, _real(row.evaluate_s))
 
 
-def evaluation(values: Values) -> EvaluationRow:
-    version, at_s, accuracy, loss, class_accuracy, evaluate_s = values
+def _decode_evaluation(values: Values) -> EvaluationRow:
+    version, at_s, accuracy, loss, classes, evaluate_s = values
     return EvaluationRow(
-        version=version,
-        at_s=at_s,
-        accuracy=_float(accuracy),
-        loss=_float(loss),
-        class_accuracy=tuple(json.loads(class_accuracy)),
-        evaluate_s=evaluate_s,
+        version, at_s, _float(accuracy), _float(loss), tuple(json.loads(classes)), evaluate_s
     )
 
 
-def of_own_evaluation(row: OwnEvaluationRow) -> Values:
-    seq, client_id, version, accuracy, loss, examples = row
-    return (seq, client_id, version, accuracy + 0.0, _any(loss), examples)
+def _encode_own_evaluation(row: OwnEvaluationRow) -> Values:
+    *facts, accuracy, loss, examples = row
+    return (*facts, accuracy + 0.0, _any(loss), examples)
 
 
-def own_evaluation(values: Values) -> OwnEvaluationRow:
-    return OwnEvaluationRow(*values)
-
-
-def of_checkpoint(row: CheckpointRow) -> Values:
-    return (row.version, row.seq, row.file, row.size_bytes, _real(row.at_s))
-
-
-def checkpoint(values: Values) -> CheckpointRow:
-    version, seq, file, size_bytes, at_s = values
-    return CheckpointRow(version=version, seq=seq, file=file, size_bytes=size_bytes, at_s=at_s)
+def _encode_with_time(row: TaskRow | CheckpointRow) -> Values:
+    return (*row[:-1], _real(row.at_s))
 
 
 def _real(value: float) -> float:
@@ -239,3 +151,62 @@ def _optional(value: float | None) -> float | None:
 def _float(value: float | None) -> float:
     """From a column of type ANY."""
     return math.nan if value is None else value
+
+
+_ARRIVAL = UpdateRow._fields[:11]
+_PLACE = ("handle", "offset", "size_bytes", "checksum")
+_KEYS = ("seq", "handle")
+_STATE = ("segment", "round", "position", "staleness", "weight")
+
+EVENTS = Codec(Table("events", EventRow._fields), _encode_event, _decode_event)
+TASKS = Codec(Table("tasks", TaskRow._fields), _encode_with_time, TaskRow._make)
+UPDATES = Codec(
+    Table("updates", (*_ARRIVAL, *UpdateRow._fields[-3:], *_PLACE), state=_STATE, keys=_KEYS),
+    _encode_update,
+    _decode_update,
+)
+UPDATES_3 = Codec(
+    Table("updates", (*_ARRIVAL, *_PLACE), state=_STATE, keys=_KEYS, state_checksum=None),
+    _encode_update,
+    lambda values: _decode_update(from_format_3(values)),
+)
+"""Here and below: as in format 3, which is only read."""
+ROUNDS = Codec(
+    Table("rounds", [name for name in RoundRow._fields if name != "members"]), _encode_round, _decode_round
+)
+EVALUATIONS = Codec(Table("evaluations", EvaluationRow._fields), _encode_evaluation, _decode_evaluation)
+OWN_EVALUATIONS = Codec(
+    Table("own_evaluations", OwnEvaluationRow._fields), _encode_own_evaluation, OwnEvaluationRow._make
+)
+CHECKPOINTS = Codec(Table("checkpoints", CheckpointRow._fields), _encode_with_time, CheckpointRow._make)
+
+STATES = Table("updates", (*_KEYS, *_STATE), checksum="state_checksum")
+"""The columns of updates that change."""
+STATES_3 = Table("updates", (*_KEYS, *_STATE), checksum=None)
+
+
+def pending_state(row: UpdateRow) -> Values:
+    """The row of STATES of an accepted update that is in no round."""
+    return (row.seq, row.handle, row.place and row.place.segment, None, None, None, None)
+
+
+def in_round(state: Values, version: int, position: int, member: MemberRow) -> Values:
+    """A row of STATES as that of a member of a round."""
+    return (*state[:3], version, position, member.staleness, _any(member.weight))
+
+
+def without_round(state: Values) -> Values:
+    """A row of STATES as that of a pending update."""
+    return (*state[:3], None, None, None, None)
+
+
+def without_segment(state: Values) -> Values:
+    """A row of STATES whose segment is deleted."""
+    seq, handle, _, *facts = state
+    return (seq, handle, None, *facts)
+
+
+def member(state: Values) -> MemberRow:
+    """The member of a round from a row of STATES."""
+    _, handle, _, _, _, staleness, weight = state
+    return MemberRow(handle=handle, staleness=staleness, weight=_float(weight))

@@ -1,8 +1,7 @@
-"""What the journal remembers, one type for each kind of record. Pure.
+"""Records of the journal, one type for each table. Pure.
 
-Named tuples: a row is made for every update, and a frozen dataclass takes several times as long.
-
-`at_s` is run time: seconds on the run's own clock, which goes on from where it stood when a server starts again.
+Named tuples, because a frozen dataclass takes several times as long to create. Their fields are columns of the tables.
+`at_s` is run time: seconds on the run's clock, which a restart resumes.
 """
 
 from collections.abc import Mapping
@@ -14,7 +13,7 @@ from unstale.learner.row_checks import Norms
 
 
 class Place(NamedTuple):
-    """Where a row's bytes lie. segment: its number. offset, size_bytes: in that file. checksum: xxh3_64 of them."""
+    """Place of a row: segment number, offset and size in that file, and xxh3_64 checksum of the bytes."""
 
     segment: int
     offset: int
@@ -23,8 +22,13 @@ class Place(NamedTuple):
 
 
 class EventRow(NamedTuple):
-    """An event that the coordinator handled. seq: counts them from 1. kind: the event's type. fields: its others, JSON
-    values. The arrival of an update is kept as an `UpdateRow` alone."""
+    """An event that the coordinator handled; an update's arrival is an `UpdateRow`.
+
+    Attributes:
+        seq: Number of the event, from 1.
+        kind: Type of the event.
+        fields: Its other fields, as JSON values.
+    """
 
     seq: int
     at_s: float
@@ -33,7 +37,7 @@ class EventRow(NamedTuple):
 
 
 class TaskRow(NamedTuple):
-    """A task that was given. number: how many its client was given before."""
+    """A task. number: number of earlier tasks of its client."""
 
     task_id: int
     client_id: int
@@ -43,9 +47,13 @@ class TaskRow(NamedTuple):
 
 
 class UpdateRow(NamedTuple):
-    """An update that came, and the first verdict on it. seq: of that event. reason: None exactly for one that is
-    accepted, which alone has a handle and a place. norm, norm_buffers, norm_extra: Euclidean norms of its vectors, None
-    where it has no such vector or nobody measured it. The others as in `learner.updates.StagedUpdate`."""
+    """An update and the first verdict on it. Other fields as in `learner.updates.StagedUpdate`.
+
+    Attributes:
+        seq: Number of the event.
+        reason: None exactly for an accepted update, which alone has a handle and a place.
+        norm, norm_buffers, norm_extra: Euclidean norms of its vectors, None where not measured or without that vector.
+    """
 
     seq: int
     at_s: float
@@ -66,12 +74,12 @@ class UpdateRow(NamedTuple):
 
     @property
     def norms(self) -> Norms | None:
-        """The norms of its vectors; None where nobody measured them."""
+        """The norms of its vectors; None where they were not measured."""
         return None if self.norm is None else Norms(self.norm, self.norm_buffers, self.norm_extra)
 
 
 class MemberRow(NamedTuple):
-    """An update in a round that was applied. staleness: rounds. weight: in the step."""
+    """A member of an applied round. staleness: rounds. weight: in the step."""
 
     handle: int
     staleness: int
@@ -79,8 +87,7 @@ class MemberRow(NamedTuple):
 
 
 class CompensationRow(NamedTuple):
-    """What became of the updates of a round before the step; fields as in `learner.Compensation`. is_kept: whether a
-    file holds what it was made with."""
+    """Compensation of a round, as in `learner.Compensation`. is_kept: whether a file has its estimates."""
 
     updates: tuple[Compensated, ...]
     errors: tuple[MeasuredError, ...]
@@ -89,10 +96,16 @@ class CompensationRow(NamedTuple):
 
 
 class RoundRow(NamedTuple):
-    """A round that was applied. version: that it made. digest: SHA-256 of what it made, hex. closed_s: when the
-    coordinator closed it. wait_s, compensate_s, aggregate_s: how long it was open, how long stale updates were
-    compensated, and how long the step took. members: in order of arrival. compensation: what became of them before the
-    step, None where there is no compensator."""
+    """An applied round.
+
+    Attributes:
+        version: That it made.
+        closed_s: When the coordinator closed it.
+        wait_s, compensate_s, aggregate_s: Duration of the open round, the compensation and the step.
+        digest: SHA-256 of the version, hex.
+        members: In order of arrival.
+        compensation: None without a compensator.
+    """
 
     version: int
     closed_s: float
@@ -109,8 +122,7 @@ class RoundRow(NamedTuple):
 
 
 class EvaluationRow(NamedTuple):
-    """A version was measured. accuracy: in [0, 1]. loss: nats. class_accuracy: by class, None where the test set has no
-    example of one."""
+    """Evaluation of a version. accuracy: in [0, 1]. loss: nats. class_accuracy: None for a class without examples."""
 
     version: int
     at_s: float
@@ -121,8 +133,7 @@ class EvaluationRow(NamedTuple):
 
 
 class OwnEvaluationRow(NamedTuple):
-    """A client measured the version of a task on its own test examples, and said so with the task's update, which was
-    accepted. seq: of that update. accuracy: correct / examples. loss: nats."""
+    """Evaluation by a client on its own test examples, sent with an accepted update of that seq. loss: nats."""
 
     seq: int
     client_id: int
@@ -133,7 +144,7 @@ class OwnEvaluationRow(NamedTuple):
 
 
 class CheckpointRow(NamedTuple):
-    """A checkpoint that is whole on disk. seq: of the last event that it covers. file: its name."""
+    """A complete checkpoint. seq: of the last event that it covers."""
 
     version: int
     seq: int
@@ -144,8 +155,7 @@ class CheckpointRow(NamedTuple):
 
 @dataclass(slots=True)
 class Batch:
-    """What happened in one turn, stored in one transaction or not at all. synced: seq up to which all is known to be on
-    the disk itself, by now; None when that is nothing new."""
+    """Records of one turn, stored in one transaction. synced: seq up to which all is durable, None if unchanged."""
 
     events: list[EventRow] = field(default_factory=list)
     tasks: list[TaskRow] = field(default_factory=list)
@@ -158,7 +168,7 @@ class Batch:
 
     @property
     def last_seq(self) -> int | None:
-        """Of the last event in it, None without any."""
+        """Number of its last event, None without one."""
         last = self.updates[-1].seq if self.updates else None
         if self.events and (last is None or self.events[-1].seq > last):
             last = self.events[-1].seq

@@ -1,7 +1,7 @@
-"""Tables and views of `run.db`, which people read with `sqlite3`, too. docs/run-directory.md explains them."""
+"""Tables and views of `run.db`, for `sqlite3` too. docs/run-directory.md describes them."""
 
 FORMAT = 4
-APPLICATION = 0x756E7374  # "unst", which tells our databases from others
+APPLICATION = 0x756E7374  # "unst", identifies our databases
 
 UPDATES = """
 CREATE TABLE updates (

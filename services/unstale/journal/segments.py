@@ -1,47 +1,54 @@
-"""Rows of updates in files that only grow: segments `00000001.rows`, `00000002.rows`, ...
+"""Rows of updates in append-only files: segments `00000001.rows`, `00000002.rows`, ...
 
-A segment is a header of 16 bytes and rows behind one another, nothing between them. Where a row lies and what its
-checksum is stands in the database alone: what lies behind the last row that it names was never committed, or is left of
-an older segment. For a file that is needed no more becomes the next segment, written over from its start, in a third of
-the processor time that deleting it and allocating room again takes.
+A segment is a header of 16 bytes and contiguous rows. Only the database holds their places and checksums; bytes after
+the last row that it names were not committed, or belong to an older segment: an unneeded file is overwritten
+as the next segment, which takes a third of the processor time of a new file.
 """
 
 import os
 from collections.abc import Collection, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Protocol
 
 from xxhash import xxh3_64_intdigest
 
-from unstale.errors import UserError
-from unstale.journal.disk import DamagedError, duplicate, open_file, read_all, sync_folder, trouble, write_all
+from unstale.journal.disk import (
+    DamagedError,
+    duplicate,
+    open_file,
+    read_all,
+    sync_folder,
+    trouble,
+    user_errors,
+    write_all,
+)
 from unstale.journal.rows import Place
 
-SEGMENT_BYTES = 32 * 1024**2  # what is given back at a time; some hundred small updates, or one large one
+SEGMENT_BYTES = 32 * 1024**2  # space that is reused at a time; some hundred small updates, or one large one
 HEADER = b"unstale rows 01\n"
 _SUFFIX = ".rows"
 
 
 class Writer(Protocol):
-    """Puts rows into files. Until `wait` has returned their memory must stay as it is, and files open."""
+    """Writes rows to files. Until `wait` returns, their memory must not change and files must stay open."""
 
     def write(self, file: int, data: memoryview, offset: int) -> None:
-        """Write all of it there, by the next `wait` at the latest. Raises OSError."""
+        """Write all data at an offset, at the latest in the next `wait`. Raises OSError."""
         ...
 
     def wait(self) -> None:
-        """Return when everything is written. Raises OSError when something could not be."""
+        """Return when all is written. Raises OSError."""
         ...
 
     def close(self) -> None:
-        """Nothing more will be written."""
+        """Stop writing."""
         ...
 
 
 class DirectWriter:
-    """A `Writer` that has written when it returns."""
+    """A `Writer` that writes immediately."""
 
     def write(self, file: int, data: memoryview, offset: int) -> None:
         write_all(file, data, offset)
@@ -54,33 +61,31 @@ class DirectWriter:
 
 
 class Segments:
-    """The segments of a run. Numbers of deleted ones are not given again as long as one is left.
+    """The segments of a run.
 
-    What was there when it was made is not appended to until `cut` has said what of it counts. `read` may be called by
-    another thread; the others belong to one. After an error of `append` everything is as before.
+    Existing segments are extended only after `cut`. `read` may be called by any thread, the others by one. An error of
+    `append` changes nothing.
     """
 
     def __init__(
         self, folder: Path, *, segment_bytes: int = SEGMENT_BYTES, writer: Writer | None = None
     ) -> None:
-        """folder: exists. segment_bytes: a segment ends before it grows past this, if it holds a row already. writer:
-        None for one that writes at once."""
+        """segment_bytes: maximum size of a segment with more than one row. writer: `DirectWriter` if None."""
         self._folder = folder
         self._writer = DirectWriter() if writer is None else writer
         self._segment_bytes = segment_bytes
         self._sizes = _existing(folder)
-        self._spares: list[Path] = []  # files that are no segment any more
-        self._current: int | None = None  # the number of the segment that is written
+        self._spares: list[Path] = []  # files to overwrite as next segments
+        self._current: int | None = None  # number of the segment that is written
         self._file = -1
         self._is_synced = True
-        self._full: list[int] = []  # files of segments that are full and not synced
+        self._full: list[int] = []  # open files of full segments that are not synced
         self._is_new_in_folder = False
         self._background: ThreadPoolExecutor | None = None
         self._syncing: Future[None] | None = None
 
     def append(self, data: memoryview) -> Place:
-        """Write a row behind the others, by the next `settle` at the latest, until when it must stay as it is. Raises
-        NoRoomError or another UserError when it cannot be written."""
+        """Write a row, whose memory must not change until the next `settle`. Raises UserError, NoRoomError."""
         self._raise_if_sync_failed()
         data = data.cast("B")
         if self._current is None or self._has_no_room_for(len(data)):
@@ -91,58 +96,55 @@ class Segments:
         try:
             self._writer.write(self._file, data, offset)
         except OSError as error:
-            with suppress(OSError):  # gives room back; what stays counts for nothing and is written over
+            with suppress(OSError):  # frees space; bytes that stay are overwritten
                 os.ftruncate(self._file, offset)
             raise trouble("write", self.path(number), error) from None
         self._sizes[number] = offset + len(data)
         return Place(number, offset, len(data), checksum=xxh3_64_intdigest(data))
 
     def settle(self) -> None:
-        """Return when all that was appended is written. Raises NoRoomError or another UserError when it cannot be: what
-        was appended since the last time counts for nothing then."""
-        try:
+        """Return when all appended rows are written. On a UserError, rows since the last call are lost."""
+        with user_errors("write", self._folder):
             self._writer.wait()
-        except OSError as error:
-            raise trouble("write", self._folder, error) from None
 
     def read(self, place: Place, into: memoryview) -> None:
-        """Fill `into`, of the row's size, with a row. Raises DamagedError when it is not what was appended."""
+        """Read a row into a buffer of its size. Raises DamagedError."""
         into = into.cast("B")
         assert len(into) == place.size_bytes, (len(into), place.size_bytes)
         path = self.path(place.segment)
         header = bytearray(len(HEADER))
-        try:
-            file = open_file(path, os.O_RDONLY)
+        with user_errors("read", path):
+            try:
+                file = open_file(path, os.O_RDONLY)
+            except FileNotFoundError:
+                raise _damaged(path, "is missing", "that it exists") from None
             try:
                 read_all(file, memoryview(header), 0)
                 filled = read_all(file, into, place.offset)
             finally:
                 os.close(file)
-        except FileNotFoundError:
-            raise _damaged(path, "is missing", "that it is there") from None
-        except OSError as error:
-            raise trouble("read", path, error) from None
         _check_header(path, header)
         if filled < place.size_bytes:
             end = place.offset + place.size_bytes
             raise _damaged(path, f"ends at byte {place.offset + filled}", f"at least {end} bytes")
         checksum = xxh3_64_intdigest(into)
         if checksum != place.checksum:
-            where = f"is damaged between byte {place.offset} and {place.offset + place.size_bytes}"
-            raise _damaged(path, f"{where} (checksum {checksum:016x})", f"{place.checksum:016x}")
+            damage = f"is damaged between byte {place.offset} and {place.offset + place.size_bytes}"
+            raise _damaged(path, f"{damage} (checksum {checksum:016x})", f"{place.checksum:016x}")
 
     def sync(self) -> None:
-        """Make durable all that was appended."""
+        """Make all appended rows durable."""
         self.settle()
         self.wait_for_sync()
         _sync(self._unsynced(), self._new_in())
 
     def sync_soon(self, then: Path | None = None) -> bool:
-        """The same in the background, for what is settled, and after it another file, which names what the segments
-        hold. Whether it begins: then the one before has ended.
+        """Sync settled rows in the background, and then another file, which names them.
 
-        An error there is raised by the next `append`, `sync` or `sync_soon`. While one is under way nothing new begins:
-        what was written since is left to the next call.
+        The next `append`, `sync` or `sync_soon` raises an error of it.
+
+        Returns:
+            Whether a sync begins: none does while another one is under way.
         """
         self._raise_if_sync_failed()
         if self._syncing is None:
@@ -153,45 +155,46 @@ class Segments:
         return False
 
     def cut(self, end: Mapping[int, int]) -> None:
-        """Forget what was never committed. end: by segment, where its last committed row ends; others are deleted.
+        """Remove rows that were not committed, and append after the last committed row.
 
-        Appending goes on behind the last of them. Raises DamagedError for a committed row that is not there.
+        Args:
+            end: Offset where the last committed row of a segment ends, by its number; other segments are deleted.
+
+        Raises:
+            DamagedError: A committed row is missing.
         """
         assert self._current is None, "rows were appended already"
         for number, end_bytes in end.items():
-            if number not in self._sizes:
-                raise _damaged(self.path(number), "is missing", "that it is there")
-            if self._sizes[number] < end_bytes:
-                found = self._sizes[number]
-                raise _damaged(self.path(number), f"ends at byte {found}", f"at least {end_bytes} bytes")
+            size_bytes = self._sizes.get(number)
+            if size_bytes is None:
+                raise _damaged(self.path(number), "is missing", "that it exists")
+            if size_bytes < end_bytes:
+                raise _damaged(self.path(number), f"ends at byte {size_bytes}", f"at least {end_bytes} bytes")
         self.retire(self.others(end))
         self.delete_spares()
         for number, end_bytes in end.items():
             path = self.path(number)
-            try:
-                if self._sizes[number] > end_bytes:
-                    _truncate(path, end_bytes)
-            except OSError as error:
-                raise trouble("cut", path, error) from None
+            if self._sizes[number] > end_bytes:
+                with user_errors("cut", path), open(path, "r+b", opener=open_file) as file:
+                    file.truncate(end_bytes)
             self._sizes[number] = end_bytes
         if end:
-            self._go_on(max(end))
+            self._extend(max(end))
 
     def above(self, end: Mapping[int, int]) -> list[Path]:
-        """Files of segments with rows that have higher numbers than any that is named. end: as of `cut`."""
+        """Files with rows of segments after the last in `end` (see `cut`)."""
         last = max(end, default=0)
         return [
-            self.path(number) for number in sorted(self._sizes) if number > last and self._has_rows(number)
+            self.path(number)
+            for number in sorted(self._sizes)
+            if number > last and self._sizes[number] > len(HEADER)
         ]
 
     def beyond(self, end: Mapping[int, int]) -> list[Path]:
-        """Files with bytes behind the last row that is named. end: as of `cut`."""
+        """Files with bytes after the last row in `end` (see `cut`)."""
         last = max(end, default=0)
         longer = [self.path(last)] if end and self._sizes.get(last, 0) > end[last] else []
         return [*longer, *self.above(end)]
-
-    def _has_rows(self, number: int) -> bool:
-        return self._sizes[number] > len(HEADER)
 
     @property
     def paths(self) -> list[Path]:
@@ -199,27 +202,25 @@ class Segments:
         return [self.path(number) for number in sorted(self._sizes)]
 
     def others(self, numbers: Collection[int]) -> set[int]:
-        """The segments that there are beside these, without the one that is written."""
+        """Numbers of the other segments, without the one that is written."""
         return self._sizes.keys() - set(numbers) - {self._current}
 
     def retire(self, numbers: Collection[int]) -> None:
-        """These segments, as far as they are there, are none any more: the next ones are written over them."""
+        """Remove segments; the next ones overwrite their files."""
         for number in sorted(numbers & self._sizes.keys()):
             del self._sizes[number]
             self._spares.append(self.path(number))
 
     def delete_spares(self) -> None:
-        """Give back the room of segments that were retired and not written over yet."""
+        """Delete files of retired segments that are not overwritten yet."""
         while self._spares:
             path = self._spares[-1]
-            try:
+            with user_errors("delete", path):
                 path.unlink(missing_ok=True)
-            except OSError as error:
-                raise trouble("delete", path, error) from None
             self._spares.pop()
 
     def close(self) -> None:
-        """Make durable all that was appended, and end. Raises UserError when it cannot be."""
+        """Make all appended rows durable and close the files."""
         try:
             self.sync()
             self.delete_spares()
@@ -254,7 +255,7 @@ class Segments:
         except OSError as error:
             if file >= 0:
                 os.close(file)
-            if file >= 0 or not fresh:  # it is ours
+            if file >= 0 or not fresh:  # this call created or renamed it
                 path.unlink(missing_ok=True)
             raise trouble("write", path, error) from None
         if self._file >= 0:
@@ -262,20 +263,18 @@ class Segments:
         self._file, self._current, self._is_new_in_folder = file, number, True
         self._sizes[number] = len(HEADER)
 
-    def _go_on(self, number: int) -> None:
-        """Append to a segment that is there."""
+    def _extend(self, number: int) -> None:
+        """Append to an existing segment."""
         path = self.path(number)
         header = bytearray(len(HEADER))
-        try:
+        with user_errors("open", path):
             self._file = open_file(path, os.O_RDWR | os.O_CLOEXEC)
             read_all(self._file, memoryview(header), 0)
-        except OSError as error:
-            raise trouble("open", path, error) from None
         self._current = number
         _check_header(path, header)
 
     def _unsynced(self) -> dict[int, Path]:
-        """Files to be synced and closed: their own, so that segments may be closed meanwhile."""
+        """Descriptors to sync and close; duplicates, so that segments may be closed meanwhile."""
         files = dict.fromkeys(self._full, self._folder)
         self._full = []
         if not self._is_synced:
@@ -285,12 +284,12 @@ class Segments:
         return files
 
     def _new_in(self) -> Path | None:
-        """The folder, when its list of files is to be synced."""
-        was, self._is_new_in_folder = self._is_new_in_folder, False
-        return self._folder if was else None
+        """The folder if its list of files is to be synced."""
+        is_new, self._is_new_in_folder = self._is_new_in_folder, False
+        return self._folder if is_new else None
 
     def wait_for_sync(self) -> None:
-        """Return when no sync is under way in the background. Raises UserError where it failed."""
+        """Wait for the sync in the background. Raises UserError where it failed."""
         syncing, self._syncing = self._syncing, None
         if syncing is not None:
             syncing.result()
@@ -301,15 +300,13 @@ class Segments:
 
 
 def _existing(folder: Path) -> dict[int, int]:
-    """Number -> size in bytes of every segment of a folder."""
-    try:
+    """Size in bytes of the segments of a folder, by number."""
+    with user_errors("read", folder):
         return {
             int(path.stem): path.stat().st_size
             for path in sorted(folder.glob(f"*{_SUFFIX}"))
             if path.stem.isdecimal()
         }
-    except OSError as error:
-        raise trouble("read", folder, error) from None
 
 
 def _check_header(path: Path, header: bytearray) -> None:
@@ -317,43 +314,25 @@ def _check_header(path: Path, header: bytearray) -> None:
         raise _damaged(path, f"begins with {bytes(header)!r}", repr(HEADER))
 
 
-def _damaged(path: Path, what: str, expected: str) -> DamagedError:
+def _damaged(path: Path, damage: str, expected: str) -> DamagedError:
     return DamagedError(
-        f"{path} {what}, expected {expected}; put the file back from a copy, or start anew in another --run directory"
+        f"{path} {damage}, expected {expected}; put the file back from a copy, or start a new run in another --run "
+        "directory"
     )
 
 
 def _sync(files: Mapping[int, Path], new_in: Path | None, then: Path | None = None) -> None:
-    """Sync and close files, then sync the folder `new_in`, then another file. Raises UserError where it fails."""
-    failed: UserError | None = None
-    for file, path in files.items():
-        try:
-            os.fdatasync(file)
-        except OSError as error:
-            failed = failed or trouble("sync", path, error)
-        finally:
-            os.close(file)
-    if failed is not None:
-        raise failed
+    """Sync and close files, then sync the folder `new_in`, then another file."""
+    with ExitStack() as stack:
+        for file in files:
+            stack.callback(os.close, file)
+        for file, path in files.items():
+            with user_errors("sync", path):
+                os.fdatasync(file)
     if new_in is not None:
-        try:
+        with user_errors("sync", new_in):
             sync_folder(new_in)
-        except OSError as error:
-            raise trouble("sync", new_in, error) from None
     if then is not None:
-        _sync({_opened(then): then}, None)
-
-
-def _truncate(path: Path, size_bytes: int) -> None:
-    file = open_file(path, os.O_RDWR | os.O_CLOEXEC)
-    try:
-        os.ftruncate(file, size_bytes)
-    finally:
-        os.close(file)
-
-
-def _opened(path: Path) -> int:
-    try:
-        return open_file(path, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError as error:
-        raise trouble("sync", path, error) from None
+        with user_errors("sync", then):
+            file = open_file(then, os.O_RDONLY | os.O_CLOEXEC)
+        _sync({file: then}, None)

@@ -1,7 +1,6 @@
-"""Rows that wait for their round on disk, where they are stored anyway, instead of in memory.
+"""Staging that keeps pending rows on disk, for rounds that do not fit in memory.
 
-For rounds whose rows would not fit in memory, under policies that only weigh them. Legend: K updates of the round, in
-order of arrival; D numbers of a row.
+Only for policies that work column by column. Legend: K updates of the round, in order of arrival; D numbers of a row.
 """
 
 import os
@@ -13,7 +12,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from unstale import flat
-from unstale.journal.disk import DamagedError, open_file, read_all, trouble
+from unstale.journal.disk import DamagedError, open_file, read_all, user_errors
 from unstale.journal.rows import Place
 from unstale.learner.updates import Round, Row, StagedUpdate, Staging
 
@@ -21,15 +20,12 @@ FLOAT_BYTES = 4
 
 
 class Spill(Staging):
-    """One row in memory, as long as it is being written; those that are kept lie where the journal has put them.
-
-    places: where rows lie, by their handles; the journal adds to it, and a round takes out. path_of: the file of a
-    segment.
-    """
+    """Holds the row that is being written in memory; the journal has stored the others."""
 
     def __init__(
         self, row_numbers: int, *, places: MutableMapping[int, Place], path_of: Callable[[int], Path]
     ) -> None:
+        """places: by handle; the journal adds places and a round removes them. path_of: the file of a segment."""
         super().__init__(row_numbers, 1, blocks_max=2)
         self._row: Row | None = None
         self._kept: dict[int, StagedUpdate] = {}
@@ -59,7 +55,7 @@ class Spill(Staging):
 
 
 class StoredRows:
-    """The rows of a round, read in parts. shape: [K, D]."""
+    """The rows of a round, read by columns. shape: [K, D]."""
 
     def __init__(self, places: Sequence[Place], row_numbers: int, path_of: Callable[[int], Path]) -> None:
         self.shape = (len(places), row_numbers)
@@ -68,28 +64,24 @@ class StoredRows:
         self._files: dict[int, int] = {}
 
     def columns(self, start: int, end: int) -> Tensor:
-        """Columns start to end of all rows: [K, end - start] float32. Raises UserError where a file is cut or gone."""
+        """Columns start to end of all rows: [K, end - start] float32. Raises UserError for a damaged file."""
         part_Kc = torch.empty(len(self._places), end - start)
         for row_c, place in zip(part_Kc, self._places, strict=True):
             self._read(place, start, row_c)
         return part_Kc
 
     def close(self) -> None:
-        """Nothing more will be read."""
+        """Close the files."""
         for file in self._files.values():
             os.close(file)
         self._files.clear()
 
     def _read(self, place: Place, start: int, row_c: Tensor) -> None:
         path = self._path_of(place.segment)
-        try:
+        into = flat.to_bytes(row_c)
+        with user_errors("read", path):
             if place.segment not in self._files:
                 self._files[place.segment] = open_file(path, os.O_RDONLY)
-            into = flat.to_bytes(row_c)
             filled = read_all(self._files[place.segment], into, place.offset + FLOAT_BYTES * start)
-        except OSError as error:
-            raise trouble("read", path, error) from None
         if filled < len(into):
-            raise DamagedError(
-                f"{path} ends too early; put it back from a copy, or start anew in another --run"
-            )
+            raise DamagedError(f"{path} is too short; put it back from a copy, or start a new run with --run")

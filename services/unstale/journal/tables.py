@@ -1,7 +1,4 @@
-"""Tables of `run.db`: their columns, SQL for them, and the checksums of their rows. Pure.
-
-Every row carries a checksum, because SQLite has none of its own. It is taken of the values as SQLite gives them back.
-"""
+"""Tables of `run.db`: columns, SQL, and checksums of rows, which SQLite does not have. Pure."""
 
 from collections.abc import Callable, Sequence
 from functools import cache
@@ -13,23 +10,19 @@ from xxhash import xxh3_64_intdigest
 
 Values = tuple[Any, ...]
 
-_PACK = msgpack.Packer().pack  # keeps its memory: `packb` has 256 KB mapped and given back each time
+_PACK = msgpack.Packer().pack  # reuses its memory: `packb` maps and frees 256 KB each time
 
 
 class ChangedRowError(Exception):
-    """A row is not what was stored."""
-
-
-def _nothing(_: Values) -> Values:
-    return ()
+    """A row does not match its checksum."""
 
 
 class Table:
-    """A table and its columns, in the order that values have here.
+    """A table and its columns, in the order of values in memory.
 
     Attributes:
         select: SQL for whole rows.
-        total: SQL for the number of rows, and the sum of their checksums without the upper 32 bits.
+        total: SQL for the number of rows, and the sum of the lower 32 bits of their checksums.
     """
 
     def __init__(
@@ -45,16 +38,15 @@ class Table:
         """Describe a table.
 
         Args:
-            name: Of the table.
-            facts: Columns under `checksum`; the first is the key. They never change.
+            facts: Columns that never change, under `checksum`; the first is the key.
             state: Columns that change, under `state_checksum` together with the columns `keys` of the facts.
-            keys: See there.
-            checksum: Column; None for facts that no checksum covers.
-            state_checksum: Column; None for state that no checksum covers.
+            keys: See `state`.
+            checksum: Name of the column; None for facts without a checksum.
+            state_checksum: Name of the column; None for a state without a checksum.
         """
-        self._name, self._facts, self._state = name, facts, state
+        self.name, self._facts, self._state = name, facts, state
         self._end = len(facts)
-        self._keys: Callable[[Values], Values] = itemgetter(*map(facts.index, keys)) if keys else _nothing
+        self._keys: Callable[[Values], Values] = itemgetter(*map(facts.index, keys)) if keys else lambda _: ()
         self._has_checksum = checksum is not None
         self._has_state_checksum = bool(state) and state_checksum is not None
         checksums = [checksum] if checksum else []
@@ -68,32 +60,32 @@ class Table:
         self._numbers = {column: number for number, column in enumerate(columns)}
 
     def insert(self, rows: int, *, replace: bool = False) -> str:
-        """SQL for so many rows. One statement for all: each gives the interpreter away, and waits to have it back."""
+        """SQL that inserts so many rows in one statement: each statement releases the GIL and waits for it."""
         return f"INSERT {'OR REPLACE ' if replace else ''}{self._into} {', '.join([self._row] * rows)}"
 
     @cache  # noqa: B019  (tables live as long as the process)
     def update(self, columns: tuple[str, ...], rows: int) -> str:
-        """SQL that changes these columns, and the last one, of so many rows. Its values are those of `changed`."""
+        """SQL that updates these columns, and the last one, of so many rows. Its values come from `changed`."""
         names = [self._facts[0], *columns, list(self._numbers)[-1]]
         sets = ", ".join(f"{name} = new.column{number}" for number, name in enumerate(names[1:], start=2))
         row = f"({', '.join('?' * len(names))})"
         of_which = f"FROM (VALUES {', '.join([row] * rows)}) AS new WHERE {names[0]} = new.column1"
-        return " ".join(("UPDATE", self._name, "SET", sets, of_which))
+        return " ".join(("UPDATE", self.name, "SET", sets, of_which))
 
     @cache  # noqa: B019
     def changed(self, columns: tuple[str, ...]) -> Callable[[Values], Values]:
-        """What `update` takes of a row that is `sealed`."""
+        """Selects the values for `update` from a `sealed` row."""
         return itemgetter(0, *(self._numbers[name] for name in columns), len(self._numbers) - 1)
 
     def sealed(self, values: Values) -> Values:
-        """With their checksums, as they are inserted."""
+        """Values with checksums, for an insert."""
         if not self._state:
             return (*values, _checksum(values))
         facts, state = values[: self._end], values[self._end :]
         return (*facts, _checksum(facts), *state, _checksum((*self._keys(facts), *state)))
 
     def opened(self, values: Values) -> Values:
-        """Without them, as they were selected. Raises ChangedRowError."""
+        """Selected values without checksums. Raises ChangedRowError."""
         end = self._end
         facts = values[:end]
         if self._has_checksum:
@@ -108,11 +100,11 @@ class Table:
         return (*facts, *state)
 
     def _changed(self, facts: Values) -> ChangedRowError:
-        return ChangedRowError(f"{self.row(facts)} is not what was stored")
+        return ChangedRowError(f"{self.row(facts)} does not match its checksum")
 
     def row(self, values: Values) -> str:
-        """What a row is called: the table, the key column and its value."""
-        return f"{self._name} {self._facts[0]} {values[0]}"
+        """Name of a row: the table, the key column and its value."""
+        return f"{self.name} {self._facts[0]} {values[0]}"
 
 
 def _checksum(facts: Sequence[Any]) -> int:
@@ -120,7 +112,7 @@ def _checksum(facts: Sequence[Any]) -> int:
 
 
 def signed(checksum: int) -> int:
-    """As SQLite's integers are."""
+    """An unsigned 64-bit number as a signed one, as in SQLite."""
     return checksum - 2**64 if checksum >= 2**63 else checksum
 
 

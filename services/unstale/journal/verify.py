@@ -204,7 +204,7 @@ def _compare_waiting(
 ) -> None:
     """The updates that waited for their round then, in a checkpoint and in the database."""
     then = {update["handle"] for update in (*coordinator["pending"], *(coordinator["making"] or ()))}
-    rows = database.waiting_at(row.seq, row.version)
+    rows = database.pending_at(row.seq, row.version)
     waiting = {update.handle for update in rows if update.handle is not None}
     for handle in sorted(then ^ waiting):
         does = "waits" if handle in waiting else "does not wait"
