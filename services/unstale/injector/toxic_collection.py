@@ -13,9 +13,9 @@ from unstale.toxics import registry
 from unstale.toxics.client_info import ClientInfo
 from unstale.toxics.disconnect import Disconnect
 from unstale.toxics.link import Applied
-from unstale.toxics.mistakes import shown
 from unstale.toxics.scenario import unused
 from unstale.toxics.toxic import Toxic
+from unstale.toxics.validation import shown
 
 TOXICS_MAX = 100  # every message goes through each
 BLACKOUT = "blackout now"
