@@ -270,7 +270,7 @@ WRITTEN_OUT = (
         ),
         (
             'groups: [{name: g, toxics: [{type: dropout, trace: "~\\0"}]}]',
-            ", group g, toxic 1 (dropout): trace is 'FOLDER/~\\x00', expected a path that can be printed on a line",
+            ", group g, toxic 1 (dropout): trace is 'FOLDER/~\\x00', expected a path of printable characters",
         ),
     ],
 )
@@ -303,7 +303,7 @@ def test_a_trace_with_a_gap_is_one_sentence(tmp_path: Path) -> None:
     file = as_file(tmp_path, "groups: [{name: g, toxics: [{type: dropout, trace: there.csv}]}]")
     assert refused(file) == (
         f"scenario {file}, group g, toxic 1 (dropout): trace {tmp_path}/there.csv: "
-        "client 0 is there from 0 s, expected at least 9 s, sorted and without overlap"
+        "client 0 is available from 0 s, expected at least 9 s, sorted and without overlap"
     )
 
 

@@ -94,10 +94,10 @@ class Injecting:
 
     def numbers(self) -> Numbers:
         """How it stands now."""
-        from unstale.injector.calls import run_in_proxy_thread
+        from unstale.injector.calls import run_in_thread
 
         assert self.injector._proxy is not None
-        numbers: Numbers = run_in_proxy_thread(self.injector._queue, self.injector._proxy.numbers)
+        numbers: Numbers = run_in_thread(self.injector._queue, self.injector._proxy.numbers)
         return numbers
 
     def until(self, what: Callable[[Numbers], bool]) -> Numbers:

@@ -147,7 +147,7 @@ def test_no_request_ends_the_injector(inject: Any, monkeypatch: pytest.MonkeyPat
     with monkeypatch.context() as broken:
         broken.setattr("unstale.injector.proxy.Proxy.numbers", fails)
         answer = ask(injecting, "GET", "/state")
-    sentence = "this could not be carried out; the injector's log says why"
+    sentence = "the request failed; the injector's log has the reason"
     assert (answer.status, answer.said) == (500, {"error": sentence})
     assert "int too large" in caplog.text
     client.say(Bye())

@@ -114,7 +114,7 @@ def test_what_stands_still_is_bounded_and_comes_out_whole_when_the_blackout_is_t
         pass  # it reads no more, and the buffers of the system are full
     assert sent < 2**30
     (connection,) = relayed.relay._by_port.values()
-    assert connection.ways[0].held_bytes <= HELD_BYTES_MAX + 65536
+    assert connection.streams[0].buffered_bytes <= HELD_BYTES_MAX + 65536
     relayed.change()
     assert read(inner, sent) == bytes(sent)
 

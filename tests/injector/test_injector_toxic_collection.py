@@ -201,13 +201,13 @@ def test_a_name_that_is_not_there_is_told_with_the_nearest() -> None:
 @pytest.mark.parametrize(
     ("entry", "sentence"),
     [
-        (None, "expected a JSON object with seconds"),
-        ({}, "expected a JSON object with seconds"),
+        (None, "the blackout is null, expected a mapping"),
+        ({}, "the blackout: seconds is missing"),
         ({"seconds": 0}, "seconds is 0, expected more than 0"),
         ({"seconds": True}, "seconds is True"),
         ({"seconds": 1e999}, "seconds is inf"),
-        ({"seconds": 10**400}, "seconds is 1000.*, expected more than 0 and at most 1,000,000,000$"),
-        ({"seconds": 5, "client": [1]}, "unknown key 'client'; did you mean 'clients'"),
+        ({"seconds": 10**400}, "seconds is 1000.*, expected"),
+        ({"seconds": 5, "client": [1]}, "unknown setting 'client'; did you mean 'clients'"),
         ({"seconds": 5, "clients": [77]}, "client 77 is none"),
         ({"seconds": 5, "layer": "tcp"}, "injector.tcp true"),
     ],

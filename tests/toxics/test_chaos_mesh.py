@@ -121,7 +121,7 @@ def test_a_line_of_each_client_becomes_one_of_each_pod() -> None:
     )
     assert [indices(one["target"]["selector"]) for one in down] == [["2"], ["3"]]
     assert {fault.remark for fault in made.faults} == {
-        "the 2 clients of a pod share a line of 2 times the rate"
+        "the 2 clients of a pod share a channel of 2 times the rate"
     }
 
 
@@ -200,7 +200,7 @@ def test_durations_are_as_go_reads_them(seconds: float, text: str) -> None:
         ({"type": "corrupt"}, "dropped by TCP"),
         ({"type": "disconnect"}, "breaks a connection"),
         ({"type": "slow", "factor": 2}, "no tasks"),
-        ({"type": "dropout", "p": 0.5}, "it knows no rounds"),
+        ({"type": "dropout", "p": 0.5}, "it has no rounds"),
         ({"type": "dropout", "on_s": 1000, "off_s": 1}, "fewer than one pod"),
         ({"type": "latency", "delay": 1, "clients": ["0-2"]}, "client 3 is in pod 1, too"),
     ],

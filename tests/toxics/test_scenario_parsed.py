@@ -31,9 +31,9 @@ WRONG: list[tuple[Any, str]] = [
     ({"groups": [{"name": 5}]}, "here, group 1: name is 5, expected a text"),
     (
         {"groups": [{"name": "a\nb"}]},
-        "here, group 1: name is 'a\\nb', expected a name that can be printed on a line",
+        "here, group 1: name is 'a\\nb', expected printable characters on one line",
     ),
-    ({**group(), True: 1}, "here: True is no name of a setting"),
+    ({**group(), True: 1}, "here: True is not the name of a setting"),
     ({**group(), "grups": 1}, "here: unknown setting 'grups'; did you mean 'groups'?"),
     (group(divice={}), "here, group g: unknown setting 'divice'; did you mean 'device'?"),
     (group(clients=5), f"here, group g: clients is 5, expected {EXPECTED}"),
@@ -69,7 +69,7 @@ WRONG: list[tuple[Any, str]] = [
     ),
     (
         group(device={}),
-        "here, group g, device: it says nothing of time, expected task, step_s or both",
+        "here, group g, device: no time is given, expected task, step_s or both",
     ),
     (
         group(device={"task": 1, "jitter": [2, 1]}),
@@ -81,11 +81,11 @@ WRONG: list[tuple[Any, str]] = [
     ),
     (
         {"groups": [{"name": "a"}, {"name": "a"}]},
-        "here: the name 'a' is that of two groups; give one of them another",
+        "here: two groups have the name 'a'; rename one of them",
     ),
     (
         group(toxics=[{"type": "drop", "name": "a"}, {"type": "latency", "delay": 1, "name": "a"}]),
-        "here: the name 'a' is that of two toxics; give one of them another",
+        "here: two toxics have the name 'a'; rename one of them",
     ),
 ]
 

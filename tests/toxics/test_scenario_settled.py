@@ -178,7 +178,7 @@ def test_scaled_by_one_nothing_changes() -> None:
         (
             {"device": {"task": 1e5}},
             1e6,
-            "group g, device, its times multiplied by scenario.time_scale 1e+06: value_s is 100000000000.0, "
+            "group g, device, its times multiplied by scenario.time_scale 1e+06: task.value_s is 100000000000.0, "
             "expected at most 1e+09",
         ),
     ],
@@ -213,7 +213,7 @@ def test_settling_leaves_the_scenario_as_it_was() -> None:
                 "name": "g",
                 "toxics": [{"type": "dropout", "present": [{"client": 0, "intervals_s": [[0, 1]]}]}],
             },
-            "group g, toxic 1 (dropout): trace has no row for client 1; add one, or set clients to those it has",
+            "group g, toxic 1 (dropout): trace has no row for client 1; add one, or set clients to those in the trace",
         ),
         (
             {"name": "g", "clients": [3, 4], "stale_rounds": 2, "toxics": [{"type": "dropout", "p": 0.5}]},

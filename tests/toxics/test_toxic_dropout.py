@@ -106,7 +106,7 @@ def test_of_two_dropouts_the_one_without_first_rounds_still_decides() -> None:
 def test_a_dropout_in_time_has_no_first_rounds() -> None:
     with pytest.raises(
         UserError,
-        match="everyone_before is 1, which counts rounds, but this dropout goes by time; leave it out, or say p",
+        match="everyone_before is 1, which counts rounds, but this dropout goes by time; leave it out, or give p",
     ):
         dropout(on_s=3.0, off_s=2.0, everyone_before=1)
     with pytest.raises(UserError, match="everyone_before"):
@@ -251,7 +251,7 @@ def test_every_client_that_it_applies_to_has_a_row(tmp_path: Path) -> None:
     population = Written([[0], [1], [2]])
     assert in_time.settled(population, (0, 2)) == in_time
     with pytest.raises(
-        UserError, match="trace has no row for client 1; add one, or set clients to those it has"
+        UserError, match="trace has no row for client 1; add one, or set clients to those in the trace"
     ):
         in_time.settled(population)
 
@@ -259,13 +259,16 @@ def test_every_client_that_it_applies_to_has_a_row(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("rows", "sentence"),
     [
-        (["0,4,2"], "client 0 is there from 4 s to 2 s, expected an end after the start"),
-        (["0,0,5", "0,4,6"], "client 0 is there from 4 s, expected at least 5 s, sorted and without overlap"),
+        (["0,4,2"], "client 0 is available from 4 s to 2 s, expected an end after the start"),
+        (
+            ["0,0,5", "0,4,6"],
+            "client 0 is available from 4 s, expected at least 5 s, sorted and without overlap",
+        ),
         (
             ["0,10,12", "0,4,6"],
-            "client 0 is there from 4 s, expected at least 12 s, sorted and without overlap",
+            "client 0 is available from 4 s, expected at least 12 s, sorted and without overlap",
         ),
-        (["0,-1,2"], "client 0 is there from -1 s, expected at least 0 s, sorted and without overlap"),
+        (["0,-1,2"], "client 0 is available from -1 s, expected at least 0 s, sorted and without overlap"),
         (["0.5,1,2"], "line 2: client is 0.5, expected a whole number"),
         (["0,1,2", "-1,1,2"], "client is -1, expected at least 0"),
         (["0,1,2", "1,,2"], "line 3: start_s is '', expected a number"),

@@ -65,8 +65,8 @@ class Counts(Wrong):
 
     @override
     def apply(self, flight: InFlightMessage, rngs: ToxicRng) -> tuple[InFlightMessage, ...]:
-        rngs.kept[0] = rngs.kept.get(0, 0) + 1
-        return (flight.later(rngs.kept[0]),)
+        rngs.cache[0] = rngs.cache.get(0, 0) + 1
+        return (flight.later(rngs.cache[0]),)
 
 
 class Overtakes(Wrong):

@@ -1,8 +1,8 @@
-"""What the injector says and takes over HTTP: its toxics, a blackout now, its numbers, /metrics and /healthz.
+"""The HTTP interface of the injector: toxics, a blackout now, numbers, /metrics and /healthz.
 
-Changes are worked out in the threads of HTTP, one after the other, so that messages do not wait for them.
-A request that is not valid is answered with one sentence, and changes nothing. Whoever can reach the port can change
-the toxics: it is for this machine unless the configuration says otherwise, and takes nothing from web pages.
+Threads of the HTTP server prepare changes one after the other, so that messages do not wait for them. An invalid
+request is answered with an error message and changes nothing. Every program that reaches the port can change toxics:
+the default address is reachable from this machine only, and requests of web pages are refused.
 """
 
 import json
@@ -26,32 +26,51 @@ from unstale.net.http import HttpServer
 
 log = logging.getLogger("unstale.injector")
 
-BODY_BYTES_MAX = 64 * 1024  # a toxic is described in a few hundred bytes
+BODY_BYTES_MAX = 64 * 1024
 LENGTH_DIGITS_MAX = 18  # of Content-Length
 
-PATHS = "/toxics, /toxics/NAME, /blackout, /reset, /state, /metrics and /healthz"
+Environ = Mapping[str, Any]  # of WSGI
+Handler = Callable[[str, Environ], Any]  # of the name of a toxic and the request
 
 
-class _RefusedError(Exception):
-    """A request that is not carried out. status: says why, for programs. The text is a sentence for people."""
+class _RequestError(UserError):
+    """An invalid request. allow: allowed methods, for status 405."""
 
-    def __init__(self, status: HTTPStatus, sentence: str, allow: str = "") -> None:
-        super().__init__(sentence)
+    def __init__(self, status: HTTPStatus, message: str, allow: str = "") -> None:
+        super().__init__(message)
         self.status = status
         self.allow = allow
 
 
 class ControlApi:
-    """Serves from threads of its own until closed. address: HOST:PORT. ask: has something done in the proxy's thread;
-    raises TimeoutError when that does not answer. relay: if there is one."""
+    """Serves from its own threads until closed.
+
+    Args:
+        address: HOST:PORT.
+        proxy: whose toxics it changes.
+        call: runs a function in the proxy's thread; raises TimeoutError if the thread does not answer.
+        relay: if there is one.
+    """
 
     def __init__(
-        self, address: str, proxy: Proxy, ask: Callable[[Callable[[], Any]], Any], relay: Relay | None
+        self, address: str, proxy: Proxy, call: Callable[[Callable[[], Any]], Any], relay: Relay | None
     ) -> None:
         self._proxy = proxy
-        self._ask = ask
+        self._call = call
         self._relay = relay
-        self._changing = threading.Lock()
+        self._change_lock = threading.Lock()
+        self._routes: dict[str, dict[str, Handler]] = {
+            "/toxics": {"GET": lambda _, __: self._proxy.collection.listed(), "POST": self._add},
+            "/toxics/NAME": {
+                "GET": lambda name, _: self._proxy.collection.found(name),
+                "PATCH": self._patch,
+                "DELETE": self._delete,
+            },
+            "/blackout": {"POST": self._black_out},
+            "/reset": {"POST": self._reset},
+            "/state": {"GET": lambda _, __: asdict(self._call(self._proxy.numbers))},
+            "/healthz": {"GET": self._check_health},
+        }
         registry = CollectorRegistry()
         registry.register(Scrape(self._numbers_or_none))
         ProcessCollector(registry=registry)
@@ -65,129 +84,118 @@ class ControlApi:
     # --- one request ---
 
     def _application(self, environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
-        path = environ["PATH_INFO"].encode("latin-1").decode("utf-8", "replace")  # WSGI has it as latin-1
+        path = environ["PATH_INFO"].encode("latin-1").decode("utf-8", "replace")  # WSGI decodes it as latin-1
+        headers = [("Content-Type", "application/json; charset=utf-8"), ("Cache-Control", "no-store")]
         try:
             if path == "/metrics":
-                answer: Iterable[bytes] = self._metrics(environ, start_response)
-                return answer
-            status, said = self._answer(path, environ["REQUEST_METHOD"], environ)
-            allow = ""
-        except UnknownNameError as error:
-            status, said, allow = HTTPStatus.NOT_FOUND, {"error": str(error)}, ""
-        except UserError as error:
-            status, said, allow = HTTPStatus.BAD_REQUEST, {"error": str(error)}, ""
-        except TimeoutError as error:
-            status, said, allow = HTTPStatus.SERVICE_UNAVAILABLE, {"error": str(error)}, ""
-        except _RefusedError as error:
-            status, said, allow = error.status, {"error": str(error)}, error.allow
-        except ConnectionError:  # whoever asked has gone
+                metrics: Iterable[bytes] = self._metrics(environ, start_response)
+                return metrics
+            status, data = self._answer(path, environ["REQUEST_METHOD"], environ)
+        except ConnectionError:  # the client is gone
             raise
-        except Exception:  # a mistake of ours, which is not to end the messages' way
-            log.exception("%s %r could not be carried out", environ["REQUEST_METHOD"], path)
-            sentence = "this could not be carried out; the injector's log says why"
-            status, said, allow = HTTPStatus.INTERNAL_SERVER_ERROR, {"error": sentence}, ""
-        headers = [("Content-Type", "application/json; charset=utf-8"), ("Cache-Control", "no-store")]
-        start_response(f"{status} {status.phrase}", [*headers, *([("Allow", allow)] if allow else [])])
-        return [f"{json.dumps(said, ensure_ascii=False)}\n".encode()]
+        except Exception as error:  # noqa: BLE001  (logged; it must not end the injector)
+            status, message = _failure(error, f"{environ['REQUEST_METHOD']} {path!r}")
+            data = {"error": message}
+            if isinstance(error, _RequestError) and error.allow:
+                headers.append(("Allow", error.allow))
+        start_response(f"{status} {status.phrase}", headers)
+        return [f"{json.dumps(data, ensure_ascii=False)}\n".encode()]
 
-    def _answer(self, path: str, method: str, environ: Mapping[str, Any]) -> tuple[HTTPStatus, Any]:
+    def _answer(self, path: str, method: str, environ: Environ) -> tuple[HTTPStatus, Any]:
         if "HTTP_ORIGIN" in environ:  # a page in a browser of this machine can reach the port
-            raise _RefusedError(
-                HTTPStatus.FORBIDDEN, "requests of web pages are not taken; use another program"
+            raise _RequestError(
+                HTTPStatus.FORBIDDEN, "requests of web pages are refused; use another program"
             )
-        name = path.removeprefix("/toxics/")
-        if path.startswith("/toxics/") and name:
-            return self._on_one(name, method, environ)
-        match path, method:
-            case "/toxics", "GET":
-                return HTTPStatus.OK, self._proxy.collection.listed()
-            case "/toxics", "POST":
-                entry = _body(environ)
-                after, name = self._changed(lambda collection: collection.add(entry))
-                return HTTPStatus.CREATED, after.found(name)
-            case "/blackout", "POST":
-                entry = _body(environ)
-                after, name = self._changed(
-                    lambda collection: collection.black_out(entry, self._proxy.scenario_s)
-                )
-                return HTTPStatus.CREATED, after.found(name)
-            case "/reset", "POST":
-                after, _ = self._changed(ToxicCollection.reset, lets_go=True)
-                return HTTPStatus.OK, after.listed()
-            case "/state", "GET":
-                return HTTPStatus.OK, asdict(self._ask(self._proxy.numbers))
-            case "/healthz", "GET":
-                self._ask(lambda: None)
-                if self._relay is not None:
-                    self._relay.check()
-                return HTTPStatus.OK, "ok"
-        allowed = {
-            "/toxics": "GET, POST",
-            "/blackout": "POST",
-            "/reset": "POST",
-            "/state": "GET",
-            "/healthz": "GET",
-        }
-        if path in allowed:
-            raise _wrong_method(path, method, allowed[path])
-        raise _RefusedError(HTTPStatus.NOT_FOUND, f"there is no {path}; there is {PATHS}")
+        name = path.removeprefix("/toxics/") if path.startswith("/toxics/") else ""
+        handlers = self._routes.get("/toxics/NAME" if name else path)
+        if handlers is None:
+            paths = ", ".join(self._routes)
+            raise _RequestError(HTTPStatus.NOT_FOUND, f"there is no {path}, expected {paths} or /metrics")
+        if method not in handlers:
+            message = f"{path} takes no {method}, expected {' or '.join(handlers)}"
+            raise _RequestError(HTTPStatus.METHOD_NOT_ALLOWED, message, ", ".join(handlers))
+        data = handlers[method](name, environ)
+        is_new = method == "POST" and path != "/reset"
+        return HTTPStatus.CREATED if is_new else HTTPStatus.OK, data
 
-    def _on_one(self, name: str, method: str, environ: Mapping[str, Any]) -> tuple[HTTPStatus, Any]:
-        """Of one toxic."""
-        match method:
-            case "GET":
-                return HTTPStatus.OK, self._proxy.collection.found(name)
-            case "PATCH":
-                changes = _body(environ)
-                after, _ = self._changed(lambda collection: collection.change(name, changes), lets_go=True)
-                return HTTPStatus.OK, after.found(name)
-            case "DELETE":
-                after, _ = self._changed(lambda collection: collection.remove(name), lets_go=True)
-                return HTTPStatus.OK, after.listed()
-        raise _wrong_method(f"/toxics/{name}", method, "GET, PATCH, DELETE")
+    def _add(self, _name: str, environ: Environ) -> Any:
+        entry = _body(environ)
+        collection, name = self._change(lambda changed: changed.add(entry))
+        return collection.found(name)
 
-    def _changed(
+    def _patch(self, name: str, environ: Environ) -> Any:
+        changes = _body(environ)
+        collection, _ = self._change(lambda changed: changed.change(name, changes), lets_go=True)
+        return collection.found(name)
+
+    def _delete(self, name: str, _environ: Environ) -> Any:
+        collection, _ = self._change(lambda changed: changed.remove(name), lets_go=True)
+        return collection.listed()
+
+    def _black_out(self, _name: str, environ: Environ) -> Any:
+        entry = _body(environ)
+        collection, name = self._change(lambda changed: changed.black_out(entry, self._proxy.scenario_s))
+        return collection.found(name)
+
+    def _reset(self, _name: str, _environ: Environ) -> Any:
+        collection, _ = self._change(ToxicCollection.reset, lets_go=True)
+        return collection.listed()
+
+    def _check_health(self, _name: str, _environ: Environ) -> str:
+        self._call(lambda: None)
+        if self._relay is not None:
+            self._relay.check()
+        return "ok"
+
+    def _change(
         self, change: Callable[[ToxicCollection], Any], *, lets_go: bool = False
     ) -> tuple[ToxicCollection, Any]:
-        """The toxics as they are after a change, and what that returned. lets_go: messages that wait go on at once."""
-        with self._changing:
-            after = copy(self._proxy.collection)
-            made = change(after)
-            self._ask(partial(self._proxy.adopt, after, lets_go=lets_go))
-        return after, made
+        """Change the toxics; the new ones, and the result of `change`. lets_go: delayed messages leave now."""
+        with self._change_lock:
+            collection = copy(self._proxy.collection)
+            result = change(collection)
+            self._call(partial(self._proxy.adopt, collection, lets_go=lets_go))
+        return collection, result
 
     def _numbers_or_none(self) -> Numbers | None:
         try:
-            numbers: Numbers = self._ask(self._proxy.numbers)
+            numbers: Numbers = self._call(self._proxy.numbers)
         except TimeoutError:
             return None
         return numbers
 
 
-def _wrong_method(path: str, method: str, allowed: str) -> _RefusedError:
-    sentence = f"{path} takes no {method}, expected {allowed.replace(', ', ' or ')}"
-    return _RefusedError(HTTPStatus.METHOD_NOT_ALLOWED, sentence, allowed)
+def _failure(error: Exception, request: str) -> tuple[HTTPStatus, str]:
+    match error:
+        case _RequestError():
+            return error.status, str(error)
+        case UnknownNameError():
+            return HTTPStatus.NOT_FOUND, str(error)
+        case UserError():
+            return HTTPStatus.BAD_REQUEST, str(error)
+        case TimeoutError():
+            return HTTPStatus.SERVICE_UNAVAILABLE, str(error)
+    log.error("%s failed", request, exc_info=error)
+    return HTTPStatus.INTERNAL_SERVER_ERROR, "the request failed; the injector's log has the reason"
 
 
-def _body(environ: Mapping[str, Any]) -> Any:
-    """The JSON that came with a request."""
+def _body(environ: Environ) -> Any:
+    """The JSON of a request."""
     length = environ.get("CONTENT_LENGTH") or "0"
     if not length.isdecimal() or length.strip("0") == "":
-        raise _RefusedError(HTTPStatus.BAD_REQUEST, "the request has no body, expected a JSON object")
+        raise _RequestError(HTTPStatus.BAD_REQUEST, "the request has no body, expected a JSON object")
     if len(length) > LENGTH_DIGITS_MAX:
-        raise _RefusedError(HTTPStatus.BAD_REQUEST, "Content-Length is not a number of bytes")
+        raise _RequestError(HTTPStatus.BAD_REQUEST, "Content-Length is not a number of bytes")
     if int(length) > BODY_BYTES_MAX:
-        raise _RefusedError(
-            HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
-            f"the body has {length} bytes, expected at most {BODY_BYTES_MAX}",
-        )
+        message = f"the body has {length} bytes, expected at most {BODY_BYTES_MAX}"
+        raise _RequestError(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, message)
     try:
-        return json.loads(environ["wsgi.input"].read(int(length)), parse_constant=_no_number)
+        return json.loads(environ["wsgi.input"].read(int(length)), parse_constant=_refuse_constant)
     except TimeoutError:
-        raise _RefusedError(HTTPStatus.REQUEST_TIMEOUT, "the body did not come in time") from None
+        raise _RequestError(HTTPStatus.REQUEST_TIMEOUT, "the body did not arrive in time") from None
     except (ValueError, RecursionError):
-        raise _RefusedError(HTTPStatus.BAD_REQUEST, "the body is not JSON, expected a JSON object") from None
+        raise _RequestError(HTTPStatus.BAD_REQUEST, "the body is not JSON, expected a JSON object") from None
 
 
-def _no_number(text: str) -> NoReturn:
-    raise ValueError(f"{text} is no number of JSON")
+def _refuse_constant(text: str) -> NoReturn:
+    raise ValueError(f"{text} is not a JSON number")

@@ -1,57 +1,56 @@
-"""What other threads want of the proxy's: letters to it, and answers to those who wait for one."""
+"""Calls into a thread that waits on a queue of functions."""
 
-import threading
 from collections.abc import Callable
+from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass, field
 from typing import Any
 
 from unstale.net.wakeable_queue import WakeableQueue
 
-ANSWER_S = 5.0  # a thread that does not answer for so long is stuck
+ANSWER_S = 5.0  # a thread that does not answer in this time hangs
 
-
-@dataclass(frozen=True, slots=True)
-class StopNow:
-    """The operator wants the injector to end."""
+CallQueue = WakeableQueue[Callable[[], object]]
 
 
 @dataclass(slots=True, eq=False)
 class Call:
-    """Something to be done in the proxy's thread, for another one that waits for it.
-
-    error: what came of it instead of a result. abandoned: nobody waits any more, and it is not to be done.
-    """
+    """A function for the thread of the queue, and its result."""
 
     work: Callable[[], Any]
-    done: threading.Event = field(default_factory=threading.Event)
-    result: Any = None
-    error: Exception | None = None
-    abandoned: bool = False
+    future: Future[Any] = field(default_factory=Future)
 
-    def run(self) -> None:
-        """Do it. What goes wrong is told to the one who waits, and ends nothing here."""
-        if self.abandoned:
+    def __call__(self) -> None:
+        """Run the function unless the call is cancelled. Its exception is raised in the calling thread."""
+        if not self.future.set_running_or_notify_cancel():
             return
         try:
-            self.result = self.work()
-        except Exception as error:  # noqa: BLE001  (raised by `run_in_proxy_thread` in the other thread)
-            self.error = error
-        self.done.set()
+            self.future.set_result(self.work())
+        except Exception as error:  # noqa: BLE001
+            self.future.set_exception(error)
 
 
-QueueItem = StopNow | Call | BaseException
+def run_in_thread(queue: CallQueue, work: Callable[[], Any], name: str = "the injector") -> Any:
+    """Run a function in the thread of the queue and return its result. Any other thread.
 
-
-def run_in_proxy_thread(queue: WakeableQueue[QueueItem], work: Callable[[], Any]) -> Any:
-    """Have something done in the proxy's thread; what it made. Any other thread.
-
-    Raises what came of it, and TimeoutError when there is no answer: then it will not be done later, either.
+    Raises TimeoutError if the thread does not answer: then the function does not run later, either.
     """
     call = Call(work)
     queue.post(call)
-    if not call.done.wait(ANSWER_S):
-        call.abandoned = True
-        raise TimeoutError("the injector does not answer")
-    if call.error is not None:
-        raise call.error
-    return call.result
+    try:
+        return call.future.result(ANSWER_S)
+    except (TimeoutError, CancelledError):
+        call.future.cancel()
+        raise TimeoutError(f"{name} does not answer") from None
+
+
+def serve(queue: CallQueue) -> None:
+    """Run all waiting functions. The thread of the queue."""
+    for function in queue.drain():
+        function()
+
+
+def cancel_all(queue: CallQueue) -> None:
+    """Cancel the waiting calls. The thread of the queue, at its end."""
+    for function in queue.drain():
+        if isinstance(function, Call):
+            function.future.cancel()

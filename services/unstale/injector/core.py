@@ -1,13 +1,12 @@
-"""What the injector decides, without a socket or a clock: which message goes on, when, and as what. Pure.
+"""The decisions of the injector, without sockets and clock: which message leaves, when, and with which content.
 
-    take_in(connection, direction, header, cargo, at_s)   a message came, perhaps with the key of who sent it
-    closed(connection)                                    a connection is gone
-    change(toxics), let_go(at_s)                          what the operator wants
-    release(at_s) -> [Forward | Cut | Close, ...]         what is to be done by now, in order
+    on_message(connection, direction, header, cargo, at_s)   a message arrives
+    closed(connection)                                       a connection has ended
+    change(toxics), let_go(at_s)                             requests of the operator
+    release(at_s) -> [Forward | Cut | Close, ...]            outputs that are due, in order
 
-`release` is called after each `on_message` or some of them, and when `due_s` has come. A connection is any key that
-names one. It speaks for a client from its `hello` on. What comes before that, and what cannot be read, passes
-untouched, in its order.
+Call `release` after calls of `on_message`, and at `due_s`. A connection is any key. It belongs to a client from its
+`hello` on. Earlier messages, and unreadable ones, pass unchanged and in order.
 """
 
 from collections import Counter, OrderedDict
@@ -17,28 +16,28 @@ from heapq import heapify, heappop, heappush
 from typing import Any, cast
 
 from unstale.toxics.in_flight import Direction, InFlightMessage, MessageType
-from unstale.toxics.link import Applied, ToxicLink
+from unstale.toxics.link import Applied, ToxicLink, forget_removed
 from unstale_proto import codec
 from unstale_proto.errors import Reason
 from unstale_proto.messages import Error
 
-MESSAGES_MAX = 100_000  # in flight; some 50 MB of our own beside what they hold
-TASKS_KEPT = 32  # of a client, whose attempts are counted; it works on one and may have a few unanswered
-LEASE_S = 20.0  # assumed until a welcome tells
-IDLE_LEASES = 3  # a connection silent for so many leases is given up by both of its ends
-DROPPED_KEPT = 1024  # places in the queue of messages that are lost, before they are swept out
+MESSAGES_MAX = 100_000  # in flight; some 50 MB besides their content
+TASKS_KEPT = 32  # of a client, whose attempts are counted
+LEASE_S = 20.0  # until a welcome has another one
+IDLE_LEASES = 3  # after this many leases without a message, client and server have given up a connection
+DROPPED_KEPT = 1024  # lost messages in the queue before it is rebuilt
 
 Connection = Hashable
 Cargo = Sequence[Sized]
-"""Payload frames, each with a length in bytes and a buffer. They are handed on, and copied only to be damaged."""
+"""Payload frames: buffers, each with a length in bytes. They are copied only to be damaged."""
 
 
 @dataclass(frozen=True, slots=True)
 class Forward:
-    """Send this on: to the server where direction is up, to the client where it is down.
+    """Send a message: to the server if direction is up, to the client if it is down.
 
-    Also what the injector itself says to the server on behalf of a client: `error unavailable`. entered_s, due_s: when
-    it came, and when it was to go on, by the clock of at_s.
+    entered_s, due_s: when it arrived, and when it was due, by the clock of at_s. Also for `error unavailable`, which
+    the injector sends to the server on behalf of a client.
     """
 
     connection: Connection
@@ -51,10 +50,10 @@ class Forward:
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """Break this connection, towards the client and towards the server: all that was on it is lost.
+    """Break a connection on both sides: all messages in flight on it are lost.
 
-    The client is away for down_s seconds: until then, each connection that says hello for it is cut again. What still
-    comes on a cut connection is dropped until it is `closed`.
+    For down_s seconds, connections with a hello of the client are cut again. Messages that still arrive on a cut
+    connection are dropped until it is `closed`.
     """
 
     connection: Connection
@@ -64,7 +63,7 @@ class Cut:
 
 @dataclass(frozen=True, slots=True)
 class Close:
-    """Nothing more is expected on this connection: let go of it. It need not be `closed`."""
+    """Close a connection that has no further messages. A call of `closed` is not necessary."""
 
     connection: Connection
 
@@ -73,8 +72,8 @@ Output = Forward | Cut | Close
 
 
 @dataclass(slots=True, eq=False)
-class _Held:
-    """A message that waits, or a cut. output: None once it is lost with its connection."""
+class _Queued:
+    """An output that is not due. output: None if it is lost with its connection."""
 
     channel: "_Channel"
     output: Forward | Cut | None
@@ -83,41 +82,40 @@ class _Held:
 
 @dataclass(slots=True, eq=False)
 class _Channel:
-    """A connection. client_id: None before a hello. last_s: when the last message of a direction goes on that keeps its
-    place. held: what waits on it, as an ordered set."""
+    """A connection."""
 
     connection: Connection
-    heard_s: float
-    client_id: int | None = None
-    session: str | None = None
+    heard_s: float  # when the latest message arrived
+    client_id: int | None = None  # None before a hello
     is_cut: bool = False
-    last_s: dict[Direction, float] = field(default_factory=dict)
-    held: dict[_Held, None] = field(default_factory=dict)
+    session: str | None = None
+    last_s: dict[Direction, float] = field(default_factory=dict)  # when the last message in order is due
+    queued: dict[_Queued, None] = field(default_factory=dict)  # an ordered set
 
 
 @dataclass(slots=True)
 class _Task:
-    """began_s: of the scenario, when it first entered. seen: messages that carried its id, by type."""
-
-    began_s: float | None = None
-    seen: Counter[str] = field(default_factory=Counter)
+    began_s: float | None = None  # of the scenario, when it first arrived
+    attempts: Counter[str] = field(default_factory=Counter)  # messages with its id, by type
 
 
 @dataclass(slots=True)
 class _Client:
-    """channel: over which it said its newest hello. down_until_s: when it may come back. counts: messages so far.
-    tasks: the newest."""
-
-    channel: _Channel
+    channel: _Channel  # of its latest hello
     down_until_s: float = 0.0
-    counts: Counter[tuple[Direction, str]] = field(default_factory=Counter)
-    tasks: OrderedDict[int, _Task] = field(default_factory=OrderedDict)
+    message_counts: Counter[tuple[Direction, str]] = field(default_factory=Counter)
+    tasks: OrderedDict[int, _Task] = field(default_factory=OrderedDict)  # the latest
 
 
 class Core:
-    """link: what messages pass through. clients: of the run; ids run below it. started_s: when the scenario began,
-    by the clock of every at_s. bytes_max: in flight, for `is_full`. may_speak: whether the owner of a public key may
-    say that it is a client; None for a link without keys. refused: messages that were not for their senders to say.
+    """The state of the injector.
+
+    Args:
+        link: of all messages.
+        clients: number of clients; ids are smaller.
+        started_s: start of the scenario, by the clock of every at_s.
+        bytes_max: in flight, for `is_full`.
+        may_speak: whether the owner of a public key may use a client id; None for a link without keys.
     """
 
     def __init__(
@@ -130,55 +128,55 @@ class Core:
         may_speak: Callable[[str | None, int], bool] | None = None,
     ) -> None:
         self.link = link
-        self.refused = 0
-        self._may_speak = may_speak
+        self.started_s = started_s
+        self.bytes_max = bytes_max
+        self.refused = 0  # messages whose sender does not own the client
         self.in_flight_messages = 0
         self.in_flight_bytes = 0
+        self._may_speak = may_speak
         self._clients_max = clients
-        self._started_s = started_s
-        self._bytes_max = bytes_max
         self._lease_s = LEASE_S
-        self._lines: OrderedDict[Connection, _Channel] = OrderedDict()  # that which was silent longest first
+        self._channels: OrderedDict[Connection, _Channel] = OrderedDict()  # the longest silent first
         self._clients: dict[int, _Client] = {}
-        self._queue: list[tuple[float, int, _Held]] = []
+        self._queue: list[tuple[float, int, _Queued]] = []
         self._sequence = 0
         self._at_once: list[Output] = []
 
-    # ------------------------------------------------------------------------------------------------ what can be asked
+    # --- state ---
 
     @property
     def is_full(self) -> bool:
-        """Whether nothing more should be taken in until something has left."""
-        return self.in_flight_bytes >= self._bytes_max or self.in_flight_messages >= MESSAGES_MAX
+        """Whether no message should be read until another one has left."""
+        return self.in_flight_bytes >= self.bytes_max or self.in_flight_messages >= MESSAGES_MAX
 
     @property
     def connections(self) -> int:
-        """How many there are."""
-        return len(self._lines)
+        """Number of connections."""
+        return len(self._channels)
 
     @property
     def due_s(self) -> float | None:
-        """When `release` wants to be called next, by the clock of at_s; None is never."""
+        """When to call `release` next, by the clock of at_s; None for never."""
         if self._at_once:
-            return self._started_s
+            return self.started_s
         while self._queue and self._queue[0][2].output is None:
             heappop(self._queue)
         dues_s = [self._queue[0][0]] if self._queue else []
-        if self._lines:
-            dues_s.append(next(iter(self._lines.values())).heard_s + IDLE_LEASES * self._lease_s)
+        if self._channels:
+            dues_s.append(next(iter(self._channels.values())).heard_s + IDLE_LEASES * self._lease_s)
         return min(dues_s, default=None)
 
     def is_open(self, connection: Connection) -> bool:
-        """Whether messages go over a connection: it is neither cut nor closed."""
-        channel = self._lines.get(connection)
+        """Whether a connection is neither cut nor closed."""
+        channel = self._channels.get(connection)
         return channel is not None and not channel.is_cut
 
     def client_of(self, connection: Connection) -> int | None:
-        """The client for whom a connection speaks, or None before its hello."""
-        channel = self._lines.get(connection)
+        """The client of a connection; None before its hello."""
+        channel = self._channels.get(connection)
         return None if channel is None else channel.client_id
 
-    # -------------------------------------------------------------------------------------------------- what happened
+    # --- inputs ---
 
     def on_message(
         self,
@@ -189,89 +187,79 @@ class Core:
         at_s: float,
         key: str | None = None,
     ) -> None:
-        """A message came: from the client where direction is up, from the server where it is down.
+        """Process a message: of the client if direction is up, of the server if it is down.
 
-        key: public key of the client, as its handshake proved it; None in plain text.
+        key: public key of the client from its handshake; None in plain text.
         """
-        channel = self._lines.get(connection)
-        if channel is None:
-            channel = self._lines[connection] = _Channel(connection, at_s)
-        channel.heard_s = at_s
-        self._lines.move_to_end(connection)
+        channel = self._heard(connection, at_s)
         if channel.is_cut:
             return
         glance = codec.peek(header)
-        if direction is Direction.UP and not self._is_owner(channel, glance, key):
-            self._refuse(channel, at_s)
-            return
-        if glance is not None:
-            if glance.type == "hello" and direction is Direction.UP:
+        if direction is Direction.UP:
+            if not self._is_owner(channel, glance, key):
+                self._refuse(channel, at_s)
+                return
+            if glance is not None and glance.type == "hello":
                 self._admit(channel, glance, at_s)
-                if channel.is_cut:
-                    return
-            elif glance.type == "welcome" and direction is Direction.DOWN and glance.lease_s is not None:
-                self._lease_s = glance.lease_s
-        size_bytes = len(header) + sum(map(len, cargo))
-        flight = (
-            None
-            if glance is None
-            else self._flight(channel, direction, glance, len(header), size_bytes, at_s)
-        )
-        if flight is None:
-            self._forward(
-                channel, Forward(channel.connection, direction, header, cargo, at_s, at_s), size_bytes
-            )
-            return
-        for one in self.link.send(flight):
-            self._hold(channel, one, header, cargo, at_s)
+        elif glance is not None and glance.type == "welcome" and glance.lease_s is not None:
+            self._lease_s = glance.lease_s
+        if not channel.is_cut:
+            self._send(channel, direction, glance, header, cargo, at_s)
 
     def closed(self, connection: Connection) -> None:
-        """A connection is gone, on whichever side, and all that was on it is lost."""
-        channel = self._lines.pop(connection, None)
+        """A connection has ended on either side: its messages in flight are lost."""
+        channel = self._channels.pop(connection, None)
         if channel is not None:
             self._lose_all(channel)
 
     def change(self, toxics: Sequence[Applied]) -> None:
-        """From here on, messages go through these. Counts of those that are no more are forgotten with their names."""
+        """Replace the toxics of later messages, and forget the counts of removed ones."""
         self.link.change(toxics)
-        for name in self.link.touched.keys() - {one.toxic.name for one in toxics}:
-            del self.link.touched[name]
+        forget_removed(self.link.touched, toxics)
 
     def let_go(self, at_s: float) -> None:
-        """All that waits is due now, in the order in which it would have come, and lines begin anew."""
+        """All queued outputs are due now, in their order, and channels are reset."""
         queue = []
-        for due_s, _, held in sorted(self._queue):
-            if held.output is None:
+        for due_s, _, queued in sorted(self._queue):
+            if queued.output is None:
                 continue
-            if isinstance(held.output, Forward):
-                held.output = replace(held.output, due_s=min(held.output.due_s, at_s))
-            queue.append((min(due_s, at_s), self._sequence, held))
+            if isinstance(queued.output, Forward):
+                queued.output = replace(queued.output, due_s=min(queued.output.due_s, at_s))
+            queue.append((min(due_s, at_s), self._sequence, queued))
             self._sequence += 1
         self._queue = queue  # sorted, which is a heap
-        for channel in self._lines.values():
+        for channel in self._channels.values():
             channel.last_s.clear()
         for client_id in self._clients:
             self.link.forget_client(client_id)
 
     def release(self, at_s: float) -> list[Output]:
-        """What is to be done by now, in order."""
+        """Outputs that are due, in order."""
         outputs: list[Output] = [*self._at_once, *self._idle(at_s)]
         self._at_once.clear()
         while self._queue and self._queue[0][0] <= at_s:
-            due_s, _, held = heappop(self._queue)
-            if held.output is None:
+            due_s, _, queued = heappop(self._queue)
+            if queued.output is None:
                 continue
-            del held.channel.held[held]
-            self._uncount(held)
-            outputs.append(held.output)
-            if isinstance(held.output, Cut):
-                self._cut(held.channel, due_s + held.output.down_s)
+            del queued.channel.queued[queued]
+            self._uncount(queued)
+            outputs.append(queued.output)
+            if isinstance(queued.output, Cut):
+                self._cut(queued.channel, due_s + queued.output.down_s)
         return outputs
 
-    # --------------------------------------------------------------------------------------------- clients and numbers
+    # --- clients ---
+
+    def _heard(self, connection: Connection, at_s: float) -> _Channel:
+        channel = self._channels.get(connection)
+        if channel is None:
+            channel = self._channels[connection] = _Channel(connection, at_s)
+        channel.heard_s = at_s
+        self._channels.move_to_end(connection)
+        return channel
 
     def _is_owner(self, channel: _Channel, glance: codec.Glance | None, key: str | None) -> bool:
-        """Whether a message is for its sender to say. The server can no longer tell: it sees the injector's key."""
+        """Whether the sender owns the client. The server cannot check it: it receives the injector's key."""
         if self._may_speak is None:
             return True
         if glance is not None and glance.type == "hello":
@@ -279,18 +267,19 @@ class Core:
         return channel.client_id is None or self._may_speak(key, channel.client_id)
 
     def _refuse(self, channel: _Channel, at_s: float) -> None:
-        """Nothing goes on of it or after it on this connection, and the server finds that the client is gone."""
+        """Close a connection with an error; the server receives nothing more of it."""
         self.refused += 1
-        reason = Reason.NOT_THE_OWNER
-        error = codec.encode(
-            Error(reason=reason, message="the key of this connection does not own that client")
-        )
+        message = "the key of this connection does not own that client"
+        error = codec.encode(Error(reason=Reason.NOT_THE_OWNER, message=message))
         self._at_once.append(Forward(channel.connection, Direction.DOWN, error, (), at_s, at_s))
+        self._close(channel)
+
+    def _close(self, channel: _Channel) -> None:
         self.closed(channel.connection)
         self._at_once.append(Close(channel.connection))
 
     def _admit(self, channel: _Channel, hello: codec.Glance, at_s: float) -> None:
-        """From here on a connection speaks for the client that said hello, or is cut when that comes too early."""
+        """Assign a connection to the client of a hello, or cut it during the client's down time."""
         client_id = hello.client_id
         if client_id is None or client_id >= self._clients_max or hello.session is None:
             return  # the server will refuse it
@@ -302,42 +291,62 @@ class Core:
             return
         if client.channel is channel:
             return
-        before = client.channel
-        client.channel = channel
+        previous, client.channel = client.channel, channel
         self.link.forget_client(client_id)
-        # The same process has left its former connection. Another one's is still to hear that it is superseded.
-        if before.session == hello.session and self._lines.get(before.connection) is before:
-            self.closed(before.connection)
-            self._at_once.append(Close(before.connection))
+        # The process of this session has left its previous connection. Another process must receive that it is
+        # superseded.
+        if previous.session == hello.session and self._channels.get(previous.connection) is previous:
+            self._close(previous)
+
+    # --- messages ---
+
+    def _send(
+        self,
+        channel: _Channel,
+        direction: Direction,
+        glance: codec.Glance | None,
+        header: bytes,
+        cargo: Cargo,
+        at_s: float,
+    ) -> None:
+        """Send a message through the link and queue the messages that come out."""
+        size_bytes = len(header) + sum(map(len, cargo))
+        flight = self._flight(channel, direction, glance, len(header), size_bytes, at_s)
+        if flight is None:
+            forward = Forward(channel.connection, direction, header, cargo, at_s, at_s)
+            self._forward(channel, forward, size_bytes)
+            return
+        for one in self.link.send(flight):
+            self._queue_flight(channel, one, header, cargo, at_s)
 
     def _flight(
         self,
         channel: _Channel,
         direction: Direction,
-        glance: codec.Glance,
+        glance: codec.Glance | None,
         header_bytes: int,
         size_bytes: int,
         at_s: float,
     ) -> InFlightMessage | None:
-        """The message as the toxics see it; None when they cannot, or when there are none."""
-        if channel.client_id is None:
+        """A message for the toxics; None if it is unreadable, or there are no toxics."""
+        if glance is None or channel.client_id is None:
             return None
         client = self._clients[channel.client_id]
-        sent_s = at_s - self._started_s
-        began_s, attempt = sent_s, 0
+        began_s = sent_s = at_s - self.started_s
+        attempt = 0
         if glance.type in ("task", "update"):
             if glance.task_id is None:
                 return None
             number = glance.task_id
             task = self._task(client, number)
-            attempt = task.seen[glance.type]
-            task.seen[glance.type] += 1
+            attempt = task.attempts[glance.type]
+            task.attempts[glance.type] += 1
             if glance.type == "task" and task.began_s is None:
                 task.began_s = sent_s
             began_s = sent_s if task.began_s is None else task.began_s
         else:
-            number = client.counts[direction, glance.type]
-            client.counts[direction, glance.type] += 1
+            number = client.message_counts[direction, glance.type]
+            client.message_counts[direction, glance.type] += 1
         if not self.link.toxics:
             return None
         return InFlightMessage(
@@ -362,13 +371,11 @@ class Core:
                 client.tasks.popitem(last=False)
         return task
 
-    # ------------------------------------------------------------------------------------------------------- the queue
-
-    def _hold(
+    def _queue_flight(
         self, channel: _Channel, flight: InFlightMessage, header: bytes, cargo: Cargo, at_s: float
     ) -> None:
-        # Not simply started_s + due_s, which may differ from at_s in the last bit where nothing is added.
-        due_s = at_s if flight.due_s <= flight.sent_s else max(at_s, self._started_s + flight.due_s)
+        # Not simply started_s + due_s, which may differ from at_s in the last bit without any delay.
+        due_s = at_s if flight.due_s <= flight.sent_s else max(at_s, self.started_s + flight.due_s)
         if flight.cuts:
             self._push(channel, due_s, Cut(channel.connection, flight.client_id, flight.down_s), 0)
             return
@@ -386,22 +393,24 @@ class Core:
             self._push(channel, due_s, forward, flight.size_bytes)
 
     def _forward(self, channel: _Channel, forward: Forward, size_bytes: int) -> None:
-        """Behind what goes the same way before it. The passage sees to it, but for messages that it does not see."""
+        """Queue a message behind earlier ones of its direction, some of which the link did not order."""
         due_s = max(forward.due_s, channel.last_s.get(forward.direction, forward.due_s))
         channel.last_s[forward.direction] = due_s
         self._push(channel, due_s, forward, size_bytes)
 
     def _push(self, channel: _Channel, due_s: float, output: Forward | Cut, size_bytes: int) -> None:
-        held = _Held(channel, output, size_bytes)
-        channel.held[held] = None
-        heappush(self._queue, (due_s, self._sequence, held))
+        queued = _Queued(channel, output, size_bytes)
+        channel.queued[queued] = None
+        heappush(self._queue, (due_s, self._sequence, queued))
         self._sequence += 1
         self.in_flight_messages += 1
         self.in_flight_bytes += size_bytes
 
-    def _uncount(self, held: _Held) -> None:
+    def _uncount(self, queued: _Queued) -> None:
         self.in_flight_messages -= 1
-        self.in_flight_bytes -= held.size_bytes
+        self.in_flight_bytes -= queued.size_bytes
+
+    # --- ends of connections ---
 
     def _cut(self, channel: _Channel, until_s: float) -> None:
         assert channel.client_id is not None
@@ -410,11 +419,11 @@ class Core:
         channel.is_cut = True
 
     def _lose_all(self, channel: _Channel) -> None:
-        """What is on a connection is lost, and its client's next one begins anew."""
-        for held in channel.held:
-            held.output = None
-            self._uncount(held)
-        channel.held.clear()
+        """Drop the messages of a connection, and reset the link of its client."""
+        for queued in channel.queued:
+            queued.output = None
+            self._uncount(queued)
+        channel.queued.clear()
         if channel.client_id is not None and self._clients[channel.client_id].channel is channel:
             self.link.forget_client(channel.client_id)
         if len(self._queue) > self.in_flight_messages + DROPPED_KEPT:
@@ -422,31 +431,33 @@ class Core:
             heapify(self._queue)
 
     def _idle(self, at_s: float) -> list[Close]:
-        """Connections that both ends have given up."""
-        given_up = []
-        while self._lines:
-            channel = next(iter(self._lines.values()))
+        """Close connections that client and server have given up."""
+        closed = []
+        while self._channels:
+            channel = next(iter(self._channels.values()))
             if channel.heard_s + IDLE_LEASES * self._lease_s > at_s:
                 break
-            if channel.held:
+            if channel.queued:
                 channel.heard_s = at_s
-                self._lines.move_to_end(channel.connection)
+                self._channels.move_to_end(channel.connection)
                 continue
-            given_up.append(Close(channel.connection))
+            closed.append(Close(channel.connection))
             self.closed(channel.connection)
-        return given_up
+        return closed
 
 
 def damaged(header: bytes, cargo: Cargo, bits: Sequence[int]) -> tuple[bytes, Cargo]:
-    """A message with bits flipped, counted from the first bit of the header through all frames, the highest bit of a
-    byte first. Frames without damage stay as they are, the others are copied."""
+    """A copy of a message with flipped bits. Frames without damage are not copied.
+
+    bits: counted from the first bit of the header through all frames, the highest bit of a byte first.
+    """
     frames: list[Any] = [header, *cargo]
     for bit in bits:
-        place, offset = 0, bit // 8
-        while offset >= len(frames[place]):
-            offset -= len(frames[place])
-            place += 1
-        if not isinstance(frames[place], bytearray):
-            frames[place] = bytearray(frames[place])
-        frames[place][offset] ^= 0x80 >> bit % 8
+        index, offset = 0, bit // 8
+        while offset >= len(frames[index]):
+            offset -= len(frames[index])
+            index += 1
+        if not isinstance(frames[index], bytearray):
+            frames[index] = bytearray(frames[index])
+        frames[index][offset] ^= 0x80 >> bit % 8
     return bytes(frames[0]), frames[1:]

@@ -1,4 +1,4 @@
-"""What an injector counts, and how it tells a scrape."""
+"""The numbers of an injector, and their exposition to Prometheus."""
 
 from bisect import bisect_left
 from collections import Counter
@@ -16,10 +16,17 @@ from unstale.net.zap import REASONS
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Numbers:
-    """How the injector stands. touched: by toxic that applies now, faults: by type of toxic, since the start; pieces of
-    the stream where the toxic is on the tcp layer. up, down: messages that went on. overflowed: lost because the server
-    took none for too long. refused: for want of the right key, by reason. delays: by bucket of the catalogue, the last
-    one for more. delay_s: all of them together.
+    """The state of an injector.
+
+    Attributes:
+        scenario_s: time of the scenario.
+        up, down: messages that were forwarded.
+        overflowed: messages that were lost because the server did not read.
+        touched: messages touched by each current toxic, by name; pieces of the stream for a toxic on the layer tcp.
+        faults: the same since the start, by type of toxic.
+        refused: handshakes and messages with a wrong key, by reason.
+        delays: messages by bucket of the catalogue, the last one for more.
+        delay_s: sum of all delays.
     """
 
     scenario_s: float
@@ -38,7 +45,7 @@ class Numbers:
 
 @dataclass(slots=True)
 class Tally:
-    """Counts from the start on."""
+    """Counts since the start."""
 
     up: int = 0
     down: int = 0
@@ -46,10 +53,10 @@ class Tally:
     delay_s: float = 0.0
     faults: Counter[str] = field(default_factory=Counter)
     delays: list[int] = field(default_factory=lambda: [0] * (len(catalogue.INJECTED_DELAY.buckets) + 1))
-    _told: Counter[str] = field(default_factory=Counter)
+    _touched_before: Counter[str] = field(default_factory=Counter)
 
     def went_on(self, *, up: bool, delay_s: float) -> None:
-        """A message was let go. delay_s: how long it was held up on purpose."""
+        """Count a forwarded message. delay_s: by toxics."""
         if up:
             self.up += 1
         else:
@@ -58,21 +65,25 @@ class Tally:
         self.delays[bisect_left(catalogue.INJECTED_DELAY.buckets, delay_s)] += 1
 
     def touched(self, types: Mapping[str, str], touched: Mapping[str, int]) -> None:
-        """Take what has been touched since the last time. types: of all toxics that there are, by name. touched: so
-        far, by name; less than the last time where counting began anew."""
+        """Add the messages touched since the last call.
+
+        Args:
+            types: of all current toxics, by name.
+            touched: messages so far, by name; less than before if a name is used again.
+        """
         for name, type_ in types.items():
-            self.faults[type_] += max(0, touched[name] - self._told[name])
-        self._told = Counter(touched)
+            self.faults[type_] += max(0, touched[name] - self._touched_before[name])
+        self._touched_before = Counter(touched)
 
 
 class Scrape(Collector):
-    """numbers: asked for at each scrape; None where there is no answer in time."""
+    """Exposition of numbers. numbers: called at each scrape; None if there is no answer in time."""
 
     def __init__(self, numbers: Callable[[], Numbers | None]) -> None:
         self._numbers = numbers
 
     def describe(self) -> list[Family]:
-        """Nothing, so that registering asks no numbers."""
+        """Nothing, so that the registration does not ask for numbers."""
         return []
 
     def collect(self) -> Iterator[Family]:
@@ -80,18 +91,18 @@ class Scrape(Collector):
         if numbers is None:
             return
         build = process.build()
-        now: dict[Metric, dict[tuple[str, ...], Series]] = {
+        series: dict[Metric, dict[tuple[str, ...], Series]] = {
             build.metric: {build.labels: Series(build.value)},
             catalogue.INJECTED_DELAY: {(): Series(numbers.delay_s, list(numbers.delays))},
             catalogue.INJECTED_FAULTS: _by_label(numbers.faults),
-            # A counter that is not there cannot be told from one that nobody asks for.
+            # Counters of 0 as well: a missing counter looks like one that does not exist.
             catalogue.INJECTOR_REFUSED: _by_label(dict.fromkeys(REASONS, 0) | numbers.refused),
             catalogue.INJECTOR_MESSAGES_IN_FLIGHT: {(): Series(numbers.in_flight_messages)},
             catalogue.INJECTOR_BYTES_IN_FLIGHT: {(): Series(numbers.in_flight_bytes)},
             catalogue.INJECTOR_CONNECTIONS: {(): Series(numbers.connections)},
         }
         for metric in catalogue.INJECTOR_CATALOGUE:
-            yield family(metric, now[metric])
+            yield family(metric, series[metric])
 
 
 def _by_label(counts: Mapping[str, int]) -> dict[tuple[str, ...], Series]:

@@ -1,7 +1,7 @@
-"""TCP below the messages: bytes between clients and the message proxy, held up by the toxics of the tcp layer.
+"""The relay of TCP connections between clients and proxy, which applies toxics of the layer tcp.
 
-What is read from one side is a piece, and passes through the same toxics in the same way as a message does; no byte of
-it is changed. The relay does not know what the bytes mean: the proxy tells it which connection is which client.
+The bytes of one read are a piece, which passes the toxics like a message; no byte is changed. The relay does not know
+the meaning of bytes: the proxy informs it which connection belongs to which client.
 """
 
 import errno
@@ -20,91 +20,66 @@ from urllib.parse import urlsplit
 
 from unstale.errors import UserError
 from unstale.injector import calls
+from unstale.injector.calls import CallQueue
 from unstale.net.clock import now_s
 from unstale.net.sockets import BACKLOG
-from unstale.net.wakeable_queue import WakeableQueue
 from unstale.toxics.in_flight import Direction, InFlightMessage
-from unstale.toxics.link import Applied, ToxicLink
+from unstale.toxics.link import Applied, ToxicLink, forget_removed
 from unstale_proto.limits import CLIENTS_MAX
 
 log = logging.getLogger("unstale.injector")
 
-PIECE_BYTES = 64 * 1024  # at most, as read; a bandwidth lets go of one at a time
-HELD_BYTES_MAX = 256 * 1024  # in one direction of one connection; beyond it, nothing more is read
-CONNECT_S = 5.0  # to the proxy, which is in this very process
-NOBODY = CLIENTS_MAX  # a connection whose client is not known: only toxics that touch everybody touch it
-WAIT_S_MAX = 3600.0  # in one go; a month is more than a poll can take
-RESET = struct.pack("ii", 1, 0)  # SO_LINGER that makes closing a reset
-
-
-@dataclass(frozen=True, slots=True)
-class _Change:
-    toxics: Sequence[Applied]
-
-
-@dataclass(frozen=True, slots=True)
-class _Speaks:
-    """The connection whose inner end has this port is a client's."""
-
-    port: int
-    client_id: int
-
-
-@dataclass(frozen=True, slots=True)
-class _CutNow:
-    """client_id: another connection may have been given that port since."""
-
-    port: int
-    client_id: int
-
-
-@dataclass(frozen=True, slots=True)
-class _Check:
-    done: threading.Event = field(default_factory=threading.Event)
-
-
-@dataclass(frozen=True, slots=True)
-class _End:
-    pass
+PIECE_BYTES = 64 * 1024  # of one read, at most; a bandwidth delays each piece
+HELD_BYTES_MAX = 256 * 1024  # buffered bytes of one direction of a connection, beyond which nothing is read
+CONNECT_S = 5.0  # to the proxy in the same process
+NOBODY = CLIENTS_MAX  # the client of a connection is unknown: only toxics of all clients touch it
+WAIT_S_MAX = 3600.0  # of one select, whose longest timeout is under a month
+RESET = struct.pack("ii", 1, 0)  # SO_LINGER that closes a connection with a reset
 
 
 @dataclass(slots=True, eq=False)
-class _Way:
-    """One direction of a connection. held: pieces and when they go on, an empty one at the end. blocked: the sink takes
-    no more just now. ended: nothing more comes from the source."""
+class _Stream:
+    """One direction of a connection."""
 
     connection: "_Connection"
     direction: Direction
     source: socket.socket
     sink: socket.socket
-    held: deque[tuple[float, memoryview]] = field(default_factory=deque)
-    held_bytes: int = 0
+    buffer: deque[tuple[float, memoryview]] = field(
+        default_factory=deque
+    )  # due_s and piece, empty at the end
+    buffered_bytes: int = 0
     pieces: int = 0
-    blocked: bool = False
-    ended: bool = False
-    finished: bool = False
+    blocked: bool = False  # the sink does not accept bytes
+    ended: bool = False  # the source has no more bytes
+    finished: bool = False  # the end has been forwarded
 
 
 @dataclass(slots=True, eq=False)
 class _Connection:
-    """outer: to the client. inner: to the proxy. link: of its own, as its lines are."""
+    """A connection of a client (outer) and the one to the proxy (inner)."""
 
     outer: socket.socket
     inner: socket.socket
-    port: int
+    port: int  # of the inner socket
     link: ToxicLink
     client_id: int = NOBODY
-    ways: tuple[_Way, ...] = ()
+    streams: tuple[_Stream, ...] = ()
     is_open: bool = True
 
 
 class Relay:
-    """Runs in a thread of its own from `start` until `close`.
+    """Runs in its own thread from `start` until `close`.
 
-    address: tcp://HOST:PORT where clients connect; `self.address` has the port that was taken. inner: the same of the
-    proxy. seed, started_s: of the scenario. connections_max: beyond so many, further ones are refused. on_crash: told,
-    in the relay's thread, what that died of. touched: pieces that each toxic held up, by its name. Raises UserError
-    when the address cannot be used.
+    Args:
+        address: tcp://HOST:PORT for clients; `self.address` has the actual port.
+        inner: address of the proxy.
+        seed, started_s: of the scenario.
+        connections_max: further connections are refused.
+        on_crash: receives, in the relay's thread, the exception that ends it.
+
+    Raises:
+        UserError: if the address cannot be used.
     """
 
     def __init__(
@@ -122,47 +97,44 @@ class Relay:
         self._seed = seed
         self._started_s = started_s
         self._connections_max = connections_max
-        self._warned_of_many = False
+        self._has_warned = False
         self._toxics: Sequence[Applied] = ()
-        self.touched: Counter[str] = Counter()
-        self._queue: WakeableQueue[_Change | _Speaks | _CutNow | _Check | _End] = WakeableQueue()
+        self.touched: Counter[str] = Counter()  # delayed pieces, by toxic
+        self._queue = CallQueue()
         self._selector = selectors.DefaultSelector()
         self._by_port: dict[int, _Connection] = {}
-        self._due: list[tuple[float, int, _Way]] = []
+        self._due: list[tuple[float, int, _Stream]] = []
         self._sequence = count()
         self._on_crash = on_crash
         self._ending = False
         host = address.removeprefix("tcp://").rpartition(":")[0]
         self.address = f"tcp://{host}:{self._listener.getsockname()[1]}"
         self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
-        self._selector.register(self._queue, selectors.EVENT_READ, self._open_letters)
+        self._selector.register(self._queue, selectors.EVENT_READ, lambda _: calls.serve(self._queue))
         self._thread = threading.Thread(target=self._run, name="relay", daemon=True)
 
     def start(self) -> None:
         self._thread.start()
 
     def check(self) -> None:
-        """Raise TimeoutError when its thread does not answer. Any other thread."""
-        check = _Check()
-        self._queue.post(check)
-        if not check.done.wait(calls.ANSWER_S):
-            raise TimeoutError("the injector's relay does not answer")
+        """Raise TimeoutError if its thread does not answer. Any other thread."""
+        calls.run_in_thread(self._queue, lambda: None, "the injector's relay")
 
     def change(self, toxics: Sequence[Applied]) -> None:
-        """From here on, these; also for what is held up. Any thread."""
-        self._queue.post(_Change(toxics))
+        """Replace the toxics, also for buffered pieces. Any thread."""
+        self._queue.post(partial(self._change, toxics))
 
     def speaks_for(self, port: int, client_id: int) -> None:
-        """The connection that comes to the proxy from this port is a client's. Any thread."""
-        self._queue.post(_Speaks(port, client_id))
+        """Assign the connection that reaches the proxy from this port to a client. Any thread."""
+        self._queue.post(partial(self._assign, port, client_id))
 
     def cut(self, port: int, client_id: int) -> None:
-        """Break that connection of a client, with a reset to both sides. Any thread."""
-        self._queue.post(_CutNow(port, client_id))
+        """Reset that connection of a client on both sides. Any thread."""
+        self._queue.post(partial(self._cut, port, client_id))
 
     def close(self) -> None:
-        """Break every connection and end. Also when it was never started."""
-        self._queue.post(_End())
+        """Reset all connections and end the thread, also if it was never started."""
+        self._queue.post(self._end)
         if self._thread.is_alive():
             self._thread.join()
         for connection in list(self._by_port.values()):
@@ -181,31 +153,37 @@ class Relay:
             self._on_crash(error)
 
     def _turn(self) -> None:
-        patience_s = min(max(0.0, self._due[0][0] - now_s()), WAIT_S_MAX) if self._due else None
-        for key, readiness in self._selector.select(patience_s):
+        timeout_s = min(max(0.0, self._due[0][0] - now_s()), WAIT_S_MAX) if self._due else None
+        for key, readiness in self._selector.select(timeout_s):
             key.data(readiness)
         at_s = now_s()
         while self._due and self._due[0][0] <= at_s:
-            self._pass_on(heappop(self._due)[2])
+            self._flush(heappop(self._due)[2])
 
-    def _open_letters(self, _: int) -> None:
-        for letter in self._queue.drain():
-            match letter:
-                case _Change(toxics=toxics):
-                    self._toxics = toxics
-                    for name in self.touched.keys() - {one.toxic.name for one in toxics}:
-                        del self.touched[name]
-                    for connection in list(self._by_port.values()):
-                        self._hold_anew(connection)
-                case _Speaks(port=port, client_id=client_id) if port in self._by_port:
-                    self._by_port[port].client_id = client_id
-                case _CutNow(port=port, client_id=client_id) if port in self._by_port:
-                    if self._by_port[port].client_id == client_id:
-                        self._reset(self._by_port[port])
-                case _Check(done=done):
-                    done.set()
-                case _End():
-                    self._ending = True
+    def _change(self, toxics: Sequence[Applied]) -> None:
+        self._toxics = toxics
+        forget_removed(self.touched, toxics)
+        for connection in list(self._by_port.values()):
+            connection.link = self._link()
+            for stream in connection.streams:
+                pieces = [piece for _, piece in stream.buffer]
+                stream.buffer.clear()
+                stream.buffered_bytes = 0
+                for piece in pieces:
+                    self._append(stream, piece)
+                self._flush(stream)
+
+    def _assign(self, port: int, client_id: int) -> None:
+        if port in self._by_port:
+            self._by_port[port].client_id = client_id
+
+    def _cut(self, port: int, client_id: int) -> None:
+        connection = self._by_port.get(port)
+        if connection is not None and connection.client_id == client_id:  # else the port is in use again
+            self._reset(connection)
+
+    def _end(self) -> None:
+        self._ending = True
 
     def _accept(self, _: int) -> None:
         try:
@@ -221,16 +199,17 @@ class Relay:
         try:
             inner = socket.create_connection(self._inner, timeout=CONNECT_S)
         except OSError as error:
-            log.warning("a connection could not be passed on: %s", (error.strerror or str(error)).lower())
+            log.warning(
+                "no connection from the relay to the proxy: %s", (error.strerror or str(error)).lower()
+            )
             outer.close()
             return
         port = inner.getsockname()[1]
-        connection = _Connection(outer, inner, port, self._passage())
-        connection.ways = (
-            _Way(connection, Direction.UP, outer, inner),
-            _Way(connection, Direction.DOWN, inner, outer),
+        connection = self._by_port[port] = _Connection(outer, inner, port, self._link())
+        connection.streams = (
+            _Stream(connection, Direction.UP, outer, inner),
+            _Stream(connection, Direction.DOWN, inner, outer),
         )
-        self._by_port[port] = connection
         for one in (outer, inner):
             one.setblocking(False)
             one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -239,108 +218,99 @@ class Relay:
     def _refuse(self, outer: socket.socket) -> None:
         outer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
         outer.close()
-        if not self._warned_of_many:
-            self._warned_of_many = True
+        if not self._has_warned:
+            self._has_warned = True
             log.warning("over %d connections; further ones are refused", self._connections_max)
 
-    def _passage(self) -> ToxicLink:
+    def _link(self) -> ToxicLink:
+        """A link for one connection, because each has its own channels."""
         link = ToxicLink(self._toxics, self._seed)
         link.touched = self.touched
         return link
 
     def _serve(self, connection: _Connection, ready: socket.socket, readiness: int) -> None:
-        for way in connection.ways:
-            if connection.is_open and way.source is ready and readiness & selectors.EVENT_READ:
-                self._read(way)
-            if connection.is_open and way.sink is ready and readiness & selectors.EVENT_WRITE:
-                way.blocked = False
-                self._pass_on(way)
+        for stream in connection.streams:
+            if connection.is_open and stream.source is ready and readiness & selectors.EVENT_READ:
+                self._read(stream)
+            if connection.is_open and stream.sink is ready and readiness & selectors.EVENT_WRITE:
+                stream.blocked = False
+                self._flush(stream)
 
-    def _read(self, way: _Way) -> None:
+    def _read(self, stream: _Stream) -> None:
         try:
-            piece = way.source.recv(PIECE_BYTES)
+            piece = stream.source.recv(PIECE_BYTES)
         except BlockingIOError:
             return
         except OSError:
-            self._reset(way.connection)
+            self._reset(stream.connection)
             return
-        way.ended = not piece
-        self._hold(way, memoryview(piece))
-        self._pass_on(way)
+        stream.ended = not piece
+        self._append(stream, memoryview(piece))
+        self._flush(stream)
 
-    def _hold(self, way: _Way, piece: memoryview) -> None:
-        """Behind what is held already, until the toxics let it go."""
+    def _append(self, stream: _Stream, piece: memoryview) -> None:
+        """Buffer a piece until the toxics release it."""
         sent_s = now_s() - self._started_s
         flight = InFlightMessage(
-            client_id=way.connection.client_id,
-            direction=way.direction,
-            type="update" if way.direction is Direction.UP else "task",
-            number=way.pieces,
+            client_id=stream.connection.client_id,
+            direction=stream.direction,
+            type="update" if stream.direction is Direction.UP else "task",
+            number=stream.pieces,
             sent_s=sent_s,
             due_s=sent_s,
             began_s=sent_s,
             size_bytes=len(piece),
         )
-        way.pieces += 1
-        # No byte is lost and none comes twice, whatever a toxic says.
-        out_s = max((one.due_s for one in way.connection.link.send(flight)), default=sent_s)
+        stream.pieces += 1
+        # No byte is lost or duplicated, whatever a toxic returns.
+        out_s = max((one.due_s for one in stream.connection.link.send(flight)), default=sent_s)
         due_s = self._started_s + out_s
         if out_s > sent_s:
-            heappush(self._due, (due_s, next(self._sequence), way))
-        way.held.append((due_s, piece))
-        way.held_bytes += len(piece)
+            heappush(self._due, (due_s, next(self._sequence), stream))
+        stream.buffer.append((due_s, piece))
+        stream.buffered_bytes += len(piece)
 
-    def _hold_anew(self, connection: _Connection) -> None:
-        """Toxics have changed: what is held up waits for the new ones only."""
-        connection.link = self._passage()
-        for way in connection.ways:
-            pieces = [piece for _, piece in way.held]
-            way.held.clear()
-            way.held_bytes = 0
-            for piece in pieces:
-                self._hold(way, piece)
-            self._pass_on(way)
-
-    def _pass_on(self, way: _Way) -> None:
-        """Write what is due, as far as the sink takes it."""
-        if not way.connection.is_open:
+    def _flush(self, stream: _Stream) -> None:
+        """Write pieces that are due, as far as the sink accepts them."""
+        connection = stream.connection
+        if not connection.is_open:
             return
         at_s = now_s()
         try:
-            while way.held and way.held[0][0] <= at_s and not way.blocked:
-                self._write_first(way)
+            while stream.buffer and stream.buffer[0][0] <= at_s and not stream.blocked:
+                self._write_first(stream)
         except BlockingIOError:
-            way.blocked = True
+            stream.blocked = True
         except OSError:
-            self._reset(way.connection)
+            self._reset(connection)
             return
-        if all(one.finished for one in way.connection.ways):
-            self._forget(way.connection)
+        if all(one.finished for one in connection.streams):
+            self._forget(connection)
         else:
-            self._watch(way.connection)
+            self._watch(connection)
 
-    def _write_first(self, way: _Way) -> None:
-        due_s, piece = way.held.popleft()
+    def _write_first(self, stream: _Stream) -> None:
+        due_s, piece = stream.buffer.popleft()
         if not piece:
-            way.sink.shutdown(socket.SHUT_WR)
-            way.finished = True
+            stream.sink.shutdown(socket.SHUT_WR)
+            stream.finished = True
             return
         written = 0
         try:
-            written = way.sink.send(piece)
+            written = stream.sink.send(piece)
         finally:
-            way.held_bytes -= written
+            stream.buffered_bytes -= written
             if written < len(piece):
-                way.held.appendleft((due_s, piece[written:]))
+                stream.buffer.appendleft((due_s, piece[written:]))
 
     def _watch(self, connection: _Connection) -> None:
-        """Read where there is room, and write where something waits for it."""
+        """Read while the buffer has space, and write while bytes wait for the sink."""
         for one in (connection.outer, connection.inner):
             events = 0
-            for way in connection.ways:
-                if way.source is one and not way.ended and way.held_bytes < HELD_BYTES_MAX:
+            for stream in connection.streams:
+                if stream.source is one and not stream.ended and stream.buffered_bytes < HELD_BYTES_MAX:
                     events |= selectors.EVENT_READ
-                if way.sink is one and way.blocked:
+                if stream.sink is one and stream.blocked:
                     events |= selectors.EVENT_WRITE
             self._select(one, events, partial(self._serve, connection, one))
 

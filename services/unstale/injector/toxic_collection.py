@@ -1,11 +1,13 @@
-"""The toxics that an injector applies now: those of its scenario, and what its operator adds or takes away. Pure.
+"""The current toxics of an injector: those of its scenario, and the changes of the operator. No input and output.
 
-A request that is not valid raises UserError, UnknownNameError for a toxic that is not there, and changes nothing.
+An invalid request raises UserError, UnknownNameError for a missing toxic, and changes nothing.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field
 
 from unstale.config.scenario import FILE_KEYS
 from unstale.errors import UserError, nearest
@@ -13,94 +15,90 @@ from unstale.toxics import registry
 from unstale.toxics.client_info import ClientInfo
 from unstale.toxics.disconnect import Disconnect
 from unstale.toxics.link import Applied
-from unstale.toxics.mistakes import shown
 from unstale.toxics.scenario import unused
 from unstale.toxics.toxic import Toxic
+from unstale.toxics.validation import shown, validated
 
-TOXICS_MAX = 100  # every message goes through each
+TOXICS_MAX = 100  # every message passes each
 BLACKOUT = "blackout now"
-BLACKOUT_S_MAX = 1e9  # 30 years
-# Far more than anybody means, and little enough to be worked off and computed with.
+# Bounds on requests, for time and memory.
 CLIENTS_LISTED_MAX = 1000
 DEPTH_MAX = 20
 NUMBER_MIN, NUMBER_MAX = 1e-12, 1e12
 
 
 class UnknownNameError(UserError):
-    """There is no toxic of this name."""
+    """No toxic has this name."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Entry:
-    """A toxic. passes: it is a blackout from now on, forgotten once it is over."""
+class _BlackoutRequest(BaseModel):
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
-    applied: Applied
-    passes: bool = False
-
-    @property
-    def toxic(self) -> Toxic:
-        return self.applied.toxic
+    seconds: float = Field(gt=0, le=1e9, strict=True)
+    clients: Any = None  # checked as settings of the toxic
+    layer: Any = None
 
 
 class ToxicCollection:
-    """toxics: of the scenario, settled. seed: of the run. relays: whether there is a relay below the messages, which
-    the tcp layer needs.
+    """The current toxics, in order.
 
-    A shallow copy has a life of its own, so that changes can be made aside. `applied`: all that there are now, in
-    order; their names differ.
+    A shallow copy is independent of the original, so that changes can be prepared in another thread.
+
+    Args:
+        toxics: of the scenario, settled.
+        client_info, seed: of the run.
+        relays: whether there is a relay below the messages, which the layer tcp needs.
     """
 
     def __init__(
-        self,
-        toxics: Sequence[Applied],
-        *,
-        client_info: ClientInfo,
-        seed: int,
-        relays: bool,
+        self, toxics: Sequence[Applied], *, client_info: ClientInfo, seed: int, relays: bool
     ) -> None:
-        self._of_scenario = tuple(map(_Entry, toxics))
         self._client_info = client_info
         self._seed = seed
         self._relays = relays
-        self._entries = self._of_scenario
+        # Dictionaries and sets are replaced, never changed, because copies share them.
+        self._of_scenario = {applied.toxic.name: applied for applied in toxics}
+        self._by_name = self._of_scenario
+        self._temporary: frozenset[str] = frozenset()  # names of blackouts that are deleted after their end
         for applied in toxics:
             self._check_layer(applied.toxic, f"toxic {applied.toxic.name!r}")
 
     @property
     def applied(self) -> tuple[Applied, ...]:
-        return tuple(one.applied for one in self._entries)
+        return tuple(self._by_name.values())
 
     @property
     def of_messages(self) -> tuple[Applied, ...]:
-        """Those that messages go through."""
+        """The toxics of messages."""
         return tuple(one for one in self.applied if not (self._relays and one.toxic.below_messages))
 
     @property
     def of_bytes(self) -> tuple[Applied, ...]:
-        """Those that the relay carries out."""
+        """The toxics of the relay."""
         return tuple(one for one in self.applied if self._relays and one.toxic.below_messages)
 
     def listed(self) -> list[dict[str, Any]]:
-        """All of them, as plain data, with how many clients each `touches`. Without that they can be added again, but
-        those of a group of clients then choose from all of the run."""
-        return [self._described(one.applied) for one in self._entries]
+        """All toxics as plain data, with the number of clients that each `touches`."""
+        return [self.found(name) for name in self._by_name]
 
     def found(self, name: str) -> dict[str, Any]:
-        """One of them, as plain data."""
-        return self._described(self._entries[self._place(name)].applied)
+        """One toxic as plain data."""
+        applied = self._find(name)
+        count = self._client_info.clients if applied.clients is None else len(applied.clients)
+        return {**registry.plain(applied.toxic), "touches": count}
 
     def add(self, entry: Any) -> str:
-        """Add a toxic behind the others. entry: as in a scenario. Its name."""
-        _check(entry)
-        made = self._made(entry, behind=self._entries)
-        self._entries = (*self._entries, made)
-        return made.toxic.name
+        """Append a toxic and return its name. entry: as in a scenario."""
+        _check_request(entry)
+        toxic = _created(entry)
+        name = toxic.name or unused(toxic.type, set(self._by_name))
+        self._by_name = self._with(self._by_name, toxic.model_copy(update={"name": name}))
+        return name
 
     def change(self, name: str, changes: Any) -> None:
-        """Change settings of a toxic, which keeps its name, type and place. changes: those settings; null: default."""
-        place = self._place(name)
-        before = self._entries[place]
-        _check(changes)
+        """Change settings of a toxic, which keeps its name, type and position. A setting of null: its default."""
+        before = self._find(name)
+        _check_request(changes)
         if not isinstance(changes, Mapping):
             raise UserError("expected a JSON object with the settings that change")
         for key in ("name", "type"):
@@ -108,84 +106,67 @@ class ToxicCollection:
                 raise UserError(f"{key} cannot be changed; add another toxic and remove this one")
         merged = {**registry.plain(before.toxic), **changes}
         toxic = _created({key: value for key, value in merged.items() if value is not None})
-        group = before.applied.group
-        clients = self._chosen(toxic, group) if "clients" in changes else before.applied.clients
-        changed = _Entry(self._settled(toxic, clients, group))
-        self._entries = (*self._entries[:place], changed, *self._entries[place + 1 :])
+        applied = self._settled(toxic, before.group)
+        if "clients" not in changes:
+            applied = replace(applied, clients=before.clients)
+        self._by_name = {**self._by_name, name: applied}
+        self._temporary -= {name}
 
     def remove(self, name: str) -> None:
-        """Take a toxic away."""
-        place = self._place(name)
-        self._entries = (*self._entries[:place], *self._entries[place + 1 :])
+        """Remove a toxic."""
+        self._find(name)
+        self._by_name = {key: one for key, one in self._by_name.items() if key != name}
+        self._temporary -= {name}
 
     def reset(self) -> None:
-        """Back to those of the scenario."""
-        self._entries = self._of_scenario
+        """Restore the toxics of the scenario."""
+        self._by_name = self._of_scenario
+        self._temporary = frozenset()
 
     def black_out(self, entry: Any, at_s: float) -> str:
-        """A blackout from now on. entry: `seconds`, and if it likes `clients` and `layer`. at_s: of the scenario.
-        Those that are over are forgotten: they would pile up."""
-        if not isinstance(entry, Mapping) or not isinstance(entry.get("seconds"), int | float):
-            raise UserError(
-                'expected a JSON object with seconds, such as {"seconds": 5, "clients": [0, "3-5"]}'
-            )
-        unknown = set(entry) - {"seconds", "clients", "layer"}
-        if unknown:
-            raise UserError(
-                f"unknown key {min(unknown)!r}{nearest(min(unknown), ('seconds', 'clients', 'layer'))}"
-            )
-        seconds = entry["seconds"]
-        if isinstance(seconds, bool) or not 0 < seconds <= BLACKOUT_S_MAX:
-            raise UserError(
-                f"seconds is {shown(seconds)}, expected more than 0 and at most {BLACKOUT_S_MAX:,.0f}"
-            )
-        others = {key: value for key, value in entry.items() if key != "seconds"}
-        _check(others)
-        window = {"start_s": at_s, "end_s": at_s + seconds}
-        left = tuple(
-            one
-            for one in self._entries
-            if not (one.passes and one.toxic.end_s is not None and one.toxic.end_s <= at_s)
-        )
-        name = unused(BLACKOUT, _names(left))
-        made = self._made({"type": "blackout", "name": name, **window, **others}, behind=left)
-        self._entries = (*left, replace(made, passes=True))
+        """Append a blackout that begins now, delete those that ended, and return its name.
+
+        Args:
+            entry: plain data with `seconds`, and optionally `clients` and `layer`.
+            at_s: time of the scenario.
+        """
+        request = validated(_BlackoutRequest, entry, "the blackout")
+        settings = request.model_dump(exclude_none=True, exclude={"seconds"})
+        _check_request(settings)
+        window = {"start_s": at_s, "end_s": at_s + request.seconds}
+        current = {name: one for name, one in self._by_name.items() if not self._is_over(one.toxic, at_s)}
+        name = unused(BLACKOUT, set(current))
+        blackout = _created({"type": "blackout", "name": name, **window, **settings})
+        self._by_name = self._with(current, blackout)
+        self._temporary |= {name}
         return name
 
-    # --- parts of it ---
+    # --- implementation ---
 
-    def _made(self, entry: Any, behind: Sequence[_Entry]) -> _Entry:
-        """A toxic that there is not yet among those."""
-        if len(behind) >= TOXICS_MAX:
+    def _find(self, name: str) -> Applied:
+        if name not in self._by_name:
+            advice = nearest(name, self._by_name) if self._by_name else ", and no other"
+            raise UnknownNameError(f"there is no toxic {name!r}{advice}")
+        return self._by_name[name]
+
+    def _is_over(self, toxic: Toxic, at_s: float) -> bool:
+        """Whether it is a blackout by request that ended."""
+        return toxic.name in self._temporary and toxic.end_s is not None and toxic.end_s <= at_s
+
+    def _with(self, current: Mapping[str, Applied], toxic: Toxic) -> dict[str, Applied]:
+        """The toxics of `current` and a new one."""
+        if len(current) >= TOXICS_MAX:
             raise UserError(f"there are {TOXICS_MAX} toxics, the most that is allowed; remove one first")
-        toxic = _created(entry)
-        if not toxic.name:
-            toxic = toxic.model_copy(update={"name": unused(toxic.type, _names(behind))})
-        elif toxic.name in _names(behind):
+        if toxic.name in current:
             raise UserError(
                 f"there is a toxic {toxic.name!r} already; change that, or give this another name"
             )
-        return _Entry(self._settled(toxic, self._chosen(toxic, None), None))
+        return {**current, toxic.name: self._settled(toxic, None)}
 
-    def _chosen(self, toxic: Toxic, group: frozenset[int] | None) -> frozenset[int] | None:
-        """The clients that it names, of a group; None for all of the run."""
-        if toxic.clients is None:
-            return group
-        return toxic.clients.resolve(self._client_info, self._seed, toxic.name, group)
-
-    def _described(self, applied: Applied) -> dict[str, Any]:
-        count = self._client_info.clients if applied.clients is None else len(applied.clients)
-        return {**registry.plain(applied.toxic), "touches": count}
-
-    def _settled(self, toxic: Toxic, clients: frozenset[int] | None, group: frozenset[int] | None) -> Applied:
-        """clients, group: as in `Applied`."""
-        self._check_layer(toxic, f"the toxic ({toxic.type})")
-        if clients is not None and len(clients) == self._client_info.clients:
-            clients = None
-        try:
-            return Applied(toxic.settled(self._client_info, clients), clients, group)
-        except UserError as error:
-            raise UserError(f"the toxic ({toxic.type}): {error}") from None
+    def _settled(self, toxic: Toxic, group: frozenset[int] | None) -> Applied:
+        where = f"the toxic ({toxic.type})"
+        self._check_layer(toxic, where)
+        return Applied.settled(toxic, self._client_info, self._seed, group, where)
 
     def _check_layer(self, toxic: Toxic, where: str) -> None:
         if toxic.below_messages and toxic.messages is not None:
@@ -195,52 +176,37 @@ class ToxicCollection:
                 f"{where} acts on connections below the messages; start the injector with injector.tcp true"
             )
 
-    def _place(self, name: str) -> int:
-        for place, one in enumerate(self._entries):
-            if one.toxic.name == name:
-                return place
-        names = _names(self._entries)
-        raise UnknownNameError(
-            f"there is no toxic {name!r}{nearest(name, names) if names else ', and no other'}"
-        )
-
-
-def _names(entries: Sequence[_Entry]) -> set[str]:
-    return {one.toxic.name for one in entries}
-
 
 def _created(entry: Any) -> Toxic:
+    """Make a toxic whose numbers are not so extreme that results of computations are infinite."""
     toxic = registry.create(entry, "the toxic")
-    _check_numbers(registry.plain(toxic))
+    for _, value in _settings(registry.plain(toxic)):
+        if isinstance(value, int | float) and value and not NUMBER_MIN <= abs(value) <= NUMBER_MAX:
+            raise UserError(
+                f"the toxic has the number {shown(value)}, expected none over {NUMBER_MAX:g} or under {NUMBER_MIN:g}"
+            )
     return toxic
 
 
-def _check(request: Any, depth: int = 0) -> None:
-    """Who can reach the control port is not to read files by it, nor to keep it busy."""
+def _check_request(request: Any) -> None:
+    """A client of the control port can neither read files nor occupy the injector for long."""
+    for key, value in _settings(request):
+        if key in FILE_KEYS and value is not None:
+            raise UserError(f"{key} names a file, which only a scenario can; give its content instead")
+        if key == "clients" and isinstance(value, list) and len(value) > CLIENTS_LISTED_MAX:
+            raise UserError(
+                f"clients has {len(value)} entries, expected at most {CLIENTS_LISTED_MAX}; write ranges"
+            )
+
+
+def _settings(data: Any, key: str = "", depth: int = 0) -> Iterator[tuple[str, Any]]:
+    """All values of nested plain data, with their keys."""
     if depth > DEPTH_MAX:
         raise UserError(f"the request is more than {DEPTH_MAX} levels deep, expected the settings of a toxic")
-    if isinstance(request, Mapping):
-        for key, value in request.items():
-            if key in FILE_KEYS and value is not None:
-                raise UserError(f"{key} names a file, which only a scenario can; give what is in it instead")
-            if key == "clients" and isinstance(value, list) and len(value) > CLIENTS_LISTED_MAX:
-                raise UserError(
-                    f"clients has {len(value)} entries, expected at most {CLIENTS_LISTED_MAX}; write ranges"
-                )
-            _check(value, depth + 1)
-    elif isinstance(request, list):
-        for value in request:
-            _check(value, depth + 1)
-
-
-def _check_numbers(plain: Any) -> None:
-    """No number is so far from 1 that what is computed with it is infinite."""
-    if isinstance(plain, Mapping):
-        plain = list(plain.values())
-    if isinstance(plain, list):
-        for value in plain:
-            _check_numbers(value)
-    elif isinstance(plain, int | float) and plain and not NUMBER_MIN <= abs(plain) <= NUMBER_MAX:
-        raise UserError(
-            f"the toxic has the number {shown(plain)}, expected none over {NUMBER_MAX:g} or under {NUMBER_MIN:g}"
-        )
+    yield key, data
+    if isinstance(data, Mapping):
+        for name, value in data.items():
+            yield from _settings(value, name, depth + 1)
+    elif isinstance(data, list):
+        for value in data:
+            yield from _settings(value, key, depth + 1)

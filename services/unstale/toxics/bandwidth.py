@@ -1,4 +1,4 @@
-"""A line carries so many bytes a second."""
+"""Limited bytes per second."""
 
 from dataclasses import replace
 from typing import ClassVar
@@ -12,24 +12,19 @@ from unstale.toxics.toxic import Layer, Toxic
 
 
 class Bandwidth(Toxic):
-    """A message keeps its line to itself for size / rate seconds, after those before it have been through.
+    """A message occupies its channel for size / rate seconds, after the messages before it.
 
         occupies_s += size_bytes / bytes_per_s
 
-    A line is one direction of one client's connection: clients do not share it.
+    A channel is one direction of one client's connection: clients do not share it.
     """
 
     type = "bandwidth"
     example_settings: ClassVar = {"bytes_per_s": 1e6}
 
-    bytes_per_s: float = Field(ge=1e-3, description="Of each line.")
-    layer: Layer = Field("message", description="tcp: the injector holds up bytes instead of whole messages.")
+    bytes_per_s: float = Field(ge=1e-3, description="Rate of each channel.")
+    layer: Layer = Field("message", description="tcp: the injector delays bytes instead of whole messages.")
 
     @override
     def apply(self, flight: InFlightMessage, rngs: ToxicRng) -> tuple[InFlightMessage, ...]:
         return (replace(flight, occupies_s=flight.occupies_s + flight.size_bytes / self.bytes_per_s),)
-
-    @property
-    @override
-    def below_messages(self) -> bool:
-        return self.layer == "tcp"

@@ -1,4 +1,4 @@
-"""The network is gone for a while."""
+"""Interrupted network."""
 
 from typing import ClassVar, Self
 
@@ -8,14 +8,13 @@ from typing_extensions import override
 from unstale.toxics.in_flight import InFlightMessage
 from unstale.toxics.rng import ToxicRng
 from unstale.toxics.toxic import Layer, Toxic
-from unstale.toxics.trace import mistake
 
 
 class Blackout(Toxic):
-    """From start_s until end_s, and again every `every_s`, nothing gets through.
+    """From start_s until end_s, and again every `every_s`, no message passes.
 
-    layer message: what enters or would come out in that time is lost. layer tcp: what enters then begins its way at the
-    end, and what would come out then comes out at the end, as TCP sends again what was lost.
+    layer message: messages that enter or would come out in that time are lost. layer tcp: they enter or come out at the
+    end of the blackout, because TCP retransmits lost bytes.
     """
 
     type = "blackout"
@@ -23,16 +22,16 @@ class Blackout(Toxic):
     example_settings: ClassVar = {"start_s": 10.0, "end_s": 20.0}
 
     every_s: float | None = Field(
-        None, gt=0, description="It comes again after so long; left out: it does not."
+        None, gt=0, description="Period of repeated blackouts; left out: one blackout."
     )
-    layer: Layer = Field("message", description="message: messages are lost. tcp: bytes stand still.")
+    layer: Layer = Field("message", description="message: messages are lost. tcp: bytes are delayed.")
 
     @model_validator(mode="after")
-    def _has_an_end(self) -> Self:
+    def _check_times(self) -> Self:
         if self.end_s is None:
-            raise mistake("end_s is missing, expected when the blackout ends")
+            raise ValueError("end_s is missing, expected the end of the blackout")
         if self.every_s is not None and self.every_s <= self.end_s - self.start_s:
-            raise mistake(
+            raise ValueError(
                 f"every_s is {self.every_s:g}, expected more than the length of a blackout, "
                 f"which is {self.end_s - self.start_s:g}"
             )
@@ -41,27 +40,22 @@ class Blackout(Toxic):
     @override
     def is_on(self, at_s: float) -> bool:
         assert self.end_s is not None
-        return self.start_s <= at_s and self._into_s(at_s) < self.end_s - self.start_s
+        return self.start_s <= at_s and self._since_start_s(at_s) < self.end_s - self.start_s
 
     @override
     def apply(self, flight: InFlightMessage, rngs: ToxicRng) -> tuple[InFlightMessage, ...]:
-        return () if self.layer == "message" else (flight.later(self._left_s(flight.sent_s)),)
+        return () if self.layer == "message" else (flight.later(self._remaining_s(flight.sent_s)),)
 
     @override
     def apply_at_the_end(self, flight: InFlightMessage, rngs: ToxicRng) -> tuple[InFlightMessage, ...]:
-        return () if self.layer == "message" else (flight.later(self._left_s(flight.due_s)),)
+        return () if self.layer == "message" else (flight.later(self._remaining_s(flight.due_s)),)
 
-    @property
-    @override
-    def below_messages(self) -> bool:
-        return self.layer == "tcp"
-
-    def _into_s(self, at_s: float) -> float:
-        """How long ago it began last."""
+    def _since_start_s(self, at_s: float) -> float:
+        """Time since the start of the latest blackout."""
         since_s = at_s - self.start_s
         return since_s if self.every_s is None else since_s % self.every_s
 
-    def _left_s(self, at_s: float) -> float:
-        """How long it goes on, at a time when it is on."""
+    def _remaining_s(self, at_s: float) -> float:
+        """Time to the end of the current blackout."""
         assert self.end_s is not None
-        return self.end_s - self.start_s - self._into_s(at_s)
+        return self.end_s - self.start_s - self._since_start_s(at_s)

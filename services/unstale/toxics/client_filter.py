@@ -1,4 +1,4 @@
-"""Which clients a group or a toxic is about: all, by id, a share of them, or those that hold a class."""
+"""Selection of clients for a group or a toxic: all, by id, a random share, or by the classes of their data."""
 
 import re
 from collections.abc import Set as AbstractSet
@@ -26,10 +26,9 @@ EXPECTED = (
     'all, a list of ids and ranges like [0, 3, "10-19"], {share: 0.3}, {holding: 5, top: 10} for those ten that '
     "hold the most of class 5, or {smallest_class: 5}"
 )
-
+SHOWN_MAX = 80  # characters of a list in a message
 
 _ID_OR_RANGE = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9}))?")
-SHOWN_MAX = 80  # characters of a list that a sentence repeats
 
 
 class _Part(BaseModel):
@@ -37,20 +36,20 @@ class _Part(BaseModel):
 
 
 class Share(_Part):
-    """So many of the clients, drawn once. share: rounded half up, but one client at least."""
+    """A random share of the clients, drawn once: rounded half up, at least one client."""
 
     share: float = Field(gt=0, le=1)
 
 
 class Holding(_Part):
-    """Those that hold training examples of a class. top: only so many, who hold the most."""
+    """Clients with training examples of a class. top: only this many, those with the most."""
 
     holding: int = Field(ge=0)
     top: int | None = Field(None, ge=1)
 
 
 class SmallestClass(_Part):
-    """Those that hold training examples of this class and of none before it.
+    """Clients with training examples of this class and of no smaller one.
 
     Source: Gradient inversion (Wang & Gao, 2023), docs/methods/partitions.md#affected-clients
     """
@@ -61,13 +60,13 @@ class SmallestClass(_Part):
 class ClientFilter(
     RootModel[Literal["all"] | tuple[StrictInt | StrictStr, ...] | Share | Holding | SmallestClass]
 ):
-    """Clients, described. As plain data: see `EXPECTED`."""
+    """A selection of clients. Its plain data: see `EXPECTED`."""
 
     model_config = ConfigDict(frozen=True)
 
     @model_validator(mode="wrap")
     @classmethod
-    def _or_one_sentence(cls, data: Any, handler: Any) -> Any:
+    def _one_message(cls, data: Any, handler: Any) -> Any:
         try:
             made = handler(data)
             if isinstance(made.root, tuple):
@@ -79,40 +78,51 @@ class ClientFilter(
     def resolve(
         self, client_info: ClientInfo, seed: int, name: str, among: AbstractSet[int] | None = None
     ) -> frozenset[int]:
-        """The clients' ids.
+        """The ids of the clients.
 
-        seed: of the run. name: of the group or toxic, which keys the draw of a share. among: the clients that there
-        are to choose from; None for all of the run. Raises UserError where that is nobody, or ids do not exist; whose
-        clients they are is not said there.
+        Args:
+            client_info: the clients of the run.
+            seed: of the run.
+            name: of the group or toxic, which keys the draw of a share.
+            among: ids to select from; None for all clients of the run.
+
+        Raises:
+            UserError: for ids that do not exist, or an empty selection.
         """
         candidates = frozenset(range(client_info.clients) if among is None else among)
-        found = self._chosen(client_info, seed, name, candidates)
-        if not found:
+        match self.root:
+            case Share(share=share):
+                clients = _drawn(share, candidates, seed, name)
+            case Holding() | SmallestClass():
+                clients = self._by_class(client_info, candidates)
+            case tuple():
+                clients = self._listed(client_info) & candidates
+            case _:
+                clients = candidates
+        if not clients:
             raise UserError(f"clients is {self.words}, which matches nobody; name others")
-        return found
+        return clients
 
     @property
     def words(self) -> str:
-        """As it stands in a file; what is long is cut."""
+        """The filter as in a file, cut to `SHOWN_MAX` characters."""
         root = self.root
-        if isinstance(root, _Part):
-            settings = root.model_dump(exclude_none=True).items()
-            return f"{{{', '.join(f'{key}: {value}' for key, value in settings)}}}"
-        return (
-            root
-            if isinstance(root, str)
-            else shorten(f"[{', '.join(map(str, root))}]", SHOWN_MAX, placeholder="...]")
-        )
+        if isinstance(root, str):
+            return root
+        if isinstance(root, tuple):
+            return shorten(f"[{', '.join(map(str, root))}]", SHOWN_MAX, placeholder="...]")
+        settings = root.model_dump(exclude_none=True).items()
+        return f"{{{', '.join(f'{key}: {value}' for key, value in settings)}}}"
 
     def ids(self) -> list[range]:
-        """The ids of a list, a range an entry. Raises ValueError where one is no id and no range."""
+        """The ids of a list, a range for each entry. Raises ValueError for an entry that is neither id nor range."""
         assert isinstance(self.root, tuple)
         ranges = []
         for entry in self.root:
-            found = _ID_OR_RANGE.fullmatch(str(entry))
-            if found is None:
+            match = _ID_OR_RANGE.fullmatch(str(entry))
+            if match is None:
                 raise ValueError(entry)
-            first, last = int(found[1]), int(found[2] or found[1])
+            first, last = int(match[1]), int(match[2] or match[1])
             if first > last:
                 raise ValueError(entry)
             ranges.append(range(first, last + 1))
@@ -120,41 +130,36 @@ class ClientFilter(
             raise ValueError("no ids")
         return ranges
 
-    def _chosen(
-        self, client_info: ClientInfo, seed: int, name: str, candidates: frozenset[int]
-    ) -> frozenset[int]:
-        match self.root:
-            case Share(share=share):
-                ordered = sorted(candidates)
-                rng = stream(seed, Stream.AUDIENCES, crc32(name.encode()))
-                count = max(1, int(share * len(ordered) + 0.5))
-                return frozenset(ordered[place] for place in rng.permutation(len(ordered))[:count])
-            case Holding(holding=label, top=top):
-                self._check_class(label, client_info)
-                return frozenset([one for one in client_info.holders(label) if one in candidates][:top])
-            case SmallestClass(smallest_class=label):
-                self._check_class(label, client_info)
-                return frozenset(one for one in candidates if client_info.smallest_class(one) == label)
-            case tuple():
-                ranges = self.ids()
-                self._check_id(max(ids[-1] for ids in ranges), client_info)
-                return frozenset(one for ids in ranges for one in ids) & candidates
-            case _:
-                return candidates
-
-    def _check_class(self, label: int, client_info: ClientInfo) -> None:
+    def _by_class(self, client_info: ClientInfo, candidates: frozenset[int]) -> frozenset[int]:
+        root = self.root
+        assert isinstance(root, Holding | SmallestClass)
+        label = root.holding if isinstance(root, Holding) else root.smallest_class
         if label >= client_info.classes:
             raise UserError(
                 f"clients is {self.words}, but the data has {client_info.classes} classes, "
                 f"expected one of 0 to {client_info.classes - 1}"
             )
+        if isinstance(root, Holding):
+            holders = [client_id for client_id in client_info.holders(label) if client_id in candidates]
+            return frozenset(holders[: root.top])
+        return frozenset(i for i in candidates if client_info.smallest_class(i) == label)
 
-    def _check_id(self, client_id: int, client_info: ClientInfo) -> None:
-        if client_id >= client_info.clients:
+    def _listed(self, client_info: ClientInfo) -> frozenset[int]:
+        ranges = self.ids()
+        highest = max(ids[-1] for ids in ranges)
+        if highest >= client_info.clients:
             raise UserError(
-                f"clients is {self.words}, but client {client_id} is none of the {client_info.clients} clients "
+                f"clients is {self.words}, but client {highest} is none of the {client_info.clients} clients "
                 f"of this run, whose ids are 0 to {client_info.clients - 1}"
             )
+        return frozenset().union(*ranges)
+
+
+def _drawn(share: float, candidates: frozenset[int], seed: int, name: str) -> frozenset[int]:
+    ordered = sorted(candidates)
+    rng = stream(seed, Stream.AUDIENCES, crc32(name.encode()))
+    count = max(1, int(share * len(ordered) + 0.5))
+    return frozenset(ordered[index] for index in rng.permutation(len(ordered))[:count])
 
 
 EVERYONE = ClientFilter("all")

@@ -1,26 +1,26 @@
-"""What a scenario may ask about the clients of a run, so that it can speak of those that hold a class."""
+"""Information about the clients of a run for scenarios."""
 
 from collections.abc import Sequence
 from typing import Protocol
 
 
 class ClientInfo(Protocol):
-    """The clients of one run. What is asked of their data is looked up only then."""
+    """The clients of one run. Their data is loaded on first use."""
 
     @property
     def clients(self) -> int:
-        """N: ids are 0 <= id < N."""
+        """Number of clients N; ids are 0 <= id < N."""
         ...
 
     @property
     def classes(self) -> int:
-        """Classes of the data set."""
+        """Number of classes of the data set."""
         ...
 
     def holders(self, label: int) -> Sequence[int]:
-        """Clients that hold training examples of a class, those with the most first, equals by id."""
+        """Clients with training examples of a class, those with the most first, ties by id."""
         ...
 
     def smallest_class(self, client_id: int) -> int:
-        """The smallest class label of which a client holds training examples."""
+        """The smallest class label of a client's training examples."""
         ...

@@ -1,4 +1,4 @@
-"""Messages are damaged on the way."""
+"""Damaged messages."""
 
 from dataclasses import replace
 from typing import Literal
@@ -12,9 +12,9 @@ from unstale.toxics.toxic import Toxic
 
 
 class Corrupt(Toxic):
-    """`bits` bits, all of them different, are flipped. A message without such a part is left alone.
+    """`bits` different bits are flipped. A message without such a part is not changed.
 
-    Nearly all bits of a task or an update are its payload: `where: header` finds out what becomes of the others.
+    Nearly all bits of a task or an update are its payload: `where: header` damages the others.
     """
 
     type = "corrupt"
@@ -22,15 +22,11 @@ class Corrupt(Toxic):
     messages: tuple[MessageType, ...] | None = Field(
         ("task", "update", "chunk"),
         min_length=1,
-        description="Types of messages that it touches. Only what comes in chunks has a checksum: a hello or "
-        "a welcome with a flipped bit may stand for another client or other settings.",
+        description="Types of messages that it touches. Only chunks have a checksum: a hello or a welcome with a "
+        "flipped bit may name another client or other settings.",
     )
-    bits: int = Field(
-        1, ge=1, le=4096, description="How many bits of a message; all of them if it has fewer."
-    )
-    where: Literal["anywhere", "header", "payload"] = Field(
-        "anywhere", description="Which part of a message."
-    )
+    bits: int = Field(1, ge=1, le=4096, description="Flipped bits of a message; all bits if it has fewer.")
+    where: Literal["anywhere", "header", "payload"] = Field("anywhere", description="Part of a message.")
 
     @override
     def apply(self, flight: InFlightMessage, rngs: ToxicRng) -> tuple[InFlightMessage, ...]:
@@ -40,7 +36,7 @@ class Corrupt(Toxic):
         if candidates <= 0:
             return (flight,)
         rng = rngs.of_message(flight)
-        chosen = rng.choice(candidates, size=min(self.bits, candidates), replace=False, shuffle=False)
-        flipped = {8 * first_byte + int(bit) for bit in chosen}
-        damage = flipped ^ set(flight.damage)  # a bit that is flipped twice is as it was
+        positions = rng.choice(candidates, size=min(self.bits, candidates), replace=False, shuffle=False)
+        flipped = {8 * first_byte + int(bit) for bit in positions}
+        damage = flipped ^ set(flight.damage)  # a bit that is flipped twice is not changed
         return (replace(flight, damage=tuple(sorted(damage))),)

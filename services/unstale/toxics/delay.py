@@ -1,53 +1,41 @@
-"""Distributions of seconds, chosen by `distribution` in a scenario. A bare number stands for a constant.
-
-A draw takes the generator of one message or task, so that it is the same whatever else is drawn.
-"""
+"""Distributions of delays in seconds, selected by `distribution` in a scenario. A number is a constant delay."""
 
 from abc import ABC, abstractmethod
 from bisect import bisect_right
 from collections.abc import Mapping
-from math import erf, exp, pi, sqrt
+from math import exp
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic_core import PydanticCustomError
 from typing_extensions import override
 
 from unstale.seeds import Generator
 from unstale.toxics import trace
 
-Duration = Annotated[float, Field(ge=0, le=1e9)]  # thirty years, so that no time becomes infinite
-"""Seconds, finite (the models say so) and not negative."""
+Duration = Annotated[float, Field(ge=0, le=1e9)]
+"""Seconds, at most thirty years, so that no sum is infinite."""
 
 
 class Distribution(BaseModel, ABC):
-    """Seconds, >= 0."""
+    """A distribution of seconds >= 0."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     @abstractmethod
     def draw(self, rng: Generator, at_s: float, number: int = 0) -> float:
-        """Seconds. at_s: time of the scenario, and number: of the message or task, for those that depend on them."""
-
-    @property
-    @abstractmethod
-    def expected_s(self) -> float | None:
-        """The mean of what is drawn; None where there is none."""
+        """Draw seconds. rng: of one message or task. at_s, number: its time and number, for a trace."""
 
 
 class Constant(Distribution):
-    """Always the same."""
+    """The same value for each message."""
 
     distribution: Literal["constant"] = "constant"
     value_s: Duration
 
     @override
     def draw(self, rng: Generator, at_s: float, number: int = 0) -> float:
-        return self.value_s
-
-    @property
-    @override
-    def expected_s(self) -> float:
         return self.value_s
 
 
@@ -59,23 +47,18 @@ class Uniform(Distribution):
     high_s: Duration
 
     @model_validator(mode="after")
-    def _low_is_not_above_high(self) -> Self:
+    def _check_bounds(self) -> Self:
         if self.low_s > self.high_s:
-            raise trace.mistake(f"low_s is {self.low_s:g}, expected at most high_s, which is {self.high_s:g}")
+            raise ValueError(f"low_s is {self.low_s:g}, expected at most high_s, which is {self.high_s:g}")
         return self
 
     @override
     def draw(self, rng: Generator, at_s: float, number: int = 0) -> float:
         return float(rng.uniform(self.low_s, self.high_s))
 
-    @property
-    @override
-    def expected_s(self) -> float:
-        return (self.low_s + self.high_s) / 2
-
 
 class Normal(Distribution):
-    """max(0, N(mean_s, deviation_s^2)): draws below 0 count as 0."""
+    """max(0, N(mean_s, deviation_s^2))."""
 
     distribution: Literal["normal"] = "normal"
     mean_s: Duration
@@ -84,16 +67,6 @@ class Normal(Distribution):
     @override
     def draw(self, rng: Generator, at_s: float, number: int = 0) -> float:
         return max(0.0, float(rng.normal(self.mean_s, self.deviation_s)))
-
-    @property
-    @override
-    def expected_s(self) -> float:
-        """m Phi(m/s) + s phi(m/s), m = mean_s, s = deviation_s: what counts as 0 makes it longer than m."""
-        if self.deviation_s == 0:
-            return self.mean_s
-        z = self.mean_s / self.deviation_s
-        density = exp(-z * z / 2) / sqrt(2 * pi)
-        return self.mean_s * (1 + erf(z / sqrt(2))) / 2 + self.deviation_s * density
 
 
 class Lognormal(Distribution):
@@ -107,11 +80,6 @@ class Lognormal(Distribution):
     def draw(self, rng: Generator, at_s: float, number: int = 0) -> float:
         return self.median_s * exp(self.sigma * float(rng.standard_normal()))
 
-    @property
-    @override
-    def expected_s(self) -> float:
-        return self.median_s * exp(self.sigma**2 / 2)
-
 
 class Exponential(Distribution):
     """Exp(mean_s)."""
@@ -123,14 +91,9 @@ class Exponential(Distribution):
     def draw(self, rng: Generator, at_s: float, number: int = 0) -> float:
         return float(rng.exponential(self.mean_s))
 
-    @property
-    @override
-    def expected_s(self) -> float:
-        return self.mean_s
-
 
 class Pareto(Distribution):
-    """P(X > x) = (least_s / x)^shape for x >= least_s: few take very long. It has a mean for shape > 1 only."""
+    """P(X > x) = (least_s / x)^shape for x >= least_s. The mean is finite for shape > 1 only."""
 
     distribution: Literal["pareto"] = "pareto"
     least_s: Duration
@@ -140,18 +103,13 @@ class Pareto(Distribution):
     def draw(self, rng: Generator, at_s: float, number: int = 0) -> float:
         return self.least_s * (1 + float(rng.pareto(self.shape)))
 
-    @property
-    @override
-    def expected_s(self) -> float | None:
-        return self.shape * self.least_s / (self.shape - 1) if self.shape > 1 else None
-
 
 class Trace(Distribution):
-    """What was recorded: by time (a file, or steps_s), or in turn (values_s).
+    """Recorded delays: by time (file or steps_s), or by number (values_s).
 
-    file: CSV `time_s,delay_s`, an absolute path; it is read once and kept as steps_s. The delay at a time is that of
-    the last row whose time is not later. After the last row, which lasts as long as the one before it, it starts again.
-    values_s: message or task number n takes values_s[n mod their number].
+    file: absolute path of a CSV `time_s,delay_s`, read once into steps_s. The delay at a time is that of the last row
+    that is not later. The last row lasts as long as the one before it, then the trace repeats.
+    values_s: message or task n takes values_s[n mod length].
     """
 
     distribution: Literal["trace"] = "trace"
@@ -161,45 +119,30 @@ class Trace(Distribution):
 
     @model_validator(mode="before")
     @classmethod
-    def _read_the_file(cls, given: Any) -> Any:
-        if not isinstance(given, Mapping) or given.get("file") is None:
-            return given
-        if given.get("steps_s") is not None:
-            raise trace.mistake("file and steps_s are both given, expected one of them")
-        return {**given, "file": None, "steps_s": trace.read_delays(Path(str(given["file"])))}
+    def _read_file(cls, data: Any) -> Any:
+        if not isinstance(data, Mapping) or data.get("file") is None:
+            return data
+        if data.get("steps_s") is not None:
+            raise ValueError("file and steps_s are both given, expected one of them")
+        return {**data, "file": None, "steps_s": trace.read_delays(Path(str(data["file"])))}
 
     @model_validator(mode="after")
-    def _is_one_trace(self) -> Self:
+    def _check_source(self) -> Self:
         if (self.steps_s is None) == (self.values_s is None):
-            raise trace.mistake("a trace has a file or values_s, expected exactly one of them")
+            raise ValueError("a trace has a file or values_s, expected exactly one of them")
         if self.steps_s is not None:
             trace.check_delays(self.steps_s, "steps_s, row", first=1)
         return self
-
-    @property
-    def period_s(self) -> float:
-        """After how long steps_s start again."""
-        assert self.steps_s is not None
-        (before_s, _), (last_s, _) = self.steps_s[-2:]
-        return last_s + (last_s - before_s)
 
     @override
     def draw(self, rng: Generator, at_s: float, number: int = 0) -> float:
         if self.values_s is not None:
             return self.values_s[number % len(self.values_s)]
         assert self.steps_s is not None
-        row = bisect_right(self.steps_s, at_s % self.period_s, key=lambda step: step[0])
+        (before_s, _), (last_s, _) = self.steps_s[-2:]
+        period_s = last_s + (last_s - before_s)
+        row = bisect_right(self.steps_s, at_s % period_s, key=lambda step: step[0])
         return self.steps_s[row - 1][1]
-
-    @property
-    @override
-    def expected_s(self) -> float:
-        if self.values_s is not None:
-            return sum(self.values_s) / len(self.values_s)
-        assert self.steps_s is not None
-        ends_s = [time_s for time_s, _ in self.steps_s[1:]] + [self.period_s]
-        steps = zip(self.steps_s, ends_s, strict=True)
-        return sum((end_s - time_s) * delay_s for (time_s, delay_s), end_s in steps) / self.period_s
 
 
 DISTRIBUTIONS: Mapping[str, type[Distribution]] = {
@@ -213,12 +156,12 @@ DISTRIBUTIONS: Mapping[str, type[Distribution]] = {
 }
 
 
-def _constant(given: Any) -> Any:
-    if isinstance(given, int | float) and not isinstance(given, bool):
-        return {"distribution": "constant", "value_s": given}
-    if not isinstance(given, Mapping | Distribution):
-        raise trace.expected("seconds, or a mapping with a distribution")
-    return given
+def _number_as_constant(data: Any) -> Any:
+    if isinstance(data, int | float) and not isinstance(data, bool):
+        return {"distribution": "constant", "value_s": data}
+    if not isinstance(data, Mapping | Distribution):
+        raise PydanticCustomError("expected", "seconds, or a mapping with a distribution")
+    return data
 
 
 Delay = Annotated[
@@ -226,6 +169,6 @@ Delay = Annotated[
         Constant | Uniform | Normal | Lognormal | Exponential | Pareto | Trace,
         Field(discriminator="distribution"),
     ],
-    BeforeValidator(_constant),
+    BeforeValidator(_number_as_constant),
 ]
-"""The type of a setting: `delay: 0.3`, or `delay: {distribution: exponential, mean_s: 0.3}`."""
+"""Type of a setting: `delay: 0.3`, or `delay: {distribution: exponential, mean_s: 0.3}`."""

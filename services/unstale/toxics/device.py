@@ -1,4 +1,4 @@
-"""How long a task takes on a client.
+"""Compute time of tasks on clients.
 
 Source: docs/methods/heterogeneity.md#durations-of-tasks
 """
@@ -11,7 +11,6 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from unstale.seeds import Stream, stream
 from unstale.toxics.delay import Delay, Trace
-from unstale.toxics.trace import mistake
 
 
 class Device(BaseModel):
@@ -19,38 +18,34 @@ class Device(BaseModel):
 
         seconds = factor * exp(spread * z_i) * (task + step_s * steps) * U(jitter)
 
-    z_i: a standard normal draw, once for each client i. task, U: drawn anew for each task, task first. steps: local
-    steps of the task.
+    z_i: a standard normal draw, once for each client i. task, U: drawn for each task, task first. steps: local steps
+    of the task.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
-    task: Delay | None = Field(None, description="How long a task takes, whatever its number of local steps.")
-    step_s: float = Field(0.0, ge=0, description="How long a local step takes.")
-    spread: float = Field(
-        0.0, ge=0, le=10, description="Sigma of the lognormal factor that a client has for good."
-    )
+    task: Delay | None = Field(None, description="Time of a task, independent of its local steps.")
+    step_s: float = Field(0.0, ge=0, description="Time of a local step.")
+    spread: float = Field(0.0, ge=0, le=10, description="Sigma of the constant lognormal factor of a client.")
     jitter: tuple[float, float] | None = Field(
-        None, description="Each task takes a factor drawn uniformly from low to high times as long."
+        None, description="Range of a factor that is drawn uniformly for each task."
     )
-    factor: float = Field(
-        1.0, gt=0, le=1e6, description="Multiplies everything: 2 is a device at half speed."
-    )
+    factor: float = Field(1.0, gt=0, le=1e6, description="Multiplies the time: 2 is a device at half speed.")
 
     @model_validator(mode="after")
-    def _fits_together(self) -> Self:
+    def _check_settings(self) -> Self:
         if self.task is None and not self.step_s:
-            raise mistake("it says nothing of time, expected task, step_s or both")
+            raise ValueError("no time is given, expected task, step_s or both")
         if isinstance(self.task, Trace) and self.task.steps_s is not None:
-            raise mistake("task follows a trace over time, expected one with values_s, a value a task")
+            raise ValueError("task is a trace over time, expected one with values_s, a value for each task")
         if self.jitter is not None and not 0 <= self.jitter[0] <= self.jitter[1]:
             low, high = self.jitter
-            raise mistake(f"jitter is [{low:g}, {high:g}], expected two factors >= 0, the lower one first")
+            raise ValueError(f"jitter is [{low:g}, {high:g}], expected two factors >= 0, the lower one first")
         return self
 
 
 class Devices:
-    """The devices of a run's clients. seed: of the run. by_client: a client without one takes no time."""
+    """The devices of the clients of a run. A client without a device takes no time."""
 
     def __init__(self, seed: int, by_client: Mapping[int, Device]) -> None:
         self._seed = seed
@@ -58,11 +53,11 @@ class Devices:
         self._speeds: dict[int, float] = {}  # a generator costs 20 us
 
     def __bool__(self) -> bool:
-        """Whether any client has one."""
+        """Whether any client has a device."""
         return bool(self._by_client)
 
     def duration_s(self, client_id: int, number: int, steps: int) -> float:
-        """How long the `number`th task of a client takes, >= 0. steps: its local steps."""
+        """Compute time of task `number` of a client, >= 0. steps: its local steps."""
         device = self._by_client.get(client_id)
         if device is None:
             return 0.0

@@ -1,4 +1,4 @@
-"""Connections break."""
+"""Broken connections."""
 
 from dataclasses import replace
 
@@ -12,15 +12,15 @@ from unstale.toxics.toxic import Toxic
 
 
 class Disconnect(Toxic):
-    """The client's connection breaks at the message: it is lost, and so is all that is on its way, in both directions.
+    """The client's connection breaks at the message: all messages in flight are lost, in both directions.
 
-    The client connects again and says hello, after `down_s` at the earliest.
+    The client connects again after `down_s` at the earliest.
     """
 
     type = "disconnect"
     destroys = True
 
-    down_s: Duration = Field(0.0, description="For how long the client cannot connect again.")
+    down_s: Duration = Field(0.0, description="Time in which the client cannot connect again.")
 
     @override
     def apply(self, flight: InFlightMessage, rngs: ToxicRng) -> tuple[InFlightMessage, ...]:

@@ -1,4 +1,4 @@
-"""Messages are lost."""
+"""Lost messages."""
 
 from typing_extensions import override
 

@@ -1,4 +1,4 @@
-"""Messages come more than once."""
+"""Copies of messages."""
 
 from dataclasses import replace
 
@@ -14,16 +14,13 @@ from unstale.toxics.toxic import Toxic
 class Duplicate(Toxic):
     """The message itself, and `copies` of it, each a draw of `after` later.
 
-    A copy that comes at once keeps its place in the line, right behind the message. A later one does not hold up what
-    follows: other messages may come out before it.
+    A copy without a delay keeps its position behind the message. Other messages may overtake a later copy.
     """
 
     type = "duplicate"
 
-    copies: int = Field(1, ge=1, le=100, description="Of each message.")
-    after: Delay = Field(
-        Constant(value_s=0), description="How much later a copy comes: seconds, or a distribution."
-    )
+    copies: int = Field(1, ge=1, le=100, description="Copies of each message.")
+    after: Delay = Field(Constant(value_s=0), description="Delay of a copy: seconds, or a distribution.")
 
     @override
     def apply(self, flight: InFlightMessage, rngs: ToxicRng) -> tuple[InFlightMessage, ...]:

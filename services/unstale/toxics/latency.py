@@ -1,4 +1,4 @@
-"""Messages take longer."""
+"""Delayed messages."""
 
 from typing import ClassVar
 
@@ -17,7 +17,7 @@ class Latency(Toxic):
     type = "latency"
     example_settings: ClassVar = {"delay": {"distribution": "exponential", "mean_s": 0.5}}
 
-    delay: Delay = Field(description="Seconds, or a distribution of them.")
+    delay: Delay = Field(description="Delay: seconds, or a distribution.")
 
     @override
     def apply(self, flight: InFlightMessage, rngs: ToxicRng) -> tuple[InFlightMessage, ...]:

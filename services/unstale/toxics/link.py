@@ -1,29 +1,44 @@
-"""The way that messages take: through every toxic in turn, then along a line that keeps their order.
+"""The link of a scenario: messages pass every toxic in turn, then a channel that keeps their order.
 
-Everything that sends messages through a scenario does it here: the injector, the simulator, and the swarm of tests.
+Injector, simulator and the swarm tests send all messages through it.
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
+from typing import Self
 
+from unstale.toxics.client_info import ClientInfo
 from unstale.toxics.in_flight import Direction, InFlightMessage
 from unstale.toxics.rng import ToxicRng
 from unstale.toxics.toxic import Toxic
+from unstale.toxics.validation import errors_at
 
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """A toxic, settled, and whose messages it touches. clients: ids; None for all. group: those that its setting
-    `clients` chooses from."""
+    """A toxic and its clients. clients: ids; None for all. group: ids that its setting `clients` selects from."""
 
     toxic: Toxic
     clients: frozenset[int] | None = None
     group: frozenset[int] | None = None
 
+    @classmethod
+    def settled(
+        cls, toxic: Toxic, client_info: ClientInfo, seed: int, group: frozenset[int] | None, where: str
+    ) -> Self:
+        """Settle a toxic for the clients of a run. Raises UserError whose message begins with `where`."""
+        with errors_at(where):
+            clients = group
+            if toxic.clients is not None:
+                clients = toxic.clients.resolve(client_info, seed, toxic.name, group)
+            if clients is not None and len(clients) == client_info.clients:
+                clients = None
+            return cls(toxic.settled(client_info, clients), clients, group)
+
     def concerns(self, flight: InFlightMessage, at_s: float | None = None) -> bool:
-        """Whether it touches such a message at a time, but for chance. at_s: None for when the message was sent."""
+        """Whether the toxic may touch such a message at a time; None for the time when it was sent."""
         toxic = self.toxic
         return (
             (self.clients is None or flight.client_id in self.clients)
@@ -33,112 +48,115 @@ class Applied:
         )
 
 
+def forget_removed(touched: Counter[str], toxics: Iterable[Applied]) -> None:
+    """Delete the counts of toxics that are not in `toxics`."""
+    for name in touched.keys() - {one.toxic.name for one in toxics}:
+        del touched[name]
+
+
 @dataclass(slots=True)
 class _Channel:
-    """One direction of one client's connection. free_s: when the message that keeps it to itself is through. last_s:
-    when the last message comes out that keeps its place."""
+    """One direction of one client's connection."""
 
-    free_s: float = 0.0
-    last_s: float = 0.0
+    free_s: float = 0.0  # end of the last message that occupies it alone
+    last_s: float = 0.0  # when the last message that keeps its order comes out
 
 
 class ToxicLink:
-    """toxics: applied in this order; their names differ. seed: of the run.
-
-    touched: how many messages each toxic changed, held up or destroyed, by its name; a message counts once.
-    """
+    """A link with toxics, applied in this order; their names differ. seed: of the run."""
 
     def __init__(self, toxics: Sequence[Applied], seed: int) -> None:
         self._seed = seed
-        self._lines: dict[tuple[int, Direction], _Channel] = {}
-        self.touched: Counter[str] = Counter()
-        self._touched_it: set[str] = set()  # the message that is being sent
+        self._channels: dict[tuple[int, Direction], _Channel] = {}
+        self.touched: Counter[str] = Counter()  # messages changed, delayed or destroyed, by toxic
+        self._touched_by: set[str] = set()  # toxics that touched the current message
         self.change(toxics)
 
     @property
     def toxics(self) -> Sequence[Applied]:
-        """Those that apply now, in order."""
+        """The current toxics, in order."""
         return self._toxics
 
     def change(self, toxics: Sequence[Applied]) -> None:
-        """From here on, these. What is under way stays under way."""
+        """Replace the toxics. Messages in flight are not affected."""
         self._toxics = tuple(toxics)
-        draws = (ToxicRng(self._seed, applied.toxic.name) for applied in self._toxics)
-        self._on_the_way = tuple(zip(self._toxics, draws, strict=True))
-        self._at_the_end = tuple(
+        self._at_start = tuple((one, ToxicRng(self._seed, one.toxic.name)) for one in self._toxics)
+        self._at_end = tuple(
             (applied, rngs)
-            for applied, rngs in self._on_the_way
+            for applied, rngs in self._at_start
             if type(applied.toxic).apply_at_the_end is not Toxic.apply_at_the_end
         )
 
     def send(self, flight: InFlightMessage) -> tuple[InFlightMessage, ...]:
-        """How a message comes out: not at all, once, or several times. It must not have been sent before one that was
-        sent earlier on its line.
+        """The messages that come out: none, one, or several. Call it in the order in which messages of a channel enter.
 
-        Messages of a line come out in the order in which they entered, as on TCP, unless a toxic says otherwise.
+        Messages of a channel come out in the order in which they entered, as on TCP, unless a toxic changes it.
         """
         flights: tuple[InFlightMessage, ...] = (flight,)
-        self._touched_it.clear()
-        for applied, rngs in self._on_the_way:
+        self._touched_by.clear()
+        for applied, rngs in self._at_start:
             if applied.concerns(flight):
+                toxic = applied.toxic
                 flights = _numbered(
-                    [out for one in flights for out in self._through(applied.toxic, one, rngs)]
+                    [out for one in flights for out in self._touch(toxic, toxic.apply, one, rngs)]
                 )
         return tuple(out for one in flights for out in self._in_order(one))
 
     def forget_client(self, client_id: int) -> None:
-        """The client's connection is gone, and with it what was on it."""
+        """Reset the channels of a client whose connection ended."""
         for direction in Direction:
-            self._lines.pop((client_id, direction), None)
+            self._channels.pop((client_id, direction), None)
 
-    def _through(self, toxic: Toxic, flight: InFlightMessage, rngs: ToxicRng) -> tuple[InFlightMessage, ...]:
+    def _touch(
+        self,
+        toxic: Toxic,
+        apply: Callable[[InFlightMessage, ToxicRng], tuple[InFlightMessage, ...]],
+        flight: InFlightMessage,
+        rngs: ToxicRng,
+    ) -> tuple[InFlightMessage, ...]:
+        # The draw of toxicity is equal at the start and at the end. Nothing touches a declined task or a cut.
         if flight.declined or flight.cuts or not rngs.are_below(toxic.toxicity, flight):
-            return (flight,)  # the first two go no further
-        return self._counted(toxic, flight, toxic.apply(flight, rngs))
-
-    def _in_order(self, flight: InFlightMessage) -> tuple[InFlightMessage, ...]:
-        line = self._lines.setdefault((flight.client_id, flight.direction), _Channel())
-        due_s = flight.due_s
-        if flight.occupies_s:
-            due_s = line.free_s = max(due_s, line.free_s) + flight.occupies_s
-        if flight.in_order:
-            due_s = max(due_s, line.last_s)
-        flights = self._when_client_is_away(flight if due_s == flight.due_s else replace(flight, due_s=due_s))
-        line.last_s = max([line.last_s, *(one.due_s for one in flights if one.in_order)])
+            return (flight,)
+        flights = apply(flight, rngs)
+        if flights != (flight,) and toxic.name not in self._touched_by:
+            self._touched_by.add(toxic.name)
+            self.touched[toxic.name] += 1
         return flights
 
-    def _when_client_is_away(self, flight: InFlightMessage) -> tuple[InFlightMessage, ...]:
-        """Past those that lie in wait at the end. Where one holds it up, it may meet another: hence the second loop."""
+    def _in_order(self, flight: InFlightMessage) -> tuple[InFlightMessage, ...]:
+        channel = self._channels.setdefault((flight.client_id, flight.direction), _Channel())
+        due_s = flight.due_s
+        if flight.occupies_s:
+            due_s = channel.free_s = max(due_s, channel.free_s) + flight.occupies_s
+        if flight.in_order:
+            due_s = max(due_s, channel.last_s)
+        flights = self._past_end(flight if due_s == flight.due_s else replace(flight, due_s=due_s))
+        channel.last_s = max([channel.last_s, *(one.due_s for one in flights if one.in_order)])
+        return flights
+
+    def _past_end(self, flight: InFlightMessage) -> tuple[InFlightMessage, ...]:
+        """Apply toxics at the end. A delay by one may lead into another: hence the outer loop."""
         flights: tuple[InFlightMessage, ...] = (flight,)
-        for _ in self._at_the_end:
+        for _ in self._at_end:
             before = flights
-            for applied, rngs in self._at_the_end:
-                flights = tuple(out for one in flights for out in self._out_of(applied, one, rngs))
+            for applied, rngs in self._at_end:
+                toxic = applied.toxic
+                flights = tuple(
+                    out
+                    for one in flights
+                    for out in (
+                        self._touch(toxic, toxic.apply_at_the_end, one, rngs)
+                        if applied.concerns(one, one.due_s)
+                        else (one,)
+                    )
+                )
             if flights == before:
                 break
         return flights
 
-    def _out_of(
-        self, applied: Applied, flight: InFlightMessage, rngs: ToxicRng
-    ) -> tuple[InFlightMessage, ...]:
-        toxic = applied.toxic
-        if flight.declined or flight.cuts or not applied.concerns(flight, flight.due_s):
-            return (flight,)
-        if not rngs.are_below(toxic.toxicity, flight):  # as when it entered: the draw is the same
-            return (flight,)
-        return self._counted(toxic, flight, toxic.apply_at_the_end(flight, rngs))
-
-    def _counted(
-        self, toxic: Toxic, flight: InFlightMessage, out: tuple[InFlightMessage, ...]
-    ) -> tuple[InFlightMessage, ...]:
-        if out != (flight,) and toxic.name not in self._touched_it:
-            self._touched_it.add(toxic.name)
-            self.touched[toxic.name] += 1
-        return out
-
 
 def _numbered(flights: list[InFlightMessage]) -> tuple[InFlightMessage, ...]:
-    """The same, and no two with one number of a copy, as their draws would be the same."""
+    """The same messages with different numbers of copies, which key their draws."""
     if len(flights) < 2:
         return tuple(flights)
     taken: set[int] = set()

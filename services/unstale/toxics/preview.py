@@ -1,7 +1,8 @@
-"""What the clients of a scenario would see: tasks and updates played through it, without a server or a clock."""
+"""Preview of a scenario: simulated tasks and updates of its clients, without a server."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache, partial
 
 from unstale.toxics.blackout import Blackout
 from unstale.toxics.client_info import ClientInfo
@@ -11,10 +12,8 @@ from unstale.toxics.in_flight import Direction, InFlightMessage, MessageType
 from unstale.toxics.link import ToxicLink
 from unstale.toxics.scenario import Conditions, Scenario
 
-PLAYED_MAX = (
-    100  # clients of a group that are played; more do not change a distribution that anybody looks at
-)
-TASKS_MAX = 40  # that each of them is given
+PLAYED_MAX = 100  # simulated clients of a group
+TASKS_MAX = 40  # of each client
 BINS = 60  # of the time line
 NO_GROUP = "in no group"
 _HEADER_BYTES = 200  # of a task or an update, about
@@ -22,9 +21,13 @@ _HEADER_BYTES = 200  # of a task or an update, about
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seen:
-    """What some clients saw of their tasks. Seconds, one a message that came through.
+    """Tasks and updates of some clients.
 
-    tasks, updates: how many were sent. computing_s: of every task that arrived. declined: tasks that were given back.
+    Attributes:
+        tasks, updates: numbers of sent messages.
+        down_s, up_s: transfer times of the tasks and updates that arrived, in seconds.
+        computing_s: compute times of the tasks that arrived, in seconds.
+        declined: number of declined tasks.
     """
 
     tasks: int
@@ -36,31 +39,36 @@ class Seen:
 
     @property
     def tasks_lost(self) -> float:
-        """Share of the tasks that went astray, declined ones not counted."""
+        """Share of the tasks that were lost; declined tasks are not."""
         return (self.tasks - len(self.down_s) - self.declined) / self.tasks
 
     @property
     def updates_lost(self) -> float | None:
-        """Share of the updates that went astray; None if there were none."""
+        """Share of the updates that were lost; None if there were no updates."""
         return None if not self.updates else (self.updates - len(self.up_s)) / self.updates
 
     @classmethod
-    def of_all(cls, seen: "Sequence[Seen]") -> "Seen":
-        """What several clients saw."""
+    def of_all(cls, clients: "Sequence[Seen]") -> "Seen":
+        """The sum over several clients."""
         return cls(
-            tasks=sum(one.tasks for one in seen),
-            updates=sum(one.updates for one in seen),
-            down_s=tuple(second for one in seen for second in one.down_s),
-            computing_s=tuple(second for one in seen for second in one.computing_s),
-            up_s=tuple(second for one in seen for second in one.up_s),
-            declined=sum(one.declined for one in seen),
+            tasks=sum(one.tasks for one in clients),
+            updates=sum(one.updates for one in clients),
+            down_s=tuple(second for one in clients for second in one.down_s),
+            computing_s=tuple(second for one in clients for second in one.computing_s),
+            up_s=tuple(second for one in clients for second in one.up_s),
+            declined=sum(one.declined for one in clients),
         )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupSeen:
-    """clients: how many are in it. played: those that were played, ascending. there: of each of them, in each of `BINS`
-    parts of the time, whether it was."""
+    """Preview of a group.
+
+    Attributes:
+        clients: number of its clients.
+        played: ids of the simulated clients, sorted.
+        there: availability of each simulated client in each of `BINS` parts of the time.
+    """
 
     name: str
     clients: int
@@ -71,14 +79,19 @@ class GroupSeen:
 
     @property
     def share_there(self) -> tuple[float, ...]:
-        """Of the clients, in each part of the time."""
+        """Share of the clients that are available, in each part of the time."""
         return tuple(sum(bin_) / len(bin_) for bin_ in zip(*self.there, strict=True))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Preview:
-    """seconds: of the scenario that were played. by_time, by_rounds: by which of them clients come and go; a part of
-    the time line is a round, too. groups: those that were named, and whoever is in none."""
+    """Preview of a scenario.
+
+    Attributes:
+        seconds: simulated time of the scenario.
+        by_time, by_rounds: whether availability changes over time, and by rounds (a part of the time is a round).
+        groups: the groups of the scenario, and the clients that are in none.
+    """
 
     seconds: float
     by_time: bool
@@ -96,103 +109,92 @@ def preview(
     steps: int,
     seconds: float,
 ) -> Preview:
-    """Play a scenario that was settled for these clients.
+    """Simulate a scenario.
 
-    payload_bytes: of a task, and of an update. steps: local steps of a task. seconds: how long to play.
+    Args:
+        scenario, conditions: the scenario, and the same settled for these clients.
+        client_info, seed: of the run.
+        payload_bytes: of a task, and of an update.
+        steps: local steps of a task.
+        seconds: simulated time.
     """
     members = {group.name: group.clients.resolve(client_info, seed, group.name) for group in scenario.groups}
-    others = frozenset(range(client_info.clients)).difference(*members.values())
-    if others:
-        members[NO_GROUP] = others
-    size_bytes = payload_bytes + _HEADER_BYTES
-    player = _Player(conditions, seed, size_bytes=size_bytes, steps=steps, seconds=seconds)
-    comes_and_goes = [one for one in conditions.toxics if isinstance(one.toxic, Dropout | Blackout)]
-    gate = ToxicLink(comes_and_goes, seed)
-    said = {group.name: group.stale_rounds for group in scenario.groups}
-    there: dict[int, tuple[bool, ...]] = {}
+    if rest := frozenset(range(client_info.clients)).difference(*members.values()):
+        members[NO_GROUP] = rest
+    stale_rounds = {group.name: group.stale_rounds for group in scenario.groups}
+    gates = [one for one in conditions.toxics if isinstance(one.toxic, Dropout | Blackout)]
+    by_rounds = [isinstance(one.toxic, Dropout) and one.toxic.by_rounds for one in gates]
+    link, size_bytes = ToxicLink(conditions.toxics, seed), payload_bytes + _HEADER_BYTES
+    # A client of several groups is simulated once.
+    simulated = cache(partial(_simulated, link, conditions.devices, size_bytes, steps, seconds))
+    available = cache(partial(_available, ToxicLink(gates, seed), seconds))
     groups = []
     for name, clients in members.items():
-        played = _some(sorted(clients))
-        for client in played:
-            if client not in there:
-                there[client] = _there(gate, client, seconds)
+        sample = _sample(sorted(clients))
         groups.append(
             GroupSeen(
                 name=name,
                 clients=len(clients),
-                stale_rounds=said.get(name),
-                played=played,
-                seen=Seen.of_all([player.seen(client) for client in played]),
-                there=tuple(there[client] for client in played),
+                stale_rounds=stale_rounds.get(name),
+                played=sample,
+                seen=Seen.of_all([*map(simulated, sample)]),
+                there=tuple(map(available, sample)),
             )
         )
-    by_rounds = [isinstance(one.toxic, Dropout) and one.toxic.by_rounds for one in comes_and_goes]
     return Preview(
         seconds=seconds, by_time=not all(by_rounds), by_rounds=any(by_rounds), groups=tuple(groups)
     )
 
 
-def _some(clients: Sequence[int]) -> tuple[int, ...]:
-    """At most `PLAYED_MAX` of them, evenly spread."""
+def _sample(clients: Sequence[int]) -> tuple[int, ...]:
+    """At most `PLAYED_MAX` clients, evenly spread."""
     count = min(len(clients), PLAYED_MAX)
-    return tuple(clients[place * len(clients) // count] for place in range(count))
+    return tuple(clients[index * len(clients) // count] for index in range(count))
 
 
-class _Player:
-    """Gives a client one task after the other until the time is over, the next when its update is there, but at most
-    `TASKS_MAX`. A client of several groups is played once."""
+def _simulated(
+    link: ToxicLink, devices: Devices, size_bytes: int, steps: int, seconds: float, client_id: int
+) -> Seen:
+    """One task after the other until `seconds`, the next when the update arrives, but at most `TASKS_MAX`."""
+    down_s, computing_s, up_s = [], [], []
+    number = updates = declined = 0
+    now_s = 0.0
+    while now_s < seconds:
+        sent_s, now_s = now_s, now_s + seconds / TASKS_MAX
+        number += 1
+        task = _first(link.send(_flight(client_id, "task", number, sent_s, sent_s, size_bytes)))
+        if task is None:
+            continue
+        if task.declined:
+            declined += 1
+            continue
+        down_s.append(task.due_s - sent_s)
+        computing_s.append(devices.duration_s(client_id, number, steps))
+        done_s = task.due_s + computing_s[-1]
+        update = _first(link.send(_flight(client_id, "update", number, sent_s, done_s, size_bytes)))
+        updates += 1
+        now_s = max(now_s, done_s)
+        if update is not None:
+            up_s.append(update.due_s - done_s)
+            now_s = max(now_s, update.due_s)
+    return Seen(
+        tasks=number,
+        updates=updates,
+        down_s=tuple(down_s),
+        computing_s=tuple(computing_s),
+        up_s=tuple(up_s),
+        declined=declined,
+    )
 
-    def __init__(
-        self, conditions: Conditions, seed: int, *, size_bytes: int, steps: int, seconds: float
-    ) -> None:
-        self._link = ToxicLink(conditions.toxics, seed)
-        self._devices: Devices = conditions.devices
-        self._size_bytes = size_bytes
-        self._steps = steps
-        self._seconds = seconds
-        self._known: dict[int, Seen] = {}
 
-    def seen(self, client_id: int) -> Seen:
-        """What a client sees of its tasks."""
-        if client_id not in self._known:
-            self._known[client_id] = self._play(client_id)
-        return self._known[client_id]
-
-    def _play(self, client_id: int) -> Seen:
-        down_s, computing_s, up_s = [], [], []
-        number = updates = declined = 0
-        now_s = 0.0
-        while now_s < self._seconds:
-            sent_s, now_s = now_s, now_s + self._seconds / TASKS_MAX
-            number += 1
-            task = _first(self._link.send(self._flight(client_id, "task", number, sent_s, sent_s)))
-            if task is not None and task.declined:
-                declined += 1
-                continue
-            if task is None:
-                continue
-            down_s.append(task.due_s - sent_s)
-            computing_s.append(self._devices.duration_s(client_id, number, self._steps))
-            done_s = task.due_s + computing_s[-1]
-            update = _first(self._link.send(self._flight(client_id, "update", number, sent_s, done_s)))
-            updates += 1
-            now_s = max(now_s, done_s)
-            if update is not None:
-                up_s.append(update.due_s - done_s)
-                now_s = max(now_s, update.due_s)
-        return Seen(
-            tasks=number,
-            updates=updates,
-            down_s=tuple(down_s),
-            computing_s=tuple(computing_s),
-            up_s=tuple(up_s),
-            declined=declined,
-        )
-
-    def _flight(
-        self, client_id: int, type_: MessageType, number: int, began_s: float, sent_s: float
-    ) -> InFlightMessage:
-        return _flight(client_id, type_, number, began_s, sent_s, self._size_bytes)
+def _available(gate: ToxicLink, seconds: float, client_id: int) -> tuple[bool, ...]:
+    """For each part of the time, whether a task passes the toxics of availability without a delay."""
+    available = []
+    for part in range(BINS):
+        at_s = (part + 0.5) * seconds / BINS
+        task = _first(gate.send(_flight(client_id, "task", part, at_s, at_s, _HEADER_BYTES)))
+        available.append(task is not None and not task.declined and task.due_s == at_s)
+    return tuple(available)
 
 
 def _flight(
@@ -213,15 +215,5 @@ def _flight(
 
 
 def _first(flights: tuple[InFlightMessage, ...]) -> InFlightMessage | None:
-    """What comes out first and is no broken connection."""
+    """The message that comes out first; None if there is none but broken connections."""
     return min((one for one in flights if not one.cuts), key=lambda one: one.due_s, default=None)
-
-
-def _there(gate: ToxicLink, client_id: int, seconds: float) -> tuple[bool, ...]:
-    """Whether a client is there, in each part of the time: a task comes through at once."""
-    there = []
-    for part in range(BINS):
-        at_s = (part + 0.5) * seconds / BINS
-        out = _first(gate.send(_flight(client_id, "task", part, at_s, at_s, _HEADER_BYTES)))
-        there.append(out is not None and not out.declined and out.due_s == at_s)
-    return tuple(there)

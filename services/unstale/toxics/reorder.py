@@ -1,4 +1,4 @@
-"""Messages that others overtake."""
+"""Messages out of order."""
 
 from dataclasses import replace
 from typing import ClassVar
@@ -13,17 +13,17 @@ from unstale.toxics.toxic import Toxic
 
 
 class Reorder(Toxic):
-    """A message is held back for a draw of `delay`, and messages sent after it may come out before it.
+    """A message is delayed by a draw of `delay`; later messages may overtake it.
 
-    It keeps to no order itself either: where those before it are held up for longer, it overtakes them.
+    It may overtake earlier messages that are delayed for longer.
     """
 
     type = "reorder"
     example_settings: ClassVar = {"delay": 0.5}
 
-    delay: Delay = Field(description="How long a message is held back: seconds, or a distribution.")
+    delay: Delay = Field(description="Delay: seconds, or a distribution.")
 
     @override
     def apply(self, flight: InFlightMessage, rngs: ToxicRng) -> tuple[InFlightMessage, ...]:
-        held_s = self.delay.draw(rngs.of_message(flight), flight.sent_s, flight.number)
-        return (replace(flight.later(held_s), in_order=False),)
+        delay_s = self.delay.draw(rngs.of_message(flight), flight.sent_s, flight.number)
+        return (replace(flight.later(delay_s), in_order=False),)

@@ -1,15 +1,12 @@
-"""A scenario: groups of clients, what devices they have, and what goes wrong between them and the server.
-
-A scenario says what it says of any run; settled for the clients of one, it becomes the conditions of that run.
-"""
+"""Scenarios: groups of clients, their devices, and the toxics between them and the server."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
 from unstale.errors import UserError
 from unstale.toxics.client_filter import EVERYONE, ClientFilter
@@ -17,21 +14,23 @@ from unstale.toxics.client_info import ClientInfo
 from unstale.toxics.device import Device, Devices
 from unstale.toxics.dropout import Dropout
 from unstale.toxics.link import Applied
-from unstale.toxics.mistakes import shown, user_error
 from unstale.toxics.registry import create
 from unstale.toxics.toxic import Name, Toxic
+from unstale.toxics.validation import errors_at, shown, validated
 
-GROUPS_MAX = 1000  # a file of more was made by a program that should write ranges
-TOXICS_MAX = 100  # of a group; every message goes through each
+GROUPS_MAX = 1000
+TOXICS_MAX = 100  # of a group; every message passes each
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conditions:
-    """What a scenario means for the clients of one run.
+    """A scenario settled for the clients of one run.
 
-    toxics: in order, with names that differ. devices: how long tasks take. stale_rounds: of a client whose updates are
-    so many rounds late (T). availability: p_i, how likely client i is there in a round; None where
-    everybody always is.
+    Attributes:
+        toxics: in order, with different names.
+        devices: compute times.
+        stale_rounds: number of rounds by which updates of a client are late (T).
+        availability: p_i, probability that client i is available in a round; None if all clients always are.
     """
 
     toxics: tuple[Applied, ...] = ()
@@ -41,86 +40,79 @@ class Conditions:
 
 
 class Group(BaseModel):
-    """Some clients, and what is so for them. A later group's device and staleness take the place of an earlier one's;
-    toxics add up."""
+    """A group of clients. Device and staleness of a later group replace those of an earlier one; toxics add up."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
-    name: Name = Field(min_length=1, max_length=64, description="What the group is called.")
-    clients: ClientFilter = Field(EVERYONE, description="Who is in it; left out: everybody.")
-    device: Device | None = Field(None, description="How long a task takes there.")
-    toxics: tuple[Toxic, ...] = Field((), max_length=TOXICS_MAX, description="What messages go through.")
+    name: Name = Field(min_length=1, max_length=64, description="Name of the group.")
+    clients: ClientFilter = Field(EVERYONE, description="Clients of the group; left out: all.")
+    device: Device | None = Field(None, description="Compute time of a task.")
+    toxics: tuple[Toxic, ...] = Field((), max_length=TOXICS_MAX, description="Toxics of messages.")
     stale_rounds: int | None = Field(
         None,
         ge=1,
         le=10**6,
-        description="An update comes so many rounds late, in rounds that wait for everybody.",
+        description="Number of rounds by which updates are late, in rounds that wait for all clients.",
     )
 
 
 class Scenario(BaseModel):
-    """What a scenario file holds."""
+    """The content of a scenario file."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    description: str = Field("", max_length=4096, description="What it is, in a sentence.")
+    description: str = Field("", max_length=4096, description="Summary in one sentence.")
     groups: tuple[Group, ...] = Field(min_length=1, max_length=GROUPS_MAX)
 
     @classmethod
     def parsed(cls, data: Any, where: str) -> Self:
-        """A scenario from plain data. where: it stands, for the sentence of a UserError."""
+        """Make a scenario from plain data. Raises UserError whose message begins with `where`."""
         if not isinstance(data, Mapping):
             raise UserError(f"{where} holds no scenario, expected the keys description and groups")
         groups = data.get("groups")
-        if not isinstance(groups, Sequence) or isinstance(groups, str) or not groups:
+        if not _is_list(groups) or not groups:
             raise UserError(f"{where}: groups is {shown(groups)}, expected a list of groups")
-        made = [_group(entry, f"{where}, group {place}") for place, entry in enumerate(groups, 1)]
-        _check_names(made, where)
-        try:
-            return cls.model_validate({**data, "groups": made})
-        except ValidationError as error:
-            raise user_error(error, cls, where) from None
+        made = [_group(entry, f"{where}, group {number}") for number, entry in enumerate(groups, 1)]
+        _check_unique("group", [group.name for group in made], where)
+        names = [toxic.name for group in made for toxic in group.toxics if toxic.name]
+        _check_unique("toxic", names, where)
+        return validated(cls, {**data, "groups": made}, where)
 
     def scaled(self, factor: float) -> Self:
-        """The same scenario, all of whose times are `factor` times as long. Raises UserError where a setting does not
-        allow that."""
+        """The same scenario with all times multiplied. Raises UserError for a time that is out of its range then."""
         if factor == 1:
             return self
-        groups = [
-            group.model_copy(
-                update={
-                    "device": None
-                    if group.device is None
-                    else _fit(group.device, factor, f"group {group.name}, device"),
-                    "toxics": tuple(
-                        _fit(toxic, factor, f"group {group.name}, toxic {place} ({toxic.type})")
-                        for place, toxic in enumerate(group.toxics, 1)
-                    ),
-                }
+        groups = []
+        for group in self.groups:
+            where = f"group {group.name}"
+            device = group.device and _scaled(group.device, factor, f"{where}, device")
+            toxics = tuple(
+                _scaled(toxic, factor, f"{where}, toxic {number} ({toxic.type})")
+                for number, toxic in enumerate(group.toxics, 1)
             )
-            for group in self.groups
-        ]
+            groups.append(group.model_copy(update={"device": device, "toxics": toxics}))
         return self.model_copy(update={"groups": tuple(groups)})
 
     def settled(self, client_info: ClientInfo, seed: int) -> Conditions:
-        """What it means for the clients of a run. seed: of the run. Raises UserError."""
+        """Settle the scenario for the clients of a run. seed: of the run. Raises UserError."""
         taken = {toxic.name for group in self.groups for toxic in group.toxics if toxic.name}
         toxics: list[Applied] = []
         devices: dict[int, Device] = {}
         stale_rounds: dict[int, int] = {}
         for group in self.groups:
             where = f"group {group.name}"
-            with_them = _resolved(group.clients, client_info, seed, group.name, None, where)
+            with errors_at(where):
+                members = group.clients.resolve(client_info, seed, group.name)
             if group.device is not None:
-                devices.update(dict.fromkeys(with_them, group.device))
+                devices.update(dict.fromkeys(members, group.device))
             if group.stale_rounds is not None:
-                stale_rounds.update(dict.fromkeys(with_them, group.stale_rounds))
-            for place, toxic in enumerate(group.toxics, 1):
+                stale_rounds.update(dict.fromkeys(members, group.stale_rounds))
+            for number, toxic in enumerate(group.toxics, 1):
                 name = toxic.name or unused(f"{group.name}/{toxic.type}", taken)
                 taken.add(name)
-                within = f"{where}, toxic {place} ({toxic.type})"
                 named = toxic.model_copy(update={"name": name})
-                toxics.append(_applied(named, client_info, seed, with_them, within))
+                within = f"{where}, toxic {number} ({toxic.type})"
+                toxics.append(Applied.settled(named, client_info, seed, members, within))
         _check_staleness(toxics, stale_rounds)
         return Conditions(
             toxics=tuple(toxics),
@@ -130,77 +122,42 @@ class Scenario(BaseModel):
         )
 
 
-def _applied(toxic: Toxic, client_info: ClientInfo, seed: int, group: frozenset[int], where: str) -> Applied:
-    clients: frozenset[int] | None = group
-    if toxic.clients is not None:
-        clients = _resolved(toxic.clients, client_info, seed, toxic.name, group, where)
-    if clients is not None and len(clients) == client_info.clients:
-        clients = None
-    try:
-        return Applied(toxic.settled(client_info, clients), clients, group)
-    except UserError as error:
-        raise UserError(f"{where}: {error}") from None
-
-
-def _resolved(
-    audience: ClientFilter,
-    client_info: ClientInfo,
-    seed: int,
-    name: str,
-    among: frozenset[int] | None,
-    where: str,
-) -> frozenset[int]:
-    try:
-        return audience.resolve(client_info, seed, name, among)
-    except UserError as error:
-        raise UserError(f"{where}: {error}") from None
-
-
 def _availability(toxics: Sequence[Applied], clients: int, seed: int) -> tuple[float, ...] | None:
-    """p_i of each client: there when every dropout by rounds lets it be."""
-    by_rounds = _by_rounds(toxics)
-    if not by_rounds:
+    """p_i of each client. Draws depend on client and round alone, so of two dropouts the stricter one decides."""
+    dropouts = list(_dropouts_by_rounds(toxics))
+    if not dropouts:
         return None
-    # Draws belong to client and round, so of two dropouts the stricter one decides.
-    return tuple(
-        min(
-            (
-                toxic.probability(client_id, seed)
-                for whom, toxic in by_rounds
-                if whom is None or client_id in whom
-            ),
-            default=1.0,
-        )
-        for client_id in range(clients)
-    )
+    availability = [1.0] * clients
+    for client_ids, dropout in dropouts:
+        for i in range(clients) if client_ids is None else client_ids:
+            availability[i] = min(availability[i], dropout.probability(i, seed))
+    return tuple(availability)
 
 
 def _check_staleness(toxics: Sequence[Applied], stale_rounds: Mapping[int, int]) -> None:
-    """A late client's tasks carry an old version, so that its dropouts would not be those of the round."""
-    for whom, toxic in _by_rounds(toxics):
-        both = sorted(stale_rounds if whom is None else whom & stale_rounds.keys())
+    """Tasks of a late client carry an old version, so that its dropouts would not be those of the round."""
+    for client_ids, dropout in _dropouts_by_rounds(toxics):
+        both = sorted(stale_rounds if client_ids is None else client_ids & stale_rounds.keys())
         if both:
             raise UserError(
-                f"toxic {toxic.name} is a dropout by rounds and touches client {both[0]}, which has stale_rounds "
+                f"toxic {dropout.name} is a dropout by rounds and touches client {both[0]}, which has stale_rounds "
                 f"{stale_rounds[both[0]]}; give a client one of them"
             )
 
 
-def _by_rounds(toxics: Sequence[Applied]) -> list[tuple[frozenset[int] | None, Dropout]]:
-    """The dropouts by rounds, and whom they touch; None for all."""
-    return [
-        (applied.clients, applied.toxic)
-        for applied in toxics
-        if isinstance(applied.toxic, Dropout) and applied.toxic.by_rounds
-    ]
+def _dropouts_by_rounds(toxics: Sequence[Applied]) -> Iterator[tuple[frozenset[int] | None, Dropout]]:
+    """The dropouts by rounds with their clients; None for all."""
+    for applied in toxics:
+        if isinstance(applied.toxic, Dropout) and applied.toxic.by_rounds:
+            yield applied.clients, applied.toxic
 
 
 def unused(name: str, taken: set[str]) -> str:
-    """The name, or the first of name-2, name-3, ... that is free."""
-    count, free = 1, name
+    """The name, or the first of name-2, name-3, ... that is not taken."""
+    number, free = 1, name
     while free in taken:
-        count += 1
-        free = f"{name}-{count}"
+        number += 1
+        free = f"{name}-{number}"
     return free
 
 
@@ -213,34 +170,28 @@ def _group(entry: Any, where: str) -> Group:
     name = entry.get("name")
     if isinstance(name, str) and name and name.isprintable():
         where = f"{where.rpartition(' ')[0]} {name}"
-    toxics = entry.get("toxics")
-    if toxics is None:  # a key without a value
-        toxics = ()
-    if not isinstance(toxics, Sequence) or isinstance(toxics, str):
-        raise UserError(f"{where}: toxics is {shown(toxics)}, expected a list of toxics")
-    made = tuple(create(toxic, f"{where}, toxic {place}") for place, toxic in enumerate(toxics, 1))
-    device = entry.get("device")
-    if device is not None:
-        try:
-            device = Device.model_validate(device)
-        except ValidationError as error:
-            raise user_error(error, Device, f"{where}, device") from None
-    try:
-        return Group.model_validate({**entry, "device": device, "toxics": made})
-    except ValidationError as error:
-        raise user_error(error, Group, where) from None
+    data = {**entry, "toxics": _toxics(entry.get("toxics"), where)}
+    if entry.get("device") is not None:
+        data["device"] = validated(Device, entry["device"], f"{where}, device")
+    return validated(Group, data, where)
 
 
-def _check_names(groups: Sequence[Group], where: str) -> None:
-    for kind, names in (
-        ("group", [group.name for group in groups]),
-        ("toxic", [toxic.name for group in groups for toxic in group.toxics if toxic.name]),
-    ):
-        for name, count in Counter(names).items():
-            if count > 1:
-                raise UserError(
-                    f"{where}: the name {name!r} is that of two {kind}s; give one of them another"
-                )
+def _toxics(entries: Any, where: str) -> tuple[Toxic, ...]:
+    if entries is None:  # a key without a value
+        return ()
+    if not _is_list(entries):
+        raise UserError(f"{where}: toxics is {shown(entries)}, expected a list of toxics")
+    return tuple(create(entry, f"{where}, toxic {number}") for number, entry in enumerate(entries, 1))
+
+
+def _is_list(data: Any) -> bool:
+    return isinstance(data, Sequence) and not isinstance(data, str)
+
+
+def _check_unique(kind: str, names: Sequence[str], where: str) -> None:
+    for name, count in Counter(names).items():
+        if count > 1:
+            raise UserError(f"{where}: two {kind}s have the name {name!r}; rename one of them")
 
 
 # --- time ---
@@ -248,46 +199,17 @@ def _check_names(groups: Sequence[Group], where: str) -> None:
 M = TypeVar("M", bound=BaseModel)
 
 
-def _fit(model: M, factor: float, where: str) -> M:
-    """`_scaled`, or a UserError that says where."""
-    try:
-        return _scaled(model, factor)
-    except ValidationError as error:
-        where = f"{where}, its times multiplied by scenario.time_scale {factor:g}"
-        raise user_error(error, type(model), where) from None
+def _scaled(model: M, factor: float, where: str) -> M:
+    where = f"{where}, its times multiplied by scenario.time_scale {factor:g}"
+    return validated(type(model), _multiplied(model.model_dump(), factor), where)
 
 
-def _scaled(model: M, factor: float) -> M:
-    """Names end in units: what ends in `_per_s` is a rate, what else ends in `_s` is a time."""
-    changed: dict[str, Any] = {}
-    for name in type(model).model_fields:
-        value = getattr(model, name)
-        if name.endswith("_per_s"):
-            scaled = _times(value, 1 / factor)
-        elif name.endswith("_s"):
-            scaled = _times(value, factor)
-        else:
-            scaled = _times_within(value, factor)
-        if scaled is not value:
-            changed[name] = scaled
-    if not changed:
-        return model
-    return type(model).model_validate(
-        {name: getattr(model, name) for name in type(model).model_fields} | changed
-    )
-
-
-def _times(value: Any, factor: float) -> Any:
-    if isinstance(value, tuple):
-        return tuple(_times(one, factor) for one in value)
-    if isinstance(value, Mapping):
-        return {key: _times(one, factor) for key, one in value.items()}
-    return value * factor if isinstance(value, (int, float)) else value
-
-
-def _times_within(value: Any, factor: float) -> Any:
-    if isinstance(value, BaseModel):
-        return _scaled(value, factor)
-    if isinstance(value, tuple) and any(isinstance(one, BaseModel) for one in value):
-        return tuple(_times_within(one, factor) for one in value)
-    return value
+def _multiplied(data: Any, factor: float, key: str = "") -> Any:
+    """Names end in units: a setting that ends in `_per_s` is a rate, another one that ends in `_s` is a time."""
+    if isinstance(data, Mapping):
+        return {name: _multiplied(value, factor, name) for name, value in data.items()}
+    if isinstance(data, tuple | list):
+        return [_multiplied(value, factor, key) for value in data]
+    if not isinstance(data, int | float) or not key.endswith("_s"):
+        return data
+    return data * (1 / factor if key.endswith("_per_s") else factor)

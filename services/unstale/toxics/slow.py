@@ -1,4 +1,4 @@
-"""Clients whose updates come less often."""
+"""Clients with longer round trips."""
 
 from typing import ClassVar
 
@@ -11,19 +11,19 @@ from unstale.toxics.toxic import Toxic
 
 
 class Slow(Toxic):
-    """The round trip of an update, from its task being sent until it is there, takes `factor` times as long.
+    """The round trip of an update, from the sending of its task to its arrival, takes `factor` times as long.
 
         due_s <- began_s + factor * (due_s - began_s)
 
-    A factor of 2 is half the frequency. Toxics before it in the list are slowed down with it; those behind it, and what
-    the line adds, are not. Messages of other types are left alone.
+    A factor of 2 halves the frequency. It multiplies the delays of the toxics before it in the list, but neither those
+    of later toxics nor those of the channel. Messages of other types are not changed.
     Source: FedHist (Jiang et al., 2023), docs/methods/heterogeneity.md#slow-clients
     """
 
     type = "slow"
     example_settings: ClassVar = {"factor": 2.0}
 
-    factor: float = Field(gt=1, le=1e6, description="How many times as long an update takes.")
+    factor: float = Field(gt=1, le=1e6, description="Factor of the round trip time.")
 
     @override
     def apply(self, flight: InFlightMessage, rngs: ToxicRng) -> tuple[InFlightMessage, ...]:

@@ -1,46 +1,40 @@
-"""The interface of a toxic: one message in flight in, none, one or several out. A toxic a file, and no state."""
+"""The interface of a toxic: takes one message in flight, returns none, one or several. No toxic has state."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic_core import PydanticCustomError
 
 from unstale.toxics.client_filter import ClientFilter
 from unstale.toxics.client_info import ClientInfo
 from unstale.toxics.in_flight import InFlightMessage, MessageType
 from unstale.toxics.rng import ToxicRng
-from unstale.toxics.trace import expected, mistake
 
 Layer = Literal["message", "tcp"]
 
 
 def _printable(name: str) -> str:
     if not name.isprintable():
-        raise expected("a name that can be printed on a line")
+        raise PydanticCustomError("expected", "printable characters on one line")
     return name
 
 
 Name = Annotated[str, AfterValidator(_printable)]
-"""Of a group or a toxic: it stands in sentences, tables and metrics."""
+"""Name of a group or a toxic, for messages, tables and metrics."""
 
 
 class Toxic(BaseModel, ABC):
-    """Settings that every toxic has. Frozen: a change makes another toxic.
-
-    type: it is registered under. destroys: it may lose messages; one that does not conserves them all.
-    example_settings: what it is tested with, where settings are required.
-    """
+    """Settings of every toxic. Frozen: a change makes a new toxic."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     type: ClassVar[str]
-    destroys: ClassVar[bool] = False
-    example_settings: ClassVar[Mapping[str, Any]] = {}
+    destroys: ClassVar[bool] = False  # whether messages may be lost
+    example_settings: ClassVar[Mapping[str, Any]] = {}  # for tests, where settings are required
 
-    name: Name = Field(
-        "", max_length=128, description="What it is called in this scenario; made up if left out."
-    )
+    name: Name = Field("", max_length=128, description="Name in the scenario; generated if left out.")
     toxicity: float = Field(1.0, ge=0, le=1, description="Share of the messages that it touches.")
     direction: Literal["up", "down", "both"] = Field(
         "both", description="up is client to server, down is server to client."
@@ -49,25 +43,27 @@ class Toxic(BaseModel, ABC):
         None, min_length=1, description="Types of messages that it touches; left out: all."
     )
     clients: ClientFilter | None = Field(
-        None, description="Whose messages; left out: those of the whole group."
+        None, description="Clients whose messages it touches; left out: those of the group."
     )
-    start_s: float = Field(0.0, ge=0, description="When it begins, in seconds of the scenario.")
-    end_s: float | None = Field(None, gt=0, description="When it ends; left out: never.")
+    start_s: float = Field(0.0, ge=0, description="Start, in seconds of the scenario.")
+    end_s: float | None = Field(None, gt=0, description="End, in seconds of the scenario; left out: never.")
 
     @model_validator(mode="after")
-    def _ends_after_its_start(self) -> Self:
+    def _check_end(self) -> Self:
         if self.end_s is not None and self.end_s <= self.start_s:
-            raise mistake(f"end_s is {self.end_s:g}, expected more than start_s, which is {self.start_s:g}")
+            raise ValueError(
+                f"end_s is {self.end_s:g}, expected more than start_s, which is {self.start_s:g}"
+            )
         return self
 
     @abstractmethod
     def apply(self, flight: InFlightMessage, rngs: ToxicRng) -> tuple[InFlightMessage, ...]:
-        """What becomes of a message that it touches, as it enters. The seconds that it adds go to `due_s`."""
+        """Apply the toxic to a message that enters. A delay is added to `due_s`."""
 
     def apply_at_the_end(self, flight: InFlightMessage, rngs: ToxicRng) -> tuple[InFlightMessage, ...]:  # noqa: ARG002
-        """What becomes of a message that is about to come out, at `due_s`, its way along the line done.
+        """Apply the toxic to a message that would come out at `due_s`.
 
-        For a toxic that lies in wait there; a message may meet it again after another toxic held it up.
+        It is called again for the same message after another toxic delays it.
         """
         return (flight,)
 
@@ -77,16 +73,16 @@ class Toxic(BaseModel, ABC):
 
     @property
     def below_messages(self) -> bool:
-        """Whether it is carried out on the bytes of a connection, where there is one."""
-        return False
+        """Whether it acts on the bytes of a connection, by its setting `layer`."""
+        return getattr(self, "layer", "message") == "tcp"
 
     def settled(
         self,
         client_info: ClientInfo,  # noqa: ARG002
         clients: Collection[int] | None = None,  # noqa: ARG002
     ) -> Self:
-        """The same toxic, knowing the clients of the run. clients: those that it applies to; None for all of them.
+        """The same toxic, adapted to the clients of the run. clients: those that it applies to; None for all.
 
-        Raises UserError when it makes no sense for them.
+        Raises UserError for settings that do not fit them.
         """
         return self
