@@ -106,7 +106,7 @@ def test_an_update_that_nobody_acknowledged_comes_again_to_the_byte_under_its_ta
         fake.say(Stop(reason="finished", version=3))
         fake.hear(Bye)
         assert second.end() == 0
-        assert "updates that a process before this one kept, and that are sent again: 1" in second.errors()
+        assert "unacknowledged updates of an earlier process, sent again: 1" in second.errors()
     assert left_in(tmp_path) == set()
 
 

@@ -18,6 +18,7 @@ from torch import Tensor
 from swarm.attempt import attempt
 from swarm.journal import PLACES
 from swarm.seed import FailureError, Report, run
+from unstale.client.pending_updates import PendingUpdates
 from unstale.client.session import ClientSession
 from unstale.coordinator.actions import Action
 from unstale.coordinator.admission import TaskHistory
@@ -90,7 +91,7 @@ def _no_deduplication(patch: pytest.MonkeyPatch) -> None:
 
 
 def _nothing_is_sent_again(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(ClientSession, "_send_lost", lambda *_: [])
+    patch.setattr(PendingUpdates, "send_unanswered", lambda *_, **__: [])
 
 
 def _lost_tasks_are_not_found(patch: pytest.MonkeyPatch) -> None:
@@ -153,7 +154,7 @@ def _chunks_are_put_anywhere(patch: pytest.MonkeyPatch) -> None:
 
 
 def _models_are_asked_for_once(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(ClientSession, "_ask_again", lambda *_: [])
+    patch.setattr(ClientSession, "_request_model_again", lambda *_: [])
 
 
 def _an_owed_task_is_forgotten(patch: pytest.MonkeyPatch) -> None:

@@ -42,19 +42,19 @@ class Hosted:
         self.jobs: list[Any] = []
         monkeypatch.setattr(self.process, "_send", self._send)
         monkeypatch.setattr(self.process._worker, "submit", self.jobs.append)
-        (self.client,) = self.process._lines.values()
+        (self.client,) = self.process._clients.values()
         self.client.session.reachable(self.now_s)
         self.receive(welcome(run_id=RUN))
         self.said.clear()
 
     def receive(self, message: Message, frames: Sequence[memoryview] = ()) -> None:
-        self.process._follow(self.client, self.client.session.received(message, frames, self.now_s))
+        self.process._execute(self.client, self.client.session.received(message, frames, self.now_s))
 
     def trained(self, duration_s: float) -> None:
         """The worker is done with the job that it was given last."""
         job = self.jobs[-1]
         pending = PendingUpdate(run_id=RUN, number=job.task.number, update=update_of(job.task), parcel=MODEL)
-        self.process._open(Ready(job=job, pending=pending, duration_s=duration_s))
+        self.process._handle(Ready(job=job, pending=pending, duration_s=duration_s))
 
     def at(self, now_s: float) -> list[Message]:
         """What it sends by then, but heartbeats."""
@@ -108,7 +108,7 @@ def test_a_newer_task_takes_the_place_of_one_that_its_device_is_not_done_with(ho
 
 def test_a_task_that_fails_goes_back_when_its_device_is_done(hosted: Hosted) -> None:
     hosted.receive(task(1), MODEL)
-    hosted.process._open(Failed(job=hosted.jobs[-1], message="loss is nan", duration_s=5.0))
+    hosted.process._handle(Failed(job=hosted.jobs[-1], message="loss is nan", duration_s=5.0))
     assert hosted.at(104.9) == []
     (error,) = hosted.at(105.0)
     assert isinstance(error, Error)

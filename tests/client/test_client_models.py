@@ -32,7 +32,7 @@ def test_jobs_on_one_version_share_its_model_and_the_last_one_lets_it_go() -> No
         heartbeat_s=60.0,
         linger_s=0.0,
     )
-    sessions = [client.session for client in process._lines.values()]
+    sessions = [client.session for client in process._clients.values()]
     jobs = [process._job(session, train(task_id, 3)) for task_id, session in enumerate(sessions, start=1)]
     newer = process._job(sessions[0], train(3, 4))
     assert jobs[0].model is jobs[1].model

@@ -183,7 +183,7 @@ def test_a_model_goes_on_in_memory_when_the_disk_is_full(caplog: pytest.LogCaptu
     take(models, 0, 10, 4, 8)
     assert bytes_of(models, 0) == MODEL
     assert (disk.held, len(disk.spare)) == ([], 1)
-    assert "a model is kept in memory as it comes" in caplog.text
+    assert "it is downloaded to memory" in caplog.text
 
 
 def test_a_model_comes_into_memory_when_no_file_can_be_made(caplog: pytest.LogCaptureFixture) -> None:

@@ -92,7 +92,7 @@ def test_a_large_update_is_read_from_its_file_also_when_that_has_been_deleted(tm
     outbox = opened(tmp_path)
     stored = outbox.put(0, update, {})
     assert stored.parcel is not update.parcel
-    outbox.let_go(0, RUN, 1)
+    outbox.drop(0, RUN, 1)
     assert said(stored) == said(update)
 
 
@@ -120,15 +120,15 @@ def test_updates_are_found_oldest_first_and_each_client_has_its_own(tmp_path: Pa
 def test_an_update_that_is_settled_is_gone(tmp_path: Path) -> None:
     outbox = opened(tmp_path)
     outbox.put(0, made(7), {})
-    outbox.let_go(0, RUN, 7)
-    outbox.let_go(0, RUN, 7)
+    outbox.drop(0, RUN, 7)
+    outbox.drop(0, RUN, 7)
     assert names(tmp_path) == []
 
 
 def test_a_verdict_of_another_run_touches_no_update_of_this_one(tmp_path: Path) -> None:
     outbox = opened(tmp_path)
     outbox.put(0, made(7), {})
-    outbox.let_go(0, OTHER_RUN, 7)
+    outbox.drop(0, OTHER_RUN, 7)
     assert names(tmp_path) == ["0-7.update"]
 
 
@@ -214,7 +214,7 @@ def test_a_damaged_update_is_never_sent_and_said_in_one_sentence(
     with caplog.at_level(logging.WARNING):
         assert [one.number for one in opened(tmp_path).load()[0]] == [8]
     assert caplog.messages == [
-        f"{tmp_path}/0-7.update is damaged, and is deleted; its client goes on without it"
+        f"{tmp_path}/0-7.update is damaged and is deleted; its client continues without it"
     ]
     assert names(tmp_path) == ["0-8.update"]
 
@@ -283,7 +283,7 @@ def test_a_damaged_state_is_said_in_one_sentence_and_not_used(
     with caplog.at_level(logging.WARNING):
         assert kept_in(tmp_path) == {}
     assert caplog.messages == [
-        f"{tmp_path}/0.state is damaged, and is deleted; its client goes on without it"
+        f"{tmp_path}/0.state is damaged and is deleted; its client continues without it"
     ]
 
 
@@ -326,11 +326,11 @@ def test_on_a_full_disk_an_update_is_kept_in_memory_with_one_warning(
             update = made(number, numbers=atomic_file.MAPPED_BYTES)
             assert outbox.put(0, update, {}) is update
     assert caplog.messages == [
-        f"cannot write {tmp_path}/0-1.update: the disk is full; make room; meanwhile what clients make is kept in "
-        "memory, and lost if this process dies"
+        f"cannot write {tmp_path}/0-1.update: the disk is full; make room; until then updates are kept in "
+        "memory, and lost if this process is killed"
     ]
     assert names(tmp_path) == []
-    outbox.let_go(0, RUN, 1)
+    outbox.drop(0, RUN, 1)
     disk.is_full = False
     outbox.put(0, made(3), {})
     assert names(tmp_path) == ["0-3.update"]
@@ -350,10 +350,10 @@ def test_a_client_disk_that_has_room_again_is_said_and_a_full_one_after_that_too
         disk.is_full = is_full
         for number in range(120):
             outbox.put(0, made(number), {})
-            outbox.let_go(0, RUN, number)
+            outbox.drop(0, RUN, number)
     first, again, second = caplog.messages
     assert first == second
-    assert again == f"{tmp_path}: what clients make is stored again"
+    assert again == f"{tmp_path}: updates are stored again"
 
 
 def test_an_update_stays_until_the_state_that_it_made_is_stored(

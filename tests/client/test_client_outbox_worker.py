@@ -123,7 +123,7 @@ def live(folder: Path, way: Way, server: FakeServer) -> dict[str, list[float]]:
         trained = worker._work(job(number, way))
         assert isinstance(trained, Trained)
         settle(worker, server, worker._stored(trained).pending)
-    kept = {**worker._workplace_for(welcome()).trainer.kept(0), **worker._residuals.kept(0)}
+    kept = {**worker._context_for(welcome()).trainer.kept(0), **worker._residuals.kept(0)}
     return {name: tensor.tolist() for name, tensor in kept.items()}
 
 
@@ -215,7 +215,7 @@ def test_a_process_that_finds_a_verdict_before_it_has_a_trainer_keeps_it_when_it
     after, (pending,) = a_worker(tmp_path, SCAFFOLD)
     settle(after, FakeServer(), pending)
     assert (tmp_path / "0-0.update").exists()  # its last copy, until somebody can keep what it made
-    kept = after._workplace_for(welcome()).trainer.kept(0)
+    kept = after._context_for(welcome()).trainer.kept(0)
     assert torch.equal(kept["control_d"], trained.local.state["control_d"])
     # What was sent are the 7 numbers of the largest magnitude, and what is left over are the others.
     left_d, vector_d = after._residuals.kept(0)["residual"], trained.local.vector_d

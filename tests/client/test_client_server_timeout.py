@@ -21,15 +21,15 @@ SERVER = "tcp://127.0.0.1:5555"
 def test_a_server_that_never_answers_is_mentioned_and_then_given_up() -> None:
     server_timeout = ServerTimeout(SERVER, patience_s=30.0, at_s=100.0)
     assert server_timeout.due_s == 100.0 + FIRST_WORD_S
-    assert server_timeout.word(100.0) is None
+    assert server_timeout.warning(100.0) is None
     assert (
-        server_timeout.word(103.0)
-        == f"no server answers at {SERVER} yet; trying on until 30 s are over (client.patience_s)"
+        server_timeout.warning(103.0)
+        == f"no server answers at {SERVER} yet; retrying until 30 s have passed (client.patience_s)"
     )
-    assert server_timeout.word(104.0) is None
+    assert server_timeout.warning(104.0) is None
     assert server_timeout.due_s == 130.0
     with pytest.raises(UserError, match=rf"^no server answered at {SERVER} for 30 s; start it, or check"):
-        server_timeout.word(130.0)
+        server_timeout.warning(130.0)
 
 
 def test_a_server_that_falls_silent_is_mentioned_and_then_given_up() -> None:
@@ -37,25 +37,23 @@ def test_a_server_that_falls_silent_is_mentioned_and_then_given_up() -> None:
     server_timeout.heard(101.0)
     server_timeout.welcomed(lease_s=10.0)
     assert server_timeout.due_s == 101.0 + SILENCE_S
-    word = server_timeout.word(121.0)
-    assert word == (
-        f"nothing heard from the server at {SERVER} for 20 s; waiting for it to come back until 30 s are over "
+    warning = server_timeout.warning(121.0)
+    assert warning == (
+        f"no message from the server at {SERVER} for 20 s; waiting for it to come back until 30 s have passed "
         "(client.patience_s)"
     )
     assert server_timeout.due_s == 131.0
-    with pytest.raises(
-        UserError, match=rf"^nothing was heard from the server at {SERVER} for 30 s; start this"
-    ):
-        server_timeout.word(131.0)
+    with pytest.raises(UserError, match=rf"^no message from the server at {SERVER} for 30 s; start this"):
+        server_timeout.warning(131.0)
 
 
 def test_whatever_is_heard_begins_it_anew() -> None:
     server_timeout = ServerTimeout(SERVER, patience_s=30.0, at_s=0.0)
     server_timeout.welcomed(lease_s=10.0)
-    assert server_timeout.word(25.0) is not None
+    assert server_timeout.warning(25.0) is not None
     server_timeout.heard(29.0)
-    assert server_timeout.word(48.0) is None
-    assert server_timeout.word(49.0) is not None
+    assert server_timeout.warning(48.0) is None
+    assert server_timeout.warning(49.0) is not None
     assert server_timeout.due_s == 59.0
 
 
@@ -63,26 +61,25 @@ def test_within_the_lease_silence_is_nothing_strange() -> None:
     server_timeout = ServerTimeout(SERVER, patience_s=1.0, at_s=0.0)
     server_timeout.welcomed(lease_s=60.0)
     assert server_timeout.due_s == 60.0
-    assert server_timeout.word(59.0) is None
+    assert server_timeout.warning(59.0) is None
     with pytest.raises(UserError, match=r"for 60 s; "):
-        server_timeout.word(60.0)
+        server_timeout.warning(60.0)
 
 
 def test_without_a_bound_it_is_waited_for_ever() -> None:
     server_timeout = ServerTimeout(SERVER, patience_s=None, at_s=0.0)
-    bound = (
-        "client.patience_s is null; with --client.patience-s 60 a client gives up after 60 s without a word"
-    )
+    bound = "client.patience_s is null; with --client.patience-s 60 a client gives up after 60 s without a message"
     assert (
-        server_timeout.word(3.0) == f"no server answers at {SERVER} yet; trying on for ever, because {bound}"
+        server_timeout.warning(3.0)
+        == f"no server answers at {SERVER} yet; retrying for ever, because {bound}"
     )
     server_timeout.heard(4.0)
     server_timeout.welcomed(lease_s=10.0)
-    assert server_timeout.word(24.0) == (
-        f"nothing heard from the server at {SERVER} for 20 s; waiting for it to come back for ever, because {bound}"
+    assert server_timeout.warning(24.0) == (
+        f"no message from the server at {SERVER} for 20 s; waiting for it to come back for ever, because {bound}"
     )
     assert server_timeout.due_s == inf
-    assert server_timeout.word(1e9) is None
+    assert server_timeout.warning(1e9) is None
 
 
 class Served:
@@ -130,8 +127,8 @@ def test_a_client_gives_up_a_server_that_has_vanished(monkeypatch: pytest.Monkey
     served.now_s += 1000.0
     served.thread.join(PATIENCE_S)
     assert str(served.error) == (
-        f"nothing was heard from the server at {served.address} for 1000 s; "
-        "start this client again when it is back, or set client.patience_s higher"
+        f"no message from the server at {served.address} for 1000 s; "
+        "start this client again when the server is back, or set client.patience_s higher"
     )
 
 

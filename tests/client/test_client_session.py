@@ -388,7 +388,10 @@ def test_a_run_that_has_failed_is_left_with_a_goodbye_and_the_reason() -> None:
     session = session_that_is_in()
     stop = Stop(reason="shutdown", version=9, failed=True, message="training diverges")
     assert session.received(stop, [], 5.0) == [
-        Retire(reason="failed", message="the server gave the run up at version 9 (training diverges)"),
+        Retire(
+            reason="failed",
+            message="the server ended the run at version 9 because of an error (training diverges)",
+        ),
         Send(message=Bye(reason="the run has failed")),
     ]
     assert session.state is State.OVER

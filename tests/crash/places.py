@@ -60,8 +60,8 @@ AGAIN: dict[str, list[Place]] = {
     "inject": [],
     "client": [
         Place("unstale.client.outbox:Outbox.load", AFTER, 1),
-        Place("unstale.client.outbox:Outbox.let_go", BEFORE, 2),
-        Place("unstale.client.worker:Worker._take_up", AFTER, 1),
+        Place("unstale.client.outbox:Outbox.drop", BEFORE, 2),
+        Place("unstale.client.worker:Worker._restore", AFTER, 1),
     ],
 }
 """While a process goes on where one died."""
@@ -102,7 +102,7 @@ DURING: dict[str, list[Place]] = {
         Place("unstale.client.atomic_file:os.replace", BEFORE, 40),
         *_around("unstale.client.outbox:Outbox.put", 40),
         *_around("unstale.client.outbox:Outbox.keep", 40),
-        *_around("unstale.client.outbox:Outbox.let_go", 40),
+        *_around("unstale.client.outbox:Outbox.drop", 40),
         *_around("unstale.client.service:ClientProcess._send", 150),
         *_around("unstale.client.worker:Worker._settle", 40),
         Place("unstale.client.outbox:Outbox.put", ASKED, 40),

@@ -255,7 +255,7 @@ def test_a_client_whose_key_is_refused_ends_the_process_though_another_one_is_co
     monkeypatch.setattr(service, "AWAY_S", 0.2)
     with RunningServer(small(clients=3, server={"keys": str(folder)})) as server:  # it waits for the third
         clients = process(server.address, identity_of("phone"), count=2)
-        _, second = clients._lines.values()
+        _, second = clients._clients.values()
         clients._dealer = partial(
             sockets.dealer, clients._context, heartbeat_s=60, linger_s=0, identity=stranger
         )

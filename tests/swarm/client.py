@@ -105,7 +105,8 @@ class Process:
 
     def say_hello_again(self) -> None:
         """A copy of a hello, for no reason, on the connection that there is."""
-        self._follow(self.session._greet(self._world.now_s))
+        self.session.state = State.GREETING
+        self._follow(self.session._greet(None, (), self._world.now_s))
 
     @property
     def run_id(self) -> str | None:
@@ -115,12 +116,12 @@ class Process:
     @property
     def unacknowledged(self) -> Sequence[int]:
         """Tasks of the updates kept."""
-        return list(self.session._kept)
+        return list(self.session._updates)
 
     @property
     def outbox(self) -> Sequence[PendingUpdate]:
         """What the next process of this client finds."""
-        return [kept.pending for kept in self.session._kept.values()]
+        return [entry.pending for entry in self.session._updates._entries.values()]
 
     def took(self, link: Link, header: bytes, frames: Frames) -> None:
         if not self.alive or link is not self.link:
@@ -176,7 +177,7 @@ class Process:
                 case Settle() | Warn():
                     pass
         if self._models.woken() and self.alive:
-            self._follow(self.session.go_on())
+            self._follow(self.session.continue_download())
         if self.session.state is State.OVER and self.alive:
             self._end("ends")
         self._plan_tick()

@@ -1,4 +1,4 @@
-"""What a session wants done, to be carried out in order."""
+"""Actions that a client session requests, to be executed in order."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from unstale_proto.messages import Message, Task, Update, Welcome
 
 Payload = Sequence[memoryview]
-"""Payload frames, which the session keeps and hands on without a look."""
+"""Payload frames, which the session passes on unread."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PendingUpdate:
-    """An update, which is the same to the byte however often it is sent. number: of its task, in this run."""
+    """An unacknowledged update; each transmission has the same bytes. number: of its task, in this run."""
 
     run_id: str
     number: int
@@ -21,7 +21,7 @@ class PendingUpdate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Send:
-    """Send a message. parcel: the update's payload belongs to it, when it is one that is kept."""
+    """Send a message. parcel: its payload."""
 
     message: Message
     parcel: Payload = ()
@@ -29,7 +29,7 @@ class Send:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Train:
-    """Work on a task; answered by `trained` or `failed`. parcel: the model as it came."""
+    """Train for a task; answered by `trained` or `failed`. parcel: the encoded model."""
 
     welcome: Welcome
     task: Task
@@ -38,7 +38,7 @@ class Train:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settle:
-    """What becomes of the update of a task is known: it was accepted, or it never will be. number: of the task."""
+    """The final outcome of an update. accepted: False too if it will never be sent. number: of its task."""
 
     run_id: str
     number: int
@@ -47,14 +47,14 @@ class Settle:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Warn:
-    """Something that a person may have to look at. The client goes on."""
+    """Log a warning. The client continues."""
 
     message: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retire:
-    """This client is done. reason: `finished`, `superseded` or `refused`. message: for people."""
+    """The client has ended. reason: `finished`, `failed`, `superseded` or `refused`. message: for people."""
 
     reason: str
     message: str

@@ -1,10 +1,10 @@
-"""A file that is there whole or not at all: a few facts as JSON, then parts of raw bytes.
+"""A file that is either complete or absent: JSON facts and binary parts.
 
 8 bytes    MAGIC, with the version of this format
 4 bytes    size of the facts, little-endian
-facts      JSON; among them `parts`, the size of each part
-parts      one behind the other
-8 bytes    xxh3_64 of all the bytes before, little-endian
+facts      JSON; its `parts` are the sizes of the parts
+parts      one after the other
+8 bytes    xxh3_64 of all bytes before, little-endian
 """
 
 import json
@@ -23,12 +23,12 @@ from unstale.journal.disk import NOFOLLOW, DamagedError, sync_folder, trouble
 
 MAGIC = b"unstale1"
 TEMPORARY = ".tmp"
-"""What the name of a file ends with while it is written."""
+"""Suffix of a file that is being written."""
 
 MAPPED_BYTES = 1024 * 1024
-"""Files from here on are mapped and not read: measured at 45 MB, 21 GB/s in place of 3, and no memory but the page
-cache, which the system takes back when it is short. Below it, a mapping costs more than it saves. Whoever maps a file
-must be sure that nobody cuts it short: here files are only replaced and deleted, which a mapping outlives.
+"""Least size of a file that is mapped instead of read: 21 GB/s instead of 3 at 45 MB, and only page cache, which the
+system can reclaim. Smaller files are faster to read. Files here are never truncated, only replaced and deleted, and a
+mapping survives both.
 """
 
 _CHECKSUM_BYTES = 8
@@ -36,7 +36,7 @@ _SIZE_BYTES = 4
 
 
 class Facts(BaseModel):
-    """What every file says of itself; subclasses say more. parts: their sizes, in bytes."""
+    """Facts of every file; subclasses add their own. parts: sizes in bytes."""
 
     model_config = ConfigDict(strict=True, frozen=True)
 
@@ -48,7 +48,7 @@ F = TypeVar("F", bound=Facts)
 
 @dataclass(frozen=True, slots=True)
 class Record(Generic[F]):
-    """What a file holds. parts: views of the file; not to be written to."""
+    """Contents of a file. parts: read-only views of it."""
 
     facts: F
     parts: Sequence[memoryview]
@@ -61,17 +61,19 @@ def write(
     *,
     durable: bool,
 ) -> None:
-    """Put a file there, in place of one of that name. parts: each in frames, of format "B".
+    """Write or replace a file. Raises OSError, and then leaves the old file as it was.
 
-    durable: it is there also after the machine has died. Raises OSError, and then leaves everything as it was.
+    Args:
+        parts: each in frames of format "B".
+        durable: the file survives a power failure.
     """
     sizes = [sum(len(frame) for frame in frames) for frames in parts]
-    about = json.dumps({**facts, "parts": sizes}).encode()
-    head = MAGIC + len(about).to_bytes(_SIZE_BYTES, "little") + about
+    encoded = json.dumps({**facts, "parts": sizes}).encode()
+    head = MAGIC + len(encoded).to_bytes(_SIZE_BYTES, "little") + encoded
     checksum = xxhash.xxh3_64(head)
     temporary = path.with_name(path.name + TEMPORARY)
     try:
-        with open(temporary, "wb", opener=_for_the_owner) as file:
+        with open(temporary, "wb", opener=_open_private) as file:
             file.write(head)
             for frames in parts:
                 for frame in frames:
@@ -91,23 +93,21 @@ def write(
 
 
 def read(path: Path, kind: type[F]) -> Record[F]:
-    """What was written there. kind: of facts. Raises DamagedError when it is something else now, UserError when it
-    cannot be read."""
+    """Read a file with facts of a kind. Raises DamagedError for other contents, UserError for an unreadable file."""
     try:
         contents = _contents(path)
     except OSError as error:
         raise trouble("read", path, error) from None
     body, checksum = contents[:-_CHECKSUM_BYTES], contents[-_CHECKSUM_BYTES:]
-    if contents[: len(MAGIC)] != MAGIC or xxhash.xxh3_64_intdigest(body) != int.from_bytes(
-        checksum, "little"
-    ):
+    is_intact = xxhash.xxh3_64_intdigest(body) == int.from_bytes(checksum, "little")
+    if contents[: len(MAGIC)] != MAGIC or not is_intact:
         raise damaged(path)
     start = len(MAGIC) + _SIZE_BYTES
     end = start + int.from_bytes(contents[len(MAGIC) : start], "little")
     try:
         facts = kind.model_validate_json(bytes(body[start:end]))
     except ValidationError:
-        raise damaged(path) from None  # whole, and of no version that we know
+        raise damaged(path) from None  # intact, but of an unknown version
     if end + sum(facts.parts) != len(body):
         raise damaged(path)
     parts = []
@@ -118,20 +118,18 @@ def read(path: Path, kind: type[F]) -> Record[F]:
 
 
 def damaged(path: Path) -> DamagedError:
-    """The sentence for a file that is not what was written there."""
     return DamagedError(f"{path} is damaged")
 
 
-def _for_the_owner(path: str, flags: int) -> int:
+def _open_private(path: str, flags: int) -> int:
     return os.open(path, flags | NOFOLLOW, 0o600)
 
 
 def _contents(path: Path) -> memoryview:
-    """The file's bytes, mapped if there are many. Raises OSError."""
     size = path.stat().st_size
     if size >= MAPPED_BYTES:
-        # Not with `mmap`, which holds the file open: a process may host thousands of clients.
-        with suppress(RuntimeError):  # a file system that cannot map
+        # Not by `mmap`, which keeps the file open: a process may host thousands of clients.
+        with suppress(RuntimeError):  # the file system cannot map
             return (
                 torch.from_file(str(path), shared=False, size=size, dtype=torch.uint8).numpy().data.cast("B")
             )

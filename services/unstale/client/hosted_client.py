@@ -11,8 +11,12 @@ from unstale.client.worker import Failed, Ready
 
 @dataclass(slots=True)
 class HostedClient:
-    """A hosted client and its connection. finished: what came of its newest task, held until its device is done, at
-    finished_s. run_is_over: its server has said so. away_s: since when it has had no connection, while it has none.
+    """A hosted client and its connection.
+
+    Attributes:
+        finished: result of its newest task, held until `finished_s`, when the client's device would be done.
+        run_is_over: the server has finished the run.
+        away_s: time at which it lost its connection; infinity while it has one.
     """
 
     session: ClientSession
@@ -29,11 +33,11 @@ class HostedClient:
 
     @property
     def is_in_the_run(self) -> bool:
-        """Whether it takes part, or is on the way there."""
+        """Whether it takes part, or tries to."""
         return self.session.state is not State.OVER
 
     @property
     def due_s(self) -> float:
-        """When there is something to do for it; infinity is never."""
+        """Time of its next timer; infinity for never."""
         session_s = inf if self.session.due_s is None else self.session.due_s
         return session_s if self.finished is None else min(session_s, self.finished_s)

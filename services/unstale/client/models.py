@@ -1,8 +1,7 @@
-"""Models that come in chunks, for all clients of a process: each comes once, however many of them want it. Pure, but
-for the parts.
+"""Models that come in chunks, each once for all clients of a process. Pure, except for the partial files.
 
-The client that asked first fetches it over its connection, and the others wait for it. When that client is given
-another task, the next one goes on from where it was.
+The first client that wants a model downloads it over its connection, and the others wait. When that client gets another
+task, the next one resumes the download.
 """
 
 import logging
@@ -16,12 +15,12 @@ from unstale_proto.transfer import WINDOW_BYTES, Part, Receiving
 
 log = logging.getLogger("unstale.client")
 
-PLACES = 2  # models that come at once; each is a model's size of files, or of memory
+PLACES = 2  # concurrent downloads; each takes a model's size of disk or memory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelKey:
-    """Which model it is."""
+    """Identity of a model."""
 
     run_id: str
     version: int
@@ -30,25 +29,44 @@ class ModelKey:
 
     @property
     def name(self) -> str:
-        """Of its part."""
+        """Of its partial file."""
         return f"{self.run_id[:8]}-{self.version}-{self.checksum}"
 
 
 @dataclass(slots=True, eq=False)
 class _Model:
-    """wanted_by: clients with their tasks; the first one fetches it. receiving: None while it waits for a place.
-    frames: of it, once it is whole."""
+    """A model that clients want, or the latest one that they wanted.
 
-    wanted_by: dict[int, int] = field(default_factory=dict)
+    Attributes:
+        tasks: task id by client; the first client downloads.
+        receiving: None until the download starts.
+        frames: None until the model is complete.
+    """
+
+    tasks: dict[int, int] = field(default_factory=dict)
     receiving: Receiving | None = None
     frames: Sequence[memoryview] | None = None
 
+    @property
+    def downloader(self) -> int:
+        return next(iter(self.tasks))
+
+    def delete(self) -> None:
+        if self.receiving is not None:
+            self.receiving.part.delete()
+            self.receiving = None
+
 
 class Models:
-    """One thread.
+    """For one thread.
 
-    open_part: by name; raises OSError. spare_part: one that needs no disk. found: names of parts from before this
-    process. delete: lets go of one of those. window_bytes: of one model, on their way at once.
+    Args:
+        open_part: opens a partial file by name; raises OSError.
+        spare_part: makes a partial file in memory.
+        found: names of partial files of earlier processes.
+        delete: deletes one of those.
+        window_bytes: of one model in flight.
+        places: concurrent downloads.
     """
 
     def __init__(
@@ -72,11 +90,11 @@ class Models:
         self._woken: dict[int, None] = {}
 
     def want(self, client_id: int, task_id: int, key: ModelKey) -> None:
-        """A client was given a task with this model. It is to ask at once, and is not woken for that."""
+        """A client received a task with this model. It calls `ask` itself, so it is not woken."""
         self.leave(client_id)
         self._key_of[client_id] = key
-        self._models.setdefault(key, _Model()).wanted_by[client_id] = task_id
-        self._give_places()
+        self._models.setdefault(key, _Model()).tasks[client_id] = task_id
+        self._update()
         self._woken.pop(client_id, None)
 
     def leave(self, client_id: int) -> None:
@@ -85,44 +103,43 @@ class Models:
         if key is None:
             return
         model = self._models[key]
-        fetched = next(iter(model.wanted_by)) == client_id
-        del model.wanted_by[client_id]
-        if fetched and model.wanted_by and model.frames is None:
-            self._woken[next(iter(model.wanted_by))] = None
-        self._give_places()
+        was_downloader = model.downloader == client_id
+        del model.tasks[client_id]
+        if was_downloader and model.tasks and model.frames is None:
+            self._woken[model.downloader] = None
+        self._update()
 
     def woken(self) -> list[int]:
-        """Clients for whom something has changed since this was last asked."""
+        """Clients whose download changed since the last call."""
         woken = list(self._woken)
         self._woken.clear()
         return woken
 
     def frames(self, client_id: int) -> Sequence[memoryview] | None:
-        """The model that a client wants, if it is there."""
+        """The model that a client wants, if it is complete."""
         key = self._key_of.get(client_id)
         return None if key is None else self._models[key].frames
 
     def ask(self, client_id: int) -> Credit | None:
-        """What a client should say of the model that it wants; None while it waits for another one to fetch it, or for
-        its turn."""
+        """The credit that a client sends for its model; None while another client downloads it, or before its turn."""
         key = self._key_of[client_id]
         model = self._models[key]
-        task_id = model.wanted_by[client_id]
+        task_id = model.tasks[client_id]
         if model.frames is not None:
             return Credit(task_id=task_id, have=key.payload_bytes, until=key.payload_bytes, again=True)
-        if model.receiving is None or next(iter(model.wanted_by)) != client_id:
+        if model.receiving is None or model.downloader != client_id:
             return None
         model.receiving.task_id = task_id
         return model.receiving.ask()
 
     def take(self, client_id: int, chunk: Chunk, frames: Sequence[memoryview]) -> Credit | None:
-        """A chunk came to a client; what to answer. Raises RemoteContractError for one that may not be, and when what
-        comes is wrong again and again."""
+        """Take a chunk; returns the answer. Raises RemoteContractError for a chunk that is not allowed, and for a model
+        that keeps coming with a wrong checksum."""
         key = self._key_of.get(client_id)
         model = None if key is None else self._models[key]
         if key is None or model is None or model.receiving is None or model.frames is not None:
-            return None  # long under way
-        if next(iter(model.wanted_by)) != client_id or model.wanted_by[client_id] != chunk.task_id:
+            return None  # late
+        if model.downloader != client_id or model.tasks[client_id] != chunk.task_id:
             return None
         receiving = model.receiving
         try:
@@ -130,82 +147,76 @@ class Models:
         except OSError as error:
             self._move_to_spare(receiving, error)
             credit = receiving.take(chunk.offset, frames)
-        return self._finished(key, model) if receiving.is_whole else credit
+        return self._verified(key, model, receiving) if receiving.is_whole else credit
 
     def close(self) -> None:
-        """Nothing of it is needed any more."""
+        """Delete all partial files."""
         for model in self._models.values():
-            if model.receiving is not None:
-                model.receiving.part.delete()
+            model.delete()
         self._models.clear()
         self._key_of.clear()
-        self._forget_found()
+        self._delete_found()
 
-    def _finished(self, key: ModelKey, model: _Model) -> Credit | None:
-        assert model.receiving is not None
-        if model.receiving.is_right():
-            self._is_there(model, model.receiving)
-            self._give_places()
+    def _verified(self, key: ModelKey, model: _Model, receiving: Receiving) -> Credit | None:
+        if receiving.is_right():
+            self._complete(model, receiving)
+            self._update()
             return None
-        log.warning("the model of version %d was damaged on its way", key.version)
-        if model.receiving.is_hopeless:
-            model.receiving.part.delete()
-            model.receiving = None
+        log.warning("the model of version %d arrived with a wrong checksum", key.version)
+        if receiving.is_hopeless:
+            model.delete()
             raise RemoteContractError(
                 Reason.WRONG_CHECKSUM, "the model came with a wrong checksum, every time"
             )
-        return model.receiving.ask()
+        return receiving.ask()
 
-    def _give_places(self) -> None:
-        """Begin with those whose turn it is, and let go of what nobody wants."""
-        coming = 0
-        for key, model in self._models.items():
-            if model.frames is not None or not model.wanted_by:
-                continue
+    def _update(self) -> None:
+        """Start the next downloads, and drop models that no client wants."""
+        incomplete = [item for item in self._models.items() if item[1].tasks and item[1].frames is None]
+        downloads = 0
+        for key, model in incomplete:
             if model.receiving is not None and model.receiving.is_whole:
-                self._is_there(model, model.receiving)
+                self._complete(model, model.receiving)
                 continue
-            coming += 1
-            if coming <= self._places and model.receiving is None:
-                self._begin(key, model)
-                self._woken[next(iter(model.wanted_by))] = None
-        unwanted = [key for key, model in self._models.items() if not model.wanted_by]
-        for key in unwanted[-1:]:  # it may be given again, and holds no memory until then
+            downloads += 1
+            if downloads <= self._places and model.receiving is None:
+                self._start(key, model)
+                self._woken[model.downloader] = None
+        unwanted = [key for key, model in self._models.items() if not model.tasks]
+        for key in unwanted[-1:]:  # the next task may use it; it takes no memory until then
             self._models[key].frames = None
         for key in unwanted[:-1]:
-            model = self._models.pop(key)
-            if model.receiving is not None:
-                model.receiving.part.delete()
+            self._models.pop(key).delete()
 
-    def _forget_found(self, but: str | None = None) -> None:
-        """Delete the parts from before this process. but: name of one that is not."""
-        for name in self._found:
-            if name != but:
-                self._delete(name)
-        self._found.clear()
-
-    def _begin(self, key: ModelKey, model: _Model) -> None:
-        self._forget_found(but=key.name)
+    def _start(self, key: ModelKey, model: _Model) -> None:
+        self._delete_found(except_name=key.name)
         try:
             part = self._open_part(key.name)
         except OSError as error:
-            log.warning("a model is kept in memory as it comes: %s", error.strerror)
-            part = self._spare_part()
-        task_id = next(iter(model.wanted_by.values()))
-        model.receiving = Receiving(
-            task_id, key.payload_bytes, key.checksum, part, window_bytes=self._window_bytes
-        )
-        model.receiving.has_place = True
-        if model.receiving.is_whole and model.receiving.is_right():
-            self._is_there(model, model.receiving)
+            part = self._part_in_memory(error)
+        task_id = model.tasks[model.downloader]
+        receiving = Receiving(task_id, key.payload_bytes, key.checksum, part, window_bytes=self._window_bytes)
+        receiving.has_place = True
+        model.receiving = receiving
+        if receiving.is_whole and receiving.is_right():
+            self._complete(model, receiving)
 
-    def _is_there(self, model: _Model, receiving: Receiving) -> None:
+    def _complete(self, model: _Model, receiving: Receiving) -> None:
         model.frames = payload.split(receiving.part.mapped())
-        self._woken.update(dict.fromkeys(model.wanted_by))
+        self._woken.update(dict.fromkeys(model.tasks))
 
     def _move_to_spare(self, receiving: Receiving, error: OSError) -> None:
-        log.warning("a model is kept in memory as it comes: %s", error.strerror)
-        before, receiving.part = receiving.part, self._spare_part()
-        if before.have:
-            receiving.part.append(before.mapped())
-        before.delete()
+        full, receiving.part = receiving.part, self._part_in_memory(error)
+        if full.have:
+            receiving.part.append(full.mapped())
+        full.delete()
+
+    def _part_in_memory(self, error: OSError) -> Part:
+        log.warning("a model cannot be stored on disk (%s); it is downloaded to memory", error.strerror)
+        return self._spare_part()
+
+    def _delete_found(self, except_name: str | None = None) -> None:
+        for name in self._found:
+            if name != except_name:
+                self._delete(name)
+        self._found.clear()

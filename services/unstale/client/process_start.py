@@ -1,9 +1,7 @@
-"""Which start of a process this is, counted in the folder where clients keep what must outlive them.
+"""Counts the starts of client processes in their folder, in the file `starts`.
 
-    starts    a name for the folder, drawn once, and how many processes have started there
-
-A server compares: of two processes of one client it keeps the one that started later, in whatever order their hellos
-come. Several processes may share a folder; they count together.
+Of two processes of one client the server keeps the one that started later, in whatever order their hellos arrive.
+Processes that share a folder share its count.
 """
 
 import logging
@@ -29,22 +27,18 @@ NAME = "starts"
 
 
 class _Starts(Facts):
+    """home: random name of the folder. number: of starts."""
+
     home: str = Field(pattern=r"^[0-9a-f]{32}$")
     number: int = Field(ge=0)
 
 
 def next_start(folder: Path, lock: int) -> ProcessStart:
-    """Count one more start, and store it.
+    """Count and store one more start. lock: descriptor of the lock file.
 
-    Args:
-        folder: of the clients.
-        lock: descriptor of its lock file, which this process keeps open.
-
-    Returns:
-        The start of this process. Where it cannot be stored, the next process has the same number; the server then
-        keeps the one whose hello comes last.
+    If it cannot be stored, the next process has the same number, and the server keeps the one with the latest hello.
     """
-    with _alone(lock):
+    with _exclusive(lock):
         path = folder / NAME
         last = _read(path)
         home = secrets.token_hex(16) if last is None else last.home
@@ -53,25 +47,25 @@ def next_start(folder: Path, lock: int) -> ProcessStart:
             atomic_file.write(path, {"home": home, "number": number}, [], durable=True)
         except OSError as error:
             log.warning(
-                "%s cannot be written (%s): the start of this process is not counted", path, error.strerror
+                "cannot write %s (%s); the start of this process is not counted", path, error.strerror
             )
         return ProcessStart(home=home, number=number)
 
 
 def _read(path: Path) -> _Starts | None:
-    """None where there is none, or where it is damaged: then another count begins."""
+    """None if the file is absent or damaged: the count restarts."""
     if not path.exists():
         return None
     try:
         return atomic_file.read(path, _Starts).facts
     except DamagedError as error:
-        log.warning("%s; starts of processes are counted anew", error)
+        log.warning("%s; the count of process starts restarts", error)
         return None
 
 
 @contextmanager
-def _alone(lock: int) -> Iterator[None]:
-    """No other process counts meanwhile. The byte behind those of all clients is locked."""
+def _exclusive(lock: int) -> Iterator[None]:
+    """Lock the byte after those of all clients."""
     if sys.platform == "win32":
         yield
         return

@@ -1,10 +1,10 @@
-"""Error feedback: what of a client's updates was left out so far, to be added to its next one. Pure.
+"""Error feedback: the part of a client's updates that the encoding left out is added to its next update. Pure.
 
-    sent_n = what C leaves of (u_n + e_n)        e = the sum of (u_i - sent_i) over the updates i that count
+    sent_n = C(u_n + e_n)        e_n = the sum of (u_i - sent_i) over the updates i before n that count
 
-u: what training made. C: an encoding that leaves out much. So what has been sent and e are together what training has
-made, up to rounding. An update that is rejected counts no more than without an encoding: what it held is gone, and e is
-as if it had never been made. One whose verdict is open is taken for accepted, which most are.
+u: trained updates. C: a lossy encoding. The sum of everything sent, plus e, is the sum of the trained updates, up to
+rounding. A rejected update does not count, as without an encoding. An update without a verdict counts as accepted, as
+most are.
 
 Source: Sparsified SGD (Stich et al., NeurIPS 2018), docs/methods/training.md#error-feedback; Error feedback
 (Karimireddy et al., ICML 2019), docs/methods/training.md#error-feedback
@@ -20,13 +20,13 @@ from unstale_proto.encodings import Encoding
 from unstale_proto.limits import HOLDING_MAX
 
 KEY = "residual"
-"""Under which an update's part of it is stored, beside what trainings keep."""
+"""Name of the residual in a client's stored state, beside the state of trainings."""
 
 Payload = list[memoryview]
 
 
 class Residuals:
-    """Of the clients of a process. One thread. An update is known by client and number of the task."""
+    """Residuals of the clients of a process, for one thread. `number` is that of an update's task."""
 
     def __init__(self) -> None:
         self._kept: dict[int, Tensor] = {}
@@ -35,10 +35,13 @@ class Residuals:
     def encode(
         self, client_id: int, number: int, parts: Sequence[Tensor], encoding: Encoding
     ) -> tuple[Payload, Mapping[str, Tensor]]:
-        """The payload of an update as frames, and what is to be stored with it.
+        """Encode an update; repeating it gives the same result.
 
-        parts: of the payload, the first of them [d] float32; none is written to. The same update may be encoded again,
-        with the same result. Not finite ones leave nothing behind.
+        Args:
+            parts: of the payload, the first [d] float32.
+
+        Returns:
+            The payload as frames, and the state to store with it: none if something is not finite.
         """
         vector_d, *others = (part.detach().cpu() for part in parts)
         behind = [flat.to_bytes(part) for part in others]
@@ -57,7 +60,7 @@ class Residuals:
         return frames, {KEY: change_d}
 
     def settle(self, client_id: int, number: int, *, accepted: bool) -> bool:
-        """What becomes of an update is known. Once: a second time does nothing. Whether anything changed."""
+        """Apply the final outcome of an update, once. Returns whether the client's residual changed."""
         opened = self._open.get(client_id, {})
         change_d = opened.pop(number, None)
         if not opened:
@@ -69,19 +72,18 @@ class Residuals:
         return True
 
     def kept(self, client_id: int) -> Mapping[str, Tensor]:
-        """What is to be stored of a client: e without what is open. No copy."""
+        """State to store for a client: e without unsettled updates. No copy."""
         return {KEY: self._kept[client_id]} if client_id in self._kept else {}
 
     def restore(
         self, client_id: int, kept: Mapping[str, Tensor], opened: Mapping[int, Mapping[str, Tensor]]
     ) -> None:
-        """Take over what a process before this one stored: as `kept` and, by number, `encode` gave it, perhaps among
-        other things."""
+        """Restore stored states: that of `kept`, and by number those of `encode`. They may hold other entries."""
         if KEY in kept:
             self._kept[client_id] = kept[KEY]
-        found = {number: state[KEY] for number, state in opened.items() if KEY in state}
-        if found:
-            self._open[client_id] = found
+        changes = {number: state[KEY] for number, state in opened.items() if KEY in state}
+        if changes:
+            self._open[client_id] = changes
 
     def clear(self) -> None:
         """Another run begins."""
@@ -89,7 +91,7 @@ class Residuals:
         self._open.clear()
 
     def _before(self, client_id: int, number: int, like_d: Tensor) -> Tensor:
-        """e of a client before an update of it."""
+        """e of a client before one of its updates."""
         before_d = self._kept.get(client_id)
         before_d = torch.zeros_like(like_d) if before_d is None else before_d
         for earlier, change_d in sorted(self._open.get(client_id, {}).items(), key=lambda item: item[0]):
@@ -99,5 +101,5 @@ class Residuals:
 
 
 def without(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """What trainings keep, of what is stored of a client."""
+    """A client's stored state without the residual: the state of trainings."""
     return {name: tensor for name, tensor in state.items() if name != KEY}

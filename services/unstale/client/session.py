@@ -1,26 +1,20 @@
-"""One client's side of the wire contract, as a pure state machine: what happened in, what to do out.
+"""One client's side of the wire contract: a pure state machine with an executable transition table.
 
-    away --reachable--> greeting --welcome--> in
-    in --silence, `hello-first`, stop `shutdown`--> greeting
-    greeting, in --unreachable--> away
-    in --`quarantined`--> greeting, after a pause
-    any --stop `finished`, `superseded` or failed, leave--> over
+`ClientSession.TRANSITIONS` names the handler and the next state for each state and event (docs/client-session.md).
 
-An update is kept from the moment it is made until it is acknowledged, also over the death of the process (`outbox`
-stores it; what was found there is where a session begins), and is sent again when there is proof that it, or
-its ack, was lost: after a reconnect, or when the server answers a heartbeat that left after it. That a task was lost is
-for the server to find: each heartbeat says which is the newest that came.
-
-A large update is announced, and goes in chunks as the server gives credit; a large model comes so. What is lost of
-either is found in the same way.
+An update is kept until it is acknowledged, across restarts of the process too (`client.outbox`). It is sent again after
+a reconnect, and when the answer to a later heartbeat proves that the update or its ack was lost. Lost tasks are found
+by the server, because each heartbeat names the newest task received. A large update or model goes in chunks, as the
+receiver gives credit, and is recovered in the same way.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from enum import Enum
+from collections.abc import Callable, Sequence
+from enum import StrEnum
+from typing import Any, ClassVar, NamedTuple
 
-from unstale.client.actions import Action, Payload, PendingUpdate, Retire, Send, Settle, Train, Warn
+from unstale.client.actions import Action, Payload, PendingUpdate, Retire, Send, Train, Warn
 from unstale.client.models import ModelKey, Models
+from unstale.client.pending_updates import PendingUpdates
 from unstale_proto import encodings, limits, payload
 from unstale_proto.errors import Reason, RemoteContractError
 from unstale_proto.messages import (
@@ -38,47 +32,61 @@ from unstale_proto.messages import (
     Update,
     Welcome,
 )
-from unstale_proto.transfer import Sending
 
-GREETING_S = 5.0  # a hello that is lost, or refused for now, is said again after this long
+GREETING_S = 5.0  # pause before a hello is sent again
 
 
-class State(Enum):
-    """Where a client stands."""
+class State(StrEnum):
+    """State of a client session."""
 
     AWAY = "away"  # no connection
-    GREETING = "greeting"  # hello said, welcome not yet heard
+    GREETING = "greeting"  # hello sent, no welcome yet
     IN = "in"
     OVER = "over"
 
 
-_TROUBLES = {
-    Reason.NOT_STORED: "the server cannot store updates; they are kept here, and sent again until it can",
-    Reason.RATE_LIMITED: "the server lets this client say no more in so short a time; what is lost is said again",
-    Reason.QUARANTINED: "the server keeps this client out for a while; trying again until it is let in",
+_AWAY, _GREETING, _IN = (State.AWAY,), (State.GREETING,), (State.IN,)
+_LIVE = _AWAY + _GREETING + _IN
+_REFUSALS = (Reason.UNKNOWN_CLIENT, Reason.WRONG_PROTOCOL, Reason.NOT_THE_OWNER)
+_WARNINGS = {
+    Reason.NOT_STORED: "the server cannot store updates; this client keeps them and sends them again until it can",
+    Reason.RATE_LIMITED: "the server limits the message rate of this client; refused messages are sent again",
+    Reason.QUARANTINED: "the server has quarantined this client; retrying until the quarantine ends",
 }
 
 
-@dataclass(slots=True)
-class _Kept:
-    """An update that is not acknowledged. beat: number of the first heartbeat that left after it did, or after the last
-    that was said or heard of it. sending: of its payload, if that goes in chunks. first_sent, last_sent: places of its
-    sendings among all, None before the first."""
+class Transition(NamedTuple):
+    """The next state is set before the handler is called."""
 
-    pending: PendingUpdate
-    beat: int
-    sending: Sending | None
-    first_sent: int | None = None
-    last_sent: int | None = None
+    handler: Callable[["ClientSession", Any, Payload, float], list[Action]]
+    next_state: State
+
+
+_Rows = Sequence[tuple[Sequence[State], Sequence[str], Callable[..., list[Action]], State | None]]
+
+
+def _expanded(rows: _Rows) -> dict[tuple[State, str], Transition]:
+    return {
+        (state, event): Transition(handler, state if next_state is None else next_state)
+        for states, events, handler, next_state in rows
+        for state in states
+        for event in events
+    }
 
 
 class ClientSession:
-    """Pure. Every call takes the time and returns instructions, to be carried out in order.
+    """State of one client. Each call takes the time and returns actions, to be executed in order.
 
-    token: 16 random bytes in hex, of this process. kept: updates that a process before this one made for the client and
-    nobody has acknowledged, fewer than it may hold. models: where those come that go in chunks; None takes none.
-    chunk_bytes: of an update's, at most. offers: encodings, by name; None for float32 alone. start: of this process;
-    None where nothing outlives it. `due_s`: when `tick` wants to be called next; None is never.
+    Args:
+        token: 16 random bytes in hex, drawn once per process.
+        kept: unacknowledged updates of earlier processes, fewer than `HOLDING_MAX`.
+        models: receiver of models in chunks; None refuses those.
+        chunk_bytes: most bytes of an update's chunk.
+        offers: names of the encodings that this client supports; None for float32 alone.
+        start: of this process; None where nothing is stored.
+
+    Attributes:
+        due_s: time of the next call of `tick`; None for never.
     """
 
     def __init__(
@@ -97,130 +105,130 @@ class ClientSession:
         self.state = State.AWAY
         self.due_s: float | None = None
         self._token = token
-        self._welcome: Welcome | None = None
-        self._task: Task | None = None
-        self._beats = 0
-        self._model_comes = False  # of the task; it is not worked on before
-        self._model_beat = 0  # as `_Kept.beat`
-        self._models = models
-        self._chunk_bytes = chunk_bytes
         self._offers = offers
         self._start = start
-        self._kept = {pending.update.task_id: self._kept_of(pending) for pending in kept}
-        self._newest_task_id = 0
-        self._has_newest = False  # it came, and was not given back
-        self._troubles: set[Reason] = set()
-        self._sendings = 0  # of updates
+        self._models = models
+        self._updates = PendingUpdates(kept, chunk_bytes=chunk_bytes)
+        self._welcome: Welcome | None = None
+        self._task: Task | None = None
+        self._awaits_model = False  # of the task, in chunks
+        self._model_beat = 0  # number of the first heartbeat after the latest message about that model
+        self._beats = 0
         self._heard_beat: int | None = None
-        self._version = 0
         self._heard_s = 0.0
+        self._version = 0
+        self._newest_task_id = 0
+        self._has_newest = False  # received, and not given back
+        self._warned: set[Reason] = set()
 
-    # -------------------------------------------------------------------------------------------------- what happened
+    # --- inputs ---
 
     def reachable(self, at_s: float) -> list[Action]:
-        """There is a connection that can be written to."""
-        return self._greet(at_s) if self.state is State.AWAY else []
+        """A connection accepts messages."""
+        return self._dispatch("reachable", at_s=at_s)
 
     def unreachable(self) -> None:
-        """Something could not be sent: there is no connection."""
-        if self.state is not State.OVER:
-            self.state, self.due_s = State.AWAY, None
+        """A message could not be sent: there is no connection."""
+        self._dispatch("unreachable")
 
     def received(self, message: Message, parcel: Payload, at_s: float) -> list[Action]:
-        """A message came in. parcel: its payload."""
-        if self.state is State.OVER:
-            return []
+        """Handle a message from the server."""
         self._heard_s = at_s
-        match message:
-            case Welcome():
-                return self._welcomed(message, at_s)
-            case Task() if (
-                self._welcome is not None
-            ):  # also one that was long under way while we greeted anew
-                return self._given(message, parcel)
-            case Ack() if self._welcome is not None:
-                return self._acknowledged(message)
-            case Credit() if self.state is State.IN:
-                return self._credited(message)
-            case Chunk() if self._waits_for_model_of(message.task_id):
-                return self._took(message, parcel)
-            case Heartbeat() if self.state is State.IN and message.number < self._beats:
-                self._version = max(self._version, message.version)
-                self._heard_beat = max(message.number, self._heard_beat or 0)
-                return [*self._send_lost(message.number), *self._ask_again(message.number)]
-            case Stop():
-                return self._stopped(message, at_s)
-            case Hello() | Update() | Bye():
-                text = f"a client takes no {message.type}"
-                return [Send(message=Error(reason=Reason.UNEXPECTED_TYPE, message=text))]
-            case Error():
-                return self._refused(message, at_s)
-            case _:
-                return []  # an answer to what this session has moved on from
+        return self._dispatch(_event_of(message), message, parcel, at_s)
 
-    def _refused(self, error: Error, at_s: float) -> list[Action]:
-        """The server refuses something."""
-        match error:
-            case Error(reason=Reason.HELLO_FIRST) if self.state is State.IN:
-                return self._greet(at_s)
-            case Error(reason=Reason.UNKNOWN_CLIENT | Reason.WRONG_PROTOCOL | Reason.NOT_THE_OWNER):
-                return self._retire("refused", f"the server refuses client {self.client_id}: {_said(error)}")
-            case Error(reason=Reason.EXPIRED_TASK, task_id=task_id) if self._waits_for_model_of(task_id):
-                self._drop_task()
-                return []
-            case Error(reason=reason) if reason in _TROUBLES:
-                return self._troubled(error, at_s)
-            case _:
-                return []  # of something that this session has moved on from
+    def tick(self, at_s: float) -> list[Action]:
+        """The time `due_s` has come."""
+        if self.due_s is None or at_s < self.due_s:
+            return []
+        lease_s = self._welcome.lease_s if self._welcome and self.state is State.IN else float("inf")
+        is_silent = at_s - self._heard_s > lease_s
+        return self._dispatch("server silent" if is_silent else "timer", at_s=at_s)
+
+    def leave(self, reason: str) -> list[Action]:
+        """The operator ends this client."""
+        return self._dispatch("leave", Bye(reason=reason))
 
     def trained(self, run_id: str, update: Update, parcel: Payload) -> list[Action]:
-        """A task of this run is done. parcel: the update's payload, kept until it is acknowledged."""
+        """A task is done."""
         if not self.wants(run_id, update.task_id):
             return []
         assert self._task is not None
         pending = PendingUpdate(run_id=run_id, number=self._task.number, update=update, parcel=parcel)
-        kept = self._kept[update.task_id] = self._kept_of(pending)
+        entry = self._updates.add(pending, beat=self._beats)
         self._drop_task()
-        given_up: list[_Kept] = []
-        if len(self._kept) == limits.HOLDING_MAX:
-            # A server that gave so many tasks since has long taken this one back.
-            given_up.append(self._kept.pop(min(self._kept)))
-        said = self._send_kept([kept]) if self.state is State.IN else []
-        return [*map(_discarded, given_up), *said]
+        dropped = self._updates.drop_surplus()
+        sends = self._updates.send([entry], beat=self._beats) if self.state is State.IN else []
+        return [*dropped, *sends]
 
     def failed(self, run_id: str, task_id: int, message: str) -> list[Action]:
-        """A task of this run cannot be done, and goes back. While away that needs no word: the next hello does not
-        name it. A hello that is under way did name it, so then it is said behind that."""
+        """A task cannot be done, and goes back. Without a connection the next hello tells the server, because it does
+        not name the task."""
         if not self.wants(run_id, task_id):
             return []
-        self._drop_task()
-        self._has_newest = False  # should the error be lost, the server finds that the task is
+        self._give_task_back()  # if the error is lost, the next heartbeat tells the server
         error = Error(reason=Reason.NON_FINITE, message=message, task_id=task_id)
-        return [Send(message=error)] if self.state is not State.AWAY else []
+        return [] if self.state is State.AWAY else [Send(message=error)]
 
-    def go_on(self) -> list[Action]:
-        """The model of its task may have come, or it may be this client's turn to fetch it."""
-        if self._task is None or not self._model_comes:
+    def continue_download(self) -> list[Action]:
+        """Request the model of the task, or start the training if the model is complete."""
+        if self._task is None or not self._awaits_model:
             return []
         assert self._models is not None and self._welcome is not None
         self._model_beat = self._beats
         credit = self._models.ask(self.client_id) if self.state is State.IN else None
-        said: list[Action] = [] if credit is None else [Send(message=credit)]
+        actions: list[Action] = [] if credit is None else [Send(message=credit)]
         frames = self._models.frames(self.client_id)
-        if frames is None:
-            return said
-        self._model_comes = False
-        return [*said, Train(welcome=self._welcome, task=self._task, parcel=frames)]
+        if frames is not None:
+            self._awaits_model = False
+            actions.append(Train(welcome=self._welcome, task=self._task, parcel=frames))
+        return actions
 
-    def tick(self, at_s: float) -> list[Action]:
-        """Time has come to `due_s`: beat, or greet again."""
-        if self.due_s is None or at_s < self.due_s:
+    def wants(self, run_id: str, task_id: int) -> bool:
+        """Whether this is the current task. Task ids restart with each run."""
+        return self._task is not None and self._task.task_id == task_id and self.run_id == run_id
+
+    @property
+    def run_id(self) -> str | None:
+        """The run of the latest welcome."""
+        return None if self._welcome is None else self._welcome.run_id
+
+    @property
+    def unacknowledged(self) -> int:
+        """Number of updates without an ack."""
+        return len(self._updates)
+
+    def _dispatch(
+        self, event: str, message: Message | None = None, parcel: Payload = (), at_s: float = 0.0
+    ) -> list[Action]:
+        transition = self.TRANSITIONS.get((self.state, event))
+        if transition is None:
             return []
-        if self.state is State.GREETING:
-            return self._greet(at_s)
-        assert self.state is State.IN and self._welcome is not None
-        if at_s - self._heard_s > self._welcome.lease_s:
-            return self._greet(at_s)
+        self.state = transition.next_state
+        if self.state is State.OVER:
+            self._drop_task()
+        if self.state in (State.AWAY, State.OVER):
+            self.due_s = None
+        return transition.handler(self, message, parcel, at_s)
+
+    # --- handlers: message, payload, time ---
+
+    def _ignore(self, _message: object, _parcel: Payload, _at_s: float) -> list[Action]:
+        return []
+
+    def _greet(self, _message: object, _parcel: Payload, at_s: float) -> list[Action]:
+        self.due_s = at_s + GREETING_S
+        holding = tuple(self._updates) if self._task is None else (*self._updates, self._task.task_id)
+        hello = Hello(
+            client_id=self.client_id,
+            session=self._token,
+            holding=holding,
+            encodings=self._offers,
+            start=self._start,
+        )
+        return [Send(message=hello)]
+
+    def _beat(self, _message: object, _parcel: Payload, at_s: float) -> list[Action]:
+        assert self._welcome is not None
         self.due_s = at_s + self._welcome.heartbeat_s
         beat = Heartbeat(
             number=self._beats,
@@ -231,228 +239,213 @@ class ClientSession:
         self._beats += 1
         return [Send(message=beat)]
 
-    def leave(self, reason: str) -> list[Action]:
-        """The person or the system that runs this client ends it."""
-        was_in = self.state is State.IN
-        self.state, self.due_s = State.OVER, None
-        self._drop_task()
-        return [Send(message=Bye(reason=reason))] if was_in else []
+    def _enter(self, welcome: Welcome, parcel: Payload, at_s: float) -> list[Action]:
+        dropped = self._store_welcome(welcome, parcel, at_s)
+        self.due_s = at_s + welcome.heartbeat_s
+        return [*dropped, *self._updates.send_all(beat=self._beats), *self.continue_download()]
 
-    def wants(self, run_id: str, task_id: int) -> bool:
-        """Whether a task that was given is still to be worked on; a newer one takes the place of an older.
-
-        Task ids begin anew with each run, so a task is known by its run, too.
-        """
-        return self._task is not None and self._task.task_id == task_id and self.run_id == run_id
-
-    @property
-    def run_id(self) -> str | None:
-        """The run that it was welcomed to last."""
-        return None if self._welcome is None else self._welcome.run_id
-
-    @property
-    def unacknowledged(self) -> int:
-        """Updates kept."""
-        return len(self._kept)
-
-    # ---------------------------------------------------------------------------------------------------- what follows
-
-    def _greet(self, at_s: float) -> list[Action]:
-        self.state = State.GREETING
-        self.due_s = at_s + GREETING_S
-        holding = tuple(self._kept) if self._task is None else (*self._kept, self._task.task_id)
-        hello = Hello(
-            client_id=self.client_id,
-            session=self._token,
-            holding=holding,
-            encodings=self._offers,
-            start=self._start,
-        )
-        return [Send(message=hello)]
-
-    def _welcomed(self, welcome: Welcome, at_s: float) -> list[Action]:
-        void = [] if welcome.run_id == self.run_id else self._begin(welcome.run_id)
+    def _store_welcome(self, welcome: Welcome, _parcel: Payload, _at_s: float) -> list[Action]:
+        """Drop the tasks and updates of other runs, which this run does not know."""
+        dropped: list[Action] = []
+        if welcome.run_id != self.run_id:
+            dropped += self._updates.drop_other_runs(welcome.run_id)
+            self._drop_task()
+            self._newest_task_id = max(self._updates, default=0)
+            self._has_newest = len(self._updates) > 0
+            self._heard_beat = None
         self._welcome = welcome
         self._version = welcome.version
-        self._troubles.discard(Reason.QUARANTINED)
-        if self.state is not State.GREETING:
-            return void
-        self.state = State.IN
-        self.due_s = at_s + welcome.heartbeat_s
-        return [*void, *self._send_kept(list(self._kept.values())), *self.go_on()]
+        self._warned.discard(Reason.QUARANTINED)
+        return dropped
 
-    def _begin(self, run_id: str) -> list[Action]:
-        """Forget what belongs to other runs than this: it knows none of those tasks."""
-        void = [kept for kept in self._kept.values() if kept.pending.run_id != run_id]
-        for kept in void:
-            del self._kept[kept.pending.update.task_id]
-        self._drop_task()
-        self._newest_task_id = max(self._kept, default=0)
-        self._has_newest = bool(self._kept)
-        self._heard_beat = None
-        return [*map(_discarded, void)]
-
-    def _given(self, task: Task, parcel: Payload) -> list[Action]:
-        assert self._welcome is not None
-        if task.run_id not in (None, self._welcome.run_id):
-            return []  # of a run whose welcome was lost: its server finds that this was, too
+    def _on_task(self, task: Task, parcel: Payload, _at_s: float) -> list[Action]:
+        welcome = self._welcome
+        if welcome is None or task.run_id not in (None, welcome.run_id):
+            return []  # the welcome was lost, and the server finds that this task was, too
         if task.task_id <= self._newest_task_id:
-            return []  # a copy of one that was given before
+            return []  # a copy
         in_chunks = task.checksum is not None and not parcel and self._models is not None
         try:
-            _check_fit(task, None if in_chunks else parcel, self._welcome)
+            _check_model(task, None if in_chunks else parcel, welcome)
         except RemoteContractError as error:
-            return [Send(message=Error(reason=error.reason, message=str(error), task_id=task.task_id))]
+            return [_refusal(error, task.task_id)]
         self._drop_task()
         self._task, self._newest_task_id, self._has_newest = task, task.task_id, True
         self._version = max(self._version, task.version)
         if not in_chunks:
-            return [Train(welcome=self._welcome, task=task, parcel=parcel)]
+            return [Train(welcome=welcome, task=task, parcel=parcel)]
         assert self._models is not None and task.checksum is not None
-        self._model_comes = True
+        self._awaits_model = True
         key = ModelKey(
-            run_id=self._welcome.run_id,
+            run_id=welcome.run_id,
             version=task.version,
             checksum=task.checksum,
             payload_bytes=task.payload_bytes,
         )
         self._models.want(self.client_id, task.task_id, key)
-        return self.go_on()
+        return self.continue_download()
 
-    def _drop_task(self) -> None:
-        self._task, self._model_comes = None, False
-        if self._models is not None:
-            self._models.leave(self.client_id)
-
-    def _waits_for_model_of(self, task_id: int | None) -> bool:
-        return self._model_comes and self._task is not None and self._task.task_id == task_id
-
-    def _took(self, chunk: Chunk, frames: Payload) -> list[Action]:
+    def _on_chunk(self, chunk: Chunk, frames: Payload, _at_s: float) -> list[Action]:
+        if not self._awaits_model_of(chunk.task_id):
+            return []
         assert self._models is not None
         self._model_beat = self._beats
         try:
             credit = self._models.take(self.client_id, chunk, frames)
         except RemoteContractError as error:
             if error.reason is not Reason.WRONG_CHECKSUM:
-                return [Send(message=Error(reason=error.reason, message=str(error)))]
-            self._drop_task()
-            self._has_newest = False
-            return [Send(message=Error(reason=error.reason, message=str(error), task_id=chunk.task_id))]
+                return [_refusal(error)]
+            self._give_task_back()
+            return [_refusal(error, chunk.task_id)]
         if credit is not None:
             return [Send(message=credit)]
-        return self.go_on() if self._models.frames(self.client_id) is not None else []
+        return self.continue_download() if self._models.frames(self.client_id) is not None else []
 
-    def _ask_again(self, beat: int) -> list[Action]:
-        """Nothing has come of the model since that heartbeat left, and what was under way has come or is lost."""
-        return self.go_on() if self._model_beat <= beat else []
+    def _on_credit(self, credit: Credit, _parcel: Payload, _at_s: float) -> list[Action]:
+        return [*self._updates.credited(credit, beat=self._beats)]
 
-    def _credited(self, credit: Credit) -> list[Action]:
-        kept = self._kept.get(credit.task_id)
-        if kept is None or kept.sending is None:
+    def _on_ack(self, ack: Ack, _parcel: Payload, _at_s: float) -> list[Action]:
+        if self._welcome is None:
             return []
-        kept.beat = self._beats
-        return [Send(message=chunk, parcel=[piece]) for chunk, piece in kept.sending.credited(credit)]
-
-    def _kept_of(self, pending: PendingUpdate) -> _Kept:
-        update, sending = pending.update, None
-        if update.checksum is not None:
-            sending = Sending(update.task_id, pending.parcel, chunk_bytes=self._chunk_bytes)
-        return _Kept(pending, self._beats, sending)
-
-    def _acknowledged(self, ack: Ack) -> list[Action]:
         if ack.reason is Reason.UNKNOWN_TASK and ack.task_id == self._newest_task_id:
-            # What came was damaged on the way, its id at least: what is the newest is not known.
+            # The id of the task was damaged on its way here, so the newest task is not known.
             self._newest_task_id, self._has_newest = 0, False
-        kept = self._kept.pop(ack.task_id, None)
-        if kept is None:
+        entry = self._updates.acknowledge(ack.task_id)
+        if entry is None:
             return []
-        self._troubles.discard(Reason.NOT_STORED)
-        accepted = ack.first_outcome == "accepted"
-        settle = Settle(run_id=kept.pending.run_id, number=kept.pending.number, accepted=accepted)
-        return [settle, *self._send_passed_over(kept)]
+        self._warned.discard(Reason.NOT_STORED)
+        settle = entry.settled(accepted=ack.first_outcome == "accepted")
+        if self.state is not State.IN:
+            return [settle]
+        return [settle, *self._updates.send_overtaken(entry, beat=self._beats)]
 
-    def _troubled(self, error: Error, at_s: float) -> list[Action]:
-        """The server cannot take something now. Nothing is lost by it: what is not acknowledged is kept, and said again
-        on the usual proof. One word for people each time that it begins."""
-        if error.reason is Reason.QUARANTINED and self.state in (State.GREETING, State.IN):
-            self.state, self.due_s = State.GREETING, at_s + GREETING_S
-        if error.reason in self._troubles:
+    def _on_heartbeat(self, beat: Heartbeat, _parcel: Payload, _at_s: float) -> list[Action]:
+        if beat.number >= self._beats:
+            return []  # never sent
+        self._version = max(self._version, beat.version)
+        self._heard_beat = max(beat.number, self._heard_beat or 0)
+        sends = self._updates.send_unanswered(beat.number, beat=self._beats)
+        return [*sends, *self._request_model_again(beat.number)]
+
+    def _on_unexpected(self, message: Message, _parcel: Payload, _at_s: float) -> list[Action]:
+        text = f"a client does not accept {message.type!r} messages"
+        return [Send(message=Error(reason=Reason.UNEXPECTED_TYPE, message=text))]
+
+    def _on_task_expired(self, error: Error, _parcel: Payload, _at_s: float) -> list[Action]:
+        if self._awaits_model_of(error.task_id):
+            self._drop_task()
+        return []
+
+    def _pause(self, error: Error, parcel: Payload, at_s: float) -> list[Action]:
+        self.due_s = at_s + GREETING_S
+        return self._warn(error, parcel, at_s)
+
+    def _warn(self, error: Error, _parcel: Payload, _at_s: float) -> list[Action]:
+        """Warn once per incident. Nothing is lost: unacknowledged updates are sent again as usual."""
+        if error.reason in self._warned:
             return []
-        self._troubles.add(error.reason)
-        said = f" ({_said(error)})" if error.message else ""
-        return [Warn(message=_TROUBLES[error.reason] + said)]
+        self._warned.add(error.reason)
+        return [Warn(message=_WARNINGS[error.reason] + (f" ({_printable(error)})" if error.message else ""))]
 
-    def _send_passed_over(self, acknowledged: _Kept) -> list[Action]:
-        """Send again what left before an update that is acknowledged now: verdicts come in order, so it was lost, or
-        its verdict was. Not so of those in chunks, which take their time."""
-        if self.state is not State.IN or acknowledged.first_sent is None:
-            return []
-        before = acknowledged.first_sent
-        return self._send_kept(
-            [
-                kept
-                for kept in self._kept.values()
-                if kept.sending is None and kept.last_sent is not None and kept.last_sent < before
-            ]
-        )
-
-    def _send_lost(self, beat: int) -> list[Action]:
-        return self._send_kept([kept for kept in self._kept.values() if kept.beat <= beat])
-
-    def _send_kept(self, updates: list[_Kept]) -> list[Action]:
-        for kept in updates:
-            kept.beat = self._beats
-            kept.last_sent = self._sendings
-            kept.first_sent = self._sendings if kept.first_sent is None else kept.first_sent
-            self._sendings += 1
-        return [
-            Send(message=kept.pending.update, parcel=kept.pending.parcel if kept.sending is None else ())
-            for kept in updates
-        ]
-
-    def _stopped(self, stop: Stop, at_s: float) -> list[Action]:
-        if stop.reason == "finished":
-            goodbye = Send(message=Bye(reason="the run is finished"))
-            return [*self._retire("finished", f"the run is finished at version {stop.version}"), goodbye]
-        if stop.reason == "superseded":
-            return self._retire(
-                "superseded",
-                f"another process took over client {self.client_id}; give each process ids of its own with --first",
-            )
-        if stop.failed:
-            why = f" ({stop.message})" if stop.message and stop.message.isprintable() else ""
-            goodbye = Send(message=Bye(reason="the run has failed"))
-            return [
-                *self._retire("failed", f"the server gave the run up at version {stop.version}{why}"),
-                goodbye,
-            ]
-        # A server that shuts down may come back: greet it then, not now while it is still closing.
-        self.state, self.due_s = State.GREETING, at_s + GREETING_S
+    def _on_shutdown(self, _stop: Stop, _parcel: Payload, at_s: float) -> list[Action]:
+        self.due_s = at_s + GREETING_S  # not now: the server is still closing
         return [Send(message=Bye(reason="the server shuts down"))]
 
-    def _retire(self, reason: str, message: str) -> list[Action]:
-        self.state, self.due_s = State.OVER, None
+    def _on_finished(self, stop: Stop, _parcel: Payload, _at_s: float) -> list[Action]:
+        retire = Retire(reason="finished", message=f"the run is finished at version {stop.version}")
+        return [retire, Send(message=Bye(reason="the run is finished"))]
+
+    def _on_run_failed(self, stop: Stop, _parcel: Payload, _at_s: float) -> list[Action]:
+        cause = f" ({stop.message})" if stop.message and stop.message.isprintable() else ""
+        message = f"the server ended the run at version {stop.version} because of an error{cause}"
+        return [Retire(reason="failed", message=message), Send(message=Bye(reason="the run has failed"))]
+
+    def _on_superseded(self, _stop: Stop, _parcel: Payload, _at_s: float) -> list[Action]:
+        message = f"another process took over client {self.client_id}; give each process ids of its own with --first"
+        return [Retire(reason="superseded", message=message)]
+
+    def _on_refused(self, error: Error, _parcel: Payload, _at_s: float) -> list[Action]:
+        message = f"the server refuses client {self.client_id}: {_printable(error)}"
+        return [Retire(reason="refused", message=message)]
+
+    def _say_goodbye(self, bye: Bye, _parcel: Payload, _at_s: float) -> list[Action]:
+        return [Send(message=bye)]
+
+    # --- the task ---
+
+    def _request_model_again(self, answered: int) -> list[Action]:
+        """Chunks that were under way before heartbeat `answered` have arrived by now, or are lost."""
+        return self.continue_download() if self._model_beat <= answered else []
+
+    def _drop_task(self) -> None:
+        self._task, self._awaits_model = None, False
+        if self._models is not None:
+            self._models.leave(self.client_id)
+
+    def _give_task_back(self) -> None:
         self._drop_task()
-        return [Retire(reason=reason, message=message)]
+        self._has_newest = False
+
+    def _awaits_model_of(self, task_id: int | None) -> bool:
+        return self._awaits_model and self._task is not None and self._task.task_id == task_id
+
+    TRANSITIONS: ClassVar = _expanded(
+        (
+            # states, events, handler, next state; None keeps the state
+            (_AWAY, ["reachable"], _greet, State.GREETING),
+            (_LIVE, ["unreachable"], _ignore, State.AWAY),
+            (_GREETING, ["timer"], _greet, None),
+            (_GREETING, ["welcome"], _enter, State.IN),
+            (_AWAY + _IN, ["welcome"], _store_welcome, None),
+            (_IN, ["timer"], _beat, None),
+            (_IN, ["server silent", "error hello-first"], _greet, State.GREETING),
+            (_LIVE, ["task"], _on_task, None),
+            (_LIVE, ["chunk"], _on_chunk, None),
+            (_LIVE, ["ack"], _on_ack, None),
+            (_IN, ["credit"], _on_credit, None),
+            (_IN, ["heartbeat"], _on_heartbeat, None),
+            (_LIVE, ["hello", "update", "bye"], _on_unexpected, None),
+            (_LIVE, ["error expired-task"], _on_task_expired, None),
+            (_LIVE, ["error not-stored", "error rate-limited"], _warn, None),
+            (_AWAY, ["error quarantined"], _warn, None),
+            (_GREETING + _IN, ["error quarantined"], _pause, State.GREETING),
+            (_LIVE, ["stop shutdown"], _on_shutdown, State.GREETING),
+            (_LIVE, ["stop finished"], _on_finished, State.OVER),
+            (_LIVE, ["stop failed"], _on_run_failed, State.OVER),
+            (_LIVE, ["stop superseded"], _on_superseded, State.OVER),
+            (_LIVE, [f"error {reason}" for reason in _REFUSALS], _on_refused, State.OVER),
+            (_IN, ["leave"], _say_goodbye, State.OVER),
+            (_AWAY + _GREETING, ["leave"], _ignore, State.OVER),
+        )
+    )
+    """By state and event: the type of a message, `stop` or `error` with its reason, a timer, or a change of the
+    connection. A pair that is not here is ignored: a late answer, or a message of an earlier state."""
 
 
-def _discarded(kept: _Kept) -> Settle:
-    return Settle(run_id=kept.pending.run_id, number=kept.pending.number, accepted=False)
+def _event_of(message: Message) -> str:
+    if isinstance(message, Stop):
+        return f"stop {'failed' if message.failed and message.reason == 'shutdown' else message.reason}"
+    return f"error {message.reason}" if isinstance(message, Error) else message.type
 
 
-def _said(error: Error) -> str:
-    """What a server says, fit for a terminal."""
+def _refusal(error: RemoteContractError, task_id: int | None = None) -> Send:
+    return Send(message=Error(reason=error.reason, message=str(error), task_id=task_id))
+
+
+def _printable(error: Error) -> str:
     return error.message if error.message.isprintable() else repr(error.message)
 
 
-def _check_fit(task: Task, parcel: Payload | None, welcome: Welcome) -> None:
-    """Raise RemoteContractError when the model that came, or None that is to come, is not one of this run."""
+def _check_model(task: Task, parcel: Payload | None, welcome: Welcome) -> None:
+    """Raise RemoteContractError for a model that does not fit the run. parcel: None for one that comes in chunks."""
     if task.signature != welcome.signature:
-        raise RemoteContractError(Reason.WRONG_SIGNATURE, "the task's model is not the one of the welcome")
+        raise RemoteContractError(
+            Reason.WRONG_SIGNATURE, "the task's model has another signature than the welcome's"
+        )
     encoding = encodings.of_task(welcome, task)
     if parcel is not None:
         payload.check([len(frame) for frame in parcel], encoding.payload_bytes)
     elif task.payload_bytes != encoding.payload_bytes:
         raise RemoteContractError(
-            Reason.WRONG_SIZE, f"the model is {task.payload_bytes} bytes, not {encoding.payload_bytes}"
+            Reason.WRONG_SIZE, f"the model is {task.payload_bytes} bytes, expected {encoding.payload_bytes}"
         )

@@ -1,4 +1,4 @@
-"""What a client process counts, for a scrape."""
+"""Metrics of a client process."""
 
 from collections.abc import Callable, Iterable
 
@@ -9,7 +9,7 @@ from unstale_proto.messages import Ack, Message, Update, Welcome
 
 
 class ClientStats:
-    """The main thread only. record: takes what is observed. clock: seconds, never going back."""
+    """For the main thread. record: takes observations. clock: seconds, monotonic."""
 
     def __init__(self, record: Callable[[Iterable[Observation]], None], clock: Callable[[], float]) -> None:
         self._record = record
@@ -17,7 +17,6 @@ class ClientStats:
         self._first_sent_s: dict[tuple[int, int], float] = {}
 
     def sent(self, client_id: int, message: Message, payload_bytes: int) -> None:
-        """A message of a hosted client was handed to its connection."""
         if isinstance(message, Update):
             self._first_sent_s.setdefault((client_id, message.task_id), self._clock())
             self._record([observe.update_sent()])
@@ -25,7 +24,6 @@ class ClientStats:
             self._record([observe.client_payload("sent", payload_bytes)])
 
     def received(self, client_id: int, message: Message, payload_bytes: int) -> None:
-        """A message came for a hosted client."""
         if isinstance(message, Welcome):
             self._record([observe.welcomed()])
         elif isinstance(message, Ack):
@@ -36,12 +34,12 @@ class ClientStats:
             self._record([observe.client_payload("received", payload_bytes)])
 
     def trained(self, result: Result) -> None:
-        """The worker is done with a task."""
+        """A task has ended."""
         if isinstance(result, Ready):
             self._record(observe.trained(result.computed_s))
         else:
             self._record([observe.task_without_update("failed")])
 
     def superseded(self) -> None:
-        """What was made of a task will never be sent."""
+        """An update will never be sent."""
         self._record([observe.task_without_update("superseded")])

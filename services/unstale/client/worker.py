@@ -1,4 +1,4 @@
-"""The worker thread: trains the tasks of all clients that this process hosts, one after the other, on one model."""
+"""The worker thread: trains the tasks of all clients of this process, one at a time, on one model."""
 
 import queue
 import threading
@@ -26,16 +26,14 @@ from unstale_proto.messages import Task, Welcome
 
 @dataclass(eq=False, slots=True, weakref_slot=True)
 class ReceivedModel:
-    """A version as it came: payload frames. One for all hosted clients that were given it."""
+    """Payload frames of a version, shared by all hosted clients with a task on it."""
 
     frames: Sequence[memoryview]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """A task of one hosted client. wanted: asked again when its turn comes. received_s: when the task came, on the
-    clock of whoever submits it.
-    """
+    """A task of a hosted client. wanted: called before the training starts. received_s: arrival time of the task."""
 
     client_id: int
     welcome: Welcome
@@ -47,10 +45,7 @@ class Job:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settlement:
-    """What becomes of an update is known: what its client was to keep from it is kept if it was accepted.
-
-    number: of the client's task.
-    """
+    """The final outcome of an update: its client's state changes if it was accepted. number: of the task."""
 
     client_id: int
     run_id: str
@@ -60,8 +55,11 @@ class Settlement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trained:
-    """A job is done. evaluation: of the task's model on the client's own test examples, if the task asked for it.
-    duration_s: how long the task takes on the client's device, however fast it was done here.
+    """A trained task.
+
+    Attributes:
+        evaluation: of the task's model on the client's own test examples, if requested.
+        duration_s: simulated time of the task on the client's device.
     """
 
     job: Job
@@ -72,9 +70,7 @@ class Trained:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ready:
-    """The update of a job can be sent: it is stored, where there is an outbox. duration_s: as in `Trained`. computed_s:
-    how long it really took here.
-    """
+    """An encoded and stored update. duration_s: as in `Trained`. computed_s: real time of the task."""
 
     job: Job
     pending: PendingUpdate
@@ -84,7 +80,7 @@ class Ready:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failed:
-    """A job made nothing that could be sent: why, for people. duration_s: as in `Trained`."""
+    """A task without an update. message: the cause, for people. duration_s: as in `Trained`."""
 
     job: Job
     message: str
@@ -93,7 +89,7 @@ class Failed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Crashed:
-    """The worker is dead of this."""
+    """The error that ended the worker."""
 
     error: BaseException
 
@@ -101,15 +97,17 @@ class Crashed:
 Result = Ready | Failed | Crashed
 
 Durations = Callable[[int, int, int], float]
-"""Seconds that a task takes on a client's device, given client id, number of the task, and local steps."""
+"""Seconds that a task takes on a client's device, by client id, number of the task, and local steps."""
 
 
 class Worker:
-    """Takes jobs from `submit` until `close`; results leave through `post`, from the worker's thread.
+    """Works on submitted jobs until `close`.
 
-    prepare: makes the workplace (data, shares, model) that a welcome describes; raises UserError where it cannot.
-    durations: how long tasks of that run take on the clients' devices, asked for after `prepare`; None for no time.
-    outbox: where updates and what clients keep are stored; this thread's own while it runs. None for memory alone.
+    Args:
+        prepare: makes the training context of a welcome; raises UserError.
+        post: takes results, in the worker's thread.
+        durations: makes the simulated durations of a welcome's run, called after `prepare`; None for no delay.
+        outbox: stores updates and states, for this thread alone while it runs; None for memory alone.
     """
 
     def __init__(
@@ -135,12 +133,12 @@ class Worker:
         self._thread.start()
 
     def submit(self, job: Job | Settlement) -> None:
-        """Queue a job, or a verdict, in the order in which they came."""
+        """Queue a job or a settlement."""
         self._jobs.put(job)
 
     def close(self) -> None:
-        """End after the job at hand. What waits is left undone: a job is not acknowledged, so somebody does it again;
-        an update whose verdict waits is still in the outbox, and is sent again when there is a next time."""
+        """End after the current job, and drop the queue: the server gives those tasks again, and an update without a
+        settlement is still in the outbox."""
         while not self._jobs.empty():
             self._jobs.get()
         self._jobs.put(None)
@@ -153,45 +151,44 @@ class Worker:
                 if isinstance(job, Settlement):
                     self._settle(job)
                 elif job.wanted():
-                    began_s = now_s()
-                    done = self._work(job)
-                    if isinstance(done, Trained):
-                        stored = self._stored(done)
-                        self._post(replace(stored, computed_s=now_s() - began_s))
-                    else:
-                        self._post(done)
+                    self._post(self._result(job))
         except BaseException as error:  # noqa: BLE001  (handed to the main thread, which raises it)
             self._post(Crashed(error=error))
 
+    def _result(self, job: Job) -> Ready | Failed:
+        began_s = now_s()
+        trained = self._work(job)
+        if isinstance(trained, Failed):
+            return trained
+        return replace(self._stored(trained), computed_s=now_s() - began_s)
+
     def _work(self, job: Job) -> Trained | Failed:
-        context = self._workplace_for(job.welcome)
+        client_id, task = job.client_id, job.task
+        context = self._context_for(job.welcome)
         trainer = context.trainer
         duration_s = 0.0
         if self._duration_s is not None:
-            steps = trainer.steps_of(job.client_id)
-            duration_s = self._duration_s(job.client_id, job.task.number, steps)
+            duration_s = self._duration_s(client_id, task.number, trainer.steps_of(client_id))
         try:
-            model = encodings.of_task(job.welcome, job.task).decode(job.model.frames)
+            model = encodings.of_task(job.welcome, task).decode(job.model.frames)
             base_d, buffers_b, extra_d = context.received(model, extra=bool(job.welcome.extra))
         except RemoteContractError as error:
-            return Failed(job=job, message=f"the model cannot be read: {error}", duration_s=duration_s)
-        evaluation = None
-        if job.task.evaluate:
-            evaluation = trainer.evaluate_own(job.client_id, base_d, buffers_b)
+            return Failed(job=job, message=f"the model cannot be decoded: {error}", duration_s=duration_s)
+        evaluation = trainer.evaluate_own(client_id, base_d, buffers_b) if task.evaluate else None
         local = trainer.train(
-            job.client_id,
-            job.task.number,
+            client_id,
+            task.number,
             base_d,
-            job.task.learning_rate,
+            task.learning_rate,
             buffers_b=buffers_b,
             extra_d=extra_d,
-            version=job.task.version,
+            version=task.version,
         )
         if not isfinite(local.loss):
-            trainer.drop(job.client_id, job.task.number)
+            trainer.drop(client_id, task.number)
             return Failed(
                 job=job,
-                message=f"training diverged: mean loss {local.loss} from version {job.task.version}",
+                message=f"training diverged: mean loss {local.loss} from version {task.version}",
                 duration_s=duration_s,
             )
         return Trained(job=job, local=local, evaluation=evaluation, duration_s=duration_s)
@@ -200,51 +197,57 @@ class Worker:
         job, local = trained.job, trained.local
         encoding = encodings.of_update(job.welcome)
         parts = translate.payload_parts(local)
-        parcel, left_out = self._residuals.encode(job.client_id, job.task.number, parts, encoding)
-        checksum = _checksum(parcel)
+        parcel, residual = self._residuals.encode(job.client_id, job.task.number, parts, encoding)
+        in_chunks = sum(map(len, parcel)) > limits.CHUNK_BYTES
+        update = translate.to_update(
+            job.task,
+            local,
+            trained.evaluation,
+            checksum=transfer.checksum(parcel) if in_chunks else None,
+            encoding=encoding,
+        )
         pending = PendingUpdate(
-            run_id=job.welcome.run_id,
-            number=job.task.number,
-            update=translate.to_update(
-                job.task, local, trained.evaluation, checksum=checksum, encoding=encoding
-            ),
-            parcel=parcel,
+            run_id=job.welcome.run_id, number=job.task.number, update=update, parcel=parcel
         )
         if self._outbox is not None:
-            pending = self._outbox.put(job.client_id, pending, {**local.state, **left_out})
+            pending = self._outbox.put(job.client_id, pending, {**local.state, **residual})
         return Ready(job=job, pending=pending, duration_s=trained.duration_s)
 
     def _settle(self, settlement: Settlement) -> None:
-        client_id, number = settlement.client_id, settlement.number
-        of = (client_id, settlement.run_id, number)
-        outbox = self._outbox
-        kept: Mapping[str, Tensor] | None = None
-        if self._context is not None and settlement.run_id == self._run_id:
-            trainer, accepted = self._context.trainer, settlement.accepted
-            changed = self._residuals.settle(client_id, number, accepted=accepted)
-            if not accepted:
-                trainer.drop(client_id, number)
-            elif trainer.keep(client_id, number) or changed:
-                kept = {**trainer.kept(client_id), **self._residuals.kept(client_id)}
-        elif outbox is not None and settlement.accepted and outbox.waits_for_state(*of):
-            # Nobody is there yet who could keep it. Until then it waits on disk.
-            self._early.append(settlement)
+        key = settlement.client_id, settlement.run_id, settlement.number
+        is_current = self._context is not None and settlement.run_id == self._run_id
+        state = self._settled_state(settlement) if is_current else None
+        if self._outbox is None:
             return
-        if outbox is not None and kept is not None:
-            outbox.keep(*of, kept)
-        elif outbox is not None:
-            outbox.let_go(*of)
+        if state is not None:
+            self._outbox.keep(*key, state)
+        elif not is_current and settlement.accepted and self._outbox.waits_for_state(*key):
+            self._early.append(settlement)  # until there is a trainer that can take the state
+        else:
+            self._outbox.drop(*key)
 
-    def _workplace_for(self, welcome: Welcome) -> TrainingContext:
+    def _settled_state(self, settlement: Settlement) -> Mapping[str, Tensor] | None:
+        """Settle an update of the current run. Returns the client's new state, None if it has not changed."""
+        assert self._context is not None
+        client_id, number, accepted = settlement.client_id, settlement.number, settlement.accepted
+        trainer = self._context.trainer
+        changed = self._residuals.settle(client_id, number, accepted=accepted)
+        if not accepted:
+            trainer.drop(client_id, number)
+        elif trainer.keep(client_id, number) or changed:
+            return {**trainer.kept(client_id), **self._residuals.kept(client_id)}
+        return None
+
+    def _context_for(self, welcome: Welcome) -> TrainingContext:
         if self._context is None or welcome.run_id != self._run_id:
             self._context, self._run_id = self._prepare(welcome), welcome.run_id
             self._duration_s = None if self._durations is None else self._durations(welcome)
             self._residuals.clear()
-            self._take_up(self._context.trainer)
+            self._restore(self._context.trainer)
         return self._context
 
-    def _take_up(self, trainer: Trainer) -> None:
-        """Give clients what they had when the process died, with the verdicts that came before there was a trainer."""
+    def _restore(self, trainer: Trainer) -> None:
+        """Restore stored states, then apply the settlements that came before there was a trainer."""
         if self._outbox is None:
             return
         for client_id, kept, pending in self._outbox.restore(self._run_id):
@@ -255,8 +258,3 @@ class Worker:
         for settlement in early:
             if settlement.run_id == self._run_id:
                 self._settle(settlement)
-
-
-def _checksum(parcel: Sequence[memoryview]) -> str | None:
-    """Of a payload that goes in chunks."""
-    return transfer.checksum(parcel) if sum(map(len, parcel)) > limits.CHUNK_BYTES else None

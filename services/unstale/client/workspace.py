@@ -1,4 +1,4 @@
-"""From what a server says of its run to the workplace where this process trains for it."""
+"""Makes the training context of a run from its welcome and the settings of this machine."""
 
 import logging
 from collections.abc import Callable
@@ -27,10 +27,10 @@ log = logging.getLogger("unstale.client")
 
 
 def training_context_of(welcome: Welcome, own: Settings) -> TrainingContext:
-    """Make what a welcome describes; `own` says where this machine keeps its data and which device it has.
+    """Make the training context of a welcome. own: settings of this machine, such as its data path and device.
 
-    A server can only choose among what is built in here: it names no file, and no code but what `own` names too. Raises
-    UserError when the model comes out differently from the server's.
+    A server chooses among built-in parts only: it names no file, and no code that `own` does not name too. Raises
+    UserError for a model or data set that differs from the server's.
     """
     settings = _settings_of(welcome, own)
     code = (own.model.name, own.data.name, own.data.variant.name)
@@ -44,8 +44,8 @@ def training_context_of(welcome: Welcome, own: Settings) -> TrainingContext:
             f"model {welcome.model!r} has {made.model.dimension} parameters on this machine and another signature than "
             "the server's; use the same data set and the same version of unstale on both sides"
         )
-    told = None if welcome.data_plan is None else welcome.data_plan.labels
-    if told is not None and told != made.dataset.labels_digest:
+    labels = None if welcome.data_plan is None else welcome.data_plan.labels
+    if labels is not None and labels != made.dataset.labels_digest:
         variant = settings.data.variant.name
         other = "" if variant is None else f", or {variant!r} of data.variant,"
         raise UserError(
@@ -57,21 +57,21 @@ def training_context_of(welcome: Welcome, own: Settings) -> TrainingContext:
 
 
 def durations_of(welcome: Welcome, own: Settings) -> Callable[[int, int, int], float]:
-    """How long a task takes on the devices of the scenario that `own` names: seconds, given client, number and steps.
+    """Seconds of a task on the devices of the scenario in `own`, by client id, number of the task, and local steps.
 
-    To be asked after `training_context_of`, which says whether the data may be looked at. Raises UserError for a
-    scenario that does not fit the run's clients.
+    Call it after `training_context_of`, which checks the data. Raises UserError for a scenario that does not fit the
+    clients of the run.
     """
     return conditions(_settings_of(welcome, own)).devices.duration_s
 
 
 def _announce_attack(settings: Settings, hosted: ClientSettings) -> None:
-    """Log which clients of this process attack, if an attack is configured: the seed of the run chose them."""
+    """Log how many clients of this process attack, if an attack is configured: the seed of the run selects them."""
     attack = build.attack(settings)
     if attack is None:
         return
-    here = attack.clients & {*range(hosted.first, hosted.first + hosted.count)}
-    log.warning("attack, for experiments: %s; %d of them in this process", attack.description, len(here))
+    attackers = attack.clients & {*range(hosted.first, hosted.first + hosted.count)}
+    log.warning("attack, for experiments: %s; %d of them in this process", attack.description, len(attackers))
 
 
 def _settings_of(welcome: Welcome, own: Settings) -> Settings:
@@ -81,21 +81,25 @@ def _settings_of(welcome: Welcome, own: Settings) -> Settings:
         update={
             "seed": welcome.seed,
             "clients": welcome.clients,
-            "model": ModelSettings().model_copy(update={"name": welcome.model, **_given(welcome.model_plan)}),
+            "model": ModelSettings().model_copy(
+                update={"name": welcome.model, **_set_fields(welcome.model_plan)}
+            ),
             "data": own.data.model_copy(
                 update={
                     "name": welcome.data,
                     "path": _path(welcome.data, own),
-                    # Only what this machine itself means to get.
+                    # A server causes no download that this machine does not configure.
                     "download": own.data.download
                     and own.data.name == welcome.data
                     and variant.name in (None, own.data.variant.name),
                     "variant": variant,
-                    **_left_open(data_plan),
+                    **_data_fields(data_plan),
                 }
             ),
-            "partition": PartitionSettings().model_copy(update=_sharing(welcome.partition)),
-            "training": TrainingSettings().model_copy(update={"steps": None, **_given(welcome.training)}),
+            "partition": PartitionSettings().model_copy(update=_partition_fields(welcome.partition)),
+            "training": TrainingSettings().model_copy(
+                update={"steps": None, **_set_fields(welcome.training)}
+            ),
         }
     )
     try:
@@ -108,39 +112,39 @@ def _settings_of(welcome: Welcome, own: Settings) -> Settings:
 
 
 def _path(name: str, own: Settings) -> str | None:
-    """Where this machine has a data set that lies at a path of its own."""
-    return (own.client.data_path or own.data.path) if _lies_at_a_path(name) else None
+    """This machine's path of a data set that has one."""
+    return (own.client.data_path or own.data.path) if _has_path(name) else None
 
 
 def _variant(plan: DataPlan, own: Settings) -> VariantSettings:
-    """The data set that takes the place of the first one, which the server names; where it lies is our own to say."""
-    told = plan.variant
-    if told is None:
+    """The server names the variant, and this machine its path."""
+    variant = plan.variant
+    if variant is None:
         return VariantSettings()
-    path = own.data.variant.path if _lies_at_a_path(told.name) else None
-    return VariantSettings().model_copy(update={"name": told.name, "path": path, "rate": told.rate})
+    path = own.data.variant.path if _has_path(variant.name) else None
+    return VariantSettings().model_copy(update={"name": variant.name, "path": path, "rate": variant.rate})
 
 
-def _lies_at_a_path(name: str) -> bool:
+def _has_path(name: str) -> bool:
     return name in ("npz", "folder") or ":" in name
 
 
-def _given(plan: BaseModel | None) -> dict[str, Any]:
-    """The fields of a plan that are there."""
+def _set_fields(plan: BaseModel | None) -> dict[str, Any]:
+    """The fields of a plan that are set."""
     return {} if plan is None else plan.model_dump(exclude_none=True)
 
 
-def _sharing(plan: PartitionPlan) -> dict[str, Any]:
-    """The fields of a partition's plan, without `min_examples`, which is always there, where none is taken."""
-    given = _given(plan)
-    chosen = PARTITIONS.get(plan.name)
-    if chosen is not None and "min_examples" not in chosen.model_fields:
-        del given["min_examples"]
-    return given
+def _partition_fields(plan: PartitionPlan) -> dict[str, Any]:
+    """The fields of a partition's plan. `min_examples` is always set, also for a partition without that setting."""
+    fields = _set_fields(plan)
+    partition = PARTITIONS.get(plan.name)
+    if partition is not None and "min_examples" not in partition.model_fields:
+        del fields["min_examples"]
+    return fields
 
 
-def _left_open(plan: DataPlan) -> dict[str, Any]:
-    """What the data set's name leaves open; what the plan does not say is the default, not this machine's choice."""
+def _data_fields(plan: DataPlan) -> dict[str, Any]:
+    """Fields that are not set have their defaults, not this machine's values."""
     defaults = DataSettings()
     return {
         "normalise": plan.normalise or defaults.normalise,

@@ -216,7 +216,7 @@ def find_outbox(folder: Path, choices: Choices, note: Note) -> None:
             ("found", len(found.get(0, ())), tuple((len(state), len(pending)) for _, state, pending in kept))
         )
         for made in found.get(0, []):
-            opened.let_go(0, made.run_id, made.number)
+            opened.drop(0, made.run_id, made.number)
         told(note, "clear", lambda: opened.clear(0, RUN))
     finally:
         opened.close()

@@ -1,0 +1,106 @@
+"""The updates of a client that the server has not acknowledged, and the decision when to send them again. Pure."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from unstale.client.actions import PendingUpdate, Send, Settle
+from unstale_proto import limits
+from unstale_proto.messages import Credit
+from unstale_proto.transfer import Sending
+
+
+@dataclass(slots=True)
+class Entry:
+    """An unacknowledged update.
+
+    Attributes:
+        beat: number of the first heartbeat after the latest message about it, in either direction.
+        sending: of its payload; None for a payload that is sent with the update.
+        first_sent, last_sent: indices of its transmissions among those of all updates; None before the first.
+    """
+
+    pending: PendingUpdate
+    beat: int
+    sending: Sending | None
+    first_sent: int | None = None
+    last_sent: int | None = None
+
+    def settled(self, *, accepted: bool) -> Settle:
+        return Settle(run_id=self.pending.run_id, number=self.pending.number, accepted=accepted)
+
+
+class PendingUpdates:
+    """Entries by task id. `beat` is always the number of the next heartbeat."""
+
+    def __init__(self, updates: Iterable[PendingUpdate], *, chunk_bytes: int) -> None:
+        self._chunk_bytes = chunk_bytes
+        self._transmissions = 0
+        self._entries: dict[int, Entry] = {}
+        for pending in updates:
+            self.add(pending, beat=0)
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._entries)
+
+    def add(self, pending: PendingUpdate, *, beat: int) -> Entry:
+        update, sending = pending.update, None
+        if update.checksum is not None:
+            sending = Sending(update.task_id, pending.parcel, chunk_bytes=self._chunk_bytes)
+        entry = self._entries[update.task_id] = Entry(pending, beat, sending)
+        return entry
+
+    def acknowledge(self, task_id: int) -> Entry | None:
+        return self._entries.pop(task_id, None)
+
+    def drop_surplus(self) -> list[Settle]:
+        """Drop the oldest update when a hello can no longer name all of them: the server has long expired its task."""
+        if len(self._entries) < limits.HOLDING_MAX:
+            return []
+        return [self._entries.pop(min(self._entries)).settled(accepted=False)]
+
+    def drop_other_runs(self, run_id: str) -> list[Settle]:
+        dropped = [entry for entry in self._entries.values() if entry.pending.run_id != run_id]
+        for entry in dropped:
+            del self._entries[entry.pending.update.task_id]
+        return [entry.settled(accepted=False) for entry in dropped]
+
+    def credited(self, credit: Credit, *, beat: int) -> list[Send]:
+        """Returns the chunks that the credit allows."""
+        entry = self._entries.get(credit.task_id)
+        if entry is None or entry.sending is None:
+            return []
+        entry.beat = beat
+        return [Send(message=chunk, parcel=[piece]) for chunk, piece in entry.sending.credited(credit)]
+
+    def send_all(self, *, beat: int) -> list[Send]:
+        return self.send(self._entries.values(), beat=beat)
+
+    def send_unanswered(self, answered: int, *, beat: int) -> list[Send]:
+        """Resend the updates that were sent before heartbeat `answered`: they, or their acks, were lost."""
+        return self.send([entry for entry in self._entries.values() if entry.beat <= answered], beat=beat)
+
+    def send_overtaken(self, acknowledged: Entry, *, beat: int) -> list[Send]:
+        """Resend the updates that were sent before an acknowledged one: acks keep the order of the updates, so they, or
+        their acks, were lost. Payloads in chunks take longer, and are left out."""
+        first_sent = acknowledged.first_sent
+        if first_sent is None:
+            return []
+        overtaken = [
+            entry
+            for entry in self._entries.values()
+            if entry.sending is None and entry.last_sent is not None and entry.last_sent < first_sent
+        ]
+        return self.send(overtaken, beat=beat)
+
+    def send(self, entries: Iterable[Entry], *, beat: int) -> list[Send]:
+        sends = []
+        for entry in entries:
+            entry.beat, entry.last_sent = beat, self._transmissions
+            entry.first_sent = self._transmissions if entry.first_sent is None else entry.first_sent
+            self._transmissions += 1
+            parcel: Sequence[memoryview] = entry.pending.parcel if entry.sending is None else ()
+            sends.append(Send(message=entry.pending.update, parcel=parcel))
+        return sends
