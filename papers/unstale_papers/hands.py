@@ -10,8 +10,8 @@ from contextlib import suppress
 from importlib.util import find_spec
 from typing import Any
 
-from unstale.config.learning import DataSettings
 from unstale.errors import UserError
+from unstale.settings.learning import DataSettings
 from unstale_papers import worker
 from unstale_papers.jobs import Job
 from unstale_papers.worker import Pipe, hear, say

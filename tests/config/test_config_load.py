@@ -10,10 +10,11 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from unstale.config import Given, Settings, load, values
+from unstale.config import Given, Settings, load
 from unstale.config.keys import KEYS, variable
 from unstale.config.load import _by_key
 from unstale.errors import UserError
+from unstale.settings import values
 from unstale_proto import limits
 
 OTHER = {
@@ -395,9 +396,6 @@ WRONG_FILES = {
     "server: {address: 'tcp://0.0.0.0:5555'}": (
         "server.address is 'tcp://0.0.0.0:5555', where other machines could connect in plain text, "
         "expected server.keys, a loopback address like tcp://127.0.0.1:5555, or server.insecure true"
-    ),
-    "training: {name: gradient, momentum: 0.9}": (
-        "training.momentum is 0.9, expected none with training.name gradient, only with sgd"
     ),
     "training: 5": "FILE, line 1: training is 5, expected a mapping of keys",
     "rounds: 1\nseed: 2\nrounds: 3": "FILE, line 3: key 'rounds' is given twice, expected once",

@@ -1,29 +1,39 @@
 """From what a server says of its run to the workplace where this process trains for it."""
 
 import logging
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
 from unstale import flat
 from unstale.config import build
-from unstale.config.learning import (
+from unstale.config.scenario import conditions
+from unstale.config.settings import ClientSettings, Settings
+from unstale.config.training_context import TrainingContext, training_context
+from unstale.errors import UserError, unknown_name
+from unstale.settings.learning import (
     DataSettings,
     ModelSettings,
     PartitionSettings,
     TrainingSettings,
     VariantSettings,
 )
-from unstale.config.scenario import conditions
-from unstale.config.settings import ClientSettings, Settings
-from unstale.config.training_context import TrainingContext, training_context
-from unstale.errors import UserError
+from unstale.settings.part import takes
+from unstale.settings.values import Section
 from unstale.training.partition import PARTITIONS
+from unstale.training.registry import TRAININGS
 from unstale_proto import signature
-from unstale_proto.messages import DataPlan, PartitionPlan, TensorSpec, Welcome
+from unstale_proto.messages import (
+    DataPlan,
+    PartPlan,
+    TensorSpec,
+    Welcome,
+)
 
 log = logging.getLogger("unstale.client")
+
+S = TypeVar("S", bound=Section)
 
 
 def training_context_of(welcome: Welcome, own: Settings) -> TrainingContext:
@@ -77,34 +87,49 @@ def _announce_attack(settings: Settings, hosted: ClientSettings) -> None:
 def _settings_of(welcome: Welcome, own: Settings) -> Settings:
     data_plan = welcome.data_plan or DataPlan()
     variant = _variant(data_plan, own)
-    settings = own.model_copy(
+    data = {
+        "name": welcome.data,
+        "path": _path(welcome.data, own),
+        # Only what this machine itself means to get.
+        "download": own.data.download
+        and own.data.name == welcome.data
+        and variant.name in (None, own.data.variant.name),
+        "variant": variant,
+        **_left_open(data_plan),
+    }
+    return own.model_copy(
         update={
             "seed": welcome.seed,
             "clients": welcome.clients,
-            "model": ModelSettings().model_copy(update={"name": welcome.model, **_given(welcome.model_plan)}),
-            "data": own.data.model_copy(
-                update={
-                    "name": welcome.data,
-                    "path": _path(welcome.data, own),
-                    # Only what this machine itself means to get.
-                    "download": own.data.download
-                    and own.data.name == welcome.data
-                    and variant.name in (None, own.data.variant.name),
-                    "variant": variant,
-                    **_left_open(data_plan),
-                }
-            ),
-            "partition": PartitionSettings().model_copy(update=_sharing(welcome.partition)),
-            "training": TrainingSettings().model_copy(update={"steps": None, **_given(welcome.training)}),
+            "model": _section("model", ModelSettings, {"name": welcome.model, **_given(welcome.model_plan)}),
+            "data": _section("data", DataSettings, dict(own.data) | data),
+            "partition": _part("partition", PartitionSettings, PARTITIONS, welcome.partition),
+            "training": _part("training", TrainingSettings, TRAININGS, welcome.training),
         }
     )
+
+
+def _section(path: str, section: type[S], values: Mapping[str, Any]) -> S:
+    """A section with values that the server sent. Raises UserError."""
     try:
-        Settings(**settings.model_dump())
+        return section(**values)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
-        key = ".".join(str(part) for part in first["loc"])
-        raise UserError(f"the server wants {key} {first['input']!r}, which is out of bounds here") from None
-    return settings
+    key = ".".join(map(str, (path, *first["loc"])))
+    raise UserError(f"the server wants {key} {first['input']!r}, which is out of bounds here")
+
+
+def _part(
+    path: str,
+    section: type[S],
+    parts: Mapping[str, type[Any]],
+    plan: PartPlan,
+) -> S:
+    """The section of a part that the server names, with the keys that the part takes; it ignores others."""
+    if plan.name not in parts:
+        raise unknown_name(path, plan.name, parts)
+    taken = {key: value for key, value in plan.settings.items() if takes(parts[plan.name], key)}
+    return _section(path, section, {"name": plan.name, **taken})
 
 
 def _path(name: str, own: Settings) -> str | None:
@@ -118,7 +143,7 @@ def _variant(plan: DataPlan, own: Settings) -> VariantSettings:
     if told is None:
         return VariantSettings()
     path = own.data.variant.path if _lies_at_a_path(told.name) else None
-    return VariantSettings().model_copy(update={"name": told.name, "path": path, "rate": told.rate})
+    return _section("data.variant", VariantSettings, {"name": told.name, "path": path, "rate": told.rate})
 
 
 def _lies_at_a_path(name: str) -> bool:
@@ -128,15 +153,6 @@ def _lies_at_a_path(name: str) -> bool:
 def _given(plan: BaseModel | None) -> dict[str, Any]:
     """The fields of a plan that are there."""
     return {} if plan is None else plan.model_dump(exclude_none=True)
-
-
-def _sharing(plan: PartitionPlan) -> dict[str, Any]:
-    """The fields of a partition's plan, without `min_examples`, which is always there, where none is taken."""
-    given = _given(plan)
-    chosen = PARTITIONS.get(plan.name)
-    if chosen is not None and "min_examples" not in chosen.model_fields:
-        del given["min_examples"]
-    return given
 
 
 def _left_open(plan: DataPlan) -> dict[str, Any]:

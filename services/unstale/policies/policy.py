@@ -15,6 +15,7 @@ from torch import Tensor
 
 from unstale.part_settings import PartSettings
 from unstale.policies.weights import normalise, weighted_sum, wide_chunks
+from unstale.settings.values import Section
 
 Loop = Literal["sync", "k-async", "availability"]
 """How rounds come about.
@@ -140,7 +141,7 @@ class PolicySettings(PartSettings):
     """Settings of a policy."""
 
 
-S = TypeVar("S", bound=PolicySettings)
+S = TypeVar("S", bound=Section)
 
 
 class Policy(ABC, Generic[S]):
