@@ -30,6 +30,9 @@ PayloadBytes = Annotated[
 ]
 Checksum = Annotated[str, Field(pattern=r"^[0-9a-f]{16}$")]
 Offset = Annotated[int, Field(ge=0, le=limits.PAYLOAD_BYTES_MAX)]
+Clients = Annotated[int, Field(ge=1, le=limits.CLIENTS_MAX)]
+VariantRate = Annotated[float, Field(ge=limits.VARIANT_RATE_MIN, le=limits.VARIANT_RATE_MAX)]
+Block = Annotated[int, Field(ge=limits.BLOCK_MIN, le=limits.BLOCK_MAX)]
 ModelEncoding = Literal["float32", "bfloat16", "float16", "int8"]
 UpdateEncoding = Literal["float32", "bfloat16", "float16", "int8", "top-k"]
 # On the wire a reason is its text; strict validation would take only a member of the enumeration.
@@ -67,7 +70,7 @@ class VariantPlan(_Strict):
     """Another data set, whose examples take the place of a client's, `rate` of them at each version."""
 
     name: Name
-    rate: Annotated[float, Field(ge=limits.VARIANT_RATE_MIN, le=limits.VARIANT_RATE_MAX)]
+    rate: VariantRate
 
 
 class DataPlan(_Strict):
@@ -123,7 +126,7 @@ class EncodingPlan(_Strict):
 
     updates: UpdateEncoding
     models: ModelEncoding
-    block: Annotated[int, Field(ge=limits.BLOCK_MIN, le=limits.BLOCK_MAX)] | None = None
+    block: Block | None = None
     keep: Positive | None = None
 
     @model_validator(mode="after")
@@ -178,7 +181,7 @@ class Welcome(Message):
     type: ClassVar[str] = "welcome"
     client_id: ClientId
     run_id: Token
-    clients: Annotated[int, Field(ge=1, le=limits.CLIENTS_MAX)]
+    clients: Clients
     seed: Count
     version: Count
     model: Name

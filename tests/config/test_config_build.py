@@ -217,7 +217,7 @@ WRONG = {
     "setting 'probabilities' of policy 'fedavg-is' is missing, expected a number or a list, each a number": {
         "policy__name": "fedavg-is"
     },
-    "policy.settings.allocate is given, expected settings that `unstale policies` lists": {
+    "unknown setting 'allocate' of policy 'dynsgd'; expected one of normalise": {
         "policy__settings": "{allocate: 3}"
     },
     "unknown policy 'fedbuf'; did you mean 'fedbuff'?": {"policy__name": "fedbuf"},
@@ -225,7 +225,7 @@ WRONG = {
         "policy__name": "dynsgd",
         "policy__settings": "{normalize: true}",
     },
-    "policy.settings.clients is given, expected settings that `unstale policies` lists": {
+    "unknown setting 'clients' of policy 'dynsgd'; expected one of normalise": {
         "policy__settings": "{clients: 3}"
     },
     "unknown trigger 'kasync'; did you mean 'k-async'?": {"trigger__name": "kasync"},

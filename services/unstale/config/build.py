@@ -22,8 +22,8 @@ from unstale.learner.device import choose
 from unstale.learner.learner import Learner
 from unstale.learner.updates import Staging
 from unstale.learner.versions import Version
-from unstale.policies import Policy, create
-from unstale.policies.registry import RESERVED, find
+from unstale.policies import Policy, PolicyContext
+from unstale.policies.registry import find, settings_of
 from unstale.policies.stages import wrapped
 from unstale.seeds import Stream, stream
 from unstale.settings.learning import OptimiserSettings
@@ -218,20 +218,20 @@ def policy(
     conditions of the run; None for those that are configured."""
     under = conditions(settings) if under is None else under
     chosen = settings.policy
-    for key in sorted(RESERVED):
-        if key in chosen.settings:  # ours to say, below
-            raise UserError(
-                f"policy.settings.{key} is given, expected settings that `unstale policies` lists"
-            )
-    needed = find(chosen.name).training
-    if needed not in (None, settings.training.name):
+    policy_class = find(chosen.name)
+    if policy_class.training not in (None, settings.training.name):
         raise UserError(
-            f"policy.name is {chosen.name!r}, whose clients train with training.name {needed!r}, "
-            f"got {settings.training.name!r}; add --training {needed}"
+            f"policy.name is {chosen.name!r}, whose clients train with training.name {policy_class.training!r}, "
+            f"got {settings.training.name!r}; add --training {policy_class.training}"
         )
     trigger = TRIGGERS.get(settings.trigger.name)
-    made = create(
+    checked = settings_of(
         chosen.name,
+        {**_known_availability(chosen.name, under), **chosen.settings},
+        profile=chosen.profile,
+        synchronous=trigger is not None and trigger.in_rounds,
+    )
+    context = PolicyContext(
         dimension=dimension,
         clients=settings.clients,
         device=where,
@@ -239,10 +239,8 @@ def policy(
         round_size=coordinator_settings(settings, under).round_size_max,
         rounds=settings.rounds,
         allocate=allocator(chosen.memory, chosen.memory_folder, where),
-        profile=chosen.profile,
-        synchronous=trigger is not None and trigger.in_rounds,
-        **{**_known_availability(chosen.name, under), **chosen.settings},
     )
+    made = policy_class(checked, context)
     if chosen.optimiser.name == "none" and chosen.optimiser != OptimiserSettings():
         raise UserError(
             "policy.optimiser.name is none, but policy.optimiser has other settings, expected momentum, adam or yogi "
