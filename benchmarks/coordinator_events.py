@@ -15,7 +15,8 @@ from typing import Any
 from unstale.coordinator.actions import SendTask
 from unstale.coordinator.events import ClientJoined, HeartbeatReceived, RoundApplied, UpdateArrived
 from unstale.coordinator.machine import Coordinator
-from unstale.coordinator.settings import CoordinatorSettings, SelectorSettings, TriggerSettings
+from unstale.coordinator.settings import CoordinatorSettings
+from unstale.settings.learning import SelectorSettings, TriggerSettings
 
 CLIENTS = 10_000
 K = 100
@@ -72,6 +73,7 @@ def _coordinator_s(trigger: TriggerSettings, selector: SelectorSettings, events:
             lease_s=60.0,
             evaluate_every=10,
             retry_s=1.0,
+            min_clients=None,
         )
     )
     handle = coordinator.handle

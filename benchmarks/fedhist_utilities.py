@@ -18,9 +18,9 @@ from torch.nn.functional import cosine_similarity
 from benchmarks import machine, report
 from unstale.compensators import Compensated, Compensator, CompensatorContext, Made, Outcome, StaleRound
 from unstale.config.compensation import local_steps
-from unstale.config.learning import DataSettings
 from unstale.config.settings import Settings, SimulationSettings
 from unstale.part_settings import PartSettings
+from unstale.settings.learning import DataSettings
 from unstale.simulator.assemble import simulation
 from unstale_papers.presets.fedhist import fh_t2
 

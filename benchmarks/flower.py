@@ -35,11 +35,11 @@ from typing_extensions import override
 
 from benchmarks import report
 from benchmarks.simulation_preset import settings_of, write_noise
-from unstale.config.learning import PolicySettings
-from unstale.config.settings import SelectorSettings, Settings, SimulationSettings, TriggerSettings
+from unstale.config.settings import Settings, SimulationSettings
 from unstale.learner.learner import RoundResult
 from unstale.learner.updates import RoundUpdate
 from unstale.metrics.progress import Progress
+from unstale.settings.learning import PolicySettings, SelectorSettings, TriggerSettings
 from unstale.simulator.assemble import simulation
 from unstale.simulator.synchronous_compute import Watcher
 from unstale.training.evaluate import Evaluation

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.machine import memory_bytes, peak_memory_bytes
-from unstale.config.learning import ModelSettings, PolicySettings, TrainingSettings
-from unstale.config.settings import RunSettings, ServerSettings, Settings, TriggerSettings
+from unstale.config.settings import RunSettings, ServerSettings, Settings
 from unstale.server.service import Server
+from unstale.settings.learning import ModelSettings, PolicySettings, TrainingSettings, TriggerSettings
 from unstale.training.models import MODELS, Shape
 
 

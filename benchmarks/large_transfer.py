@@ -29,12 +29,12 @@ from unstale.client.actions import Action, PendingUpdate, Retire, Send, Train
 from unstale.client.models import Models
 from unstale.client.outbox import Outbox
 from unstale.client.session import ClientSession, State
-from unstale.config.learning import ModelSettings, PolicySettings, TrainingSettings
-from unstale.config.settings import RunSettings, ServerSettings, Settings, TriggerSettings
+from unstale.config.settings import RunSettings, ServerSettings, Settings
 from unstale.journal.partial_files import PartialFiles
 from unstale.net import sockets
 from unstale.net.clock import now_s
 from unstale.server.service import Server
+from unstale.settings.learning import ModelSettings, PolicySettings, TrainingSettings, TriggerSettings
 from unstale.training.models import MODELS, Shape
 from unstale_proto import codec
 from unstale_proto.messages import Ack, Chunk, Task, Update

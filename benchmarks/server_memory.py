@@ -29,12 +29,18 @@ from benchmarks.large_transfer import NOW, PEAK, Vector, answer, memory, say
 from unstale.client.actions import Action, Retire, Send, Train
 from unstale.client.models import Models
 from unstale.client.session import ClientSession, State
-from unstale.config.learning import ModelSettings, PartitionSettings, PolicySettings, TrainingSettings
-from unstale.config.settings import RunSettings, ServerSettings, Settings, TriggerSettings
+from unstale.config.settings import RunSettings, ServerSettings, Settings
 from unstale.journal.partial_files import PartialFiles
 from unstale.net import files, sockets
 from unstale.net.clock import now_s
 from unstale.server.service import Server
+from unstale.settings.learning import (
+    ModelSettings,
+    PartitionSettings,
+    PolicySettings,
+    TrainingSettings,
+    TriggerSettings,
+)
 from unstale.training.models import MODELS, Shape
 from unstale_proto import codec, payload
 from unstale_proto.transfer import checksum

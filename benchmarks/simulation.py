@@ -29,18 +29,19 @@ from torch.nn.functional import cross_entropy
 
 from benchmarks import report
 from unstale.config import build
-from unstale.config.learning import (
+from unstale.config.settings import Settings, SimulationSettings
+from unstale.config.training_context import training_context
+from unstale.coordinator import actions, events
+from unstale.metrics.progress import Progress
+from unstale.seeds import Stream, stream
+from unstale.settings.learning import (
     DataSettings,
     ModelSettings,
     PartitionSettings,
     PolicySettings,
     TrainingSettings,
+    TriggerSettings,
 )
-from unstale.config.settings import Settings, SimulationSettings, TriggerSettings
-from unstale.config.training_context import training_context
-from unstale.coordinator import actions, events
-from unstale.metrics.progress import Progress
-from unstale.seeds import Stream, stream
 from unstale.simulator.assemble import simulation
 from unstale.training.models import build as build_model
 

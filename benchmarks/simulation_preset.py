@@ -36,13 +36,13 @@ from typing_extensions import override
 from benchmarks import report
 from benchmarks.preset_start import CELL, Enough
 from unstale import translate
-from unstale.config.learning import DataSettings
 from unstale.config.settings import Settings, SimulationSettings
 from unstale.config.training_context import TrainingContext, training_context
 from unstale.coordinator.machine import Coordinator
 from unstale.learner.learner import Learner, RoundResult
 from unstale.learner.updates import RoundUpdate
 from unstale.server.update_decoder import UpdateDecoder
+from unstale.settings.learning import DataSettings
 from unstale.simulator.assemble import simulation
 from unstale.simulator.encoded import Encoded
 from unstale.simulator.synchronous_compute import Watcher

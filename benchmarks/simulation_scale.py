@@ -19,10 +19,11 @@ from benchmarks import report
 from unstale.coordinator import events
 from unstale.coordinator.actions import Observer
 from unstale.coordinator.machine import Coordinator
-from unstale.coordinator.settings import CoordinatorSettings, SelectorSettings, TriggerSettings
+from unstale.coordinator.settings import CoordinatorSettings
 from unstale.learner.learner import Learner
 from unstale.learner.updates import Staging
 from unstale.policies import create
+from unstale.settings.learning import SelectorSettings, TriggerSettings
 from unstale.simulator.backends.backend import Backend, Computed, Job
 from unstale.simulator.parts import Clients, Parts, Times
 from unstale.simulator.simulation import Simulation
@@ -103,6 +104,7 @@ def _simulation(rounds: int, observe: Observer) -> Simulation:
         lease_s=inf,
         evaluate_every=10**9,
         retry_s=1.0,
+        min_clients=None,
     )
     device = Device(task=Exponential(distribution="exponential", mean_s=1.0))
     policy = create("fedavg", dimension=1, clients=CLIENTS, device="cpu")

@@ -10,9 +10,9 @@ from dataclasses import dataclass, fields
 from functools import partial
 from typing import Protocol
 
-from unstale.config.learning import DataSettings
 from unstale.errors import UserError, WorkerLostError
 from unstale.net.clock import now_s
+from unstale.settings.learning import DataSettings
 from unstale.workers.pool import Pool
 from unstale_papers import pools
 from unstale_papers.durations import Durations, left_s

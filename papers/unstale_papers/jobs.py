@@ -11,10 +11,10 @@ from types import MappingProxyType
 from typing import Any
 
 from unstale.config.keys import KEYS
-from unstale.config.learning import DataSettings
 from unstale.config.settings import Settings
 from unstale.errors import unknown_name
 from unstale.journal.rundir import decides
+from unstale.settings.learning import DataSettings
 from unstale_papers.preset import Cell, Preset
 from unstale_papers.runners import MEASUREMENTS
 from unstale_papers.scale import Scale, scaled

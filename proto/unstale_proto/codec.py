@@ -43,7 +43,7 @@ def encode(message: Message) -> bytes:
 
     Raises ValueError when it is over HEADER_BYTES_MAX: only a `welcome` with very many tensors can be.
     """
-    header: bytes = msgpack.packb(_header(message), default=_fields)
+    header: bytes = msgpack.packb(_header(message), default=_inner_fields)
     if len(header) > limits.HEADER_BYTES_MAX:
         raise ValueError(
             f"a {message.type!r} header of {len(header)} bytes, expected at most {limits.HEADER_BYTES_MAX}"
@@ -149,6 +149,10 @@ def _header(message: Message) -> dict[str, Any]:
 
 def _fields(message: BaseModel) -> dict[str, Any]:
     return {name: value for name, value in vars(message).items() if value is not None}
+
+
+def _inner_fields(part: BaseModel) -> dict[str, Any]:
+    return _fields(part) | (part.__pydantic_extra__ or {})
 
 
 def _unpack(header: bytes | memoryview) -> dict[str, Any]:

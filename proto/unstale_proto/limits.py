@@ -28,4 +28,3 @@ LOSS_MAX = (2 - 2**-23) * 2.0**127  # the largest float32: losses are kept as fl
 LEARNING_RATE_MAX = 1e6
 VARIANT_RATE_MIN = 1e-6  # a rate counts as a fraction of whole numbers up to a million
 VARIANT_RATE_MAX = 1e6  # more examples at a time than a client holds
-ALPHA_MAX = 1e6  # a Dirichlet share this even is no different from an even one

@@ -5,7 +5,9 @@ change can add one. Payload frames follow the header of `task`, `update` and `ch
 """
 
 import math
-from typing import Annotated, ClassVar, Literal, Self
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
@@ -28,6 +30,9 @@ PayloadBytes = Annotated[
 ]
 Checksum = Annotated[str, Field(pattern=r"^[0-9a-f]{16}$")]
 Offset = Annotated[int, Field(ge=0, le=limits.PAYLOAD_BYTES_MAX)]
+Clients = Annotated[int, Field(ge=1, le=limits.CLIENTS_MAX)]
+VariantRate = Annotated[float, Field(ge=limits.VARIANT_RATE_MIN, le=limits.VARIANT_RATE_MAX)]
+Block = Annotated[int, Field(ge=limits.BLOCK_MIN, le=limits.BLOCK_MAX)]
 ModelEncoding = Literal["float32", "bfloat16", "float16", "int8"]
 UpdateEncoding = Literal["float32", "bfloat16", "float16", "int8", "top-k"]
 # On the wire a reason is its text; strict validation would take only a member of the enumeration.
@@ -65,7 +70,7 @@ class VariantPlan(_Strict):
     """Another data set, whose examples take the place of a client's, `rate` of them at each version."""
 
     name: Name
-    rate: Annotated[float, Field(ge=limits.VARIANT_RATE_MIN, le=limits.VARIANT_RATE_MAX)]
+    rate: VariantRate
 
 
 class DataPlan(_Strict):
@@ -77,35 +82,42 @@ class DataPlan(_Strict):
     variant: VariantPlan | None = None
 
 
-class PartitionPlan(_Strict):
-    """How the training set is shared out, for clients that hold a share of a public data set.
+class PartPlan(_Strict):
+    """A part of the run by its name, such as the partition, with the settings that it takes, by their keys.
 
-    Which fields a way of sharing out takes is its own to say; those that it does not take are not there.
+    The receiver checks the settings: their bounds are those of its own configuration. It ignores a key that it does
+    not know.
     """
 
+    model_config = ConfigDict(extra="allow")
+
+    always: ClassVar[Mapping[str, Any]]
+    """Settings that are always sent, also for a part that does not take them, and their values where missing."""
+
     name: Name
-    alpha: Annotated[float, Field(gt=0, le=limits.ALPHA_MAX)] | None = None
-    min_examples: Positive = 1
-    classes: Positive | None = None
-    smallest: Positive | None = None
-    largest: Positive | None = None
-    budget: Positive | None = None
-    pool: Positive | None = None
-    slow_share: Annotated[float, Field(gt=0, le=1)] | None = None
-    slow_class: Count | None = None
+
+    @property
+    def settings(self) -> Mapping[str, Any]:
+        return self.__pydantic_extra__ or {}
+
+    @model_validator(mode="before")
+    @classmethod
+    def _complete(cls, values: Any) -> Any:
+        if not isinstance(values, dict):
+            return values
+        return values | {key: value for key, value in cls.always.items() if key not in values}
 
 
-class TrainingPlan(_Strict):
+class PartitionPlan(PartPlan):
+    """How the training set is shared out, for clients that hold a share of a public data set."""
+
+    always = MappingProxyType({"min_examples": 1})
+
+
+class TrainingPlan(PartPlan):
     """How clients train. steps: optimiser steps a task, unless epochs is given."""
 
-    name: Name
-    batch_size: Positive
-    steps: Positive | None = None
-    epochs: Positive | None = None
-    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    weight_decay: Annotated[float, Field(ge=0, le=1)] = 0.0
-    mu: Annotated[float, Field(ge=0, le=limits.LEARNING_RATE_MAX)] | None = None
-    temperature: Annotated[float, Field(gt=0, le=limits.LEARNING_RATE_MAX)] | None = None
+    always = MappingProxyType({"momentum": 0.0, "weight_decay": 0.0})
 
 
 class EncodingPlan(_Strict):
@@ -114,7 +126,7 @@ class EncodingPlan(_Strict):
 
     updates: UpdateEncoding
     models: ModelEncoding
-    block: Annotated[int, Field(ge=limits.BLOCK_MIN, le=limits.BLOCK_MAX)] | None = None
+    block: Block | None = None
     keep: Positive | None = None
 
     @model_validator(mode="after")
@@ -169,7 +181,7 @@ class Welcome(Message):
     type: ClassVar[str] = "welcome"
     client_id: ClientId
     run_id: Token
-    clients: Annotated[int, Field(ge=1, le=limits.CLIENTS_MAX)]
+    clients: Clients
     seed: Count
     version: Count
     model: Name

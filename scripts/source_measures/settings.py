@@ -2,11 +2,15 @@
 
 A setting is a pair (section, key), such as `training.momentum`. The rules, in order:
 
-1. A settings class is a dataclass or a pydantic model whose name ends in a word of `SECTIONS`, with or without
-   `Settings` or `Plan` behind it (`PartitionPlan`), or that inherits from such a class (`Dirichlet(Partition)`).
+1. A settings class is a dataclass or a pydantic model whose name ends in a word of `SECTIONS` with `Settings` or `Plan`
+   behind it (`PartitionPlan`), a pydantic model also without (`Partition`), or a class that inherits from one of these
+   (`Dirichlet(Partition)`).
 2. It declares a key by an annotated field with a default, or with bounds: an argument of `Field` such as `ge`, a
    `Literal`, or an alias that has one of these. A field with a name and a type alone uses the
    setting and does not declare it. A field whose type is a dataclass or a pydantic model is a section, not a setting.
+   The wire contract validates what other machines send: its aliases are formats (`Seconds`, `Count`), and a default of
+   None says that a field may be left out. There a field declares a setting only by another default or by bounds of its
+   own.
 3. Classes of a section that inherit from one another are one place of declaration: `alpha` of two partitions is two
    settings of two parts. A setting is declared twice when two or more places declare it.
 
@@ -49,6 +53,8 @@ SECTIONS: Mapping[str, str] = {
 }
 """The section of the configuration that the last word of a class name stands for."""
 
+WIRE = "unstale_proto"
+
 BOUNDS = {"gt", "ge", "lt", "le", "multiple_of", "min_length", "max_length", "pattern"}
 
 
@@ -73,7 +79,7 @@ class Declarations:
         places: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
         for name, node in self._classes.items():
             line = [name, *self._ancestors(name)]
-            sections = [_section(one) for one in line]
+            sections = [self._section(one) for one in line]
             section = next((one for one in sections if one is not None), None)
             if section is None or not self._has_declared_fields(name):
                 continue
@@ -96,10 +102,24 @@ class Declarations:
             one for base in full for one in (base, *(self._ancestors(base) if base in self._classes else ()))
         ]
 
+    def _section(self, name: str) -> str | None:
+        """The section that the last word of a class name stands for."""
+        own = name.rpartition(".")[2]
+        stem = re.sub("(Settings|Plan)$", "", own)
+        if stem == own and not self._is_model(name):
+            return None
+        last = re.search("[A-Z][a-z]*$|^$", stem)
+        return SECTIONS.get(last[0]) if last else None
+
+    def _is_model(self, name: str) -> bool:
+        """Whether a class is a pydantic model."""
+        return name in self._classes and bool(
+            {base.rpartition(".")[2] for base in self._ancestors(name)} & {"BaseModel", "BaseSettings"}
+        )
+
     def _has_declared_fields(self, name: str) -> bool:
         """Whether a class of the tree is a dataclass or a pydantic model."""
-        bases = {base.rpartition(".")[2] for base in self._ancestors(name)}
-        return bool(bases & {"BaseModel", "BaseSettings"}) or is_dataclass(self._classes[name])
+        return self._is_model(name) or is_dataclass(self._classes[name])
 
     def _resolved(self, module: str, name: str) -> str:
         """The full name of what a dotted name stands for in a module, through imports of imports."""
@@ -119,6 +139,8 @@ class Declarations:
         if any(one in self._classes and self._has_declared_fields(one) for one in types):
             return False
         value = field.value
+        if module.partition(".")[0] == WIRE and (value is None or ast.unparse(value) == "None"):
+            return any(_is_bounded(node) for node in ast.walk(field.annotation))
         if isinstance(value, ast.Call) and ast.unparse(value.func).rpartition(".")[2] in ("Field", "field"):
             keywords = {keyword.arg for keyword in value.keywords}
             default = bool(value.args) and ast.unparse(value.args[0]) != "..."
@@ -128,7 +150,7 @@ class Declarations:
 
     def _has_bounds(self, module: str, expression: ast.expr) -> bool:
         for node in ast.walk(expression):
-            if isinstance(node, ast.Call) and {keyword.arg for keyword in node.keywords} & BOUNDS:
+            if _is_bounded(node):
                 return True
             if isinstance(node, ast.Name):
                 alias = self._resolved(module, node.id)
@@ -140,8 +162,5 @@ class Declarations:
         return False
 
 
-def _section(name: str) -> str | None:
-    """The section that the last word of a class name stands for."""
-    own = re.sub("(Settings|Plan)$", "", name.rpartition(".")[2])
-    last = re.search("[A-Z][a-z]*$|^$", own)
-    return SECTIONS.get(last[0]) if last else None
+def _is_bounded(node: ast.AST) -> bool:
+    return isinstance(node, ast.Call) and bool({keyword.arg for keyword in node.keywords} & BOUNDS)

@@ -5,10 +5,11 @@ from dataclasses import dataclass
 from types import MappingProxyType, UnionType
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 
 from unstale.errors import UserError, nearest
+from unstale.settings.values import Section
 
 _NOUNS: dict[Any, str] = {bool: "true or false", int: "a whole number", float: "a number", str: "a text"}
 _SIGNS = (("gt", ">"), ("ge", ">="), ("lt", "<"), ("le", "<="))
@@ -17,11 +18,9 @@ _SIGNS = (("gt", ">"), ("ge", ">="), ("lt", "<"), ("le", "<="))
 NO_OTHERS: Mapping[str, Any] = MappingProxyType({})
 
 
-class PartSettings(BaseModel):
-    """Settings of a part: frozen, checked when made, unknown names refused. Every field is described, and says where
-    its default comes from: Field(..., json_schema_extra={"source": "..."})."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+class PartSettings(Section):
+    """Settings of a part. Every field is described, and says where its default comes from: Field(...,
+    json_schema_extra={"source": "..."})."""
 
 
 S = TypeVar("S", bound=PartSettings)

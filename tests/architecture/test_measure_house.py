@@ -210,6 +210,38 @@ def test_the_parts_of_a_section_are_one_place(tmp_path: Path) -> None:
     assert Declarations(sources).declared_twice() == {}
 
 
+def test_aliases_and_none_on_the_wire_are_formats_and_declare_nothing(tmp_path: Path) -> None:
+    sources = tree(
+        tmp_path,
+        config="""\
+            class Settings(BaseModel):
+                lease_s: float = 10.0
+                seed: int = 0
+                clients: int = 20
+                rounds: int = 200
+            """,
+        unstale_proto__messages="""\
+            Count = Annotated[int, Field(ge=0)]
+
+            class Welcome(BaseModel):
+                seed: Count
+                rounds: Count | None = None
+                clients: Annotated[int, Field(ge=1)]
+                lease_s: float = 10.0
+            """,
+    )
+    assert list(Declarations(sources).declared_twice()) == ["clients", "lease_s"]
+
+
+def test_a_dataclass_without_settings_in_its_name_is_not_a_section(tmp_path: Path) -> None:
+    sources = tree(
+        tmp_path,
+        config="class ClientSettings(BaseModel):\n    count: int = 1",
+        core="@dataclass\nclass Client:\n    count: int = 0",
+    )
+    assert Declarations(sources).declared_twice() == {}
+
+
 def test_sections_constants_and_classes_of_other_kinds_declare_nothing(tmp_path: Path) -> None:
     sources = tree(
         tmp_path,

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from support.parts_of_runs import moon, scaffold, sgd
 from support.wire import RUN, welcome
 from unstale.client import atomic_file
 from unstale.client import outbox as outbox_module
@@ -21,9 +22,6 @@ from unstale.flat import FlatModel
 from unstale.training import models
 from unstale.training.datasets import load
 from unstale.training.local import LocalTraining
-from unstale.training.moon import Moon
-from unstale.training.scaffold import Scaffold
-from unstale.training.sgd import Sgd
 from unstale.training.trainer import Trainer
 from unstale_proto.messages import EncodingPlan, Task, TensorSpec, Welcome
 
@@ -171,7 +169,7 @@ def lives(
     return live(folder, way, server), server
 
 
-SCAFFOLD, MOON, SGD = (training(steps=2, batch_size=8) for training in (Scaffold, Moon, Sgd))
+SCAFFOLD, MOON, SGD = (training(steps=2, batch_size=8) for training in (scaffold, moon, sgd))
 TOP_K = EncodingPlan(updates="top-k", models="float32", keep=7)
 WAYS = [Way(MOON), Way(SCAFFOLD), Way(SGD, TOP_K), Way(SCAFFOLD, TOP_K), Way(SGD)]
 

@@ -20,6 +20,7 @@ from support.compensation import (
     taken,
     tensors_of,
 )
+from support.parts_of_runs import sgd
 from unstale.compensators import LocalSteps, Network, StaleRound
 from unstale.compensators.inversion.engine import Engine
 from unstale.compensators.inversion.inversions import Inversions
@@ -27,7 +28,6 @@ from unstale.flat import FlatModel
 from unstale.seeds import Stream, stream
 from unstale.training.local import LocalTask
 from unstale.training.models import build
-from unstale.training.sgd import Sgd
 
 NAMES = ("gradient-inversion", "auto")
 INPUTS, LABELS = images(6, 1, 8, 8), torch.tensor([0, 3, 3, 9, 1, 0])
@@ -40,7 +40,7 @@ TRAINING = {"epochs": 3, "momentum": 0.5, "weight_decay": 0.01}
 def real_update(base_d: Tensor, rate: float = 0.1) -> Tensor:
     """The pseudo-gradient of a client that trains on all its examples at once."""
     model = FlatModel(build("digits_cnn", (1, 8, 8), 10, seed=1))
-    training = Sgd(batch_size=6, **TRAINING)
+    training = sgd(batch_size=6, **TRAINING)
     task = LocalTask(
         base_d=base_d,
         learning_rate=rate,

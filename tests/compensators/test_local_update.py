@@ -7,15 +7,13 @@ from torch import nn
 from oracles import inversion_oracle as oracle
 from support.compensation import CLASSES, SHAPE, certain, images, network, numbers, smooth
 from support.factories import with_buffers, with_dropout
+from support.parts_of_runs import fedprox, gradient, sgd
 from unstale.compensators.local_update import LABEL_LOSSES, LocalSteps, as_vector, local_update
 from unstale.compensators.network import Network
 from unstale.flat import FlatModel
 from unstale.seeds import Stream, stream
-from unstale.training.fedprox import FedProx
-from unstale.training.gradient import Gradient
 from unstale.training.local import LocalTask, LocalTraining
 from unstale.training.models import build
-from unstale.training.sgd import Sgd
 
 ORACLES = {"soft": oracle.soft, "bce-raw": oracle.bce_raw}
 
@@ -97,7 +95,7 @@ def test_its_gradients_in_examples_and_labels_are_the_oracles(loss):
 def test_clients_that_train_on_full_batches_make_it(model, settings):
     inputs_nX, labels_n = images(6, 1, 8, 8), torch.tensor([0, 3, 3, 9, 1, 0])
     module = build(model, (1, 8, 8), 10, seed=1)
-    base_d, expected = of_clients(Sgd(batch_size=6, **settings), module, inputs_nX, labels_n, rate=0.1)
+    base_d, expected = of_clients(sgd(batch_size=6, **settings), module, inputs_nX, labels_n, rate=0.1)
     length = settings.get("steps") or settings["epochs"]
     like = {key: value for key, value in settings.items() if key in ("momentum", "weight_decay")}
     found = lu(
@@ -110,7 +108,7 @@ def test_clients_that_train_on_full_batches_make_it(model, settings):
 def test_clients_of_fedprox_make_it():
     inputs_nX, labels_n = images(6), torch.tensor([0, 1, 2, 2, 1, 1])
     module = smooth()
-    training = FedProx(batch_size=6, steps=4, mu=0.7, momentum=0.5, weight_decay=0.01)
+    training = fedprox(batch_size=6, steps=4, mu=0.7, momentum=0.5, weight_decay=0.01)
     base_d, expected = of_clients(training, module, inputs_nX, labels_n, rate=0.2)
     like = {"mu": 0.7, "momentum": 0.5, "weight_decay": 0.01}
     found = lu(network(module), base_d, inputs_nX, certain(labels_n), 0.2, steps=4, **like)
@@ -120,7 +118,7 @@ def test_clients_of_fedprox_make_it():
 def test_clients_that_send_a_gradient_make_one_step_of_it():
     inputs_nX, labels_n = images(6), torch.tensor([0, 1, 2, 2, 1, 1])
     module = smooth()
-    base_d, expected = of_clients(Gradient(batch_size=6), module, inputs_nX, labels_n, rate=0.2)
+    base_d, expected = of_clients(gradient(batch_size=6), module, inputs_nX, labels_n, rate=0.2)
     found = lu(network(module), base_d, inputs_nX, certain(labels_n), 0.2)
     torch.testing.assert_close(found, expected, atol=1e-6, rtol=0)
 

@@ -88,7 +88,7 @@ def test_gsgm_blocks_where_clients_wait_for_the_round_that_takes_their_update(tr
 def test_every_trigger_but_the_one_that_needs_a_time_can_be_chosen_by_its_name_alone(name: str) -> None:
     told = coordinator_settings(from_variables(trigger__name=name))
     assert told.trigger.name == name
-    assert told.trigger.k == (None if name in ("sync", "async") else 5)
+    assert told.trigger_part.k == (None if name in ("sync", "async") else 5)
 
 
 @pytest.mark.parametrize("name", ["k-async", "k-sync", "buffered"])
@@ -99,7 +99,7 @@ def test_a_k_that_nobody_gave_is_at_most_the_number_of_clients(name: str) -> Non
 
 def test_the_deadline_trigger_needs_its_time() -> None:
     told = coordinator_settings(from_variables(trigger__name="deadline", trigger__wait_s="2.5"))
-    assert (told.trigger.wait_s, told.trigger.k) == (2.5, None)
+    assert (told.trigger_part.wait_s, told.trigger_part.k) == (2.5, None)
 
 
 def test_epochs_take_the_place_of_steps() -> None:
@@ -184,13 +184,16 @@ WRONG = {
         "partition__name": "iid",
         "partition__alpha": "0.5",
     },
-    "partition 'label-count': partition.smallest is 60, expected at most partition.largest, 5": {
+    "partition.smallest is 60, expected at most partition.largest, 5": {
         "partition__name": "label-count",
         "partition__smallest": "60",
         "partition__largest": "5",
     },
-    "training.mu is 0.1, which training 'sgd' does not take, only fedprox and moon; leave it out or choose another "
-    "training": {"training__mu": "0.1"},
+    "training 'sgd' takes no training.mu, got 0.1; leave it out": {"training__mu": "0.1"},
+    "training 'gradient' takes no training.momentum, got 0.9; leave it out": {
+        "training__name": "gradient",
+        "training__momentum": "0.9",
+    },
     "schedule 'constant' takes no training.schedule.final, got 0.1; leave it out": {
         "training__schedule__final": "0.1"
     },
@@ -214,7 +217,7 @@ WRONG = {
     "setting 'probabilities' of policy 'fedavg-is' is missing, expected a number or a list, each a number": {
         "policy__name": "fedavg-is"
     },
-    "policy.settings.allocate is given, expected settings that `unstale policies` lists": {
+    "unknown setting 'allocate' of policy 'dynsgd'; expected one of normalise": {
         "policy__settings": "{allocate: 3}"
     },
     "unknown policy 'fedbuf'; did you mean 'fedbuff'?": {"policy__name": "fedbuf"},
@@ -222,7 +225,7 @@ WRONG = {
         "policy__name": "dynsgd",
         "policy__settings": "{normalize: true}",
     },
-    "policy.settings.clients is given, expected settings that `unstale policies` lists": {
+    "unknown setting 'clients' of policy 'dynsgd'; expected one of normalise": {
         "policy__settings": "{clients: 3}"
     },
     "unknown trigger 'kasync'; did you mean 'k-async'?": {"trigger__name": "kasync"},

@@ -10,10 +10,11 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from unstale.config import Given, Settings, load, values
+from unstale.config import Given, Settings, load
 from unstale.config.keys import KEYS, variable
 from unstale.config.load import _by_key
 from unstale.errors import UserError
+from unstale.settings import values
 from unstale_proto import limits
 
 OTHER = {
@@ -262,6 +263,22 @@ def test_off_is_a_word_where_a_word_is_expected(key: str, word: str, value: Any,
         assert found == value and type(found) is type(value)
 
 
+def test_the_keys_of_a_part_may_stand_in_a_mapping_of_their_own(tmp_path: Path) -> None:
+    file = tmp_path / "a.yaml"
+    file.write_text(
+        "training: {name: moon, settings: {mu: 2, schedule: {name: step, settings: {every: 9}}}}\n"
+        "partition: {name: iid, settings: }\npolicy: {optimiser: {name: adam, settings: {beta1: 0.5}}}\n"
+    )
+    options = {"training.settings.momentum": Given(value="0.5", origin="--set")}
+    variables = {"UNSTALE_TRIGGER__SETTINGS__K": "7"}
+    assert load(file, variables, options) == Settings(
+        training={"name": "moon", "mu": 2, "momentum": 0.5, "schedule": {"name": "step", "every": 9}},
+        partition={"name": "iid"},
+        policy={"optimiser": {"name": "adam", "beta1": 0.5}},
+        trigger={"k": 7},
+    )
+
+
 def test_settings_made_by_hand_read_no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("UNSTALE_ROUNDS", "3")
     assert Settings().rounds == KEYS["rounds"].default
@@ -396,8 +413,12 @@ WRONG_FILES = {
         "server.address is 'tcp://0.0.0.0:5555', where other machines could connect in plain text, "
         "expected server.keys, a loopback address like tcp://127.0.0.1:5555, or server.insecure true"
     ),
-    "training: {name: gradient, momentum: 0.9}": (
-        "training.momentum is 0.9, expected none with training.name gradient, only with sgd"
+    "training: {momentum: 0.1, settings: {momentum: 0.2}}": (
+        "FILE, line 1: key 'training.momentum' is given twice, expected once"
+    ),
+    "training: {settings: 5}": "FILE, line 1: training.settings is 5, expected a mapping of keys",
+    "training: {settings: {momentun: 0.2}}": (
+        "FILE, line 1: unknown key 'momentun' in training; did you mean 'momentum'?"
     ),
     "training: 5": "FILE, line 1: training is 5, expected a mapping of keys",
     "rounds: 1\nseed: 2\nrounds: 3": "FILE, line 3: key 'rounds' is given twice, expected once",

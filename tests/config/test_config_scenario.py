@@ -116,18 +116,13 @@ def test_all_times_are_multiplied_by_the_time_scale() -> None:
     assert scaled.devices.duration_s(3, 4, 5) == pytest.approx(made.devices.duration_s(3, 4, 5) / 4)
 
 
-def test_the_coordinator_is_told_of_stale_clients_and_of_availability_where_it_selects_by_it() -> None:
+def test_the_coordinator_is_told_of_stale_clients_and_of_availability() -> None:
     late = build.coordinator_settings(
         settings_of("staleness-40", trigger={"name": "sync"}, selector={"name": "round-robin", "size": 10})
     )
     assert set(late.stale_rounds.values()) == {40}
-    told = {
-        name: build.coordinator_settings(
-            settings_of("availability-01", selector={"name": name, "size": size})
-        ).selector.availability
-        for name, size in (("all", None), ("availability", 10))
-    }
-    assert told == {"all": None, "availability": conditions(settings_of("availability-01")).availability}
+    seldom = settings_of("availability-01", selector={"name": "availability", "size": 10})
+    assert build.coordinator_settings(seldom).availability == conditions(seldom).availability
 
 
 def test_importance_sampling_knows_the_probabilities_of_the_scenario() -> None:

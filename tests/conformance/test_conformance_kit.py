@@ -17,8 +17,9 @@ from unstale.conformance.laws import CONTRACT, LAWS
 from unstale.conformance.policy_under_test import PolicyUnderTest
 from unstale.errors import UserError
 from unstale.policies import Policy, PolicySettings, Step, names, registry
-from unstale.policies.stages import OptimiserSettings, wrapped
+from unstale.policies.stages import wrapped
 from unstale.policies.weights import on_rows, uniform
+from unstale.settings.learning import OptimiserSettings
 
 Register = Callable[[type[Policy[Any]]], None]
 

@@ -18,7 +18,8 @@ import pytest
 from support import coordinator_invariants as invariants
 from unstale.coordinator import actions, events
 from unstale.coordinator.machine import Coordinator
-from unstale.coordinator.settings import CoordinatorSettings, SelectorSettings, TriggerSettings
+from unstale.coordinator.settings import CoordinatorSettings
+from unstale.settings.learning import SelectorSettings, TriggerSettings
 
 
 def in_words(action: actions.Action) -> str:
@@ -159,7 +160,8 @@ def drive() -> Any:
         **others: Any,
     ) -> Driver:
         settings: dict[str, Any] = {
-            "rounds": 100, "seed": 0, "lease_s": 1000.0, "evaluate_every": 100, "retry_s": 5.0
+            "rounds": 100, "seed": 0, "lease_s": 1000.0, "evaluate_every": 100, "retry_s": 5.0,
+            "min_clients": None,
         } | others  # fmt: skip
         return Driver(
             CoordinatorSettings(
@@ -168,8 +170,8 @@ def drive() -> Any:
                 selector=SelectorSettings(
                     name=selector or ("all" if size is None else "random"),
                     size=size,
-                    availability=availability,
                 ),
+                availability=availability,
                 **settings,
             )
         )

@@ -2,7 +2,8 @@
 
 from unstale.coordinator import divergence, events
 from unstale.coordinator.machine import Coordinator
-from unstale.coordinator.settings import CoordinatorSettings, SelectorSettings, TriggerSettings
+from unstale.coordinator.settings import CoordinatorSettings
+from unstale.settings.learning import SelectorSettings, TriggerSettings
 
 
 def coordinator_of(clients: int) -> Coordinator:
@@ -15,6 +16,7 @@ def coordinator_of(clients: int) -> Coordinator:
         lease_s=1e9,
         evaluate_every=1000,
         retry_s=1.0,
+        min_clients=None,
     )
     coordinator = Coordinator(settings)
     for client_id in range(clients):

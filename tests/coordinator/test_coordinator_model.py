@@ -20,8 +20,9 @@ from support import coordinator_invariants as invariants
 from unstale.coordinator import actions, events
 from unstale.coordinator.machine import RETRY, Coordinator
 from unstale.coordinator.phase import Phase
-from unstale.coordinator.settings import CoordinatorSettings, SelectorSettings, TriggerSettings
+from unstale.coordinator.settings import CoordinatorSettings
 from unstale.coordinator.triggers import TRIGGERS
+from unstale.settings.learning import SelectorSettings, TriggerSettings
 
 LEASE_S, WAIT_S, RETRY_S = 10.0, 4.0, 2.0
 ORDER = (
@@ -54,8 +55,8 @@ def all_settings(draw: st.DrawFn, name: str) -> CoordinatorSettings:
         selector=SelectorSettings(
             name="all" if size is None else draw(st.sampled_from(sized)),
             size=size,
-            availability=tuple(0.5 + index % 2 / 4 for index in range(clients)),
         ),
+        availability=tuple(0.5 + index % 2 / 4 for index in range(clients)),
         seed=draw(st.integers(0, 3)),
         lease_s=LEASE_S,
         evaluate_every=draw(st.integers(1, 3)),

@@ -21,7 +21,7 @@ def told_to(words: list[str]) -> list[int]:
     seed=st.integers(0, 2**32),
 )
 def test_random_fills_the_free_places_with_distinct_candidates(candidates, size, busy, seed):
-    chosen = list(Random(size).choose(candidates, busy=busy, seed=seed, key=(3,)))
+    chosen = list(Random(size=size).choose(candidates, busy=busy, seed=seed, key=(3,)))
     assert len(chosen) == min(max(0, size - busy), len(candidates))
     assert chosen == sorted(set(chosen))
     assert set(chosen) <= set(candidates)
@@ -36,16 +36,16 @@ def test_random_draws_from_the_stream_of_its_purpose_and_key():
     candidates = [2, 3, 5, 7, 11, 13]
     drawn = stream(9, Stream.SELECTION, 4).choice(6, size=2, replace=False)
     expected = sorted(candidates[index] for index in drawn)
-    assert list(Random(2).choose(candidates, busy=0, seed=9, key=(4,))) == expected
+    assert list(Random(size=2).choose(candidates, busy=0, seed=9, key=(4,))) == expected
 
 
 def test_a_single_place_is_drawn_with_one_integer():
     expected = [2, 3, 5][int(stream(9, Stream.SELECTION, 4, 1).integers(3))]
-    assert list(Random(2).choose([2, 3, 5], busy=1, seed=9, key=(4, 1))) == [expected]
+    assert list(Random(size=2).choose([2, 3, 5], busy=1, seed=9, key=(4, 1))) == [expected]
 
 
 def test_over_many_rounds_random_draws_every_pair_about_equally_often():
-    pairs = [tuple(Random(2).choose([0, 1, 2, 3], busy=0, seed=1, key=(key,))) for key in range(1200)]
+    pairs = [tuple(Random(size=2).choose([0, 1, 2, 3], busy=0, seed=1, key=(key,))) for key in range(1200)]
     # Six pairs, 1200 / 6 = 200 each on average, with standard deviation sqrt(1200 * 1/6 * 5/6) = 12.9.
     for pair in itertools.combinations(range(4), 2):
         assert abs(pairs.count(pair) - 200) < 65
@@ -59,7 +59,7 @@ def test_over_many_rounds_random_draws_every_pair_about_equally_often():
 )
 def test_version_t_belongs_to_the_clients_from_t_times_size_on(version, chosen):
     # Of eight clients three at a time: version 2 begins with 2 * 3 = 6 and goes on after 7 with 0.
-    assert list(RoundRobin(3, 8).choose(range(8), busy=0, seed=0, key=(version,))) == chosen
+    assert list(RoundRobin(size=3, clients=8).choose(range(8), busy=0, seed=0, key=(version,))) == chosen
 
 
 @given(st.data())
@@ -69,13 +69,14 @@ def test_a_turn_is_that_of_the_candidates_among_its_clients(data):
     version = data.draw(st.integers(0, 100))
     candidates = sorted(data.draw(st.sets(st.integers(0, clients - 1))))
     turn = {(version * size + place) % clients for place in range(size)}
-    chosen = RoundRobin(size, clients).choose(candidates, busy=0, seed=3, key=(version, 7))
+    chosen = RoundRobin(size=size, clients=clients).choose(candidates, busy=0, seed=3, key=(version, 7))
     assert list(chosen) == sorted(turn.intersection(candidates))
 
 
 def test_over_n_rounds_everybody_has_its_turn_equally_often():
     turns = [
-        list(RoundRobin(4, 10).choose(range(10), busy=0, seed=0, key=(version,))) for version in range(10)
+        list(RoundRobin(size=4, clients=10).choose(range(10), busy=0, seed=0, key=(version,)))
+        for version in range(10)
     ]
     assert sorted(itertools.chain(*turns)) == sorted([*range(10)] * 4)
 
@@ -103,14 +104,14 @@ def test_the_least_available_come_first(data):
     availability = data.draw(st.lists(st.floats(0.01, 1.0), min_size=1, max_size=12, unique=True))
     candidates = sorted(data.draw(st.sets(st.integers(0, len(availability) - 1))))
     size, busy = data.draw(st.integers(1, 12)), data.draw(st.integers(0, 14))
-    selector = LeastAvailable(size, tuple(availability))
+    selector = LeastAvailable(size=size, availability=tuple(availability))
     chosen = selector.choose(candidates, busy=busy, seed=1, key=(3,))
     by_availability = sorted(candidates, key=lambda client_id: availability[client_id])
     assert list(chosen) == sorted(by_availability[: max(0, size - busy)])
 
 
 def test_among_equally_available_clients_every_pair_is_drawn_about_equally_often():
-    selector = LeastAvailable(3, (0.5, 0.5, 0.1, 0.5, 0.5, 0.9))
+    selector = LeastAvailable(size=3, availability=(0.5, 0.5, 0.1, 0.5, 0.5, 0.9))
     chosen = [tuple(selector.choose(range(6), busy=0, seed=1, key=(key,))) for key in range(1200)]
     # Client 2 always, 5 never; six pairs of the others, 200 each on average, with standard deviation 12.9.
     for first, second in itertools.combinations((0, 1, 3, 4), 2):

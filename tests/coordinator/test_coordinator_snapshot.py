@@ -9,8 +9,9 @@ from support.random_runs import IN_TURN, TRIGGERS, trace
 from unstale.coordinator import actions, events, snapshot
 from unstale.coordinator.machine import Coordinator
 from unstale.coordinator.phase import Phase
-from unstale.coordinator.settings import CoordinatorSettings, SelectorSettings, TriggerSettings
+from unstale.coordinator.settings import CoordinatorSettings
 from unstale.coordinator.triggers import TRIGGERS as TRIGGER_TYPES
+from unstale.settings.learning import SelectorSettings, TriggerSettings
 
 
 def through_json(coordinator: Coordinator) -> Coordinator:
@@ -93,6 +94,7 @@ def test_an_excluded_client_is_not_waited_for() -> None:
         lease_s=20.0,
         evaluate_every=1,
         retry_s=1.0,
+        min_clients=None,
         excluded=frozenset({2}),
     )
     coordinator = Coordinator(told)

@@ -5,8 +5,8 @@ from typing import Any
 import numpy as np
 import zmq
 
-from unstale.coordinator.settings import SelectorSettings, TriggerSettings
 from unstale.server.client_limits import ClientLimits
+from unstale.settings.learning import SelectorSettings, TriggerSettings
 from unstale_proto import limits
 from unstale_proto.messages import EncodingPlan, Task
 

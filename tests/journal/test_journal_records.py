@@ -9,10 +9,10 @@ from support.random_runs import IN_TURN, TRIGGERS, trace
 from unstale.coordinator import events, snapshot
 from unstale.coordinator.actions import Action
 from unstale.coordinator.machine import LEASE, Coordinator
-from unstale.coordinator.settings import SelectorSettings, TriggerSettings
 from unstale.coordinator.triggers import TRIGGERS as TRIGGER_TYPES
 from unstale.journal import records
 from unstale.journal.rows import EventRow
+from unstale.settings.learning import SelectorSettings, TriggerSettings
 
 
 class Recorded:

@@ -12,7 +12,7 @@ from support import recorded
 from unstale.config import build
 from unstale.config.keys import KEYS
 from unstale.config.load import load
-from unstale.config.settings import Settings, TriggerSettings
+from unstale.config.settings import Settings
 from unstale.errors import UserError
 from unstale.journal import checkpoints
 from unstale.journal.database import Database
@@ -21,6 +21,7 @@ from unstale.journal.partial_files import PartialFiles
 from unstale.journal.rundir import _ADMISSION_KEYS, _FREE_KEYS, _FREE_SECTIONS, RunDirectory, _values, decides
 from unstale.journal.segments import HEADER, Segments
 from unstale.journal.sequence_file import SequenceFile
+from unstale.settings.learning import TriggerSettings
 
 
 def begun(path: Path, settings: Settings | None = None) -> RunDirectory:

@@ -10,7 +10,8 @@ import torch
 from unstale.learner.learner import Learner
 from unstale.learner.updates import RoundUpdate
 from unstale.policies import Policy, PolicyContext, Step, UpdateBatch, create, names
-from unstale.policies.stages import OptimiserSettings, wrapped
+from unstale.policies.stages import wrapped
+from unstale.settings.learning import OptimiserSettings
 
 NEEDED = {"fedavg-is": {"probabilities": 0.5}}
 """Settings without a default, by policy."""

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from unstale.policies import Policy, create
+from unstale.policies.registry import settings_of
 
 PER_UPDATE = ("matrix_Kd", "staleness_K", "num_examples_K", "loss_K", "client_ids_K")
 
@@ -33,7 +34,8 @@ def test_fedavg_by_samples_weighs_by_what_a_client_holds(make_batch) -> None:
 def test_the_server_of_fedprox_and_moon_averages_as_fedavg_does(name: str, make_batch) -> None:
     batch = make_batch([[4.0], [1.0]], staleness=[0, 100], examples=[3, 1])
     assert policy(name).step(batch).direction_d.tolist() == [4.0 / 2 + 1.0 / 2]
-    assert policy(name, synchronous=True).step(batch).direction_d.tolist() == [4.0 * 3 / 4 + 1.0 * 1 / 4]
+    settings = settings_of(name, {}, synchronous=True)
+    assert policy(name, **dict(settings)).step(batch).direction_d.tolist() == [4.0 * 3 / 4 + 1.0 * 1 / 4]
     assert policy(name).training == name
 
 

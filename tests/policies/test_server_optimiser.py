@@ -11,8 +11,9 @@ from pydantic import ValidationError
 
 from oracles.robust import ServerOptimiser as Oracle
 from unstale.policies import create
-from unstale.policies.stages import OptimiserSettings, wrapped
+from unstale.policies.stages import wrapped
 from unstale.seeds import Stream, stream
+from unstale.settings.learning import OptimiserSettings
 
 NAMES = ("momentum", "adam", "yogi")
 

@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from unstale.policies import Policy, UpdateBatch, create, names
-from unstale.policies.stages import OptimiserSettings, wrapped
+from unstale.policies.stages import wrapped
+from unstale.settings.learning import OptimiserSettings
 
 DIMENSION, CLIENTS = 5, 9
 PROBABILITIES = {"fedavg-is": {"probabilities": 0.5}}

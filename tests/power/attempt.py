@@ -27,7 +27,7 @@ from unstale.config import build
 from unstale.config.settings import RunSettings, Settings
 from unstale.coordinator.machine import Coordinator
 from unstale.coordinator.phase import Phase
-from unstale.coordinator.settings import CoordinatorSettings, SelectorSettings, TriggerSettings
+from unstale.coordinator.settings import CoordinatorSettings
 from unstale.journal.journal import Journal
 from unstale.journal.recovery import Recovery
 from unstale.journal.rundir import RunDirectory
@@ -41,6 +41,7 @@ from unstale.server.compute import frames_of
 from unstale.server.protocol import ServerProtocol
 from unstale.server.state import ExchangeSettings, RunState
 from unstale.server.stats import ServerStats
+from unstale.settings.learning import SelectorSettings, TriggerSettings
 from unstale_proto import codec
 from unstale_proto.messages import Ack, Heartbeat, Hello, Stop, Task, Welcome
 
@@ -423,6 +424,7 @@ def _coordinator_settings() -> CoordinatorSettings:
         lease_s=1e5,
         evaluate_every=ROUNDS,
         retry_s=5.0,
+        min_clients=None,
     )
 
 

@@ -71,7 +71,7 @@ variants = st.builds(
 partitions = st.builds(
     PartitionPlan,
     name=names,
-    alpha=st.none() | st.floats(0, limits.ALPHA_MAX, exclude_min=True),
+    alpha=st.none() | st.floats(0, 1e6, exclude_min=True),
     min_examples=positives,
     classes=st.none() | positives,
     slow_share=st.none() | st.floats(0, 1, exclude_min=True),
@@ -85,7 +85,7 @@ trainings = st.builds(
     epochs=st.none() | positives,
     momentum=st.floats(0, 1, exclude_max=True),
     weight_decay=st.floats(0, 1),
-    mu=st.none() | st.floats(0, limits.LEARNING_RATE_MAX),
+    mu=st.floats(0, limits.LEARNING_RATE_MAX),
 )
 evaluations = st.builds(
     OwnEvaluation, accuracy=st.floats(0, 1), loss=st.floats(0, limits.LOSS_MAX), examples=positives

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
+from unstale.settings.learning import PartitionSettings, TrainingSettings
 from unstale_proto import limits, messages, signature
 from unstale_proto.codec import TYPES, encode
 from unstale_proto.errors import Reason
@@ -29,6 +30,9 @@ NESTED = {
     )
 }
 DESCRIBED: dict[str, type[BaseModel]] = {**TYPES, **NESTED}
+# Their fields are settings, which the product declares.
+PLANS = {"PartitionPlan": PartitionSettings, "TrainingPlan": TrainingSettings}
+TYPED = [name for name in DESCRIBED if name not in PLANS]
 
 # The table names the other field, whose bound is the tighter one.
 BOUNDED_BY_A_SIBLING = {("welcome", "client_id"), ("welcome", "lease_s")}
@@ -81,8 +85,8 @@ def bounds(schema: dict[str, Any]) -> list[Any]:
 def named(cell: str) -> list[Any]:
     """Every number, limit and quoted text that a cell names."""
     found: list[Any] = re.findall(r"`([\w-]+)`", cell)
-    for sign, word in re.findall(r"(-?)\b([A-Z][A-Z_]+|\d+)\b", cell):
-        value = LIMITS[word] if word.isupper() else int(word)
+    for sign, word in re.findall(r"(-?)\b([A-Z][A-Z_]+|\d+(?:\.\d+)?)\b", cell):
+        value = LIMITS[word] if word.isupper() else float(word)
         found.append(-value if sign else value)
     return found
 
@@ -91,12 +95,12 @@ def test_the_document_describes_exactly_the_messages_there_are() -> None:
     assert list(FIELD_TABLES) == list(DESCRIBED)
 
 
-@pytest.mark.parametrize("name", DESCRIBED)
+@pytest.mark.parametrize("name", TYPED)
 def test_a_table_names_exactly_the_fields_in_their_order(name: str) -> None:
     assert [unquoted(row["field"]) for row in FIELD_TABLES[name]] == list(DESCRIBED[name].model_fields)
 
 
-@pytest.mark.parametrize("name", DESCRIBED)
+@pytest.mark.parametrize("name", TYPED)
 def test_a_table_says_which_fields_are_required_and_what_the_others_default_to(name: str) -> None:
     for row in FIELD_TABLES[name]:
         info = DESCRIBED[name].model_fields[unquoted(row["field"])]
@@ -109,7 +113,7 @@ def test_a_table_says_which_fields_are_required_and_what_the_others_default_to(n
             assert (tuple(default) if isinstance(default, list) else default) == info.default
 
 
-@pytest.mark.parametrize("name", DESCRIBED)
+@pytest.mark.parametrize("name", TYPED)
 def test_a_table_names_every_bound_and_every_allowed_text(name: str) -> None:
     properties = DESCRIBED[name].model_json_schema()["properties"]
     for row in FIELD_TABLES[name]:
@@ -117,6 +121,21 @@ def test_a_table_names_every_bound_and_every_allowed_text(name: str) -> None:
         expected = [] if (name, field) in BOUNDED_BY_A_SIBLING else bounds(properties[field])
         for bound in expected:
             assert bound in named(row["bound"] or row["type"]), (field, bound)
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_the_table_of_a_plan_names_every_setting_of_its_section_with_its_bounds(name: str) -> None:
+    of_the_server = {"learning_rate", "schedule"}
+    properties = PLANS[name].model_json_schema()["properties"]
+    rows = {unquoted(row["field"]): row for row in FIELD_TABLES[name]}
+    assert list(rows) == [key for key in properties if key not in of_the_server]
+    for key, row in rows.items():
+        assert all(bound in named(row["bound"]) for bound in bounds(properties[key])), key
+    always = DESCRIBED[name](name="x").settings  # type: ignore[attr-defined]
+    defaults = {
+        key: row["default"] for key, row in rows.items() if row["default"] not in ("none", "required")
+    }
+    assert defaults == {key: f"`{value}`" for key, value in always.items()}
 
 
 def test_the_document_names_every_reason() -> None:

@@ -12,7 +12,7 @@ from support.journal import accepted
 from unstale.config.settings import RunSettings, Settings
 from unstale.coordinator import actions, events
 from unstale.coordinator.machine import Coordinator
-from unstale.coordinator.settings import CoordinatorSettings, SelectorSettings, TriggerSettings
+from unstale.coordinator.settings import CoordinatorSettings
 from unstale.errors import UserError
 from unstale.journal.disk import NoRoomError
 from unstale.journal.journal import Journal
@@ -22,6 +22,7 @@ from unstale.journal.segments import Segments
 from unstale.learner.updates import StagedUpdate
 from unstale.server import background_writer as module
 from unstale.server.background_writer import LARGE_BYTES, BackgroundWriter
+from unstale.settings.learning import SelectorSettings, TriggerSettings
 
 
 @pytest.fixture
@@ -138,6 +139,7 @@ def test_a_round_is_not_made_before_its_rows_are_written(
             lease_s=10.0,
             evaluate_every=5,
             retry_s=1.0,
+            min_clients=None,
         )
     )
     recorder = Recorder(coordinator, journal)

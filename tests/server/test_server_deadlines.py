@@ -2,9 +2,9 @@
 
 from support.played import PlayedServer
 from support.wire import update_of
-from unstale.coordinator.settings import TriggerSettings
 from unstale.server.delivery import LOST_MAX
 from unstale.server.state import TransferBounds
+from unstale.settings.learning import TriggerSettings
 from unstale_proto.messages import Ack, Chunk, Task
 from unstale_proto.transfer import checksum
 

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from support.played import PlayedServer
-from unstale.coordinator.settings import SelectorSettings, TriggerSettings
 from unstale.server.commands import StopNow
+from unstale.settings.learning import SelectorSettings, TriggerSettings
 from unstale_proto.errors import Reason
 from unstale_proto.messages import Ack, Bye, Error, Heartbeat, Message, Stop, Task, Welcome
 

@@ -14,9 +14,9 @@ from torch import Tensor
 from support.running import small
 from support.virtual import OneNumber, Trace, drawn, one_number, still, update_of
 from unstale.coordinator import actions
-from unstale.coordinator.settings import TriggerSettings
 from unstale.errors import UserError
 from unstale.metrics.progress import Outcome, Progress
+from unstale.settings.learning import TriggerSettings
 from unstale.simulator.assemble import simulation
 from unstale.toxics.delay import Constant
 from unstale.training.local import LocalUpdate

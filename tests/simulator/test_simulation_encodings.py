@@ -11,8 +11,8 @@ import torch
 
 from support.virtual import always, one_number, update_of
 from unstale.config import Settings
-from unstale.coordinator.settings import TriggerSettings
 from unstale.metrics.progress import Outcome
+from unstale.settings.learning import TriggerSettings
 from unstale.simulator.assemble import simulation
 from unstale.training.local import LocalUpdate
 from unstale_proto.messages import EncodingPlan

@@ -10,7 +10,7 @@ from support import coordinator_invariants as invariants
 from support.running import small
 from support.virtual import Latency, OneNumber, Trace, always, drawn, one_number, still
 from unstale.coordinator import actions, events
-from unstale.coordinator.settings import SelectorSettings, TriggerSettings
+from unstale.settings.learning import SelectorSettings, TriggerSettings
 from unstale.simulator.assemble import simulation
 from unstale.toxics.delay import Constant
 from unstale.toxics.link import Applied

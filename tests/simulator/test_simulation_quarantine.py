@@ -10,10 +10,10 @@ import pytest
 
 from support.virtual import OneNumber, Trace, always, one_number, still, update_of
 from unstale.coordinator import actions, events
-from unstale.coordinator.settings import TriggerSettings
 from unstale.errors import UserError
 from unstale.learner.bounds import NormMax
 from unstale.server.client_limits import ClientLimits
+from unstale.settings.learning import TriggerSettings
 from unstale.toxics.link import Applied
 from unstale.toxics.registry import create
 from unstale.training.local import LocalUpdate

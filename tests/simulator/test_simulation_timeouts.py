@@ -2,7 +2,7 @@
 
 from support.virtual import OneNumber, Trace, one_number, update_of
 from unstale.coordinator import actions, events
-from unstale.coordinator.settings import TriggerSettings
+from unstale.settings.learning import TriggerSettings
 
 SYNC = TriggerSettings(name="sync")
 

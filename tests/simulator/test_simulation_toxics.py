@@ -13,9 +13,9 @@ from torch import Tensor
 
 from support.virtual import OneNumber, Trace, always, one_number, still, update_of
 from unstale.coordinator import actions, events
-from unstale.coordinator.settings import TriggerSettings
 from unstale.errors import UserError
 from unstale.metrics.progress import Progress
+from unstale.settings.learning import TriggerSettings
 from unstale.simulator.network import NO_SIGNATURE
 from unstale.simulator.simulation import Simulation
 from unstale.toxics.link import Applied

@@ -135,7 +135,7 @@ def _check_leases(coordinator: Coordinator) -> None:
 
 
 def _check_places(coordinator: Coordinator) -> None:
-    size = coordinator.settings.selector.size
+    size = coordinator.settings.selector_part.size
     # With a deadline, stragglers of earlier rounds come on top of the clients that are selected.
     if size is not None and coordinator.settings.trigger.name != "deadline":
         assert coordinator.membership.outstanding <= size, "more clients work than the selector has places"

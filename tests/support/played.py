@@ -11,7 +11,7 @@ from typing_extensions import override
 
 from support.wire import update_of, welcome
 from unstale.coordinator.machine import Coordinator
-from unstale.coordinator.settings import CoordinatorSettings, SelectorSettings, TriggerSettings
+from unstale.coordinator.settings import CoordinatorSettings
 from unstale.journal.journal import Journal
 from unstale.journal.partial_files import PartialFiles
 from unstale.learner.bounds import NormBounds, NormMax
@@ -27,6 +27,7 @@ from unstale.server.protocol import ServerProtocol
 from unstale.server.state import Access, ExchangeSettings, RunState, TransferBounds
 from unstale.server.stats import ServerStats
 from unstale.server.transport import Delivery
+from unstale.settings.learning import SelectorSettings, TriggerSettings
 from unstale.training.evaluate import Evaluation
 from unstale_proto import codec
 from unstale_proto.messages import Ack, EncodingPlan, Heartbeat, Hello, Message, Task, Welcome
@@ -127,7 +128,7 @@ class PlayedServer:
             lease_s=10.0,
             evaluate_every=rounds,
             retry_s=5.0,
-            **told,
+            **{"min_clients": None, **told},
         )
         self.coordinator = Coordinator(settings)
         rows = settings.unaggregated_max + 1

@@ -8,9 +8,10 @@ from types import MappingProxyType
 
 from unstale.coordinator import actions, events
 from unstale.coordinator.machine import Coordinator
-from unstale.coordinator.settings import CoordinatorSettings, SelectorSettings, TriggerSettings
+from unstale.coordinator.settings import CoordinatorSettings
 from unstale.coordinator.triggers import TRIGGERS as TRIGGER_TYPES
 from unstale.seeds import Stream, stream
+from unstale.settings.learning import SelectorSettings, TriggerSettings
 
 CLIENTS, STEPS = 12, 1500
 TRIGGERS = (
@@ -23,7 +24,7 @@ TRIGGERS = (
 )
 SELECTORS = (SelectorSettings(), SelectorSettings(name="random", size=5))
 IN_TURN = SelectorSettings(name="round-robin", size=5)
-LEAST_AVAILABLE = SelectorSettings(name="availability", size=5, availability=(0.2, 0.5, 0.5, 0.9) * 3)
+LEAST_AVAILABLE = SelectorSettings(name="availability", size=5)
 
 
 Handle = Callable[[Coordinator, events.Event], list[actions.Action]]
@@ -54,6 +55,8 @@ def trace(
             lease_s=20.0,
             evaluate_every=5,
             retry_s=1.0,
+            min_clients=None,
+            availability=(0.2, 0.5, 0.5, 0.9) * 3,
             once_a_cycle=once_a_cycle,
             stale_rounds=stale_rounds,
         )

@@ -11,7 +11,7 @@ from typing_extensions import override
 
 from unstale.coordinator import actions, events
 from unstale.coordinator.machine import Coordinator
-from unstale.coordinator.settings import CoordinatorSettings, SelectorSettings, TriggerSettings
+from unstale.coordinator.settings import CoordinatorSettings
 from unstale.learner.bounds import NormBounds, NormMax
 from unstale.learner.learner import Learner
 from unstale.learner.updates import Staging
@@ -19,6 +19,7 @@ from unstale.metrics.progress import Progress
 from unstale.policies import create
 from unstale.server.admission import Admission
 from unstale.server.client_limits import ClientLimits
+from unstale.settings.learning import SelectorSettings, TriggerSettings
 from unstale.simulator.backends.backend import Backend, Computed, Job
 from unstale.simulator.parts import Clients, Parts, Times
 from unstale.simulator.simulation import Simulation
@@ -170,6 +171,7 @@ def one_number(
         lease_s=lease_s,
         evaluate_every=10**6,
         retry_s=1.0,
+        min_clients=None,
         **({"stale_rounds": stale_rounds} if stale_rounds else {}),
     )
     policy = create("fedbuff", dimension=1, clients=clients, device="cpu")

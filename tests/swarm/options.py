@@ -7,10 +7,11 @@ from typing import Any
 from swarm.client import Manners
 from swarm.journal import Keeping
 from swarm.world import World
-from unstale.coordinator.settings import CoordinatorSettings, SelectorSettings, TriggerSettings
+from unstale.coordinator.settings import CoordinatorSettings
 from unstale.errors import UserError
 from unstale.seeds import Generator
 from unstale.server.state import TransferBounds
+from unstale.settings.learning import SelectorSettings, TriggerSettings
 from unstale.toxics.in_flight import MESSAGE_TYPES
 from unstale.toxics.scenario import Conditions, Scenario
 
@@ -239,8 +240,8 @@ def _coordinator(
                 selector=SelectorSettings(
                     name=selector,
                     size=size,
-                    availability=conditions.availability if selector == "availability" else None,
                 ),
+                availability=conditions.availability,
                 seed=seed,
                 lease_s=lease_s,
                 evaluate_every=int(rng.integers(1, 6)),

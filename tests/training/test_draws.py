@@ -6,9 +6,9 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from support.factories import with_dropout
+from support.parts_of_runs import gradient
 from unstale.flat import FlatModel
 from unstale.training.datasets import load
-from unstale.training.gradient import Gradient
 from unstale.training.initialise import draws
 from unstale.training.models import build
 from unstale.training.models.registry import MODELS
@@ -46,7 +46,7 @@ def test_a_task_of_a_model_that_draws_is_the_same_bits_each_time_and_no_two_task
     model = FlatModel(with_dropout(digits.input_shape, 10))
     base_d = model.parameters_d.clone()
     everything = torch.arange(len(digits.labels_train_N)).numpy()
-    trainer = Trainer(digits, [everything[:4]], model, Gradient(), seed=0)
+    trainer = Trainer(digits, [everything[:4]], model, gradient(), seed=0)
     first = trainer.train(0, 0, base_d, 0.1)
     torch.rand(3)
     assert torch.equal(trainer.train(0, 0, base_d, 0.1).vector_d, first.vector_d)

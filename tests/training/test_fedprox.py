@@ -5,12 +5,11 @@ import pytest
 import torch
 from torch import nn
 
+from support.parts_of_runs import fedprox, sgd
 from unstale.flat import FlatModel
 from unstale.seeds import Stream, stream
-from unstale.training.fedprox import FedProx
 from unstale.training.local import LocalTask
 from unstale.training.models import build
-from unstale.training.sgd import Sgd
 
 
 def rng():
@@ -40,7 +39,7 @@ def test_two_steps_by_hand():
     # w = (1/4 + p_1 / 2 - 1/80, -(1/4 + p_1 / 2 - 1/80)).
     module = nn.Linear(1, 2, bias=False)
     update = trained(
-        FedProx(steps=2, mu=0.1), FlatModel(module), torch.ones(1, 1), torch.tensor([0]), torch.zeros(2)
+        fedprox(steps=2, mu=0.1), FlatModel(module), torch.ones(1, 1), torch.tensor([0]), torch.zeros(2)
     )
     moved = 0.25 + 0.5 / (1 + exp(0.5)) - 1 / 80
     assert update.vector_d.tolist() == pytest.approx([-moved, moved])
@@ -50,10 +49,10 @@ def test_two_steps_by_hand():
     ("fedprox", "sgd"),
     [
         (
-            FedProx(steps=1, mu=5, momentum=0.9, weight_decay=0.1),
-            Sgd(steps=1, momentum=0.9, weight_decay=0.1),
+            fedprox(steps=1, mu=5, momentum=0.9, weight_decay=0.1),
+            sgd(steps=1, momentum=0.9, weight_decay=0.1),
         ),
-        (FedProx(batch_size=4, epochs=2, mu=0), Sgd(batch_size=4, epochs=2)),
+        (fedprox(batch_size=4, epochs=2, mu=0), sgd(batch_size=4, epochs=2)),
     ],
     ids=["one step", "mu = 0"],
 )
@@ -68,7 +67,7 @@ def test_one_step_or_no_pull_is_sgd_to_the_bit(fedprox, sgd):
 def test_it_is_torch_optim_sgd_on_the_loss_with_its_quadratic_term(momentum, weight_decay):
     model, inputs_nX, labels_n = digits_examples()
     base_d = start()
-    training = FedProx(batch_size=10, steps=4, mu=0.3, momentum=momentum, weight_decay=weight_decay)
+    training = fedprox(batch_size=10, steps=4, mu=0.3, momentum=momentum, weight_decay=weight_decay)
     update = trained(training, model, inputs_nX, labels_n, base_d)
 
     reference = build("digits_cnn", (1, 8, 8), 10, seed=1)
@@ -90,6 +89,6 @@ def test_it_is_torch_optim_sgd_on_the_loss_with_its_quadratic_term(momentum, wei
 
 def test_the_stronger_the_pull_the_less_far_the_model_goes():
     examples = digits_examples()
-    lengths = [trained(FedProx(steps=5, mu=mu), *examples).vector_d.norm() for mu in (0, 0.1, 1)]
+    lengths = [trained(fedprox(steps=5, mu=mu), *examples).vector_d.norm() for mu in (0, 0.1, 1)]
     assert lengths == sorted(lengths, reverse=True)
     assert len(set(lengths)) == 3

@@ -5,13 +5,12 @@ import pytest
 import torch
 from torch import nn
 
+from support.parts_of_runs import moon, sgd
 from unstale.errors import UserError
 from unstale.flat import FlatModel
 from unstale.seeds import Stream, stream
 from unstale.training.local import LocalTask
 from unstale.training.models import build
-from unstale.training.moon import Moon
-from unstale.training.sgd import Sgd
 
 MU, TEMPERATURE, ETA = 3.0, 0.4, 0.01
 
@@ -76,7 +75,7 @@ def test_its_gradient_is_that_of_the_equation_by_finite_differences():
         )
         expected_d[place] = (up - down) / 2e-6
     update = compute(
-        Moon(batch_size=6, steps=1, mu=MU, temperature=TEMPERATURE),
+        moon(batch_size=6, steps=1, mu=MU, temperature=TEMPERATURE),
         two_layers(),
         torch.from_numpy(inputs_n3).float(),
         torch.from_numpy(labels_n),
@@ -94,7 +93,7 @@ def test_some_epochs_are_those_of_autograd_on_the_equation(epochs):
     inputs_n3 = torch.from_numpy(draws.normal(size=(10, 3))).float()
     labels_n = torch.from_numpy(draws.integers(3, size=10))
     update = compute(
-        Moon(batch_size=4, epochs=epochs, mu=MU, temperature=TEMPERATURE, momentum=0.5, weight_decay=0.1),
+        moon(batch_size=4, epochs=epochs, mu=MU, temperature=TEMPERATURE, momentum=0.5, weight_decay=0.1),
         two_layers(),
         inputs_n3,
         labels_n,
@@ -132,8 +131,8 @@ def digits_examples():
 
 def test_the_first_participation_is_sgd_to_the_bit_and_keeps_the_trained_model():
     examples = digits_examples()
-    ours = compute(Moon(batch_size=4, epochs=2, momentum=0.9), *examples, {})
-    theirs = compute(Sgd(batch_size=4, epochs=2, momentum=0.9), *examples, {})
+    ours = compute(moon(batch_size=4, epochs=2, momentum=0.9), *examples, {})
+    theirs = compute(sgd(batch_size=4, epochs=2, momentum=0.9), *examples, {})
     assert torch.equal(ours.vector_d, theirs.vector_d)
     assert list(ours.state) == ["trained_d"]
     torch.testing.assert_close(ours.state["trained_d"], examples[-1] - ours.vector_d)
@@ -145,8 +144,8 @@ def test_the_term_has_a_weight_and_no_gradient_where_both_frozen_models_are_one(
     examples = digits_examples()
     base_d = examples[-1]
     previous_d = base_d.clone() if mu else base_d + 1
-    ours = compute(Moon(steps=3, mu=mu), *examples, {"trained_d": previous_d})
-    assert torch.equal(ours.vector_d, compute(Sgd(steps=3), *examples, {}).vector_d)
+    ours = compute(moon(steps=3, mu=mu), *examples, {"trained_d": previous_d})
+    assert torch.equal(ours.vector_d, compute(sgd(steps=3), *examples, {}).vector_d)
 
 
 @pytest.mark.parametrize("zero", ["own and global", "previous"])
@@ -158,8 +157,8 @@ def test_a_representation_of_zero_has_a_cosine_of_zero(zero):
     previous_d = base_d.clone()
     (base_d if zero == "own and global" else previous_d)[:12] = 0
     inputs_n3, labels_n = torch.ones(4, 3), torch.tensor([0, 1, 2, 0])
-    ours = compute(Moon(steps=2), model, inputs_n3, labels_n, base_d, {"trained_d": previous_d})
-    theirs = compute(Sgd(steps=2), model, inputs_n3, labels_n, base_d, {})
+    ours = compute(moon(steps=2), model, inputs_n3, labels_n, base_d, {"trained_d": previous_d})
+    theirs = compute(sgd(steps=2), model, inputs_n3, labels_n, base_d, {})
     assert ours.vector_d.isfinite().all()
     assert torch.equal(ours.vector_d, theirs.vector_d) == (zero == "own and global")
 
@@ -171,8 +170,8 @@ def test_a_representation_of_zero_has_no_gradient_that_is_not_a_number():
     previous_d = base_d.clone()
     base_d[:12] = 0
     examples = model, torch.ones(4, 3), torch.tensor([0, 1, 2, 0]), base_d
-    ours = compute(Moon(steps=1), *examples, {"trained_d": previous_d})
-    assert torch.equal(ours.vector_d, compute(Sgd(steps=1), *examples, {}).vector_d)
+    ours = compute(moon(steps=1), *examples, {"trained_d": previous_d})
+    assert torch.equal(ours.vector_d, compute(sgd(steps=1), *examples, {}).vector_d)
 
 
 class Witness(nn.Module):
@@ -195,7 +194,7 @@ def test_each_frozen_model_is_shown_each_example_of_the_task_once_and_in_evaluat
     base_d = model.parameters_d.clone()
     inputs_n1 = torch.arange(10).float()[:, None]
     compute(
-        Moon(batch_size=3, **length),
+        moon(batch_size=3, **length),
         model,
         inputs_n1,
         torch.zeros(10, dtype=torch.int64),
@@ -212,8 +211,8 @@ def test_a_linear_model_has_no_representation_to_train():
     base_d = model.parameters_d.clone()
     inputs_n5 = torch.from_numpy(rng(5).normal(size=(6, 5)).astype(np.float32))
     examples = model, inputs_n5, torch.tensor([0, 1, 2] * 2), base_d
-    ours = compute(Moon(steps=3), *examples, {"trained_d": base_d + 1})
-    assert torch.equal(ours.vector_d, compute(Sgd(steps=3), *examples, {}).vector_d)
+    ours = compute(moon(steps=3), *examples, {"trained_d": base_d + 1})
+    assert torch.equal(ours.vector_d, compute(sgd(steps=3), *examples, {}).vector_d)
 
 
 def test_the_previous_model_is_looked_at_with_the_buffers_it_was_trained_to():
@@ -221,13 +220,13 @@ def test_the_previous_model_is_looked_at_with_the_buffers_it_was_trained_to():
     base_d, start_b = model.parameters_d.clone(), model.buffers_b.clone()
     inputs_n3 = torch.from_numpy(rng(6).normal(size=(6, 3)).astype(np.float32))
     examples = model, inputs_n3, torch.tensor([0, 1, 2] * 2)
-    first = compute(Moon(steps=3), *examples, base_d, {})
+    first = compute(moon(steps=3), *examples, base_d, {})
     assert torch.equal(first.state["trained_buffers_b"], first.buffers_b)
     model.load(base_d, start_b)
     moved = {**first.state, "trained_buffers_b": first.state["trained_buffers_b"] + 1}
-    second = compute(Moon(steps=3), *examples, base_d, dict(first.state))
+    second = compute(moon(steps=3), *examples, base_d, dict(first.state))
     model.load(base_d, start_b)
-    assert not torch.equal(second.vector_d, compute(Moon(steps=3), *examples, base_d, moved).vector_d)
+    assert not torch.equal(second.vector_d, compute(moon(steps=3), *examples, base_d, moved).vector_d)
 
 
 def test_a_model_without_a_last_linear_layer_is_refused_in_one_sentence():
@@ -235,7 +234,7 @@ def test_a_model_without_a_last_linear_layer_is_refused_in_one_sentence():
     base_d = model.parameters_d.clone()
     with pytest.raises(UserError, match="does not end in a linear layer"):
         compute(
-            Moon(steps=1),
+            moon(steps=1),
             model,
             torch.ones(1, 1, 8, 8),
             torch.tensor([0]),

@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from support.parts_of_runs import partition_of
 from unstale.seeds import Stream, stream
-from unstale.training.partition import Examples, create, label_counts, slow_clients, split
+from unstale.training.partition import Examples, label_counts, slow_clients, split
 from unstale.training.partition.label_count import rounded
 
 
@@ -43,7 +44,7 @@ def by_hand(partition, labels: list[int], clients: int, scripted: Scripted, grou
 
 
 def test_iid_parts_are_nearly_equal_with_the_first_ones_one_larger():
-    parts = split(create("iid", min_examples=2), np.zeros(11, dtype=int), 4, rng())
+    parts = split(partition_of("iid", min_examples=2), np.zeros(11, dtype=int), 4, rng())
     assert [len(part) for part in parts] == [3, 3, 3, 2]
 
 
@@ -52,8 +53,8 @@ def test_iid_parts_are_nearly_equal_with_the_first_ones_one_larger():
 
 def test_a_dirichlet_of_infinite_alpha_is_iid():
     labels_n = np.arange(40) % 3
-    alike = split(create("dirichlet", alpha=float("inf")), labels_n, 4, rng())
-    iid = split(create("iid"), labels_n, 4, rng())
+    alike = split(partition_of("dirichlet", alpha=float("inf")), labels_n, 4, rng())
+    iid = split(partition_of("iid"), labels_n, 4, rng())
     assert all(np.array_equal(a, b) for a, b in zip(alike, iid, strict=True))
 
 
@@ -61,7 +62,7 @@ def test_dirichlet_cuts_each_class_at_the_floor_of_its_cumulated_shares():
     # Class 0 is 0..4, class 1 is 5..8. Cuts of class 0: floor(0.5 * 5) = 2, floor(0.75 * 5) = 3;
     # of class 1: floor(0.25 * 4) = 1, floor(0.5 * 4) = 2.
     scripted = Scripted([0.5, 0.25, 0.25], [0.25, 0.25, 0.5])
-    partition = create("dirichlet", alpha=0.3, min_examples=1)
+    partition = partition_of("dirichlet", alpha=0.3, min_examples=1)
     assert by_hand(partition, [0] * 5 + [1] * 4, 3, scripted) == [[0, 1, 5], [2, 6], [3, 4, 7, 8]]
     assert scripted.alphas == [[0.3] * 3] * 2
 
@@ -69,14 +70,14 @@ def test_dirichlet_cuts_each_class_at_the_floor_of_its_cumulated_shares():
 def test_dirichlet_repairs_the_smallest_client_from_the_largest():
     # All 6 go to client 2: [], [], [0..5]. The smallest, lowest id first, gets the largest's first in turn:
     # client 0 gets 0, client 1 gets 1, client 0 gets 2, client 1 gets 3; then all have the 2 they need.
-    partition = create("dirichlet", min_examples=2)
+    partition = partition_of("dirichlet", min_examples=2)
     assert by_hand(partition, [0] * 6, 3, Scripted([0, 0, 1])) == [[0, 2], [1, 3], [4, 5]]
 
 
 def test_the_shares_of_a_class_have_mean_and_variance_of_a_dirichlet():
     # q_i of Dirichlet(alpha * 1_N): mean 1/N = 0.2, variance (1/N)(1 - 1/N) / (N alpha + 1) = 0.16 / 2.5 = 0.064.
     labels_n = np.repeat(np.arange(400), 500)
-    shares = split(create("dirichlet", alpha=0.3), labels_n, 5, rng())
+    shares = split(partition_of("dirichlet", alpha=0.3), labels_n, 5, rng())
     q_NC = label_counts(shares, labels_n, 400) / 500
     assert q_NC.mean(axis=1) == pytest.approx([0.2] * 5, abs=4 * np.sqrt(0.064 / 400))
     assert q_NC.var() == pytest.approx(0.064, rel=0.1)
@@ -86,7 +87,7 @@ def test_a_small_alpha_makes_clients_less_alike_than_a_large_one():
     labels_n = np.arange(1000) % 10
 
     def share_of_the_commonest_class(alpha: float) -> float:
-        parts = split(create("dirichlet", alpha=alpha), labels_n, 10, rng())
+        parts = split(partition_of("dirichlet", alpha=alpha), labels_n, 10, rng())
         return float(np.mean([np.bincount(labels_n[part]).max() / len(part) for part in parts]))
 
     assert (
@@ -102,14 +103,14 @@ def test_a_small_alpha_makes_clients_less_alike_than_a_large_one():
 def test_each_client_draws_its_own_mixture_until_a_class_runs_out():
     # Class 0 is 0..4, class 1 is 5..9; a budget of 4. Client 0 takes 2 and 2; client 1 wants 4 of class 0, of which 3
     # are left; client 2 wants 4 of it too and gets nothing, so that it is given a spare one: of 9, 8, 7 the first.
-    partition = create("dirichlet-client", alpha=0.5, budget=4, min_examples=1)
+    partition = partition_of("dirichlet-client", alpha=0.5, budget=4, min_examples=1)
     scripted = Scripted([0.5, 0.5], [1, 0], [1, 0])
     assert by_hand(partition, [0] * 5 + [1] * 5, 3, scripted) == [[0, 1, 5, 6], [2, 3, 4], [9]]
     assert scripted.alphas == [[0.5] * 2] * 3
 
 
 def test_when_no_example_is_spare_the_largest_client_gives():
-    partition = create("dirichlet-client", budget=3, min_examples=2)
+    partition = partition_of("dirichlet-client", budget=3, min_examples=2)
     assert by_hand(partition, [0] * 6, 2, Scripted([1], [1])) == [[0, 1, 2], [3, 4, 5]]
     # Client 0 takes all 3 of class 0; client 1 wants them too and gets 2 of class 1's, which are spare.
     assert by_hand(partition, [0] * 3 + [1] * 2, 2, Scripted([1, 0], [1, 0])) == [[0, 1, 2], [4, 3]]
@@ -119,14 +120,14 @@ def test_when_no_example_is_spare_the_largest_client_gives():
 
 def test_a_mixture_of_infinite_alpha_is_the_same_number_of_every_class():
     labels_n = np.repeat(np.arange(4), 50)
-    shares = split(create("dirichlet-client", alpha=float("inf"), budget=18), labels_n, 10, rng())
+    shares = split(partition_of("dirichlet-client", alpha=float("inf"), budget=18), labels_n, 10, rng())
     assert label_counts(shares, labels_n, 4).tolist() == [[4] * 4] * 10
 
 
 def test_the_mixtures_of_the_clients_have_mean_and_variance_of_a_dirichlet():
     # Mean 1/C = 0.25, variance (1/C)(1 - 1/C) / (C alpha + 1) = 0.1875 / 5 = 0.0375; the floor takes half of 1/100.
     labels_n = np.repeat(np.arange(4), 30_000)
-    shares = split(create("dirichlet-client", alpha=1.0, budget=100), labels_n, 1000, rng())
+    shares = split(partition_of("dirichlet-client", alpha=1.0, budget=100), labels_n, 1000, rng())
     q_NC = label_counts(shares, labels_n, 4) / 100
     assert q_NC.mean(axis=0) == pytest.approx([0.245] * 4, abs=4 * np.sqrt(0.0375 / 1000))
     assert q_NC.var() == pytest.approx(0.0375, rel=0.1)
@@ -154,7 +155,7 @@ def test_the_largest_remainder_is_rounded_up():
 @pytest.mark.parametrize("classes", [1, 5, 10])
 def test_label_counts_sizes_and_classes_are_drawn_uniformly(classes):
     labels_n = np.repeat(np.arange(10), 60)
-    shares = split(create("label-count", classes=classes), labels_n, 2000, rng())
+    shares = split(partition_of("label-count", classes=classes), labels_n, 2000, rng())
     sizes_N = np.array([len(share) for share in shares])
     # Uniform over 10..49: mean 29.5, variance (40^2 - 1) / 12 = 133.25.
     assert (sizes_N.min(), sizes_N.max()) == (10, 49)
@@ -169,7 +170,7 @@ def test_label_counts_sizes_and_classes_are_drawn_uniformly(classes):
 
 def test_clients_of_label_count_draw_from_the_first_examples_of_each_class_only():
     labels_n = np.repeat([0, 1], 50)
-    partition = create("label-count", smallest=2, largest=5, pool=5)
+    partition = partition_of("label-count", smallest=2, largest=5, pool=5)
     held = set(np.concatenate(split(partition, labels_n, 200, rng())).tolist())
     assert held == {*range(5), *range(50, 55)}
 
@@ -177,7 +178,7 @@ def test_clients_of_label_count_draw_from_the_first_examples_of_each_class_only(
 @pytest.mark.parametrize(("classes", "low", "high"), [(62, 5, 20), (10, 5, 10), (2, 2, 2)])
 def test_synthetic_writers_have_5_to_20_classes_or_as_many_as_there_are(classes, low, high):
     labels_n = np.repeat(np.arange(classes), 500)
-    partition = create("natural-synthetic", smallest=400, largest=400)
+    partition = partition_of("natural-synthetic", smallest=400, largest=400)
     held_N = (label_counts(split(partition, labels_n, 300, rng()), labels_n, classes) > 0).sum(axis=1)
     assert held_N.max() == high
     # The mean of a uniform number; of 400 examples hardly a class gets none.
@@ -202,7 +203,7 @@ def evenly(draw: st.DrawFn):
 def test_every_client_holds_k_classes_and_as_many_of_each_as_all_others(case, seed):
     clients, own, counts_C = case
     labels_n = np.repeat(np.arange(len(counts_C)), counts_C)
-    shares = split(create("classes", classes=own, min_examples=1), labels_n, clients, rng(seed))
+    shares = split(partition_of("classes", classes=own, min_examples=1), labels_n, clients, rng(seed))
     held_NC = label_counts(shares, labels_n, len(counts_C))
     shards = own * clients // len(counts_C)
     assert set(held_NC.flatten().tolist()) <= {0, min(counts_C) // shards}
@@ -212,13 +213,13 @@ def test_every_client_holds_k_classes_and_as_many_of_each_as_all_others(case, se
 
 def test_shards_are_dealt_to_the_classes_with_the_most_left():
     # 2 clients, k = 1, classes of 3 and 2 examples: one shard each, of 2. The last shard goes first; ties keep order.
-    assert by_hand(create("classes", classes=1, min_examples=1), [0, 0, 0, 1, 1], 2, Scripted()) == [
+    assert by_hand(partition_of("classes", classes=1, min_examples=1), [0, 0, 0, 1, 1], 2, Scripted()) == [
         [0, 1],
         [3, 4],
     ]
     # In the order 1, 0, client 1 comes first, and class 1 is the first of the equal ones.
     scripted = Scripted(order=[1, 0])
-    assert by_hand(create("classes", classes=1, min_examples=1), [0, 0, 0, 1, 1], 2, scripted) == [
+    assert by_hand(partition_of("classes", classes=1, min_examples=1), [0, 0, 0, 1, 1], 2, scripted) == [
         [0, 1],
         [3, 4],
     ]
@@ -228,13 +229,17 @@ def test_shards_are_dealt_to_the_classes_with_the_most_left():
 
 
 def test_natural_takes_the_first_groups_that_are_large_enough():
-    partition = create("natural", min_examples=2)
+    partition = partition_of("natural", min_examples=2)
     assert by_hand(partition, [0] * 8, 2, Scripted(), groups=[9, 3, 7, 3, 9, 5, 5, 3]) == [[1, 3, 7], [5, 6]]
     assert len(by_hand(partition, [0] * 8, 3, Scripted(), groups=[9, 3, 7, 3, 9, 5, 5, 3])) == 3
 
 
 def test_column_numbers_the_clients_by_ascending_value():
-    assert by_hand(create("column"), [0] * 5, 3, Scripted(), groups=[8, -1, 8, 2, 8]) == [[1], [3], [0, 2, 4]]
+    assert by_hand(partition_of("column"), [0] * 5, 3, Scripted(), groups=[8, -1, 8, 2, 8]) == [
+        [1],
+        [3],
+        [0, 2, 4],
+    ]
 
 
 # --- 3.7 ---
@@ -253,7 +258,7 @@ def test_the_slow_clients_are_the_last_ones_and_their_number_is_not_rounded_twic
 @pytest.mark.parametrize("alpha", [1e-3, 0.3, float("inf")])
 def test_only_slow_clients_hold_the_slow_class(chosen, label, alpha):
     labels_n = np.arange(4000) % 10
-    shares = split(create("slow-class", alpha=alpha, **chosen), labels_n, 40, rng())
+    shares = split(partition_of("slow-class", alpha=alpha, **chosen), labels_n, 40, rng())
     counts_NC = label_counts(shares, labels_n, 10)
     assert counts_NC[:36, label].sum() == 0
     assert counts_NC[36:, label].sum() == 400
@@ -262,7 +267,7 @@ def test_only_slow_clients_hold_the_slow_class(chosen, label, alpha):
 
 def test_slow_class_cuts_as_dirichlet_does_over_those_who_hold_the_class():
     # Classes 0 and 2 over all four: floors of 0.25, 0.5, 0.75 times 4. Class 1 over clients 2 and 3, half and half.
-    partition = create("slow-class", alpha=0.3, slow_share=0.5, slow_class=1, min_examples=1)
+    partition = partition_of("slow-class", alpha=0.3, slow_share=0.5, slow_class=1, min_examples=1)
     scripted = Scripted([0.25] * 4, [0.25] * 4, [0.5, 0.5])
     assert by_hand(partition, [0, 0, 0, 0, 1, 1, 2, 2, 2, 2], 4, scripted) == [
         [0, 6],
@@ -280,4 +285,4 @@ def test_blocks_are_consecutive_by_label_and_dealt_in_random_order():
     # By label 1, 3, 5 | 0, 2 | 4, 6: nearly equal parts of 7 are 3, 2, 2.
     scripted = Scripted(order=[2, 0, 1])
     labels = [1, 0, 1, 0, 2, 0, 2]
-    assert by_hand(create("blocks", min_examples=1), labels, 3, scripted) == [[4, 6], [1, 3, 5], [0, 2]]
+    assert by_hand(partition_of("blocks", min_examples=1), labels, 3, scripted) == [[4, 6], [1, 3, 5], [0, 2]]

@@ -5,13 +5,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from support.parts_of_runs import partition_of
 from unstale.seeds import Stream, stream
 from unstale.training.partition import (
     PARTITIONS,
     Examples,
     Spread,
     block_holders,
-    create,
     label_counts,
     split,
     split_test_set,
@@ -49,8 +49,10 @@ def test_a_summary_by_hand():
 
 def test_the_distance_of_one_class_a_client_is_the_most_there_is():
     labels_n = np.repeat(np.arange(10), 10)
-    assert summary(split(create("iid"), labels_n, 1, rng()), labels_n, 10).distance == pytest.approx(0)
-    assert summary(split(create("blocks"), labels_n, 10, rng()), labels_n, 10).distance == pytest.approx(0.9)
+    assert summary(split(partition_of("iid"), labels_n, 1, rng()), labels_n, 10).distance == pytest.approx(0)
+    assert summary(
+        split(partition_of("blocks"), labels_n, 10, rng()), labels_n, 10
+    ).distance == pytest.approx(0.9)
 
 
 def test_the_top_holders_hold_the_most_and_of_equal_ones_the_higher_id_comes_first():
@@ -77,14 +79,14 @@ def test_test_examples_are_cut_by_the_shares_of_the_training_data():
     # Class 1: 0, 1, 2 of 3, so 5 are cut at 0 and floor(5 * 1/3) = 1. Class 2 nobody trains on.
     train = Examples(np.array([0, 0, 0, 0, 1, 1, 1, 2]))
     test = Examples(np.array([0] * 6 + [1] * 5 + [2]))
-    own = split_test_set(create("dirichlet"), arrays([0, 1, 2], [3, 4], [5, 6]), train, test, InOrder())
+    own = split_test_set(partition_of("dirichlet"), arrays([0, 1, 2], [3, 4], [5, 6]), train, test, InOrder())
     assert [part.tolist() for part in own] == [[0, 1, 2, 3], [4, 5, 6], [7, 8, 9, 10]]
 
 
 def test_overlapping_clients_still_have_test_examples_of_their_own():
     # Both hold the same example: of 3 test examples floor(3 * 1/2) = 1 and 2.
     own = split_test_set(
-        create("label-count"),
+        partition_of("label-count"),
         arrays([0], [0]),
         Examples(np.array([0])),
         Examples(np.array([0] * 3)),
@@ -96,8 +98,8 @@ def test_overlapping_clients_still_have_test_examples_of_their_own():
 def test_groups_get_the_test_examples_of_the_same_groups():
     train = Examples(np.zeros(5, dtype=int), np.array([7, 4, 4, 7, 2]))
     test = Examples(np.zeros(5, dtype=int), np.array([4, 7, 3, 4, 4]))
-    shares = split(create("column"), train.labels_n, 3, rng(), train.groups_n)
-    own = split_test_set(create("column"), shares, train, test, InOrder())
+    shares = split(partition_of("column"), train.labels_n, 3, rng(), train.groups_n)
+    own = split_test_set(partition_of("column"), shares, train, test, InOrder())
     assert [sorted(part.tolist()) for part in own] == [[], [0, 3, 4], [1]]
 
 
@@ -105,8 +107,8 @@ def test_what_is_cut_evenly_is_tested_on_evenly():
     # 10 clients with 2 of 5 classes: 4 shards a class. The rarest class has 9 test examples: 2 a shard, 4 a client.
     train = Examples(np.repeat(np.arange(5), 50))
     test = Examples(np.repeat(np.arange(5), [12, 9, 20, 15, 11]))
-    shares = split(create("classes"), train.labels_n, 10, rng())
-    own = split_test_set(create("classes"), shares, train, test, rng(1))
+    shares = split(partition_of("classes"), train.labels_n, 10, rng())
+    own = split_test_set(partition_of("classes"), shares, train, test, rng(1))
     held_NC, own_NC = (
         label_counts(shares, train.labels_n, 5),
         label_counts(own, test.labels_n, 5),
@@ -122,13 +124,13 @@ def test_no_test_example_is_used_twice_and_nobody_is_tested_on_a_class_it_does_n
     train = Examples(drawn.integers(0, 4, 2000), np.arange(2000) % 8)
     test = Examples(drawn.integers(0, 4, tested), drawn.integers(0, 8, tested))
     shares = split(
-        create(name, **({"budget": 100} if name == "dirichlet-client" else {})),
+        partition_of(name, **({"budget": 100} if name == "dirichlet-client" else {})),
         train.labels_n,
         8,
         rng(),
         train.groups_n,
     )
-    own = split_test_set(create(name), shares, train, test, rng(1))
+    own = split_test_set(partition_of(name), shares, train, test, rng(1))
     used = np.concatenate(own).tolist()
     assert len(own) == 8
     assert len(set(used)) == len(used)

@@ -7,9 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from support.parts_of_runs import partition_of
 from unstale.errors import UserError
 from unstale.seeds import Stream, stream
-from unstale.training.partition import VariantStream, create, split
+from unstale.training.partition import VariantStream, split
 from unstale_proto import limits
 
 OLD_LABELS = np.arange(400) % 4
@@ -17,7 +18,7 @@ NEW_LABELS = np.arange(800)[::-1] // 2 % 4
 
 
 def a_stream(rate=0.5, *, seed: int = 0, new_labels_m=NEW_LABELS) -> VariantStream:
-    shares = split(create("dirichlet"), OLD_LABELS, 6, stream(0, Stream.PARTITION))
+    shares = split(partition_of("dirichlet"), OLD_LABELS, 6, stream(0, Stream.PARTITION))
     return VariantStream(shares, OLD_LABELS, new_labels_m, rate=rate, seed=seed)
 
 
@@ -70,7 +71,7 @@ def test_no_two_clients_are_given_the_same_example_while_there_are_enough():
 
 def test_a_class_with_fewer_new_examples_than_clients_hold_together_is_given_out_again():
     # 100 old examples a class, at most so many new ones as one client holds.
-    shares = split(create("iid"), OLD_LABELS, 4, stream(0, Stream.PARTITION))
+    shares = split(partition_of("iid"), OLD_LABELS, 4, stream(0, Stream.PARTITION))
     most = max(np.bincount(OLD_LABELS[share]).max() for share in shares)
     changing = VariantStream(shares, OLD_LABELS, np.arange(4 * most) % 4, rate=1, seed=0)
     for client in range(4):

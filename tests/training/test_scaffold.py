@@ -5,12 +5,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
+from support.parts_of_runs import scaffold, sgd
 from unstale.flat import FlatModel
 from unstale.seeds import Stream, stream
 from unstale.training.datasets import Dataset
 from unstale.training.local import LocalTask
-from unstale.training.scaffold import Scaffold
-from unstale.training.sgd import Sgd
 from unstale.training.trainer import Trainer
 
 ETA = 0.5
@@ -44,7 +43,7 @@ def test_two_clients_and_two_rounds_against_the_equations_in_float64():
     steps, weight_decay = 3, 0.1
     start_6 = np.array([0.1, -0.2, 0.3, 0.0, 0.5, -0.4], dtype=np.float32).astype(np.float64)
     w_6, c_6, c_N6 = start_6.copy(), np.zeros(6), np.zeros((CLIENTS, 6))
-    training = Scaffold(batch_size=2, steps=steps, weight_decay=weight_decay)
+    training = scaffold(batch_size=2, steps=steps, weight_decay=weight_decay)
     states: list[dict[str, torch.Tensor]] = [{}, {}]
     for _ in range(2):
         u_N6, dc_N6 = np.zeros((CLIENTS, 6)), np.zeros((CLIENTS, 6))
@@ -81,10 +80,10 @@ def test_without_controls_it_is_sgd_to_the_bit_and_its_control_is_the_mean_gradi
     inputs_n2, labels_n = torch.tensor(INPUTS_NnX[0]), torch.tensor(LABELS_Nn[0])
     base_d = torch.full((6,), 0.1)
 
-    batches = Sgd(batch_size=1, steps=4).batches(labels_n, rng())
+    batches = sgd(batch_size=1, steps=4).batches(labels_n, rng())
     task = LocalTask(base_d=base_d, learning_rate=ETA, batches=batches, seed=0, extra_d=torch.zeros(6))
-    ours = Scaffold(batch_size=1, steps=4).compute(model, inputs_n2, labels_n, task, {})
-    theirs = Sgd(batch_size=1, steps=4).compute(model, inputs_n2, labels_n, task, {})
+    ours = scaffold(batch_size=1, steps=4).compute(model, inputs_n2, labels_n, task, {})
+    theirs = sgd(batch_size=1, steps=4).compute(model, inputs_n2, labels_n, task, {})
     assert torch.equal(ours.vector_d, theirs.vector_d)
     torch.testing.assert_close(ours.extra_d, theirs.vector_d / (4 * ETA))
 
@@ -94,17 +93,17 @@ def test_a_client_whose_control_equals_the_servers_goes_where_sgd_goes():
     inputs_n2, labels_n = torch.tensor(INPUTS_NnX[1]), torch.tensor(LABELS_Nn[1])
     control_d = torch.tensor([0.5, -0.25, 1.0, 0.0, 2.0, -1.0])
 
-    batches = Sgd(steps=3).batches(labels_n, rng())
+    batches = sgd(steps=3).batches(labels_n, rng())
     task = LocalTask(base_d=torch.zeros(6), learning_rate=ETA, batches=batches, seed=0, extra_d=control_d)
-    ours = Scaffold(steps=3).compute(model, inputs_n2, labels_n, task, {"control_d": control_d})
-    assert torch.equal(ours.vector_d, Sgd(steps=3).compute(model, inputs_n2, labels_n, task, {}).vector_d)
+    ours = scaffold(steps=3).compute(model, inputs_n2, labels_n, task, {"control_d": control_d})
+    assert torch.equal(ours.vector_d, sgd(steps=3).compute(model, inputs_n2, labels_n, task, {}).vector_d)
 
 
 def test_it_does_not_train_without_the_servers_control():
-    batches = Scaffold(steps=1).batches(torch.tensor([0]), rng())
+    batches = scaffold(steps=1).batches(torch.tensor([0]), rng())
     task = LocalTask(base_d=torch.zeros(6), learning_rate=ETA, batches=batches, seed=0)
     with pytest.raises(AssertionError, match="control variate"):
-        Scaffold(steps=1).compute(logreg(), torch.ones(1, 2), torch.tensor([0]), task, {})
+        scaffold(steps=1).compute(logreg(), torch.ones(1, 2), torch.tensor([0]), task, {})
 
 
 def a_trainer() -> Trainer:
@@ -119,7 +118,7 @@ def a_trainer() -> Trainer:
         labels_test_M=labels_N,
     )
     shares = [np.array([0, 1]), np.array([2, 3])]
-    return Trainer(dataset, shares, logreg(), Scaffold(steps=2, batch_size=1), seed=0)
+    return Trainer(dataset, shares, logreg(), scaffold(steps=2, batch_size=1), seed=0)
 
 
 @given(

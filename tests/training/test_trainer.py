@@ -4,17 +4,13 @@ import numpy as np
 import pytest
 import torch
 
+from support.parts_of_runs import fedprox, gradient, moon, scaffold, sgd
 from unstale.flat import FlatModel
 from unstale.seeds import Stream, stream
 from unstale.training import models
 from unstale.training.datasets import load
 from unstale.training.evaluate import evaluate
-from unstale.training.fedprox import FedProx
-from unstale.training.gradient import Gradient
 from unstale.training.local import LocalTask
-from unstale.training.moon import Moon
-from unstale.training.scaffold import Scaffold
-from unstale.training.sgd import Sgd
 from unstale.training.trainer import PENDING_MAX, Trainer
 
 
@@ -35,11 +31,11 @@ def a_trainer(digits, training, test_shares=None) -> tuple[Trainer, torch.Tensor
 
 
 TRAININGS = [
-    Gradient(),
-    Sgd(steps=3, momentum=0.9),
-    FedProx(steps=3, mu=0.1),
-    Moon(steps=3),
-    Scaffold(steps=3),
+    gradient(),
+    sgd(steps=3, momentum=0.9),
+    fedprox(steps=3, mu=0.1),
+    moon(steps=3),
+    scaffold(steps=3),
 ]
 
 
@@ -60,14 +56,14 @@ def test_an_update_is_the_same_bits_whichever_clients_were_trained_before(digits
 
 
 def test_a_client_trains_on_its_own_share_with_its_own_stream(digits):
-    trainer, base_d = a_trainer(digits, Sgd(steps=2))
+    trainer, base_d = a_trainer(digits, sgd(steps=2))
     own_n = shares_of(digits)[2]
     update = trainer.train(2, 7, base_d, 0.1)
     model = FlatModel(models.build("digits_cnn", digits.input_shape, digits.classes, seed=0))
     labels_n = digits.labels_train_N[own_n]
-    batches = Sgd(steps=2).batches(labels_n, stream(0, Stream.BATCHES, 2, 7))
+    batches = sgd(steps=2).batches(labels_n, stream(0, Stream.BATCHES, 2, 7))
     task = LocalTask(base_d=base_d, learning_rate=0.1, batches=batches, seed=0)
-    expected = Sgd(steps=2).compute(model, digits.train_examples(own_n), labels_n, task, {})
+    expected = sgd(steps=2).compute(model, digits.train_examples(own_n), labels_n, task, {})
     assert update.num_examples == len(own_n)
     assert torch.equal(update.vector_d, expected.vector_d)
 
@@ -76,14 +72,14 @@ def test_the_digits_model_learns_the_digits_when_all_data_lie_in_one_place(digit
     model = FlatModel(models.build("digits_cnn", digits.input_shape, digits.classes, seed=0))
     shares = [np.arange(len(digits.labels_train_N))]
     base_d = model.parameters_d.clone()
-    update = Trainer(digits, shares, model, Sgd(epochs=15, momentum=0.9), seed=0).train(0, 0, base_d, 0.02)
+    update = Trainer(digits, shares, model, sgd(epochs=15, momentum=0.9), seed=0).train(0, 0, base_d, 0.02)
     model_d = base_d - update.vector_d
     result = evaluate(model, model_d, digits.test_examples(), digits.labels_test_M, digits.classes)
     assert result.accuracy >= 0.97
 
 
 def test_what_a_client_keeps_is_its_own_from_the_verdict_on(digits):
-    trainer, base_d = a_trainer(digits, Moon(steps=2))
+    trainer, base_d = a_trainer(digits, moon(steps=2))
     first = trainer.train(1, 0, base_d, 0.1)
     again = trainer.train(1, 0, base_d, 0.1)
     assert torch.equal(again.vector_d, first.vector_d)  # not yet accepted: a first participation still
@@ -92,15 +88,15 @@ def test_what_a_client_keeps_is_its_own_from_the_verdict_on(digits):
     assert list(trainer.state_dict()) == ["1.trained_d"]
     assert torch.equal(trainer.state_dict()["1.trained_d"], first.state["trained_d"])
 
-    sgd, _ = a_trainer(digits, Sgd(steps=2))
+    other, _ = a_trainer(digits, sgd(steps=2))
     moved_d = base_d - 0.5 * first.vector_d
-    plain = {client: sgd.train(client, 1, moved_d, 0.1).vector_d for client in (1, 2)}
+    plain = {client: other.train(client, 1, moved_d, 0.1).vector_d for client in (1, 2)}
     assert not torch.equal(trainer.train(1, 1, moved_d, 0.1).vector_d, plain[1])
     assert torch.equal(trainer.train(2, 1, moved_d, 0.1).vector_d, plain[2])
 
 
 def test_what_was_not_accepted_is_forgotten(digits):
-    trainer, base_d = a_trainer(digits, Moon(steps=2))
+    trainer, base_d = a_trainer(digits, moon(steps=2))
     trainer.train(1, 0, base_d, 0.1)
     trainer.drop(1, 0)
     trainer.keep(1, 0)
@@ -108,7 +104,7 @@ def test_what_was_not_accepted_is_forgotten(digits):
 
 
 def test_a_verdict_counts_once_and_of_an_unknown_task_not_at_all(digits):
-    trainer, base_d = a_trainer(digits, Scaffold(steps=2))
+    trainer, base_d = a_trainer(digits, scaffold(steps=2))
     update = trainer.train(1, 0, base_d, 0.1, extra_d=torch.zeros_like(base_d))
     for number in (0, 0, 5):
         trainer.keep(1, number)
@@ -117,7 +113,7 @@ def test_a_verdict_counts_once_and_of_an_unknown_task_not_at_all(digits):
 
 
 def test_of_a_client_only_a_few_open_updates_are_remembered(digits):
-    trainer, base_d = a_trainer(digits, Moon(steps=1))
+    trainer, base_d = a_trainer(digits, moon(steps=1))
     updates = [trainer.train(1, number, base_d, 0.1) for number in range(PENDING_MAX + 1)]
     trainer.keep(1, 0)
     assert trainer.state_dict() == {}
@@ -125,7 +121,7 @@ def test_of_a_client_only_a_few_open_updates_are_remembered(digits):
     assert torch.equal(trainer.state_dict()["1.trained_d"], updates[1].state["trained_d"])
 
 
-@pytest.mark.parametrize("training", [Moon(steps=2), Scaffold(steps=2)], ids=lambda one: one.name)
+@pytest.mark.parametrize("training", [moon(steps=2), scaffold(steps=2)], ids=lambda one: one.name)
 def test_a_trainer_goes_on_to_the_bit_from_what_another_one_kept(digits, training):
     trainer, base_d = a_trainer(digits, training)
     for client_id in (4, 0):
@@ -146,7 +142,7 @@ def test_dropout_differs_from_task_to_task_and_from_client_to_client_and_is_repe
     model = FlatModel(torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Dropout(), torch.nn.Linear(64, 10)))
     base_d = model.parameters_d.clone()
     one = np.array([0])  # so that no batch differs
-    trainer = Trainer(digits, [one, one], model, Gradient(), seed=0)
+    trainer = Trainer(digits, [one, one], model, gradient(), seed=0)
     tasks = [(0, 0), (0, 1), (1, 0)]
     first = [trainer.train(*task, base_d, 0.1).loss for task in tasks]
     again = [trainer.train(*task, base_d, 0.1).loss for task in reversed(tasks)]
@@ -156,7 +152,7 @@ def test_dropout_differs_from_task_to_task_and_from_client_to_client_and_is_repe
 
 def test_a_client_evaluates_a_model_on_its_own_test_examples(digits):
     own_m = np.array([3, 5, 8, 13])
-    trainer, base_d = a_trainer(digits, Sgd(steps=1), test_shares=[np.array([], dtype=np.int64), own_m])
+    trainer, base_d = a_trainer(digits, sgd(steps=1), test_shares=[np.array([], dtype=np.int64), own_m])
     before = trainer.train(1, 0, base_d, 0.1).vector_d
     found = trainer.evaluate_own(1, base_d)
     model = FlatModel(models.build("digits_cnn", digits.input_shape, digits.classes, seed=0))
@@ -169,13 +165,13 @@ def test_a_client_evaluates_a_model_on_its_own_test_examples(digits):
 
 
 def test_where_the_test_set_is_not_shared_out_nobody_measures_anything(digits):
-    trainer, base_d = a_trainer(digits, Sgd(steps=1))
+    trainer, base_d = a_trainer(digits, sgd(steps=1))
     assert trainer.evaluate_own(1, base_d) is None
 
 
 @pytest.mark.parametrize(
     ("training", "steps"),
-    [(Gradient(batch_size=4), 1), (Sgd(steps=3, batch_size=4), 3), (Sgd(epochs=2, batch_size=4), 6)],
+    [(gradient(batch_size=4), 1), (sgd(steps=3, batch_size=4), 3), (sgd(epochs=2, batch_size=4), 6)],
 )
 def test_how_many_steps_a_task_takes_is_known_before_it_is_done(digits, training, steps):
     # Ten examples in mini-batches of four: three steps an epoch.

@@ -6,13 +6,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from support.parts_of_runs import sgd
 from unstale.flat import FlatModel
 from unstale.seeds import Stream, stream
 from unstale.training import models
 from unstale.training.datasets import Dataset, load, varied
 from unstale.training.local import LocalTask
 from unstale.training.partition import VariantStream
-from unstale.training.sgd import Sgd
 from unstale.training.trainer import Trainer
 
 RATE = 2.5
@@ -26,7 +26,7 @@ CHANGES = VariantStream(SHARES, DATA.labels_train_N.numpy(), DIGITS.labels_train
 
 def a_trainer() -> Trainer:
     model = FlatModel(models.build("logreg", DATA.input_shape, DATA.classes, seed=0))
-    return Trainer(DATA, SHARES, model, Sgd(steps=2), seed=0, changes=CHANGES)
+    return Trainer(DATA, SHARES, model, sgd(steps=2), seed=0, changes=CHANGES)
 
 
 def held_at(client_id: int, version: int) -> torch.Tensor:
@@ -55,11 +55,11 @@ def test_an_update_is_computed_on_the_data_of_its_base_version():
         task = LocalTask(
             base_d=base_d,
             learning_rate=0.1,
-            batches=Sgd(steps=2).batches(labels_n, stream(0, Stream.BATCHES, 3, 7)),
+            batches=sgd(steps=2).batches(labels_n, stream(0, Stream.BATCHES, 3, 7)),
             seed=None,
         )
         model = FlatModel(models.build("logreg", DATA.input_shape, DATA.classes, seed=0))
-        expected = Sgd(steps=2).compute(model, held_at(3, version), labels_n, task, {})
+        expected = sgd(steps=2).compute(model, held_at(3, version), labels_n, task, {})
         assert torch.equal(vector_d, expected.vector_d)
     assert not torch.equal(made[90], made[20])
 

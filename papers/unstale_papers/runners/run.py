@@ -15,7 +15,6 @@ import torch
 from typing_extensions import override
 
 from unstale.config import build
-from unstale.config.learning import DataSettings
 from unstale.config.settings import Settings
 from unstale.config.training_context import TrainingContext, training_context
 from unstale.coordinator import actions, events
@@ -24,6 +23,7 @@ from unstale.learner.learner import RoundResult
 from unstale.learner.updates import RoundUpdate
 from unstale.learner.versions import Version
 from unstale.net.clock import now_s
+from unstale.settings.learning import DataSettings
 from unstale.simulator.assemble import simulation
 from unstale.simulator.synchronous_compute import Watcher
 from unstale.training.datasets import Dataset

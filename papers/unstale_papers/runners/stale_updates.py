@@ -15,7 +15,6 @@ from unstale.compensators import StaleUpdate
 from unstale.compensators.gradient_inversion import GradientInversion
 from unstale.config import build
 from unstale.config.compensation import compensator
-from unstale.config.learning import CompensatorSettings
 from unstale.config.scenario import conditions
 from unstale.config.settings import ScenarioSettings, Settings
 from unstale.config.training_context import TrainingContext, training_context
@@ -23,6 +22,7 @@ from unstale.errors import UserError
 from unstale.learner.learner import RoundResult
 from unstale.learner.updates import RoundUpdate
 from unstale.learner.versions import Version
+from unstale.settings.learning import CompensatorSettings
 from unstale.simulator.assemble import simulation
 from unstale.simulator.synchronous_compute import Watcher
 from unstale.training.evaluate import Evaluation

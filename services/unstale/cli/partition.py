@@ -74,7 +74,7 @@ def _look(settings: Settings) -> Shown:
     from unstale.config import build  # imports torch
     from unstale.training.partition import label_counts, summary
 
-    chosen = build.partition(settings).model_dump()
+    chosen = dict(build.partition(settings))
     data = build.dataset(settings)
     shares = build.client_partitions(settings, data)
     labels_n = data.labels_train_N.numpy()

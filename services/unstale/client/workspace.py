@@ -1,29 +1,39 @@
 """Makes the training context of a run from its welcome and the settings of this machine."""
 
 import logging
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
 from unstale import flat
 from unstale.config import build
-from unstale.config.learning import (
+from unstale.config.scenario import conditions
+from unstale.config.settings import ClientSettings, Settings
+from unstale.config.training_context import TrainingContext, training_context
+from unstale.errors import UserError, unknown_name
+from unstale.settings.learning import (
     DataSettings,
     ModelSettings,
     PartitionSettings,
     TrainingSettings,
     VariantSettings,
 )
-from unstale.config.scenario import conditions
-from unstale.config.settings import ClientSettings, Settings
-from unstale.config.training_context import TrainingContext, training_context
-from unstale.errors import UserError
+from unstale.settings.part import takes
+from unstale.settings.values import Section
 from unstale.training.partition import PARTITIONS
+from unstale.training.registry import TRAININGS
 from unstale_proto import signature
-from unstale_proto.messages import DataPlan, PartitionPlan, TensorSpec, Welcome
+from unstale_proto.messages import (
+    DataPlan,
+    PartPlan,
+    TensorSpec,
+    Welcome,
+)
 
 log = logging.getLogger("unstale.client")
+
+S = TypeVar("S", bound=Section)
 
 
 def training_context_of(welcome: Welcome, own: Settings) -> TrainingContext:
@@ -77,38 +87,51 @@ def _announce_attack(settings: Settings, hosted: ClientSettings) -> None:
 def _settings_of(welcome: Welcome, own: Settings) -> Settings:
     data_plan = welcome.data_plan or DataPlan()
     variant = _variant(data_plan, own)
-    settings = own.model_copy(
+    data = {
+        "name": welcome.data,
+        "path": _path(welcome.data, own),
+        # A server causes no download that this machine does not configure.
+        "download": own.data.download
+        and own.data.name == welcome.data
+        and variant.name in (None, own.data.variant.name),
+        "variant": variant,
+        **_data_fields(data_plan),
+    }
+    return own.model_copy(
         update={
             "seed": welcome.seed,
             "clients": welcome.clients,
-            "model": ModelSettings().model_copy(
-                update={"name": welcome.model, **_set_fields(welcome.model_plan)}
+            "model": _section(
+                "model", ModelSettings, {"name": welcome.model, **_set_fields(welcome.model_plan)}
             ),
-            "data": own.data.model_copy(
-                update={
-                    "name": welcome.data,
-                    "path": _path(welcome.data, own),
-                    # A server causes no download that this machine does not configure.
-                    "download": own.data.download
-                    and own.data.name == welcome.data
-                    and variant.name in (None, own.data.variant.name),
-                    "variant": variant,
-                    **_data_fields(data_plan),
-                }
-            ),
-            "partition": PartitionSettings().model_copy(update=_partition_fields(welcome.partition)),
-            "training": TrainingSettings().model_copy(
-                update={"steps": None, **_set_fields(welcome.training)}
-            ),
+            "data": _section("data", DataSettings, dict(own.data) | data),
+            "partition": _part("partition", PartitionSettings, PARTITIONS, welcome.partition),
+            "training": _part("training", TrainingSettings, TRAININGS, welcome.training),
         }
     )
+
+
+def _section(path: str, section: type[S], values: Mapping[str, Any]) -> S:
+    """A section with values that the server sent. Raises UserError."""
     try:
-        Settings(**settings.model_dump())
+        return section(**values)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
-        key = ".".join(str(part) for part in first["loc"])
-        raise UserError(f"the server wants {key} {first['input']!r}, which is out of bounds here") from None
-    return settings
+    key = ".".join(map(str, (path, *first["loc"])))
+    raise UserError(f"the server wants {key} {first['input']!r}, which is out of bounds here")
+
+
+def _part(
+    path: str,
+    section: type[S],
+    parts: Mapping[str, type[Any]],
+    plan: PartPlan,
+) -> S:
+    """The section of a part that the server names, with the keys that the part takes; it ignores others."""
+    if plan.name not in parts:
+        raise unknown_name(path, plan.name, parts)
+    taken = {key: value for key, value in plan.settings.items() if takes(parts[plan.name], key)}
+    return _section(path, section, {"name": plan.name, **taken})
 
 
 def _path(name: str, own: Settings) -> str | None:
@@ -122,7 +145,9 @@ def _variant(plan: DataPlan, own: Settings) -> VariantSettings:
     if variant is None:
         return VariantSettings()
     path = own.data.variant.path if _has_path(variant.name) else None
-    return VariantSettings().model_copy(update={"name": variant.name, "path": path, "rate": variant.rate})
+    return _section(
+        "data.variant", VariantSettings, {"name": variant.name, "path": path, "rate": variant.rate}
+    )
 
 
 def _has_path(name: str) -> bool:
@@ -132,15 +157,6 @@ def _has_path(name: str) -> bool:
 def _set_fields(plan: BaseModel | None) -> dict[str, Any]:
     """The fields of a plan that are set."""
     return {} if plan is None else plan.model_dump(exclude_none=True)
-
-
-def _partition_fields(plan: PartitionPlan) -> dict[str, Any]:
-    """The fields of a partition's plan. `min_examples` is always set, also for a partition without that setting."""
-    fields = _set_fields(plan)
-    partition = PARTITIONS.get(plan.name)
-    if partition is not None and "min_examples" not in partition.model_fields:
-        del fields["min_examples"]
-    return fields
 
 
 def _data_fields(plan: DataPlan) -> dict[str, Any]:

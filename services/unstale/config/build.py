@@ -1,24 +1,20 @@
 """The parts of a run, made from the configuration. Each raises UserError for what only the part knows."""
 
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import fields, is_dataclass
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from pydantic import BaseModel
 from torch import Tensor
 
 from unstale.compensators import Compensator
 from unstale.config import compensation
-from unstale.config.keys import KEYS
 from unstale.config.memory import allocator
 from unstale.config.scenario import check as check_scenario
 from unstale.config.scenario import conditions
 from unstale.config.settings import Settings
-from unstale.config.values import Section
-from unstale.coordinator.settings import CoordinatorSettings, SelectorSettings, TriggerSettings
+from unstale.coordinator.settings import CoordinatorSettings
 from unstale.coordinator.triggers import TRIGGERS, Trigger
 from unstale.errors import UserError
 from unstale.flat import FlatModel
@@ -26,10 +22,12 @@ from unstale.learner.device import choose
 from unstale.learner.learner import Learner
 from unstale.learner.updates import Staging
 from unstale.learner.versions import Version
-from unstale.policies import Policy, create
-from unstale.policies.registry import RESERVED, find
-from unstale.policies.stages import OptimiserSettings, wrapped
+from unstale.policies import Policy, PolicyContext
+from unstale.policies.registry import find, settings_of
+from unstale.policies.stages import wrapped
 from unstale.seeds import Stream, stream
+from unstale.settings.learning import OptimiserSettings
+from unstale.settings.part import takes
 from unstale.toxics.scenario import Conditions
 from unstale.training import partition as partitions
 from unstale.training import registry
@@ -41,7 +39,7 @@ from unstale.training.local import LocalTraining
 from unstale.training.model_file import check_writable, save
 from unstale.training.models import build, features
 from unstale.training.models import find as find_model
-from unstale.training.schedule import SCHEDULES, Schedule
+from unstale.training.schedule import Schedule
 from unstale.training.schedule import create as create_schedule
 
 
@@ -94,26 +92,9 @@ def _sources(settings: Settings) -> list[dict[str, Any]]:
     return [first, {**common, "name": variant.name, "path": variant.path, "section": "data.variant"}]
 
 
-def _given(section: Section, taken: Collection[str]) -> dict[str, Any]:
-    """The values of a section's keys that are there, but its name. A default that the chosen part does not take nobody
-    has given."""
-    defaults = {key: field.default for key, field in type(section).model_fields.items()}
-    return {
-        key: value
-        for key, value in section
-        if key != "name" and value is not None and not isinstance(value, Section)
-        if key in taken or value != defaults[key]
-    }
-
-
-def _taken(types: Mapping[str, type[BaseModel]], name: str) -> set[str]:
-    return set(types[name].model_fields) if name in types else set()
-
-
 def partition(settings: Settings) -> partitions.Partition:
     """How the training set is shared out."""
-    chosen = settings.partition
-    return partitions.create(chosen.name, **_given(chosen, _taken(partitions.PARTITIONS, chosen.name)))
+    return partitions.create(settings.partition)
 
 
 def check_partition(settings: Settings, data: Dataset) -> None:
@@ -204,12 +185,7 @@ def model(settings: Settings, data: Dataset, where: torch.device, *, allow_facto
 
 def training(settings: Settings) -> LocalTraining:
     """How the clients train."""
-    chosen = settings.training
-    given = _given(chosen, _taken(registry.TRAININGS, chosen.name))
-    if chosen.epochs is not None:
-        given.pop("steps", None)
-    given.pop("learning_rate", None)  # goes with each task
-    return registry.create(chosen.name, **given)
+    return registry.create(settings.training)
 
 
 def attack(settings: Settings) -> Attack | None:
@@ -231,19 +207,8 @@ def attack(settings: Settings) -> Attack | None:
 
 def schedule(settings: Settings) -> Schedule:
     """The clients' learning rate over the rounds."""
-    chosen = settings.training.schedule
-    taken = _taken(SCHEDULES, chosen.name)
-    given = _given(chosen, taken)
-    for key in sorted(given.keys() - taken):
-        raise UserError(
-            f"schedule {chosen.name!r} takes no training.schedule.{key}, got {given[key]}; leave it out"
-        )
-    return create_schedule(
-        chosen.name,
-        learning_rate=settings.training.learning_rate,
-        rounds=settings.rounds,
-        **given,
-    )
+    training = settings.training
+    return create_schedule(training.schedule, learning_rate=training.learning_rate, rounds=settings.rounds)
 
 
 def policy(
@@ -253,20 +218,20 @@ def policy(
     conditions of the run; None for those that are configured."""
     under = conditions(settings) if under is None else under
     chosen = settings.policy
-    for key in sorted(RESERVED):
-        if key in chosen.settings:  # ours to say, below
-            raise UserError(
-                f"policy.settings.{key} is given, expected settings that `unstale policies` lists"
-            )
-    needed = find(chosen.name).training
-    if needed not in (None, settings.training.name):
+    policy_class = find(chosen.name)
+    if policy_class.training not in (None, settings.training.name):
         raise UserError(
-            f"policy.name is {chosen.name!r}, whose clients train with training.name {needed!r}, "
-            f"got {settings.training.name!r}; add --training {needed}"
+            f"policy.name is {chosen.name!r}, whose clients train with training.name {policy_class.training!r}, "
+            f"got {settings.training.name!r}; add --training {policy_class.training}"
         )
     trigger = TRIGGERS.get(settings.trigger.name)
-    made = create(
+    checked = settings_of(
         chosen.name,
+        {**_known_availability(chosen.name, under), **chosen.settings},
+        profile=chosen.profile,
+        synchronous=trigger is not None and trigger.in_rounds,
+    )
+    context = PolicyContext(
         dimension=dimension,
         clients=settings.clients,
         device=where,
@@ -274,12 +239,9 @@ def policy(
         round_size=coordinator_settings(settings, under).round_size_max,
         rounds=settings.rounds,
         allocate=allocator(chosen.memory, chosen.memory_folder, where),
-        profile=chosen.profile,
-        synchronous=trigger is not None and trigger.in_rounds,
-        **{**_known_availability(chosen.name, under), **chosen.settings},
     )
-    optimiser = OptimiserSettings(**dict(chosen.optimiser))
-    if optimiser.name == "none" and optimiser != OptimiserSettings():
+    made = policy_class(checked, context)
+    if chosen.optimiser.name == "none" and chosen.optimiser != OptimiserSettings():
         raise UserError(
             "policy.optimiser.name is none, but policy.optimiser has other settings, expected momentum, adam or yogi "
             "with them"
@@ -294,7 +256,7 @@ def policy(
             f"policy.clip_norm is {chosen.clip_norm:g} with policy {chosen.name!r}, whose second vectors belong to the "
             "updates as they came; leave it out"
         )
-    return wrapped(made, clip_norm=chosen.clip_norm, optimiser=optimiser)
+    return wrapped(made, clip_norm=chosen.clip_norm, optimiser=chosen.optimiser)
 
 
 def _known_availability(policy_name: str, under: Conditions) -> dict[str, Any]:
@@ -329,36 +291,25 @@ def learner(
 def coordinator_settings(settings: Settings, under: Conditions | None = None) -> CoordinatorSettings:
     """What the coordinator is told. under: as for `policy`."""
     under = conditions(settings) if under is None else under
-    chosen = settings.trigger
-    k = chosen.k
-    if k == KEYS["trigger.k"].default and not _counts(chosen.name):
-        k = None  # the default is for triggers that count: `--trigger sync` is enough for one that does not
-    elif k is not None and "k" not in chosen.model_fields_set:
-        k = min(k, settings.clients)  # nor should a run with few clients need more than `--clients 4`
+    trigger = settings.trigger
+    trigger_class = TRIGGERS.get(trigger.name, Trigger)
+    if trigger.k is not None and "k" not in trigger.model_fields_set and takes(trigger_class, "k"):
+        # A run with few clients needs no more than `--clients 4`.
+        trigger = trigger.model_copy(update={"k": min(trigger.k, settings.clients)})
     return CoordinatorSettings(
         clients=settings.clients,
         rounds=settings.rounds,
-        trigger=TriggerSettings(name=chosen.name, k=k, wait_s=chosen.wait_s),
-        selector=SelectorSettings(
-            name=settings.selector.name,
-            size=settings.selector.size,
-            availability=under.availability if settings.selector.name == "availability" else None,
-        ),
+        trigger=trigger,
+        selector=settings.selector,
+        availability=under.availability,
         seed=settings.seed,
         lease_s=settings.server.lease_s,
         evaluate_every=settings.evaluate_every,
         retry_s=settings.server.retry_s,
         min_clients=settings.min_clients,
-        once_a_cycle=find(settings.policy.name).once_a_cycle
-        and TRIGGERS.get(chosen.name, Trigger).keeps_sender(),
+        once_a_cycle=find(settings.policy.name).once_a_cycle and trigger_class.keeps_sender(),
         stale_rounds=under.stale_rounds,
     )
-
-
-def _counts(trigger: str) -> bool:
-    """Whether this trigger takes a k."""
-    trigger_type: type = TRIGGERS.get(trigger, Trigger)
-    return is_dataclass(trigger_type) and "k" in {field.name for field in fields(trigger_type)}
 
 
 def staging(told: CoordinatorSettings, row_numbers: int, where: torch.device) -> Staging:

@@ -13,7 +13,8 @@ from unstale.errors import UserError
 from unstale.flat import FlatModel
 from unstale.training.datasets import Dataset
 from unstale.training.fedprox import FedProx
-from unstale.training.registry import TRAININGS
+from unstale.training.registry import create as create_training
+from unstale.training.sgd import Sgd
 
 Connect = Callable[[Settings, Dataset], Executor]
 """Connects to the machines that `compensator.ray` names. Raises UserError when they cannot be had."""
@@ -27,15 +28,15 @@ def local_steps(settings: Settings) -> LocalSteps:
     chosen = settings.training
     if chosen.name == "gradient":
         return LocalSteps(batch_size=chosen.batch_size)
-    default_mu: float = FedProx.model_fields["mu"].default
+    training = create_training(chosen)
     return LocalSteps(
         steps=None if chosen.epochs is not None else chosen.steps,
         epochs=chosen.epochs,
         batch_size=chosen.batch_size,
-        momentum=chosen.momentum if "momentum" in TRAININGS[chosen.name].model_fields else 0.0,
+        momentum=training.momentum if isinstance(training, Sgd) else 0.0,
         weight_decay=chosen.weight_decay,
         unknown=None if chosen.name in IMITABLE else chosen.name,
-        mu=(default_mu if chosen.mu is None else chosen.mu) if chosen.name == "fedprox" else 0.0,
+        mu=training.mu if isinstance(training, FedProx) else 0.0,
     )
 
 

@@ -49,6 +49,17 @@ def open_section(name: str) -> str | None:
     return next((section for section in OPEN_SECTIONS if name.startswith(f"{section}.")), None)
 
 
+def flat(name: str) -> str:
+    """The key that a name stands for: `training.settings.momentum` is `training.momentum`."""
+    section, _, key = name.partition(".settings.")
+    return f"{section}.{key}" if key and holds_settings(section) else name
+
+
+def holds_settings(section: str) -> bool:
+    """Whether a section chooses a part by `name`, so that its other keys may also stand in a mapping `settings`."""
+    return f"{section}.name" in KEYS and f"{section}.settings" not in OPEN_SECTIONS
+
+
 def variable(name: str) -> str:
     """The environment variable of a key or of what lies below it: dots become two underscores."""
     return PREFIX + name.replace(".", "__").upper()

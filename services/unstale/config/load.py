@@ -15,7 +15,17 @@ from pydantic_settings import EnvSettingsSource
 from pydantic_settings.sources.utils import parse_env_vars
 from typing_extensions import override
 
-from unstale.config.keys import KEYS, KEYS_AT_THE_TOP, OPEN_SECTIONS, PREFIX, SECTIONS, open_section, variable
+from unstale.config.keys import (
+    KEYS,
+    KEYS_AT_THE_TOP,
+    OPEN_SECTIONS,
+    PREFIX,
+    SECTIONS,
+    flat,
+    holds_settings,
+    open_section,
+    variable,
+)
 from unstale.config.loader import Loader
 from unstale.config.settings import Settings
 from unstale.errors import UserError, nearest
@@ -150,6 +160,7 @@ def _by_key(variables: Mapping[str, str]) -> dict[str, Given]:
 
 
 def _from_texts(texts: Mapping[str, Given]) -> dict[str, Given]:
+    texts = {flat(key): item for key, item in texts.items()}
     for key, item in texts.items():
         if not _is_key(key):
             raise _unknown_key(item.origin, key)
@@ -189,7 +200,7 @@ def _from_file(file: Path) -> dict[str, Given]:
             return {}
         if not isinstance(root, yaml.MappingNode):
             raise UserError(f"{_place(file, root)}: expected keys and values like `rounds: 200`")
-        return dict(_entries(loader, file, root, ""))
+        return dict(_entries(loader, file, root, "", set()))
     except yaml.MarkedYAMLError as error:
         line = f", line {error.problem_mark.line + 1}" if error.problem_mark else ""
         raise UserError(f"{file}{line}: this is not YAML: {error.problem}") from None
@@ -204,10 +215,9 @@ def _place(file: Path, node: yaml.Node) -> str:
 
 
 def _entries(
-    loader: Loader, file: Path, mapping: yaml.MappingNode, above: str
+    loader: Loader, file: Path, mapping: yaml.MappingNode, above: str, seen: set[str]
 ) -> Iterator[tuple[str, Given]]:
-    """Every key of a mapping and of the sections below it, with the line it stands on."""
-    seen = set()
+    """Every key of a mapping and of the sections below it, with the line it stands on. seen: names so far."""
     for key_node, value_node in mapping.value:
         place = _place(file, key_node)
         if not isinstance(key_node, yaml.ScalarNode):
@@ -216,9 +226,10 @@ def _entries(
         if name in seen:
             raise UserError(f"{place}: key {name!r} is given twice, expected once")
         seen.add(name)
-        is_section = name in SECTIONS or name in OPEN_SECTIONS
+        is_settings = key_node.value == "settings" and holds_settings(above.removesuffix("."))
+        is_section = is_settings or name in SECTIONS or name in OPEN_SECTIONS
         if is_section and isinstance(value_node, yaml.MappingNode):
-            yield from _entries(loader, file, value_node, f"{name}.")
+            yield from _entries(loader, file, value_node, above if is_settings else f"{name}.", seen)
         elif is_section:
             value = _value(loader, value_node, place)
             if value is not None:  # a section whose keys are all commented out is null

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from unstale.config.learning import DataSettings, PartitionSettings
 from unstale.config.loader import Loader
 from unstale.config.settings import Settings
 from unstale.errors import UserError, nearest
+from unstale.settings.learning import DataSettings, PartitionSettings
 from unstale.toxics.client_info import ClientInfo
 from unstale.toxics.device import Devices
 from unstale.toxics.scenario import Conditions, Scenario

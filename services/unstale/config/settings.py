@@ -12,59 +12,30 @@ from pydantic_core import PydanticCustomError
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 from typing_extensions import override
 
-from unstale.config.learning import (
+from unstale.config.server import ServerSettings as ServerSettings
+from unstale.config.storage import RunSettings as RunSettings
+from unstale.settings.learning import (
     CompensatorSettings,
     DataSettings,
     ModelSettings,
     PartitionSettings,
     PolicySettings,
+    SelectorSettings,
     TrainingSettings,
+    TriggerSettings,
 )
-from unstale.config.server import ServerSettings as ServerSettings
-from unstale.config.storage import RunSettings as RunSettings
-from unstale.config.values import (
+from unstale.settings.values import (
     CLIENTS_MAX,
     SEED_MAX,
     THREADS_MAX,
     Address,
     HttpAddress,
-    Name,
     Seconds,
     Section,
     Text,
     check_link,
     is_loopback,
 )
-
-
-class TriggerSettings(Section):
-    name: Name = Field(
-        "k-async", description="When a round closes: sync, k-sync, k-async, async, buffered or deadline."
-    )
-    k: int | None = Field(
-        5,
-        ge=1,
-        le=CLIENTS_MAX,
-        json_schema_extra={"unit": "updates"},
-        description="Updates that close a round, for k-sync, k-async and buffered.",
-    )
-    wait_s: Seconds | None = Field(
-        None, json_schema_extra={"unit": "s"}, description="How long a round lasts, for deadline."
-    )
-
-
-class SelectorSettings(Section):
-    name: Name = Field(
-        "all",
-        description="Who gets tasks: all, random, round-robin or availability (who is there most rarely first).",
-    )
-    size: int | None = Field(
-        None,
-        ge=1,
-        le=CLIENTS_MAX,
-        json_schema_extra={"unit": "clients"},
-        description="How many work at a time, for random, round-robin and availability.",
-    )
 
 
 class EncodingSettings(Section):

@@ -4,7 +4,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from unstale.config.values import Section, Text
+from unstale.settings.values import Section, Text
 
 
 class RunSettings(Section):

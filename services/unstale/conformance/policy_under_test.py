@@ -11,7 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from unstale.policies import Policy, Step, UpdateBatch, create
+from unstale.policies import Policy, PolicyContext, Step, UpdateBatch
+from unstale.policies.registry import find, settings_of
 from unstale.seeds import Generator, Stream, stream
 
 CLIENTS = 5
@@ -27,7 +28,7 @@ LATE = 5000
 class PolicyUnderTest:
     """A registered policy under some settings, on a device, and the run that it is told of.
 
-    clients to rounds, profile, synchronous: as `policies.create` has them.
+    clients to rounds: as in `PolicyContext`. profile, synchronous: as in `registry.settings_of`.
     """
 
     name: str
@@ -42,18 +43,16 @@ class PolicyUnderTest:
 
     def make(self) -> Policy[Any]:
         """The policy in its first state."""
-        return create(
-            self.name,
+        context = PolicyContext(
             dimension=self.dimension,
             clients=self.clients,
             device=self.device,
             seed=1,
             round_size=self.round_size,
             rounds=self.rounds,
-            profile=self.profile,
-            synchronous=self.synchronous,
-            **self.settings,
         )
+        checked = settings_of(self.name, self.settings, profile=self.profile, synchronous=self.synchronous)
+        return find(self.name)(checked, context)
 
     def of_another_size(self) -> "PolicyUnderTest":
         """The same of a run with other numbers of clients, of updates a round and of parameters."""

@@ -12,7 +12,10 @@ from typing import ClassVar
 
 from typing_extensions import override
 
+from unstale.errors import UserError
 from unstale.seeds import Stream, stream
+from unstale.settings.learning import SelectorSettings
+from unstale.settings.part import part, takes
 
 
 class Selector(ABC):
@@ -20,6 +23,8 @@ class Selector(ABC):
 
     in_rounds: ClassVar[bool] = False
     """Only for triggers that choose participants when a round starts: in other loops nobody might be at work."""
+    size: int | None = None
+    """How many clients work at a time; None for all."""
 
     @abstractmethod
     def choose(
@@ -33,7 +38,7 @@ class Selector(ABC):
         """
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class All(Selector):
     """Everyone."""
 
@@ -44,7 +49,7 @@ class All(Selector):
         return candidates
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Random(Selector):
     """At most `size` busy clients, drawn uniformly without replacement. size: S of the papers, >= 1."""
 
@@ -66,7 +71,7 @@ class Random(Selector):
         return [candidates[index] for index in sorted(drawn.tolist())]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RoundRobin(Selector):
     """In turn: version t belongs to the clients t * size, t * size + 1, ..., `size` of them, counted modulo N.
 
@@ -89,7 +94,7 @@ class RoundRobin(Selector):
         return [*past_zero, *candidates[bisect_left(candidates, first) : bisect_left(candidates, end)]]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LeastAvailable(Selector):
     """At most `size` busy clients, those who are least often available first, drawn uniformly among equals.
 
@@ -124,3 +129,13 @@ SELECTORS: Mapping[str, type[Selector]] = {
     "availability": LeastAvailable,
 }
 """Every selector by its name in the configuration."""
+
+
+def create(settings: SelectorSettings, *, clients: int, availability: tuple[float, ...] | None) -> Selector:
+    """The selector that these settings choose. clients, availability: as in `CoordinatorSettings`. Raises UserError."""
+    made = part(settings, "selector", SELECTORS, clients=clients, availability=availability)
+    if availability is None and takes(SELECTORS[settings.name], "availability"):
+        raise UserError(
+            f"selector {settings.name!r} needs a scenario with a dropout by rounds, and none was given"
+        )
+    return made

@@ -5,72 +5,16 @@ The sentences name the keys as the configuration spells them: `trigger.k`, `sele
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any
 
-from unstale.coordinator.selectors import SELECTORS, Selector
+from unstale.coordinator import selectors, triggers
+from unstale.coordinator.selectors import Selector
 from unstale.coordinator.triggers import TRIGGERS, Trigger
-from unstale.errors import UserError, unknown_name
+from unstale.errors import UserError
+from unstale.settings.learning import SelectorSettings, TriggerSettings
 
 _TRIGGERS_IN_ROUNDS = " or ".join(name for name, trigger in TRIGGERS.items() if trigger.in_rounds)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TriggerSettings:
-    """Which trigger, and exactly the settings it takes. k: updates. wait_s: seconds.
-
-    Raises UserError for an unknown name, a setting that is missing, not taken, or out of range.
-    """
-
-    name: str
-    k: int | None = None
-    wait_s: float | None = None
-
-    def __post_init__(self) -> None:
-        if self.name not in TRIGGERS:
-            raise unknown_name("trigger", self.name, TRIGGERS)
-        _check_taken("trigger", self.name, TRIGGERS[self.name], k=self.k, wait_s=self.wait_s)
-        if self.k is not None and self.k < 1:
-            raise UserError(f"trigger.k is {self.k}, expected at least 1 update in a round")
-        if self.wait_s is not None:
-            _check_seconds("trigger.wait_s", self.wait_s)
-
-    def create(self) -> Trigger:
-        """The trigger itself."""
-        return TRIGGERS[self.name](**_given(k=self.k, wait_s=self.wait_s))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SelectorSettings:
-    """Which selector, and exactly the settings it takes. size: clients.
-
-    availability: of each client, the probability that it takes part in a round; a fact of the run's scenario, which
-    selectors that have no use for it pass over. None when there is none.
-
-    Raises UserError for an unknown name, a setting that is missing, not taken, or out of range.
-    """
-
-    name: str = "all"
-    size: int | None = None
-    availability: tuple[float, ...] | None = None
-
-    def __post_init__(self) -> None:
-        if self.name not in SELECTORS:
-            raise unknown_name("selector", self.name, SELECTORS)
-        _check_taken("selector", self.name, SELECTORS[self.name], size=self.size)
-        if self.size is not None and self.size < 1:
-            raise UserError(f"selector.size is {self.size}, expected at least 1 client")
-        if self.availability is None and "availability" in _names(SELECTORS[self.name]):
-            raise UserError(
-                f"selector {self.name!r} needs a scenario with a dropout by rounds, and none was given"
-            )
-
-    def create(self, clients: int) -> Selector:
-        """The selector itself. clients: N."""
-        known = {"size": self.size, "availability": self.availability, "clients": clients}
-        selector = SELECTORS[self.name]
-        return selector(**{name: known[name] for name in _names(selector)})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,7 +27,8 @@ class CoordinatorSettings:
     seconds, before tasks are given again when everyone who was at work has failed or been refused. once_a_cycle: a
     client's update waits until every other client has contributed since its last one (GSGM's blocking loop).
     stale_rounds: T >= 1 of each stale client, whose task in round t is on version t - T, once there is one;
-    kept as a copy that cannot be written to. excluded: ids of clients that may not take part.
+    kept as a copy that cannot be written to. excluded: ids of clients that may not take part. availability: of each
+    client, the probability that it takes part in a round; None without a scenario that has one.
 
     Raises UserError when a value is out of range or two do not fit.
     """
@@ -96,10 +41,13 @@ class CoordinatorSettings:
     lease_s: float
     evaluate_every: int
     retry_s: float
-    min_clients: int | None = None
+    min_clients: int | None
     once_a_cycle: bool = False
     stale_rounds: Mapping[int, int] = field(default_factory=dict)
     excluded: frozenset[int] = frozenset()
+    availability: tuple[float, ...] | None = None
+    trigger_part: Trigger = field(init=False, repr=False, compare=False)
+    selector_part: Selector = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         for key in ("clients", "rounds", "evaluate_every"):
@@ -110,9 +58,12 @@ class CoordinatorSettings:
         if self.lease_s != math.inf:
             _check_seconds("lease_s", self.lease_s)
         _check_seconds("retry_s", self.retry_s)
+        object.__setattr__(self, "trigger_part", triggers.create(self.trigger))
+        made = selectors.create(self.selector, clients=self.clients, availability=self.availability)
+        object.__setattr__(self, "selector_part", made)
         for key, value in (
-            ("trigger.k", self.trigger.k),
-            ("selector.size", self.selector.size),
+            ("trigger.k", self.trigger_part.k),
+            ("selector.size", self.selector_part.size),
             ("min_clients", self.min_clients),
         ):
             if value is not None and not 1 <= value <= self.clients:
@@ -124,21 +75,25 @@ class CoordinatorSettings:
         object.__setattr__(self, "stale_rounds", MappingProxyType(dict(self.stale_rounds)))
 
     def _check_cycle_fits(self) -> None:
-        if self.once_a_cycle and not TRIGGERS[self.trigger.name].keeps_sender():
+        if self.once_a_cycle and not self.trigger_part.keeps_sender():
             raise UserError(
                 f"trigger.name is {self.trigger.name!r} with a policy whose clients contribute once a cycle, "
                 "expected k-async or async"
             )
-        if self.once_a_cycle and self.selector.size is not None and self.selector.size < self.clients:
+        if (
+            self.once_a_cycle
+            and self.selector_part.size is not None
+            and self.selector_part.size < self.clients
+        ):
             raise UserError(
-                f"selector.size is {self.selector.size} with {self.clients} clients, who contribute once a cycle with "
-                "this policy, expected selector all: who waits for a cycle would keep the others from it"
+                f"selector.size is {self.selector_part.size} with {self.clients} clients, who contribute once a "
+                "cycle with this policy, expected selector all: who waits for a cycle would keep the others from it"
             )
 
     def _check_k_is_reached(self) -> None:
-        k, size = self.trigger.k, self.selector.size
+        k, size = self.trigger_part.k, self.selector_part.size
         # A buffered trigger frees the place of a client whose update is accepted, so few clients can fill it.
-        if k is None or size is None or TRIGGERS[self.trigger.name].frees_sender:
+        if k is None or size is None or self.trigger_part.frees_sender:
             return
         if k > size:
             raise UserError(
@@ -147,17 +102,15 @@ class CoordinatorSettings:
             )
 
     def _check_selector_fits(self) -> None:
-        availability = self.selector.availability
-        assert availability is None or len(availability) == self.clients, "one probability for each client"
-        in_rounds = TRIGGERS[self.trigger.name].in_rounds
-        if SELECTORS[self.selector.name].in_rounds and not in_rounds:
+        assert self.availability is None or len(self.availability) == self.clients, "one for each client"
+        if self.selector_part.in_rounds and not self.trigger_part.in_rounds:
             raise UserError(
                 f"selector.name is {self.selector.name!r} with trigger {self.trigger.name!r}, expected trigger "
                 f"{_TRIGGERS_IN_ROUNDS}: it gives each round to the clients whose turn it is"
             )
 
     def _check_stale_rounds(self) -> None:
-        if self.stale_rounds and not TRIGGERS[self.trigger.name].in_rounds:
+        if self.stale_rounds and not self.trigger_part.in_rounds:
             raise UserError(
                 f"trigger.name is {self.trigger.name!r} with clients that are stale by a number of rounds, expected "
                 f"{_TRIGGERS_IN_ROUNDS}: in other loops staleness comes from latency"
@@ -185,12 +138,12 @@ class CoordinatorSettings:
     @property
     def round_size_max(self) -> int:
         """The most updates that one round can hold."""
-        if self.trigger.k is not None:
-            return self.trigger.k
+        if self.trigger_part.k is not None:
+            return self.trigger_part.k
         if self.trigger.name == "async":
             return 1
-        if self.trigger.name == "sync" and self.selector.size is not None:
-            return self.selector.size
+        if self.trigger.name == "sync" and self.selector_part.size is not None:
+            return self.selector_part.size
         return self.clients
 
     @property
@@ -203,25 +156,8 @@ class CoordinatorSettings:
         it now, and k - 1 behind them. No more than `clients` tasks are then open, and until tasks are next
         given, an update takes the place of the task that it answers: 2 k - 1 + clients.
         """
-        more = 2 * self.round_size_max - 1 if TRIGGERS[self.trigger.name].frees_sender else 0
+        more = 2 * self.round_size_max - 1 if self.trigger_part.frees_sender else 0
         return self.clients + more
-
-
-def _given(**settings: Any) -> dict[str, Any]:
-    return {key: value for key, value in settings.items() if value is not None}
-
-
-def _names(part: type[Any]) -> list[str]:
-    return [field.name for field in fields(part)]
-
-
-def _check_taken(kind: str, name: str, part: type[Any], **settings: Any) -> None:
-    taken = _names(part)
-    for key, value in settings.items():
-        if key in taken and value is None:
-            raise UserError(f"{kind} {name!r} needs {kind}.{key}, and none was given")
-        if key not in taken and value is not None:
-            raise UserError(f"{kind} {name!r} takes no {kind}.{key}, got {value}; leave it out")
 
 
 def _check_seconds(key: str, value: float) -> None:

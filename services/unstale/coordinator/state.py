@@ -44,7 +44,7 @@ class CoordinatorState:
     def __init__(self, settings: CoordinatorSettings) -> None:
         self.settings = settings
         self._round_size = settings.round_size_max
-        self.trigger = settings.trigger.create()
+        self.trigger = settings.trigger_part
         self.membership = Membership(settings.clients)
         self.leases = Leases(settings.lease_s)
         self.tasks = Tasks(settings, self.membership)

@@ -20,9 +20,9 @@ class Tasks:
         self.given = 0
         self.references = VersionReferences(window=settings.stale_rounds_max)
         self._seed = settings.seed
-        self._size = settings.selector.size
+        self._size = settings.selector_part.size
         self._stale_rounds = settings.stale_rounds
-        self._selector = settings.selector.create(settings.clients)
+        self._selector = settings.selector_part
         self._membership = membership
 
     def to_idle(self, first: tuple[Contribution, ...] = ()) -> list[SendTask]:

@@ -12,6 +12,9 @@ from typing import ClassVar
 
 from typing_extensions import override
 
+from unstale.settings.learning import TriggerSettings
+from unstale.settings.part import part
+
 
 class Trigger(ABC):
     """The interface. A trigger keeps no state: it is asked after every event of an open round, unless the round
@@ -38,6 +41,8 @@ class Trigger(ABC):
         loop, in which clients can contribute once a cycle."""
         return not (cls.in_rounds or cls.frees_sender)
 
+    k: int | None = None
+    """The updates that close a round; None where their number does not."""
     wait_s: float | None = None
     """How long a round lasts at least, in seconds; None: no time counts."""
 
@@ -49,7 +54,7 @@ class Trigger(ABC):
         """
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Sync(Trigger):
     """When every participant has answered or is out, with whatever came; but not with none when one of them
     failed or was refused."""
@@ -61,7 +66,7 @@ class Sync(Trigger):
         return pending if outstanding == 0 else None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class KSync(Trigger):
     """With the first k; the others have worked for nothing. With fewer when nobody is left to wait for, and
     with none as Sync."""
@@ -76,7 +81,7 @@ class KSync(Trigger):
         return min(self.k, pending) if pending >= self.k or outstanding == 0 else None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class KAsync(Trigger):
     """With the first k, while the others work on. With fewer when nobody is left to wait for, so that a run
     goes on with fewer than k live clients."""
@@ -90,7 +95,7 @@ class KAsync(Trigger):
         return pending if pending > 0 and outstanding == 0 else None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Async(Trigger):
     """With every update: K-async, k = 1."""
 
@@ -99,14 +104,14 @@ class Async(Trigger):
         return 1 if pending > 0 else None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Buffered(KAsync):
     """As K-async, but who has sent an update gets a new task at once, on the current version (FedBuff)."""
 
     frees_sender: ClassVar[bool] = True
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Deadline(Trigger):
     """After wait_s, with what has come; when nothing has, with the first that comes, or with none, as Sync, when
     nobody is left to wait for. Stragglers work on and count in a later round."""
@@ -129,3 +134,8 @@ TRIGGERS: Mapping[str, type[Trigger]] = {
     "deadline": Deadline,
 }
 """Every trigger by its name in the configuration."""
+
+
+def create(settings: TriggerSettings) -> Trigger:
+    """The trigger that these settings choose. Raises UserError."""
+    return part(settings, "trigger", TRIGGERS)

@@ -3,15 +3,16 @@
 from collections.abc import Sequence
 
 from unstale.config import build
-from unstale.config.settings import ScenarioSettings, SelectorSettings, Settings
+from unstale.config.settings import ScenarioSettings, Settings
 from unstale.coordinator import events
 from unstale.coordinator.machine import LEASE
-from unstale.coordinator.settings import TriggerSettings
+from unstale.coordinator.triggers import Trigger
 from unstale.journal.journal import CHECKPOINTS_KEPT
 from unstale.journal.records import SILENT
 from unstale.journal.replay import RecordedRun
 from unstale.journal.resumption import ROLLED_BACK
 from unstale.journal.rows import EventRow, RoundRow, UpdateRow
+from unstale.settings.learning import SelectorSettings
 
 _SAME_S = 1e-6  # times that differ by less are one: they were added up and subtracted
 
@@ -30,6 +31,7 @@ class CloseReason:
         self._row = row
         self._before = before
         self._updates = updates
+        self._trigger_name = run.settings.trigger.name
         self._trigger = _trigger(run.settings)
         self._count = len(updates)
 
@@ -38,7 +40,7 @@ class CloseReason:
         return f"{self._rule()}: {self._cause()}"
 
     def _rule(self) -> str:
-        name, k, wait_s = self._trigger.name, self._trigger.k, self._trigger.wait_s
+        name, k, wait_s = self._trigger_name, self._trigger.k, self._trigger.wait_s
         match name:
             case "sync":
                 return "sync closes when everyone who was asked has answered or is out"
@@ -53,12 +55,12 @@ class CloseReason:
 
     def _cause(self) -> str:
         count, at = self._count, f"at {self._row.closed_s:.3f} s"
-        enough = self._trigger.k or (1 if self._trigger.name == "async" else None)
+        enough = self._trigger.k or (1 if self._trigger_name == "async" else None)
         alone = ", and nobody was left to wait for" if enough is not None and count < enough else ""
         if self._is_due:
             return f"{count} had come by then, {at}"
         if self._came_last:
-            if self._trigger.name == "sync":
+            if self._trigger_name == "sync":
                 return f"the last of {counted(count)} came {at}"
             return f"{'it' if enough == 1 else f'the {_ordinal(count)}'} came {at}{alone}"
         if self._before is not None and self._row.closed_s == self._before.applied_s:
@@ -130,7 +132,7 @@ def _words(row: EventRow) -> str | None:
     }.get(row.kind)
 
 
-def _trigger(settings: Settings) -> TriggerSettings:
+def _trigger(settings: Settings) -> Trigger:
     """As the coordinator was told. Neither scenario nor selector matter, and their files may be gone."""
     plain = settings.model_copy(update={"scenario": ScenarioSettings(), "selector": SelectorSettings()})
-    return build.coordinator_settings(plain).trigger
+    return build.coordinator_settings(plain).trigger_part

@@ -16,6 +16,7 @@ from torch import Tensor
 from unstale.errors import UserError
 from unstale.part_settings import PartSettings
 from unstale.policies.weights import normalise, weighted_sum, wide_chunks
+from unstale.settings.values import Section
 
 Loop = Literal["sync", "k-async", "availability"]
 """Kinds of rounds. Source: docs/methods/rounds.md#loops"""
@@ -133,7 +134,7 @@ class PolicySettings(PartSettings):
 _RENAMED = MappingProxyType({"streams": "column_wise", "scales": "is_homogeneous"})
 """Attributes of `Policy` that older versions had, with their present names."""
 
-S = TypeVar("S", bound=PolicySettings)
+S = TypeVar("S", bound=Section)
 
 
 class Policy(ABC, Generic[S]):

@@ -5,7 +5,7 @@ A plug-in declares the entry point `name = "package.module:PolicyClass"` in the 
 """
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,6 +41,7 @@ from unstale.policies.trimmed_mean import TrimmedMean
 from unstale.policies.twafl import Twafl
 from unstale.policies.weighted import Weighted
 from unstale.policies.wkafl import Wkafl
+from unstale.settings.values import Section
 
 _BUILT_IN: dict[str, type[Policy[Any]]] = {
     "coordinate-median": CoordinateMedian,
@@ -74,9 +75,9 @@ PROFILES = ("paper", "reference")
 """`paper`: settings default to what the paper says; `reference`: to what its authors' released code does."""
 
 RESERVED = frozenset(
-    ("dimension", "clients", "device", "seed", "round_size", "rounds", "allocate", "profile", "synchronous")
+    ("dimension", "clients", "device", "seed", "round_size", "rounds", "allocate", "profile")
 )
-"""What `create` itself takes: no policy has a setting of this name."""
+"""Parameters of `create`: no policy has a setting of this name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,20 +134,16 @@ def create(
     rounds: int | None = None,
     allocate: Callable[[int, int], Tensor] = host_memory,
     profile: str = "paper",
-    synchronous: bool = False,
     **settings: Any,
 ) -> Policy[Any]:
     """A policy in its first state.
 
-    dimension to allocate: as in `PolicyContext`. profile: one of `PROFILES`. synchronous: whether rounds wait for their
-    participants. Both decide defaults only. settings: as `describe(name)` lists them. Raises UserError.
+    dimension to allocate: as in `PolicyContext`. profile, settings: as in `settings_of`. Raises UserError.
     """
     policy_class = find(name)
     for key, value in (("dimension", dimension), ("clients", clients)):
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
             raise UserError(f"{key} is {value!r}, expected a whole number >= 1")
-    if profile not in PROFILES:
-        raise unknown_name("profile", profile, PROFILES)
     try:
         device = torch.device(device)
     except RuntimeError:
@@ -160,12 +157,31 @@ def create(
         rounds=rounds,
         allocate=allocate,
     )
+    return policy_class(settings_of(name, settings, profile=profile), context)
+
+
+def settings_of(
+    name: str, values: Mapping[str, Any], *, profile: str = "paper", synchronous: bool = False
+) -> Section:
+    """The settings of a policy, with its defaults.
+
+    Args:
+        name: of the policy.
+        values: that were chosen, as `describe(name)` lists them.
+        profile: one of `PROFILES`; decides defaults.
+        synchronous: whether rounds wait for their participants; decides defaults, too.
+
+    Raises:
+        UserError: unknown policy, profile or setting, or a value out of bounds.
+    """
+    policy_class = find(name)
+    if profile not in PROFILES:
+        raise unknown_name("profile", profile, PROFILES)
     defaults = {
         **(policy_class.synchronous_defaults if synchronous else {}),
         **(policy_class.reference_defaults if profile == "reference" else {}),
     }
-    checked = part_settings.checked("policy", name, policy_class.Settings, {**defaults, **settings})
-    return policy_class(checked, context)
+    return part_settings.checked("policy", name, policy_class.Settings, {**defaults, **values})
 
 
 def find(name: str) -> type[Policy[Any]]:

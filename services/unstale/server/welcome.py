@@ -1,25 +1,29 @@
 """What every client is told of the run: the one place where the configuration becomes words of the wire contract."""
 
 import secrets
-from typing import Any
+from typing import TypeVar
 
 from pydantic import BaseModel, ValidationError
 
 from unstale import flat
 from unstale.config import build
-from unstale.config.learning import DataSettings
 from unstale.config.settings import Settings
 from unstale.errors import UserError
+from unstale.settings.learning import DataSettings
+from unstale.settings.values import Section
 from unstale_proto import codec, encodings, limits, signature
 from unstale_proto.messages import (
     DataPlan,
     ModelPlan,
     PartitionPlan,
+    PartPlan,
     TensorSpec,
     TrainingPlan,
     VariantPlan,
     Welcome,
 )
+
+P = TypeVar("P", bound=PartPlan)
 
 
 def welcome(settings: Settings, model: flat.FlatModel, *, extra: bool, labels: str | None = None) -> Welcome:
@@ -51,8 +55,8 @@ def welcome(settings: Settings, model: flat.FlatModel, *, extra: bool, labels: s
         version=0,
         model=settings.model.name,
         data=settings.data.name,
-        partition=PartitionPlan(name=settings.partition.name, **_values(build.partition(settings))),
-        training=TrainingPlan(name=settings.training.name, **_values(build.training(settings))),
+        partition=_plan(PartitionPlan, settings.partition, build.partition(settings)),
+        training=_plan(TrainingPlan, settings.training, build.training(settings)),
         tensors=tensors,
         signature=signature.digest((*tensors, *buffers)),
         heartbeat_s=settings.server.heartbeat_s,
@@ -81,6 +85,7 @@ def _specs(described: flat.Description) -> tuple[TensorSpec, ...]:
     return tuple(TensorSpec(name=name, shape=shape, dtype="float32") for name, shape, _ in described)
 
 
-def _values(part: BaseModel) -> dict[str, Any]:
-    """The settings that a part has, as it was made."""
-    return part.model_dump(exclude_none=True)
+def _plan(plan: type[P], section: Section, part: BaseModel) -> P:
+    """The settings of a part as it was made, in the order of their section."""
+    values = {"name": getattr(section, "name"), **plan.always, **dict(part)}  # noqa: B009  (of any kind)
+    return plan(**{key: values[key] for key in type(section).model_fields if values.get(key) is not None})

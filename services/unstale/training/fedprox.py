@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from typing import ClassVar
 
 import torch
-from pydantic import Field
 from torch import Tensor
 
 from unstale.flat import FlatModel
@@ -28,9 +27,7 @@ class FedProx(Sgd):
 
     name: ClassVar[str] = "fedprox"
 
-    mu: float = Field(
-        default=0.01, ge=0, allow_inf_nan=False, description="weight of the pull towards the base model"
-    )
+    mu: float
 
     def compute(
         self,

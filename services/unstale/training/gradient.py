@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from typing import ClassVar
 
 import torch
-from pydantic import Field
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 from typing_extensions import override
@@ -29,7 +28,7 @@ class Gradient(LocalTraining):
     name: ClassVar[str] = "gradient"
     kind: ClassVar[Kind] = "gradient"
 
-    batch_size: int = Field(default=32, ge=1, description="examples of the mini-batch")
+    batch_size: int
 
     @override
     def batches(self, labels_n: Tensor, rng: Generator) -> list[Tensor]:

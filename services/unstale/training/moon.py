@@ -9,7 +9,6 @@ from dataclasses import replace
 from typing import ClassVar
 
 import torch
-from pydantic import Field
 from torch import Tensor
 from torch.nn.functional import cross_entropy, softplus
 
@@ -46,10 +45,8 @@ class Moon(Sgd):
     name: ClassVar[str] = "moon"
     keeps_state: ClassVar[bool] = True
 
-    mu: float = Field(default=1.0, ge=0, allow_inf_nan=False, description="weight of the contrastive term")
-    temperature: float = Field(
-        default=0.5, gt=0, allow_inf_nan=False, description="T, which divides the cosines"
-    )
+    mu: float
+    temperature: float
 
     def compute(
         self,

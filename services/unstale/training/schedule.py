@@ -7,9 +7,10 @@ from abc import ABC, abstractmethod
 from math import cos, pi
 from typing import ClassVar
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict
 
-from unstale.training.build import build
+from unstale.settings.learning import ScheduleSettings
+from unstale.settings.part import part
 
 RATE_MIN = 1e-12
 """No rate is less: a learning rate is > 0, because updates are divided by it."""
@@ -27,11 +28,9 @@ class Schedule(BaseModel, ABC):
 
     name: ClassVar[str]
 
-    learning_rate: float = Field(gt=0, le=1e6, description="rate that the schedule starts from")
-    rounds: int = Field(ge=1, description="rounds of the run")
-    warmup: int = Field(
-        default=0, ge=0, le=10**9, description="rounds in which the rate grows evenly; 0 is none"
-    )
+    learning_rate: float
+    rounds: int
+    warmup: int
 
     def rate(self, t: int) -> float:
         """eta after t counted rounds, t >= 0; greater than 0."""
@@ -63,9 +62,7 @@ class Inverse(Schedule):
 
     name: ClassVar[str] = "inverse"
 
-    period: float = Field(
-        default=1.0, gt=0, le=1e9, description="rounds after which the rate is half, a third, a quarter"
-    )
+    period: float
 
     def _course(self, t: int) -> float:
         return self.learning_rate / (1 + t / self.period)
@@ -76,8 +73,8 @@ class Step(Schedule):
 
     name: ClassVar[str] = "step"
 
-    every: int = Field(default=100, ge=1, le=10**9, description="rounds between two steps down")
-    factor: float = Field(default=0.5, gt=0, le=1, description="what the rate is multiplied by at a step")
+    every: int
+    factor: float
 
     def _course(self, t: int) -> float:
         return self.learning_rate * self.factor ** (t // self.every)
@@ -88,7 +85,7 @@ class Exponential(Schedule):
 
     name: ClassVar[str] = "exponential"
 
-    factor: float = Field(default=0.999, gt=0, le=1, description="what the rate is multiplied by each round")
+    factor: float
 
     def _course(self, t: int) -> float:
         return self.learning_rate * self.factor**t
@@ -102,7 +99,7 @@ class Cosine(Schedule):
 
     name: ClassVar[str] = "cosine"
 
-    final: float = Field(default=0.0, ge=0, le=1e6, description="rate at the end of the run")
+    final: float
 
     def _course(self, t: int) -> float:
         share = min(1.0, t / max(1, self.rounds - self.warmup))
@@ -114,8 +111,6 @@ SCHEDULES: dict[str, type[Schedule]] = {
 }
 
 
-def create(name: str, *, learning_rate: float, rounds: int, **settings: object) -> Schedule:
-    """The schedule called `name`. learning_rate: eta_0. rounds: of the run. Raises UserError for an unknown name or
-    setting, or a bad value.
-    """
-    return build("schedule", SCHEDULES, name, {"learning_rate": learning_rate, "rounds": rounds, **settings})
+def create(settings: ScheduleSettings, *, learning_rate: float, rounds: int) -> Schedule:
+    """The schedule that these settings choose. learning_rate: eta_0. rounds: of the run. Raises UserError."""
+    return part(settings, "training.schedule", SCHEDULES, learning_rate=learning_rate, rounds=rounds)

@@ -6,7 +6,6 @@ Legend: d parameters, n examples of the client.
 from collections.abc import Mapping
 from typing import ClassVar
 
-from pydantic import Field
 from torch import Tensor
 
 from unstale.flat import FlatModel
@@ -23,7 +22,7 @@ class Sgd(StepTraining):
 
     name: ClassVar[str] = "sgd"
 
-    momentum: float = Field(default=0.0, ge=0, lt=1, description="share of the last step that is kept")
+    momentum: float
 
     def compute(
         self,

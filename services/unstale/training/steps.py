@@ -9,11 +9,12 @@ from math import ceil
 from typing import ClassVar, Self
 
 import torch
-from pydantic import Field, model_validator
+from pydantic import model_validator
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 from typing_extensions import override
 
+from unstale.errors import UserError
 from unstale.flat import FlatModel
 from unstale.seeds import Generator
 from unstale.training.initialise import seeded
@@ -31,25 +32,21 @@ class StepTraining(LocalTraining):
 
     The mini-batches walk through a permutation of the n_i examples, reshuffled for each epoch; the last short one of an
     epoch is kept.
-    k is `steps`, E `epochs`, B `batch_size`.
+    k is `steps`, E `epochs`, one of which is None, B `batch_size`.
     Source: docs/methods/training.md#sgd
     """
 
     kind: ClassVar[Kind] = "delta"
 
-    batch_size: int = Field(default=32, ge=1, description="examples of a mini-batch")
-    steps: int | None = Field(default=None, ge=1, description="steps of a task, whatever the client holds")
-    epochs: int | None = Field(
-        default=None, ge=1, description="passes over the client's examples, in place of steps"
-    )
-    weight_decay: float = Field(
-        default=0.0, ge=0, allow_inf_nan=False, description="pull towards 0, per parameter"
-    )
+    batch_size: int
+    steps: int | None
+    epochs: int | None
+    weight_decay: float
 
     @model_validator(mode="after")
-    def _one_length(self) -> Self:
-        if (self.steps is None) == (self.epochs is None):
-            raise ValueError("expected exactly one of steps and epochs")
+    def _has_a_length(self) -> Self:
+        if self.steps is None and self.epochs is None:
+            raise UserError("training.steps and training.epochs are null, expected a number of one of them")
         return self
 
     @override

@@ -1,6 +1,5 @@
 """Stages around a policy: what is done to the updates before it, and to its step after it. One file a stage."""
 
 from unstale.policies.stages.build import wrapped
-from unstale.policies.stages.server_optimiser import OptimiserSettings
 
-__all__ = ["OptimiserSettings", "wrapped"]
+__all__ = ["wrapped"]

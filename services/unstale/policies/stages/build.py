@@ -4,7 +4,8 @@ from typing import Any
 
 from unstale.policies.policy import Policy
 from unstale.policies.stages.clipping import Clipping, ClippingSettings
-from unstale.policies.stages.server_optimiser import OptimiserSettings, ServerOptimiser
+from unstale.policies.stages.server_optimiser import ServerOptimiser
+from unstale.settings.learning import OptimiserSettings
 
 
 def wrapped(

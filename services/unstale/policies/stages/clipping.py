@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from pydantic import Field
 from torch import Tensor
 
 from unstale.policies.policy import Policy, PolicySettings, Step, UpdateBatch
@@ -16,7 +15,7 @@ from unstale.policies.weights import column_chunks
 
 
 class ClippingSettings(PolicySettings):
-    clip_norm: float = Field(gt=0, description="The bound, in units of the updates.")
+    clip_norm: float
 
 
 class Clipping(Stage[ClippingSettings]):

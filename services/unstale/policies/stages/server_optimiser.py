@@ -5,51 +5,17 @@ Legend: d parameters.
 
 import math
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any
 
 import torch
-from pydantic import Field
 from torch import Tensor
 
-from unstale.policies.policy import Policy, PolicySettings, Step, UpdateBatch
+from unstale.policies.policy import Policy, Step, UpdateBatch
 from unstale.policies.stages.stage import Stage
+from unstale.settings.learning import OptimiserSettings
 
 AMPLITUDE_MAX = 1e19
 """Above this a coordinate has no square in float32."""
-
-
-class OptimiserSettings(PolicySettings):
-    name: Literal["none", "momentum", "adam", "yogi"] = Field(
-        "none",
-        description="What the policy's step goes through on the server.",
-        json_schema_extra={"source": "Reddi et al. 2021, algorithm 2; momentum: Hsu et al. 2019, FedAvgM"},
-    )
-    learning_rate: float | None = Field(
-        None,
-        gt=0,
-        description="What the optimiser's step is multiplied by; null means 1 for momentum, 0.01 for adam and yogi.",
-        json_schema_extra={"source": "ours: Reddi et al. search a grid of powers of ten for each task"},
-    )
-    beta1: float = Field(
-        0.9,
-        ge=0,
-        lt=1,
-        description="How much of the momentum stays from round to round.",
-        json_schema_extra={"source": "Reddi et al. 2021"},
-    )
-    beta2: float = Field(
-        0.99,
-        ge=0,
-        lt=1,
-        description="For adam and yogi: how much of the squares' average stays from round to round.",
-        json_schema_extra={"source": "Reddi et al. 2021"},
-    )
-    epsilon: float = Field(
-        1e-3,
-        gt=0,
-        description="For adam and yogi: tau, added to the root of the squares' average, which begins at its square.",
-        json_schema_extra={"source": "Reddi et al. 2021"},
-    )
 
 
 class ServerOptimiser(Stage[OptimiserSettings]):

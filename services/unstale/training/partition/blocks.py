@@ -10,10 +10,8 @@ from typing_extensions import override
 
 from unstale.seeds import Generator
 from unstale.training.partition.interface import (
-    MIN_EXAMPLES,
     Examples,
     Indices,
-    MinExamples,
     Partition,
     check_size,
 )
@@ -27,7 +25,7 @@ class Blocks(Partition):
 
     source: ClassVar[str] = "Gradient inversion (Wang & Gao, 2023), docs/methods/partitions.md#blocks"
 
-    min_examples: MinExamples = MIN_EXAMPLES
+    min_examples: int
 
     @override
     def check(self, examples: Examples, clients: int) -> None:

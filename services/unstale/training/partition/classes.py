@@ -9,12 +9,11 @@ from math import gcd
 from typing import ClassVar
 
 import numpy as np
-from pydantic import Field
 from typing_extensions import override
 
 from unstale.errors import UserError
 from unstale.seeds import Generator
-from unstale.training.partition.interface import MIN_EXAMPLES, Examples, Indices, MinExamples, Partition
+from unstale.training.partition.interface import Examples, Indices, Partition
 from unstale.training.partition.label_count import check_classes
 
 
@@ -29,8 +28,8 @@ class Classes(Partition):
     is_complete: ClassVar[bool] = False
     is_even: ClassVar[bool] = True
 
-    classes: int = Field(default=2, ge=1, description="classes of each client (k)")
-    min_examples: MinExamples = MIN_EXAMPLES
+    classes: int
+    min_examples: int
 
     @override
     def check(self, examples: Examples, clients: int) -> None:

@@ -6,38 +6,19 @@ Legend: N clients, n_c examples of class c.
 """
 
 from collections.abc import Iterable
-from typing import Annotated, ClassVar
+from typing import ClassVar
 
 import numpy as np
-from pydantic import AfterValidator, Field
 from typing_extensions import override
 
 from unstale.seeds import Generator
 from unstale.training.partition.iid import Iid
 from unstale.training.partition.interface import (
-    MIN_EXAMPLES,
     Examples,
     Indices,
-    MinExamples,
     Partition,
     check_size,
 )
-
-ALPHA_MIN = 1e-3  # below, one client gets all of a class
-ALPHA_MAX = 1e6  # above, shares differ by no whole example
-
-
-def _checked(alpha: float) -> float:
-    if not (ALPHA_MIN <= alpha <= ALPHA_MAX or alpha == np.inf):
-        raise ValueError(f"{ALPHA_MIN} to {ALPHA_MAX:.0f}, or inf for shares that are all alike")
-    return alpha
-
-
-Alpha = Annotated[
-    float,
-    AfterValidator(_checked),
-    Field(description="concentration; the smaller, the less alike clients are"),
-]
 
 
 class Dirichlet(Partition):
@@ -51,8 +32,8 @@ class Dirichlet(Partition):
 
     source: ClassVar[str] = "FedHist (Jiang et al., 2023), docs/methods/partitions.md#dirichlet"
 
-    alpha: Alpha = 0.3
-    min_examples: MinExamples = MIN_EXAMPLES
+    alpha: float
+    min_examples: int
 
     @override
     def check(self, examples: Examples, clients: int) -> None:

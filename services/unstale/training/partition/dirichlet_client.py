@@ -8,17 +8,15 @@ Legend: N clients, C classes.
 from typing import ClassVar, Self
 
 import numpy as np
-from pydantic import Field, model_validator
+from pydantic import model_validator
 from typing_extensions import override
 
 from unstale.errors import UserError
 from unstale.seeds import Generator
-from unstale.training.partition.dirichlet import Alpha, as_indices, repair
+from unstale.training.partition.dirichlet import as_indices, repair
 from unstale.training.partition.interface import (
-    MIN_EXAMPLES,
     Examples,
     Indices,
-    MinExamples,
     Partition,
     check_size,
 )
@@ -38,14 +36,14 @@ class DirichletClient(Partition):
     )
     is_complete: ClassVar[bool] = False
 
-    alpha: Alpha = 0.3
-    budget: int = Field(default=450, ge=1, description="examples that every client draws at most")
-    min_examples: MinExamples = MIN_EXAMPLES
+    alpha: float
+    budget: int
+    min_examples: int
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
         if self.min_examples > self.budget:
-            raise ValueError(
+            raise UserError(
                 f"partition.min_examples is {self.min_examples}, expected at most partition.budget, {self.budget}"
             )
         return self

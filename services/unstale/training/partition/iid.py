@@ -10,10 +10,8 @@ from typing_extensions import override
 
 from unstale.seeds import Generator
 from unstale.training.partition.interface import (
-    MIN_EXAMPLES,
     Examples,
     Indices,
-    MinExamples,
     Partition,
     check_size,
 )
@@ -24,7 +22,7 @@ class Iid(Partition):
 
     source: ClassVar[str] = "docs/methods/partitions.md#iid"
 
-    min_examples: MinExamples = MIN_EXAMPLES
+    min_examples: int
 
     @override
     def check(self, examples: Examples, clients: int) -> None:

@@ -7,19 +7,16 @@ Legend: N clients, n examples, C classes.
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Annotated, ClassVar
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict
 
 from unstale.errors import UserError
 from unstale.seeds import Generator
 
 Indices = NDArray[np.int64]
-
-MinExamples = Annotated[int, Field(ge=1, description="examples that every client holds at least")]
-MIN_EXAMPLES = 8
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from typing import ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field, model_validator
+from pydantic import model_validator
 from typing_extensions import override
 
 from unstale.errors import UserError
@@ -27,16 +27,14 @@ class _FewLabels(Partition):
     is_complete: ClassVar[bool] = False
     is_disjoint: ClassVar[bool] = False
 
-    smallest: int = Field(default=10, ge=1, description="examples that a client holds at least (D_min)")
-    largest: int = Field(default=49, ge=1, description="examples that a client holds at most (D_max)")
-    pool: int | None = Field(
-        default=None, ge=1, description="examples of each class to draw from, the first ones; null for all"
-    )
+    smallest: int
+    largest: int
+    pool: int | None
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
         if self.smallest > self.largest:
-            raise ValueError(
+            raise UserError(
                 f"partition.smallest is {self.smallest}, expected at most partition.largest, {self.largest}"
             )
         return self
@@ -79,7 +77,7 @@ class LabelCount(_FewLabels):
 
     source: ClassVar[str] = "WKAFL (Zhou et al., IEEE TPDS 2022), docs/methods/partitions.md#label-count"
 
-    classes: int = Field(default=1, ge=1, description="classes of each client (L_num)")
+    classes: int
 
     @override
     def check(self, examples: Examples, clients: int) -> None:

@@ -10,7 +10,7 @@ from typing_extensions import override
 
 from unstale.errors import UserError
 from unstale.seeds import Generator
-from unstale.training.partition.interface import MIN_EXAMPLES, Examples, Indices, MinExamples, Partition
+from unstale.training.partition.interface import Examples, Indices, Partition
 
 
 class Natural(Partition):
@@ -20,7 +20,7 @@ class Natural(Partition):
     is_complete: ClassVar[bool] = False
     by_group: ClassVar[bool] = True
 
-    min_examples: MinExamples = MIN_EXAMPLES
+    min_examples: int
 
     @override
     def check(self, examples: Examples, clients: int) -> None:

@@ -1,9 +1,7 @@
 """Partitions by name."""
 
-from typing import Any
-
-from unstale.errors import UserError
-from unstale.training.build import build
+from unstale.settings.learning import PartitionSettings
+from unstale.settings.part import part
 from unstale.training.partition.blocks import Blocks
 from unstale.training.partition.classes import Classes
 from unstale.training.partition.column import Column
@@ -28,19 +26,7 @@ PARTITIONS: dict[str, type[Partition]] = {
     "slow-class": SlowClass,
 }
 
-_KEYS = {key for partition in PARTITIONS.values() for key in partition.model_fields}
 
-
-def create(name: str, **settings: Any) -> Partition:
-    """The partition called `name`. settings: its own, None for one that was not given.
-
-    Raises UserError for an unknown name, a setting that it does not take, and a value out of bounds.
-    """
-    given = {key: value for key, value in settings.items() if value is not None}
-    if name in PARTITIONS:
-        for key in given:
-            if key in _KEYS and key not in PARTITIONS[name].model_fields:
-                raise UserError(
-                    f"partition {name!r} takes no partition.{key}, got {given[key]}; leave it out"
-                )
-    return build("partition", PARTITIONS, name, given)
+def create(settings: PartitionSettings) -> Partition:
+    """The partition that these settings choose. Raises UserError."""
+    return part(settings, "partition", PARTITIONS)

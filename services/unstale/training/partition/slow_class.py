@@ -9,17 +9,14 @@ from fractions import Fraction
 from math import ceil
 from typing import ClassVar
 
-from pydantic import Field
 from typing_extensions import override
 
 from unstale.errors import UserError
 from unstale.seeds import Generator
-from unstale.training.partition.dirichlet import Alpha, as_indices, deal_class, repair
+from unstale.training.partition.dirichlet import as_indices, deal_class, repair
 from unstale.training.partition.interface import (
-    MIN_EXAMPLES,
     Examples,
     Indices,
-    MinExamples,
     Partition,
     check_size,
 )
@@ -34,12 +31,10 @@ class SlowClass(Partition):
 
     source: ClassVar[str] = "FedHist (Jiang et al., 2023), docs/methods/partitions.md#slow-class"
 
-    alpha: Alpha = 0.3
-    slow_share: float = Field(default=0.1, gt=0, le=1, description="share of the clients that are slow")
-    slow_class: int | None = Field(
-        default=None, ge=0, description="the class that only they hold; null for the last"
-    )
-    min_examples: MinExamples = MIN_EXAMPLES
+    alpha: float
+    slow_share: float
+    slow_class: int | None
+    min_examples: int
 
     @override
     def check(self, examples: Examples, clients: int) -> None:

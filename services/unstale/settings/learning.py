@@ -1,11 +1,13 @@
-"""The keys that say what is learned and how: model, data, partition, training, policy."""
+"""The keys that say what is learned and how: model, data, partition, training, policy, trigger, selector.
 
-from typing import Any, Literal, Self
+Of a section whose `name` chooses a part, a key belongs to the parts that take it (see `settings.part`).
+"""
 
-from pydantic import Field, model_validator
-from pydantic_core import PydanticCustomError
+from typing import Any, Literal
 
-from unstale.config.values import Name, Section, Text
+from pydantic import Field
+
+from unstale.settings.values import CLIENTS_MAX, Name, Seconds, Section, Text
 
 
 class ModelSettings(Section):
@@ -127,28 +129,28 @@ class PartitionSettings(Section):
         None,
         ge=1,
         le=10**6,
-        json_schema_extra={"unit": "classes"},
+        json_schema_extra={"unit": "classes", "null_is": {"classes": 2, "label-count": 1}},
         description="Classes of a client, for classes (null: 2) and label-count (null: 1).",
     )
     smallest: int | None = Field(
         None,
         ge=1,
         le=10**9,
-        json_schema_extra={"unit": "examples"},
+        json_schema_extra={"unit": "examples", "null_is": 10},
         description="Least that a client draws, for label-count and natural-synthetic; null for 10.",
     )
     largest: int | None = Field(
         None,
         ge=1,
         le=10**9,
-        json_schema_extra={"unit": "examples"},
+        json_schema_extra={"unit": "examples", "null_is": 49},
         description="Most that a client draws, for label-count and natural-synthetic; null for 49.",
     )
     budget: int | None = Field(
         None,
         ge=1,
         le=10**9,
-        json_schema_extra={"unit": "examples"},
+        json_schema_extra={"unit": "examples", "null_is": 450},
         description="What each client may take, for dirichlet-client; null for 450.",
     )
     pool: int | None = Field(
@@ -159,7 +161,11 @@ class PartitionSettings(Section):
         description="Examples of a class to draw from, for label-count; null for all.",
     )
     slow_share: float | None = Field(
-        None, gt=0, le=1, description="Share of the clients that are slow, for slow-class; null for 0.1."
+        None,
+        gt=0,
+        le=1,
+        json_schema_extra={"null_is": 0.1},
+        description="Share of the clients that are slow, for slow-class; null for 0.1.",
     )
     slow_class: int | None = Field(
         None,
@@ -184,24 +190,29 @@ class ScheduleSettings(Section):
         None,
         gt=0,
         le=1e9,
-        json_schema_extra={"unit": "rounds"},
+        json_schema_extra={"unit": "rounds", "null_is": 1.0},
         description="For inverse: rounds after which half the rate is left; null for 1.",
     )
     every: int | None = Field(
         None,
         ge=1,
         le=10**9,
-        json_schema_extra={"unit": "rounds"},
+        json_schema_extra={"unit": "rounds", "null_is": 100},
         description="For step: rounds between two steps down; null for 100.",
     )
     factor: float | None = Field(
         None,
         gt=0,
         le=1,
+        json_schema_extra={"null_is": {"step": 0.5, "exponential": 0.999}},
         description="For step and exponential: what multiplies the rate; null for 0.5 and 0.999.",
     )
     final: float | None = Field(
-        None, ge=0, le=1e6, description="For cosine: the rate at the end of the run; null for 0."
+        None,
+        ge=0,
+        le=1e6,
+        json_schema_extra={"null_is": 0.0},
+        description="For cosine: the rate at the end of the run; null for 0.",
     )
 
 
@@ -234,24 +245,20 @@ class TrainingSettings(Section):
     momentum: float = Field(0.0, ge=0, lt=1, description="Momentum of a client's steps; 0 is none.")
     weight_decay: float = Field(0.0, ge=0, le=1, description="Weight decay of a client's steps; 0 is none.")
     mu: float | None = Field(
-        None, ge=0, le=1e6, description="Weight of the term of fedprox or moon; null for the method's own."
+        None,
+        ge=0,
+        le=1e6,
+        json_schema_extra={"null_is": {"fedprox": 0.01, "moon": 1.0}},
+        description="Weight of the term of fedprox or moon; null for the method's own.",
     )
     temperature: float | None = Field(
-        None, gt=0, le=1e6, description="Temperature of moon's term; null for the method's own."
+        None,
+        gt=0,
+        le=1e6,
+        json_schema_extra={"null_is": 0.5},
+        description="Temperature of moon's term; null for the method's own.",
     )
     schedule: ScheduleSettings = ScheduleSettings()
-
-    @model_validator(mode="after")
-    def _fits_together(self) -> Self:
-        if self.name == "gradient":
-            for key in ("epochs", "momentum", "weight_decay"):
-                if getattr(self, key):
-                    raise PydanticCustomError(
-                        "sentence",
-                        "training.{key} is {value}, expected none with training.name gradient, only with sgd",
-                        {"key": key, "value": getattr(self, key)},
-                    )
-        return self
 
 
 class OptimiserSettings(Section):
@@ -293,4 +300,34 @@ class PolicySettings(Section):
     )
     memory_folder: Text | None = Field(
         None, description="Folder of the file for policy.memory mapped; null for the system's own."
+    )
+
+
+class TriggerSettings(Section):
+    name: Name = Field(
+        "k-async", description="When a round closes: sync, k-sync, k-async, async, buffered or deadline."
+    )
+    k: int | None = Field(
+        5,
+        ge=1,
+        le=CLIENTS_MAX,
+        json_schema_extra={"unit": "updates"},
+        description="Updates that close a round, for k-sync, k-async and buffered.",
+    )
+    wait_s: Seconds | None = Field(
+        None, json_schema_extra={"unit": "s"}, description="How long a round lasts, for deadline."
+    )
+
+
+class SelectorSettings(Section):
+    name: Name = Field(
+        "all",
+        description="Who gets tasks: all, random, round-robin or availability (who is there most rarely first).",
+    )
+    size: int | None = Field(
+        None,
+        ge=1,
+        le=CLIENTS_MAX,
+        json_schema_extra={"unit": "clients"},
+        description="How many work at a time, for random, round-robin and availability.",
     )
