@@ -7,7 +7,7 @@ from typing import Any, Self
 from prometheus_client import CollectorRegistry
 
 from unstale.coordinator.phase import Phase
-from unstale.exposition.http import HttpService
+from unstale.metrics.http import HttpService
 from unstale.server.pages import Pages
 from unstale.server.status import Live, Status
 

@@ -30,11 +30,10 @@ from unstale.client.worker import (
 )
 from unstale.config.training_context import TrainingContext
 from unstale.errors import UserError
-from unstale.exposition import process
-from unstale.exposition.http import PING_S, HttpService
-from unstale.exposition.instruments import Instruments
 from unstale.journal.partial_files import PartialFiles
-from unstale.metrics import catalogue
+from unstale.metrics import catalogue, process
+from unstale.metrics.http import PING_S, HttpService
+from unstale.metrics.instruments import Instruments
 from unstale.net import files, sockets
 from unstale.net.clock import now_s
 from unstale.net.handshakes import Handshakes

@@ -7,10 +7,9 @@ from dataclasses import dataclass, field
 
 from prometheus_client.registry import Collector
 
-from unstale.exposition import process
-from unstale.exposition.instruments import Family, Series, family
-from unstale.metrics import catalogue
+from unstale.metrics import catalogue, process
 from unstale.metrics.catalogue import Metric
+from unstale.metrics.instruments import Family, Series, family
 from unstale.net.zap import REASONS
 
 

@@ -1,1 +1,1 @@
-"""What is measured, and what each fact of a run adds to it. Pure: the services turn it into Prometheus."""
+"""The catalogue of metrics, the values that each fact of a run adds, and their exposition to Prometheus."""

@@ -17,13 +17,12 @@ from unstale.config.settings import Settings
 from unstale.coordinator.actions import Observer
 from unstale.coordinator.machine import Coordinator
 from unstale.coordinator.phase import Phase
-from unstale.exposition import process
-from unstale.exposition.http import PING_S, HttpService
-from unstale.exposition.instruments import Instruments
 from unstale.journal.disk import free_bytes
 from unstale.learner.device import compute_here
-from unstale.metrics import catalogue
+from unstale.metrics import catalogue, process
 from unstale.metrics import observe as observations
+from unstale.metrics.http import PING_S, HttpService
+from unstale.metrics.instruments import Instruments
 from unstale.metrics.observe import Observation
 from unstale.metrics.progress import Outcome, Progress
 from unstale.net import connections, files, keys, sockets, zap

@@ -8,7 +8,7 @@ from prometheus_client import CollectorRegistry, Gauge
 
 from support.scrape import Page, families, get
 from unstale.errors import UserError
-from unstale.exposition.http import HttpService
+from unstale.metrics.http import HttpService
 
 pytestmark = pytest.mark.network
 

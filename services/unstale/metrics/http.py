@@ -1,4 +1,4 @@
-"""What a process says over HTTP: /metrics, /healthz, /readyz, and what else it has to show. Read only."""
+"""Serves /metrics, /healthz, /readyz and further pages of a process. Read only."""
 
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -8,16 +8,18 @@ from prometheus_client import CollectorRegistry, make_wsgi_app
 from unstale.net.http import Application, HttpServer
 
 _TEXT = (("Content-Type", "text/plain; charset=utf-8"), ("Cache-Control", "no-store"))
-PING_S = 2.0  # a thread that does not answer for so long is stuck
+PING_S = 2.0  # a thread without an answer for so long is stuck
 
 
 class HttpService:
     """Serves from threads of its own until closed.
 
-    healthy: whether the process still turns; asked anew for each request. ready: whether it does its work. alarm: what
-    the operator must do something about and a restart would not change, None for nothing: /healthz and /readyz say it.
-    pages: by path, what else there is. address: HOST:PORT; port 0 takes a free one. `self.address` is the one really
-    taken. key: of the configuration that the address comes from.
+    healthy: Whether the process responds; asked for each request.
+    ready: Whether it does its work.
+    alarm: A problem that the operator must fix and a restart does not; /healthz and /readyz show it.
+    pages: Further applications by path.
+    address: HOST:PORT; port 0 takes a free one, and `self.address` has it.
+    key: Setting of the address, for error messages.
     """
 
     def __init__(
@@ -40,9 +42,9 @@ class HttpService:
         *others, last = routes
 
         def application(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
-            found = routes.get(environ["PATH_INFO"])
-            if found is not None:
-                return found(environ, start_response)
+            page = routes.get(environ["PATH_INFO"])
+            if page is not None:
+                return page(environ, start_response)
             start_response("404 Not Found", [*_TEXT])
             return [f"there is {', '.join(others)} and {last}\n".encode()]
 
@@ -54,12 +56,12 @@ class HttpService:
 
 
 def _check(trouble: Callable[[], str | None], alarm: Callable[[], str | None]) -> Application:
-    """Answers 503 with the trouble, where there is one, and else 200 with the alarm or `ok`."""
+    """Answers 503 with the trouble, or 200 with the alarm or `ok`."""
 
     def application(_: dict[str, Any], start_response: Any) -> Iterable[bytes]:
-        wrong = trouble()
-        start_response("200 OK" if wrong is None else "503 Service Unavailable", [*_TEXT])
+        problem = trouble()
+        start_response("200 OK" if problem is None else "503 Service Unavailable", [*_TEXT])
         # A list for each answer: wsgiref adds its length to it.
-        return [f"{wrong or alarm() or 'ok'}\n".encode()]
+        return [f"{problem or alarm() or 'ok'}\n".encode()]
 
     return application

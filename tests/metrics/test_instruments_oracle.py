@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.openmetrics import exposition as openmetrics
 
-from unstale.exposition.instruments import Instruments
 from unstale.metrics import catalogue
 from unstale.metrics.catalogue import CATALOGUE, Metric
+from unstale.metrics.instruments import Instruments
 from unstale.metrics.observe import Observation
 
 LABELS = st.sampled_from(

@@ -1,24 +1,24 @@
-"""What a process says of itself: what it is made of, and what it takes of the machine."""
+"""Metrics of a process: its versions and its use of the machine."""
 
 import platform
 from importlib.metadata import version
 
 from prometheus_client import ProcessCollector
 
-from unstale.exposition.instruments import Instruments
 from unstale.metrics import catalogue
+from unstale.metrics.instruments import Instruments
 from unstale.metrics.observe import Observation
 
 
 def describe(instruments: Instruments) -> None:
-    """Add versions, and what Prometheus' client tells of processes: processor time, memory, open files and when it
-    started (`process_…`; on Linux alone)."""
+    """Add versions, and the `process_…` metrics of Prometheus' client: processor time, memory, open files and time of
+    the start. The latter only on Linux."""
     instruments.record(build())
     ProcessCollector(registry=instruments.registry)
 
 
 def build() -> Observation:
-    """What this process is made of."""
+    """The versions of this process."""
     return Observation(
         catalogue.BUILD_INFO, 1, (version("unstale"), platform.python_version(), version("torch"))
     )

@@ -4,8 +4,8 @@ from prometheus_client import Metric as Family
 from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from unstale.exposition.instruments import Instruments
 from unstale.metrics import catalogue
+from unstale.metrics.instruments import Instruments
 from unstale.metrics.observe import Observation
 
 
