@@ -28,8 +28,8 @@ import torch
 from torch import Tensor
 
 from benchmarks import machine, report
+from benchmarks.compensation_plots import draw_errors_by_staleness
 from benchmarks.stale_updates import StaleUpdates
-from unstale.cli.inversion_plot import draw_errors_by_staleness
 from unstale.compensators import CompensatorContext, StaleRound, create
 from unstale.compensators.errors import measured
 from unstale.compensators.gradient_inversion import GradientInversion

@@ -24,7 +24,7 @@ from statistics import fmean, stdev
 import numpy as np
 
 from benchmarks import machine, processes, report
-from unstale.cli.inversion_plot import draw_errors_by_round
+from benchmarks.compensation_plots import draw_errors_by_round
 
 CLIENTS, AT_A_TIME, LABEL = 100, 10, 5
 METHODS: dict[str, Sequence[str]] = {

@@ -69,14 +69,14 @@ def test_show_prints_it_for_people(capsys: pytest.CaptureFixture[str], own: Path
     for line in (
         "examples      3 training, 1 test",
         "shape         1x2x2, stored as uint8",
-        "a model sees  x / 255",
+        "normalised    x / 255",
         "training part: mean 0.5000, deviation 0.5000",
         "groups        none",
     ):
         assert line in shown
     assert main.run(["data", "show", "npz", "--path", str(own), "--column", "writer"]) == 0
     shown = capsys.readouterr().out
-    assert "a model sees  (x / 255 - 0.5000) / 0.5000" in shown
+    assert "normalised    (x / 255 - 0.5000) / 0.5000" in shown
     assert "groups        3 in the training part, 1 in the test part" in shown
 
 
@@ -86,7 +86,7 @@ def test_many_classes_are_told_as_a_range(capsys: pytest.CaptureFixture[str], tm
     np.savez(path, x_train=np.zeros((32, 5)), y_train=labels, x_test=np.zeros((1, 5)), y_test=[3])
     assert main.run(["data", "show", "npz", "--path", str(path)]) == 0
     shown = capsys.readouterr().out
-    assert "of a class    1 to 3 training, 0 to 1 test; each of them with --json" in shown
+    assert "per class     1 to 3 training, 0 to 1 test; each of them with --json" in shown
     assert "shape         5, stored as float32" in shown
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from unstale.cli import main
-from unstale.cli.partition import MOST
+from unstale.cli.tables import MOST
 
 SHOW = ["partition", "show", "--data", "npz", "--data.path"]
 
@@ -54,9 +54,9 @@ def test_a_client_is_a_row_with_the_numbers_of_its_classes(
     assert ["client", "examples", "0", "1", "2"] in lines
     rows = sorted(line[1:] for line in lines if line[:1] in (["0"], ["1"], ["2"]))
     assert rows == [["20", "20", "·", "·"], ["20", "·", "20", "·"], ["20", "·", "·", "20"]]
-    assert "60 of 60 examples are held\n" in text
-    assert "examples a client: 20 to 20, median 20\n" in text
-    assert "classes a client: 1 to 1, median 1\n" in text
+    assert "60 of 60 examples are used\n" in text
+    assert "examples per client: 20 to 20, median 20\n" in text
+    assert "classes per client: 1 to 1, median 1\n" in text
     assert "mean total variation distance 0.667" in text
 
 
@@ -68,7 +68,7 @@ def test_of_many_clients_the_first_are_shown_and_all_are_summed_up(
         str(client) for client in range(40)
     ]
     assert "and 10 more clients" in text
-    assert "examples a client: 1 to 2, median 1\n" in text
+    assert "examples per client: 1 to 2, median 1\n" in text
 
 
 def test_examples_that_are_nobodys_or_several_clients_are_told(
@@ -76,7 +76,7 @@ def test_examples_that_are_nobodys_or_several_clients_are_told(
 ) -> None:
     few = ["--partition.smallest", "2", "--partition.largest", "2", "--partition.pool", "2"]
     text = shown(capsys, data, "--partition", "label-count", "--clients", "30", *few)
-    assert "6 of 60 examples are held, 54 are nobody's, 6 are held by more than one client\n" in text
+    assert "6 of 60 examples are used, 54 are unused, 6 belong to more than one client\n" in text
 
 
 def test_where_numbers_do_not_fit_a_class_is_one_sign(
@@ -113,7 +113,6 @@ def test_what_is_shown_is_what_a_run_trains_on(capsys: pytest.CaptureFixture[str
 def test_a_picture_is_drawn(
     clients: int, data: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    pytest.importorskip("matplotlib")
     from matplotlib.image import imread
 
     file = tmp_path / "shares.png"
@@ -128,7 +127,6 @@ def test_a_picture_is_drawn(
 
 
 def test_many_clients_are_sorted_by_their_most_common_class() -> None:
-    pytest.importorskip("matplotlib")
     from unstale.cli.partition_plot import IN_ORDER_MAX, _order
 
     counts_NC = np.array([[1, 3], [9, 1], [0, 5], [5, 5]])
@@ -141,24 +139,9 @@ def test_many_clients_are_sorted_by_their_most_common_class() -> None:
 def test_a_file_that_cannot_be_written_is_told(
     data: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    pytest.importorskip("matplotlib")
     file = tmp_path / "nowhere/shares.png"
     told = refused(capsys, data, "--clients", "2", "--png", str(file))
     assert told == f"unstale: cannot write {file}: no such file or directory\n"
-
-
-def test_without_matplotlib_a_picture_is_refused_and_the_rest_works(
-    data: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delitem(sys.modules, "unstale.cli.partition_plot", raising=False)
-    for module in [name for name in sys.modules if name.partition(".")[0] == "matplotlib"]:
-        monkeypatch.delitem(sys.modules, module)
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
-    told = refused(capsys, data, "--clients", "2", "--png", str(tmp_path / "shares.png"))
-    assert told == (
-        "unstale: --png needs matplotlib, which is not installed; get it with: pip install matplotlib\n"
-    )
-    assert "examples a client" in shown(capsys, data, "--clients", "2")
 
 
 def test_matplotlib_is_imported_for_a_picture_only(data: str) -> None:

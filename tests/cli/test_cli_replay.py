@@ -64,7 +64,7 @@ def test_where_versions_part_the_exit_code_is_1(run: str, capsys: pytest.Capture
     with closing(sqlite3.connect(Path(run) / "run.db", isolation_level=None)) as database:
         database.execute("DELETE FROM meta WHERE key = 'config'")  # by which the change would be found
     said = printed(capsys, "replay", run, code=1)
-    assert said.startswith("version 1 is not the one that was made: recorded digest ")
+    assert said.startswith("version 1 differs: recorded digest ")
     assert said.endswith("\n0 rounds, 0 updates, all digests before it equal\n")
     (fact,) = facts(printed(capsys, "replay", run, "--json", code=1))
     parted = fact["parted"]
@@ -77,7 +77,9 @@ def test_another_policy_is_shown_beside_the_recorded_one(
     run: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     said = printed(capsys, "replay", run, "--policy", "fedavg").splitlines()
-    assert said[0].startswith("The clients trained on the models of dynsgd: fedavg folds what they sent then")
+    assert said[0].startswith(
+        "The clients trained on the models of dynsgd: fedavg aggregates the updates that they sent then"
+    )
     assert said[2].split() == ["version", "dynsgd", "fedavg", "dynsgd", "fedavg"]
     assert [line.split()[0] for line in said[3:6]] == ["0", "3", "6"]
     assert len(set(map(len, said[2:6]))) == 1  # the columns are in line
@@ -98,7 +100,7 @@ def test_a_policy_that_asks_for_models_says_which_they_are(
     run: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     said = printed(capsys, "replay", run, "--policy", "fedasync")
-    assert "fedasync asks for the models that updates were computed from: they are the recorded ones." in said
+    assert "fedasync needs the base models of updates: they are the recorded ones." in said
 
 
 def test_both_policies_are_drawn(run: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -129,7 +131,7 @@ def test_a_round_is_explained(run: str, capsys: pytest.CaptureFixture[str]) -> N
     assert said[0] == f"version 3 of 6 in {run}"
     assert said[1].startswith("k-async closes with 2 updates: the 2nd came at ")
     assert len([line for line in said if "%" in line]) == 2
-    assert "rejected since the round before was closed: nothing" in said
+    assert "rejected since the previous round closed: nothing" in said
     (fact,) = facts(printed(capsys, "explain", run, "--json"))
     assert (fact["event"], fact["version"]) == ("explained", 6)
     members = fact["members"]

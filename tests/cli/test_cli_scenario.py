@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from unstale.cli import main
-from unstale.cli.scenario import duration
+from unstale.cli.scenario_text import duration
 from unstale.config.scenario import ready_names
 from unstale.toxics.preview import BINS
 
@@ -61,7 +61,7 @@ def test_each_leg_of_each_group_is_a_row(two_groups: str, capsys: pytest.Capture
     options = ["--clients", "5", "--payload-bytes", "800", "--seconds", "100", "--steps", "5"]
     text = printed(capsys, "show", two_groups, *options)
     lines = text.splitlines()
-    assert lines[0] == f"{two_groups}: 5 clients, 800 bytes a message, seed 0"
+    assert lines[0] == f"{two_groups}: 5 clients, 800 bytes per message, seed 0"
     assert lines[1].split()[:7] == ["group", "clients", "10%", "median", "90%", "lost", "999"]
     assert lines[2].split()[:12] == ["far", "3", "task", "down", "1", "s", "1", "s", "1", "s", "60.0%", "█"]
     assert lines[3].split()[:7] == ["computing", "1", "s", "1", "s", "1", "s"]
@@ -80,7 +80,7 @@ def test_who_is_never_there_has_no_delays(tmp_path: Path, capsys: pytest.Capture
     text = printed(capsys, "show", str(file))
     assert "g: 100% of the tasks are declined" in text
     assert f"g |{' ' * BINS}| 0%" in text
-    assert "who is there: 60 rounds" in text
+    assert "connected clients: 60 rounds" in text
     (group,) = json.loads(printed(capsys, "show", str(file), "--json"))["groups"]
     assert group["declined"] == 1
     assert group["legs"]["update up"] == {"lost": None, "p10_s": None, "median_s": None, "p90_s": None}

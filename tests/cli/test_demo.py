@@ -85,7 +85,7 @@ def test_figures_that_are_null_are_shown_as_dashes() -> None:
     assert demo._watch(lines({**PROGRESS, "accuracy": None, "loss": None}, FINISHED), console) == FINISHED
     shown = console.file.getvalue().split()  # type: ignore[attr-defined]
     assert shown[-7:] == ["3/9", "-", "-", "-", "2", "7", "1.5"]
-    assert "test accuracy -" in demo._farewell({**FINISHED, "test_accuracy": None})
+    assert "test accuracy -" in demo._result({**FINISHED, "test_accuracy": None})
 
 
 @pytest.mark.parametrize(("height", "rows_shown"), [(1, 1), (10, 8), (26, 24), (80, 24)])
@@ -164,7 +164,7 @@ def test_the_introduction_says_that_rounds_wait_for_everybody_where_they_do() ->
         name: demo._introduction(Settings(clients=3, trigger={"name": name}), LISTENING)  # type: ignore[arg-type]
         for name in ("sync", "k-async")
     }
-    assert "\nEach round waits for all 3 clients: the slowest message" in texts["sync"]
+    assert "\nEach round waits for all 3 clients: its slowest message" in texts["sync"]
     assert "waits for all" not in texts["k-async"]
 
 
@@ -187,13 +187,13 @@ def test_a_process_that_ended_with_a_sentence_ends_the_demo_with_it() -> None:
     events: demo.Events = queue.SimpleQueue()
     program = "import sys; sys.exit(print('unstale.x: told\\nunstale: wrong\\nlater', file=sys.stderr) or 2)"
     with python(program, events), pytest.raises(UserError, match=r"^wrong$"):
-        demo._next_fact(events)
+        demo._next_message(events)
 
 
 def test_a_process_that_died_of_our_own_mistake_is_told_in_full(capsys: pytest.CaptureFixture[str]) -> None:
     events: demo.Events = queue.SimpleQueue()
     with python("raise AssertionError('ours')", events), pytest.raises(typer.Exit) as raised:
-        demo._next_fact(events)
+        demo._next_message(events)
     assert raised.value.exit_code == 1
     said = capsys.readouterr().err.splitlines()
     assert said[0].startswith("Traceback")
@@ -207,7 +207,7 @@ def test_a_process_that_ended_well_ends_nothing() -> None:
         assert ended is process
         events.put(ended)
         events.put(json.dumps(PROGRESS))
-        assert demo._next_fact(events) == PROGRESS
+        assert demo._next_message(events) == PROGRESS
 
 
 def test_a_process_that_does_not_end_when_told_to_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -223,7 +223,7 @@ def test_a_signal_ends_the_demo_with_its_number() -> None:
     events: demo.Events = queue.SimpleQueue()
     events.put(int(signal.SIGTERM))
     with pytest.raises(typer.Exit) as raised:
-        demo._next_fact(events)
+        demo._next_message(events)
     assert raised.value.exit_code == 143
 
 
@@ -332,7 +332,7 @@ def test_with_a_scenario_an_injector_stands_between_and_tells_what_it_does() -> 
         shown = " ".join(command.errors().split())
         assert "trigger async, scenario satellite" in shown
         # At 300 ms a message and more, ten rounds take long enough for it to have told something.
-        assert re.search(r"\d+ up, \d+ down, held up 0\.\d+ s on average; .* touched: .*\d+ latency", shown)
+        assert re.search(r"\d+ up, \d+ down, delayed 0\.\d+ s on average; .* affected: .*\d+ latency", shown)
 
 
 @pytest.mark.slow

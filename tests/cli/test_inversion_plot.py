@@ -4,15 +4,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-
-pytest.importorskip("matplotlib")
-
+from benchmarks import compensation_plots
 from matplotlib.image import imread
 
 from unstale.cli import inversion_plot as plot
 from unstale.cli.inversion_plot import Numbers, Tile
+from unstale.errors import UserError
 
-BLUE, ORANGE, LIGHT_BLUE, GREEN = (0, 114, 178), (213, 94, 0), (86, 180, 233), (0, 158, 115)
+BLUE, ORANGE, GREEN, PINK = (0, 114, 178), (213, 94, 0), (0, 158, 115), (204, 121, 167)
 
 
 def pixels(file: Path) -> Numbers:
@@ -74,7 +73,7 @@ def test_closeness_is_drawn_of_each_measure_and_pool(tmp_path: Path) -> None:
     plot.draw_closeness({"PSNR, dB": values}, "Title", one)
     plot.draw_closeness({"PSNR, dB": values, "SSIM": {"own": np.full(3, 0.5)}}, "Title", two)
     assert pixels(two).shape[1] > pixels(one).shape[1]
-    for colour in (BLUE, ORANGE, LIGHT_BLUE, GREEN):
+    for colour in (BLUE, ORANGE, GREEN, PINK):
         assert has(one, colour)
 
 
@@ -83,7 +82,7 @@ def test_errors_are_drawn_against_staleness(tmp_path: Path) -> None:
     l1 = errors(7, 15)
     l1["first-order"][2] = np.nan  # nothing was measured there
     l1["none"][3, 4] = np.nan
-    plot.draw_errors_by_staleness([5, 10, 20, 30, 40, 50, 60], l1, errors(7, 15), "Title", file)
+    compensation_plots.draw_errors_by_staleness([5, 10, 20, 30, 40, 50, 60], l1, errors(7, 15), "Title", file)
     for colour in (BLUE, ORANGE, GREEN):
         assert has(file, colour)
 
@@ -95,12 +94,14 @@ def test_errors_are_drawn_over_rounds_with_the_switch(tmp_path: Path) -> None:
     }
     of_rounds["gradient-inversion"][30:] = np.nan
     plain, marked = tmp_path / "plain.png", tmp_path / "marked.png"
-    plot.draw_errors_by_round(rounds, of_rounds, of_rounds, "Title", plain)
-    plot.draw_errors_by_round(rounds, of_rounds, of_rounds, "Title", marked, switched_at=30, gone_at=40)
+    compensation_plots.draw_errors_by_round(rounds, of_rounds, of_rounds, "Title", plain)
+    compensation_plots.draw_errors_by_round(
+        rounds, of_rounds, of_rounds, "Title", marked, switched_at=30, gone_at=40
+    )
     assert has(plain, BLUE) and has(plain, GREEN) and not has(plain, ORANGE)
     assert (pixels(plain) != pixels(marked)).any()
 
 
 def test_a_file_that_cannot_be_written_is_raised(tmp_path: Path) -> None:
-    with pytest.raises(OSError, match="nowhere"):
+    with pytest.raises(UserError, match="nowhere"):
         plot.draw_disparity([np.ones(3)], tmp_path / "nowhere" / "d.png")

@@ -119,7 +119,7 @@ def test_a_run_whose_server_was_killed_is_whole(tmp_path: Path, capsys: pytest.C
     serve(tmp_path / "run", 3, tmp_path / "killed")
     assert main.run(["verify", str(tmp_path / "killed")]) == 0
     out = capsys.readouterr().out
-    assert "all is as it was stored" in out
+    assert "no damage" in out
     assert "gives the run another id: its files are copies" in out
 
 

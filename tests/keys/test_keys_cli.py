@@ -38,9 +38,11 @@ def test_keys_are_made_listed_and_revoked(
     assert says(capsys, "new", "server") == (
         "keys/server.key_secret: made; start it with unstale server --keys keys\n"
     )
-    assert says(capsys, "show").startswith("keys admits nobody yet; unstale keys new NAME --clients 0-9")
+    assert says(capsys, "show").startswith(
+        "keys admits no key yet; make one with unstale keys new NAME --clients 0-9"
+    )
     assert says(capsys, "new", "phone", "--clients", "0-9") == (
-        "keys/phone.key_secret: made and admitted; take it there safely, then: unstale client --key phone.key_secret\n"
+        "keys/phone.key_secret: made and admitted; copy it safely to the client, then: unstale client --key phone.key_secret\n"
     )
     assert says(capsys, "new", "injector").endswith("start it with unstale inject --injector.keys keys\n")
     rows = json.loads(says(capsys, "show", "--json"))
@@ -59,9 +61,9 @@ def test_keys_are_made_listed_and_revoked(
     ("arguments", "sentence"),
     [
         (["new", "phone", "--clients", "0"], "keys/server.key is not there; make the server's key first"),
-        (["new", "phone"], "--clients is not given, expected the ids that this key owns, like 3 or 0-9"),
+        (["new", "phone"], "--clients is missing, expected the ids of the clients of this key, such as 3 or 0-9"),
         (["new", "phone", "--clients", "x"], "--clients is 'x', expected client ids below 1,000,000 like 3, 0-9 or"),
-        (["new", "server", "--clients", "0"], "--clients is given for the server, which speaks for none"),
+        (["new", "server", "--clients", "0"], "--clients is given for the server, which has no clients"),
         (["new", "../phone", "--clients", "0"], "NAME is '../phone', expected letters, digits, dots, dashes"),
         (["new", ".phone", "--clients", "0"], "NAME is '.phone', expected letters"),
         (["revoke", "phone"], "keys/admitted/phone.key is not there; unstale keys show lists the keys"),

@@ -1,6 +1,6 @@
-"""Commands and groups of commands as `unstale` shows them: their help wraps and cuts nothing off.
+"""Commands and groups of commands of `unstale`, with help that fits the terminal.
 
-Options whose panel is a section of the configuration are many: `--help` leaves them to `--help-all`.
+`--help` shows the common options of the configuration; `--help-all` shows every option.
 """
 
 import shutil
@@ -23,7 +23,7 @@ _ARGUMENTS = "unstale.arguments"
 
 
 def help_text(command: Any, context: Any, *, everything: bool) -> str:
-    """The help of a command, as wide as the terminal.
+    """Return the help of a command, as wide as the terminal.
 
     Args:
         command: a `Command` or a `Group`.
@@ -31,29 +31,20 @@ def help_text(command: Any, context: Any, *, everything: bool) -> str:
         everything: whether to show the options of the configuration that are not common, too.
     """
     width = shutil.get_terminal_size().columns
-    lines = _usage(command, context, width)
-    for paragraph in (command.help or "").split("\n\n"):
-        if paragraph:
-            lines += ["", *_wrapped(paragraph, width)]
     panels = _panels(command, context)
     left_out = [] if everything else [name for name in panels if name not in _SHOWN_FIRST]
+    lines = _usage(command, context, width)
+    for paragraph in filter(None, (command.help or "").split("\n\n")):
+        lines += ["", *_wrapped(paragraph, width)]
     for name, parameters in panels.items():
         if name not in left_out:
             rows = [_row(parameter, context, everything=everything) for parameter in parameters]
-            lines += ["", typer.style(f"{name}:", bold=True), *_listed(rows, width)]
+            lines += _block(name, rows, width)
     if isinstance(command, TyperGroup):
         names = command.list_commands(context)
         rows = [(name, _summary(command.get_command(context, name))) for name in names]
-        lines += ["", typer.style("Commands:", bold=True), *_listed(rows, width)]
-    if left_out:
-        more = ", ".join(f"{name} ({len(panels[name])})" for name in left_out)
-        lines += ["", *_wrapped(f"More options: {more}.", width)]
-    if COMMON in panels:
-        hint = "`unstale config write` writes a YAML file with every key, for --config."
-        if left_out:
-            hint = f"`{context.command_path} --help-all` shows them. {hint}"
-        lines += _wrapped(hint, width) if left_out else ["", *_wrapped(hint, width)]
-    return "\n".join(lines) + "\n"
+        lines += _block("Commands", rows, width)
+    return "\n".join([*lines, *_hints(panels, left_out, context, width)]) + "\n"
 
 
 def _usage(command: Any, context: Any, width: int) -> list[str]:
@@ -62,8 +53,20 @@ def _usage(command: Any, context: Any, width: int) -> list[str]:
     return [typer.style("Usage:", bold=True) + first.removeprefix("Usage:"), *others]
 
 
+def _hints(panels: dict[str, list[Any]], left_out: Sequence[str], context: Any, width: int) -> list[str]:
+    """Return lines on options that are not shown, and on the configuration file."""
+    hint = "`unstale config write` writes a YAML file with every key, for --config."
+    if not left_out:
+        return ["", *_wrapped(hint, width)] if COMMON in panels else []
+    more = ", ".join(f"{name} ({len(panels[name])})" for name in left_out)
+    lines = ["", *_wrapped(f"More options: {more}.", width)]
+    if COMMON in panels:
+        lines += _wrapped(f"`{context.command_path} --help-all` shows them. {hint}", width)
+    return lines
+
+
 def _panels(command: Any, context: Any) -> dict[str, list[Any]]:
-    """Parameters by the heading that they stand under."""
+    """Return the visible parameters by heading."""
     panels: dict[str, list[Any]] = {name: [] for name in _SHOWN_FIRST}
     for parameter in command.get_params(context):
         if not getattr(parameter, "hidden", False):
@@ -73,7 +76,7 @@ def _panels(command: Any, context: Any) -> dict[str, list[Any]]:
 
 
 def _row(parameter: Any, context: Any, *, everything: bool) -> tuple[str, str]:
-    """Name and text of a parameter. everything: all paragraphs of its text, not the first one alone."""
+    """Return names and text of a parameter. everything: all paragraphs of the text instead of the first one."""
     names, text = parameter.get_help_record(context)
     paragraphs = (parameter.help or "").split("\n\n")
     details = text.removeprefix(parameter.help or "").strip()
@@ -82,35 +85,40 @@ def _row(parameter: Any, context: Any, *, everything: bool) -> tuple[str, str]:
 
 
 def _summary(command: Any) -> str:
-    """The first paragraph of a command's help."""
+    """Return the first paragraph of a command's help."""
     return (command.help or "").partition("\n\n")[0]
 
 
-def _listed(rows: Sequence[tuple[str, str]], width: int) -> Iterator[str]:
-    """Names, each with its text to the right, or below where the name is too long."""
+def _block(heading: str, rows: Sequence[tuple[str, str]], width: int) -> list[str]:
+    """Return an empty line, a heading, and names, each with its text to the right."""
     longest = max((len(name) for name, _ in rows), default=0)
     column = min(_INDENT + longest + 2, _TEXT_COLUMN_MAX, width // 2)
-    for name, text in rows:
-        *above, last = [" " * _INDENT + line for line in wrap(name, width - _INDENT, break_on_hyphens=False)]
-        # A word that does not fit beside the names has its text begin further to the left.
-        fits = all(len(word) <= width - column for word in text.split())
-        indent = column if fits else _INDENT * 3
-        texts = _wrapped(text, width - indent)
-        first = ""
-        if fits and texts and len(last) + 2 <= column:
-            first = " " * (column - len(last)) + texts.pop(0)
-        yield from (typer.style(line, bold=True) for line in above)
-        yield typer.style(last, bold=True) + first
-        yield from (" " * indent + line for line in texts)
+    entries = [line for name, text in rows for line in _entry(name, text, column, width)]
+    return ["", typer.style(f"{heading}:", bold=True), *entries]
+
+
+def _entry(name: str, text: str, column: int, width: int) -> Iterator[str]:
+    """Yield the lines of a name and its text, which begins below a name that is too long."""
+    *above, last = [" " * _INDENT + line for line in wrap(name, width - _INDENT, break_on_hyphens=False)]
+    # A word that does not fit beside the names has its text begin further to the left.
+    fits = all(len(word) <= width - column for word in text.split())
+    indent = column if fits else _INDENT * 3
+    texts = _wrapped(text, width - indent)
+    first = ""
+    if fits and texts and len(last) + 2 <= column:
+        first = " " * (column - len(last)) + texts.pop(0)
+    yield from (typer.style(line, bold=True) for line in above)
+    yield typer.style(last, bold=True) + first
+    yield from (" " * indent + line for line in texts)
 
 
 def _wrapped(text: str, width: int) -> list[str]:
-    """Lines of a paragraph. A word that is longer than a line goes on in the next one."""
+    """Return the lines of a paragraph. A word that is longer than a line continues in the next one."""
     return wrap(" ".join(text.split()), max(width, 1), break_on_hyphens=False)
 
 
 class Command(TyperCommand):
-    """A command. It remembers its command line, for messages that name an option as it was typed."""
+    """A command. It stores its command line, for messages that name an option as it was typed."""
 
     @override
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
@@ -123,11 +131,11 @@ class Command(TyperCommand):
 
 
 class Group(TyperGroup):
-    """Commands by name; an unknown one is told with the nearest spelling."""
+    """Commands by name."""
 
     @override
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """The command, or UserError. While a shell completes a line, None."""
+        """Return a command. Raises UserError for an unknown name, except while a shell completes a line."""
         command = super().get_command(ctx, cmd_name)
         if command is None and not ctx.resilient_parsing:
             raise unknown_name("command", cmd_name, self.list_commands(ctx))
@@ -139,7 +147,7 @@ class Group(TyperGroup):
 
 
 class App(typer.Typer):
-    """Commands that belong together."""
+    """Commands that belong together. A single command keeps its name."""
 
     def __init__(
         self,
@@ -155,6 +163,7 @@ class App(typer.Typer):
             pretty_exceptions_enable=False,
             context_settings={"help_option_names": ["-h", "--help"]},
         )
+        self.callback()(lambda: None)  # without a callback Typer takes a single command for the whole app
 
     @override
     def command(self, name: str | None = None, **options: Any) -> Callable[[Any], Any]:
@@ -162,13 +171,13 @@ class App(typer.Typer):
 
 
 def typed(context: Any, names: Sequence[str]) -> str:
-    """Which of an option's names stands last on the command line; the first of them where none does."""
-    given = [argument.partition("=")[0] for argument in context.meta.get(_ARGUMENTS, ())]
-    return next((argument for argument in reversed(given) if argument in names), names[0])
+    """Return which of an option's names the command line has last; the first name if it has none."""
+    options = [argument.partition("=")[0] for argument in context.meta.get(_ARGUMENTS, ())]
+    return next((option for option in reversed(options) if option in names), names[0])
 
 
-def _print_everything(context: typer.Context, wanted: bool) -> None:
-    if wanted:
+def _print_everything(context: typer.Context, is_set: bool) -> None:
+    if is_set:
         typer.echo(help_text(context.command, context, everything=True), nl=False)
         raise typer.Exit
 

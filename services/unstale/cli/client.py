@@ -4,6 +4,7 @@ from pathlib import Path
 
 from unstale.cli import printing
 from unstale.cli.options import takes_settings
+from unstale.cli.parameters import EndsWithInput
 from unstale.config import Settings
 from unstale.config.scenario import read
 
@@ -11,28 +12,18 @@ from unstale.config.scenario import read
 @takes_settings(
     *("client", "model", "data", "device", "threads", "scenario", "attack"),
     common=(
-        "client.server",
-        "client.first",
-        "client.count",
-        "client.patience_s",
-        "client.key",
-        "client.server_key",
-        "client.directory",
-        "client.durability",
-        "client.http_address",
-        "data.path",
-        "device",
-        "scenario.name",
-        "attack.name",
+        *("client.server", "client.first", "client.count", "client.patience_s", "client.key"),
+        *("client.server_key", "client.directory", "client.durability", "client.http_address"),
+        *("data.path", "device", "scenario.name", "attack.name"),
     ),
 )
-def client(settings: Settings, ends_with_input: printing.EndsWithInput = False) -> None:
+def client(settings: Settings, ends_with_input: EndsWithInput = False) -> None:
     """Take part in a run with one client, or with --count of them in this process.
 
-    The server says what the model, the data set and the training are; here stands where this machine has the data, and
-    which code of its own it lets the server name. A client that starts first waits for the server. With a scenario its
-    tasks take as long as on the devices that stand there. What it has made and nobody has acknowledged, it keeps in a
-    folder, and when it has died, the same command goes on from there.
+    The server chooses model, data set and training. The options of this command tell where this machine has the data,
+    and which code of its own the server may name. A client that starts first waits for the server. With a scenario,
+    tasks take as long as on the devices of the scenario. The client stores unacknowledged updates in a directory; after
+    a crash, the same command resumes from there.
     """
     from unstale.client.outbox import Outbox
     from unstale.client.service import ClientProcess
@@ -42,7 +33,7 @@ def client(settings: Settings, ends_with_input: printing.EndsWithInput = False) 
     printing.log_to_stderr()
     scenario = settings.scenario.name
     if scenario is not None:
-        read(scenario)  # a mistake in it is told now, not when a server answers
+        read(scenario)  # reports a mistake now instead of when a server answers
     hosted = settings.client
     hosted.check_link()
     identity = client_identity(hosted.key, hosted.server_key)

@@ -21,7 +21,7 @@ NOT_INSTALLED = dict.fromkeys(("reproduce", "sweep"), ("unstale-papers", "./pape
 
 
 class ExtensibleCommands(Group):
-    """Commands by name, and those of other packages."""
+    """Commands of unstale and of other packages."""
 
     def list_commands(self, ctx: Any) -> list[str]:
         """Return the names of the commands, those of other packages last."""
@@ -29,7 +29,7 @@ class ExtensibleCommands(Group):
         return [*own, *(name for name in plugins.names(ENTRY_POINT_GROUP, own) if name not in own)]
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """Return a command. One that cannot be loaded is listed with the error message, and raises it when called."""
+        """Return a command. If its import fails, it has the error message as its help, and raises it when called."""
         own = super().list_commands(ctx)
         if cmd_name in own:
             return super().get_command(ctx, cmd_name)
@@ -48,7 +48,7 @@ class ExtensibleCommands(Group):
 
 
 class _NotLoaded(TyperCommand):
-    """A command that cannot be loaded. error: why."""
+    """A command whose import failed."""
 
     def __init__(self, name: str, error: UserError) -> None:
         super().__init__(name, help=str(error))
@@ -62,15 +62,15 @@ def _loaded(name: str) -> Any:
     """Import the command of another package. Raises UserError."""
     point = plugins.entry_point("command", name, ENTRY_POINT_GROUP, ())
     try:
-        found = point.load()
+        command = point.load()
     except Exception as error:
         why = " ".join(str(error).split()) or type(error).__name__
         raise UserError(f"command {name!r} cannot be imported from {point.value}: {why}") from error
     holder = App(help="")
-    if isinstance(found, typer.Typer):
-        holder.add_typer(found, name=name, cls=Group)
-    elif callable(found) and not isinstance(found, type):
-        holder.command(name)(found)
+    if isinstance(command, typer.Typer):
+        holder.add_typer(command, name=name, cls=Group)
+    elif callable(command) and not isinstance(command, type):
+        holder.command(name)(command)
     else:
         raise UserError(f"command {name!r} is {point.value}, expected a typer.Typer or a function")
     return get_group(holder).commands[name]

@@ -1,23 +1,23 @@
-"""`unstale compensators`: what stale updates can be turned into before a policy sees them."""
+"""`unstale compensators`: show the compensators of stale updates."""
 
 from typing import TYPE_CHECKING
 
-from unstale.cli.tables import AsJson, Names, print_parts, print_settings, print_table
+from unstale.cli.parameters import AsJson
+from unstale.cli.tables import Names, print_parts, print_settings, print_table
 
 if TYPE_CHECKING:
     from unstale.compensators import CompensatorDescription
 
 
 def compensators(name: Names = None, as_json: AsJson = False) -> None:
-    """List the compensators, or show some of them: settings, ranges, defaults and where those come from."""
+    """List the compensators, or show some of them: settings, ranges, defaults and their sources."""
     from unstale.compensators import describe, names  # imports torch
 
-    print_parts(
-        [describe(each) for each in name or names()],
-        one=_print_one if name else None,
-        all_of_them=_print_all,
-        as_json=as_json,
-    )
+    descriptions = [describe(compensator) for compensator in name or names()]
+    if name or as_json:
+        print_parts(descriptions, _print_one, as_json=as_json)
+    else:
+        _print_all(descriptions)
 
 
 def _print_all(descriptions: "list[CompensatorDescription]") -> None:
@@ -32,7 +32,7 @@ def _print_all(descriptions: "list[CompensatorDescription]") -> None:
         for description in descriptions
     ]
     print_table(("compensator", "what it does", "reconstructs data", "runs in", "memory"), rows)
-    print(f"Settings and sources of one: unstale compensators {descriptions[-1].name}")
+    print(f"Settings and sources of a compensator: unstale compensators {descriptions[-1].name}")
 
 
 def _print_one(description: "CompensatorDescription") -> None:
@@ -42,5 +42,5 @@ def _print_one(description: "CompensatorDescription") -> None:
     if description.inverts:
         print("  reconstructs representative data of clients from their updates: docs/threat-model.md")
     if description.only_simulated:
-        print("  knows what no server knows: in `unstale simulate` only")
+        print("  uses updates that no server has: in `unstale simulate` only")
     print_settings(description.settings)

@@ -1,25 +1,22 @@
-"""`unstale conformance`: whether the policies compute what they say, by golden vectors and laws."""
+"""`unstale conformance`: check policies against golden vectors and laws."""
 
 import json
 from dataclasses import asdict, astuple, fields
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+from unstale.cli.parameters import AsJson
 from unstale.cli.tables import print_table
 
-if TYPE_CHECKING:
-    from unstale.conformance import Row
-
 Policies = Annotated[
-    list[str] | None, typer.Argument(metavar="[POLICY]...", help="Which ones; all, when none is named.")
+    list[str] | None, typer.Argument(metavar="[POLICY]...", help="Policies to check; by default all.")
 ]
-Device = Annotated[str, typer.Option("--device", help="Where updates lie: cpu, cuda, cuda:NUMBER or mps.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print a JSON list, for programs.")]
+Device = Annotated[str, typer.Option("--device", help="Device of updates: cpu, cuda, cuda:NUMBER or mps.")]
 
 
 def conformance(policies: Policies = None, device: Device = "cpu", as_json: AsJson = False) -> None:
-    """Examine aggregation policies, plug-ins included. The exit code is 1 where one of them fails."""
+    """Check aggregation policies, plug-ins included. The exit code is 1 if one of them fails."""
     import torch
 
     from unstale.conformance import Row, examine
@@ -27,19 +24,13 @@ def conformance(policies: Policies = None, device: Device = "cpu", as_json: AsJs
 
     torch.set_num_threads(1)  # as in a run by default; the bits depend on it
     rows = list(examine(tuple(policies or ()), choose(device)))
+    failed = sum(row.verdict != "pass" for row in rows)
     if as_json:
         print(json.dumps([asdict(row) for row in rows], indent=2))
     else:
-        headings = [field.name for field in fields(Row)]
-        print_table(headings, [astuple(row) for row in rows], lines=False)
-        print(_summary(rows))
-    if any(row.verdict != "pass" for row in rows):
+        print_table([field.name for field in fields(Row)], [astuple(row) for row in rows], lines=False)
+        number = len({row.policy for row in rows})
+        noun = "policy" if number == 1 else "policies"
+        print(f"{number} {noun}, {len(rows)} cases: {len(rows) - failed} passed, {failed} failed")
+    if failed:
         raise typer.Exit(1)
-
-
-def _summary(rows: "list[Row]") -> str:
-    """`25 policies, 512 cases: 511 passed, 1 failed`"""
-    policies = len({row.policy for row in rows})
-    failed = sum(row.verdict != "pass" for row in rows)
-    noun = "policy" if policies == 1 else "policies"
-    return f"{policies} {noun}, {len(rows)} cases: {len(rows) - failed} passed, {failed} failed"

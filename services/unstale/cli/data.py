@@ -1,4 +1,4 @@
-"""`unstale data`: the data sets that there are, and what one of them holds."""
+"""`unstale data`: list the data sets, and show one of them."""
 
 import json
 from typing import TYPE_CHECKING, Annotated, Any
@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from unstale.cli.app import App
+from unstale.cli.parameters import AsJson
 from unstale.cli.tables import print_table
 
 if TYPE_CHECKING:
@@ -13,20 +14,23 @@ if TYPE_CHECKING:
 
     from unstale.training.datasets import Dataset
 
-app = App(help="List the data sets, show and get one.")
+app = App(help="List, show and download data sets.")
 
 Name = Annotated[
     str, typer.Argument(help="A name that `unstale data list` prints, or package.module:factory.")
 ]
-Where = Annotated[str | None, typer.Option(help="The file or folder that npz and folder read.")]
-Cache = Annotated[str, typer.Option(help="The folder of downloaded data.")]
-Download = Annotated[bool, typer.Option("--download", help="Get what is not in the cache.")]
-Normalise = Annotated[str, typer.Option(help="What a model sees: standard, unit (0 to 1) or raw (0 to 255).")]
-Column = Annotated[str | None, typer.Option(help="The column of an .npz that says who an example is from.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
+Where = Annotated[str | None, typer.Option(help="File of npz, folder of folder.")]
+Cache = Annotated[str, typer.Option(help="Folder of downloaded data.")]
+Download = Annotated[
+    bool, typer.Option("--download", help="Download the data set if it is not in the cache.")
+]
+Normalise = Annotated[
+    str, typer.Option(help="Normalisation of inputs: standard, unit (0 to 1) or raw (0 to 255).")
+]
+Column = Annotated[str | None, typer.Option(help="Column of an .npz file with the group of each example.")]
 
 CACHE = "~/.cache/unstale"
-_CLASSES_MAX = 20  # of more, their range is shown
+_CLASSES_MAX = 20  # with more classes the range of their sizes is shown
 
 
 @app.command(name="list")
@@ -40,8 +44,11 @@ def list_all(cache: Cache = CACHE, as_json: AsJson = False) -> None:
         print(json.dumps([dict(zip(keys, row, strict=True)) for row in rows], indent=2))
         return
     print_table(
-        ("data set", "what it is", f"in {Source(name='mnist', cache=cache).place}"),
-        [(name, summary, {None: "", True: "yes", False: "no"}[there]) for name, summary, there in rows],
+        ("data set", "description", f"in {Source(name='mnist', cache=cache).place}"),
+        [
+            (name, summary, {None: "", True: "yes", False: "no"}[is_cached])
+            for name, summary, is_cached in rows
+        ],
         lines=False,
     )
 
@@ -56,7 +63,7 @@ def show(
     column: Column = None,
     as_json: AsJson = False,
 ) -> None:
-    """Load a data set and say what it holds."""
+    """Load a data set and show its properties."""
     from unstale.training.datasets import load  # imports torch
 
     facts = _facts(load(name, path, cache=cache, download=download, normalise=normalise, column=column))
@@ -67,7 +74,7 @@ def show(
 
 
 def _facts(dataset: "Dataset") -> dict[str, Any]:
-    """What there is to know. mean and std: of what a model sees of the training part, per channel."""
+    """Return the properties. mean and std: of the normalised training part, per channel."""
     mean_C, std_C = _moments(dataset)
     rule = dataset.normalisation
     return {
@@ -93,7 +100,7 @@ def _part(labels_N: "Tensor", groups_N: "Tensor | None", classes: int) -> dict[s
 
 
 def _moments(dataset: "Dataset") -> tuple[list[float], list[float]]:
-    """Mean and standard deviation of the training examples as a model sees them; of images for each channel."""
+    """Return mean and standard deviation of the normalised training examples, for each channel of images."""
     import torch
 
     channels = dataset.input_shape[0] if len(dataset.input_shape) == 3 else 1
@@ -111,25 +118,25 @@ def _print_facts(facts: dict[str, Any]) -> None:
     train, test = facts["train"], facts["test"]
     shape = "x".join(str(size) for size in facts["shape"])
     rows = [
-        ("lies in", facts["origin"]),
+        ("origin", facts["origin"]),
         ("examples", f"{train['examples']:,} training, {test['examples']:,} test"),
         ("shape", f"{shape}, stored as {facts['stored_as']}"),
-        ("a model sees", _rule(facts["normalisation"])),
+        ("normalised", _rule(facts["normalisation"])),
         ("", f"training part: mean {_numbers(facts['mean'])}, deviation {_numbers(facts['std'])}"),
         ("groups", _groups(train["groups"], test["groups"])),
         ("classes", str(facts["classes"])),
     ]
     if facts["classes"] > _CLASSES_MAX:
         ranges = [f"{min(part['label_counts'])} to {max(part['label_counts'])}" for part in (train, test)]
-        rows.append(("of a class", f"{ranges[0]} training, {ranges[1]} test; each of them with --json"))
+        rows.append(("per class", f"{ranges[0]} training, {ranges[1]} test; each of them with --json"))
     print(facts["name"])
-    for what, value in rows:
-        print(f"  {what:<12}  {value}")
+    for name, value in rows:
+        print(f"  {name:<12}  {value}")
     if facts["classes"] <= _CLASSES_MAX:
         counts = zip(train["label_counts"], test["label_counts"], strict=True)
         print_table(
             ("class", "training", "test"),
-            [(str(label), f"{own:,}", f"{other:,}") for label, (own, other) in enumerate(counts)],
+            [(str(label), *(f"{number:,}" for number in numbers)) for label, numbers in enumerate(counts)],
             lines=False,
         )
 
@@ -143,8 +150,8 @@ def _rule(normalisation: dict[str, Any]) -> str:
 
 
 def _numbers(values: list[float]) -> str:
-    spelled = ", ".join(f"{value + 0.0:.4f}" for value in values)
-    return spelled if len(values) == 1 else f"({spelled})"
+    text = ", ".join(f"{value + 0.0:.4f}" for value in values)
+    return text if len(values) == 1 else f"({text})"
 
 
 def _groups(train: int | None, test: int | None) -> str:

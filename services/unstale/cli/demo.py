@@ -1,4 +1,4 @@
-"""`unstale demo`: a whole run on this machine, server, injector and clients as processes of their own, watched live."""
+"""`unstale demo`: a whole run on this machine, with server, injector and clients as processes."""
 
 import json
 import os
@@ -29,12 +29,12 @@ from unstale.config.write import as_variables
 from unstale.errors import UserError
 from unstale.net.clock import now_s
 
-SCENARIO = "lte"  # that the injector plays where none is named
+SCENARIO = "lte"  # default of the demo
 PROCESSES = 2  # client processes, with half of the clients each
-ROWS = 24  # of the live table, where there is room; older rows scroll out
-LOSSY_HEARTBEAT_S = 0.5  # with a scenario; what was lost is found after one or two
-GOODBYE_S = 30.0  # when no process ends for so long after the result, those that are left are ended
-AFTER_SERVER_S = 5.0  # as long when the server has ended: a client that has not heard of the end never will
+ROWS = 24  # of the live table, if the terminal is high enough; older rows scroll out
+LOSSY_HEARTBEAT_S = 0.5  # with a scenario; a lost message is noticed after one or two
+GOODBYE_S = 30.0  # time for the next process to end after the result; then the others are terminated
+AFTER_SERVER_S = 5.0  # the same when the server has ended: a client that missed the message never ends
 GAP = 2  # characters between two columns of the table
 HEADINGS = (
     ("version", "version", 9, 8),
@@ -45,64 +45,63 @@ HEADINGS = (
     ("clients", "clients", 9, 7),
     ("seconds", "sec.", 9, 6),
 )
-"""Of the table: the heading, a shorter one for narrow terminals, and the least width of a column under each."""
-LEFT_OUT_FIRST = (4, 3, 5, 2, 6)  # columns, where a terminal is too narrow for short headings, too
-KEYS = "keys"  # of the demo, in its folder
-KILL_S = 10.0  # a process that was told to end and is there so long after it is killed
+"""Of each column: the heading, a shorter one for narrow terminals, and the least width with each."""
+LEFT_OUT_FIRST = (4, 3, 5, 2, 6)  # columns, in terminals that are too narrow for short headings
+KEYS = "keys"  # folder of the demo's keys
+KILL_S = 10.0  # from termination of a process to its kill
 
 AsJson = Annotated[
-    bool, typer.Option("--json", help="Print one last line of JSON; the table goes to stderr.")
+    bool, typer.Option("--json", help="Print the result as a line of JSON; the table goes to stderr.")
 ]
 
 
 @takes_settings(*RUN, "attack", common=(*COMMON_IN_RUNS, "attack.name"))
 def demo(settings: Settings, as_json: AsJson = False) -> None:
-    """Train on this machine over loopback sockets: a server, two processes of clients, an injector between them that
-    plays a network, and what they achieve.
+    """Train on this machine over loopback sockets: a server, two processes of clients, and an injector between them
+    that simulates a network.
 
-    The network is LTE where --scenario names no other one; with --scenario null there is no injector.
+    The network is LTE by default; with --scenario null there is no injector.
     """
     if "name" not in settings.scenario.model_fields_set:
-        settings = settings.model_copy(
-            update={"scenario": settings.scenario.model_copy(update={"name": SCENARIO})}
-        )
+        scenario = settings.scenario.model_copy(update={"name": SCENARIO})
+        settings = settings.model_copy(update={"scenario": scenario})
     events: Events = queue.SimpleQueue()
     printing.stop_on_signals(events.put)
     console = Console(stderr=as_json)
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="unstale-demo-")))
         owners = _make_keys(folder / KEYS, settings)
-        environment = _environment(_for_here(settings, folder))
+        environment = _environment(_local(settings, folder))
 
         def start(*arguments: str) -> Process:
             command = [sys.executable, "-m", "unstale", *arguments, "--ends-with-input"]
             return stack.enter_context(Process(command, environment, events))
 
         server = start("server", "--json")
-        listening = _next_fact(events)
+        listening = _next_message(events)
         console.print(_introduction(settings, listening), highlight=False, soft_wrap=True)
         address = listening["address"]
         if settings.scenario.name is not None:
             start("inject", "--upstream", address, "--json")
-            address = _next_fact(events)["address"]
+            address = _next_message(events)["address"]
         clients = [
             start("client", "--server", address, "--first", str(first), "--count", str(count), *key)
             for (first, count), key in zip(_shares(settings.clients), owners, strict=True)
         ]
         finished = _watch(events, console)
         if as_json:
-            last = ("test_accuracy", "versions", "seconds", "model_digest")
-            printing.line(json.dumps({key: finished[key] for key in last}))
+            keys = ("test_accuracy", "versions", "seconds", "model_digest")
+            printing.line(json.dumps({key: finished[key] for key in keys}))
         else:
-            console.print(_farewell(finished), highlight=False, soft_wrap=True)
-        _see_off([server, *clients], events)
+            console.print(_result(finished), highlight=False, soft_wrap=True)
+        _wait_for_end([server, *clients], events)
 
 
 class Process:
-    """A command running beside this one. Ended, if it still runs, when its context is left.
+    """A child process. Leaving its context terminates it.
 
-    events: where every line that it prints goes, and the process itself when it has ended. Its standard input is a
-    pipe that ends with this process. Ctrl-C in a terminal reaches this process alone, which ends the others.
+    `events` receives each line that it prints, and the process itself when it has ended. Its standard input is a pipe
+    that ends with this process. Ctrl-C in a terminal reaches this process alone, which terminates the others.
     """
 
     def __init__(self, command: Sequence[str], environment: Mapping[str, str], events: "Events") -> None:
@@ -136,19 +135,19 @@ class Process:
 
     @property
     def code(self) -> int | None:
-        """The exit code; None while it runs."""
+        """The exit code, or None while it runs."""
         return self._process.returncode
 
     def check(self) -> None:
-        """If it has come to a bad end, raise UserError with its sentence, or tell all that it said and exit with 1."""
+        """Raise its UserError, or print its errors and exit with 1, if it has failed."""
         if not self.code:
             return
         self._errors.seek(0)
-        said = self._errors.read()
-        sentences = [line for line in said.splitlines() if line.startswith("unstale: ")]
-        if self.code == 2 and sentences:
-            raise UserError(sentences[-1].removeprefix("unstale: "))
-        print(f"{said}unstale: a process of the demo ended with code {self.code}", file=sys.stderr)
+        errors = self._errors.read()
+        messages = [line for line in errors.splitlines() if line.startswith("unstale: ")]
+        if self.code == 2 and messages:
+            raise UserError(messages[-1].removeprefix("unstale: "))
+        print(f"{errors}unstale: a process of the demo ended with code {self.code}", file=sys.stderr)
         raise typer.Exit(1)
 
     def _follow(self) -> None:
@@ -160,48 +159,48 @@ class Process:
 
 
 Event: TypeAlias = str | Process | int
-"""A line that the server printed, a process that has ended, or the number of a signal to this process."""
+"""A line that a process printed, a process that has ended, or the number of a signal to this process."""
 Events: TypeAlias = queue.SimpleQueue[Event]
 
 
-def _next_fact(events: Events) -> dict[str, Any]:
-    """The next that the server says. Raises as `_go_on_after`."""
+def _next_message(events: Events) -> dict[str, Any]:
+    """Return the next JSON line. Raises as `_check`."""
     while not isinstance(event := events.get(), str):
-        _go_on_after(event)
-    fact: dict[str, Any] = json.loads(event)
-    return fact
+        _check(event)
+    message: dict[str, Any] = json.loads(event)
+    return message
 
 
-def _go_on_after(event: Process | int) -> None:
-    """Raise typer.Exit after a signal, and as `Process.check` after a bad end."""
+def _check(event: Process | int) -> None:
+    """Raise typer.Exit for a signal, and as `Process.check` for a process that failed."""
     if isinstance(event, int):
         raise typer.Exit(128 + event)
     event.check()
 
 
-def _see_off(processes: Sequence[Process], events: Events) -> None:
-    """Wait for the processes, of which the server is the first, to end, but not for ever. Raises as `_go_on_after`."""
+def _wait_for_end(processes: Sequence[Process], events: Events) -> None:
+    """Wait a limited time for the processes to end, of which the server is the first. Raises as `_check`."""
     waits_until_s = now_s() + GOODBYE_S
     while any(process.code is None for process in processes):
         try:
             event = events.get(timeout=max(0.0, waits_until_s - now_s()))
         except queue.Empty:
-            break  # there is a result, and no reason to wait longer for who is left
-        if not isinstance(event, str):  # the injector goes on telling
-            _go_on_after(event)
+            break
+        if not isinstance(event, str):  # the injector still prints
+            _check(event)
             waits_until_s = now_s() + (GOODBYE_S if processes[0].code is None else AFTER_SERVER_S)
     for process in processes:
         process.check()
 
 
 def _environment(settings: Settings) -> dict[str, str]:
-    """This process's own, but of ours these settings alone."""
+    """Return the environment of this process, with these settings as the only variables of unstale."""
     others = {name: text for name, text in os.environ.items() if not name.startswith(PREFIX)}
     return others | as_variables(settings)
 
 
 def _make_keys(folder: Path, settings: Settings) -> list[list[str]]:
-    """Keys that are thrown away with their folder; the options with which each client process shows its own."""
+    """Make keys in a folder, and return the options of each client process."""
     from unstale.net import keygen
     from unstale.net.keys import INJECTOR, SERVER, ClientIds
 
@@ -218,16 +217,18 @@ def _make_keys(folder: Path, settings: Settings) -> list[list[str]]:
     return owners
 
 
-def _for_here(settings: Settings, folder: Path) -> Settings:
-    """On ports that are free; with the keys of a folder, where is kept, too, whatever is kept. With a scenario,
-    heartbeats come often, because they find what was lost."""
+def _local(settings: Settings, folder: Path) -> Settings:
+    """Return settings with free ports, and with keys and files in a folder.
+
+    With a scenario, heartbeats are frequent, because they detect lost messages.
+    """
     ports = {"address": "tcp://127.0.0.1:0", "http_address": "127.0.0.1:0"}
     often = settings.scenario.name is not None and "heartbeat_s" not in settings.server.model_fields_set
     beat = {"heartbeat_s": LOSSY_HEARTBEAT_S} if often else {}
     keys = {"keys": str(folder / KEYS)}
-    kept_at = {} if "directory" in settings.run.model_fields_set else {"directory": str(folder / "run")}
+    run = {} if "directory" in settings.run.model_fields_set else {"directory": str(folder / "run")}
     changed = {
-        "run": settings.run.model_copy(update=kept_at),
+        "run": settings.run.model_copy(update=run),
         "server": settings.server.model_copy(update={**ports, **keys, **beat}),
         "client": settings.client.model_copy(update={"directory": str(folder / "clients")}),
         "injector": settings.injector.model_copy(update={**ports, **keys}),
@@ -236,7 +237,7 @@ def _for_here(settings: Settings, folder: Path) -> Settings:
 
 
 def _shares(clients: int) -> list[tuple[int, int]]:
-    """(first, count) of each client process."""
+    """Return (first, count) of each client process."""
     bounds = [clients * i // PROCESSES for i in range(PROCESSES + 1)]
     return [(first, end - first) for first, end in pairwise(bounds) if end > first]
 
@@ -253,17 +254,16 @@ def _introduction(settings: Settings, listening: dict[str, Any]) -> str:
 
 
 def _waits(settings: Settings) -> str:
-    """A line on what makes rounds long; "" where no round waits for everybody."""
+    """Return a line on slow rounds; "" if no round waits for all clients."""
     if settings.trigger.name != "sync":
         return ""
     return (
-        f"Each round waits for all {settings.clients} clients: the slowest message of the round decides how long "
-        "it takes.\n"
+        f"Each round waits for all {settings.clients} clients: its slowest message determines its duration.\n"
     )
 
 
 def _attack(settings: Settings) -> str:
-    """A line on the clients that attack; "" where all are honest."""
+    """Return a line on the clients that attack; "" if all are honest."""
     if settings.attack.name is None:
         return ""
     from unstale.config import build  # imports torch
@@ -274,33 +274,32 @@ def _attack(settings: Settings) -> str:
 
 
 def _watch(events: Events, console: Console) -> dict[str, Any]:
-    """Show the run until it ends; what the server said last. Raises as `_go_on_after`."""
+    """Show the run until it ends, and return its result. Raises as `_check`."""
     view = _View(console)
     if not console.is_terminal:
         return _print_rows(events, console, view)
     with Live(get_renderable=lambda: view, console=console, refresh_per_second=8) as live:
-        while (fact := _next_fact(events))["event"] != "finished":
-            view.take(fact)
+        while (message := _next_message(events))["event"] != "finished":
+            view.take(message)
             live.refresh()
         view.finished = True
-    return fact
+    return message
 
 
 def _print_rows(events: Events, console: Console, view: "_View") -> dict[str, Any]:
-    """As `_watch`, where no line can be written anew: each row is printed once, when it comes."""
-    view.finished = True  # no estimates, which would be printed once and then be wrong
-    while (fact := _next_fact(events))["event"] != "finished":
-        view.take(fact)
-        if fact["event"] != "injected":
+    """Do the same without a terminal: print each row once."""
+    while (message := _next_message(events))["event"] != "finished":
+        view.take(message)
+        if message["event"] != "injected":
             is_first = len(view.rows) == 1
             console.print(_table(view.rows[-1:], width=console.width, heading=is_first))
     if view.injected:
         console.print(view.injected, style="italic dim", highlight=False)
-    return fact
+    return message
 
 
 class _View:
-    """The table of a run, and under it how long the run takes still, counted down while it waits."""
+    """The live table of a run, with the remaining time below."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -311,13 +310,13 @@ class _View:
         self.injected = ""
         self.finished = False
 
-    def take(self, fact: dict[str, Any]) -> None:
-        """What server or injector said."""
-        if fact["event"] == "injected":
-            self.injected = printing.injected(fact)
+    def take(self, message: dict[str, Any]) -> None:
+        """Add a message of server or injector."""
+        if message["event"] == "injected":
+            self.injected = printing.injected(message)
         else:
-            self._last, self._last_s = fact, now_s()
-            self.rows.append(_row(fact))
+            self._last, self._last_s = message, now_s()
+            self.rows.append(_row(message))
 
     def __rich__(self) -> RenderableType:
         if not self.rows:
@@ -330,8 +329,7 @@ class _View:
 
 
 def _left(last: dict[str, Any], since_s: float) -> str:
-    """How long the run takes still, at the rate so far. last: the last progress that the server told; since_s: how
-    long ago that was."""
+    """Return the remaining time. last: the last progress; since_s: its age in seconds."""
     version, rounds, elapsed_s = last["version"], last["rounds"], last["elapsed_s"]
     if not version:
         return f"the first of {rounds} rounds are under way, for {since_s:.0f} s"
@@ -340,12 +338,12 @@ def _left(last: dict[str, Any], since_s: float) -> str:
 
 
 def _rows_max(console: Console) -> int:
-    """How many rows there is room for between the heading and the cursor."""
+    """Return the number of rows that fit between the heading and the cursor."""
     return min(ROWS, max(1, console.height - 2)) if console.is_terminal else ROWS
 
 
 def _table(rows: Sequence[Sequence[str]], *, width: int = 80, heading: bool = True) -> Table:
-    """Rows one under another, whole in so many characters; columns that there is no room for are left out."""
+    """Return a table of at most so many characters, without the columns that do not fit."""
     shown = list(range(len(HEADINGS)))
     is_wide, widths = True, _widths(rows, is_wide=True)
     if sum(widths) + GAP * (len(widths) - 1) > width:
@@ -363,7 +361,7 @@ def _table(rows: Sequence[Sequence[str]], *, width: int = 80, heading: bool = Tr
 
 
 def _widths(rows: Sequence[Sequence[str]], *, is_wide: bool) -> list[int]:
-    """Characters that each column takes."""
+    """Return the width of each column."""
     headings = [
         (long, least_wide) if is_wide else (short, least) for long, short, least_wide, least in HEADINGS
     ]
@@ -373,20 +371,20 @@ def _widths(rows: Sequence[Sequence[str]], *, is_wide: bool) -> list[int]:
     ]
 
 
-def _row(fact: dict[str, Any]) -> tuple[str, ...]:
-    active = sum(fact["clients"][state] for state in ("waiting", "working", "contributed", "unavailable"))
+def _row(message: dict[str, Any]) -> tuple[str, ...]:
+    active = sum(message["clients"][state] for state in ("waiting", "working", "contributed", "unavailable"))
     return (
-        f"{fact['version']}/{fact['rounds']}",
-        printing.figure(fact["accuracy"], ".4f"),
-        printing.figure(fact["loss"], ".4f"),
-        printing.figure(fact["staleness_mean"], ".2f"),
-        f"{fact['updates_per_s']:,.0f}",
+        f"{message['version']}/{message['rounds']}",
+        printing.figure(message["accuracy"], ".4f"),
+        printing.figure(message["loss"], ".4f"),
+        printing.figure(message["staleness_mean"], ".2f"),
+        f"{message['updates_per_s']:,.0f}",
         str(active),
-        f"{fact['elapsed_s']:.1f}",
+        f"{message['elapsed_s']:.1f}",
     )
 
 
-def _farewell(finished: dict[str, Any]) -> str:
+def _result(finished: dict[str, Any]) -> str:
     updates = ", ".join(f"{count} {name}" for name, count in finished["updates"].items())
     accuracy = printing.figure(finished["test_accuracy"], ".4f")
     return (
@@ -394,11 +392,11 @@ def _farewell(finished: dict[str, Any]) -> str:
         f"{finished['seconds']:.1f} s\nupdates: {updates}\n"
         f"model digest {finished['model_digest']}\n\n"
         "Try next:\n"
-        "  unstale demo --policy fedbuff           weigh late updates in another way\n"
-        "  unstale policies                        all the ways that there are\n"
-        "  unstale demo --trigger sync             wait for everybody, see what it costs\n"
-        "  unstale demo --scenario flaky           messages lost, doubled and out of order\n"
-        "  unstale simulate --clients 100 --k 10   the same machinery in virtual time\n"
+        "  unstale demo --policy fedbuff           another weight for stale updates\n"
+        "  unstale policies                        all policies\n"
+        "  unstale demo --trigger sync             rounds that wait for all clients\n"
+        "  unstale demo --scenario flaky           lost, duplicated and reordered messages\n"
+        "  unstale simulate --clients 100 --k 10   the same code in virtual time\n"
         "  unstale server                          your own run; then, in other\n"
         "                                          terminals, unstale client --count 10"
     )

@@ -1,7 +1,7 @@
-"""`unstale inversion`: what gradient inversion gives away of the clients' data."""
+"""`unstale inversion`: measure how much gradient inversion reveals of the clients' data."""
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -11,9 +11,12 @@ import typer
 from unstale.cli import printing
 from unstale.cli.app import App
 from unstale.cli.options import COMMON_IN_RUNS, RUN, takes_settings
+from unstale.cli.parameters import AsJson
+from unstale.cli.printing import figure
 from unstale.cli.tables import print_table
 from unstale.config import Settings
 from unstale.errors import UserError
+from unstale.report.content import count
 
 if TYPE_CHECKING:
     import numpy as np
@@ -23,16 +26,16 @@ if TYPE_CHECKING:
     from unstale.metrics.image_similarity import Measure
     from unstale.simulator.audit import Audit, Reconstructed
 
-app = App(help="Look at what gradient inversion gives away of the clients' data.")
+app = App(help="Measure how much gradient inversion reveals of the clients' data.")
 
-WHAT_IT_DOES = (
+WARNING = (
     "compensator {name} reconstructs representative data of clients from their single updates, in the server's memory "
-    "and, with durability, in the run's directory; it does not go together with secure aggregation. What it reveals, "
-    "`unstale inversion audit` measures in simulation (docs/threat-model.md)."
+    "and, with durability, in the run's directory; it is incompatible with secure aggregation. `unstale inversion "
+    "audit` measures in simulation how much it reveals (docs/threat-model.md)."
 )
-WHERE_IT_GOES = (
-    " Updates, and what is reconstructed from them, also go to the machines of the Ray cluster {ray}, which may write "
-    "them to disk (docs/inversions-on-ray.md)."
+RAY_WARNING = (
+    " Updates and reconstructed data also go to the machines of the Ray cluster {ray}, which may write them to disk "
+    "(docs/inversions-on-ray.md)."
 )
 
 POOL_NAMES = {
@@ -41,15 +44,15 @@ POOL_NAMES = {
     "own_same_classes": "own, same classes",
     "same_classes": "others, same classes",
 }
-WHOSE = {
+POOLS = {
     "own": "examples of its client",
     "others": "of other clients",
-    "own_same_classes": "of its client as far as others hold the class",
+    "own_same_classes": "of its client in classes that others have, too",
     "same_classes": "of others with as many of each class",
 }
 SAME_CLASSES = ("own_same_classes", "same_classes")
 CLASSES_SHOWN_MAX = 20
-SHOWN_OF_AN_UPDATE = 6  # examples in the sheet
+EXAMPLES_SHOWN = 6  # of an update, in the sheet
 
 At = Annotated[
     list[int] | None,
@@ -61,33 +64,27 @@ At = Annotated[
     ),
 ]
 Updates = Annotated[
-    int, typer.Option("--updates", min=1, metavar="NUMBER", help="How many updates are inverted at most.")
+    int, typer.Option("--updates", min=1, metavar="NUMBER", help="Largest number of updates to invert.")
 ]
 Plots = Annotated[
     Path | None,
     typer.Option(
         "--plots",
         metavar="FOLDER",
-        help="Draw closeness, reconstructed examples and disparity into this folder.",
+        help="Draw similarity, reconstructed examples and disparity into this folder.",
         show_default=False,
     ),
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON lines, for programs.")]
-
-
-@app.callback()
-def _options_of_the_group() -> None:
-    pass
 
 
 def announce(settings: Settings) -> None:
-    """Say on stderr what the compensator does, if it reconstructs data."""
+    """Print a warning on stderr if the compensator reconstructs data."""
     from unstale.compensators import describe  # imports torch
 
     name, ray = settings.compensator.name, settings.compensator.ray
     if describe(name).inverts:
-        where = "" if ray is None else WHERE_IT_GOES.format(ray=ray)
-        print(f"unstale: {WHAT_IT_DOES.format(name=name)}{where}", file=sys.stderr, flush=True)
+        on_ray = "" if ray is None else RAY_WARNING.format(ray=ray)
+        print(f"unstale: {WARNING.format(name=name)}{on_ray}", file=sys.stderr, flush=True)
 
 
 @app.command()
@@ -99,188 +96,172 @@ def audit(
     plots: Plots = None,
     as_json: AsJson = False,
 ) -> None:
-    """Play a run, invert stale updates of it, and measure how close what comes out is to the clients' own data.
+    """Simulate a run, invert stale updates of it, and measure how similar the results are to the clients' own data.
 
-    The run itself is not compensated; compensator.settings say how updates are inverted.
+    The run itself is not compensated; compensator.settings configure the inversion.
     """
-    from unstale.simulator.audit import audit as play  # imports torch
+    from unstale.simulator.audit import audit as run_audit  # imports torch
 
     if plots is not None:
         _make_folder(plots)
-    done = play(
+    result = run_audit(
         settings,
         at or [settings.rounds],
         updates_max=updates,
         on_progress=lambda now: printing.progress(now, as_json=as_json),
-        on_reconstructed=lambda one: _tell_one(one, as_json=as_json),
+        on_reconstructed=lambda update: _print_update(update, as_json=as_json),
     )
     if as_json:
-        printing.json_line("audited", {**asdict(done.findings), "notes": list(done.notes)})
+        printing.json_line("audited", {**asdict(result.findings), "notes": list(result.notes)})
     else:
-        _tell_findings(done)
-    if plots is not None:
-        for file in _draw(done, settings, plots):
-            if not as_json:
-                printing.line(f"{file}: written")
+        _print_findings(result)
+    for file in [] if plots is None else _draw(result, settings, plots):
+        if not as_json:
+            printing.line(f"{file}: written")
 
 
 def _make_folder(folder: Path) -> None:
-    """Before the run is played, which may take long."""
+    """Make the folder before the run is simulated, which may take long."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
+        reason = (error.strerror or str(error)).lower()
         raise UserError(
-            f"--plots is {folder}, which cannot be made: {(error.strerror or str(error)).lower()}; name another folder"
+            f"--plots is {folder}, which cannot be made: {reason}; choose another folder"
         ) from None
 
 
-def _tell_one(one: "Reconstructed", *, as_json: bool) -> None:
+def _print_update(update: "Reconstructed", *, as_json: bool) -> None:
+    matches = update.matches
     if as_json:
         best = {
             measure: {pool: values_r.tolist() for pool, values_r in pools.items()}
-            for measure, pools in one.matches.best.items()
+            for measure, pools in matches.best.items()
         }
-        printing.json_line(
-            "reconstructed",
-            {
-                "client": one.client_id,
-                "round": one.round,
-                "staleness": one.staleness,
-                "disparity": list(one.disparity),
-                "labels": list(one.matches.labels),
-                "best": best,
-                "pool_examples": one.matches.pool_examples,
-                "label_distance": one.matches.label_distance,
-            },
-        )
+        facts = {
+            "client": update.client_id,
+            "round": update.round,
+            "staleness": update.staleness,
+            "disparity": list(update.disparity),
+            "labels": list(matches.labels),
+            "best": best,
+            "pool_examples": matches.pool_examples,
+            "label_distance": matches.label_distance,
+        }
+        printing.json_line("reconstructed", facts)
         return
     printing.line(
-        f"round {one.round}: client {one.client_id}, {one.staleness} rounds stale: {len(one.matches.labels)} examples, "
-        f"disparity {one.disparity[0]:.3g} to {one.disparity[-1]:.3g} in {len(one.disparity)} iterations"
+        f"round {update.round}: client {update.client_id}, {update.staleness} rounds stale: {len(matches.labels)} "
+        f"examples, disparity {update.disparity[0]:.3g} to {update.disparity[-1]:.3g} in {len(update.disparity)} "
+        "iterations"
     )
 
 
 # --- for people ---
 
 
-def _tell_findings(done: "Audit") -> None:
-    found = done.findings
-    names = {measure.key: measure.name for measure in done.measures}
+def _print_findings(result: "Audit") -> None:
+    findings = result.findings
+    names = {measure.key: measure.name for measure in result.measures}
     pools = ", ".join(
-        f"{number:,.0f} {WHOSE[pool]} ({POOL_NAMES[pool]})" for pool, number in found.pool_examples.items()
+        f"{number:,.0f} {POOLS[pool]} ({POOL_NAMES[pool]})" for pool, number in findings.pool_examples.items()
     )
     printing.line(
-        f"{_count(found.updates, 'update')} of {_count(found.clients, 'client')} inverted, "
-        f"{_count(found.examples, 'example')} reconstructed; of each the closest was looked for among {pools}, on "
-        "average"
+        f"{count(findings.updates, 'update')} of {count(findings.clients, 'client')} inverted, "
+        f"{count(findings.examples, 'example')} reconstructed; each is compared with the most similar among {pools}, "
+        "on average"
     )
-    print_table(
-        ("closest", "among", "mean", "5 %", "25 %", "median", "75 %", "95 %"),
-        [
-            (
-                f"{names[one.measure]}{', ' * bool(one.unit)}{one.unit}",
-                POOL_NAMES[pool],
-                *_figures(asdict(of)),
-            )
-            for one in found.measures
-            for pool, of in one.pools.items()
-        ],
-        lines=False,
-    )
+    similarities = [
+        (
+            f"{names[measured.measure]}{f', {measured.unit}' if measured.unit else ''}",
+            POOL_NAMES[pool],
+            *(f"{number:.3f}" for number in asdict(distribution).values()),
+        )
+        for measured in findings.measures
+        for pool, distribution in measured.pools.items()
+    ]
+    headings = ("most similar", "among", "mean", "5 %", "25 %", "median", "75 %", "95 %")
+    print_table(headings, similarities, lines=False)
+    differences = [
+        (
+            names[measured.measure],
+            POOL_NAMES[pool],
+            f"{difference.mean:+.3f}",
+            f"{figure(difference.low, '+.3f')} to {figure(difference.high, '+.3f')}",
+            f"{difference.closer_share:.0%}",
+        )
+        for measured in findings.measures
+        for pool, difference in measured.closer.items()
+    ]
     print_table(
         ("measure", "closer to own than to", "by", "95 % interval", "share of examples"),
-        [
-            (
-                names[one.measure],
-                POOL_NAMES[pool],
-                f"{by.mean:+.3f}",
-                f"{printing.figure(by.low, '+.3f')} to {printing.figure(by.high, '+.3f')}",
-                f"{by.closer_share:.0%}",
-            )
-            for one in found.measures
-            for pool, by in one.closer.items()
-        ],
+        differences,
         lines=False,
     )
-    if 1 < len(found.classes) <= CLASSES_SHOWN_MAX:
-        _tell_classes(found, names)
-    distances = [
+    if 1 < len(findings.classes) <= CLASSES_SHOWN_MAX:
+        _print_classes(findings, names[findings.measures[0].measure])
+    distances = ", ".join(
         f"{distance:.2f} from those of {POOL_NAMES[pool]}"
-        for pool, distance in found.label_distance.items()
-        if pool not in SAME_CLASSES  # whose classes were chosen
-    ]
-    printing.line(
-        f"shares of classes read from updates: {', '.join(distances)} "
-        "(total variation distance: 0 for equal, 1 for none in common)"
+        for pool, distance in findings.label_distance.items()
+        if pool not in SAME_CLASSES  # these pools have the classes of the update
     )
-    for note in done.notes:
+    printing.line(
+        f"shares of classes read from updates: {distances} (total variation distance: 0 for equal, 1 for disjoint)"
+    )
+    for note in result.notes:
         printing.line(note)
 
 
-def _tell_classes(found: "Findings", names: Mapping[str, str]) -> None:
-    measure = found.measures[0].measure
-    pools = list(found.pool_examples)
+def _print_classes(findings: "Findings", name: str) -> None:
+    measure, pools = findings.measures[0].measure, list(findings.pool_examples)
     print_table(
-        ("class", "examples", *(f"{names[measure]}, {POOL_NAMES[pool]}" for pool in pools)),
+        ("class", "examples", *(f"{name}, {POOL_NAMES[pool]}" for pool in pools)),
         [
             (
-                str(one.label),
-                f"{one.examples:,}",
-                *(f"{one.means[measure][pool]:.3f}" for pool in pools),
+                str(by_class.label),
+                f"{by_class.examples:,}",
+                *(f"{by_class.means[measure][pool]:.3f}" for pool in pools),
             )
-            for one in found.classes
+            for by_class in findings.classes
         ],
         lines=False,
     )
-
-
-def _figures(values: Mapping[str, float]) -> Sequence[str]:
-    return [f"{value:.3f}" for value in values.values()]
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'s' * (number != 1)}"
 
 
 # --- as pictures ---
 
 
-def _draw(done: "Audit", settings: Settings, folder: Path) -> list[Path]:
-    """The files that were written."""
+def _draw(result: "Audit", settings: Settings, folder: Path) -> list[Path]:
+    """Draw the plots and return their files. Raises UserError."""
     import numpy as np
 
     from unstale.cli import inversion_plot as plot  # imports matplotlib
 
-    run = f"{settings.model.name}, {settings.data.name}, {_count(done.findings.updates, 'stale update')}"
-    pools = list(done.findings.pool_examples)
-    closeness = {
+    run = f"{settings.model.name}, {settings.data.name}, {count(result.findings.updates, 'stale update')}"
+    pools = list(result.findings.pool_examples)
+    similarity = {
         _axis(measure): {
             POOL_NAMES[pool]: np.concatenate(
-                [one.matches.best[measure.key][pool] for one in done.reconstructed]
+                [update.matches.best[measure.key][pool] for update in result.reconstructed]
             )
             for pool in pools
         }
-        for measure in done.measures
+        for measure in result.measures
     }
-    shown = [pool for pool in pools if pool != "own_same_classes"]  # of its client, too
+    shown = [pool for pool in pools if pool != "own_same_classes"]
     columns = ("reconstructed", *(f"closest of {POOL_NAMES[pool]}" for pool in shown))
     tiles = [
         plot.Tile(images=images, label=label)
-        for one in done.reconstructed
-        for images, label in _shown(one, shown)
+        for update in result.reconstructed
+        for images, label in _images(update, shown)
     ]
     files = [folder / "closeness.png", folder / "disparity.png", folder / "examples.png"]
-    try:
-        plot.draw_closeness(closeness, f"Reconstructed examples and the closest real ones\n{run}", files[0])
-        plot.draw_disparity([np.array(one.disparity) for one in done.reconstructed], files[1])
-        if tiles:
-            plot.draw_sheet(tiles, columns, f"Reconstructed examples: {run}", files[2])
-    except OSError as error:
-        raise UserError(
-            f"--plots is {folder}, which cannot be written in: {(error.strerror or str(error)).lower()}; name another "
-            "folder"
-        ) from None
-    return files if tiles else files[:2]
+    plot.draw_closeness(similarity, f"Reconstructed examples and the most similar real ones\n{run}", files[0])
+    plot.draw_disparity([np.array(update.disparity) for update in result.reconstructed], files[1])
+    if not tiles:
+        return files[:2]
+    plot.draw_sheet(tiles, columns, f"Reconstructed examples: {run}", files[2])
+    return files
 
 
 def _axis(measure: "Measure") -> str:
@@ -288,13 +269,19 @@ def _axis(measure: "Measure") -> str:
     return f"{measure.name}{unit} ({'larger' if measure.larger_is_closer else 'smaller'} is closer)"
 
 
-def _shown(one: "Reconstructed", pools: Sequence[str]) -> "Iterator[tuple[list[NDArray[np.float32]], str]]":
-    """The examples whose labels say most, each with the closest of each pool, and what is written above; none where
-    examples are no images."""
-    if one.pixels_rX.ndim != 4:
+def _images(
+    update: "Reconstructed", pools: Sequence[str]
+) -> "Iterator[tuple[list[NDArray[np.float32]], str]]":
+    """Yield the examples with the most certain labels, each with the most similar of each pool, and a label.
+
+    Nothing is yielded if examples are no images.
+    """
+    if update.pixels_rX.ndim != 4:
         return
-    surest = sorted(range(len(one.certainty)), key=lambda place: -one.certainty[place])
-    for place in surest[:SHOWN_OF_AN_UPDATE]:
-        images = [one.pixels_rX[place], *(one.closest[pool][place] for pool in pools)]
-        label = f"client {one.client_id}: class {one.matches.labels[place]}, {one.certainty[place]:.0%}"
+    most_certain = sorted(range(len(update.certainty)), key=lambda index: -update.certainty[index])
+    for index in most_certain[:EXAMPLES_SHOWN]:
+        images = [update.pixels_rX[index], *(update.closest[pool][index] for pool in pools)]
+        label = (
+            f"client {update.client_id}: class {update.matches.labels[index]}, {update.certainty[index]:.0%}"
+        )
         yield [image.numpy() for image in images], label

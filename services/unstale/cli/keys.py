@@ -1,4 +1,4 @@
-"""`unstale keys`: make, list and revoke the keys that a server and an injector admit."""
+"""`unstale keys`: make, list and revoke keys."""
 
 import json
 import re
@@ -8,9 +8,10 @@ from typing import Annotated
 import typer
 
 from unstale.cli.app import App
+from unstale.cli.parameters import AsJson
 from unstale.errors import UserError
 
-app = App(help="Make, list and revoke keys, so that only those connect whom you let in.")
+app = App(help="Make, list and revoke the keys of processes that may connect.")
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
@@ -18,7 +19,7 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 def _checked(name: str) -> str:
     if not NAME.fullmatch(name):
         raise UserError(
-            f"NAME is {name!r}, expected letters, digits, dots, dashes and underscores, at most 64"
+            f"NAME is {name!r}, expected letters, digits, dots, dashes and underscores, at most 64; choose another"
         )
     return name
 
@@ -26,37 +27,41 @@ def _checked(name: str) -> str:
 Name = Annotated[
     str,
     typer.Argument(
-        help="Whose key: server, injector, or any other name, for a process of clients.", callback=_checked
+        help="Owner of the key: server, injector, or another name for a process of clients.",
+        callback=_checked,
     ),
 ]
-Folder = Annotated[Path, typer.Option(help="Where the keys are.")]
+Folder = Annotated[Path, typer.Option(help="Folder of the keys.")]
 Clients = Annotated[
     str | None,
-    typer.Option(metavar="IDS", help="Clients that it owns: 3, 0-9, 0-4,7 or all. An injector: all."),
+    typer.Option(
+        metavar="IDS", help="Clients of the owner, such as 3, 0-9, 0-4,7 or all. For an injector: all."
+    ),
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 
 
 @app.command()
 def new(name: Name, clients: Clients = None, folder: Folder = Path("keys")) -> None:
-    """Make a key pair, and admit it for some clients. The server's own comes first."""
+    """Make a key pair, and admit it for some clients. Make the key of the server first."""
     from unstale.net import keygen, keys
 
     secret = folder / f"{name}{keys.SECRET_SUFFIX}"
     if name == keys.SERVER:
         if clients is not None:
-            raise UserError("--clients is given for the server, which speaks for none, expected none")
+            raise UserError("--clients is given for the server, which has no clients; leave it out")
         keygen.create(folder, name, None)
         print(f"{secret}: made; start it with unstale server --keys {folder}")
         return
     if clients is None and name != keys.INJECTOR:
-        raise UserError("--clients is not given, expected the ids that this key owns, like 3 or 0-9")
+        raise UserError("--clients is missing, expected the ids of the clients of this key, such as 3 or 0-9")
     owned = keys.ClientIds.parse(clients or keys.EVERY_CLIENT, "--clients")
     keygen.create(folder, name, owned)
     if name == keys.INJECTOR:
         print(f"{secret}: made and admitted; start it with unstale inject --injector.keys {folder}")
     else:
-        print(f"{secret}: made and admitted; take it there safely, then: unstale client --key {secret.name}")
+        print(
+            f"{secret}: made and admitted; copy it safely to the client, then: unstale client --key {secret.name}"
+        )
 
 
 @app.command()
@@ -76,13 +81,13 @@ def show(folder: Folder = Path("keys"), as_json: AsJson = False) -> None:
     for key, owner in admitted.items():
         print(f"{owner.name:<20} clients {owner.clients.text:<12} {key}")
     if not admitted:
-        print(f"{folder} admits nobody yet; unstale keys new NAME --clients 0-9 makes a key that it does")
+        print(f"{folder} admits no key yet; make one with unstale keys new NAME --clients 0-9")
 
 
 @app.command()
 def revoke(name: Name, folder: Folder = Path("keys")) -> None:
-    """Admit a key no longer. What is connected with it is refused from its next message on."""
+    """Revoke a key. The server refuses its connections from their next message on."""
     from unstale.net import keygen
 
     keygen.revoke(folder, name)
-    print(f"{name}: revoked; a server that runs with {folder} refuses it within a second")
+    print(f"{name}: revoked; a running server that uses {folder} refuses it within a second")

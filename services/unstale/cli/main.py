@@ -1,8 +1,8 @@
-"""`unstale`: parse, call one function, print. Nothing here imports torch; a command does when it runs.
+"""The command line `unstale`. Commands import torch when they run, and not before.
 
 A command is a function in a file of its own, added to `app` below. With `@takes_settings(...)` its first
-parameter is the configuration as resolved, and its options are the keys of the sections named. Other packages register
-commands under an entry point: see `commands`.
+parameter is the configuration, and the keys of some sections are its options. Other packages register commands under
+an entry point: see `commands`.
 """
 
 import sys
@@ -39,8 +39,8 @@ app = App(
 )
 
 
-def _print_version(wanted: bool) -> None:
-    if wanted:
+def _print_version(is_set: bool) -> None:
+    if is_set:
         print(f"unstale {__version__}")
         raise typer.Exit
 
@@ -54,52 +54,39 @@ def _options_of_unstale_itself(
     pass
 
 
-app.command()(demo)
-app.command()(server)
-app.command()(client)
-app.command()(inject)
-app.command()(simulate)
-app.command()(replay)
-app.command()(explain)
-app.command()(restore)
-app.command()(rollback)
-app.command()(verify)
-app.command()(report)
-app.command()(policies)
-app.command()(compensators)
-app.command()(conformance)
-app.add_typer(config.app, name="config")
-app.add_typer(data.app, name="data")
-app.add_typer(inversion.app, name="inversion")
-app.add_typer(keys.app, name="keys")
-app.add_typer(partition.app, name="partition")
-app.add_typer(scenario.app, name="scenario")
+for command in (
+    *(demo, server, client, inject, simulate, replay, explain, restore, rollback, verify, report),
+    *(policies, compensators, conformance),
+):
+    app.command()(command)
+for group in (config, data, inversion, keys, partition, scenario):
+    app.add_typer(group.app, name=group.__name__.rpartition(".")[2])
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Carry out one command line and return its exit code: 0, 2 for a user's mistake, 130 after Ctrl-C.
+    """Run one command line and return its exit code: 0, 2 for a user's mistake, 130 after Ctrl-C.
 
-    A mistake is one sentence on stderr. What else goes wrong is our own, and raised.
+    Mistakes are printed as one line on stderr; other exceptions are defects, and raised.
     """
     command = get_command(app)
     try:
         code = command.main(list(arguments) or ["--help"], prog_name="unstale", standalone_mode=False)
     except UserError as error:
-        return _told(str(error))
+        return _print_error(str(error))
     except typer.TyperException as error:
-        return _told(_sentence(error))
+        return _print_error(_message(error))
     except SystemExit as end:  # Typer has completed a line, or nobody reads the output any more
         code = end.code
     return code if isinstance(code, int) else 0
 
 
-def _told(sentence: str) -> int:
-    print(f"unstale: {sentence}", file=sys.stderr)
+def _print_error(message: str) -> int:
+    print(f"unstale: {message}", file=sys.stderr)
     return 2
 
 
-def _sentence(error: typer.TyperException) -> str:
-    """What Typer has to say about a command line, in our form."""
+def _message(error: typer.TyperException) -> str:
+    """Return the message of Typer in the form of ours."""
     context = getattr(error, "ctx", None)
     advice = f"; see {context.command_path} --help" if context else ""
     if error.message.startswith("No such option"):
@@ -111,7 +98,7 @@ def _sentence(error: typer.TyperException) -> str:
 
 
 def main() -> None:
-    """Carry out the command line of this process and end it. Output that cannot be written is one line on stderr."""
+    """Run the command line of this process and exit. A failure of standard output is one line on stderr."""
     output.write_lookalikes()
     try:
         code = run(sys.argv[1:])
@@ -122,5 +109,5 @@ def main() -> None:
             raise
         if output.is_closed_pipe(failure):
             sys.exit(1)
-        code = _told(f"cannot write to standard output: {(failure.strerror or str(failure)).lower()}")
+        code = _print_error(f"cannot write to standard output: {(failure.strerror or str(failure)).lower()}")
     sys.exit(code)

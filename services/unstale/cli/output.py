@@ -1,4 +1,4 @@
-"""Standard output that cannot be written to, or has no sign for a character."""
+"""Failures of standard output: closed pipes, full disks, encodings without some characters."""
 
 import codecs
 import errno
@@ -19,13 +19,13 @@ LOOKALIKES = {
     "≤": "<=",
     "≥": ">=",
 }
-"""What stands for a character where the encoding of the output has none."""
+"""Replacements of characters that the encoding of the output lacks."""
 
 _HANDLER = "unstale.lookalike"
 
 
 def _looking_alike(error: UnicodeError) -> tuple[str, int]:
-    """The lookalikes of what cannot be encoded; an escape such as \\xe9 for a character without one."""
+    """Return the lookalikes of a text, and an escape such as \\xe9 for a character without one."""
     if not isinstance(error, UnicodeEncodeError):
         raise error
     text = error.object[error.start : error.end]
@@ -37,14 +37,14 @@ codecs.register_error(_HANDLER, _looking_alike)
 
 
 def write_lookalikes() -> None:
-    """Have characters that standard output cannot encode replaced, where they would raise an error."""
+    """Replace characters that standard output cannot encode."""
     stream = sys.stdout
     if isinstance(stream, TextIOWrapper) and stream.errors == "strict":
         stream.reconfigure(errors=_HANDLER)
 
 
 def can_show(text: str) -> bool:
-    """Whether standard output can encode every character of a text."""
+    """Return whether standard output can encode a text."""
     try:
         text.encode(getattr(sys.stdout, "encoding", None) or "utf-8")
     except UnicodeEncodeError:
@@ -53,17 +53,17 @@ def can_show(text: str) -> bool:
 
 
 def flush() -> None:
-    """Write what standard output still holds. Raises OSError."""
+    """Flush standard output. Raises OSError."""
     if sys.stdout is not None:
         sys.stdout.flush()
 
 
 def failure() -> OSError | None:
-    """What keeps standard output from being written to; None where nothing does, after an empty line. Ends writing."""
+    """Return the error of standard output, and discard further output. Without an error, print an empty line."""
     if sys.stdout is None:
         return None
     try:
-        flush()  # what could not be written may still be held, or may be lost
+        flush()
         os.write(sys.stdout.fileno(), b"\n")
     except OSError as error:
         # At its end the interpreter flushes once more.
@@ -73,5 +73,5 @@ def failure() -> OSError | None:
 
 
 def is_closed_pipe(error: OSError) -> bool:
-    """Whether nobody reads the output any more, as after `| head -1`."""
+    """Return whether the reader has closed the pipe, as `| head -1` does."""
     return error.errno in (errno.EPIPE, errno.ESHUTDOWN)

@@ -1,30 +1,33 @@
-"""`unstale policies`: the aggregation policies that there are."""
+"""`unstale policies`: show the aggregation policies."""
 
 from typing import TYPE_CHECKING
 
-from unstale.cli.tables import AsJson, Names, print_parts, print_settings, print_table
+from unstale.cli.parameters import AsJson
+from unstale.cli.tables import Names, print_parts, print_settings, print_table
 
 if TYPE_CHECKING:
     from unstale.policies import PolicyDescription
 
 
 def policies(name: Names = None, as_json: AsJson = False) -> None:
-    """List the aggregation policies, or show some of them: settings, ranges, defaults and where those come from."""
+    """List the aggregation policies, or show some of them: settings, ranges, defaults and their sources."""
     if not (name or as_json):
         _print_all()
         return
     from unstale.policies import describe, names  # imports torch
 
-    print_parts([describe(each) for each in name or names()], one=_print_one, as_json=as_json)
+    print_parts([describe(policy) for policy in name or names()], _print_one, as_json=as_json)
 
 
 def _print_all() -> None:
     from unstale.policies.catalogue import summaries
 
-    listed = summaries()
-    rows = [(name, one.summary, ", ".join(one.loops), one.memory) for name, one in listed.items()]
+    policies = summaries()
+    rows = [
+        (name, policy.summary, ", ".join(policy.loops), policy.memory) for name, policy in policies.items()
+    ]
     print_table(("policy", "what it does", "published for", "memory"), rows)
-    print(f"Settings and sources of one: unstale policies {[*listed][-1]}")
+    print(f"Settings and sources of a policy: unstale policies {[*policies][-1]}")
 
 
 def _print_one(description: "PolicyDescription") -> None:

@@ -1,4 +1,4 @@
-"""How a run is told to a person, line by line, or to a program, as JSON lines."""
+"""Print a run, as lines for people or as JSON lines, and handle signals."""
 
 import json
 import logging
@@ -11,23 +11,18 @@ import threading
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from math import isfinite
-from typing import Annotated, Any, Self
-
-import typer
+from typing import Any, Self
 
 from unstale.metrics.progress import Outcome, Progress
+from unstale.report.content import count
 
 log = logging.getLogger("unstale")
 
-WAITING_MAX = 10_000  # progress lines for a reader that is slow, some MB; what comes then is left out
-
-EndsWithInput = Annotated[bool, typer.Option("--ends-with-input", hidden=True)]
-"""Stop at the end of standard input. For a program that starts this one with a pipe there: should it die, in whatever
-way, the pipe ends, and nothing that it started is left running."""
+WAITING_MAX = 10_000  # progress lines for a slow reader, some MB; further ones are dropped
 
 
 def line(text: str) -> None:
-    """Print a line at once. A run goes on without a standard output that fails, closed by `| head -1` perhaps."""
+    """Print a line and flush. A run continues after a failure of standard output, such as `| head -1` causes."""
     try:
         print(text, flush=True)
     except OSError as error:
@@ -36,24 +31,24 @@ def line(text: str) -> None:
 
 
 def json_line(event: str, facts: Mapping[str, Any]) -> None:
-    """One JSON object on a line of standard output. What is not a number is null."""
+    """Print a JSON object on a line, with null for numbers that are not finite."""
     line(json.dumps({"event": event, **_plain(facts)}))
 
 
 def _plain(value: Any) -> Any:
     if isinstance(value, Mapping):
-        return {name: _plain(below) for name, below in value.items()}
+        return {name: _plain(item) for name, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(one) for one in value]
+        return [_plain(item) for item in value]
     return None if isinstance(value, float) and not isfinite(value) else value
 
 
 def progress(now: Progress, *, as_json: bool) -> None:
-    """How the run stands."""
+    """Print the progress of a run."""
     if as_json:
         json_line("progress", asdict(now))
         return
-    clients = ", ".join(f"{count} {state}" for state, count in now.clients.items() if count)
+    clients = ", ".join(f"{number} {state}" for state, number in now.clients.items() if number)
     line(
         f"version {now.version:>5}/{now.rounds}  accuracy {figure(now.accuracy, '.4f')}  "
         f"loss {figure(now.loss, '.4f')}  staleness {figure(now.staleness_mean, '.2f')}  "
@@ -62,10 +57,7 @@ def progress(now: Progress, *, as_json: bool) -> None:
 
 
 class ProgressPrinter:
-    """Prints how the run stands in a thread of its own: whoever tells it never waits for whoever reads.
-
-    Left as a context, it has printed what it was told.
-    """
+    """Prints progress in its own thread, so that a slow reader does not delay the run. Leaving the context waits."""
 
     def __init__(self, *, as_json: bool) -> None:
         self._as_json = as_json
@@ -89,15 +81,13 @@ class ProgressPrinter:
             progress(now, as_json=self._as_json)
 
 
-def outcome(end: Outcome, *, as_json: bool, clock: str) -> None:
-    """How the run ended. clock: what kind of seconds they are."""
+def outcome(end: Outcome, *, as_json: bool, clock: str = "") -> None:
+    """Print the result of a run. clock: follows the seconds."""
     if as_json:
         json_line("finished", asdict(end))
         return
-    overflow = (
-        f"{end.overflows} steps left the range of float32 and were not taken\n" if end.overflows else ""
-    )
-    updates = ", ".join(f"{count} {name}" for name, count in end.updates.items())
+    overflow = f"{end.overflows} steps left the range of float32 and were skipped\n" if end.overflows else ""
+    updates = ", ".join(f"{number} {name}" for name, number in end.updates.items())
     line(
         f"{end.reason} at version {end.versions} after {end.seconds:.1f} s{clock}: "
         f"test accuracy {figure(end.test_accuracy, '.4f')}, mean staleness {figure(end.staleness_mean, '.2f')}, "
@@ -106,49 +96,49 @@ def outcome(end: Outcome, *, as_json: bool, clock: str) -> None:
 
 
 def _fairness(end: Outcome) -> str:
-    over = end.fairness
-    if over is None:
+    clients = end.fairness
+    if clients is None:
         return ""
-    clients = "1 client" if over.clients == 1 else f"{over.clients} clients"
-    oldest, newest = over.oldest_version, over.newest_version
+    oldest, newest = clients.oldest_version, clients.newest_version
     versions = f"version {newest}" if oldest == newest else f"versions {oldest} to {newest}"
     return (
-        f"on the own test examples of {clients}, {versions}: "
-        f"accuracy {over.mean:.4f} ± {figure(over.std, '.4f')}, worst tenth {over.worst_tenth:.4f}, "
-        f"best tenth {over.best_tenth:.4f}\n"
+        f"on the own test examples of {count(clients.clients, 'client')}, {versions}: "
+        f"accuracy {clients.mean:.4f} ± {figure(clients.std, '.4f')}, worst tenth {clients.worst_tenth:.4f}, "
+        f"best tenth {clients.best_tenth:.4f}\n"
     )
 
 
 def injected(numbers: Mapping[str, Any]) -> str:
-    """What an injector has done so far, as `unstale inject --json` tells it."""
+    """Return a line on the messages of an injector. numbers: of the event `injected`."""
     passed = numbers["up"] + numbers["down"]
     mean_s = numbers["delay_s"] / passed if passed else 0.0
-    faults = ", ".join(f"{count} {name}" for name, count in sorted(numbers["faults"].items()) if count)
+    faults = ", ".join(f"{number} {name}" for name, number in sorted(numbers["faults"].items()) if number)
     lost = f"; {numbers['overflowed']} lost because the server took none" if numbers["overflowed"] else ""
     return (
-        f"{numbers['up']} up, {numbers['down']} down, held up {mean_s:.3f} s on average; in flight "
+        f"{numbers['up']} up, {numbers['down']} down, delayed {mean_s:.3f} s on average; in flight "
         f"{numbers['in_flight_messages']} ({numbers['in_flight_bytes'] / 1e6:.1f} MB) on {numbers['connections']} "
-        f"connections; touched: {faults or 'none'}{lost}"
+        f"connections; affected: {faults or 'none'}{lost}"
     )
 
 
 def figure(value: float | None, form: str) -> str:
-    """A number in a form like `.4f`, or a dash where there is none: nothing was aggregated, or training diverged."""
+    """Return a number in a form like `.4f`, or a dash for None and for numbers that are not finite."""
     return "-" if value is None or not isfinite(value) else format(value, form)
 
 
 def log_to_stderr() -> None:
-    """What processes have to say while they run goes to stderr, with their name in front."""
+    """Log to stderr, each line with the name of its logger."""
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(name)s: %(message)s")
 
 
 def stop_on_signals(stop: Callable[[int], None]) -> None:
-    """SIGINT (Ctrl-C), SIGTERM and SIGHUP ask for a clean end; a second one ends the process at once.
+    """Stop at SIGINT (Ctrl-C), SIGTERM and SIGHUP; a second one ends the process at once.
 
-    A SIGHUP that is ignored, as under nohup, stays so.
-    stop: called with the signal's number, in a thread that waits for it. A signal handler would not do: it has to wait
-    for the main thread, and that may be waiting on a lock, from which a signal that comes at the wrong moment does not
-    wake it.
+    An ignored SIGHUP, as under nohup, stays ignored.
+
+    Args:
+        stop: called with the number of the signal, in another thread. A signal handler has to wait for the main
+            thread, which may wait for a lock that a signal does not interrupt.
     """
     reader, writer = socket.socketpair()
     writer.setblocking(False)
@@ -158,7 +148,7 @@ def stop_on_signals(stop: Callable[[int], None]) -> None:
         os._exit(128 + reader.recv(1)[0])
 
     threading.Thread(target=listen, name="signals", daemon=True).start()
-    signal.set_wakeup_fd(writer.detach())  # it is written the number of each signal that has a handler
+    signal.set_wakeup_fd(writer.detach())  # receives the number of each signal that has a handler
     numbers = [signal.SIGINT, signal.SIGTERM]
     if sys.platform != "win32" and signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
         numbers.append(signal.SIGHUP)
@@ -167,11 +157,10 @@ def stop_on_signals(stop: Callable[[int], None]) -> None:
 
 
 def stop_at_end_of_input(stop: Callable[[], None]) -> None:
-    """Call `stop` in another thread when standard input has ended."""
+    """Call a function in another thread when standard input ends."""
 
     def listen() -> None:
-        # Not through sys.stdin, whose lock the interpreter wants when it ends.
-        while os.read(0, 1024):
+        while os.read(0, 1024):  # not sys.stdin, whose lock the interpreter needs at its end
             pass
         stop()
 

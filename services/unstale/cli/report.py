@@ -1,39 +1,35 @@
-"""`unstale report`: one or several recorded runs as a page, tables and pictures."""
+"""`unstale report`: report recorded runs as a page, tables and pictures."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from unstale.cli import printing as told
-
-if TYPE_CHECKING:
-    from unstale.report.content import Report
+from unstale.cli.parameters import AsJson
+from unstale.cli.printing import json_line, line
 
 Runs = Annotated[
     list[Path],
-    typer.Argument(metavar="RUN...", help="Directories of runs; they are only read.", show_default=False),
+    typer.Argument(metavar="RUN...", help="Run directories; they are only read.", show_default=False),
 ]
-Out = Annotated[Path, typer.Option("--out", metavar="FILE", help="The page; an older one is written over.")]
+Out = Annotated[
+    Path, typer.Option("--out", metavar="FILE", help="The page; an existing file is overwritten.")
+]
 Csv = Annotated[
     Path | None,
-    typer.Option(
-        "--csv", metavar="FOLDER", help="Write every table here, one CSV file each.", show_default=False
-    ),
+    typer.Option("--csv", metavar="FOLDER", help="Write a CSV file for each table.", show_default=False),
 ]
 Png = Annotated[
     Path | None,
-    typer.Option(
-        "--png", metavar="FOLDER", help="Write every picture here, one PNG file each.", show_default=False
-    ),
+    typer.Option("--png", metavar="FOLDER", help="Write a PNG file for each picture.", show_default=False),
 ]
 By = Annotated[
     list[str] | None,
     typer.Option(
         "--by",
         metavar="KEY",
-        help="Runs with the same value of this key, or section, form a group; may be repeated. Without it, runs that "
-        "differ only in their seed do.",
+        help="Group runs by the value of this key, or of all keys of this section. May be repeated. By default runs "
+        "that differ only in their seed form a group.",
         show_default=False,
     ),
 ]
@@ -42,7 +38,7 @@ Label = Annotated[
     typer.Option(
         "--label",
         metavar="NAME",
-        help="Name of a group; repeated, one for each, in the order of their first runs.",
+        help="Name of a group. Repeat it for each group, in the order of their first runs.",
         show_default=False,
     ),
 ]
@@ -51,11 +47,11 @@ Target = Annotated[
     typer.Option(
         "--target",
         metavar="ACCURACY",
-        help="Tell how many rounds, seconds and updates it took to be so accurate, such as 0.9; may be repeated.",
+        help="Show the rounds, seconds and updates that runs needed to reach this accuracy, such as 0.9. May be "
+        "repeated.",
         show_default=False,
     ),
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Print a JSON line, for programs.")]
 
 
 def report(
@@ -69,38 +65,24 @@ def report(
     as_json: AsJson = False,
 ) -> None:
     """Write tables and plots of one or several runs into one HTML file."""
-    from unstale.report import files  # imports torch and matplotlib
-    from unstale.report.make import report as made
+    from unstale.report import (
+        files,  # imports torch and matplotlib
+        make,
+    )
 
     folders = [(option, folder) for option, folder in (("--csv", csv), ("--png", png)) if folder is not None]
     files.check(runs, out, folders)
-    of_runs = made(runs, by=by or (), labels=label or (), targets=target or ())
-    files.write_page(of_runs, out)
-    tables = files.write_tables(of_runs, csv) if csv is not None else []
-    pictures = files.write_pictures(of_runs, png) if png is not None else []
+    made = make.report(runs, by=by or (), labels=label or (), targets=target or ())
+    files.write_page(made, out)
+    tables = files.write_tables(made, csv) if csv is not None else []
+    pictures = files.write_pictures(made, png) if png is not None else []
     if as_json:
-        _tell_programs(of_runs, out, tables, pictures)
-    else:
-        _tell(of_runs, out, csv, len(tables), png, len(pictures))
-
-
-def _tell(
-    of_runs: "Report", out: Path, csv: Path | None, tables: int, png: Path | None, pictures: int
-) -> None:
-    for note in of_runs.notes:
-        told.line(note)
-    if csv is not None:
-        told.line(f"{csv}: {tables} tables written")
-    if png is not None:
-        told.line(f"{png}: {pictures} pictures written")
-    told.line(f"{out}: written")
-
-
-def _tell_programs(of_runs: "Report", out: Path, tables: list[Path], pictures: list[Path]) -> None:
-    facts = {
-        "page": str(out),
-        "tables": [str(file) for file in tables],
-        "pictures": [str(file) for file in pictures],
-        "notes": list(of_runs.notes),
-    }
-    told.json_line("reported", facts)
+        names = {"tables": [str(file) for file in tables], "pictures": [str(file) for file in pictures]}
+        json_line("reported", {"page": str(out), **names, "notes": list(made.notes)})
+        return
+    for note in made.notes:
+        line(note)
+    for folder, written, kind in ((csv, tables, "tables"), (png, pictures, "pictures")):
+        if folder is not None:
+            line(f"{folder}: {len(written)} {kind} written")
+    line(f"{out}: written")

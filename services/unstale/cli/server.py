@@ -1,36 +1,21 @@
 """`unstale server`: serve one run."""
 
-from typing import Annotated
-
-import typer
-
 from unstale.cli import printing
 from unstale.cli.inversion import announce
 from unstale.cli.options import COMMON_IN_RUNS, RUN, takes_settings
+from unstale.cli.parameters import AsJson, EndsWithInput
 from unstale.config import Settings
-
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON lines, for programs.")]
 
 
 @takes_settings(
     *(*RUN, "run", "server"),
     common=(
-        "run.directory",
-        "run.durability",
-        "server.address",
-        "server.keys",
-        "server.insecure",
-        "server.http_address",
-        "min_clients",
-        *COMMON_IN_RUNS,
-        "encoding.updates",
-        "encoding.models",
+        *("run.directory", "run.durability", "server.address", "server.keys", "server.insecure"),
+        *("server.http_address", "min_clients", *COMMON_IN_RUNS, "encoding.updates", "encoding.models"),
     ),
 )
-def server(
-    settings: Settings, as_json: AsJson = False, ends_with_input: printing.EndsWithInput = False
-) -> None:
-    """Serve one run: wait for the clients, hand out the model, aggregate what comes back."""
+def server(settings: Settings, as_json: AsJson = False, ends_with_input: EndsWithInput = False) -> None:
+    """Serve one run: wait for clients, send them the model, aggregate their updates."""
     from unstale.server.service import Server  # imports torch
 
     printing.log_to_stderr()
@@ -48,9 +33,9 @@ def server(
         printing.line(run.standing)
     with printer:
         end = run.run()
-    printing.outcome(end, as_json=as_json, clock="")
+    printing.outcome(end, as_json=as_json)
     run.save()
     if settings.server.stay:
         if not as_json and end.reason == "finished":
-            printing.line("staying to be watched; end it with Ctrl-C")
+            printing.line("the status page stays available; stop with Ctrl-C")
         run.stay()

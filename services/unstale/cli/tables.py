@@ -1,4 +1,4 @@
-"""Tables of parts that are chosen by name, and of the settings that each takes."""
+"""Tables of parts, such as policies, and of their settings."""
 
 import json
 from collections.abc import Callable, Iterable, Sequence
@@ -16,35 +16,32 @@ if TYPE_CHECKING:
 Names = Annotated[
     list[str] | None, typer.Argument(help="Show these with their settings.", show_default=False)
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Print a JSON list, for programs.")]
 
+FEW, MOST = (205, 222, 240), (8, 48, 107)  # blues that differ in grey, too, and from white
 
 Described = TypeVar("Described", bound="DataclassInstance")
 
 
 def print_parts(
-    descriptions: list[Described],
-    *,
-    one: Callable[[Described], None] | None,
-    all_of_them: Callable[[list[Described]], None] | None = None,
-    as_json: bool,
+    descriptions: list[Described], print_one: Callable[[Described], None], *, as_json: bool
 ) -> None:
-    """Print parts. one: prints each of those that were asked for; None has `all_of_them` print them together."""
+    """Print parts one by one, or as a JSON list."""
     if as_json:
         print(json.dumps([asdict(description) for description in descriptions], indent=2))
-    elif one is None:
-        assert all_of_them is not None
-        all_of_them(descriptions)
     else:
         for description in descriptions:
-            one(description)
+            print_one(description)
 
 
 def print_table(headings: Sequence[str], rows: Iterable[Sequence[str]], *, lines: bool = True) -> None:
-    """Print a table that fits the terminal and cuts off nothing: cells wrap between words.
+    """Print a table that fits the terminal, with cells wrapped between words.
 
-    Where the terminal is too narrow for the longest word of every column, each row is a list of its cells.
-    lines: leave a line free between rows, for cells that hold sentences.
+    If the terminal is too narrow for the longest words, each row is a list of its cells.
+
+    Args:
+        headings: of the columns.
+        rows: texts of the cells.
+        lines: whether to leave an empty line between rows, for cells with sentences.
     """
     from rich import box
     from rich.console import Console
@@ -67,22 +64,22 @@ def print_table(headings: Sequence[str], rows: Iterable[Sequence[str]], *, lines
 
 
 def _widths(rows: Sequence[Sequence[str]], room: int) -> list[int] | None:
-    """The width of every column, so that no word is cut and all have room; None where that cannot be.
+    """Return the width of each column, so that all fit and no word is cut; None if this is impossible.
 
     Only the widest columns become narrower than their cells, all to the same width unless a word is longer.
     """
     columns = list(zip(*rows, strict=True))
-    least = [max(len(word) for cell in column for word in cell.split() or [""]) for column in columns]
-    whole = [max(len(cell) for cell in column) for column in columns]
-    for most in range(max(whole), 0, -1):
-        widths = [max(some, min(all_of_it, most)) for some, all_of_it in zip(least, whole, strict=True)]
+    words = [max(len(word) for cell in column for word in cell.split() or [""]) for column in columns]
+    cells = [max(len(cell) for cell in column) for column in columns]
+    for most in range(max(cells), 0, -1):
+        widths = [max(word, min(cell, most)) for word, cell in zip(words, cells, strict=True)]
         if sum(widths) <= room:
             return widths
     return None
 
 
 def _print_lists(headings: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> None:
-    """Print each row as its first cell, and below it the others behind their headings."""
+    """Print each row as its first cell, and below it the other cells after their headings."""
     column = 2 + max(len(heading) for heading in headings[1:]) + 2
     print()
     for first, *others in rows:
@@ -97,7 +94,7 @@ def _print_lists(headings: Sequence[str], rows: Sequence[Sequence[str]], width: 
 
 
 def print_settings(settings: "Sequence[SettingDescription]") -> None:
-    """Print what a part can be told."""
+    """Print the settings of a part."""
     rows = [
         (setting.name, _default(setting), setting.expected, setting.source, setting.description)
         for setting in settings
@@ -109,7 +106,7 @@ def print_settings(settings: "Sequence[SettingDescription]") -> None:
 
 
 def _default(setting: "SettingDescription") -> str:
-    """`0.6`, or `1.0, reference 0.5` where a profile or synchronous rounds have another one."""
+    """Return `0.6`, or `1.0, reference 0.5` if a profile or synchronous rounds have another default."""
     if setting.required:
         return "required"
     others = {"synchronous": setting.synchronous_default, "reference": setting.reference_default}

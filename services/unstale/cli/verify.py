@@ -1,34 +1,31 @@
-"""`unstale verify`: read all that a run directory holds, and list what is damaged."""
+"""`unstale verify`: read all contents of a run directory, and list damage."""
 
 from dataclasses import asdict
-from pathlib import Path
-from typing import Annotated
 
 import typer
 
 from unstale.cli import printing
-
-Run = Annotated[Path, typer.Argument(metavar="RUN", help="Directory of the run.", show_default=False)]
-AsJson = Annotated[bool, typer.Option("--json", help="Print a JSON line, for programs.")]
+from unstale.cli.parameters import AsJson, RunDirectory
 
 
-def verify(run: Run, as_json: AsJson = False) -> None:
-    """Read every row and every file of a run directory, change nothing, and list each damage with the way out. The exit
-    code is 1 where something is damaged."""
-    from unstale.journal.verify import verify as verified  # imports torch
+def verify(run: RunDirectory, as_json: AsJson = False) -> None:
+    """Read every row and every file of a run directory without a change, and list each damage with its remedy. The exit
+    code is 1 if something is damaged."""
+    from unstale.journal.verify import verify as verify_run  # imports torch
 
-    found = verified(run)
+    result = verify_run(run)
     if as_json:
-        printing.json_line("verified", asdict(found))
+        printing.json_line("verified", asdict(result))
     else:
-        for message in (*found.damages, *found.notes):
+        for message in (*result.damages, *result.notes):
             printing.line(message)
-        rows = ", ".join(f"{count:,} {table}" for table, count in found.rows.items())
+        rows = ", ".join(f"{number:,} {table}" for table, number in result.rows.items())
         printing.line(f"rows: {rows or 'none'}")
         files = ", ".join(
-            f"{count:,} of {kind} ({found.bytes[kind]:,} bytes)" for kind, count in found.files.items()
+            f"{number:,} of {kind} ({result.bytes[kind]:,} bytes)" for kind, number in result.files.items()
         )
-        printing.line(f"files: {files}; {found.updates:,} updates in segments")
-        printing.line("all is as it was stored" if not found.damages else f"{len(found.damages):,} damages")
-    if found.damages:
+        printing.line(f"files: {files}; {result.updates:,} updates in segments")
+        damages = f"{len(result.damages):,} damages" if result.damages else "no damage"
+        printing.line(damages)
+    if result.damages:
         raise typer.Exit(1)

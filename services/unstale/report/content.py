@@ -3,8 +3,10 @@
 from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, dataclass
 from math import isfinite
+from typing import TYPE_CHECKING
 
-from matplotlib.axes import Axes
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 Cell = str | int | float | bool | None
 NONE = "–"
@@ -70,7 +72,7 @@ class Picture:
     title: str
     caption: str
     alternative: str  # text for readers who do not see the picture
-    draw: Callable[[Axes], None]
+    draw: "Callable[[Axes], None]"
     keys: Sequence[str] = ()  # labels of the legend, as artists have them
     bars: int | None = None  # number of horizontal bars, which sets the height; None for the usual height
 

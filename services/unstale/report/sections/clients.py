@@ -142,6 +142,6 @@ def _draw(axes: Axes, curves: Sequence[tuple[str, Floats]], what: str) -> None:
         drawing.plain_line(axes, np.arange(1, len(curve) + 1), curve, place, label)
     drawing.even_share(axes)
     axes.set_xlabel("clients, largest share first")
-    axes.set_ylabel(f"{what}, multiple of the even share")
+    axes.set_ylabel(f"{what} / even share")
     drawing.from_zero(axes)
     drawing.whole_numbers(axes)

@@ -18,7 +18,7 @@ _TARGETS = (
     RUNS,
     Column("reached", "reached it", ","),
     *of_spread("rounds", "", ",.1f", MEAN),
-    *of_spread("elapsed", "s", ",.1f", MEAN, head="time, mean s"),
+    *of_spread("elapsed", "s", ",.1f", MEAN, head="mean time, s"),
     *of_spread("updates", "", ",.1f", MEAN),
 )
 _PAIRS = (

@@ -23,7 +23,7 @@ _GROUPS = (
     *(GROUP, RUNS, Column("last_measured_version", "measured at")),
     *of_spread("accuracy", "ratio", ".4f"),
     *of_spread("loss", "nats", ".4f", MEAN),
-    Column("elapsed_mean_s", "time, mean s", ",.1f"),
+    Column("elapsed_mean_s", "mean time, s", ",.1f"),
 )
 _RUNS = (
     *(RUN, GROUP, Column("seed", "seed", "d"), Column("state", "state")),

@@ -16,7 +16,7 @@ from unstale.report.sections.staleness import edges
 
 _BY_STALENESS = (
     *(GROUP, STALENESS, UPDATES, Column("weight_mean", "weight, mean", ".4g")),
-    Column("relative_weight_mean", "multiple of the even share", ".3f"),
+    Column("relative_weight_mean", "share / even share", ".3f"),
 )
 ROWS_SHOWN = 12
 
@@ -106,6 +106,6 @@ def _draw(axes: Axes, weighted: Sequence[tuple[str, pd.DataFrame]]) -> None:
         drawing.plain_line(axes, (bins[:-1] + bins[1:]) / 2, means.to_numpy(), place, label)
     drawing.even_share(axes)
     axes.set_xlabel("staleness, rounds")
-    axes.set_ylabel("weight, multiple of the even share")
+    axes.set_ylabel("share / even share")
     drawing.from_zero(axes)
     drawing.whole_numbers(axes)
