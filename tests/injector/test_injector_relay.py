@@ -180,10 +180,10 @@ def test_the_counts_of_toxics_that_are_gone_are_forgotten(relayed: Relayed) -> N
     outer, inner = relayed.connected()
     outer.sendall(b"here")
     assert read(inner, 4) == b"here"
-    assert relayed.relay.touched["0"] >= 1
+    assert relayed.relay.counts.touched["0"] >= 1
     relayed.change()
     relayed.relay.check()
-    assert not relayed.relay.touched
+    assert not relayed.relay.counts.touched
 
 
 def test_one_that_does_not_turn_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ from unstale.injector.numbers import Numbers, Scrape, Tally
 from unstale.metrics import catalogue
 
 
-def numbers_of(tally: Tally, *, refused: dict[str, int]) -> Numbers:
+def numbers_of(tally: Tally, *, refused: dict[str, int], faults: dict[str, int] | None = None) -> Numbers:
     return Numbers(
         scenario_s=1.0,
         connections=2,
@@ -18,7 +18,7 @@ def numbers_of(tally: Tally, *, refused: dict[str, int]) -> Numbers:
         down=tally.down,
         overflowed=tally.overflowed,
         touched={},
-        faults=dict(tally.faults),
+        faults=faults or {},
         refused=refused,
         delays=tuple(tally.delays),
         delay_s=tally.delay_s,
@@ -48,8 +48,7 @@ def test_what_was_counted_is_told_and_what_was_never_refused_is_none() -> None:
     tally = Tally()
     tally.went_on(up=True, delay_s=0.0)
     tally.went_on(up=False, delay_s=0.25)
-    tally.touched({"slow-home": "latency"}, {"slow-home": 1})
-    found = scraped(numbers_of(tally, refused={"no-key": 4, "not-the-owner": 0}))
+    found = scraped(numbers_of(tally, refused={"no-key": 4, "not-the-owner": 0}, faults={"latency": 1}))
     assert values(found["unstale_injected_faults"]) == {("unstale_injected_faults_total", "latency"): 1}
     refused = {labels[1:]: count for labels, count in values(found["unstale_injector_refused"]).items()}
     assert refused == {("no-key",): 4, ("not-the-owner",): 0, ("unknown-key",): 0, ("wrong-server-key",): 0}

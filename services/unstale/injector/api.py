@@ -45,11 +45,7 @@ class _RequestError(UserError):
 class ControlApi:
     """Serves from its own threads until closed.
 
-    Args:
-        address: HOST:PORT.
-        proxy: whose toxics it changes.
-        call: runs a function in the proxy's thread; raises TimeoutError if the thread does not answer.
-        relay: if there is one.
+    call: runs a function in the proxy's thread; raises TimeoutError if the thread does not answer.
     """
 
     def __init__(

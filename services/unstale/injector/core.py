@@ -16,7 +16,7 @@ from heapq import heapify, heappop, heappush
 from typing import Any, cast
 
 from unstale.toxics.in_flight import Direction, InFlightMessage, MessageType
-from unstale.toxics.link import Applied, ToxicLink, forget_removed
+from unstale.toxics.link import Applied, ToxicLink
 from unstale_proto import codec
 from unstale_proto.errors import Reason
 from unstale_proto.messages import Error
@@ -36,15 +36,14 @@ Cargo = Sequence[Sized]
 class Forward:
     """Send a message: to the server if direction is up, to the client if it is down.
 
-    entered_s, due_s: when it arrived, and when it was due, by the clock of at_s. Also for `error unavailable`, which
-    the injector sends to the server on behalf of a client.
+    Also for `error unavailable`, which the injector sends to the server on behalf of a client.
     """
 
     connection: Connection
     direction: Direction
     header: bytes
     cargo: Cargo
-    entered_s: float
+    entered_s: float  # by the clock of at_s
     due_s: float
 
 
@@ -111,7 +110,6 @@ class Core:
     """The state of the injector.
 
     Args:
-        link: of all messages.
         clients: number of clients; ids are smaller.
         started_s: start of the scenario, by the clock of every at_s.
         bytes_max: in flight, for `is_full`.
@@ -213,9 +211,8 @@ class Core:
             self._lose_all(channel)
 
     def change(self, toxics: Sequence[Applied]) -> None:
-        """Replace the toxics of later messages, and forget the counts of removed ones."""
+        """Replace the toxics of later messages."""
         self.link.change(toxics)
-        forget_removed(self.link.touched, toxics)
 
     def let_go(self, at_s: float) -> None:
         """All queued outputs are due now, in their order, and channels are reset."""
@@ -338,12 +335,7 @@ class Core:
             if glance.task_id is None:
                 return None
             number = glance.task_id
-            task = self._task(client, number)
-            attempt = task.attempts[glance.type]
-            task.attempts[glance.type] += 1
-            if glance.type == "task" and task.began_s is None:
-                task.began_s = sent_s
-            began_s = sent_s if task.began_s is None else task.began_s
+            attempt, began_s = self._count_attempt(client, number, glance.type, sent_s)
         else:
             number = client.message_counts[direction, glance.type]
             client.message_counts[direction, glance.type] += 1
@@ -363,13 +355,16 @@ class Core:
             attempt=attempt,
         )
 
-    def _task(self, client: _Client, task_id: int) -> _Task:
-        task = client.tasks.get(task_id)
-        if task is None:
-            task = client.tasks[task_id] = _Task()
-            if len(client.tasks) > TASKS_KEPT:
-                client.tasks.popitem(last=False)
-        return task
+    def _count_attempt(self, client: _Client, task_id: int, type_: str, sent_s: float) -> tuple[int, float]:
+        """Earlier messages of this type with the id of a task, and when the task was sent."""
+        task = client.tasks.setdefault(task_id, _Task())
+        if len(client.tasks) > TASKS_KEPT:
+            client.tasks.popitem(last=False)
+        attempt = task.attempts[type_]
+        task.attempts[type_] += 1
+        if type_ == "task" and task.began_s is None:
+            task.began_s = sent_s
+        return attempt, sent_s if task.began_s is None else task.began_s
 
     def _queue_flight(
         self, channel: _Channel, flight: InFlightMessage, header: bytes, cargo: Cargo, at_s: float

@@ -1,7 +1,6 @@
 """The numbers of an injector, and their exposition to Prometheus."""
 
 from bisect import bisect_left
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
@@ -15,31 +14,20 @@ from unstale.net.zap import REASONS
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Numbers:
-    """The state of an injector.
+    """The state of an injector."""
 
-    Attributes:
-        scenario_s: time of the scenario.
-        up, down: messages that were forwarded.
-        overflowed: messages that were lost because the server did not read.
-        touched: messages touched by each current toxic, by name; pieces of the stream for a toxic on the layer tcp.
-        faults: the same since the start, by type of toxic.
-        refused: handshakes and messages with a wrong key, by reason.
-        delays: messages by bucket of the catalogue, the last one for more.
-        delay_s: sum of all delays.
-    """
-
-    scenario_s: float
+    scenario_s: float  # time of the scenario
     connections: int
     in_flight_messages: int
     in_flight_bytes: int
-    up: int
+    up: int  # forwarded messages
     down: int
-    overflowed: int
-    touched: dict[str, int]
-    faults: dict[str, int]
-    refused: dict[str, int]
-    delays: tuple[int, ...]
-    delay_s: float
+    overflowed: int  # messages that were lost because the server did not read
+    touched: dict[str, int]  # messages, or pieces of the stream for the layer tcp, by name of current toxics
+    faults: dict[str, int]  # the same since the start, by type of toxic
+    refused: dict[str, int]  # handshakes and messages with a wrong key, by reason
+    delays: tuple[int, ...]  # messages by bucket of the catalogue, the last one for more
+    delay_s: float  # sum of all delays
 
 
 @dataclass(slots=True)
@@ -50,9 +38,7 @@ class Tally:
     down: int = 0
     overflowed: int = 0
     delay_s: float = 0.0
-    faults: Counter[str] = field(default_factory=Counter)
     delays: list[int] = field(default_factory=lambda: [0] * (len(catalogue.INJECTED_DELAY.buckets) + 1))
-    _touched_before: Counter[str] = field(default_factory=Counter)
 
     def went_on(self, *, up: bool, delay_s: float) -> None:
         """Count a forwarded message. delay_s: by toxics."""
@@ -62,17 +48,6 @@ class Tally:
             self.down += 1
         self.delay_s += delay_s
         self.delays[bisect_left(catalogue.INJECTED_DELAY.buckets, delay_s)] += 1
-
-    def touched(self, types: Mapping[str, str], touched: Mapping[str, int]) -> None:
-        """Add the messages touched since the last call.
-
-        Args:
-            types: of all current toxics, by name.
-            touched: messages so far, by name; less than before if a name is used again.
-        """
-        for name, type_ in types.items():
-            self.faults[type_] += max(0, touched[name] - self._touched_before[name])
-        self._touched_before = Counter(touched)
 
 
 class Scrape(Collector):

@@ -43,18 +43,12 @@ WAITING_MAX = 16  # messages of a connection that wait for the server; a client 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Front:
-    """The side of the clients.
+    """The side of the clients."""
 
-    Attributes:
-        socket: bound.
-        authenticator, limiter: of its connections.
-        refused: refused handshakes by reason, counted elsewhere.
-    """
-
-    socket: zmq.Socket[bytes]
+    socket: zmq.Socket[bytes]  # bound
     authenticator: ZapAuthenticator
     limiter: ConnectionLimiter
-    refused: Counter[str]
+    refused: Counter[str]  # handshakes that the authenticator refused, by reason
 
 
 @dataclass(slots=True, eq=False)
@@ -72,17 +66,7 @@ class _Back:
 
 
 class Proxy:
-    """Forwards messages until `stop`.
-
-    Args:
-        front: side of the clients.
-        upstream: side of the server.
-        core: decides when each message leaves, and with which content.
-        collection: the toxics.
-        queue: calls of other threads.
-        relay: of bytes, if a toxic acts on connections.
-        connections_max: messages of further connections are dropped.
-    """
+    """Forwards messages until `stop`. Messages of connections beyond connections_max are dropped."""
 
     def __init__(
         self,
@@ -142,7 +126,11 @@ class Proxy:
 
     def numbers(self) -> Numbers:
         """The current numbers."""
-        self._count_touched()
+        touched, faults = self._core.link.counts.touched, self._core.link.counts.faults
+        if self._relay is not None:
+            touched, faults = Counter(touched), Counter(faults)
+            touched.update(self._relay.counts.touched)
+            faults.update(self._relay.counts.faults)
         return Numbers(
             scenario_s=self.scenario_s,
             connections=len(self._backs),
@@ -152,8 +140,8 @@ class Proxy:
             up=self._tally.up,
             down=self._tally.down,
             overflowed=self._tally.overflowed,
-            touched={one.toxic.name: self._touched(one.toxic.name) for one in self.collection.applied},
-            faults=dict(self._tally.faults),
+            touched={one.toxic.name: touched[one.toxic.name] for one in self.collection.applied},
+            faults=dict(faults),
             refused={**self._refused, Reason.NOT_THE_OWNER.value: self._core.refused},
             delays=tuple(self._tally.delays),
             delay_s=self._tally.delay_s,
@@ -166,22 +154,12 @@ class Proxy:
 
     def adopt(self, collection: ToxicCollection, *, lets_go: bool) -> None:
         """Replace the toxics. lets_go: delayed messages leave now."""
-        self._count_touched()
         before, self.collection = self.collection, collection
         self._core.change(collection.of_messages)
         if lets_go:
             self._core.let_go(now_s())
         if self._relay is not None and collection.of_bytes != before.of_bytes:
             self._relay.change(collection.of_bytes)
-        self._count_touched()
-
-    def _touched(self, name: str) -> int:
-        of_bytes = self._relay.touched[name] if self._relay is not None else 0
-        return self._core.link.touched[name] + of_bytes
-
-    def _count_touched(self) -> None:
-        types = {one.toxic.name: one.toxic.type for one in self.collection.applied}
-        self._tally.touched(types, {name: self._touched(name) for name in types})
 
     # --- one turn ---
 

@@ -10,7 +10,7 @@ import selectors
 import socket
 import struct
 import threading
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -24,7 +24,7 @@ from unstale.injector.calls import CallQueue
 from unstale.net.clock import now_s
 from unstale.net.sockets import BACKLOG
 from unstale.toxics.in_flight import Direction, InFlightMessage
-from unstale.toxics.link import Applied, ToxicLink, forget_removed
+from unstale.toxics.link import Applied, Counts, ToxicLink
 from unstale_proto.limits import CLIENTS_MAX
 
 log = logging.getLogger("unstale.injector")
@@ -72,14 +72,10 @@ class Relay:
     """Runs in its own thread from `start` until `close`.
 
     Args:
-        address: tcp://HOST:PORT for clients; `self.address` has the actual port.
+        address: tcp://HOST:PORT for clients; `self.address` has the actual port. Raises UserError if it cannot be used.
         inner: address of the proxy.
-        seed, started_s: of the scenario.
         connections_max: further connections are refused.
         on_crash: receives, in the relay's thread, the exception that ends it.
-
-    Raises:
-        UserError: if the address cannot be used.
     """
 
     def __init__(
@@ -99,7 +95,7 @@ class Relay:
         self._connections_max = connections_max
         self._has_warned = False
         self._toxics: Sequence[Applied] = ()
-        self.touched: Counter[str] = Counter()  # delayed pieces, by toxic
+        self.counts = Counts()  # delayed pieces
         self._queue = CallQueue()
         self._selector = selectors.DefaultSelector()
         self._by_port: dict[int, _Connection] = {}
@@ -162,7 +158,7 @@ class Relay:
 
     def _change(self, toxics: Sequence[Applied]) -> None:
         self._toxics = toxics
-        forget_removed(self.touched, toxics)
+        self.counts.change(toxics)
         for connection in list(self._by_port.values()):
             connection.link = self._link()
             for stream in connection.streams:
@@ -224,9 +220,7 @@ class Relay:
 
     def _link(self) -> ToxicLink:
         """A link for one connection, because each has its own channels."""
-        link = ToxicLink(self._toxics, self._seed)
-        link.touched = self.touched
-        return link
+        return ToxicLink(self._toxics, self._seed, self.counts)
 
     def _serve(self, connection: _Connection, ready: socket.socket, readiness: int) -> None:
         for stream in connection.streams:

@@ -15,17 +15,12 @@ FIRST_WORD_S = 3.0  # time without an answer before a warning
 
 
 class Upstream:
-    """Makes connections to the server.
+    """Makes connections to the server. Raises UserError if the address is invalid.
 
     Args:
-        address: of the server.
         dealer: makes a socket that is not connected.
         public: public key of the injector; None in plain text.
-        patience_s: time to reach the server at the start; None for no limit.
-        started_s: when the injector started.
-
-    Raises:
-        UserError: if the address is invalid.
+        patience_s: time to reach the server from started_s on; None for no limit.
     """
 
     def __init__(

@@ -5,7 +5,7 @@ Injector, simulator and the swarm tests send all messages through it.
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import Self
 
@@ -48,10 +48,19 @@ class Applied:
         )
 
 
-def forget_removed(touched: Counter[str], toxics: Iterable[Applied]) -> None:
-    """Delete the counts of toxics that are not in `toxics`."""
-    for name in touched.keys() - {one.toxic.name for one in toxics}:
-        del touched[name]
+@dataclass(slots=True)
+class Counts:
+    """Messages changed, delayed or destroyed; a message counts once for each toxic."""
+
+    touched: Counter[str] = field(default_factory=Counter)  # by name of current toxics
+    faults: Counter[str] = field(default_factory=Counter)  # by type, since the start
+
+    def change(self, toxics: Iterable[Applied]) -> None:
+        """Forget the names of removed toxics, and list the types of new ones."""
+        names = {one.toxic.name: one.toxic.type for one in toxics}
+        for name in self.touched.keys() - names.keys():
+            del self.touched[name]
+        self.faults.update(dict.fromkeys(names.values(), 0))
 
 
 @dataclass(slots=True)
@@ -63,14 +72,22 @@ class _Channel:
 
 
 class ToxicLink:
-    """A link with toxics, applied in this order; their names differ. seed: of the run."""
+    """A link with toxics, applied in this order; their names differ.
 
-    def __init__(self, toxics: Sequence[Applied], seed: int) -> None:
+    seed: of the run. counts: shared with other links; None for its own.
+    """
+
+    def __init__(self, toxics: Sequence[Applied], seed: int, counts: Counts | None = None) -> None:
         self._seed = seed
         self._channels: dict[tuple[int, Direction], _Channel] = {}
-        self.touched: Counter[str] = Counter()  # messages changed, delayed or destroyed, by toxic
+        self.counts = counts or Counts()
         self._touched_by: set[str] = set()  # toxics that touched the current message
         self.change(toxics)
+
+    @property
+    def touched(self) -> Counter[str]:
+        """Touched messages by toxic."""
+        return self.counts.touched
 
     @property
     def toxics(self) -> Sequence[Applied]:
@@ -80,6 +97,7 @@ class ToxicLink:
     def change(self, toxics: Sequence[Applied]) -> None:
         """Replace the toxics. Messages in flight are not affected."""
         self._toxics = tuple(toxics)
+        self.counts.change(self._toxics)
         self._at_start = tuple((one, ToxicRng(self._seed, one.toxic.name)) for one in self._toxics)
         self._at_end = tuple(
             (applied, rngs)
@@ -120,7 +138,8 @@ class ToxicLink:
         flights = apply(flight, rngs)
         if flights != (flight,) and toxic.name not in self._touched_by:
             self._touched_by.add(toxic.name)
-            self.touched[toxic.name] += 1
+            self.counts.touched[toxic.name] += 1
+            self.counts.faults[toxic.type] += 1
         return flights
 
     def _in_order(self, flight: InFlightMessage) -> tuple[InFlightMessage, ...]:

@@ -21,21 +21,14 @@ _HEADER_BYTES = 200  # of a task or an update, about
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seen:
-    """Tasks and updates of some clients.
+    """Tasks and updates of some clients."""
 
-    Attributes:
-        tasks, updates: numbers of sent messages.
-        down_s, up_s: transfer times of the tasks and updates that arrived, in seconds.
-        computing_s: compute times of the tasks that arrived, in seconds.
-        declined: number of declined tasks.
-    """
-
-    tasks: int
+    tasks: int  # sent
     updates: int
-    down_s: tuple[float, ...]
-    computing_s: tuple[float, ...]
-    up_s: tuple[float, ...]
-    declined: int
+    down_s: tuple[float, ...]  # transfer times of tasks that arrived, in seconds
+    computing_s: tuple[float, ...]  # their compute times
+    up_s: tuple[float, ...]  # transfer times of updates that arrived
+    declined: int  # tasks
 
     @property
     def tasks_lost(self) -> float:
@@ -62,20 +55,14 @@ class Seen:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupSeen:
-    """Preview of a group.
-
-    Attributes:
-        clients: number of its clients.
-        played: ids of the simulated clients, sorted.
-        there: availability of each simulated client in each of `BINS` parts of the time.
-    """
+    """Preview of a group."""
 
     name: str
-    clients: int
+    clients: int  # their number
     stale_rounds: int | None
-    played: tuple[int, ...]
+    played: tuple[int, ...]  # ids of the simulated clients, sorted
     seen: Seen
-    there: tuple[tuple[bool, ...], ...]
+    there: tuple[tuple[bool, ...], ...]  # availability of each of them in each of `BINS` parts of the time
 
     @property
     def share_there(self) -> tuple[float, ...]:
@@ -85,18 +72,12 @@ class GroupSeen:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Preview:
-    """Preview of a scenario.
+    """Preview of a scenario."""
 
-    Attributes:
-        seconds: simulated time of the scenario.
-        by_time, by_rounds: whether availability changes over time, and by rounds (a part of the time is a round).
-        groups: the groups of the scenario, and the clients that are in none.
-    """
-
-    seconds: float
-    by_time: bool
-    by_rounds: bool
-    groups: tuple[GroupSeen, ...]
+    seconds: float  # simulated time
+    by_time: bool  # whether availability changes over time
+    by_rounds: bool  # whether it changes by rounds; a part of the time is a round
+    groups: tuple[GroupSeen, ...]  # of the scenario, and the clients that are in none
 
 
 def preview(
@@ -112,8 +93,7 @@ def preview(
     """Simulate a scenario.
 
     Args:
-        scenario, conditions: the scenario, and the same settled for these clients.
-        client_info, seed: of the run.
+        conditions: the scenario, settled for these clients.
         payload_bytes: of a task, and of an update.
         steps: local steps of a task.
         seconds: simulated time.

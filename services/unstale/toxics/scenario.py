@@ -24,18 +24,13 @@ TOXICS_MAX = 100  # of a group; every message passes each
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conditions:
-    """A scenario settled for the clients of one run.
+    """A scenario settled for the clients of one run."""
 
-    Attributes:
-        toxics: in order, with different names.
-        devices: compute times.
-        stale_rounds: number of rounds by which updates of a client are late (T).
-        availability: p_i, probability that client i is available in a round; None if all clients always are.
-    """
-
-    toxics: tuple[Applied, ...] = ()
+    toxics: tuple[Applied, ...] = ()  # with different names
     devices: Devices
+    # Number of rounds by which the updates of a client are late (T).
     stale_rounds: Mapping[int, int] = field(default_factory=lambda: MappingProxyType({}))
+    # p_i, the probability that client i is available in a round; None if all clients always are.
     availability: tuple[float, ...] | None = None
 
 
