@@ -87,20 +87,20 @@ def test_a_folder_that_cannot_be_read_for_a_while_changes_nothing(
     authorized.refresh()
     assert names(authorized) == ["laptop", "phone"]
     (told,) = caplog.records  # once
-    assert told.message == f"{folder}/admitted cannot be read now (permission denied); trying on"
+    assert told.message == f"{folder}/admitted cannot be read now (permission denied); retrying"
 
 
 Wrong = tuple[str, Callable[[str, str], str], str]
 WRONG: list[Wrong] = [
-    ("empty", lambda *_: "", "is no key file, expected a file NAME.key of `unstale keys new`"),
-    ("no ids", lambda text, _: text.replace("clients", "client"), "does not say which clients its key owns"),
+    ("empty", lambda *_: "", "is not a key file, expected a file NAME.key of `unstale keys new`"),
+    ("no ids", lambda text, _: text.replace("clients", "client"), "does not name the clients of its key"),
     ("no range", lambda text, _: text.replace("0-1", "1-0"), "clients is '1-0', expected client ids below"),
-    ("twice", lambda text, _: text, "holds the key of 'phone', expected one of its own"),
-    ("secret", lambda _, secret: secret, "holds a secret key, which belongs to its owner alone"),
+    ("twice", lambda text, _: text, "holds the key of 'phone', expected another key"),
+    ("secret", lambda _, secret: secret, "holds a secret key, for its owner alone"),
     (
         "taken",
         lambda text, _: text.replace(text.split('"')[-2], "0" * 40),
-        "client 0 belongs to 'phone' already; revoke that, or take other ids",
+        "client 0 belongs to 'phone' already; revoke that key, or take other ids",
     ),
 ]
 
@@ -149,7 +149,5 @@ def test_a_folder_that_cannot_be_read_at_the_start_is_told(
 
 
 def test_a_folder_that_is_not_there_at_the_start_is_told(tmp_path: Path) -> None:
-    with pytest.raises(
-        UserError, match=r"keys/admitted is not there, expected the keys that are admitted; see"
-    ):
+    with pytest.raises(UserError, match=r"keys/admitted does not exist, expected the authorized keys; see"):
         AuthorizedKeys(tmp_path / "keys/admitted")

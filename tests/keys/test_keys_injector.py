@@ -184,25 +184,23 @@ def test_an_injector_whose_key_the_server_does_not_admit_says_so(folder: Path) -
     with RunningServer(with_keys(folder)) as server:
         sentence = ends_with(Injecting(server.address, keys=str(folder)))
     assert sentence.startswith(f"the server at {server.address} refuses the key ")
-    assert " of injector.keys: it is not, or no longer, among those" in sentence
+    assert " of injector.keys: the server has not authorized it" in sentence
 
 
 def test_half_of_a_link_with_keys_is_none(folder: Path) -> None:
     with RunningServer(with_keys(folder)) as server:
         assert ends_with(Injecting(server.address)).endswith(
-            "takes nothing without a key; give injector.keys, see unstale keys"
+            "requires a key; set injector.keys, see unstale keys"
         )
     with RunningServer(small()) as server:
         assert ends_with(Injecting(server.address, keys=str(folder))).endswith(
-            "speaks in plain text; start it with keys, or leave out injector.keys"
+            "uses plain text; start it with keys, or omit injector.keys"
         )
 
 
 def test_an_injector_without_a_key_that_is_for_a_server_is_told(folder: Path) -> None:
     (folder / "injector.key_secret").write_text((folder / "server.key_secret").read_text())
-    with pytest.raises(
-        UserError, match=r"injector\.key_secret' does not say for which server it is; make it by"
-    ):
+    with pytest.raises(UserError, match=r"injector\.key_secret' does not name its server; create it by"):
         Injecting("tcp://127.0.0.1:5555", keys=str(folder))
 
 

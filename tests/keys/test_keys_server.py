@@ -233,13 +233,13 @@ def test_a_client_process_says_that_its_key_is_refused(folder: Path, stranger: I
 def test_a_client_process_says_that_it_needs_a_key(folder: Path) -> None:
     with RunningServer(with_keys(folder)) as server, pytest.raises(UserError) as told:
         process(server.address, None).run()
-    assert "takes nothing without a key; give client.key" in str(told.value)
+    assert "requires a key; set client.key" in str(told.value)
 
 
 def test_a_client_process_says_that_the_server_has_no_keys(identity_of: IdentityOf) -> None:
     with RunningServer(small()) as server, pytest.raises(UserError) as told:
         process(server.address, identity_of("phone")).run()
-    assert "speaks in plain text; start it with keys, or leave out client.key" in str(told.value)
+    assert "uses plain text; start it with keys, or omit client.key" in str(told.value)
 
 
 def test_a_client_process_with_anothers_ids_is_told_so(folder: Path, identity_of: IdentityOf) -> None:

@@ -128,7 +128,7 @@ def test_a_key_that_is_not_admitted_is_kept_out_although_it_is_a_good_one(
         assert client.is_kept_out()
     assert not guarded.socket.poll(0)
     (told,) = caplog.records  # once, however often it comes
-    assert told.message == f"a connection from 127.0.0.1 with the key {stranger.public} is not let in"
+    assert told.message == f"refused a connection from 127.0.0.1 with the unknown key {stranger.public}"
 
 
 def test_a_client_without_a_key_is_kept_out(guarded: Guarded) -> None:
@@ -208,7 +208,7 @@ def test_a_folder_that_is_not_right_is_told_before_anything_starts(folder: Path)
     (folder / "server.key_secret").chmod(0o640)
     with pytest.raises(UserError, match=r"^server\.keys '.*/server\.key_secret' has mode 640"):
         Guarded(folder)
-    with pytest.raises(UserError, match=r"^server\.keys '.*/nowhere/server\.key_secret' is not there"):
+    with pytest.raises(UserError, match=r"^server\.keys '.*/nowhere/server\.key_secret' does not exist"):
         Guarded(folder / "nowhere")
 
 
@@ -256,21 +256,21 @@ def test_a_refused_key_is_told_in_one_sentence(guarded: Guarded, stranger: Ident
     with Knocking(guarded.address, stranger) as knocking:
         assert knocking.hears_an_end() == (
             f"the server at {guarded.address} refuses the key {stranger.public} of client.key: "
-            "it is not, or no longer, among those that the server admits"
+            "the server has not authorized it, or has revoked it"
         )
 
 
 def test_plain_text_to_a_server_with_keys_is_told_in_one_sentence(guarded: Guarded) -> None:
     with Knocking(guarded.address, None) as knocking:
         assert knocking.hears_an_end() == (
-            f"the server at {guarded.address} takes nothing without a key; give client.key, see unstale keys"
+            f"the server at {guarded.address} requires a key; set client.key, see unstale keys"
         )
 
 
 def test_a_key_for_a_server_in_plain_text_is_told_in_one_sentence(identity_of: IdentityOf) -> None:
     with Guarded(None) as plain, Knocking(plain.address, identity_of("phone")) as knocking:
         assert knocking.hears_an_end() == (
-            f"the server at {plain.address} speaks in plain text; start it with keys, or leave out client.key"
+            f"the server at {plain.address} uses plain text; start it with keys, or omit client.key"
         )
 
 
@@ -283,6 +283,6 @@ def test_a_wrong_server_key_is_warned_of_once_and_tried_on(
         for _ in range(5):
             knocking.hears()
     assert [record.message for record in caplog.records] == [
-        f"connections to {guarded.address} break off before anything is said; is the key in client.server_key that "
+        f"connections to {guarded.address} break during the handshake; is the key in client.server_key that "
         "server's?"
     ]

@@ -33,7 +33,7 @@ def test_no_hard_limit_is_no_limit(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_system_that_allows_fewer_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(
         UserError,
-        match=r"^10000 connections need 20256 open files and this system allows 4096; "
+        match=r"^10000 connections need 20256 open files, and this system allows 4096; "
         r"raise the limit \(ulimit -n\) or host fewer clients in one process$",
     ):
         allow_and_see(monkeypatch, (1024, 4096), 10_000, 2)

@@ -62,7 +62,7 @@ def test_a_page_of_somebody_who_points_his_name_here_is_told_nothing(
     with closing(HTTPConnection(*address, timeout=PATIENCE_S)) as connection:
         connection.request("GET", "/", headers={"Host": name})
         answer = connection.getresponse()
-        said = f"Host is {name!r}, expected localhost or an address; let a proxy on this machine pass on one of them\n"
+        said = f"Host is {name!r}, expected localhost or an address; let a proxy on this machine set one of them\n"
         assert (answer.status, answer.read().decode()) == (403, said)
 
 
@@ -92,19 +92,19 @@ def test_a_complete_request_takes_the_place_of_the_oldest_one_that_drips(address
 
 
 def test_who_asked_already_keeps_its_place_while_others_drip() -> None:
-    places = http._Places()
+    connections = http._Connections()
     near, far, other = (socket_pair() for _ in range(3))
-    places.take(near[0], "10.0.0.1")
-    places.take(far[0], "10.0.0.2")
-    places.has_asked(near[0])
-    places.take(other[0], "10.0.0.2")
-    assert places.cut_one()
+    connections.add(near[0], "10.0.0.1")
+    connections.add(far[0], "10.0.0.2")
+    connections.set_complete(near[0])
+    connections.add(other[0], "10.0.0.2")
+    assert connections.cut_one()
     assert far[1].recv(1) == b""
-    assert places.cut_one()
+    assert connections.cut_one()
     assert other[1].recv(1) == b""
-    assert places.cut_one()
+    assert connections.cut_one()
     assert near[1].recv(1) == b""
-    assert not places.cut_one()
+    assert not connections.cut_one()
     for pair in (near, far, other):
         for one in pair:
             one.close()

@@ -125,7 +125,9 @@ def test_bind_tells_the_port_that_was_taken(context: Context) -> None:
 def test_a_port_in_use_is_told_in_a_sentence(context: Context) -> None:
     with plain.create_server(("127.0.0.1", 0)) as taken:
         address = f"tcp://127.0.0.1:{taken.getsockname()[1]}"
-        with pytest.raises(UserError, match=f"^server.address {address} is in use; stop what listens there"):
+        with pytest.raises(
+            UserError, match=f"^server.address {address} is in use; stop the program that uses it"
+        ):
             sockets.bind(sockets.router(context, heartbeat_s=1, linger_s=0), address)
 
 

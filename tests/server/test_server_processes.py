@@ -140,7 +140,7 @@ def test_a_port_in_use_is_one_sentence(capsys: pytest.CaptureFixture[str]) -> No
         address = f"tcp://127.0.0.1:{taken.getsockname()[1]}"
         sentence = said_by(capsys, "server", *OPTIONS, "--server.address", address)
     assert sentence == (
-        f"unstale: server.address {address} is in use; stop what listens there or name another port"
+        f"unstale: server.address {address} is in use; stop the program that uses it, or choose another port"
     )
 
 

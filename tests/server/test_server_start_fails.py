@@ -68,7 +68,7 @@ def test_a_port_in_use(server_keys: dict[str, str]) -> None:
     with taken_port() as port:
         message = message_of(small(server={**server_keys, "address": f"tcp://127.0.0.1:{port}"}))
     assert message == (
-        f"server.address tcp://127.0.0.1:{port} is in use; stop what listens there or name another port"
+        f"server.address tcp://127.0.0.1:{port} is in use; stop the program that uses it, or choose another port"
     )
 
 

@@ -214,7 +214,7 @@ def test_a_reader_that_takes_nothing_holds_up_nobody(capfd: pytest.CaptureFixtur
 def test_a_reader_that_takes_nothing_for_long_loses_its_place(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(net_http._Silent, "timeout", 0.1)
+    monkeypatch.setattr(net_http._Handler, "timeout", 0.1)
     with Site(data="x" * 32_000_000) as site:
         host, port = site.address.split(":")
         with socket.create_connection((host, int(port))) as stuck:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from unstale import translate
 from unstale.client import residuals
-from unstale.client.actions import PendingUpdate
+from unstale.client.actions import PendingUpdate, Settle
 from unstale.client.outbox import Outbox
 from unstale.client.residuals import Residuals
 from unstale.config.training_context import TrainingContext
@@ -44,13 +44,10 @@ class Job:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settlement:
-    """The final outcome of an update: its client's state changes if it was accepted. number: of the task."""
+class Settlement(Settle):
+    """The final outcome of a client's update, which changes the client's state if it was accepted."""
 
     client_id: int
-    run_id: str
-    number: int
-    accepted: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,13 +1,13 @@
-"""The one clock. Everything else is told what time it is."""
+"""The clock of all processes. All other modules take the time as an argument."""
 
 from time import monotonic
 
 now_s = monotonic
-"""Seconds since an arbitrary start, never going back. The very function: it is asked several times for each message."""
+"""Seconds since an arbitrary start. Not wrapped, because it is called several times per message."""
 
 
 class RunClock:
-    """Seconds of a run, which go on from where they stood when its last server died. from_s: where that was."""
+    """Seconds of a run, which continue after a restart of the server. from_s: time of the run at that restart."""
 
     def __init__(self, from_s: float = 0.0) -> None:
         self._ahead_s = from_s - now_s()

@@ -1,7 +1,6 @@
-"""The connections to one bound socket: how many there may be, and how much each may make the process hold.
+"""Limits on the connections to one bound socket: their number, and the memory that each may use. Pure.
 
-Pure: the clock, the bytes that were read and the end of a connection are the caller's (`ConnectionLimiter`). A
-connection is a stranger until it speaks for a client, and again when it no longer does. Caps count strangers only.
+The caller is `ConnectionLimiter`. A connection is a stranger while it speaks for no client. Caps count strangers only.
 """
 
 from collections.abc import Callable, Iterator
@@ -17,21 +16,20 @@ TOO_MANY_FRAMES, MEMORY = "too-many-frames", "memory"
 REASONS = (TOO_MANY, NO_HELLO, MESSAGE_TOO_LONG, TOO_MANY_FRAMES, MEMORY)
 
 HANDSHAKE_BYTES = 4096  # a CURVE handshake has about 700 bytes
-STRANGER_BYTES_MAX = HEADER_BYTES_MAX + HANDSHAKE_BYTES  # a stranger has nothing to send but a hello
-SPARE_STRANGERS = 256  # beside one for each client: processes that take over, checks of ports, and mistakes
-IPV6_SITE_BITS = 64  # whoever has one address of IPv6 has all those that begin so
+STRANGER_BYTES_MAX = HEADER_BYTES_MAX + HANDSHAKE_BYTES  # a stranger sends only a hello
+SPARE_STRANGERS = 256  # beside one per client: processes that take over, port checks, and mistakes
+IPV6_SITE_BITS = 64  # the prefix that one owner has at least
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectionLimits:
-    """What connections may use.
+    """Limits.
 
     Attributes:
-        strangers_max: connections that speak for no client.
-        connections_max: connections in total, as the limit of open files allows.
-        hello_s: within so long a connection speaks for a client; seconds.
-        unread_bytes_max: bytes of all connections that were read, and of which no whole message was handed on.
-        messages_ahead: whole messages of a client that libzmq reads ahead.
+        connections_max: strangers and clients, as the limit of open files allows.
+        hello_s: time until a connection must speak for a client.
+        unread_bytes_max: bytes of incomplete messages, of all connections.
+        messages_ahead: complete messages of a client that libzmq reads ahead.
     """
 
     strangers_max: int = CLIENTS_MAX
@@ -43,21 +41,20 @@ class ConnectionLimits:
 
 @dataclass(slots=True, eq=False)
 class Connection:
-    """One connection.
+    """One connection. The socket's thread writes `route` and `messages`.
 
     Attributes:
         fd: descriptor, of libzmq.
         site: address, or the first 64 bits of an IPv6 address.
-        since_s: when it was accepted, or last spoke for a client; seconds.
-        route: routing id, once a message came. Written by the thread of the socket.
-        messages: whole messages handed on. Written by the thread of the socket.
-        seen: the same when it was last sampled.
-        base_bytes: bytes read when a whole message was last handed on.
+        since_s: time at which it was accepted, or last spoke for a client.
+        route: routing id; None before the first message.
+        messages: complete messages received.
+        seen: value of `messages` at the latest sample.
+        base_bytes: bytes read up to the latest complete message.
         held_bytes: bytes read since.
-        suspected: turn at which it first held more than one message may have; None where it does not.
-        is_stranger: whether it counts as one.
+        suspected: turn at which it first held more bytes than one message may have.
         was_client: whether it ever spoke for a client.
-        reason: why it was cut; None while it was not.
+        reason: of its cut.
     """
 
     fd: int
@@ -77,13 +74,11 @@ class Connection:
 
 @dataclass(slots=True)
 class ConnectionTable:
-    """All connections. Written by one thread, but for what `heard` writes.
+    """All connections. One thread calls all methods but `get` and `heard`.
 
     Attributes:
-        limits: of connections.
-        is_client: whether a routing id speaks for a client now.
-        message_bytes_max: payload and header of the longest message that a client may send.
-        arrivals: what came of connections, by address.
+        is_client: returns whether a routing id speaks for a client now.
+        message_bytes_max: payload and header of a client's longest message.
         held_bytes: of all connections.
     """
 
@@ -93,10 +88,10 @@ class ConnectionTable:
     arrivals: Arrivals
     held_bytes: int = 0
     _by_fd: dict[int, Connection] = field(default_factory=dict)
-    _strangers: dict[str, dict[int, Connection]] = field(default_factory=dict)  # by site, the oldest first
-    _routes: dict[int, bytes] = field(default_factory=dict)  # heard before their connection was
+    _strangers: dict[str, dict[int, Connection]] = field(default_factory=dict)  # by site, oldest first
+    _routes: dict[int, bytes] = field(default_factory=dict)  # of messages that came before `accepted`
     _suspects: set[Connection] = field(default_factory=set)
-    _cut: int = 0  # connections that were cut and have not ended yet
+    _cut: int = 0  # connections that were cut and have not ended
     strangers: int = 0
 
     def __len__(self) -> int:
@@ -117,7 +112,7 @@ class ConnectionTable:
 
     @property
     def suspects(self) -> list[Connection]:
-        """Connections that hold more than one message may have."""
+        """Connections that hold more bytes than one message may have."""
         return list(self._suspects)
 
     def get(self, fd: int) -> Connection | None:
@@ -125,16 +120,16 @@ class ConnectionTable:
         return self._by_fd.get(fd)
 
     def heard(self, fd: int, route: bytes) -> None:
-        """A whole message came over a connection. The thread of the socket, which may be ahead of `accepted`."""
+        """A complete message arrived. The socket's thread, which may be ahead of `accepted`."""
         connection = self._by_fd.get(fd)
         if connection is None or connection.route not in (None, route):
-            self._routes[fd] = route  # of a connection to come, or a later one with this descriptor
+            self._routes[fd] = route  # of a connection that is not yet accepted
         if connection is not None:
             connection.route = route
             connection.messages += 1
 
     def accepted(self, fd: int, peer: Peer, at_s: float) -> Connection:
-        """There is a new connection; one that had its descriptor before has ended."""
+        """A connection was accepted; an earlier one with its descriptor has ended."""
         self.closed(fd)
         connection = Connection(fd, peer, site_of(peer[0]), at_s, route=self._routes.pop(fd, None))
         self._by_fd[fd] = connection
@@ -152,15 +147,15 @@ class ConnectionTable:
                 self._cut -= 1
 
     def cut(self, connection: Connection, reason: str) -> None:
-        """A connection is being ended: libzmq frees what it held, and it counts no more."""
+        """A connection is being ended, and counts no more: libzmq frees its memory."""
         if connection.reason is None and self._by_fd.get(connection.fd) is connection:
             connection.reason = reason
             self._cut += 1
             self._ended(connection)
 
     def surplus(self) -> list[Connection]:
-        """Strangers over the caps, which are cut: each time the oldest one of the site that has most."""
-        over = []
+        """Cut strangers over the caps, each time the oldest of the site with the most. Returns them."""
+        cut = []
         while self._is_over():
             of_site = max(self._strangers.values(), key=len)
             connection = next(iter(of_site.values()))
@@ -168,19 +163,19 @@ class ConnectionTable:
                 self._remove_stranger(connection)
             else:
                 self.cut(connection, TOO_MANY)
-                over.append(connection)
-        return over
+                cut.append(connection)
+        return cut
 
     def sampled(self, connection: Connection, read_bytes: int, turn: int) -> str | None:
-        """Count what was read from a connection.
+        """Count the bytes read from a connection. Between two received messages lies one message, and before the next
+        turn also those that libzmq reads ahead.
 
         Args:
             read_bytes: since it was accepted.
-            turn: number of times that every whole message was handed on, counted by the caller.
+            turn: number of times that the socket was empty.
 
         Returns:
-            Why the connection is to be cut, or None. Between two messages that are handed on lies one message, and
-            before the next turn also those that libzmq reads ahead.
+            The reason to cut the connection, or None.
         """
         before = connection.held_bytes
         messages = connection.messages
@@ -205,23 +200,18 @@ class ConnectionTable:
         return None
 
     def largest(self) -> Connection | None:
-        """The connection that holds most; None where none holds anything."""
-        holding = (one for one in self if one.reason is None and one.held_bytes)
-        return max(holding, key=lambda one: one.held_bytes, default=None)
+        """The connection that holds most bytes; None if none holds any."""
+        holding = (connection for connection in self if connection.reason is None and connection.held_bytes)
+        return max(holding, key=lambda connection: connection.held_bytes, default=None)
 
     def excess(self) -> Connection | None:
-        """The connection that holds most, where all together hold more than they may."""
+        """The connection that holds most bytes, if all together exceed the limit."""
         return None if self.held_bytes <= self.limits.unread_bytes_max else self.largest()
 
     def sweep(self, at_s: float, read_s: float) -> list[Connection]:
-        """Look who speaks for a client now.
+        """Find the connections that speak for a client now. Returns strangers whose time for a hello is over.
 
-        Args:
-            at_s: now.
-            read_s: whatever came before was handed on; seconds.
-
-        Returns:
-            Connections that had their time to say a hello, to be cut.
+        read_s: messages that arrived before this time were received.
         """
         late = []
         for connection in self:
@@ -272,11 +262,13 @@ class ConnectionTable:
 
 
 def site_of(address: str) -> str:
-    """An address of IPv4, or the first 64 bits of one of IPv6: what one owner has at least."""
+    """An IPv4 address, or the first 64 bits of an IPv6 address."""
     try:
-        found = ip_address(address.partition("%")[0])
+        parsed = ip_address(address.partition("%")[0])
     except ValueError:
         return address
-    if isinstance(found, IPv6Address) and found.ipv4_mapped is None:
-        return f"{int(found) >> (128 - IPV6_SITE_BITS):x}::"
-    return str(found.ipv4_mapped or found) if isinstance(found, IPv6Address) else address
+    if not isinstance(parsed, IPv6Address):
+        return address
+    if parsed.ipv4_mapped is not None:
+        return str(parsed.ipv4_mapped)
+    return f"{int(parsed) >> (128 - IPV6_SITE_BITS):x}::"

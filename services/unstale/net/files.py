@@ -4,35 +4,35 @@ import sys
 
 from unstale.errors import UserError
 
-SPARE = 256  # libraries, logs, threads' wake-up pipes, the HTTP port; half of it for connections of strangers
+SPARE = 256  # libraries, logs, wake-up pipes of threads, the HTTP port; half of it for unknown connections
 UNLIMITED = 2**31
-FILES_KEPT = 128  # that connections may not use: the journal, the HTTP port and its 64 connections, logs
+FILES_KEPT = 128  # not for connections: the journal, the HTTP port and its 64 connections, logs
 
 
 def allow_connections(connections: int, files_each: int) -> None:
-    """Raise this process's limit to what the system allows; UserError when that is too low for so many connections.
+    """Raise this process's limit to the system's, because unknown connections count too.
 
-    To all of it, because connections of strangers count, too.
-    files_each: 1 for a connection to a bound socket, 2 for a socket that connects, which has a wake-up file too.
+    Raises UserError if that is too low. files_each: 1 for connections to a bound socket, 2 for sockets that connect,
+    which have a wake-up file too.
     """
     if sys.platform == "win32":
-        return  # has no such limit
+        return
     import resource
 
-    wanted = connections * files_each + SPARE
+    needed = connections * files_each + SPARE
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if hard != resource.RLIM_INFINITY and hard < wanted:
+    if hard != resource.RLIM_INFINITY and hard < needed:
         raise UserError(
-            f"{connections} connections need {wanted} open files and this system allows {hard}; "
+            f"{connections} connections need {needed} open files, and this system allows {hard}; "
             "raise the limit (ulimit -n) or host fewer clients in one process"
         )
     if soft != resource.RLIM_INFINITY:
-        highest = max(wanted, soft) if hard == resource.RLIM_INFINITY else hard
+        highest = max(needed, soft) if hard == resource.RLIM_INFINITY else hard
         resource.setrlimit(resource.RLIMIT_NOFILE, (highest, hard))
 
 
 def connections_max() -> int:
-    """Connections that a bound socket may have under the limit of open files of this process."""
+    """Connections that a bound socket may have under this process's limit of open files."""
     if sys.platform == "win32":
         return UNLIMITED
     import resource

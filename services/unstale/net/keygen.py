@@ -1,4 +1,4 @@
-"""Keys made and revoked: what `unstale keys` does to a folder. The layout is in `net.keys`."""
+"""Creates and revokes keys: the actions of `unstale keys` on a folder with the layout of `net.keys`."""
 
 import os
 from collections.abc import Mapping
@@ -16,27 +16,21 @@ from unstale.net.keys import (
     SERVER,
     ClientIds,
     Owner,
+    cause,
     public_key,
 )
 
 
 def create(folder: Path, name: str, clients: ClientIds | None) -> None:
-    """A new key pair and its files. clients: that it owns; None for the server's own.
+    """Create the files of a new key pair. clients: that it owns; None for the server's own.
 
-    Raises UserError when there is such a key, when the server's is still to be made, or a file cannot be written.
+    Raises UserError for an existing name, for a missing key of the server, and for a file that cannot be written.
     """
-    own = folder / f"{name}{SECRET_SUFFIX}"
-    about = {"name": name} if clients is None else {"name": name, "clients": clients.text}
-    public, secret = (key.decode() for key in zmq.curve_keypair())
-    files = {own: _text(about | _server(folder, name), public, secret)}
-    if name in (SERVER, INJECTOR):
-        files[folder / f"{name}{PUBLIC_SUFFIX}"] = _text({"name": name}, public)
-    if clients is not None:
-        files[folder / ADMITTED / f"{name}{PUBLIC_SUFFIX}"] = _text(about, public)
+    files = _new_files(folder, name, clients)
     for file in files:
         if file.exists():
             raise UserError(
-                f"{file} exists already; take another name, or first run unstale keys revoke {name}"
+                f"{file} already exists; choose another name, or run unstale keys revoke {name} first"
             )
     if clients is not None:
         check_unowned("--clients", Owner(name, clients), AuthorizedKeys(folder / ADMITTED).owners)
@@ -45,39 +39,44 @@ def create(folder: Path, name: str, clients: ClientIds | None) -> None:
         (folder / ADMITTED).mkdir(mode=0o700, exist_ok=True)
         for file, text in files.items():
             mode = 0o600 if file.suffix == SECRET_SUFFIX else 0o644
-            with open(
-                os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "w", encoding="ascii"
-            ) as opened:
+            fd = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+            with open(fd, "w", encoding="ascii") as opened:
                 opened.write(text)
     except OSError as error:
-        raise UserError(
-            f"no key can be written to {folder}: {(error.strerror or str(error)).lower()}"
-        ) from None
+        raise UserError(f"no key can be written to {folder}: {cause(error)}") from None
 
 
 def revoke(folder: Path, name: str) -> None:
-    """Admit a key no longer, and delete its files. Raises UserError when there is none."""
+    """Revoke a key and delete its files. Raises UserError if there is none."""
     admitted = folder / ADMITTED / f"{name}{PUBLIC_SUFFIX}"
     try:
-        admitted.unlink()  # first: from here on nobody is let in with it
+        admitted.unlink()  # first, because it authorizes the key
         for suffix in (PUBLIC_SUFFIX, SECRET_SUFFIX):
             (folder / f"{name}{suffix}").unlink(missing_ok=True)
     except FileNotFoundError:
-        raise UserError(
-            f"{admitted} is not there; unstale keys show lists the keys that are admitted"
-        ) from None
+        raise UserError(f"{admitted} does not exist; unstale keys show lists the authorized keys") from None
     except OSError as error:
-        raise UserError(f"cannot delete {error.filename}: {(error.strerror or str(error)).lower()}") from None
+        raise UserError(f"cannot delete {error.filename}: {cause(error)}") from None
 
 
-def _server(folder: Path, name: str) -> dict[str, str]:
-    """What a secret file says of the server's key, so that its owner needs no other file."""
-    if name == SERVER:
-        return {}
+def _new_files(folder: Path, name: str, clients: ClientIds | None) -> dict[Path, str]:
+    public, secret = (key.decode() for key in zmq.curve_keypair())
+    about = {"name": name} if clients is None else {"name": name, "clients": clients.text}
+    server = {} if name == SERVER else {"server-key": _server_key(folder)}
+    files = {folder / f"{name}{SECRET_SUFFIX}": _text(about | server, public, secret)}
+    if name in (SERVER, INJECTOR):
+        files[folder / f"{name}{PUBLIC_SUFFIX}"] = _text({"name": name}, public)
+    if clients is not None:
+        files[folder / ADMITTED / f"{name}{PUBLIC_SUFFIX}"] = _text(about, public)
+    return files
+
+
+def _server_key(folder: Path) -> str:
+    """Every secret file holds it, so that its owner needs no other file."""
     file = folder / f"{SERVER}{PUBLIC_SUFFIX}"
     if not file.exists():
-        raise UserError(f"{file} is not there; make the server's key first: unstale keys new {SERVER}")
-    return {"server-key": public_key(file, "the server's key")}
+        raise UserError(f"{file} does not exist; create the server's key first: unstale keys new {SERVER}")
+    return public_key(file, "the server's key")
 
 
 def _text(about: Mapping[str, str], public: str, secret: str | None = None) -> str:

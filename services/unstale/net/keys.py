@@ -1,10 +1,10 @@
-"""Key files: who somebody is, whom it knows, and for which clients it may speak.
+"""Key files.
 
-    FOLDER/NAME.key_secret      the key pair of NAME, which its owner alone may read (mode 600)
-    FOLDER/NAME.key             the public key of NAME, for a `server` or an `injector`, which others connect to
+    FOLDER/NAME.key_secret      the key pair of NAME, readable by its owner alone (mode 600)
+    FOLDER/NAME.key             the public key of a `server` or `injector`
     FOLDER/admitted/NAME.key    a public key that may connect, and the clients that it owns
 
-A key is a CURVE key of 32 bytes, written as 40 characters of Z85. A file has the form of other ZeroMQ programs
+A key is a CURVE key of 32 bytes, written as 40 characters of Z85, in the file format of other ZeroMQ programs
 (`zmq.auth`), so that a client in another language can read it.
 """
 
@@ -23,10 +23,10 @@ from zmq.utils import z85
 from unstale.errors import UserError
 from unstale_proto.limits import CLIENTS_MAX
 
-SERVER, INJECTOR = "server", "injector"  # the names of those that others connect to
+SERVER, INJECTOR = "server", "injector"  # names of the keys of processes that others connect to
 ADMITTED = "admitted"
 PUBLIC_SUFFIX, SECRET_SUFFIX = ".key", ".key_secret"
-FILE_BYTES_MAX = 64 * 1024  # a key file has a few hundred; what is longer is something else
+FILE_BYTES_MAX = 64 * 1024  # a key file has a few hundred
 EVERY_CLIENT = "all"
 
 _NAME = re.compile(r"[a-z-]+")
@@ -43,13 +43,13 @@ class ClientIds:
 
     @classmethod
     def parse(cls, text: str, where: str) -> "ClientIds":
-        """where: begins the sentence of a UserError, such as `--clients`."""
+        """Raises UserError. where: start of its message, such as `--clients`."""
         if text == EVERY_CLIENT:
             return cls(text, (range(CLIENTS_MAX),))
         ranges = []
         for part in text.split(","):
-            found = _IDS.fullmatch(part.strip())
-            ids = range(0) if found is None else range(int(found[1]), int(found[2] or found[1]) + 1)
+            match = _IDS.fullmatch(part.strip())
+            ids = range(0) if match is None else range(int(match[1]), int(match[2] or match[1]) + 1)
             if not ids or ids[-1] >= CLIENTS_MAX:
                 raise UserError(
                     f"{where} is {text[:80]!r}, expected client ids below {CLIENTS_MAX:,} like 3, 0-9 or 0-4,7, or all"
@@ -68,29 +68,28 @@ class ClientIds:
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Who a process is. public, secret: its own key pair. server: the public key of whom it connects to, None for a
-    process that others connect to. All in Z85."""
+    """Keys of a process, in Z85. server: public key of the server that it connects to; None for a server."""
 
     public: str
     secret: str
     server: str | None
 
     def __repr__(self) -> str:
-        return f"Identity(public={self.public!r})"  # a secret is not for logs
+        return f"Identity(public={self.public!r})"  # no secret in logs
 
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """Whose public key it is, and the clients that it may speak for."""
+    """Name of a public key, and the clients that it owns."""
 
     name: str
     clients: ClientIds
 
 
 def identity(file: Path, setting: str) -> Identity:
-    """A key pair from its file. setting: key of the configuration that names the file, for the sentences of UserError.
+    """Read a key pair. Raises UserError for a file that is missing, readable by others, or of another kind.
 
-    Raised when it is not there, can be read by others, or is no such file.
+    setting: configuration key of the file.
     """
     where = f"{setting} {str(file)!r}"
     fields = _fields(file, where, f"a file NAME{SECRET_SUFFIX} of `unstale keys new`", secret=True)
@@ -106,36 +105,31 @@ def identity(file: Path, setting: str) -> Identity:
 
 
 def client_identity(file: str | None, server_file: str | None) -> Identity | None:
-    """Who a client is, from the files of client.key and client.server_key; None in plain text. Raises UserError."""
+    """Read the files of client.key and client.server_key; None in plain text. Raises UserError."""
     if file is None:
         if server_file is not None:
-            raise UserError(
-                f"client.server_key is {server_file!r}, expected client.key too: who this process is"
-            )
+            raise UserError(f"client.server_key is {server_file!r}, expected client.key too")
         return None
     own = identity(Path(file), "client.key")
     if server_file is not None:
         return replace(own, server=public_key(Path(server_file), "client.server_key"))
     if own.server is None:
-        raise UserError(
-            f"client.key {file!r} does not say which server it is for, expected client.server_key too"
-        )
+        raise UserError(f"client.key {file!r} does not name its server, expected client.server_key too")
     return own
 
 
 def public_key(file: Path, setting: str) -> str:
-    """The key in a public key file. setting: as in `identity`. Raises UserError."""
-    return _key(_public_fields(file, f"{setting} {str(file)!r}"), "public-key", f"{setting} {str(file)!r}")
+    """Read a public key file. setting: as in `identity`. Raises UserError."""
+    where = f"{setting} {str(file)!r}"
+    return _key(_public_fields(file, where), "public-key", where)
 
 
 def owner(file: Path) -> tuple[str, Owner]:
-    """The public key in a file of the admitted ones, and whose it is. Raises UserError."""
+    """Read a file of the folder `admitted`: a public key and its owner. Raises UserError."""
     where = str(file)
     fields = _public_fields(file, where)
     if "clients" not in fields:
-        raise UserError(
-            f'{where} does not say which clients its key owns, expected a line like clients = "0-9"'
-        )
+        raise UserError(f'{where} does not name the clients of its key, expected a line like clients = "0-9"')
     clients = ClientIds.parse(fields["clients"], f"{where}: clients")
     return _key(fields, "public-key", where), Owner(file.name.removesuffix(PUBLIC_SUFFIX), clients)
 
@@ -144,33 +138,33 @@ def _public_fields(file: Path, where: str) -> dict[str, str]:
     fields = _fields(file, where, f"a file NAME{PUBLIC_SUFFIX} of `unstale keys new`", secret=False)
     if "secret-key" in fields:
         raise UserError(
-            f"{where} holds a secret key, which belongs to its owner alone; expected a public one, NAME{PUBLIC_SUFFIX}"
+            f"{where} holds a secret key, for its owner alone; expected a public key, NAME{PUBLIC_SUFFIX}"
         )
     return fields
 
 
 def _fields(file: Path, where: str, expected: str, *, secret: bool) -> dict[str, str]:
-    """What stands in a file, by name. secret: nobody else may read it."""
+    """The fields of a file, by name. secret: other users must not have access."""
     try:
         with file.open("rb") as opened:
             mode = stat.S_IMODE(os.fstat(opened.fileno()).st_mode)
-            if secret and mode & 0o077 and sys.platform != "win32":  # where modes say nothing of others
+            if secret and mode & 0o077 and sys.platform != "win32":  # modes mean nothing there
                 raise UserError(
                     f"{where} has mode {mode:o}, so that others can use it, expected 600; run chmod 600 {file}"
                 )
             content = opened.read(FILE_BYTES_MAX + 1)
     except FileNotFoundError:
-        raise UserError(f"{where} is not there, expected {expected}") from None
+        raise UserError(f"{where} does not exist, expected {expected}") from None
     except OSError as error:
-        raise UserError(f"{where} cannot be read ({(error.strerror or str(error)).lower()})") from None
+        raise UserError(f"{where} cannot be read ({cause(error)})") from None
     fields = dict(filter(None, map(_field, content.decode("ascii", "replace").splitlines())))
     if len(content) > FILE_BYTES_MAX or "public-key" not in fields:
-        raise UserError(f"{where} is no key file, expected {expected}")
+        raise UserError(f"{where} is not a key file, expected {expected}")
     return fields
 
 
 def _field(line: str) -> tuple[str, str] | None:
-    """Name and value of a line `name = "value"`; None for any other."""
+    """Name and value of a line `name = "value"`; None for another line."""
     name, equals, value = (part.strip() for part in line.partition("="))
     if value.startswith(_QUOTES):
         value = value[1:]
@@ -187,5 +181,10 @@ def _key(fields: Mapping[str, str], name: str, where: str) -> str:
         if len(z85.decode(text.encode())) == 32 and len(text) == 40:
             return text
     except (ValueError, KeyError, struct.error):
-        pass  # told as a wrong length is
+        pass  # reported like a wrong length
     raise UserError(f"{where}: {name} is {text[:80]!r}, expected 40 characters of Z85")
+
+
+def cause(error: OSError) -> str:
+    """The system's description of an error, for a message."""
+    return (error.strerror or str(error)).lower()

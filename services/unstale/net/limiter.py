@@ -1,14 +1,15 @@
-"""Watches the connections to a bound ROUTER socket, and cuts those that use more than they may.
+"""Watches the connections to a bound ROUTER socket, and cuts those that exceed the limits.
 
-libzmq has no limits of its own for connections and for messages that are not complete. Its monitor tells of each
-connection that is accepted and that ends, with the file descriptor; the system tells how many bytes came over it; and
-`shutdown` ends it, whereupon libzmq frees all it held for it. A thread does this. `ConnectionTable` decides.
+libzmq limits neither connections nor incomplete messages. Its monitor reports the file descriptor of each accepted and
+ended connection, the system reports the bytes that came over it, and after `shutdown` libzmq frees its memory. A thread
+does this; `ConnectionTable` decides.
 """
 
 import select
 import sys
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 
 import zmq
 
@@ -34,31 +35,29 @@ log = logger("unstale.net")
 
 MONITOR_ADDRESS = "inproc://unstale.connections"
 EVENTS = zmq.EVENT_LISTENING | zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED | FAILED
-TICK_S = 0.02  # between two looks at what was read: a line of 1 Gbit/s brings 6 MB meanwhile
-SWEEP_S = 1.0  # between two looks at who speaks for a client: 10,000 of them take 10 ms
+TICK_S = 0.02  # between two samples of bytes read: a link of 1 Gbit/s brings 6 MB meanwhile
+SWEEP_S = 1.0  # between two sweeps: 10,000 clients take 10 ms
 SURPLUS_S = 0.25  # between two cuts of strangers over the cap, unless descriptors are scarce
-SHARES_S = 0.25  # between two changes of the shares of attempts to connect that are let in
-EVENTS_AT_ONCE = 256  # that are read before the caps are looked at
-NO_DESCRIPTOR = -1  # of a message over a protocol older than ZMTP 3, or from within the process
+SHARES_S = 0.25  # between two changes of the shares of attempts to connect
+EVENTS_AT_ONCE = 256  # read before the caps are checked
+NO_DESCRIPTOR = -1  # of a message by a protocol older than ZMTP 3, or from this process
 
-Ended = Callable[[bytes | None, str], None]
-"""Told of a connection that is cut: its routing id if a message came over it, and the reason."""
+OnCut = Callable[[bytes | None, str], None]
+"""Takes the routing id of a connection, None before its first message, and the reason."""
 
 
 class ConnectionLimiter:
     """Limits the connections to one socket. `watch` starts it, before the socket is bound.
 
     Attributes:
-        at_rest: whether every whole message was taken from the socket. Set by the socket's thread.
+        at_rest: whether the socket is empty. Set by the socket's thread.
 
     Args:
-        limits: of connections.
-        is_client: whether a routing id speaks for a client now. Called in the limiter's thread.
-        message_bytes_max: payload and header of the longest message that a client may send.
-        memory: bound on the memory of the process.
-        on_cut: told of each connection that is cut, in the limiter's thread.
-        on_failed: told kind and value of each handshake that failed, in the limiter's thread.
-        on_crash: told the error that ended the limiter's thread.
+        is_client: returns whether a routing id speaks for a client now. All callbacks run in the limiter's thread.
+        message_bytes_max: payload and header of a client's longest message.
+        on_cut: called for each connection that is cut.
+        on_failed: called with kind and value of each failed handshake.
+        on_crash: called with the error that ended the thread.
     """
 
     def __init__(
@@ -68,7 +67,7 @@ class ConnectionLimiter:
         is_client: Callable[[bytes], bool],
         message_bytes_max: int,
         memory: MemoryBound,
-        on_cut: Ended,
+        on_cut: OnCut,
         on_crash: Callable[[BaseException], None],
         on_failed: Callable[[int, int], None] = lambda _kind, _value: None,
     ) -> None:
@@ -77,14 +76,14 @@ class ConnectionLimiter:
         self._on_cut, self._on_failed, self._on_crash = on_cut, on_failed, on_crash
         self._memory = memory
         self._freeing: Connection | None = None  # cut because of memory, and not yet closed
-        self._drained = 0  # times that the socket's thread found no further message
+        self._drained = 0  # times that the socket's thread found the socket empty
         self._turn = 0
         self._drained_seen = 0
-        self._read_s = now_s()  # what came before was handed on
+        self._read_s = now_s()  # messages that arrived before were received
         self._ticked_s = self._read_s
         self._swept_s = self._surplus_s = self._shared_s = self._read_s
         self._listening = NO_DESCRIPTOR
-        self._shares: dict[str, float] = {}  # of attempts to connect that are let in, by address
+        self._shares: dict[str, float] = {}  # of attempts to connect that pass, by address
         self._socket: Socket | None = None
         self._monitor: Socket
         self._queue: WakeableQueue[tuple[Connection, str] | None]
@@ -93,16 +92,13 @@ class ConnectionLimiter:
 
     @property
     def addresses_limited(self) -> int:
-        """Addresses of which fewer than all attempts to connect are let in. Any thread."""
+        """Addresses with limited attempts to connect. Any thread."""
         return len(self._shares)
 
     # --- the socket's thread ---
 
     def watch(self, context: Context, socket: Socket) -> None:
-        """Watch a socket that is not yet bound.
-
-        The monitor's queue has no bound: libzmq waits for room in it, and so a full one would block the socket.
-        """
+        """Watch a socket that is not yet bound. The monitor's queue is unbounded: a full one would block the socket."""
         socket.setsockopt(zmq.HANDSHAKE_IVL, int(self.table.limits.hello_s * 1000))
         address = f"{MONITOR_ADDRESS}.{id(socket)}"
         socket.monitor(address, EVENTS)
@@ -117,14 +113,7 @@ class ConnectionLimiter:
         self._thread.start()
 
     def heard(self, route: zmq.Frame) -> int:
-        """A whole message was taken from the socket.
-
-        Args:
-            route: its routing id, received uncopied.
-
-        Returns:
-            The connection's descriptor, for `cut`.
-        """
+        """A message was received. route: its routing id, received uncopied. Returns the descriptor, for `cut`."""
         try:
             fd = int(route.get(zmq.SRCFD))
         except zmq.ZMQError:
@@ -133,7 +122,7 @@ class ConnectionLimiter:
         return fd
 
     def drained(self) -> None:
-        """Every whole message was taken from the socket."""
+        """The socket is empty."""
         self._drained += 1
 
     def cut(self, fd: int, reason: str) -> None:
@@ -143,11 +132,11 @@ class ConnectionLimiter:
             self._queue.post((connection, reason))
 
     def close(self) -> None:
-        """Watch no more. Called in the socket's thread before the socket is closed; twice is once."""
+        """Stop. Call it in the socket's thread before the socket is closed; twice is allowed."""
         socket, self._socket = self._socket, None
         if socket is None:
             return
-        socket.disable_monitor()  # first: a monitor that nobody reads would block the socket
+        socket.disable_monitor()  # first: an unread monitor would block the socket
         self._queue.post(None)
         self._thread.join()
         self._queue.close()
@@ -163,8 +152,10 @@ class ConnectionLimiter:
         try:
             while True:
                 ready = dict(poller.poll(int(TICK_S * 1000) if len(self.table) or self._shares else None))
-                if self._queue.fileno() in ready and not self._cut_as_told():
-                    return
+                for request in self._queue.drain() if self._queue.fileno() in ready else ():
+                    if request is None:
+                        return
+                    self._cut(*request)
                 if self._monitor in ready:
                     self._read_monitor()
                 at_s = now_s()
@@ -173,14 +164,6 @@ class ConnectionLimiter:
                 self._limit_arrivals(at_s)
         except BaseException as error:  # noqa: BLE001  (raised in the main thread)
             self._on_crash(error)
-
-    def _cut_as_told(self) -> bool:
-        """Whether the thread goes on."""
-        for told in self._queue.drain():
-            if told is None:
-                return False
-            self._cut(*told)
-        return True
 
     def _read_monitor(self) -> None:
         at_s = now_s()
@@ -199,7 +182,7 @@ class ConnectionLimiter:
                 self._on_failed(kind, value)
 
     def _cut_surplus(self, at_s: float) -> None:
-        """Cut strangers over the caps: not each at once, because many connect anew as soon as they are cut."""
+        """Cut strangers over the caps: at intervals, because many reconnect as soon as they are cut."""
         if at_s >= self._surplus_s + SURPLUS_S or self.table.is_crowded:
             self._surplus_s = at_s
             for connection in self.table.surplus():
@@ -219,19 +202,19 @@ class ConnectionLimiter:
             self._turn += 1
             self._read_s = self._ticked_s
         self._drained_seen, self._ticked_s = drained, at_s
-        for connection in (*filter(None, map(self.table.get, self._readable.some())), *self.table.suspects):
+        for connection in (*filter(None, map(self.table.get, self._readable.poll())), *self.table.suspects):
             self._sample(connection)
         while (largest := self.table.excess()) is not None:
             self._cut(largest, MEMORY)
-        self._keep_to_memory(at_s)
+        self._limit_memory(at_s)
         if at_s >= self._swept_s + SWEEP_S:
             self._swept_s = at_s
             for connection in self.table.sweep(at_s, self._read_s):
                 self._cut(connection, NO_HELLO)
 
-    def _keep_to_memory(self, at_s: float) -> None:
-        """Cut the connection that holds most where the process uses more memory than it may; one at a time, because
-        memory is free only when libzmq has closed the connection."""
+    def _limit_memory(self, at_s: float) -> None:
+        """Cut the connection that holds most if the process exceeds its memory bound; one at a time, because libzmq
+        frees the memory only when it has closed the connection."""
         freeing = self._freeing
         if freeing is not None and self.table.get(freeing.fd) is freeing:
             return
@@ -242,7 +225,7 @@ class ConnectionLimiter:
         if largest is None:
             log.error(
                 "the process uses more than %d bytes (server.memory_bytes_max), and no connection holds unread "
-                "messages; the run needs more memory",
+                "messages; raise the bound, or use a smaller model or fewer clients",
                 self._memory.bytes_max,
                 extra=about_peer(MEMORY),
             )
@@ -259,8 +242,8 @@ class ConnectionLimiter:
             return
         for site in shares.keys() - self._shares.keys():
             log.warning(
-                "new connections from %s are limited, because too many came to nothing; "
-                "clients that are connected are not concerned",
+                "new connections from %s are limited, because too many ended without a hello; "
+                "connected clients are not affected",
                 site,
                 extra=about_peer(site),
             )
@@ -298,28 +281,24 @@ class ConnectionLimiter:
 
 
 class _Readable:
-    """Which descriptors have received something since the last look, where the system tells: on Linux.
+    """Descriptors that received data since the last poll; none outside Linux.
 
-    An edge is lost when what came was read before the look, unless the descriptor is ready for something else: so
-    EPOLLOUT is asked for, too. It also makes the first look find every new descriptor.
+    The edge of data that was read before the poll is lost, unless the descriptor is ready for something else: hence
+    EPOLLOUT, by which the first poll also finds every new descriptor.
     """
 
     def __init__(self) -> None:
         self._epoll = select.epoll() if sys.platform == "linux" else None
 
     def add(self, fd: int) -> None:
-        """Watch a descriptor. The system forgets it when it is closed."""
+        """Watch a descriptor until it is closed."""
         if self._epoll is not None:
-            try:
+            with suppress(OSError):  # it has ended
                 self._epoll.register(fd, select.EPOLLIN | select.EPOLLOUT | select.EPOLLET)
-            except OSError:
-                return  # it has ended
 
-    def some(self) -> list[int]:
-        """Descriptors that have received something since they were last in the list."""
+    def poll(self) -> list[int]:
         return [] if self._epoll is None else [fd for fd, _ in self._epoll.poll(0, EVENTS_AT_ONCE * 64)]
 
     def close(self) -> None:
-        """Watch nothing any more."""
         if self._epoll is not None:
             self._epoll.close()

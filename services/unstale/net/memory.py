@@ -1,4 +1,4 @@
-"""The memory of this process against a bound, on Linux."""
+"""A bound on the memory of this process, on Linux."""
 
 import ctypes
 import os
@@ -8,16 +8,16 @@ from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
-SHARE_OF_ALL = 0.8  # of the machine's or the container's memory, where no bound is given
+SHARE_OF_ALL = 0.8  # default bound, of the machine's or the container's memory
 CGROUP_LIMITS = (
     Path("/sys/fs/cgroup/memory.max"),
     Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"),
 )
-PAUSE_S = 0.25  # between two times that free memory is returned, which takes milliseconds
+PAUSE_S = 0.25  # between two calls of malloc_trim, which take milliseconds
 
 
 def resident_bytes() -> int:
-    """Memory of this process that the system holds for it; 0 where the system does not tell."""
+    """Resident memory of this process; 0 where it is unknown."""
     try:
         pages = Path("/proc/self/statm").read_text().split()[1]
     except OSError:
@@ -26,7 +26,7 @@ def resident_bytes() -> int:
 
 
 def bytes_max_by_default() -> int:
-    """80 % of the memory that this process may use: the machine's, or less in a container with a limit."""
+    """80 % of the memory of the machine, or of a container with a lower limit."""
     limits = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")] if hasattr(os, "sysconf") else []
     for path in CGROUP_LIMITS:
         text = path.read_text().strip() if path.exists() else ""
@@ -36,7 +36,7 @@ def bytes_max_by_default() -> int:
 
 
 def return_free() -> None:
-    """Return free memory of the C library to the system, where it is glibc."""
+    """Return free memory of glibc to the system."""
     trim = _malloc_trim()
     if trim is not None:
         trim(0)
@@ -44,21 +44,12 @@ def return_free() -> None:
 
 @cache
 def _malloc_trim() -> Callable[[int], int] | None:
-    if not sys.platform.startswith("linux"):
-        return None
-    found: Callable[[int], int] | None = getattr(ctypes.CDLL(None), "malloc_trim", None)
-    return found
+    return getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform.startswith("linux") else None
 
 
 @dataclass(slots=True)
 class MemoryBound:
-    """A bound on the memory of this process.
-
-    Attributes:
-        bytes_max: the bound.
-        used: bytes that the process has in memory.
-        shrink: returns free memory to the system.
-    """
+    """A bound of `bytes_max`. used: returns the memory in use. shrink: returns free memory to the system."""
 
     bytes_max: int
     used: Callable[[], int] = resident_bytes
@@ -66,11 +57,9 @@ class MemoryBound:
     _shrunk_s: float = field(default=-PAUSE_S, init=False)
 
     def is_exceeded(self, at_s: float, *, has_freed: bool) -> bool:
-        """Whether the process uses more than the bound, free memory not counted.
+        """Whether the memory in use, without free memory, exceeds the bound.
 
-        Args:
-            at_s: now, in seconds.
-            has_freed: memory was freed since the last call. Otherwise what is free is returned now and then only.
+        has_freed: memory was freed since the last call. Otherwise free memory is returned at intervals only.
         """
         if self.used() <= self.bytes_max:
             return False

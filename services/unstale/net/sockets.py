@@ -1,4 +1,4 @@
-"""ROUTER and DEALER sockets with every option that matters set, each with its reason."""
+"""ROUTER and DEALER sockets with their options, and the reason for each."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -10,28 +10,24 @@ from unstale.net.keys import Identity
 from unstale_proto import limits
 
 LIBZMQ_OLDEST = (4, 3, 2)  # older ones have a remote stack overflow in CURVE and crash on malformed greetings
-RECONNECT_S = 0.1  # first retry; doubled up to the next, so that 10,000 clients do not knock at once
+RECONNECT_S = 0.1  # doubled with each retry, so that 10,000 clients do not reconnect at once
 RECONNECT_S_MAX = 5.0
-BACKLOG = 4096  # connections that may wait to be accepted while thousands of clients start together
+BACKLOG = 4096  # connections that wait to be accepted while thousands of clients start together
 SEND_QUEUE = (
-    64  # messages to one client; it is owed a few acks and one task, so more means that it is not reading
+    64  # messages to one client: a few acks and one task, so a longer queue means that it does not read
 )
-SLOWEST_BYTES_PER_S = (
-    128 * 1024
-)  # 1 Mbit/s; on a link slower than that, connections would be cut in mid-frame
+SLOWEST_BYTES_PER_S = 128 * 1024  # 1 Mbit/s; connections on a slower link would be cut within a frame
 CURVE_BYTES = 33  # that encryption adds to a frame: command 8, nonce 8, authenticator 16, flags 1
-HEARTBEAT_TTL_S_MAX = 6553.0  # the protocol counts it in tenths of a second, in 16 bits
-RECEIVE_QUEUE = (
-    8  # messages from one peer that are read ahead: 32 MiB from one that sends chunks without credit
-)
+HEARTBEAT_TTL_S_MAX = 6553.0  # 16 bits, in tenths of a second
+RECEIVE_QUEUE = 8  # messages from one peer that are read ahead: 32 MiB of chunks
 
 
 def require_libzmq(version: tuple[int, int, int] | None = None) -> None:
-    """Raise UserError when the libzmq underneath pyzmq is too old to be exposed to a network."""
-    found = version if version is not None else zmq.zmq_version_info()
-    if tuple(found) < LIBZMQ_OLDEST:
+    """Raise UserError if the libzmq of pyzmq is too old to be exposed to a network."""
+    version = zmq.zmq_version_info() if version is None else version
+    if version < LIBZMQ_OLDEST:
         raise UserError(
-            f"libzmq {'.'.join(map(str, found))} is too old, expected {'.'.join(map(str, LIBZMQ_OLDEST))} or later; "
+            f"libzmq {'.'.join(map(str, version))} is too old, expected {'.'.join(map(str, LIBZMQ_OLDEST))} or later; "
             "upgrade pyzmq"
         )
 
@@ -39,12 +35,11 @@ def require_libzmq(version: tuple[int, int, int] | None = None) -> None:
 def router(
     context: zmq.Context[zmq.Socket[bytes]], *, heartbeat_s: float, linger_s: float
 ) -> zmq.Socket[bytes]:
-    """The server's socket, not yet bound. A `ZapAuthenticator` makes it one for keys.
+    """The server's socket, not yet bound, in plain text unless a `ZapAuthenticator` protects it.
 
-    ROUTER_MANDATORY: a message to nobody is an error instead of vanishing. ROUTER_HANDOVER stays off: anyone could take
-    over another's connection by its routing id, which no key belongs to; a client that comes back says hello.
-    HEARTBEAT_IVL 0: libzmq 4.3.5 aborts the process when a ping of ours is due to a peer that vanished while our queue
-    for it was full. Clients ping us, and what they send says for how long they live.
+    ROUTER_MANDATORY: a message to an unknown peer is an error. ROUTER_HANDOVER stays off: any peer could take over
+    another's connection by its routing id. HEARTBEAT_IVL 0: libzmq 4.3.5 aborts the process when a ping is due to a
+    peer that vanished while its queue was full. Clients send the pings, with their time to live.
     """
     socket = context.socket(zmq.ROUTER)
     _common(socket, heartbeat_s=heartbeat_s, linger_s=linger_s)
@@ -62,9 +57,9 @@ def dealer(
     linger_s: float,
     identity: Identity | None = None,
 ) -> zmq.Socket[bytes]:
-    """A client's socket, not yet connected. identity: who we are, and who the server is; None for plain text.
+    """A client's socket, not yet connected. identity: own key, and that of the server; None for plain text.
 
-    IMMEDIATE: nothing is queued for a server that is not there, so that a poll for output tells when it is.
+    IMMEDIATE: nothing is queued without a connection, so that polling for output detects one.
     """
     socket = context.socket(zmq.DEALER)
     _common(socket, heartbeat_s=heartbeat_s, linger_s=linger_s)
@@ -81,14 +76,16 @@ def dealer(
 
 
 def let_encrypted_frames_in(socket: zmq.Socket[bytes]) -> None:
-    """Frames of full size come with what encryption adds, and libzmq measures them so."""
+    """libzmq counts the bytes that encryption adds to a frame."""
     socket.setsockopt(zmq.MAXMSGSIZE, limits.FRAME_BYTES_MAX + CURVE_BYTES)
 
 
 def _common(socket: zmq.Socket[bytes], *, heartbeat_s: float, linger_s: float) -> None:
-    """LINGER: closing waits this long for what is still unsent, then lets go. MAXMSGSIZE: a longer frame cuts the
-    connection before it is read into memory. ZMTP heartbeats find half-open links that TCP would keep for hours; only
-    a whole frame answers one, so their timeout leaves time for the longest on a slow link."""
+    """LINGER: time for unsent messages at the end. MAXMSGSIZE: a longer frame cuts the connection before it is read.
+
+    ZMTP heartbeats detect half-open connections, which TCP would keep for hours. Only a whole frame answers one, so
+    their timeout includes the time of the longest frame on a slow link.
+    """
     timeout_s = max(3 * heartbeat_s, limits.FRAME_BYTES_MAX / SLOWEST_BYTES_PER_S)
     socket.setsockopt(zmq.LINGER, int(linger_s * 1000))
     socket.setsockopt(zmq.MAXMSGSIZE, limits.FRAME_BYTES_MAX)
@@ -101,9 +98,9 @@ def _common(socket: zmq.Socket[bytes], *, heartbeat_s: float, linger_s: float) -
 
 
 def bind(socket: zmq.Socket[bytes], address: str, *, key: str = "server.address") -> str:
-    """Bind and return the address with the port that was really taken (`tcp://127.0.0.1:*` takes a free one).
+    """Bind, and return the address with its real port (`tcp://127.0.0.1:*` takes a free one). Raises UserError.
 
-    key: of the configuration, that holds the address. Raises UserError.
+    key: configuration key of the address.
     """
     _allow_ipv6(socket, address)
     try:
@@ -111,7 +108,7 @@ def bind(socket: zmq.Socket[bytes], address: str, *, key: str = "server.address"
     except zmq.ZMQError as error:
         if error.errno == zmq.EADDRINUSE:
             raise UserError(
-                f"{key} {address} is in use; stop what listens there or name another port"
+                f"{key} {address} is in use; stop the program that uses it, or choose another port"
             ) from None
         raise UserError(
             f"{key} {address!r} cannot be bound ({error.strerror.lower()}); "
@@ -121,7 +118,7 @@ def bind(socket: zmq.Socket[bytes], address: str, *, key: str = "server.address"
 
 
 def connect(socket: zmq.Socket[bytes], address: str, *, key: str = "client.server") -> None:
-    """Start connecting; the server need not be there yet. key: as in `bind`."""
+    """Start to connect; the server may start later. key: as in `bind`. Raises UserError."""
     _allow_ipv6(socket, address)
     try:
         socket.connect(address)
@@ -132,27 +129,32 @@ def connect(socket: zmq.Socket[bytes], address: str, *, key: str = "client.serve
 
 
 def _allow_ipv6(socket: zmq.Socket[bytes], address: str) -> None:
-    """Only for an address that is one, or a name: an IPv4 address would be written as IPv6 everywhere."""
+    """For a name or an IPv6 address only: with it an IPv4 address would be shown as IPv6."""
     host = address.removeprefix("tcp://").rpartition(":")[0]
     socket.setsockopt(zmq.IPV6, int(not host.replace(".", "").isdecimal()))
 
 
-def _as_the_contract_allows(_: bytes) -> int:
+def _contract_max(_: bytes) -> int:
     return limits.PAYLOAD_BYTES_MAX
 
 
 def receive(socket: zmq.Socket[bytes]) -> tuple[bytes, list[zmq.Frame]] | None:
-    """One message, or None when there is none: header, payload frames uncopied."""
+    """Receive a message as header and uncopied payload frames; None if there is none."""
     try:
         header = socket.recv(zmq.NOBLOCK, copy=False)
     except zmq.Again:
         return None
-    return header.bytes, _payload(socket, _as_the_contract_allows, b"")[0] if header.more else []
+    return header.bytes, _payload(socket, _contract_max, b"")[0] if header.more else []
 
 
 class Received(NamedTuple):
-    """A message that a ROUTER took in. route: the connection's routing id, received uncopied. frames: payload, too.
-    dropped: further payload frames, which were not kept."""
+    """A message that a ROUTER received.
+
+    Attributes:
+        route: routing id, uncopied.
+        frames: payload, uncopied.
+        dropped: number of further payload frames.
+    """
 
     route: zmq.Frame
     header: bytes
@@ -161,13 +163,12 @@ class Received(NamedTuple):
 
 
 def receive_routed(
-    socket: zmq.Socket[bytes], *, payload_bytes_max: Callable[[bytes], int] = _as_the_contract_allows
+    socket: zmq.Socket[bytes], *, payload_bytes_max: Callable[[bytes], int] = _contract_max
 ) -> Received | None:
-    """One message, or None when there is none.
+    """Receive a message; None if there is none.
 
-    payload_bytes_max: how much payload a connection may send. Of more than that one frame is kept, so that its size is
-    found to be wrong, and the rest let go. (libzmq itself gathers the whole message first: that a stranger can make it
-    do so is for authentication to end.)
+    payload_bytes_max: payload that a connection may send. One frame beyond that is kept, so that the size check fails,
+    and the rest is dropped.
     """
     try:
         route = socket.recv(zmq.NOBLOCK, copy=False)
@@ -183,8 +184,8 @@ def receive_routed(
 def _payload(
     socket: zmq.Socket[bytes], payload_bytes_max: Callable[[bytes], int], route: bytes
 ) -> tuple[list[zmq.Frame], int]:
-    """What comes behind the header, and the number of frames that were dropped. payload_bytes_max: of this route; the
-    frame that goes beyond it is the last one kept. It is not asked about a single frame, which is kept in any case."""
+    """The payload frames, and the number of dropped ones. A single frame is kept without a call of
+    `payload_bytes_max`."""
     frame = socket.recv(copy=False)
     frames = [frame]
     if not frame.more:
@@ -198,7 +199,7 @@ def _payload(
 
 
 def drop_rest(socket: zmq.Socket[bytes]) -> int:
-    """Read the rest of a message and keep nothing of it. Returns the number of frames."""
+    """Drop the rest of a message. Returns the number of frames."""
     number = 1
     while socket.recv(copy=False).more:
         number += 1

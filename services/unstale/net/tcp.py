@@ -1,8 +1,4 @@
-"""TCP connections that a library owns, known to us by their file descriptors.
-
-libzmq tells the descriptor of each connection that it accepts. These functions read facts of such a connection and end
-it. They never close the descriptor, because it belongs to libzmq.
-"""
+"""Reads and ends TCP connections that libzmq owns, by their file descriptors, which it never closes."""
 
 import ctypes
 import socket
@@ -15,12 +11,12 @@ Peer = tuple[str, int]
 """Address and port of the other side."""
 
 TCP_INFO_BYTES = 136
-SOCKADDR_BYTES = 16  # all zero: of the family AF_UNSPEC
+SOCKADDR_BYTES = 16  # zeros: the family AF_UNSPEC
 RECEIVED_AT = 128  # offset of tcpi_bytes_received in struct tcp_info of Linux 4.1 and later, 8 bytes
 
 
 def peer_of(fd: int) -> Peer | None:
-    """The other side of a connection; None where the descriptor is no connection any more."""
+    """The other side of a connection; None if the descriptor is no connection any more."""
     try:
         with borrowed(fd) as connection:
             address = connection.getpeername()
@@ -30,11 +26,7 @@ def peer_of(fd: int) -> Peer | None:
 
 
 def read_bytes(fd: int) -> int | None:
-    """Bytes that this process has read from a connection since it was accepted.
-
-    Returns:
-        The number, or None where the system does not tell it or the connection has ended.
-    """
+    """Bytes that this process has read from a connection; None if unknown, or if the connection has ended."""
     if sys.platform != "linux":
         return None
     import fcntl
@@ -53,17 +45,10 @@ def read_bytes(fd: int) -> int | None:
 
 
 def end(fd: int, peer: Peer) -> bool:
-    """End a connection; its owner then finds an error or the end of it, and closes the descriptor.
+    """End a connection, so that its owner closes the descriptor. Returns whether it still was the one to `peer`.
 
-    On Linux by `connect` to no address, which drops what was received and not read yet. `shutdown` alone, as elsewhere,
-    lets the owner read on for as long as the other side sends faster than it reads.
-
-    Args:
-        fd: its descriptor, as it was when it was accepted.
-        peer: its other side then. A descriptor that has another one by now is left alone.
-
-    Returns:
-        Whether the descriptor still was this connection.
+    On Linux by `connect` to no address, which drops unread data. `shutdown`, as elsewhere, lets the owner read on while
+    the other side sends faster than it reads.
     """
     if peer_of(fd) != peer:
         return False
@@ -77,19 +62,18 @@ def end(fd: int, peer: Peer) -> bool:
 
 
 def _disconnected(fd: int) -> bool:
-    """Reset a connection by `connect` with the family AF_UNSPEC, which Python's own does not know."""
-    return bool(_system().connect(fd, bytes(SOCKADDR_BYTES), SOCKADDR_BYTES) == 0)
+    """Reset a connection by `connect` with AF_UNSPEC, which Python's `connect` does not support."""
+    return bool(_libc().connect(fd, bytes(SOCKADDR_BYTES), SOCKADDR_BYTES) == 0)
 
 
 @cache
-def _system() -> ctypes.CDLL:
-    """The C library of this process, looked up once."""
+def _libc() -> ctypes.CDLL:
     return ctypes.CDLL(None)
 
 
 @contextmanager
 def borrowed(fd: int) -> Iterator[socket.socket]:
-    """A socket object for a descriptor that stays open afterwards. Raises OSError where that is no socket."""
+    """A socket object for a descriptor that stays open. Raises OSError if it is no socket."""
     connection = socket.socket(socket.AF_INET, socket.SOCK_STREAM, 0, fileno=fd)
     try:
         yield connection

@@ -1,12 +1,9 @@
-"""A queue into a thread that waits on sockets: posting wakes its poll.
-
-ZeroMQ sockets belong to one thread each, so that other threads and signal handlers need a door of their own. A socket
-pair is one that every platform can poll and that may be written to from anywhere.
-"""
+"""A queue to a thread that polls sockets: a post wakes the poll through a socket pair, on every platform."""
 
 import socket
 import threading
 from collections import deque
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
@@ -15,7 +12,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Ping:
-    """Asks the reading thread whether it still turns. answered: set by it."""
+    """Checks that the reading thread responds, by setting `answered`."""
 
     answered: threading.Event = field(default_factory=threading.Event)
 
@@ -24,10 +21,10 @@ class Ping:
 
 
 class WakeableQueue(Generic[T]):
-    """Posts from any thread, read by one. Order is kept. `fileno` is readable while something waits."""
+    """A FIFO queue with one reading thread. `fileno` is readable while it holds items."""
 
     def __init__(self) -> None:
-        self._waiting: deque[T] = deque()
+        self._items: deque[T] = deque()
         self._closed = False
         self._reader, self._writer = socket.socketpair()
         self._reader.setblocking(False)
@@ -37,32 +34,30 @@ class WakeableQueue(Generic[T]):
         return self._reader.fileno()
 
     def post(self, item: T) -> None:
-        """Add an item and wake the reader, if there still is one. Any thread, signal handlers included."""
-        self._waiting.append(item)
+        """Add an item and wake the reader. Any thread, signal handlers included; also after `close`."""
+        self._items.append(item)
         if self._closed:
             return
         try:
             self._writer.send(b"\0")
         except BlockingIOError:
-            return  # the pipe is full of wake-ups: the reader has one to come
+            return  # full of wake-ups
         except OSError:
-            if not self._closed:  # closed since we looked
+            if not self._closed:  # by another thread
                 raise
 
     def drain(self) -> list[T]:
-        """Everything posted so far, oldest first. The reading thread only."""
-        try:
+        """Take all items, oldest first. The reading thread only."""
+        with suppress(BlockingIOError):  # empty
             while self._reader.recv(4096):
                 pass
-        except BlockingIOError:
-            pass  # emptied: that is how a non-blocking socket says so
         items: list[T] = []
-        while self._waiting:
-            items.append(self._waiting.popleft())
+        while self._items:
+            items.append(self._items.popleft())
         return items
 
     def close(self) -> None:
-        """Read no more. What is posted from now on, by a second Ctrl-C perhaps, is for nobody."""
+        """Read no more. Later items, of a second Ctrl-C for example, are never read."""
         self._closed = True
         self._reader.close()
         self._writer.close()

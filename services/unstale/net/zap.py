@@ -1,9 +1,8 @@
-"""ZAP authentication of a listening socket: whose connections are accepted, and for which clients each may speak.
+"""ZAP authentication of a listening socket: which connections are accepted, and for which clients each may speak.
 
-ZeroMQ asks for every handshake (ZAP, RFC 27): a thread of its own answers from the folder of admitted keys. Without
-that thread CURVE would admit anyone who knows our public key. What the handshake proved comes with every message, as
-its User-Id; that is ours, whatever else the other side says of itself, because libzmq takes what ZAP says before what
-the peer says.
+For every handshake ZeroMQ sends a request (ZAP, RFC 27), which a thread answers from the folder of authorized keys;
+without an answer CURVE would accept any key. Every message then carries the proven key as its User-Id: libzmq prefers
+that of the answer to anything the peer sends. Why not `zmq.auth`: docs/decisions/0040-zmq-auth.md.
 """
 
 import threading
@@ -26,8 +25,8 @@ Socket = zmq.Socket[bytes]
 
 log = logger("unstale.keys")
 
-REREAD_S = 1.0  # a key is revoked within a second, also for those that are connected
-LOGGED_KEYS_MAX = 100  # keys that the log names; a flood of further ones is only counted
+REREAD_S = 1.0  # a key is revoked within a second, for open connections too
+LOGGED_KEYS_MAX = 100  # keys that the log names; a flood of others is only counted
 ZAP_ADDRESS, ZAP_VERSION, ZAP_DOMAIN = "inproc://zeromq.zap.01", b"1.0", b"unstale"
 
 UNKNOWN_KEY, WRONG_SERVER_KEY, NO_KEY = "unknown-key", "wrong-server-key", "no-key"
@@ -35,12 +34,15 @@ REASONS = (UNKNOWN_KEY, WRONG_SERVER_KEY, NO_KEY)
 
 
 class ZapAuthenticator:
-    """Open to everybody until it has a folder. Made: files are read; UserError for what is wrong with them.
+    """Accepts every connection without a folder. The constructor reads the key files, and raises UserError.
 
-    folder: of keys, None for plain text. name: whose key there is ours. setting: key of the configuration that names
-    the folder. on_crash: told what the thread died of, in the gate's thread. refused: told of each handshake that
-    failed, in the thread that calls `on_handshake_failed`: `unknown-key`, `wrong-server-key`, or `no-key` for any
-    other, such as plain text.
+    Args:
+        folder: of keys; None for plain text.
+        name: of the own key in it.
+        setting: configuration key of the folder.
+        refused: called with the reason of each failed handshake, in the thread of `on_handshake_failed`:
+            `unknown-key`, `wrong-server-key`, or `no-key` for any other, such as plain text.
+        on_crash: called with the error that ended the authenticator's thread, in that thread.
     """
 
     def __init__(
@@ -59,36 +61,36 @@ class ZapAuthenticator:
             self.identity = keys.identity(file, setting)
             if name == keys.INJECTOR and self.identity.server is None:
                 raise UserError(
-                    f"{setting} {str(file)!r} does not say for which server it is; make it by unstale keys new {name}"
+                    f"{setting} {str(file)!r} does not name its server; create it by unstale keys new {name}"
                 )
             self._authorized = AuthorizedKeys(Path(folder) / keys.ADMITTED)
-        self._told: set[str] = set()
+        self._logged: set[str] = set()
         self._refused = refused
         self._on_crash = on_crash
         self._is_open = False
-        self._asked: Socket  # by ZeroMQ, for each handshake
+        self._requests: Socket
         self._queue: WakeableQueue[None]
         self._thread: threading.Thread
 
     def start(self, context: Context, socket: Socket) -> None:
-        """Stand before a socket that is not yet bound."""
+        """Protect a socket that is not yet bound."""
         if self.identity is None or self._authorized is None:
             return
         socket.curve_server = True
         socket.curve_secretkey = self.identity.secret.encode()
         sockets.let_encrypted_frames_in(socket)
         socket.zap_domain = ZAP_DOMAIN
-        socket.setsockopt(zmq.ZAP_ENFORCE_DOMAIN, 1)  # nobody comes in while nobody answers
-        self._asked = context.socket(zmq.REP)
-        self._asked.linger = 0
-        self._asked.bind(ZAP_ADDRESS)
+        socket.setsockopt(zmq.ZAP_ENFORCE_DOMAIN, 1)  # no connection without an answer
+        self._requests = context.socket(zmq.REP)
+        self._requests.linger = 0
+        self._requests.bind(ZAP_ADDRESS)
         self._is_open = True
         self._queue = WakeableQueue()
         self._thread = threading.Thread(target=self._run, args=(self._authorized,), name="zap", daemon=True)
         self._thread.start()
 
     def key_of(self, frame: zmq.Frame) -> str | None:
-        """The public key of whom a frame came from; None in plain text. frame: received uncopied."""
+        """The public key behind a frame that was received uncopied; None in plain text."""
         if self._authorized is None:
             return None
         key = frame.get("User-Id")
@@ -96,34 +98,38 @@ class ZapAuthenticator:
         return key
 
     def may_speak(self, key: str | None, client_id: int) -> bool:
-        """Whether the owner of a key may say now that it is this client. In plain text anybody may. Any thread."""
+        """Whether a key owns a client now; always in plain text. Any thread."""
         return self._authorized is None or self._authorized.may_speak(key, client_id)
 
     def on_handshake_failed(self, kind: int, value: int) -> None:
-        """A handshake failed. kind, value: of the event of the socket's monitor."""
-        if self._authorized is not None:
-            self._refused(_reason(kind, value))
+        """A handshake failed. kind, value: of the monitor's event."""
+        if self._authorized is None:
+            return
+        if kind == zmq.EVENT_HANDSHAKE_FAILED_AUTH:
+            self._refused(UNKNOWN_KEY)
+        else:
+            self._refused(WRONG_SERVER_KEY if value == CRYPTOGRAPHIC else NO_KEY)
 
     def owner_of(self, key: str | None, client_id: int) -> str | int:
-        """With whom a client shares what each owner may use: with all clients of its key. The injector passes on what
-        clients say that have keys of their own, and so it is no owner, nor is anybody in plain text. Any thread."""
+        """The key with whose other clients a client shares its limits, or the client itself: in plain text, and behind
+        the injector, which forwards the messages of clients with keys of their own. Any thread."""
         owner = None if self._authorized is None or key is None else self._authorized.owners.get(key)
         return client_id if owner is None or key is None or owner.name == keys.INJECTOR else key
 
     def close(self) -> None:
-        """Let nobody in any more. Called where the socket is used, before that is closed; twice is once."""
+        """Accept no more connections. Call it in the socket's thread before the socket is closed; twice is allowed."""
         is_open, self._is_open = self._is_open, False
         if is_open:
             self._queue.post(None)
             self._thread.join()
             self._queue.close()
-            self._asked.close()
+            self._requests.close()
 
-    # --- the thread ---
+    # --- the authenticator's thread ---
 
     def _run(self, authorized: AuthorizedKeys) -> None:
         poller = zmq.Poller()
-        for source in (self._asked, self._queue.fileno()):
+        for source in (self._requests, self._queue.fileno()):
             poller.register(source, zmq.POLLIN)
         try:
             due_s = now_s()
@@ -131,33 +137,27 @@ class ZapAuthenticator:
                 if now_s() >= due_s:
                     authorized.refresh()
                     due_s = now_s() + REREAD_S
-                if self._asked in ready:
+                if self._requests in ready:
                     authorized.refresh(only_new=True)
-                    self._asked.send_multipart(self._answer(self._asked.recv_multipart(), authorized))
+                    self._requests.send_multipart(self._answer(self._requests.recv_multipart(), authorized))
         except BaseException as error:  # noqa: BLE001  (raised in the main thread)
             self._on_crash(error)
 
     def _answer(self, request: list[bytes], authorized: AuthorizedKeys) -> list[bytes]:
-        """To a question of ZAP: version, request id, domain, address, routing id, mechanism, credentials.
+        """Request: version, request id, domain, address, routing id, mechanism, credentials.
 
-        The answer: version, request id, status code, status text, User-Id, metadata.
+        Answer: version, request id, status code, status text, User-Id, metadata.
         """
         request_id, address, mechanism, credentials = request[1], request[3], request[5], request[6:]
         key = z85.encode(credentials[0]).decode() if mechanism == b"CURVE" else ""
         if key in authorized.owners:
             return [ZAP_VERSION, request_id, b"200", b"OK", key.encode(), b""]
-        if key not in self._told and len(self._told) < LOGGED_KEYS_MAX:
-            self._told.add(key)
+        if key not in self._logged and len(self._logged) < LOGGED_KEYS_MAX:
+            self._logged.add(key)
             log.warning(
-                "a connection from %s with the key %s is not let in",
+                "refused a connection from %s with the unknown key %s",
                 address.decode(),
                 key,
                 extra=about_peer(address),
             )
         return [ZAP_VERSION, request_id, b"400", b"unknown key", b"", b""]
-
-
-def _reason(kind: int, value: int) -> str:
-    if kind == zmq.EVENT_HANDSHAKE_FAILED_AUTH:
-        return UNKNOWN_KEY
-    return WRONG_SERVER_KEY if value == CRYPTOGRAPHIC else NO_KEY
