@@ -141,7 +141,7 @@ def test_a_round_is_explained(run: str, capsys: pytest.CaptureFixture[str]) -> N
 
 
 def test_a_round_that_never_was_is_told_in_a_sentence(run: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert "ROUND is 0, the model that the run began with" in refusal(capsys, "explain", run, "0")
+    assert "ROUND is 0, the initial model" in refusal(capsys, "explain", run, "0")
     assert "ROUND is 7, expected 1 to 6" in refusal(capsys, "explain", run, "7")
 
 

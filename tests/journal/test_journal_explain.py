@@ -77,14 +77,12 @@ def test_a_round_that_was_full_when_it_was_opened_says_so(tmp_path: Path) -> Non
 
 HAPPENED = {
     "client 4 left": event(2, 2.5, "ClientLeft", client_id=4),
-    "client 4 could not do its task": event(2, 2.5, "TaskFailed", client_id=4, task_id=9),
+    "client 4 failed at its task": event(2, 2.5, "TaskFailed", client_id=4, task_id=9),
     "client 4 declined its task": event(2, 2.5, "TaskDeclined", client_id=4, task_id=9),
     "the task of client 4 expired": event(2, 2.5, "TaskExpired", client_id=4, task_id=9),
-    "the update of client 4 was refused": rejected(2, client_id=4)._replace(at_s=2.5),
-    "nothing had been heard of client 4 for a lease": event(2, 2.5, "TimerFired", timer="lease", silent=[4]),
-    "nothing had been heard of clients 4, 5 for a lease": event(
-        2, 2.5, "TimerFired", timer="lease", silent=[4, 5]
-    ),
+    "the update of client 4 was rejected": rejected(2, client_id=4)._replace(at_s=2.5),
+    "the lease of client 4 expired": event(2, 2.5, "TimerFired", timer="lease", silent=[4]),
+    "the lease of clients 4, 5 expired": event(2, 2.5, "TimerFired", timer="lease", silent=[4, 5]),
 }
 
 
@@ -113,7 +111,7 @@ def test_what_happened_is_left_out_where_its_events_are_no_longer_kept(tmp_path:
         checkpoints=[checkpoint(1, 5), checkpoint(2, 8)],
     )
     assert why(tmp_path / "run", batch, trigger={"name": "sync"}) == (
-        "sync closes when everyone who was asked has answered or is out: 1 had come, and nobody was left to wait for "
+        "sync closes when every participant has answered or is out: 1 had come, and nobody was left to wait for "
         "at 2.500 s"
     )
 
@@ -146,7 +144,7 @@ def test_a_deadline_or_the_first_update_after_it(
     updates = [arrived(seq, when_s) for seq, when_s in enumerate(at_s, start=1)]
     handles = range(1, len(updates) + 1)
     batch = Batch(updates=updates, rounds=[round_at(1, *handles, closed_s=closed_s, wait_s=wait_s)])
-    rule = "deadline closes after 10 s with what has come, or with the first update after that"
+    rule = "deadline closes after 10 s with all updates so far, or the first one after that"
     trigger = {"name": "deadline", "k": None, "wait_s": 10}
     assert why(tmp_path / "run", batch, trigger=trigger) == f"{rule}: {cause}"
 
@@ -157,7 +155,7 @@ def test_sync_and_async_have_words_of_their_own(tmp_path: Path) -> None:
         "async closes with every update: it came at 1.500 s"
     )
     assert why(tmp_path / "sync", one, trigger={"name": "sync"}) == (
-        "sync closes when everyone who was asked has answered or is out: the last of 1 update came at 1.500 s"
+        "sync closes when every participant has answered or is out: the last of 1 update came at 1.500 s"
     )
 
 
@@ -227,9 +225,9 @@ def test_a_refusal_belongs_to_the_round_that_was_open(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("version", "sentence"),
     [
-        (0, "ROUND is 0, the model that the run began with: no round made it; expected 1 to 2"),
-        (3, "ROUND is 3, expected 1 to 2, the last version that was made"),
-        (-1, "ROUND is -1, expected 1 to 2, the last version that was made"),
+        (0, "ROUND is 0, the initial model, which no round made; expected 1 to 2"),
+        (3, "ROUND is 3, expected 1 to 2, the last version"),
+        (-1, "ROUND is -1, expected 1 to 2, the last version"),
     ],
 )
 def test_a_version_that_no_round_made_is_told_in_a_sentence(

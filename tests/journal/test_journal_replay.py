@@ -149,7 +149,7 @@ def test_a_byte_of_a_row_that_changed_is_found(tmp_path: Path) -> None:
 def test_a_run_without_rounds_says_so(tmp_path: Path) -> None:
     settings = small(run={"directory": str(tmp_path / "run")})
     Journal(RunDirectory.open(tmp_path / "run", settings), settings.run, clock=lambda: 0.0).close()
-    with pytest.raises(UserError, match="has no rounds yet; replay it when a version was made"):
+    with pytest.raises(UserError, match="has no rounds yet; replay it after the first round"):
         replayed(tmp_path / "run")
 
 
@@ -241,7 +241,7 @@ def test_settings_of_the_recorded_policy_stay_with_it_and_its_other_keys_stay(tm
         ({"policy__name": "fedbuf"}, "unknown policy 'fedbuf'; did you mean 'fedbuff'"),
         ({"policy__name": "moon"}, "for clients that train with 'moon', and those of this run trained with"),
         ({"policy__settings__bata": "1"}, "unknown setting 'bata' of policy 'fedbuff'"),
-        ({"rounds": "5"}, "--set: rounds is as it was when the run was recorded, expected a key of policy"),
+        ({"rounds": "5"}, "--set: rounds cannot differ from the recorded run, expected a key of policy"),
         ({"polcy__name": "x"}, "--set: unknown key 'polcy.name'"),
     ],
 )
@@ -256,7 +256,7 @@ def test_what_cannot_be_folded_is_said_in_a_sentence(
 def test_updates_that_lean_on_a_second_vector_are_for_one_policy(tmp_path: Path) -> None:
     scaffold: dict[str, Any] = {"policy": {"name": "scaffold"}, "training": {"name": "scaffold"}}
     simulated(tmp_path / "run", trigger=K_ASYNC, rounds=4, **scaffold)
-    with pytest.raises(UserError, match="from a second vector that policy 'scaffold' sent them"):
+    with pytest.raises(UserError, match="and a second vector of policy 'scaffold'"):
         compared(tmp_path / "run", policy__name="fedavg")
     _, points = compared(tmp_path / "run", policy__server_multiplier="0.5")
     assert [point.version for point in points] == [0, 4]
@@ -285,7 +285,7 @@ def test_a_run_that_let_updates_go_is_computed_from_its_oldest_checkpoint(shorte
     state, _ = read(shortened / "checkpoints/00000050.safetensors")
     assert state["learner"]["version"] == 50
     assert [point.version for point in points] == [60]
-    with pytest.raises(UserError, match=r"is no longer kept, .* record a run with --run\.keep-updates"):
+    with pytest.raises(UserError, match=r"is no longer stored, .* record a run with --run\.keep-updates"):
         compared(shortened, policy__name="fedasync")
 
 

@@ -186,7 +186,7 @@ def test_where_data_lies_and_what_is_measured_may_differ(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("then", "now", "sentence"),
     [
-        ({"seed": 1}, {"seed": 2}, "seed is 2, but the run in .* began with 1; go on with that, or name another --run"),
+        ({"seed": 1}, {"seed": 2}, "seed is 2, but the run in .* began with 1; use that value, or name another --run"),
         ({}, {"clients": 3}, "clients is 3, but .* began with 20;"),
         ({}, {"rounds": 300}, "rounds is 300, but .* began with 200;"),
         ({}, {"min_clients": 2}, "min_clients is 2, but .* began with null;"),
@@ -291,9 +291,7 @@ def test_all_that_lies_in_it_counts_to_its_size(tmp_path: Path) -> None:
 
 def test_a_folder_of_other_things_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").touch()
-    with pytest.raises(
-        UserError, match=r"holds other things, such as 'thesis\.tex', expected an empty folder"
-    ):
+    with pytest.raises(UserError, match=r"has other files, such as 'thesis\.tex', expected an empty folder"):
         RunDirectory.open(tmp_path, Settings())
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
 
@@ -342,7 +340,7 @@ def test_a_database_that_is_missing_or_empty_beside_what_it_names_is_damage(
     (tmp_path / beside).touch()
     harm(directory.database)
     for way in (lambda: RunDirectory.open(tmp_path, Settings()), lambda: RunDirectory.look(tmp_path)):
-        with pytest.raises(DamagedError, match=r"run\.db is missing or empty beside what was stored"):
+        with pytest.raises(DamagedError, match=r"run\.db is missing or empty beside stored data"):
             way()
 
 

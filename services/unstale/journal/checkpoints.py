@@ -1,8 +1,7 @@
-"""Checkpoints: all that changes in a run, in one file of the safetensors format, written whole or not at all.
+"""Checkpoints: the state of a run in one file of the safetensors format, written atomically.
 
-Tensors are stored as such, under their path in the state; the rest is JSON in the file's metadata, beside a checksum
-of the whole file. Others can read the tensors (`safetensors.torch.load_file`); only we put the state together again.
-Tensors are streamed to the file and from it, so that no second copy of the state is held.
+Tensors are stored under their path in the state; the rest is JSON in the metadata, with a checksum of the whole file.
+Tensors are streamed, so that memory holds no second copy. Other programs can read them (`safetensors.torch.load_file`).
 Format: the README of huggingface/safetensors, "Format".
 """
 
@@ -31,13 +30,14 @@ from unstale.journal.disk import (
     read_all,
     sync_folder,
     trouble,
+    user_errors,
     write_all,
 )
 
 FORMAT = "unstale-checkpoint-1"
 SUFFIX = ".safetensors"
-_UNSET = "0" * 16  # of the checksum, while it is computed
-_HEAD = b'{"__metadata__":{"checksum":"'  # so that the checksum lies at one place in every file
+_UNSET = "0" * 16  # checksum while it is computed
+_HEAD = b'{"__metadata__":{"checksum":"'  # puts the checksum at the same offset in every file
 _CHECKSUM_AT = 8 + len(_HEAD)
 _CHUNK_BYTES = 16 * 1024**2
 _TYPES = {
@@ -52,14 +52,14 @@ _TYPES = {
     "U8": torch.uint8,
     "BOOL": torch.bool,
 }
-"""By name, the widest first: in this order every tensor begins at a multiple of its width."""
+"""By name, the widest first: in this order every tensor is aligned."""
 _NAMES = {dtype: name for name, dtype in _TYPES.items()}
 _ORDER = list(_TYPES.values())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointFile:
-    """A checkpoint that is whole on disk."""
+    """A complete checkpoint on disk."""
 
     path: Path
     size_bytes: int
@@ -74,12 +74,16 @@ def write(
     *,
     reserve_bytes: int = 0,
 ) -> CheckpointFile:
-    """Write `00000120.safetensors` for version 120, or the file `path` of the folder, durable when this returns.
+    """Write `00000120.safetensors` for version 120, or the file `path` of the folder, and make it durable.
 
-    state, about: dictionaries (of int, str, bool or None as keys), lists and tuples of tensors, numbers, texts, bytes
-    and None, in one another. They must not change meanwhile. reserve_bytes: that stay free on the disk. Raises
-    UserError for other values; NoRoomError, or another UserError, when it cannot be written: then no part of it is
-    left.
+    Args:
+        state, about: Nested dictionaries (with keys int, str, bool or None), lists and tuples of tensors, numbers,
+            strings, bytes and None, which must not change meanwhile.
+        reserve_bytes: Space that must stay free on the disk.
+
+    Raises:
+        NoRoomError: The disk is full; no part of the file is left.
+        UserError: For other values, or another error of the disk.
     """
     tensors: dict[str, Tensor] = {}
     rest = {"state": _packed(dict(state), "state", tensors), "about": _packed(dict(about), "about", tensors)}
@@ -89,7 +93,9 @@ def write(
     header = _header(tensors, rest)
     needed_bytes = len(header) + sum(tensor.nbytes for tensor in tensors.values())
     try:
-        if free_bytes(folder) < needed_bytes + reserve_bytes:  # others write to the disk meanwhile
+        if (
+            free_bytes(folder) < needed_bytes + reserve_bytes
+        ):  # checked first: writing would fill the disk for others
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         size_bytes = _write(part, header, tensors.values())
         part.replace(path)
@@ -97,50 +103,44 @@ def write(
     except OSError as error:
         with suppress(OSError):
             part.unlink(missing_ok=True)
-        told = trouble("write", path, error)
-        if isinstance(told, NoRoomError):
-            told.needed_bytes = needed_bytes
-        raise told from None
+        user_error = trouble("write", path, error)
+        if isinstance(user_error, NoRoomError):
+            user_error.needed_bytes = needed_bytes
+        raise user_error from None
     return CheckpointFile(path=path, size_bytes=size_bytes)
 
 
 def path_of(folder: Path, version: int) -> Path:
-    """Where the file of a version lies."""
+    """File of a version."""
     return folder / f"{version:08d}{SUFFIX}"
 
 
+def files(folder: Path) -> list[Path]:
+    """Files of a folder, by version."""
+    return sorted(folder.glob(f"*{SUFFIX}"))
+
+
 def version_of(path: Path) -> int:
-    """The version whose state a checkpoint holds, going by its name."""
+    """Version of a checkpoint, from its name."""
     return int(path.stem)
 
 
 def read(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The state and what is said about it, as they were, tensors on the CPU. Raises DamagedError if they are not."""
-    try:
-        file = open_file(path, os.O_RDONLY)
-    except FileNotFoundError:
-        raise _damaged(path, "is missing") from None
-    except OSError as error:
-        raise trouble("read", path, error) from None
-    try:
-        _verify(file, path)
-        return _read(file, path)
-    except OSError as error:
-        raise trouble("read", path, error) from None
-    finally:
-        os.close(file)
+    """`state` and `about` as written, with tensors on the CPU. Raises DamagedError."""
+    with user_errors("read", path):
+        try:
+            file = open_file(path, os.O_RDONLY)
+        except FileNotFoundError:
+            raise _damaged(path, "is missing") from None
+        try:
+            _verify(file, path)
+            return _read(file, path)
+        finally:
+            os.close(file)
 
 
 def read_at(path: Path, seq: int) -> dict[str, Any]:
-    """The state of a checkpoint.
-
-    Args:
-        path: Of the file.
-        seq: Number of the last event that it covers.
-
-    Raises:
-        DamagedError: The file is not whole, or is another checkpoint, such as an older one under this name.
-    """
+    """The state of a checkpoint. Raises DamagedError for a damaged file, or one whose last event is not `seq`."""
     state, about = read(path)
     if about.get("seq") != seq:
         raise _damaged(path, f"covers event {about.get('seq')}, not {seq} as run.db says")
@@ -151,7 +151,7 @@ def read_at(path: Path, seq: int) -> dict[str, Any]:
 
 
 def _header(tensors: Mapping[str, Tensor], rest: Mapping[str, Any]) -> bytearray:
-    """The first part of the file: the length of the JSON that follows, padded to a multiple of 8 bytes."""
+    """Length of the JSON header, and the header, padded to a multiple of 8 bytes."""
     entries: dict[str, Any] = {
         "__metadata__": {"checksum": _UNSET, "format": FORMAT, "content": json.dumps(rest)}
     }
@@ -193,12 +193,12 @@ def _contents(header: bytearray, tensors: Iterable[Tensor]) -> Iterator[memoryvi
 
 
 def _bytes(tensor: Tensor) -> memoryview:
-    """The memory of a tensor on the CPU that is contiguous."""
+    """Memory of a contiguous tensor on the CPU."""
     return tensor.reshape(-1).view(torch.uint8).numpy().data
 
 
 def _verify(file: int, path: Path) -> None:
-    """Raise DamagedError unless every byte is as it was written."""
+    """Raise DamagedError unless the checksum matches."""
     size_bytes = os.fstat(file).st_size
     chunk = memoryview(bytearray(min(_CHUNK_BYTES, max(size_bytes, _CHECKSUM_AT + len(_UNSET)))))
     stated = b""
@@ -206,20 +206,18 @@ def _verify(file: int, path: Path) -> None:
     for offset in range(0, max(size_bytes, 1), _CHUNK_BYTES):
         filled = chunk[: read_all(file, chunk, offset)]
         if offset == 0:
-            where = slice(_CHECKSUM_AT, _CHECKSUM_AT + len(_UNSET))
-            stated = bytes(filled[where])
+            place = slice(_CHECKSUM_AT, _CHECKSUM_AT + len(_UNSET))
+            stated = bytes(filled[place])
             if bytes(filled[8:_CHECKSUM_AT]) != _HEAD or len(stated) < len(_UNSET):
-                raise _damaged(path, "does not begin as a checkpoint does")
-            filled[where] = _UNSET.encode()
+                raise _damaged(path, "has no header of a checkpoint")
+            filled[place] = _UNSET.encode()
         checksum.update(filled)
     if checksum.hexdigest().encode() != stated:
-        raise _damaged(
-            path, f"has another checksum than the {stated.decode(errors='replace')} it was written with"
-        )
+        raise _damaged(path, f"does not match its checksum {stated.decode(errors='replace')}")
 
 
 def _read(file: int, path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
-    """From a file that was verified."""
+    """Read a verified file."""
     size = bytearray(8)
     read_all(file, memoryview(size), 0)
     text = bytearray(struct.unpack("<Q", size)[0])
@@ -228,7 +226,7 @@ def _read(file: int, path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     metadata = entries.pop("__metadata__")
     if metadata["format"] != FORMAT:
         raise UserError(
-            f"{path} has the format {metadata['format']!r}, expected {FORMAT!r}; go on with the version of unstale "
+            f"{path} has the format {metadata['format']!r}, expected {FORMAT!r}; resume with the version of unstale "
             "that wrote it"
         )
     tensors = {}
@@ -240,37 +238,40 @@ def _read(file: int, path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     return _unpacked(content["state"], tensors), _unpacked(content["about"], tensors)
 
 
-def _damaged(path: Path, what: str) -> DamagedError:
-    return DamagedError(f"checkpoint {path} {what}; put it back from a copy, or go on from an older one")
+def _damaged(path: Path, damage: str) -> DamagedError:
+    return DamagedError(f"checkpoint {path} {damage}; put it back from a copy, or resume from an older one")
 
 
 # --- values as JSON ---
 
 
 def _packed(value: Any, name: str, tensors: dict[str, Tensor]) -> Any:
-    """A value as JSON, its tensors put into `tensors`. What JSON does not know stands in an object with one key that
-    says what it is. name: the path to the value."""
+    """A value as JSON; its tensors are added to `tensors`. Types that JSON does not have are objects with one key.
+
+    name: the path to the value.
+    """
     kind = type(value)
     if kind in _SCALARS:
         return _packed_scalar(value)
-    if kind is list or kind is tuple:
-        items = [_packed(item, f"{name}.{place}", tensors) for place, item in enumerate(value)]
-        return items if kind is list else {"tuple": items}
     if kind is dict:
-        return {
-            "dict": [
-                [_key(key, name), _packed(item, f"{name}.{key}", tensors)] for key, item in value.items()
-            ]
-        }
+        items = [[_key(key, name), _packed(item, f"{name}.{key}", tensors)] for key, item in value.items()]
+        return {"dict": items}
+    if kind is list or kind is tuple:
+        items = [_packed(item, f"{name}.{index}", tensors) for index, item in enumerate(value)]
+        return items if kind is list else {"tuple": items}
     if isinstance(value, Tensor) and value.dtype in _NAMES:
         while name in tensors:  # {1: ..., "1": ...}
             name += "'"
         tensors[name] = value
         return {"tensor": name}
-    what = f"a tensor of {value.dtype}" if isinstance(value, Tensor) else f"a {kind.__name__}"
-    raise UserError(
-        f"{name} is {what}, expected tensors, numbers, texts, bytes, None, and dictionaries, lists and tuples of them; "
-        "change what `state_dict` gives"
+    raise _not_storable(value, name)
+
+
+def _not_storable(value: Any, name: str) -> UserError:
+    kind = f"a tensor of {value.dtype}" if isinstance(value, Tensor) else f"a {type(value).__name__}"
+    return UserError(
+        f"{name} is {kind}, expected tensors, numbers, texts, bytes, None, and dictionaries, lists and tuples of them; "
+        "change the values that `state_dict` returns"
     )
 
 
@@ -293,13 +294,13 @@ def _key(key: Any, name: str) -> Any:
 
 
 def _unpacked(value: Any, tensors: Mapping[str, Tensor]) -> Any:
-    """What was `_packed`."""
+    """The value of which `_packed` made this JSON."""
     if isinstance(value, list):
         return [_unpacked(item, tensors) for item in value]
     if not isinstance(value, dict):
         return value
-    ((what, content),) = value.items()
-    match what:
+    ((kind, content),) = value.items()
+    match kind:
         case "float":
             return struct.unpack(">d", bytes.fromhex(content))[0]
         case "bytes":

@@ -1,4 +1,4 @@
-"""Why a round closed when it did: the trigger's rule, and what happened at that moment."""
+"""Why a round closed: the rule of its trigger, and the event at that moment."""
 
 from collections.abc import Sequence
 
@@ -14,19 +14,17 @@ from unstale.journal.resumption import ROLLED_BACK
 from unstale.journal.rows import EventRow, RoundRow, UpdateRow
 from unstale.settings.learning import SelectorSettings
 
-_SAME_S = 1e-6  # times that differ by less are one: they were added up and subtracted
+_SAME_S = 1e-6  # rounding error of times
 
 
 class CloseReason:
-    """The end of one round. before: the round before it, None for the first. updates: of the round, as they came.
-
-    A round is closed by the very event whose time is `closed_s`: an update, a timer, a client that left, or the version
-    before it being made.
-    """
+    """The end of one round, by the event whose time is `closed_s`: an update, a timer, a client that left, or the
+    previous version."""
 
     def __init__(
         self, run: RecordedRun, row: RoundRow, before: RoundRow | None, updates: Sequence[UpdateRow]
     ) -> None:
+        """before: the previous round. updates: of the round, in order of arrival."""
         self._run = run
         self._row = row
         self._before = before
@@ -43,11 +41,13 @@ class CloseReason:
         name, k, wait_s = self._trigger_name, self._trigger.k, self._trigger.wait_s
         match name:
             case "sync":
-                return "sync closes when everyone who was asked has answered or is out"
+                return "sync closes when every participant has answered or is out"
             case "k-sync":
                 return f"k-sync closes with the first {counted(k or 0)}"
             case "deadline":
-                return f"deadline closes after {wait_s:g} s with what has come, or with the first update after that"
+                return (
+                    f"deadline closes after {wait_s:g} s with all updates so far, or the first one after that"
+                )
             case "async":
                 return "async closes with every update"
             case _:
@@ -55,46 +55,49 @@ class CloseReason:
 
     def _cause(self) -> str:
         count, at = self._count, f"at {self._row.closed_s:.3f} s"
-        enough = self._trigger.k or (1 if self._trigger_name == "async" else None)
-        alone = ", and nobody was left to wait for" if enough is not None and count < enough else ""
+        size = self._trigger.k or (1 if self._trigger_name == "async" else None)
+        alone = ", and nobody was left to wait for" if count < (size or 0) else ""
         if self._is_due:
             return f"{count} had come by then, {at}"
-        if self._came_last:
-            if self._trigger_name == "sync":
-                return f"the last of {counted(count)} came {at}"
-            return f"{'it' if enough == 1 else f'the {_ordinal(count)}'} came {at}{alone}"
+        if self._is_by_update:
+            return f"{self._last_update(size)} came {at}{alone}"
         if self._before is not None and self._row.closed_s == self._before.applied_s:
             return f"{count or 'none'} had come when it was opened, {at}{alone}"
-        return f"{count or 'none'} had come, and nobody was left to wait for {at}{self._what_happened()}"
+        return f"{count or 'none'} had come, and nobody was left to wait for {at}{self._closing_event()}"
+
+    def _last_update(self, size: int | None) -> str:
+        if self._trigger_name == "sync":
+            return f"the last of {counted(self._count)}"
+        return "it" if size == 1 else f"the {_ordinal(self._count)}"
 
     @property
-    def _came_last(self) -> bool:
-        """Whether it was the arrival of an update that closed the round."""
+    def _is_by_update(self) -> bool:
+        """Whether the arrival of an update closed the round."""
         return any(update.at_s == self._row.closed_s for update in self._updates)
 
     @property
     def _is_due(self) -> bool:
-        """Whether it was the deadline."""
+        """Whether the deadline closed the round."""
         wait_s = self._trigger.wait_s
         if wait_s is None:
             return False
-        if self._came_last and self._count == 1:
+        if self._is_by_update and self._count == 1:
             return self._row.wait_s <= wait_s + _SAME_S
         return self._count > 0
 
-    def _what_happened(self) -> str:
-        """In brackets, the event that closed the round, where it is still kept."""
+    def _closing_event(self) -> str:
+        """In brackets, the event that closed the round, if it is stored."""
         closing = None
         for row in self._run.database.events_after(self._first_seq()):
             if row.at_s > self._row.closed_s:
                 break
             if row.at_s == self._row.closed_s and not self._is_this_version(row):
                 closing = row
-        words = None if closing is None else _words(closing)
-        return "" if words is None else f" ({words})"
+        description = None if closing is None else _description(closing)
+        return "" if description is None else f" ({description})"
 
     def _first_seq(self) -> int:
-        """An event that is kept, from which on the closing one is to be found."""
+        """A stored event before the closing one."""
         checkpoints = self._run.database.checkpoints()
         is_cut = len(checkpoints) == CHECKPOINTS_KEPT or bool(self._run.database.meta(ROLLED_BACK))
         forgets = is_cut and not self._run.settings.run.keep_updates
@@ -116,23 +119,23 @@ def _ordinal(number: int) -> str:
     return f"{number}{ending}"
 
 
-def _words(row: EventRow) -> str | None:
-    """What happened, in a few words; None for what needs none."""
+def _description(row: EventRow) -> str | None:
+    """A short description of an event; None for other kinds."""
     client = f"client {row.fields.get('client_id')}"
     silent = row.fields.get(SILENT)
     if row.fields.get("timer") == LEASE and silent:
-        return f"nothing had been heard of client{'s' * (len(silent) > 1)} {', '.join(map(str, silent))} for a lease"
+        return f"the lease of client{'s' * (len(silent) > 1)} {', '.join(map(str, silent))} expired"
     return {
         events.ClientLeft.__name__: f"{client} left",
-        events.ClientJoined.__name__: f"{client} came back",
-        events.UpdateArrived.__name__: f"the update of {client} was refused",
-        events.TaskFailed.__name__: f"{client} could not do its task",
+        events.ClientJoined.__name__: f"{client} joined again",
+        events.UpdateArrived.__name__: f"the update of {client} was rejected",
+        events.TaskFailed.__name__: f"{client} failed at its task",
         events.TaskDeclined.__name__: f"{client} declined its task",
         events.TaskExpired.__name__: f"the task of {client} expired",
     }.get(row.kind)
 
 
 def _trigger(settings: Settings) -> Trigger:
-    """As the coordinator was told. Neither scenario nor selector matter, and their files may be gone."""
+    """The trigger. Scenario and selector do not matter, and their files may not exist any more."""
     plain = settings.model_copy(update={"scenario": ScenarioSettings(), "selector": SelectorSettings()})
     return build.coordinator_settings(plain).trigger_part

@@ -1,4 +1,4 @@
-"""What a run does without while its disk is short of room, and what is said of that."""
+"""Logs and alarms while the disk of a run is full."""
 
 import logging
 from pathlib import Path
@@ -10,20 +10,16 @@ log = logging.getLogger("unstale.journal")
 
 
 class DiskSpaceMonitor:
-    """One line is logged for each change of state, however many updates and checkpoints it concerns.
-
-    `alarm` and `refusal` may be called by any thread; the others belong to one.
-    """
+    """Logs one line for each change of state. `alarm` and `refusal`: any thread; other methods: one thread."""
 
     def __init__(self, folder: Path) -> None:
-        """folder: of the run, on the disk in question."""
         self._folder = folder
-        self._refused_below: int | None = None  # bytes that must be free for the last update that was refused
-        self._save_needs: int | None = None  # bytes that must be free for the checkpoint that was left out
+        self._refused_below: int | None = None  # bytes that the last refused update needs
+        self._save_needs: int | None = None  # bytes that the skipped checkpoint needs
         self._left_out = ""  # message about that checkpoint
 
     def on_update(self, needed_bytes: int, room_bytes: int) -> None:
-        """An update is accepted if there is room for it. needed_bytes: that must be free. room_bytes: that are."""
+        """An update arrived: it is accepted if enough bytes are free."""
         refused_below = self._refused_below
         if room_bytes < needed_bytes:
             self._refused_below = needed_bytes
@@ -34,7 +30,7 @@ class DiskSpaceMonitor:
             log.info("%s: there is room again; updates are accepted", self._folder)
 
     def on_checkpoint_left_out(self, version: int, error: UserError, needed_bytes: int) -> None:
-        """A checkpoint was left out. needed_bytes: that must be free for it."""
+        """A checkpoint was not written. needed_bytes: that must be free for it."""
         if self._save_needs is None:
             log.warning(
                 "the checkpoint of version %d is left out (%s); another one is tried when there is room",
@@ -45,21 +41,21 @@ class DiskSpaceMonitor:
         self._left_out = f"no checkpoint is written: {error}"
 
     def on_checkpoint_saved(self, version: int) -> None:
-        """A checkpoint is whole on disk."""
+        """A checkpoint was written."""
         if self._save_needs is not None:
             self._save_needs, self._left_out = None, ""
             log.info("there is room again: the checkpoint of version %d is written", version)
 
     def may_save(self) -> bool:
-        """Whether a checkpoint was left out and there is room for it now."""
+        """Whether a checkpoint was not written, and there is room for it now."""
         return self._save_needs is not None and free_bytes(self._folder) >= self._save_needs
 
     def alarm(self) -> str | None:
-        """What the operator must do something about, None for nothing."""
+        """Message about a full disk, None without one."""
         return self.refusal() or self._left_out or None
 
     def refusal(self) -> str | None:
-        """Why updates are refused now, None while they are not."""
+        """Message about refused updates, None while updates are accepted."""
         refused_below = self._refused_below
         try:
             is_short = refused_below is not None and free_bytes(self._folder) < refused_below

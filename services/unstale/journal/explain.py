@@ -1,4 +1,4 @@
-"""How a version came about: which updates made it, with what weight, and why its round closed when it did."""
+"""Explains a version: its updates, their weights, and why its round closed."""
 
 import math
 from collections import Counter
@@ -15,11 +15,19 @@ from unstale.learner.bounds import NormBounds
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberExplained:
-    """An update in a round. staleness: rounds. weight: in the step. share: of the sum of all weights, without their
-    signs; None where that is no number. loss: nats. arrived_s: run time. into_round_s: since the round was opened, less
-    than 0 for one that came before. norm: L2 norm of the update, None where it was not measured. bound: on it then, by
-    the norms that are recorded and the `server.norm_max` that the run began with; None where there was none, or only
-    that of the first updates. compensation: what it was replaced by before the step; None where nobody would.
+    """An update in a round.
+
+    Attributes:
+        staleness: Rounds.
+        weight: In the step.
+        share: |weight| / sum of all |weights|; None where that is not a number.
+        loss: Nats.
+        arrived_s: Run time.
+        into_round_s: Seconds since the round was opened, < 0 for an earlier update.
+        norm: L2 norm of the update, None where it was not measured.
+        bound: Bound on the norm, by recorded norms and the first `server.norm_max`; None without one, and for the bound
+            of the first updates, which needs the initial model.
+        compensation: Replacement of the update before the step; None without a compensator.
     """
 
     client_id: int
@@ -39,10 +47,17 @@ class MemberExplained:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundExplained:
-    """A round. version: that it made. last_version: of the run so far. why: it closed then, in a sentence. opened_s,
-    closed_s, applied_s: run time. rejected: updates by reason, since the round before was closed. accuracy, loss: of
-    the version, None when it was not measured. errors: of older estimates, told by these updates. The others as in
-    `RoundRow`."""
+    """A round. Other fields as in `RoundRow`.
+
+    Attributes:
+        version: That it made.
+        last_version: Of the run.
+        why: Reason why it closed.
+        opened_s, closed_s, applied_s: Run time.
+        errors: Of earlier estimates, measured by these updates.
+        rejected: Number of rejected updates since the round before was closed, by reason.
+        accuracy, loss: Of the version, None without an evaluation.
+    """
 
     version: int
     last_version: int
@@ -64,18 +79,16 @@ class RoundExplained:
 
 
 def explain(run: RecordedRun, version: int | None = None) -> RoundExplained:
-    """How a version came about, the last one unless it is named. Raises UserError when no round made it."""
+    """Explain a version, by default the last one. Raises UserError if no round made it."""
     database = run.database
-    measured = {row.version: row for row in database.evaluations()}
-    last = max(
-        (row.version for row in database.rounds(max(measured, default=0))), default=max(measured, default=0)
-    )
+    evaluations = {row.version: row for row in database.evaluations()}
+    last = database.last_version()
     version = last if version is None else version
     _check_was_made(version, last)
     row = next(database.rounds(version - 1))
     before = next(database.rounds(version - 2)) if version > 1 else None
     updates = list(database.updates_of(version))
-    evaluation = measured.get(version)
+    evaluation = evaluations.get(version)
     return RoundExplained(
         version=version,
         last_version=last,
@@ -99,32 +112,30 @@ def explain(run: RecordedRun, version: int | None = None) -> RoundExplained:
 
 def _check_was_made(version: int, last: int) -> None:
     if last == 0:
-        raise UserError("the run has no rounds yet; ask again when a version was made")
+        raise UserError("the run has no rounds yet; repeat the command after the first round")
     if version == 0:
-        raise UserError(
-            f"ROUND is 0, the model that the run began with: no round made it; expected 1 to {last}"
-        )
+        raise UserError(f"ROUND is 0, the initial model, which no round made; expected 1 to {last}")
     if not 1 <= version <= last:
-        raise UserError(f"ROUND is {version}, expected 1 to {last}, the last version that was made")
+        raise UserError(f"ROUND is {version}, expected 1 to {last}, the last version")
 
 
 def _bounds_then(run: RecordedRun, updates: Sequence[UpdateRow]) -> Mapping[int, float]:
-    """The bound on the norm of each update when it came, by its seq; where there was one."""
-    asked = {update.seq for update in updates if update.norm is not None}
-    if not asked:
+    """Bound on the norm of each update at its arrival, by seq."""
+    seqs = {update.seq for update in updates if update.norm is not None}
+    if not seqs:
         return {}
-    # What bounds the first updates needs the initial model, which is not looked at here.
+    # The bound of the first updates needs the initial model, which is not loaded here.
     bounds = NormBounds(
         run.settings.server.norm_max, clients=run.settings.clients, model_norm=math.inf, buffers_norm=math.inf
     )
-    found: dict[int, float] = {}
+    bound_of: dict[int, float] = {}
     for update in run.database.updates_after(0):
-        if update.seq > max(asked):
+        if update.seq > max(seqs):
             break
-        if update.seq in asked:
-            found[update.seq] = bounds.bounds(update.local_rate).update
+        if update.seq in seqs:
+            bound_of[update.seq] = bounds.bounds(update.local_rate).update
         bounds.replay(update.client_id, update.base_version, update.norms, update.reason)
-    return {seq: bound for seq, bound in found.items() if bound < math.inf}
+    return {seq: bound for seq, bound in bound_of.items() if bound < math.inf}
 
 
 def _members(
@@ -145,14 +156,14 @@ def _members(
             into_round_s=update.at_s - (row.closed_s - row.wait_s),
             norm=update.norm,
             bound=bounds.get(update.seq),
-            compensation=None if row.compensation is None else row.compensation.updates[place],
+            compensation=None if row.compensation is None else row.compensation.updates[index],
         )
-        for place, (update, member) in enumerate(zip(updates, row.members, strict=True))
+        for index, (update, member) in enumerate(zip(updates, row.members, strict=True))
     )
 
 
 def _refused(run: RecordedRun, row: RoundRow, before: RoundRow | None) -> Iterator[UpdateRow]:
-    """Updates that were rejected since the round before was closed, until this one was."""
+    """Updates that were rejected between the ends of the round before and of this one."""
     since_s, seq = -math.inf, 0
     if before is not None:
         since_s = before.closed_s

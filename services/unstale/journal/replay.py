@@ -1,4 +1,4 @@
-"""A run computed again from what its journal holds, under the policy that it had or under another one.
+"""Computes a run again from its journal, with its own policy or another one.
 
 Legend: K updates of a round, in order of arrival; D numbers of a row.
 """
@@ -33,13 +33,13 @@ from unstale.policies.registry import find
 OF_THIS_MACHINE = frozenset(
     ("device", "threads", "data.path", "data.cache", "data.download", "policy.memory", "policy.memory_folder")
 )
-"""Keys that say where and with what a run is computed again. They do not change what is computed, but for its bits."""
+"""Keys of the machine: they change no more than bits of a result."""
 
 
 class RecordedRun:
-    """The directory of a run, open for reading; a server may write to it meanwhile. Left as a context, it is closed.
+    """The directory of a run, open for reading while a server may write to it; a context manager.
 
-    Raises UserError when it is none, or is damaged.
+    Raises UserError if it is not a run directory, or is damaged.
     """
 
     def __init__(self, path: Path) -> None:
@@ -48,7 +48,7 @@ class RecordedRun:
         self.database = Database(self.directory.database, read_only=True)
 
     def check(self) -> None:
-        """Read every row of the database, and raise DamagedError where one is damaged or contradicts another."""
+        """Raise DamagedError where a row of the database is damaged or contradicts another."""
         with self.database.snapshot():
             self.database.check()
 
@@ -61,7 +61,7 @@ class RecordedRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parted:
-    """The version that did not come out as it was. recorded, computed: digests, hex."""
+    """A version that differs from the recorded one. recorded, computed: digests, hex."""
 
     version: int
     recorded: str
@@ -70,7 +70,7 @@ class Parted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Point:
-    """A version that was measured. accuracy in [0, 1] and loss, nats: as recorded, and of the other policy's model."""
+    """An evaluated version: accuracy in [0, 1] and loss (nats) as recorded, and with the other policy."""
 
     version: int
     accuracy: float
@@ -80,21 +80,20 @@ class Point:
 
 
 def is_of_the_policy(key: str) -> bool:
-    """Whether a key says what a policy makes of updates."""
+    """Whether a key changes the result of a policy."""
     return key.startswith("policy.") and key not in OF_THIS_MACHINE
 
 
 def changed(recorded: Settings, options: Mapping[str, Given]) -> Settings:
-    """A run's settings with those of this machine, or of another policy, in their place.
+    """Settings of a run with options for the machine or another policy. Raises UserError for other keys.
 
-    The settings of a policy by name go with it; its other keys stay. options: by key, as for `config.load`. Raises
-    UserError for a key that belongs to what was recorded.
+    Settings of the recorded policy are dropped if the options name another one. options: by key, as for `config.load`.
     """
     given = load(None, None, options).model_dump(exclude_unset=True)
     for key, item in options.items():
         if not (is_of_the_policy(key) or key in OF_THIS_MACHINE):
             raise UserError(
-                f"{item.origin}: {key} is as it was when the run was recorded, expected a key of policy, or one of "
+                f"{item.origin}: {key} cannot differ from the recorded run, expected a key of policy, or one of "
                 f"{', '.join(sorted(OF_THIS_MACHINE))}"
             )
     kept = recorded.model_dump(exclude_defaults=True)
@@ -104,20 +103,23 @@ def changed(recorded: Settings, options: Mapping[str, Given]) -> Settings:
 
 
 class Replay:
-    """Makes every version of a run again.
+    """Computes every version of a run again.
 
-    first: the version that it begins with: 0, or the oldest of a checkpoint where updates were let go since. version:
-    the last that came out as it was. updates: in the rounds so far. parted: the version that came out otherwise.
-    settings: of the run, and of this machine. keep_versions: for another learner, which asks for the models that
-    updates were computed from. Raises UserError for what is damaged or missing.
+    Attributes:
+        first: First version: 0, or that of the oldest checkpoint if earlier updates were deleted.
+        last: Last recorded version.
+        version: Last version that equals the recorded one.
+        updates: Number of updates in the rounds so far.
+        parted: First version that differs.
     """
 
     def __init__(self, run: RecordedRun, settings: Settings, *, keep_versions: bool = False) -> None:
+        """keep_versions: for another learner that needs base models. Raises UserError for damaged or missing data."""
         database = run.database
         self._last_use, self.last = _last_uses(database)
         if self.last == 0:
             raise UserError(
-                f"the run in {run.directory.path} has no rounds yet; replay it when a version was made"
+                f"the run in {run.directory.path} has no rounds yet; replay it after the first round"
             )
         self.device = build.set_up_device(settings)
         self.dataset = build.dataset(settings)
@@ -127,7 +129,7 @@ class Replay:
             self.model,
             self.device,
             compensator=compensator(
-                settings, self.model, self.dataset, self.device, clock=float, fresh_update=_not_here
+                settings, self.model, self.dataset, self.device, clock=float, fresh_update=_never_called
             ),
             keep_versions=keep_versions,
         )
@@ -144,29 +146,27 @@ class Replay:
         self.parted: Parted | None = None
 
     def rounds(self) -> Iterator[tuple[Tensor, tuple[RoundUpdate, ...]]]:
-        """Apply each round, and give its matrix [K, D] float32, to be read only, and what the learner was told.
-
-        Ends behind the last, or when `parted`."""
+        """Apply each round; yields its matrix [K, D] float32, read-only, and its updates. Ends early when `parted`."""
         for row in self._run.database.rounds(self.first):
             if row.version > self.last:
-                return  # made since
+                return  # newer than this replay
             if row.version != self.version + 1:
                 raise DamagedError(
-                    f"{self._run.database.path} does not say how version {self.version + 1} was made"
+                    f"{self._run.database.path} has no round of version {self.version + 1}; put it back from a copy"
                 )
-            updates, told = self._recorded.members(row)
+            updates, members = self._recorded.members(row)
             matrix_KD = self._recorded.matrix(updates)
             made = self._recorded.made(row)
-            digest = self.learner.apply_round(matrix_KD, told, made).sent.digest
+            digest = self.learner.apply_round(matrix_KD, members, made).sent.digest
             if digest != row.digest:
                 self.parted = Parted(version=row.version, recorded=row.digest, computed=digest)
                 return
             self.version, self.updates = row.version, self.updates + len(updates)
-            yield matrix_KD, told
+            yield matrix_KD, members
             self._forget(row.version)
 
     def check_bases(self) -> None:
-        """Raise UserError unless there is every model that an update was computed from."""
+        """Raise UserError if the base model of an update is not available."""
         missing = {
             version
             for version, until in self._last_use.items()
@@ -174,12 +174,12 @@ class Replay:
         }
         if missing:
             raise UserError(
-                f"version {min(missing)}, which updates were computed from, is no longer kept, and this policy asks "
-                "for it; record a run with --run.keep-updates, or name another policy"
+                f"version {min(missing)}, a base version of updates, is no longer stored, and this policy needs it; "
+                "record a run with --run.keep-updates, or name another policy"
             )
 
     def _start(self) -> int:
-        """Load the oldest checkpoint if rounds before it cannot be made any more; its version, else 0."""
+        """Load the oldest intact checkpoint if earlier rounds cannot be computed; returns its version, else 0."""
         rows = self._run.database.checkpoints()
         if not rows or self._has_all_updates(rows[-1].version):
             return 0
@@ -198,7 +198,7 @@ class Replay:
         raise damaged
 
     def _has_all_updates(self, until: int) -> bool:
-        """Whether the rounds up to this version can be made again."""
+        """Whether the rounds up to a version can be computed again."""
         database = self._run.database
         return all(
             self._recorded.has_made(row)
@@ -208,23 +208,24 @@ class Replay:
         )
 
     def _forget(self, now: int) -> None:
-        """Let go of versions that no later round asks for."""
+        """Delete versions that no later round needs."""
         needed = {version for version, until in self._last_use.items() if until > now}
         self.learner.keep_only(needed | {now})
 
 
 class Comparison:
-    """Folds the updates of a run under another policy, beside the policy that they were made for.
+    """Applies another policy to the recorded rounds of a run.
 
-    The same rounds of the same updates: what the clients trained on stays as it was, so this is not the run that there
-    would have been. Where a policy asks for the model that an update was computed from, that is the recorded one: the
-    client did start there, and ended where the update says.
+    The updates stay those of the recorded run, so this is not a run with the other policy. Base models are the recorded
+    ones: the clients did train from them.
 
-    other: the settings of the run with another policy. replay: of the run itself, round by round. asks_for_bases:
-    whether the other policy is one that asks for those models. Raises UserError where it cannot fold these updates.
+    Attributes:
+        replay: Of the run with its own policy.
+        asks_for_bases: Whether the other policy needs base models.
     """
 
     def __init__(self, run: RecordedRun, settings: Settings, other: Settings) -> None:
+        """other: settings with the other policy. Raises UserError if it cannot be applied to these updates."""
         _check_can_fold(run.settings, other)
         self.asks_for_bases = _in_small(other).needs_base_models
         self.replay = Replay(run, settings, keep_versions=self.asks_for_bases)
@@ -232,19 +233,19 @@ class Comparison:
         self._learner = _Folding(replay, other)
         if self.asks_for_bases:
             replay.check_bases()
-        self._measured = {row.version: row for row in run.database.evaluations()}
+        self._evaluations = {row.version: row for row in run.database.evaluations()}
         self._evaluate = build.evaluation(settings, replay.model, replay.dataset, replay.device)
 
     def points(self) -> Iterator[Point]:
-        """Both policies at every version that was measured when it was made. Ends early when the replay parts."""
+        """Both policies at every evaluated version. Ends early when the replay differs."""
         yield from self._point(self.replay.first)
-        for matrix_KD, told in self.replay.rounds():
-            self._learner.apply_round(matrix_KD, told)
-            self._learner.keep_only(())  # its own; those that it is asked for are the other's
+        for matrix_KD, members in self.replay.rounds():
+            self._learner.apply_round(matrix_KD, members)
+            self._learner.keep_only(())  # base models are those of the replay
             yield from self._point(self.replay.version)
 
     def _point(self, version: int) -> Iterator[Point]:
-        row = self._measured.get(version)
+        row = self._evaluations.get(version)
         if row is not None:
             other = self._evaluate(self._learner.sent)
             yield Point(
@@ -257,10 +258,10 @@ class Comparison:
 
 
 class _Folding(Learner):
-    """A learner of its own policy, whose updates were computed from the versions of another learner."""
+    """A learner whose base models are those of another learner."""
 
     def __init__(self, replay: Replay, settings: Settings) -> None:
-        """Start where the replay does, with a policy in its first state."""
+        """Start from the replay's first version, with a new policy."""
         model = replay.model
         super().__init__(
             model.parameters_d,
@@ -278,21 +279,20 @@ class _Folding(Learner):
         return self._recorded.base(version)
 
     def _begin_at(self, recorded: Learner) -> None:
-        was = recorded.state_dict()
-        mine = self.state_dict()
-        sent = {**was["sent"], "extra_d": mine["sent"]["extra_d"]}
+        other, own = recorded.state_dict(), self.state_dict()
+        sent = {**other["sent"], "extra_d": own["sent"]["extra_d"]}
         self.load_state_dict(
-            {**mine, "version": was["version"], "counted": was["counted"], "sent": sent, "versions": {}}
+            {**own, "version": other["version"], "counted": other["counted"], "sent": sent, "versions": {}}
         )
 
 
-def _not_here(update: StaleUpdate, stale: StaleRound) -> NoReturn:
-    """What a simulation knew of a client's true update is kept with its round, and not asked for again."""
+def _never_called(update: StaleUpdate, stale: StaleRound) -> NoReturn:
+    """Never called: recorded rounds have the fresh updates that a simulation computed."""
     raise AssertionError(f"asked for the update of client {update.client_id} at version {stale.version}")
 
 
 def _last_uses(database: Database) -> tuple[dict[int, int], int]:
-    """By version, the last round with an update that was computed from it; and the last round that there is."""
+    """The last round with an update of each base version, and the last round."""
     last_use: dict[int, int] = {}
     last = 0
     for row in database.rounds():
@@ -303,34 +303,33 @@ def _last_uses(database: Database) -> tuple[dict[int, int], int]:
 
 
 def _in_small(settings: Settings) -> Policy[Any]:
-    """The policy for a model of one parameter, to ask it what it needs. Raises UserError for settings that it does not
-    take."""
+    """The policy for a model of one parameter, to read its properties. Raises UserError for invalid settings."""
     in_ordinary_memory = settings.policy.model_copy(update={"memory": "host"})
     settings = settings.model_copy(update={"policy": in_ordinary_memory})
     return build.policy(settings, dimension=1, where=torch.device("cpu"))
 
 
 def _check_can_fold(recorded: Settings, other: Settings) -> None:
-    """Raise UserError where updates hold something else than a policy takes."""
-    was, now = recorded.policy.name, other.policy.name
+    """Raise UserError if a policy cannot use the updates of a run."""
+    former, policy = recorded.policy.name, other.policy.name
     trained = recorded.training.name
-    needed = find(now).training
+    needed = find(policy).training
     if needed not in (None, trained):
         raise UserError(
-            f"policy {now!r} is for clients that train with {needed!r}, and those of this run trained with "
+            f"policy {policy!r} is for clients that train with {needed!r}, and those of this run trained with "
             f"{trained!r}; name another policy"
         )
-    if find(was).sends_extra and now != was:
+    if find(former).sends_extra and policy != former:
         raise UserError(
-            f"the clients of this run trained with {trained!r}, from a second vector that policy {was!r} sent them, "
-            f"which policy {now!r} cannot fold; replay a run of other training"
+            f"the clients of this run trained with {trained!r} and a second vector of policy {former!r}, "
+            f"which policy {policy!r} cannot use; replay a run with other training"
         )
 
 
 def _merged(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
-    """Mappings in one another, of which `above` wins key by key."""
-    both = dict(below)
+    """Nested mappings merged key by key; `above` takes precedence."""
+    merged = dict(below)
     for key, value in above.items():
-        under = both.get(key)
-        both[key] = _merged(under, value) if isinstance(under, dict) and isinstance(value, dict) else value
-    return both
+        under = merged.get(key)
+        merged[key] = _merged(under, value) if isinstance(under, dict) and isinstance(value, dict) else value
+    return merged

@@ -1,4 +1,4 @@
-"""Prepares a run directory that was put back from a copy for its next server."""
+"""Prepares a run directory that was put back from a copy for the next server."""
 
 import secrets
 from contextlib import ExitStack
@@ -15,16 +15,15 @@ from unstale.journal.segments import Segments
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Restored:
-    """What a run directory holds after `restore`.
+    """Content of a run directory after `restore`.
 
     Attributes:
-        former_run_id: Id before, None where the run had none.
-        run_id: Id from now on.
-        version: Last version that was made.
-        updates: Counts of the updates that are there.
-        lost_events: Events that are known to be missing at the end.
-        damaged_checkpoints: Messages about checkpoints that are not whole; an older one is whole.
-        set_aside: Files with content that the database does not name, where they or copies of them are now.
+        former_run_id: None where the run had none.
+        version: Last version.
+        updates: Counts of the updates in the database.
+        lost_events: Number of events that are known to be missing at the end.
+        damaged_checkpoints: Error messages; an older checkpoint is intact.
+        set_aside: New paths of files, or copies of files, with data that is not in the database.
     """
 
     former_run_id: str | None
@@ -37,16 +36,9 @@ class Restored:
 
 
 def restore(path: Path) -> Restored:
-    """Check a run directory, set aside what is newer than its database, and give the run another id.
+    """Check a run directory, set aside files that are newer than its database, and give the run another id.
 
-    Args:
-        path: Of the directory; no server runs on it.
-
-    Returns:
-        What is there, and what is missing.
-
-    Raises:
-        UserError: It is no run directory, is in use, or damaged: then nothing in it has changed.
+    Raises UserError where it is not a run directory, is in use or is damaged; nothing has changed then.
     """
     with ExitStack() as stack:
         put_back_settings(path)
@@ -63,7 +55,7 @@ def restore(path: Path) -> Restored:
         ends = database.segment_ends()
         above = segments.above(ends)
         aside = [*copy_detection.newer_checkpoints(directory, database), *above]
-        # The next server cuts off what lies behind the last row that is named.
+        # The next server truncates segments after the last row that the database names.
         cut = sorted({*segments.beyond(ends)} - {*above})
         copied = cut if database.missing or database.newest_is_missing else []
         moved = copy_detection.set_aside(directory, aside, copied)
@@ -80,15 +72,7 @@ def restore(path: Path) -> Restored:
 
 
 def give_new_id(directory: RunDirectory, database: Database) -> str:
-    """Have the next server resume under another run id: clients drop the tasks and updates that they hold.
-
-    Args:
-        directory: Opened for writing.
-        database: Of the directory, whose end counts from now on.
-
-    Returns:
-        The new id.
-    """
+    """Give the run another id, so that clients drop their tasks and updates; returns the id."""
     run_id = secrets.token_hex(16)
     durability = database.meta(DURABILITY) or directory.settings.run.durability
     copy_detection.forget_uploads(directory)
@@ -104,18 +88,9 @@ def give_new_id(directory: RunDirectory, database: Database) -> str:
 
 
 def _check(directory: RunDirectory, database: Database, segments: Segments) -> tuple[str, ...]:
-    """Read all that the next server needs; messages about checkpoints that it will pass over. Raises DamagedError."""
+    """Read all that the next server needs; returns messages about damaged checkpoints. Raises DamagedError."""
     database.check()
-    damaged: list[DamagedError] = []
-    start = 0
-    for row in database.checkpoints():
-        try:
-            checkpoints.read_at(directory.checkpoints / row.file, row.seq)
-        except DamagedError as error:
-            damaged.append(error)
-        else:
-            start = row.seq
-            break
+    start, damaged = _newest_intact(directory, database)
     if damaged and start == 0 and not directory.settings.run.keep_updates:
         raise damaged[-1]
     for _ in database.events_after(start):
@@ -124,3 +99,16 @@ def _check(directory: RunDirectory, database: Database, segments: Segments) -> t
         if update.place is not None:
             segments.read(update.place, memoryview(bytearray(update.place.size_bytes)))
     return tuple(str(error) for error in damaged)
+
+
+def _newest_intact(directory: RunDirectory, database: Database) -> tuple[int, list[DamagedError]]:
+    """Event that the newest intact checkpoint covers, 0 without one; and errors of newer ones."""
+    damaged: list[DamagedError] = []
+    for row in database.checkpoints():
+        try:
+            checkpoints.read_at(directory.checkpoints / row.file, row.seq)
+        except DamagedError as error:
+            damaged.append(error)
+        else:
+            return row.seq, damaged
+    return 0, damaged

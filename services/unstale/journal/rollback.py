@@ -1,4 +1,4 @@
-"""Takes a run back to an earlier version, without what was accepted since."""
+"""Rolls a run back to an earlier version."""
 
 import os
 import shutil
@@ -17,7 +17,7 @@ from unstale.errors import UserError
 from unstale.journal import checkpoints, copy_detection, resumption
 from unstale.journal.crash_recovery import RUN_ID
 from unstale.journal.database import SYNCED, Database
-from unstale.journal.disk import DamagedError, sync_folder, trouble
+from unstale.journal.disk import DamagedError, sync_folder, user_errors
 from unstale.journal.journal import Journal
 from unstale.journal.recovery import Recovery
 from unstale.journal.restore import give_new_id
@@ -25,23 +25,22 @@ from unstale.journal.rows import CheckpointRow
 from unstale.journal.rundir import SET_ASIDE, RunDirectory
 from unstale.net.clock import now_s
 
-DROPPED = "rolled-back"  # reason of an update that waited for its round when the run was rolled back
+DROPPED = "rolled-back"  # reason of an update that was pending at a rollback
 
 State = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RolledBack:
-    """What `roll_back` did.
+    """Result of `roll_back`.
 
     Attributes:
         version: From which the run resumes.
         former_version: Newest version before.
-        run_id: Id of the run from now on.
-        former_run_id: Id before, None where the run had none.
-        updates: Accepted updates that are not used any more.
-        excluded: Ids of all clients that may not take part.
-        copy: Directory of the run as it was before.
+        former_run_id: None where the run had none.
+        updates: Number of accepted updates that are no longer used.
+        excluded: Ids of all excluded clients.
+        copy: Copy of the run directory before the rollback.
     """
 
     version: int
@@ -55,7 +54,7 @@ class RolledBack:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Target:
-    """Where the run goes back to. seq: of the last event that is kept. checkpoint: of that version, if there is one."""
+    """The version of a rollback, the last event that stays, and the checkpoint of that version, if any."""
 
     version: int
     seq: int
@@ -69,23 +68,20 @@ def roll_back(
     without: Collection[int] = (),
     readmit: Collection[int] = (),
 ) -> RolledBack:
-    """Take a run back to a version, so that the next server resumes from there under another run id.
+    """Roll a run back to a version, from which the next server resumes under another run id.
 
-    The model and the policy are as they were at that version. Updates that waited for their round then are dropped,
-    and clients gather again as at the beginning of a run. The directory as it was is kept below `set-aside`.
+    Model and policy are restored, updates that were pending at that version are dropped, and clients gather again.
+    A copy of the directory is stored below `set-aside`.
 
     Args:
         path: Of the run directory; no server runs on it.
-        version: To go back to, None for the newest.
-        without: Ids of clients that may not take part from now on.
-        readmit: Ids of clients that may take part again.
-
-    Returns:
-        What was done.
+        version: None for the newest.
+        without: Ids of clients to exclude.
+        readmit: Ids of excluded clients to readmit.
 
     Raises:
-        UserError: It is no run directory, is in use or damaged, or the version cannot be had: then the run is as it
-            was.
+        UserError: It is not a run directory, is in use or damaged, or the version cannot be computed; the run has not
+            changed then.
     """
     with ExitStack() as stack:
         directory = RunDirectory.take(path)
@@ -133,7 +129,7 @@ def _target(directory: RunDirectory, database: Database, version: int, last: int
         if seq is not None:
             return _Target(version=version, seq=seq, checkpoint=None)
     raise UserError(
-        f"--to is {version}, expected a version that can be computed from what the run keeps: "
+        f"--to is {version}, expected a version that can be computed from the stored data: "
         f"{resumption.possible_versions(database, last)}"
     )
 
@@ -148,8 +144,8 @@ def _whole_checkpoint(directory: RunDirectory, database: Database, version: int)
 
 
 def _state_at(journal: Journal, settings: Settings, target: _Target) -> State:
-    """States of learner and coordinator, read from the checkpoint or computed from what lies before."""
-    told = build.coordinator_settings(settings)
+    """States of learner and coordinator, from the checkpoint or computed from earlier data."""
+    coordinator_settings = build.coordinator_settings(settings)
     if target.checkpoint is not None:
         state, _ = checkpoints.read(journal.directory.checkpoints / target.checkpoint.file)
         learner, coordinator = state["learner"], state["coordinator"]
@@ -157,7 +153,7 @@ def _state_at(journal: Journal, settings: Settings, target: _Target) -> State:
         learner, coordinator = _computed(journal, settings, target)
     return {
         "learner": learner,
-        "coordinator": snapshot.without_clients(coordinator, told.stale_rounds_max),
+        "coordinator": snapshot.without_clients(coordinator, coordinator_settings.stale_rounds_max),
     }
 
 
@@ -165,20 +161,22 @@ def _computed(journal: Journal, settings: Settings, target: _Target) -> tuple[St
     device = build.set_up_device(settings)
     dataset = build.dataset(settings)
     model = build.model(settings, dataset, device)
-    told = replace(build.coordinator_settings(settings), excluded=resumption.excluded(journal.database))
+    coordinator_settings = replace(
+        build.coordinator_settings(settings), excluded=resumption.excluded(journal.database)
+    )
     learner = build.learner(
         settings,
         model,
         device,
         compensator=compensator(settings, model, dataset, device, clock=now_s),
-        keep_versions=bool(told.stale_rounds),
+        keep_versions=bool(coordinator_settings.stale_rounds),
     )
-    coordinator = Coordinator(told)
+    coordinator = Coordinator(coordinator_settings)
     if target.seq > 0:
         staging = (
             journal.spill(learner.row_numbers)
             if learner.column_wise
-            else build.staging(told, learner.row_numbers, device)
+            else build.staging(coordinator_settings, learner.row_numbers, device)
         )
         Recovery(
             journal,
@@ -213,7 +211,7 @@ def _go_back(journal: Journal, target: _Target, state: State, excluded: frozense
         size_bytes=written.size_bytes,
         at_s=state["coordinator"]["now_s"],
     )
-    waiting = [
+    pending = [
         update._replace(outcome="rejected", reason=DROPPED, handle=None, place=None)
         for update in database.pending_at(target.seq, target.version)
     ]
@@ -224,7 +222,7 @@ def _go_back(journal: Journal, target: _Target, state: State, excluded: frozense
         resumption.ROLLED_BACK: str(target.version),
         **resumption.facts_of_excluded(excluded),
     }
-    database.rewind(row, waiting, facts)
+    database.rewind(row, pending, facts)
     _delete_newer(directory, {row.file for row in database.checkpoints()}, target.version)
     return RolledBack(
         version=target.version,
@@ -238,13 +236,12 @@ def _go_back(journal: Journal, target: _Target, state: State, excluded: frozense
 
 
 def _accepted(database: Database) -> int:
-    found = database.conservation()
-    return found.aggregated + found.pending
+    counts = database.conservation()
+    return counts.aggregated + counts.pending
 
 
 def _free_path(directory: RunDirectory, version: int) -> Path:
-    """A name of no file: a checkpoint that the database still names is not written over. More zeros in front say the
-    same version."""
+    """A new file name: a checkpoint that the database names must stay. Leading zeros do not change the version."""
     path = checkpoints.path_of(directory.checkpoints, version)
     while path.exists():
         path = path.with_name(f"0{path.name}")
@@ -252,54 +249,41 @@ def _free_path(directory: RunDirectory, version: int) -> Path:
 
 
 def _delete_newer(directory: RunDirectory, named: Collection[str], version: int) -> None:
-    """Delete checkpoints, and estimates of stale updates, that the database does not name any more.
-
-    Args:
-        directory: Of the run.
-        named: Files of checkpoints that stay.
-        version: Newest version of estimates that stay.
-    """
-    try:
-        for path in directory.checkpoints.glob(f"*{checkpoints.SUFFIX}"):
+    """Delete checkpoints that the database does not name, and estimates of later versions."""
+    with user_errors("delete from", directory.path):
+        for path in checkpoints.files(directory.checkpoints):
             if path.name not in named:
                 path.unlink()
-        for path in directory.compensations.glob(f"*{checkpoints.SUFFIX}"):
+        for path in checkpoints.files(directory.compensations):
             if checkpoints.version_of(path) > version:
                 path.unlink()
-    except OSError as error:
-        raise trouble("delete from", directory.path, error) from None
 
 
 # --- the copy ---
 
 
 def _set_copy_aside(directory: RunDirectory, database: Database, new: Path) -> Path:
-    """Copy a whole run directory to a folder below `set-aside`. new: a checkpoint that is left out."""
+    """Copy a run directory, except the checkpoint `new`, to a folder below `set-aside`."""
     base = directory.path / SET_ASIDE
-    copy: Path | None = None
-    try:
+    with ExitStack() as stack, user_errors("copy the run to", base):
         base.mkdir(mode=0o700, exist_ok=True)
         number = copy_detection.next_number(base)
         part = base / f".{number}.part"
-        copy = part
         shutil.rmtree(part, ignore_errors=True)
+        stack.callback(shutil.rmtree, part, ignore_errors=True)
         part.mkdir(mode=0o700)
         shutil.copyfile(directory.config, part / directory.config.name)
         database.copy_to(part / directory.database.name)
         _copy_folder(directory.segments, part, may_link=False)
-        _copy_folder(directory.checkpoints, part, may_link=True, left_out=new)
+        _copy_folder(directory.checkpoints, part, may_link=True, excluded=new)
         _copy_folder(directory.compensations, part, may_link=True)
         newest = directory.database.with_name(f"{directory.database.name}-newest")
         shutil.copyfile(newest, part / newest.name)
         _sync(part)
         copy = part.rename(base / str(number))
+        stack.callback(shutil.rmtree, copy, ignore_errors=True)
         sync_folder(base)
-    except BaseException as error:
-        if copy is not None:
-            shutil.rmtree(copy, ignore_errors=True)
-        if isinstance(error, OSError):
-            raise trouble("copy the run to", base, error) from None
-        raise
+        stack.pop_all()
     return copy
 
 
@@ -315,12 +299,12 @@ def _sync(folder: Path) -> None:
     sync_folder(folder)
 
 
-def _copy_folder(folder: Path, to: Path, *, may_link: bool, left_out: Path | None = None) -> None:
-    """Copy the files of a folder. may_link: they are replaced and deleted, never written to."""
+def _copy_folder(folder: Path, to: Path, *, may_link: bool, excluded: Path | None = None) -> None:
+    """Copy the files of a folder. may_link: the files are never changed, only replaced and deleted."""
     target = to / folder.name
     target.mkdir(mode=0o700)
     for path in sorted(folder.iterdir()):
-        if path == left_out or not path.is_file():
+        if path == excluded or not path.is_file():
             continue
         if may_link:
             with suppress(OSError):

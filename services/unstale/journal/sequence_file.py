@@ -41,7 +41,7 @@ class SequenceFile:
         number: int = _NUMBER.unpack_from(data)[0]
         if _packed(number) != data:
             raise DamagedError(
-                f"{self.path} is damaged; run `unstale restore {self.path.parent}` to resume from what run.db holds"
+                f"{self.path} is damaged; run `unstale restore {self.path.parent}` to resume from the content of run.db"
             )
         return number
 

@@ -1,4 +1,4 @@
-"""Reads all that a run directory holds, and says what of it is damaged. Changes nothing."""
+"""Reads all files of a run directory and lists damages. Changes nothing."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -17,132 +17,108 @@ from unstale.journal.rows import CheckpointRow
 from unstale.journal.rundir import CONFIG, DATABASE, RunDirectory
 from unstale.journal.segments import Segments
 
-LISTED = 5  # damaged updates of one segment that are told one by one
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Verified:
-    """What a run directory holds.
-
-    Attributes:
-        rows: Rows that were read, by table.
-        files: Files that were read, by kind.
-        bytes: Their sizes, by kind.
-        updates: Updates whose numbers were read from segments.
-        damages: Messages, each with the file, the damage and what to do.
-        notes: What the next server will do with what is whole.
-    """
-
-    rows: Mapping[str, int]
-    files: Mapping[str, int]
-    bytes: Mapping[str, int]
-    updates: int
-    damages: tuple[str, ...]
-    notes: tuple[str, ...]
+LISTED = 5  # damaged updates listed per segment
 
 
 @dataclass(slots=True)
-class _Found:
-    """As `Verified`, while it is gathered."""
+class Verified:
+    """Content of a run directory.
+
+    Attributes:
+        rows: Number of rows by table.
+        files, bytes: Number and size of files by kind.
+        updates: Number of updates in segments.
+        damages: Messages with the file, the damage and the remedy.
+        notes: Actions of the next server on intact files.
+    """
 
     rows: Mapping[str, int] = field(default_factory=dict)
-    files: Counter[str] = field(default_factory=Counter)
-    bytes: Counter[str] = field(default_factory=Counter)
+    files: dict[str, int] = field(default_factory=dict)
+    bytes: dict[str, int] = field(default_factory=dict)
     updates: int = 0
-    damages: dict[str, None] = field(default_factory=dict)
+    damages: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
     def damaged(self, error: object) -> None:
-        self.damages[str(error)] = None
+        """Add a damage."""
+        if str(error) not in self.damages:
+            self.damages.append(str(error))
 
     def read(self, kind: str, path: Path) -> None:
-        with suppress(OSError):  # deleted by a server since
-            self.bytes[kind] += path.stat().st_size
-            self.files[kind] += 1
+        """Count a file."""
+        with suppress(OSError):  # deleted by a server meanwhile
+            self.bytes[kind] = self.bytes.get(kind, 0) + path.stat().st_size
+            self.files[kind] = self.files.get(kind, 0) + 1
 
 
 def verify(path: Path) -> Verified:
-    """Read a whole run directory. A server may write to it meanwhile.
+    """Read a whole run directory, to which a server may write meanwhile.
 
-    Args:
-        path: Of the directory.
-
-    Returns:
-        What was read, and every damage.
-
-    Raises:
-        UserError: It is no run directory, or the run has not begun.
+    Raises UserError if it is not a run directory, or the run has not begun.
     """
-    found = _Found()
+    result = Verified()
     if (path / DATABASE).exists():
-        _verify_settings(path, found)
+        _verify_settings(path, result)
     else:
         RunDirectory.look(path)
-    database = _opened(path / DATABASE, found)
+    database = _opened(path / DATABASE, result)
     if database is not None:
         with closing(database):
-            _verify_database(path, database, found)
+            _verify_database(path, database, result)
     for part in sorted((path / "transfers").glob("*.part")):
-        found.read("partial updates", part)
-    return Verified(
-        rows=found.rows,
-        files=dict(found.files),
-        bytes=dict(found.bytes),
-        updates=found.updates,
-        damages=tuple(found.damages),
-        notes=tuple(found.notes),
-    )
+        result.read("partial updates", part)
+    return result
 
 
-def _verify_settings(path: Path, found: _Found) -> None:
+def _verify_settings(path: Path, result: Verified) -> None:
     config = path / CONFIG
     try:
         RunDirectory.look(path)
         text = recorded_settings.text_of(path / DATABASE)
         if text is not None and config.read_bytes() != text.encode():
-            found.damaged(
-                f"{config} was changed since the last server started, and has the same values of all keys that count; "
+            result.damaged(
+                f"{config} was changed since the last server started, with the same values of all keys that matter; "
                 "start `unstale server` on it to keep the change, or put the file back from a copy"
             )
     except (UserError, OSError) as error:
-        found.damaged(error)
-    found.read("settings", config)
+        result.damaged(error)
+    result.read("settings", config)
 
 
-def _opened(path: Path, found: _Found) -> Database | None:
-    """The database, also where its end is missing; None where it cannot be read."""
+def _opened(path: Path, result: Verified) -> Database | None:
+    """The database, even where its end is lost; None where it cannot be read."""
     for takes_loss in (False, True):
         try:
             database = Database(path, read_only=True, takes_loss=takes_loss)
         except UserError as error:
-            found.damaged(error)
+            result.damaged(error)
         else:
             return database
     return None
 
 
-def _verify_database(path: Path, database: Database, found: _Found) -> None:
+def _verify_database(path: Path, database: Database, result: Verified) -> None:
     for file in (database.path, database.log, path / f"{DATABASE}-newest"):
-        found.read("database", file)
+        result.read("database", file)
     try:
         with database.snapshot():
             audit = database.audit()
-        found.rows = audit.rows
+        result.rows = audit.rows
         for damage in audit.damages:
-            found.damaged(database.damaged(damage))
+            result.damaged(database.damaged(damage))
         segments = Segments(path / "segments")
-        _compare(path, database, segments, found)
-        _verify_segments(database, segments, found)
-        _verify_checkpoints(path, database, found)
-        _verify_compensations(path, database, found)
-    except UserError as error:  # of the database: what hangs on damaged rows cannot be read
-        if not found.damages:
-            found.damaged(error)
+        _compare(path, database, segments, result)
+        _verify_segments(database, segments, result)
+        _verify_checkpoints(path, database, result)
+        _verify_compensations(path, database, result)
+    except UserError as error:  # of the database, after damaged rows
+        if not result.damages:
+            result.damaged(error)
 
 
-def _compare(path: Path, database: Database, segments: Segments, found: _Found) -> None:
+def _compare(path: Path, database: Database, segments: Segments, result: Verified) -> None:
     if database.machine_restarted and database.meta(ENDED) != str(database.last_seq()):
-        found.notes.append(
+        result.notes.append(
             f"the machine stopped while the server was running: {database.missing} events are known to be lost; the "
             "next server resumes without them, under another run id"
         )
@@ -150,78 +126,78 @@ def _compare(path: Path, database: Database, segments: Segments, found: _Found) 
     try:
         changed = copy_detection.check(directory, database, segments)
     except DamagedError as error:
-        found.damaged(error)
-    except UserError:  # a file is missing, which is told
+        result.damaged(error)
+    except UserError:  # a file is missing, which is a damage already
         return
     else:
         if changed is not None:
-            found.notes.append(f"the next server gives the run another id: {changed}")
+            result.notes.append(f"the next server gives the run another id: {changed}")
 
 
-def _verify_segments(database: Database, segments: Segments, found: _Found) -> None:
+def _verify_segments(database: Database, segments: Segments, result: Verified) -> None:
     for segment in segments.paths:
-        found.read("segments", segment)
+        result.read("segments", segment)
     damaged: Counter[int] = Counter()
     for update in database.updates_after(0):
         if update.place is None:
             continue
-        found.updates += 1
+        result.updates += 1
         try:
             segments.read(update.place, memoryview(bytearray(update.place.size_bytes)))
         except UserError as error:
             number = update.place.segment
             if damaged[number] == 0 and number not in _named_now(database):
-                continue  # a server has deleted it since
+                continue  # a server has deleted it
             damaged[number] += 1
             if damaged[number] <= LISTED:
-                found.damaged(error)
+                result.damaged(error)
     for number, count in damaged.items():
         if count > LISTED:
-            found.damaged(f"{segments.path(number)}: {count} updates are damaged or missing in all")
+            result.damaged(f"{segments.path(number)}: {count} updates are damaged or missing in all")
 
 
 def _named_now(database: Database) -> set[int]:
-    """Segments that the database names by now."""
+    """Segments that the database names now."""
     with closing(Database(database.path, read_only=True, takes_loss=True)) as fresh:
         return set(fresh.segment_ends())
 
 
-def _verify_checkpoints(path: Path, database: Database, found: _Found) -> None:
+def _verify_checkpoints(path: Path, database: Database, result: Verified) -> None:
     for row in database.checkpoints():
         file = path / "checkpoints" / row.file
-        found.read("checkpoints", file)
+        result.read("checkpoints", file)
         try:
             state = checkpoints.read_at(file, row.seq)
         except UserError as error:
-            if row in database.checkpoints():  # a server may have deleted it since
-                found.damaged(error)
+            if row in database.checkpoints():  # or a server has deleted it
+                result.damaged(error)
         else:
-            _compare_waiting(database, row, state["coordinator"], found)
+            _compare_pending(database, row, state["coordinator"], result)
 
 
-def _compare_waiting(
-    database: Database, row: CheckpointRow, coordinator: Mapping[str, Any], found: _Found
+def _compare_pending(
+    database: Database, row: CheckpointRow, coordinator: Mapping[str, Any], result: Verified
 ) -> None:
-    """The updates that waited for their round then, in a checkpoint and in the database."""
-    then = {update["handle"] for update in (*coordinator["pending"], *(coordinator["making"] or ()))}
+    """Compare the pending updates of a checkpoint with the database."""
+    in_checkpoint = {update["handle"] for update in (*coordinator["pending"], *(coordinator["making"] or ()))}
     rows = database.pending_at(row.seq, row.version)
-    waiting = {update.handle for update in rows if update.handle is not None}
-    for handle in sorted(then ^ waiting):
-        does = "waits" if handle in waiting else "does not wait"
-        damage = f"updates handle {handle} {does} for a round after version {row.version}"
-        found.damaged(database.damaged(f"{damage}, which checkpoint {row.file} contradicts"))
+    pending = {update.handle for update in rows if update.handle is not None}
+    for handle in sorted(in_checkpoint ^ pending):
+        waits = "waits" if handle in pending else "does not wait"
+        damage = f"updates handle {handle} {waits} for a round after version {row.version}"
+        result.damaged(database.damaged(f"{damage}, which checkpoint {row.file} contradicts"))
 
 
-def _verify_compensations(path: Path, database: Database, found: _Found) -> None:
+def _verify_compensations(path: Path, database: Database, result: Verified) -> None:
     folder = path / "compensations"
-    for file in sorted(folder.glob(f"*{checkpoints.SUFFIX}")):
-        found.read("compensations", file)
+    for file in checkpoints.files(folder):
+        result.read("compensations", file)
     for damage in _damaged_compensations(database, folder):
-        found.damaged(damage)
+        result.damaged(damage)
 
 
 def _damaged_compensations(database: Database, folder: Path) -> Iterator[UserError]:
-    """Those of versions that no checkpoint covers have to be there; others have to be whole where they are there."""
+    """Estimates of versions that no checkpoint covers must exist; others must be intact if they exist."""
     covered = min((row.version for row in database.checkpoints()), default=0)
     for row in database.rounds():
         file = checkpoints.path_of(folder, row.version)
