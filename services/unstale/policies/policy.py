@@ -19,7 +19,10 @@ from unstale.policies.weights import normalise, weighted_sum, wide_chunks
 from unstale.settings.values import Section
 
 Loop = Literal["sync", "k-async", "availability"]
-"""Kinds of rounds. Source: docs/methods/rounds.md#loops"""
+"""Kinds of rounds.
+
+Source: docs/methods/rounds.md#loops
+"""
 
 
 def host_memory(rows: int, columns: int) -> Tensor:
