@@ -15,6 +15,7 @@ from typing_extensions import override
 from unstale.config.server import ServerSettings as ServerSettings
 from unstale.config.storage import RunSettings as RunSettings
 from unstale.settings.learning import (
+    AttackSettings,
     CompensatorSettings,
     DataSettings,
     ModelSettings,
@@ -200,35 +201,6 @@ class ScenarioSettings(Section):
         le=1e6,
         description="Multiplies every time of the scenario; 0.1 makes it ten times as fast.",
     )
-
-
-class AttackSettings(Section):
-    name: Literal["sign-flip", "scale", "noise", "label-flip"] | None = Field(
-        None, description="Attack by some of the clients, for experiments on robustness; null for none."
-    )
-    factor: float | None = Field(
-        None,
-        gt=0,
-        le=1e30,
-        description="Multiplies the update (sign-flip, scale) or the noise; null for 1, 1000 and 10 in this order.",
-    )
-    clients: int = Field(
-        1,
-        ge=1,
-        le=CLIENTS_MAX,
-        json_schema_extra={"unit": "clients"},
-        description="How many of the run's clients attack; the run's seed chooses them.",
-    )
-
-    @model_validator(mode="after")
-    def _fits_together(self) -> Self:
-        if self.name == "label-flip" and self.factor is not None:
-            raise PydanticCustomError(
-                "sentence",
-                "attack.factor is {factor}, which attack.name label-flip does not take; leave it out",
-                {"factor": self.factor},
-            )
-        return self
 
 
 class SimulationSettings(Section):

@@ -85,11 +85,7 @@ def load(
     allow_factory: bool = True,
     section: str = "data",
 ) -> Dataset:
-    """The data set called `name`, one of DATASETS or `package.module:factory`. The other arguments are Source's.
-
-    Raises UserError for what `check` finds, a data set that is not there and files that do not hold what they should.
-    Touches the network only with `download`, and only for what the cache lacks.
-    """
+    """The data set called `name`, one of DATASETS or `package.module:factory`. The other arguments are Source's."""
     wanted = Source(
         name=name,
         path=None if path is None else Path(path),
@@ -100,11 +96,20 @@ def load(
         allow_factory=allow_factory,
         section=section,
     )
-    check(wanted)
-    if factory.is_factory(name):
-        return factory.read(wanted)
-    kind = _KINDS[name]
-    return normalised(kind.read(wanted), normalise, kind.published)
+    return read(wanted)
+
+
+def read(source: Source) -> Dataset:
+    """The data set of a source.
+
+    Raises UserError for what `check` finds, a data set that is not there and files that do not hold what they should.
+    Touches the network only with `download`, and only for what the cache lacks.
+    """
+    check(source)
+    if factory.is_factory(source.name):
+        return factory.read(source)
+    kind = _KINDS[source.name]
+    return normalised(kind.read(source), source.normalise, kind.published)
 
 
 def check(wanted: Source) -> None:
