@@ -10,10 +10,6 @@ from typing import Any
 
 import yaml
 from pydantic import ValidationError
-from pydantic.fields import FieldInfo
-from pydantic_settings import EnvSettingsSource
-from pydantic_settings.sources.utils import parse_env_vars
-from typing_extensions import override
 
 from unstale.config.keys import (
     KEYS,
@@ -24,7 +20,6 @@ from unstale.config.keys import (
     flat,
     holds_settings,
     open_section,
-    variable,
 )
 from unstale.config.loader import Loader
 from unstale.config.settings import Settings
@@ -128,19 +123,6 @@ def shown(value: Any) -> str:
 # --- variables and options ---
 
 
-class _Texts(EnvSettingsSource):
-    """Values given as text under the names of variables; a mapping is written as in YAML."""
-
-    def __init__(self, texts: Mapping[str, str]) -> None:
-        super().__init__(Settings)
-        self.env_vars = parse_env_vars(texts, parse_none_str=self.env_parse_none_str)
-
-    @override
-    def decode_complex_value(self, field_name: str, field: FieldInfo, value: Any) -> Any:
-        """The value of a mapping; `EnvSettingsSource` itself would read JSON only."""
-        return _from_yaml(value)
-
-
 def _from_yaml(text: str) -> Any:
     """What a text stands for in YAML, and the text itself where that is nothing."""
     try:
@@ -164,23 +146,22 @@ def _from_texts(texts: Mapping[str, Given]) -> dict[str, Given]:
     for key, item in texts.items():
         if not _is_key(key):
             raise _unknown_key(item.origin, key)
-    nested = _Texts({variable(key): item.value for key, item in texts.items() if key in KEYS})()
     given: dict[str, Given] = {}
     for key, item in sorted(texts.items()):  # so that policy.settings.alpha wins over policy.settings
-        value: Any = nested
-        if key in KEYS:
-            for part in key.split("."):
-                value = value[part]
-        else:
-            value = _from_yaml(item.value)
-        if key not in OPEN_SECTIONS:
+        is_open = key in OPEN_SECTIONS
+        value = _from_yaml(item.value) if is_open or key not in KEYS else _plain(item.value)
+        if not is_open:
             given[key] = Given(value=value, origin=item.origin)
         elif isinstance(value, dict):  # its keys are merged one by one, too
-            for below, what in value.items():
-                given[f"{key}.{below}"] = Given(value=what, origin=item.origin)
+            given |= {f"{key}.{below}": Given(value=one, origin=item.origin) for below, one in value.items()}
         else:
             raise UserError(f"{item.origin}: {key} is {shown(value)}, expected a mapping of keys")
     return given
+
+
+def _plain(text: str) -> str | None:
+    """The value of a text for a key that takes no mapping; its type reads numbers and booleans from texts."""
+    return None if text == "null" else text
 
 
 # --- the file ---

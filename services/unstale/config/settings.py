@@ -9,8 +9,6 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
-from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
-from typing_extensions import override
 
 from unstale.config.server import ServerSettings as ServerSettings
 from unstale.config.storage import RunSettings as RunSettings
@@ -218,17 +216,8 @@ class SimulationSettings(Section):
     )
 
 
-class Settings(BaseSettings):
-    """Everything that can be set. Made by hand it is what it was told; `config.load` reads the sources."""
-
-    model_config = SettingsConfigDict(
-        frozen=True,
-        extra="forbid",
-        allow_inf_nan=False,
-        env_prefix="UNSTALE_",
-        env_nested_delimiter="__",
-        env_parse_none_str="null",
-    )
+class Settings(Section):
+    """Everything that can be set. `config.load` reads the sources."""
 
     seed: int = Field(0, ge=0, le=SEED_MAX, description="Every random number of the run comes from it.")
     clients: int = Field(
@@ -293,16 +282,3 @@ class Settings(BaseSettings):
     scenario: ScenarioSettings = ScenarioSettings()
     attack: AttackSettings = AttackSettings()
     simulation: SimulationSettings = SimulationSettings()
-
-    @override
-    @classmethod
-    def settings_customise_sources(
-        cls,
-        settings_cls: type[BaseSettings],
-        init_settings: PydanticBaseSettingsSource,
-        env_settings: PydanticBaseSettingsSource,
-        dotenv_settings: PydanticBaseSettingsSource,
-        file_secret_settings: PydanticBaseSettingsSource,
-    ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """What is made by hand reads no environment: `config.load` alone does."""
-        return (init_settings,)
