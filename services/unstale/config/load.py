@@ -198,27 +198,40 @@ def _place(file: Path, node: yaml.Node) -> str:
 def _entries(
     loader: Loader, file: Path, mapping: yaml.MappingNode, above: str, seen: set[str]
 ) -> Iterator[tuple[str, Given]]:
-    """Every key of a mapping and of the sections below it, with the line it stands on. seen: names so far."""
+    """Every key of a mapping and of the sections below it, with its line. seen: names so far."""
     for key_node, value_node in mapping.value:
-        place = _place(file, key_node)
-        if not isinstance(key_node, yaml.ScalarNode):
-            raise UserError(f"{place}: expected a key, which is one word")
-        name = above + key_node.value
-        if name in seen:
-            raise UserError(f"{place}: key {name!r} is given twice, expected once")
-        seen.add(name)
-        is_settings = key_node.value == "settings" and holds_settings(above.removesuffix("."))
-        is_section = is_settings or name in SECTIONS or name in OPEN_SECTIONS
-        if is_section and isinstance(value_node, yaml.MappingNode):
-            yield from _entries(loader, file, value_node, above if is_settings else f"{name}.", seen)
-        elif is_section:
-            value = _value(loader, value_node, place)
-            if value is not None:  # a section whose keys are all commented out is null
-                raise UserError(f"{place}: {name} is {shown(value)}, expected a mapping of keys")
-        elif _is_key(name):
-            yield name, Given(value=_value(loader, value_node, place), origin=place)
-        else:
-            raise _unknown_key(place, name)
+        origin = _place(file, key_node)
+        name = _new_name(key_node, above, origin, seen)
+        prefix = _prefix(name)
+        if prefix is None:
+            if not _is_key(name):
+                raise _unknown_key(origin, name)
+            yield name, Given(value=_value(loader, value_node, origin), origin=origin)
+        elif isinstance(value_node, yaml.MappingNode):
+            yield from _entries(loader, file, value_node, prefix, seen)
+        elif (
+            value := _value(loader, value_node, origin)
+        ) is not None:  # null: all its keys are commented out
+            raise UserError(f"{origin}: {name} is {shown(value)}, expected a mapping of keys")
+
+
+def _new_name(node: yaml.Node, above: str, origin: str, seen: set[str]) -> str:
+    """The whole name of a key, which is then seen."""
+    if not isinstance(node, yaml.ScalarNode):
+        raise UserError(f"{origin}: expected a key, which is one word")
+    name = f"{above}{node.value}"
+    if name in seen:
+        raise UserError(f"{origin}: key {name!r} is given twice, expected once")
+    seen.add(name)
+    return name
+
+
+def _prefix(name: str) -> str | None:
+    """The beginning of the names of keys in a group, `training.` for `training` and `training.settings`."""
+    section = name.removesuffix(".settings")
+    if section != name and holds_settings(section):
+        return f"{section}."
+    return f"{name}." if name in SECTIONS or name in OPEN_SECTIONS else None
 
 
 def _value(loader: Loader, node: yaml.Node, place: str) -> Any:

@@ -41,17 +41,25 @@ def part(
         raise unknown_name(kind, name, parts)
     parameters = signature(parts[name]).parameters
     values = {key: value for key, value in context.items() if key in parameters}
-    for key, value in section:
-        if key in ("name", *shared) or isinstance(value, Section):
-            continue
+    for key in _keys(section):
         if key in parameters:
             values[key] = value_of(section, key)
             if values[key] is None and type(None) not in get_args(parameters[key].annotation):
                 raise UserError(f"{kind} {name!r} needs {path}.{key}, and none was given")
-        elif value not in (None, type(section).model_fields[key].default):
-            # A key that the part does not take may have its default: so it has in `config show`.
+        elif key not in shared and _is_chosen(section, key):
+            value = getattr(section, key)
             raise UserError(f"{kind} {name!r} takes no {path}.{key}, got {value}; leave it out")
     return parts[name](**values)
+
+
+def _keys(section: Section) -> list[str]:
+    """The keys of a section but for its name and the sections below it."""
+    return [key for key, value in section if key != "name" and not isinstance(value, Section)]
+
+
+def _is_chosen(section: Section, key: str) -> bool:
+    """Whether a key has another value than its default, which `config show` prints for every part."""
+    return getattr(section, key) not in (None, type(section).model_fields[key].default)
 
 
 def takes(part_class: type[Any], key: str) -> bool:

@@ -125,7 +125,15 @@ def check(wanted: Source) -> None:
         return
     if wanted.name not in _KINDS:
         raise unknown_name("data set", wanted.name, DATASETS)
-    reads, files = _KINDS[wanted.name].reads, _KINDS[wanted.name].files
+    _check_path(wanted, _KINDS[wanted.name])
+    if wanted.column is not None and wanted.name != "npz":
+        raise UserError(
+            f"data set {wanted.name!r} has no columns, got column {wanted.column!r}; only 'npz' has"
+        )
+
+
+def _check_path(wanted: Source, kind: _Kind) -> None:
+    reads, files = kind.reads, kind.files
     if reads is not None and wanted.path is None:
         raise UserError(
             f"data set {wanted.name!r} needs a path to a {reads}; name it with {wanted.section}.path"
@@ -134,10 +142,6 @@ def check(wanted: Source) -> None:
         where = "is built in and reads no file" if files is None else "lies in the cache and takes no path"
         advice = "did you mean 'npz'?" if files is None else "did you mean the cache, or 'npz' or 'folder'?"
         raise UserError(f"data set {wanted.name!r} {where}, got path {str(wanted.path)!r}; {advice}")
-    if wanted.column is not None and wanted.name != "npz":
-        raise UserError(
-            f"data set {wanted.name!r} has no columns, got column {wanted.column!r}; only 'npz' has"
-        )
 
 
 def is_there(name: str, cache: str = CACHE) -> bool | None:
