@@ -1,5 +1,6 @@
 """Attacks by Byzantine clients: who attacks, and how an attacker's labels and updates differ from honest ones."""
 
+from collections.abc import Collection
 from typing import Any
 
 import pytest
@@ -12,12 +13,21 @@ from unstale.config import build
 from unstale.config.training_context import training_context
 from unstale.errors import UserError
 from unstale.learner.versions import Version
+from unstale.settings.learning import AttackSettings
+from unstale.settings.part import value_of
 from unstale.simulator.assemble import simulation
 from unstale.simulator.backends.backend import Backend, Job
 from unstale.simulator.backends.loop import Loop
 from unstale.simulator.backends.vmap import Vmap
-from unstale.training.attack import FACTORS, LISTED_MAX, Attack, attackers
+from unstale.training.attack import LISTED_MAX, Attack, attackers
 from unstale.training.local import LocalUpdate
+
+NAMES = ("sign-flip", "scale", "noise", "label-flip")
+
+
+def attack_of(name: str, clients: Collection[int], *, seed: int, factor: float | None = None) -> Attack:
+    settings = AttackSettings(name=name, factor=factor)
+    return Attack(name, clients, seed=seed, factor=value_of(settings, "factor"))
 
 
 def made(vector: list[float], extra: list[float] | None = None) -> LocalUpdate:
@@ -47,7 +57,7 @@ def made(vector: list[float], extra: list[float] | None = None) -> LocalUpdate:
 def test_every_vector_of_an_attackers_update_is_changed_and_nothing_else(
     name: str, factor: float | None, vector: list[float], extra: list[float]
 ) -> None:
-    attack = Attack(name, [3], seed=0, factor=factor)
+    attack = attack_of(name, [3], seed=0, factor=factor)
     honest = made([1.0, -2.0], [0.5, 0.0])
     sent = attack.update(3, 0, honest)
     assert torch.equal(sent.vector_d, torch.tensor(vector))
@@ -58,17 +68,17 @@ def test_every_vector_of_an_attackers_update_is_changed_and_nothing_else(
     assert honest.vector_d.tolist() == [1.0, -2.0]
 
 
-@pytest.mark.parametrize("name", FACTORS)
+@pytest.mark.parametrize("name", NAMES)
 def test_an_honest_client_sends_the_update_that_it_made(name: str) -> None:
     honest, labels_n = made([1.0, -2.0]), torch.tensor([0, 3])
-    attack = Attack(name, [3], seed=0)
+    attack = attack_of(name, [3], seed=0)
     assert attack.update(2, 0, honest) is honest
     assert attack.labels(2, labels_n, 4) is labels_n
 
 
 def test_noise_has_the_stated_ratio_to_the_update() -> None:
     honest = made([0.5] * 100_000)
-    noise_d = Attack("noise", [0], seed=0).update(0, 0, honest).vector_d - honest.vector_d
+    noise_d = attack_of("noise", [0], seed=0).update(0, 0, honest).vector_d - honest.vector_d
     assert noise_d.std().item() == pytest.approx(10 * 0.5, rel=0.02)
     assert abs(noise_d.mean().item()) < 0.1
 
@@ -76,7 +86,9 @@ def test_noise_has_the_stated_ratio_to_the_update() -> None:
 def test_noise_is_another_for_each_client_and_task_and_the_same_again() -> None:
     def sent(client_id: int, number: int, seed: int = 0) -> list[float]:
         return (
-            Attack("noise", [0, 1], seed=seed).update(client_id, number, made([1.0, 2.0])).vector_d.tolist()
+            attack_of("noise", [0, 1], seed=seed)
+            .update(client_id, number, made([1.0, 2.0]))
+            .vector_d.tolist()
         )
 
     assert sent(0, 0) == sent(0, 0)
@@ -85,8 +97,8 @@ def test_noise_is_another_for_each_client_and_task_and_the_same_again() -> None:
 
 def test_labels_are_mirrored_by_the_attacker_of_label_flip_alone() -> None:
     labels_n = torch.tensor([0, 1, 9, 4])
-    assert Attack("label-flip", [1], seed=0).labels(1, labels_n, 10).tolist() == [9, 8, 0, 5]
-    assert Attack("scale", [1], seed=0).labels(1, labels_n, 10) is labels_n
+    assert attack_of("label-flip", [1], seed=0).labels(1, labels_n, 10).tolist() == [9, 8, 0, 5]
+    assert attack_of("scale", [1], seed=0).labels(1, labels_n, 10) is labels_n
 
 
 @given(st.integers(0, 2**63 - 1), st.integers(1, 50), st.data())
@@ -98,9 +110,9 @@ def test_more_attackers_include_those_of_fewer(seed: int, clients: int, data: st
 
 
 def test_the_description_names_a_few_attackers() -> None:
-    assert Attack("scale", [7], seed=0).description == "scale by 1000 (client 7)"
-    assert Attack("label-flip", [9, 3], seed=0).description == "label-flip (clients 3, 9)"
-    many = Attack("sign-flip", range(LISTED_MAX + 5), seed=0, factor=2.5).description
+    assert attack_of("scale", [7], seed=0).description == "scale by 1000 (client 7)"
+    assert attack_of("label-flip", [9, 3], seed=0).description == "label-flip (clients 3, 9)"
+    many = attack_of("sign-flip", range(LISTED_MAX + 5), seed=0, factor=2.5).description
     assert many == "sign-flip by 2.5 (clients 0, 1, 2, 3, 4, 5, 6, 7, 8, 9 and 5 more)"
 
 
@@ -116,7 +128,7 @@ def of_everybody(backend: Backend, base_d: torch.Tensor, clients: int) -> list[L
     return [computed.local for computed in backend.compute(jobs)]
 
 
-@pytest.mark.parametrize("name", FACTORS)
+@pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("batched", [False, True])
 def test_of_all_clients_the_chosen_ones_alone_send_other_updates(name: str, batched: bool) -> None:
     def updates(**attack: Any) -> list[LocalUpdate]:
@@ -149,7 +161,7 @@ def test_an_attack_changes_the_model_of_a_run() -> None:
         return simulation(small(rounds=3, **attack), on_progress=lambda _: None).run().model_digest
 
     assert digest() == digest(attack={"factor": 3.0, "clients": 2})
-    assert len({digest(), *(digest(attack={"name": name}) for name in FACTORS)}) == 1 + len(FACTORS)
+    assert len({digest(), *(digest(attack={"name": name}) for name in NAMES)}) == 1 + len(NAMES)
 
 
 def test_more_attackers_than_clients_are_refused() -> None:

@@ -1,15 +1,24 @@
 """The parts of a run, made from the configuration. Each raises UserError for what only the part knows."""
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from unstale.compensators import Compensator
 from unstale.config import compensation
+from unstale.config.data import (
+    changes,
+    check_partition,
+    client_partitions,
+    client_test_partitions,
+    dataset,
+    partition,
+    sources,
+)
 from unstale.config.memory import allocator
 from unstale.config.scenario import check as check_scenario
 from unstale.config.scenario import conditions
@@ -25,14 +34,12 @@ from unstale.learner.versions import Version
 from unstale.policies import Policy, PolicyContext
 from unstale.policies.registry import find, settings_of
 from unstale.policies.stages import wrapped
-from unstale.seeds import Stream, stream
 from unstale.settings.learning import OptimiserSettings
-from unstale.settings.part import takes
+from unstale.settings.part import takes, value_of
 from unstale.toxics.scenario import Conditions
-from unstale.training import partition as partitions
 from unstale.training import registry
 from unstale.training.attack import Attack, attackers
-from unstale.training.datasets import Dataset, Source, load, part, varied, with_validation
+from unstale.training.datasets import Dataset
 from unstale.training.datasets import check as check_source
 from unstale.training.evaluate import Evaluation, evaluate
 from unstale.training.local import LocalTraining
@@ -42,128 +49,21 @@ from unstale.training.models import find as find_model
 from unstale.training.schedule import Schedule
 from unstale.training.schedule import create as create_schedule
 
+# Callers take these from here as well.
+__all__ = [
+    "changes",
+    "check_partition",
+    "client_partitions",
+    "client_test_partitions",
+    "dataset",
+    "partition",
+]
+
 
 def set_up_device(settings: Settings) -> torch.device:
     """Where models and updates lie; from here on PyTorch computes with `threads` threads in this process."""
     torch.set_num_threads(settings.threads)
     return choose(settings.device)
-
-
-def dataset(settings: Settings, *, code: Collection[str] | None = None) -> Dataset:
-    """The data set, read where it lies on this machine, or the part of it that is used; with `data.variant`, that and
-    the one that takes its place.
-
-    code: names `package.module:factory` that may be imported; None for any.
-    """
-    share, validation = settings.data.share, settings.data.validation
-    first, *second = [
-        part(load(**source, allow_factory=code is None or source["name"] in code), share=share)
-        for source in _sources(settings)
-    ]
-    if not second:
-        return first if validation is None else with_validation(first, validation)
-    if validation is not None:
-        raise UserError(
-            f"data.validation is {validation:g} with data.variant, whose test set is that of two data sets; leave out "
-            "one of them"
-        )
-    rate = settings.data.variant.rate
-    assert rate is not None, "there is no second one without"
-    return varied(first, second[0], rate=rate, normalise=settings.data.normalise)
-
-
-def _sources(settings: Settings) -> list[dict[str, Any]]:
-    """What `load` is told: of the data set, and of the one that takes its place where there is one."""
-    chosen, variant = settings.data, settings.data.variant
-    common = {"cache": chosen.cache, "download": chosen.download, "normalise": chosen.normalise}
-    first = {**common, "name": chosen.name, "path": chosen.path, "column": chosen.column}
-    given = [key for key, value in variant if value is not None]
-    if not given:
-        return [first]
-    for key, what in (
-        ("name", "the data set whose examples take the place of those of data.name"),
-        ("rate", "how many of a client's examples give way at each version, such as 0.25"),
-    ):
-        if key not in given:
-            raise UserError(
-                f"data.variant.{given[0]} is {getattr(variant, given[0])!r}, but data.variant.{key} is not given; add "
-                f"it: {what}"
-            )
-    return [first, {**common, "name": variant.name, "path": variant.path, "section": "data.variant"}]
-
-
-def partition(settings: Settings) -> partitions.Partition:
-    """How the training set is shared out."""
-    return partitions.create(settings.partition)
-
-
-def check_partition(settings: Settings, data: Dataset) -> None:
-    """Raise UserError when the data set cannot be shared out among the clients, who do that themselves."""
-    if settings.evaluate_clients_every is not None and not _has_own_tests(settings, data):
-        raise UserError(
-            f"evaluate_clients_every is {settings.evaluate_clients_every}, but the test set of data.name "
-            f"{settings.data.name!r} does not say whose its examples are, as partition.name "
-            f"{settings.partition.name!r} needs; leave it out"
-        )
-    partitions.check(
-        partition(settings), data.labels_train_N.numpy(), settings.clients, _numbers(data.groups_train_N)
-    )
-    if data.later is not None:
-        changes(settings, data, client_partitions(settings, data))
-
-
-def client_partitions(settings: Settings, data: Dataset) -> list[partitions.Indices]:
-    """The training examples of each client.
-
-    They are a function of the data set, the partition's settings, the number of clients and the seed alone, so that
-    processes agree on them without a word.
-    """
-    return partitions.split(
-        partition(settings),
-        data.labels_train_N.numpy(),
-        settings.clients,
-        stream(settings.seed, Stream.PARTITION),
-        _numbers(data.groups_train_N),
-    )
-
-
-def changes(
-    settings: Settings, data: Dataset, shares: Sequence[partitions.Indices]
-) -> partitions.VariantStream | None:
-    """Which examples each client holds at each version; None where they stay. client_partitions: of
-    `client_partitions`."""
-    if data.later is None:
-        return None
-    return partitions.VariantStream(
-        shares,
-        data.labels_train_N.numpy(),
-        data.later.labels_L.numpy(),
-        rate=data.later.rate,
-        seed=settings.seed,
-    )
-
-
-def client_test_partitions(
-    settings: Settings, data: Dataset, shares: Sequence[partitions.Indices]
-) -> list[partitions.Indices] | None:
-    """The test examples of each client; None where they belong to groups that the test set does not know."""
-    if not _has_own_tests(settings, data):
-        return None
-    return partitions.split_test_set(
-        partition(settings),
-        shares,
-        partitions.Examples(data.labels_train_N.numpy(), _numbers(data.groups_train_N)),
-        partitions.Examples(data.labels_test_M.numpy(), _numbers(data.groups_test_M)),
-        stream(settings.seed, Stream.OWN_TEST_SETS),
-    )
-
-
-def _has_own_tests(settings: Settings, data: Dataset) -> bool:
-    return data.groups_test_M is not None or not partition(settings).by_group
-
-
-def _numbers(groups_N: Tensor | None) -> partitions.Indices | None:
-    return None if groups_N is None else groups_N.numpy()
 
 
 def model(settings: Settings, data: Dataset, where: torch.device, *, allow_factory: bool = True) -> FlatModel:
@@ -202,7 +102,7 @@ def attack(settings: Settings) -> Attack | None:
             f"attack.clients is {chosen.clients}, but the run has {settings.clients} clients; let fewer attack"
         )
     by = attackers(settings.seed, settings.clients, chosen.clients)
-    return Attack(chosen.name, by, seed=settings.seed, factor=chosen.factor)
+    return Attack(chosen.name, by, seed=settings.seed, factor=value_of(chosen, "factor"))
 
 
 def schedule(settings: Settings) -> Schedule:
@@ -212,11 +112,20 @@ def schedule(settings: Settings) -> Schedule:
 
 
 def policy(
-    settings: Settings, dimension: int, where: torch.device, under: Conditions | None = None
+    settings: Settings, dimension: int, where: torch.device, coordinator: CoordinatorSettings | None = None
 ) -> Policy[Any]:
-    """The policy in its first state. dimension: d, parameters of the model. where: of the update matrix. under: the
-    conditions of the run; None for those that are configured."""
-    under = conditions(settings) if under is None else under
+    """The policy in its first state.
+
+    Args:
+        settings: of the run.
+        dimension: d, parameters of the model.
+        where: device of the update matrix.
+        coordinator: of the run; None to make it here.
+
+    Raises:
+        UserError: settings that the policy does not take, or that do not fit together.
+    """
+    coordinator = coordinator_settings(settings) if coordinator is None else coordinator
     chosen = settings.policy
     policy_class = find(chosen.name)
     if policy_class.training not in (None, settings.training.name):
@@ -224,23 +133,32 @@ def policy(
             f"policy.name is {chosen.name!r}, whose clients train with training.name {policy_class.training!r}, "
             f"got {settings.training.name!r}; add --training {policy_class.training}"
         )
-    trigger = TRIGGERS.get(settings.trigger.name)
+    known = {}
+    if coordinator.availability is not None and "probabilities" in policy_class.Settings.model_fields:
+        known = {"probabilities": coordinator.availability}
     checked = settings_of(
         chosen.name,
-        {**_known_availability(chosen.name, under), **chosen.settings},
+        {**known, **chosen.settings},
         profile=chosen.profile,
-        synchronous=trigger is not None and trigger.in_rounds,
+        synchronous=coordinator.trigger_part.in_rounds,
     )
     context = PolicyContext(
         dimension=dimension,
         clients=settings.clients,
         device=where,
         seed=settings.seed,
-        round_size=coordinator_settings(settings, under).round_size_max,
+        round_size=coordinator.round_size_max,
         rounds=settings.rounds,
         allocate=allocator(chosen.memory, chosen.memory_folder, where),
     )
     made = policy_class(checked, context)
+    _check_fits(settings, made)
+    return wrapped(made, clip_norm=chosen.clip_norm, optimiser=chosen.optimiser)
+
+
+def _check_fits(settings: Settings, made: Policy[Any]) -> None:
+    """Raise UserError where training, clipping or the server optimiser do not fit the policy."""
+    chosen = settings.policy
     if chosen.optimiser.name == "none" and chosen.optimiser != OptimiserSettings():
         raise UserError(
             "policy.optimiser.name is none, but policy.optimiser has other settings, expected momentum, adam or yogi "
@@ -256,14 +174,13 @@ def policy(
             f"policy.clip_norm is {chosen.clip_norm:g} with policy {chosen.name!r}, whose second vectors belong to the "
             "updates as they came; leave it out"
         )
-    return wrapped(made, clip_norm=chosen.clip_norm, optimiser=chosen.optimiser)
 
 
-def _known_availability(policy_name: str, under: Conditions) -> dict[str, Any]:
-    """The setting that says how likely each client is there, for a policy that has it."""
-    if under.availability is None or "probabilities" not in find(policy_name).Settings.model_fields:
-        return {}
-    return {"probabilities": under.availability}
+def policy_in_small(settings: Settings, coordinator: CoordinatorSettings | None = None) -> Policy[Any]:
+    """The policy for a model of one parameter, in ordinary memory: to check its settings, or read its attributes."""
+    in_ordinary_memory = settings.policy.model_copy(update={"memory": "host"})
+    settings = settings.model_copy(update={"policy": in_ordinary_memory})
+    return policy(settings, dimension=1, where=torch.device("cpu"), coordinator=coordinator)
 
 
 def learner(
@@ -273,23 +190,24 @@ def learner(
     *,
     compensator: Compensator[Any] | None = None,
     keep_versions: bool = False,
+    coordinator: CoordinatorSettings | None = None,
 ) -> Learner:
-    """The learner at version 0. model: in its first state. compensator: in its first state, too."""
-    late = conditions(settings).stale_rounds.values()
+    """The learner at version 0. model, compensator: in their first state. coordinator: as for `policy`."""
+    coordinator = coordinator_settings(settings) if coordinator is None else coordinator
     return Learner(
         model.parameters_d,
-        policy(settings, model.dimension, where),
+        policy(settings, model.dimension, where, coordinator),
         learning_rate=schedule(settings).rate,
         server_multiplier=settings.policy.server_multiplier,
         buffers_b=model.buffers_b,
         keep_versions=keep_versions,
-        past_versions=max(late, default=0),
+        past_versions=coordinator.stale_rounds_max,
         compensator=compensator,
     )
 
 
 def coordinator_settings(settings: Settings, under: Conditions | None = None) -> CoordinatorSettings:
-    """What the coordinator is told. under: as for `policy`."""
+    """The settings of the coordinator. under: conditions of the run; None for those that are configured."""
     under = conditions(settings) if under is None else under
     trigger = settings.trigger
     trigger_class = TRIGGERS.get(trigger.name, Trigger)
@@ -370,18 +288,62 @@ def saver(settings: Settings, model: FlatModel) -> Callable[[Version, int], None
     return write
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunComponents:
+    """The parts of a run on the server's side, each made once. learner: at version 0."""
+
+    device: torch.device
+    dataset: Dataset
+    model: FlatModel
+    coordinator: CoordinatorSettings
+    learner: Learner
+
+
+def run_components(
+    settings: Settings,
+    compensator_of: Callable[[Settings, FlatModel, Dataset, torch.device], Compensator[Any] | None],
+    *,
+    keep_versions: bool | None = None,
+) -> RunComponents:
+    """Make the parts of a run, in order.
+
+    Args:
+        settings: of the run.
+        compensator_of: makes the compensator, such as `compensation.compensator`.
+        keep_versions: whether the learner keeps every version that an update may refer to; None where clients are
+            stale by a number of rounds.
+
+    Raises:
+        UserError: a part cannot be made.
+    """
+    device = set_up_device(settings)
+    data = dataset(settings)
+    check_partition(settings, data)
+    made = model(settings, data, device)
+    coordinator = coordinator_settings(settings)
+    return RunComponents(
+        device=device,
+        dataset=data,
+        model=made,
+        coordinator=coordinator,
+        learner=learner(
+            settings,
+            made,
+            device,
+            compensator=compensator_of(settings, made, data, device),
+            keep_versions=bool(coordinator.stale_rounds) if keep_versions is None else keep_versions,
+            coordinator=coordinator,
+        ),
+    )
+
+
 def check(settings: Settings) -> None:
     """Raise UserError if a part cannot be made. Data and device are not looked at: they may be elsewhere."""
     find_model(settings.model.name, norm=settings.model.norm)
-    for source in _sources(settings):
-        check_source(Source(**{**source, "path": source["path"] and Path(source["path"])}))
+    for source in sources(settings.data):
+        check_source(source)
     partition(settings)
     schedule(settings)
     attack(settings)
-    # Nor at memory: it may be there where the run is.
-    in_ordinary_memory = settings.policy.model_copy(update={"memory": "host"})
-    under = check_scenario(settings)
-    made_there = settings.model_copy(update={"policy": in_ordinary_memory})
-    policy(made_there, dimension=1, where=torch.device("cpu"), under=under)
+    policy_in_small(settings, coordinator_settings(settings, check_scenario(settings)))
     compensation.check(settings)
-    coordinator_settings(settings, under)

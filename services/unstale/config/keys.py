@@ -9,6 +9,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from unstale.config.settings import Settings
+from unstale.settings.part import description
 
 PREFIX = "UNSTALE_"
 OPEN_SECTIONS = ("policy.settings", "compensator.settings")
@@ -92,7 +93,7 @@ def _key(name: str, field: FieldInfo) -> Key:
         expected = f"{_NOUNS[kind]}{_range(metadata)}"
     return Key(
         name=name,
-        description=field.description or "",
+        description=description(field),
         unit=str(extra.get("unit", "")),
         default=field.default,
         kind=kind,

@@ -10,10 +10,6 @@ from typing import Any
 
 import yaml
 from pydantic import ValidationError
-from pydantic.fields import FieldInfo
-from pydantic_settings import EnvSettingsSource
-from pydantic_settings.sources.utils import parse_env_vars
-from typing_extensions import override
 
 from unstale.config.keys import (
     KEYS,
@@ -24,7 +20,6 @@ from unstale.config.keys import (
     flat,
     holds_settings,
     open_section,
-    variable,
 )
 from unstale.config.loader import Loader
 from unstale.config.settings import Settings
@@ -128,19 +123,6 @@ def shown(value: Any) -> str:
 # --- variables and options ---
 
 
-class _Texts(EnvSettingsSource):
-    """Values given as text under the names of variables; a mapping is written as in YAML."""
-
-    def __init__(self, texts: Mapping[str, str]) -> None:
-        super().__init__(Settings)
-        self.env_vars = parse_env_vars(texts, parse_none_str=self.env_parse_none_str)
-
-    @override
-    def decode_complex_value(self, field_name: str, field: FieldInfo, value: Any) -> Any:
-        """The value of a mapping; `EnvSettingsSource` itself would read JSON only."""
-        return _from_yaml(value)
-
-
 def _from_yaml(text: str) -> Any:
     """What a text stands for in YAML, and the text itself where that is nothing."""
     try:
@@ -164,23 +146,22 @@ def _from_texts(texts: Mapping[str, Given]) -> dict[str, Given]:
     for key, item in texts.items():
         if not _is_key(key):
             raise _unknown_key(item.origin, key)
-    nested = _Texts({variable(key): item.value for key, item in texts.items() if key in KEYS})()
     given: dict[str, Given] = {}
     for key, item in sorted(texts.items()):  # so that policy.settings.alpha wins over policy.settings
-        value: Any = nested
-        if key in KEYS:
-            for part in key.split("."):
-                value = value[part]
-        else:
-            value = _from_yaml(item.value)
-        if key not in OPEN_SECTIONS:
+        is_open = key in OPEN_SECTIONS
+        value = _from_yaml(item.value) if is_open or key not in KEYS else _plain(item.value)
+        if not is_open:
             given[key] = Given(value=value, origin=item.origin)
         elif isinstance(value, dict):  # its keys are merged one by one, too
-            for below, what in value.items():
-                given[f"{key}.{below}"] = Given(value=what, origin=item.origin)
+            given |= {f"{key}.{below}": Given(value=one, origin=item.origin) for below, one in value.items()}
         else:
             raise UserError(f"{item.origin}: {key} is {shown(value)}, expected a mapping of keys")
     return given
+
+
+def _plain(text: str) -> str | None:
+    """The value of a text for a key that takes no mapping; its type reads numbers and booleans from texts."""
+    return None if text == "null" else text
 
 
 # --- the file ---
@@ -217,27 +198,40 @@ def _place(file: Path, node: yaml.Node) -> str:
 def _entries(
     loader: Loader, file: Path, mapping: yaml.MappingNode, above: str, seen: set[str]
 ) -> Iterator[tuple[str, Given]]:
-    """Every key of a mapping and of the sections below it, with the line it stands on. seen: names so far."""
+    """Every key of a mapping and of the sections below it, with its line. seen: names so far."""
     for key_node, value_node in mapping.value:
-        place = _place(file, key_node)
-        if not isinstance(key_node, yaml.ScalarNode):
-            raise UserError(f"{place}: expected a key, which is one word")
-        name = above + key_node.value
-        if name in seen:
-            raise UserError(f"{place}: key {name!r} is given twice, expected once")
-        seen.add(name)
-        is_settings = key_node.value == "settings" and holds_settings(above.removesuffix("."))
-        is_section = is_settings or name in SECTIONS or name in OPEN_SECTIONS
-        if is_section and isinstance(value_node, yaml.MappingNode):
-            yield from _entries(loader, file, value_node, above if is_settings else f"{name}.", seen)
-        elif is_section:
-            value = _value(loader, value_node, place)
-            if value is not None:  # a section whose keys are all commented out is null
-                raise UserError(f"{place}: {name} is {shown(value)}, expected a mapping of keys")
-        elif _is_key(name):
-            yield name, Given(value=_value(loader, value_node, place), origin=place)
-        else:
-            raise _unknown_key(place, name)
+        origin = _place(file, key_node)
+        name = _new_name(key_node, above, origin, seen)
+        prefix = _prefix(name)
+        if prefix is None:
+            if not _is_key(name):
+                raise _unknown_key(origin, name)
+            yield name, Given(value=_value(loader, value_node, origin), origin=origin)
+        elif isinstance(value_node, yaml.MappingNode):
+            yield from _entries(loader, file, value_node, prefix, seen)
+        elif (
+            value := _value(loader, value_node, origin)
+        ) is not None:  # null: all its keys are commented out
+            raise UserError(f"{origin}: {name} is {shown(value)}, expected a mapping of keys")
+
+
+def _new_name(node: yaml.Node, above: str, origin: str, seen: set[str]) -> str:
+    """The whole name of a key, which is then seen."""
+    if not isinstance(node, yaml.ScalarNode):
+        raise UserError(f"{origin}: expected a key, which is one word")
+    name = f"{above}{node.value}"
+    if name in seen:
+        raise UserError(f"{origin}: key {name!r} is given twice, expected once")
+    seen.add(name)
+    return name
+
+
+def _prefix(name: str) -> str | None:
+    """The beginning of the names of keys in a group, `training.` for `training` and `training.settings`."""
+    section = name.removesuffix(".settings")
+    if section != name and holds_settings(section):
+        return f"{section}."
+    return f"{name}." if name in SECTIONS or name in OPEN_SECTIONS else None
 
 
 def _value(loader: Loader, node: yaml.Node, place: str) -> Any:

@@ -193,6 +193,12 @@ def _source(name: str) -> _Source:
             "`unstale scenario list` tells what the ready ones do"
         )
     words = f"scenario {name}"
+    folder = str(_expanded(name).absolute().parent) if is_path else str(_ready())
+    return _Source(words, _text(file, name, words), folder)
+
+
+def _text(file: Traversable, name: str, words: str) -> str:
+    """The content of a scenario's file. Raises UserError."""
     try:
         with file.open("rb") as opened:
             raw = opened.read(SCENARIO_BYTES_MAX + 1)
@@ -209,8 +215,7 @@ def _source(name: str) -> _Source:
         raise UserError(
             f"{words} has more than {SCENARIO_BYTES_MAX:,} bytes, expected a few groups; write ranges"
         )
-    folder = str(_expanded(name).absolute().parent) if is_path else str(_ready())
-    return _Source(words, text, folder)
+    return text
 
 
 def _parsed(source: _Source) -> Scenario:

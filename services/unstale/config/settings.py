@@ -9,12 +9,11 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
-from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
-from typing_extensions import override
 
 from unstale.config.server import ServerSettings as ServerSettings
 from unstale.config.storage import RunSettings as RunSettings
 from unstale.settings.learning import (
+    AttackSettings,
     CompensatorSettings,
     DataSettings,
     ModelSettings,
@@ -202,35 +201,6 @@ class ScenarioSettings(Section):
     )
 
 
-class AttackSettings(Section):
-    name: Literal["sign-flip", "scale", "noise", "label-flip"] | None = Field(
-        None, description="Attack by some of the clients, for experiments on robustness; null for none."
-    )
-    factor: float | None = Field(
-        None,
-        gt=0,
-        le=1e30,
-        description="Multiplies the update (sign-flip, scale) or the noise; null for 1, 1000 and 10 in this order.",
-    )
-    clients: int = Field(
-        1,
-        ge=1,
-        le=CLIENTS_MAX,
-        json_schema_extra={"unit": "clients"},
-        description="How many of the run's clients attack; the run's seed chooses them.",
-    )
-
-    @model_validator(mode="after")
-    def _fits_together(self) -> Self:
-        if self.name == "label-flip" and self.factor is not None:
-            raise PydanticCustomError(
-                "sentence",
-                "attack.factor is {factor}, which attack.name label-flip does not take; leave it out",
-                {"factor": self.factor},
-            )
-        return self
-
-
 class SimulationSettings(Section):
     backend: Literal["auto", "loop", "processes", "vmap"] = Field(
         "auto",
@@ -246,17 +216,8 @@ class SimulationSettings(Section):
     )
 
 
-class Settings(BaseSettings):
-    """Everything that can be set. Made by hand it is what it was told; `config.load` reads the sources."""
-
-    model_config = SettingsConfigDict(
-        frozen=True,
-        extra="forbid",
-        allow_inf_nan=False,
-        env_prefix="UNSTALE_",
-        env_nested_delimiter="__",
-        env_parse_none_str="null",
-    )
+class Settings(Section):
+    """Everything that can be set. `config.load` reads the sources."""
 
     seed: int = Field(0, ge=0, le=SEED_MAX, description="Every random number of the run comes from it.")
     clients: int = Field(
@@ -321,16 +282,3 @@ class Settings(BaseSettings):
     scenario: ScenarioSettings = ScenarioSettings()
     attack: AttackSettings = AttackSettings()
     simulation: SimulationSettings = SimulationSettings()
-
-    @override
-    @classmethod
-    def settings_customise_sources(
-        cls,
-        settings_cls: type[BaseSettings],
-        init_settings: PydanticBaseSettingsSource,
-        env_settings: PydanticBaseSettingsSource,
-        dotenv_settings: PydanticBaseSettingsSource,
-        file_secret_settings: PydanticBaseSettingsSource,
-    ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """What is made by hand reads no environment: `config.load` alone does."""
-        return (init_settings,)

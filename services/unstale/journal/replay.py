@@ -5,10 +5,10 @@ Legend: K updates of a round, in order of arrival; D numbers of a row.
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn, Self
 
-import torch
 from torch import Tensor
 from typing_extensions import override
 
@@ -27,7 +27,6 @@ from unstale.journal.segments import Segments
 from unstale.learner.learner import Learner
 from unstale.learner.updates import RoundUpdate
 from unstale.learner.versions import Version
-from unstale.policies import Policy
 from unstale.policies.registry import find
 
 OF_THIS_MACHINE = frozenset(
@@ -121,17 +120,16 @@ class Replay:
             raise UserError(
                 f"the run in {run.directory.path} has no rounds yet; replay it after the first round"
             )
-        self.device = build.set_up_device(settings)
-        self.dataset = build.dataset(settings)
-        self.model = build.model(settings, self.dataset, self.device)
-        self.learner = build.learner(
+        parts = build.run_components(
             settings,
-            self.model,
-            self.device,
-            compensator=compensator(
-                settings, self.model, self.dataset, self.device, clock=float, fresh_update=_never_called
-            ),
+            partial(compensator, clock=float, fresh_update=_never_called),
             keep_versions=keep_versions,
+        )
+        self.device, self.dataset, self.model, self.learner = (
+            parts.device,
+            parts.dataset,
+            parts.model,
+            parts.learner,
         )
         self._recorded = RecordedRounds(
             database,
@@ -227,7 +225,7 @@ class Comparison:
     def __init__(self, run: RecordedRun, settings: Settings, other: Settings) -> None:
         """other: settings with the other policy. Raises UserError if it cannot be applied to these updates."""
         _check_can_fold(run.settings, other)
-        self.asks_for_bases = _in_small(other).needs_base_models
+        self.asks_for_bases = build.policy_in_small(other).needs_base_models
         self.replay = Replay(run, settings, keep_versions=self.asks_for_bases)
         replay = self.replay
         self._learner = _Folding(replay, other)
@@ -300,13 +298,6 @@ def _last_uses(database: Database) -> tuple[dict[int, int], int]:
         for member in row.members:
             last_use[row.version - 1 - member.staleness] = row.version
     return last_use, last
-
-
-def _in_small(settings: Settings) -> Policy[Any]:
-    """The policy for a model of one parameter, to read its properties. Raises UserError for invalid settings."""
-    in_ordinary_memory = settings.policy.model_copy(update={"memory": "host"})
-    settings = settings.model_copy(update={"policy": in_ordinary_memory})
-    return build.policy(settings, dimension=1, where=torch.device("cpu"))
 
 
 def _check_can_fold(recorded: Settings, other: Settings) -> None:

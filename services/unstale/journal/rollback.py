@@ -5,6 +5,7 @@ import shutil
 from collections.abc import Collection, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -158,32 +159,22 @@ def _state_at(journal: Journal, settings: Settings, target: _Target) -> State:
 
 
 def _computed(journal: Journal, settings: Settings, target: _Target) -> tuple[State, State]:
-    device = build.set_up_device(settings)
-    dataset = build.dataset(settings)
-    model = build.model(settings, dataset, device)
-    coordinator_settings = replace(
-        build.coordinator_settings(settings), excluded=resumption.excluded(journal.database)
-    )
-    learner = build.learner(
-        settings,
-        model,
-        device,
-        compensator=compensator(settings, model, dataset, device, clock=now_s),
-        keep_versions=bool(coordinator_settings.stale_rounds),
-    )
+    parts = build.run_components(settings, partial(compensator, clock=now_s))
+    learner = parts.learner
+    coordinator_settings = replace(parts.coordinator, excluded=resumption.excluded(journal.database))
     coordinator = Coordinator(coordinator_settings)
     if target.seq > 0:
         staging = (
             journal.spill(learner.row_numbers)
             if learner.column_wise
-            else build.staging(coordinator_settings, learner.row_numbers, device)
+            else build.staging(coordinator_settings, learner.row_numbers, parts.device)
         )
         Recovery(
             journal,
             coordinator=coordinator,
             learner=learner,
             staging=staging,
-            evaluate=build.evaluation(settings, model, dataset, device),
+            evaluate=build.evaluation(settings, parts.model, parts.dataset, parts.device),
         ).run_to(target.seq)
     return learner.state_dict(), snapshot.taken(coordinator)
 

@@ -6,7 +6,7 @@ but a misclassified example gives a norm as large as at the start. A rejected no
 accepted update, so that the bound rises when the norms of most clients rise at the same time.
 
 Deterministic: the same reports in the same order give the same bits.
-Source: docs/decisions/0031-the-clients-bound-each-others-norms.md, with the measurements behind the constants
+The measurements behind the constants are in docs/decisions/0031-the-clients-bound-each-others-norms.md.
 """
 
 from bisect import bisect_left, insort

@@ -124,19 +124,15 @@ class Run:
 def prepare(settings: Settings) -> Run:
     """Make a new run, or take one up. Raises UserError for what the user can mend."""
     limit_retained_memory()
-    device = build.set_up_device(settings)
-    dataset = build.dataset(settings)
-    build.check_partition(settings, dataset)
-    model = build.model(settings, dataset, device)
-    told = build.coordinator_settings(settings)
-    save_model = build.saver(settings, model)
-    learner = build.learner(
-        settings,
-        model,
-        device,
-        compensator=compensator(settings, model, dataset, device, clock=now_s, connect=connect),
-        keep_versions=bool(told.stale_rounds),
+    parts = build.run_components(settings, partial(compensator, clock=now_s, connect=connect))
+    device, dataset, model, told, learner = (
+        parts.device,
+        parts.dataset,
+        parts.model,
+        parts.coordinator,
+        parts.learner,
     )
+    save_model = build.saver(settings, model)
     model.let_go()
     admits = admission.configured(settings, learner, _held(settings, dataset))
     evaluate = build.evaluation(settings, model, dataset, device)

@@ -1,11 +1,12 @@
-"""The keys that say what is learned and how: model, data, partition, training, policy, trigger, selector.
+"""The keys that say what is learned and how: model, data, partition, training, policy, trigger, selector, attack.
 
 Of a section whose `name` chooses a part, a key belongs to the parts that take it (see `settings.part`).
 """
 
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
+from pydantic_core import PydanticCustomError
 
 from unstale.settings.values import CLIENTS_MAX, Name, Seconds, Section, Text
 
@@ -130,28 +131,28 @@ class PartitionSettings(Section):
         ge=1,
         le=10**6,
         json_schema_extra={"unit": "classes", "null_is": {"classes": 2, "label-count": 1}},
-        description="Classes of a client, for classes (null: 2) and label-count (null: 1).",
+        description="Classes of a client.",
     )
     smallest: int | None = Field(
         None,
         ge=1,
         le=10**9,
         json_schema_extra={"unit": "examples", "null_is": 10},
-        description="Least that a client draws, for label-count and natural-synthetic; null for 10.",
+        description="Least that a client draws, for label-count and natural-synthetic.",
     )
     largest: int | None = Field(
         None,
         ge=1,
         le=10**9,
         json_schema_extra={"unit": "examples", "null_is": 49},
-        description="Most that a client draws, for label-count and natural-synthetic; null for 49.",
+        description="Most that a client draws, for label-count and natural-synthetic.",
     )
     budget: int | None = Field(
         None,
         ge=1,
         le=10**9,
         json_schema_extra={"unit": "examples", "null_is": 450},
-        description="What each client may take, for dirichlet-client; null for 450.",
+        description="What each client may take, for dirichlet-client.",
     )
     pool: int | None = Field(
         None,
@@ -165,7 +166,7 @@ class PartitionSettings(Section):
         gt=0,
         le=1,
         json_schema_extra={"null_is": 0.1},
-        description="Share of the clients that are slow, for slow-class; null for 0.1.",
+        description="Share of the clients that are slow, for slow-class.",
     )
     slow_class: int | None = Field(
         None,
@@ -191,28 +192,28 @@ class ScheduleSettings(Section):
         gt=0,
         le=1e9,
         json_schema_extra={"unit": "rounds", "null_is": 1.0},
-        description="For inverse: rounds after which half the rate is left; null for 1.",
+        description="For inverse: rounds after which half the rate is left.",
     )
     every: int | None = Field(
         None,
         ge=1,
         le=10**9,
         json_schema_extra={"unit": "rounds", "null_is": 100},
-        description="For step: rounds between two steps down; null for 100.",
+        description="For step: rounds between two steps down.",
     )
     factor: float | None = Field(
         None,
         gt=0,
         le=1,
         json_schema_extra={"null_is": {"step": 0.5, "exponential": 0.999}},
-        description="For step and exponential: what multiplies the rate; null for 0.5 and 0.999.",
+        description="For step and exponential: factor of the rate.",
     )
     final: float | None = Field(
         None,
         ge=0,
         le=1e6,
         json_schema_extra={"null_is": 0.0},
-        description="For cosine: the rate at the end of the run; null for 0.",
+        description="For cosine: the rate at the end of the run.",
     )
 
 
@@ -249,14 +250,14 @@ class TrainingSettings(Section):
         ge=0,
         le=1e6,
         json_schema_extra={"null_is": {"fedprox": 0.01, "moon": 1.0}},
-        description="Weight of the term of fedprox or moon; null for the method's own.",
+        description="Weight of the term that fedprox or moon adds.",
     )
     temperature: float | None = Field(
         None,
         gt=0,
         le=1e6,
         json_schema_extra={"null_is": 0.5},
-        description="Temperature of moon's term; null for the method's own.",
+        description="Temperature of the term that moon adds.",
     )
     schedule: ScheduleSettings = ScheduleSettings()
 
@@ -266,7 +267,11 @@ class OptimiserSettings(Section):
         "none", description="Server optimiser that the policy's step goes through (FedOpt); none for none."
     )
     learning_rate: float | None = Field(
-        None, gt=0, le=1e6, description="Its learning rate; null for its own default."
+        None,
+        gt=0,
+        le=1e6,
+        json_schema_extra={"null_is": {"momentum": 1.0, "adam": 0.01, "yogi": 0.01}},
+        description="Learning rate of the server optimiser.",
     )
     beta1: float = Field(0.9, ge=0, lt=1, description="Share of the last step that is kept.")
     beta2: float = Field(
@@ -331,3 +336,33 @@ class SelectorSettings(Section):
         json_schema_extra={"unit": "clients"},
         description="How many work at a time, for random, round-robin and availability.",
     )
+
+
+class AttackSettings(Section):
+    name: Literal["sign-flip", "scale", "noise", "label-flip"] | None = Field(
+        None, description="Attack by some of the clients, for experiments on robustness; null for none."
+    )
+    factor: float | None = Field(
+        None,
+        gt=0,
+        le=1e30,
+        json_schema_extra={"null_is": {"sign-flip": 1.0, "scale": 1000.0, "noise": 10.0}},
+        description="Multiplies the update (sign-flip, scale) or the noise.",
+    )
+    clients: int = Field(
+        1,
+        ge=1,
+        le=CLIENTS_MAX,
+        json_schema_extra={"unit": "clients"},
+        description="How many of the run's clients attack; the run's seed chooses them.",
+    )
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Self:
+        if self.name == "label-flip" and self.factor is not None:
+            raise PydanticCustomError(
+                "sentence",
+                "attack.factor is {factor}, which attack.name label-flip does not take; leave it out",
+                {"factor": self.factor},
+            )
+        return self

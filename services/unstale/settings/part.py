@@ -4,7 +4,7 @@ The section declares the keys of all parts of its kind. A part names the keys th
 default or bounds. A key whose default is null may have another default for each part: `null_is` of its declaration.
 """
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from inspect import signature
 from typing import Any, TypeVar, get_args
 
@@ -36,22 +36,30 @@ def part(
     Raises:
         UserError: unknown name, a key that the part does not take, or one that it needs and that is null.
     """
-    kind, name = path.rpartition(".")[2], getattr(section, "name")  # noqa: B009  (a section of any kind)
+    kind, name = path.rpartition(".")[2], name_of(section)
     if name not in parts:
         raise unknown_name(kind, name, parts)
     parameters = signature(parts[name]).parameters
     values = {key: value for key, value in context.items() if key in parameters}
-    for key, value, field in _keys(section, {"name", *shared}):
+    for key in _keys(section):
         if key in parameters:
-            values[key] = _null_is(field, name) if value is None else value
+            values[key] = value_of(section, key)
             if values[key] is None and type(None) not in get_args(parameters[key].annotation):
                 raise UserError(f"{kind} {name!r} needs {path}.{key}, and none was given")
-        elif value not in (
-            None,
-            field.default,
-        ):  # the default of a key that the part does not take was not given
+        elif key not in shared and _is_chosen(section, key):
+            value = getattr(section, key)
             raise UserError(f"{kind} {name!r} takes no {path}.{key}, got {value}; leave it out")
     return parts[name](**values)
+
+
+def _keys(section: Section) -> list[str]:
+    """The keys of a section but for its name and the sections below it."""
+    return [key for key, value in section if key != "name" and not isinstance(value, Section)]
+
+
+def _is_chosen(section: Section, key: str) -> bool:
+    """Whether a key has another value than its default, which `config show` prints for every part."""
+    return getattr(section, key) not in (None, type(section).model_fields[key].default)
 
 
 def takes(part_class: type[Any], key: str) -> bool:
@@ -59,15 +67,32 @@ def takes(part_class: type[Any], key: str) -> bool:
     return key in signature(part_class).parameters
 
 
-def _keys(section: Section, excluded: Collection[str]) -> Iterator[tuple[str, Any, FieldInfo]]:
-    """Each key with its value and its declaration, but for those excluded and those of sections below."""
-    for key, field in type(section).model_fields.items():
-        value = getattr(section, key)
-        if key not in excluded and not isinstance(value, Section):
-            yield key, value, field
+def name_of(section: Section) -> str:
+    """The name of the part that a section chooses."""
+    name: str = vars(section)["name"]
+    return name
 
 
-def _null_is(field: FieldInfo, name: str) -> Any:
-    extra = field.json_schema_extra if isinstance(field.json_schema_extra, dict) else {}
-    default = extra.get("null_is")
-    return default.get(name) if isinstance(default, dict) else default
+def value_of(section: Section, key: str) -> Any:
+    """The value of a key; where it is null, its default for the part that the section chooses."""
+    value = getattr(section, key)
+    if value is not None:
+        return value
+    default = _null_is(type(section).model_fields[key])
+    return default.get(name_of(section)) if isinstance(default, dict) else default
+
+
+def description(field: FieldInfo) -> str:
+    """The meaning of a key, with the values that null stands for."""
+    default, text = _null_is(field), field.description or ""
+    if default is None:
+        return text
+    by_part = default.items() if isinstance(default, dict) else [("", default)]
+    values = [f"{value:g} ({name})" if name else f"{value:g}" for name, value in by_part]
+    return f"{text.removesuffix('.')}; null for {' or '.join(values)}."
+
+
+def _null_is(field: FieldInfo) -> Any:
+    """The default of a key that is null: a value, or values by the name of the part."""
+    extra = field.json_schema_extra
+    return extra.get("null_is") if isinstance(extra, dict) else None

@@ -38,11 +38,6 @@ _CHANGES: Mapping[str, _Change] = MappingProxyType(
     {"sign-flip": _sign_flip, "scale": _scale, "noise": _noise}
 )
 
-FACTORS: Mapping[str, float | None] = MappingProxyType(
-    {"sign-flip": 1.0, "scale": 1000.0, "noise": 10.0, LABEL_FLIP: None}
-)
-"""Every attack, with the factor that it has unless another one is given; None for one that takes no factor."""
-
 
 def attackers(seed: int, clients: int, count: int) -> frozenset[int]:
     """The ids of the clients that attack. A greater count adds ids and keeps those of a smaller one.
@@ -66,21 +61,19 @@ class Attack:
         clients: ids of the clients that attack.
     """
 
-    def __init__(
-        self, name: str, clients: Collection[int], *, seed: int, factor: float | None = None
-    ) -> None:
+    def __init__(self, name: str, clients: Collection[int], *, seed: int, factor: float | None) -> None:
         """Make an attack.
 
         Args:
-            name: one of `FACTORS`.
+            name: `attack.name`.
             clients: ids of the clients that attack.
             seed: of the run, >= 0; noise is drawn from it.
-            factor: strength, > 0; None for that of `FACTORS`. `label-flip` takes none.
+            factor: strength, > 0; None for `label-flip`.
         """
         self.clients = frozenset(clients)
         self._name = name
         self._seed = seed
-        self._factor = FACTORS[name] if factor is None else factor
+        self._factor = factor
 
     @property
     def description(self) -> str:

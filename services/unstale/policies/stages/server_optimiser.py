@@ -13,6 +13,7 @@ from torch import Tensor
 from unstale.policies.policy import Policy, Step, UpdateBatch
 from unstale.policies.stages.stage import Stage
 from unstale.settings.learning import OptimiserSettings
+from unstale.settings.part import value_of
 
 AMPLITUDE_MAX = 1e19
 """Above this a coordinate has no square in float32."""
@@ -38,16 +39,11 @@ class ServerOptimiser(Stage[OptimiserSettings]):
     def __init__(self, settings: OptimiserSettings, inner: Policy[Any]) -> None:
         assert settings.name != "none"
         super().__init__(settings, inner)
+        self._learning_rate: float = value_of(settings, "learning_rate")
         self._momentum_d = torch.zeros(self.dimension, device=self.device)
         self._squares_d: Tensor | None = None
         if settings.name != "momentum":
             self._squares_d = torch.full((self.dimension,), settings.epsilon**2, device=self.device)
-
-    @property
-    def learning_rate(self) -> float:
-        """lr."""
-        default = 1.0 if self.settings.name == "momentum" else 0.01
-        return self.settings.learning_rate or default
 
     @torch.no_grad()
     def step(self, batch: UpdateBatch) -> Step:
@@ -62,7 +58,7 @@ class ServerOptimiser(Stage[OptimiserSettings]):
             direction_d = self._momentum(step.direction_d, scale)
         return Step(
             direction_d=direction_d,
-            rate_factor=self.learning_rate / batch.rate,
+            rate_factor=self._learning_rate / batch.rate,
             weights_K=step.weights_K,
             counts=step.counts,
         )

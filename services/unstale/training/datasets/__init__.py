@@ -2,7 +2,7 @@
 
 from unstale.training.datasets.dataset import Dataset, Later, Normalisation
 from unstale.training.datasets.part import part, with_validation
-from unstale.training.datasets.registry import DATASETS, SUMMARIES, check, is_there, load
+from unstale.training.datasets.registry import DATASETS, SUMMARIES, check, is_there, load, read
 from unstale.training.datasets.source import CACHE, NORMALISE, Source, cache_folder
 from unstale.training.datasets.variant import varied
 
@@ -20,6 +20,7 @@ __all__ = [
     "is_there",
     "load",
     "part",
+    "read",
     "varied",
     "with_validation",
 ]

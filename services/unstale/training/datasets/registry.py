@@ -85,11 +85,7 @@ def load(
     allow_factory: bool = True,
     section: str = "data",
 ) -> Dataset:
-    """The data set called `name`, one of DATASETS or `package.module:factory`. The other arguments are Source's.
-
-    Raises UserError for what `check` finds, a data set that is not there and files that do not hold what they should.
-    Touches the network only with `download`, and only for what the cache lacks.
-    """
+    """The data set called `name`, one of DATASETS or `package.module:factory`. The other arguments are Source's."""
     wanted = Source(
         name=name,
         path=None if path is None else Path(path),
@@ -100,11 +96,20 @@ def load(
         allow_factory=allow_factory,
         section=section,
     )
-    check(wanted)
-    if factory.is_factory(name):
-        return factory.read(wanted)
-    kind = _KINDS[name]
-    return normalised(kind.read(wanted), normalise, kind.published)
+    return read(wanted)
+
+
+def read(source: Source) -> Dataset:
+    """The data set of a source.
+
+    Raises UserError for what `check` finds, a data set that is not there and files that do not hold what they should.
+    Touches the network only with `download`, and only for what the cache lacks.
+    """
+    check(source)
+    if factory.is_factory(source.name):
+        return factory.read(source)
+    kind = _KINDS[source.name]
+    return normalised(kind.read(source), source.normalise, kind.published)
 
 
 def check(wanted: Source) -> None:
@@ -120,7 +125,15 @@ def check(wanted: Source) -> None:
         return
     if wanted.name not in _KINDS:
         raise unknown_name("data set", wanted.name, DATASETS)
-    reads, files = _KINDS[wanted.name].reads, _KINDS[wanted.name].files
+    _check_path(wanted, _KINDS[wanted.name])
+    if wanted.column is not None and wanted.name != "npz":
+        raise UserError(
+            f"data set {wanted.name!r} has no columns, got column {wanted.column!r}; only 'npz' has"
+        )
+
+
+def _check_path(wanted: Source, kind: _Kind) -> None:
+    reads, files = kind.reads, kind.files
     if reads is not None and wanted.path is None:
         raise UserError(
             f"data set {wanted.name!r} needs a path to a {reads}; name it with {wanted.section}.path"
@@ -129,10 +142,6 @@ def check(wanted: Source) -> None:
         where = "is built in and reads no file" if files is None else "lies in the cache and takes no path"
         advice = "did you mean 'npz'?" if files is None else "did you mean the cache, or 'npz' or 'folder'?"
         raise UserError(f"data set {wanted.name!r} {where}, got path {str(wanted.path)!r}; {advice}")
-    if wanted.column is not None and wanted.name != "npz":
-        raise UserError(
-            f"data set {wanted.name!r} has no columns, got column {wanted.column!r}; only 'npz' has"
-        )
 
 
 def is_there(name: str, cache: str = CACHE) -> bool | None:
