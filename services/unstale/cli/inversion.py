@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from unstale.metrics.audit import Findings
-    from unstale.metrics.image_similarity import Measure
-    from unstale.simulator.audit import Audit, Reconstructed
+    from unstale.privacy.audit import Audit, Reconstructed
+    from unstale.privacy.findings import Findings
+    from unstale.privacy.image_similarity import Measure
 
 app = App(help="Look at what gradient inversion gives away of the clients' data.")
 
@@ -103,7 +103,7 @@ def audit(
 
     The run itself is not compensated; compensator.settings say how updates are inverted.
     """
-    from unstale.simulator.audit import audit as play  # imports torch
+    from unstale.privacy.audit import audit as play  # imports torch
 
     if plots is not None:
         _make_folder(plots)
