@@ -20,9 +20,9 @@ from unstale.flat import FlatModel
 from unstale.learner.learner import Learner
 from unstale.learner.updates import Round, RoundUpdate
 from unstale.policies import create
+from unstale.privacy.audit import audit
 from unstale.server.commands import Applied, ApplyCommand, ComputeResult
 from unstale.server.compute import Compute
-from unstale.simulator.audit import audit
 
 ON_RAY: dict[str, Any] = {"name": "gradient-inversion", "ray": "auto"}
 

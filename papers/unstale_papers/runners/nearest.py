@@ -10,9 +10,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from unstale.config.settings import Settings
-from unstale.metrics import image_similarity, perceptual
-from unstale.metrics.image_similarity import Measure
 from unstale.net.clock import now_s
+from unstale.privacy import image_similarity, perceptual
+from unstale.privacy.image_similarity import Measure
 from unstale.simulator.client_examples import ClientExamples
 from unstale_papers.record import Record
 from unstale_papers.runners.inverting import inverted

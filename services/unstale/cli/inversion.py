@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from unstale.metrics.audit import Findings
-    from unstale.metrics.image_similarity import Measure
-    from unstale.simulator.audit import Audit, Reconstructed
+    from unstale.privacy.audit import Audit, Reconstructed
+    from unstale.privacy.findings import Findings
+    from unstale.privacy.image_similarity import Measure
 
 app = App(help="Measure how much gradient inversion reveals of the clients' data.")
 
@@ -100,7 +100,7 @@ def audit(
 
     The run itself is not compensated; compensator.settings configure the inversion.
     """
-    from unstale.simulator.audit import audit as run_audit  # imports torch
+    from unstale.privacy.audit import audit as run_audit  # imports torch
 
     if plots is not None:
         _make_folder(plots)

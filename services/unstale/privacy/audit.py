@@ -21,12 +21,12 @@ from unstale.config.compensation import compensator
 from unstale.config.settings import Settings
 from unstale.config.training_context import TrainingContext
 from unstale.errors import UserError
-from unstale.metrics import image_similarity
-from unstale.metrics.audit import POOLS, Findings, Matches, findings, label_distance
-from unstale.metrics.image_similarity import Measure
-from unstale.metrics.perceptual import LeftOut
-from unstale.metrics.perceptual import measure as perceptual
 from unstale.metrics.progress import Progress
+from unstale.privacy import image_similarity
+from unstale.privacy.findings import POOLS, Findings, Matches, findings, label_distance
+from unstale.privacy.image_similarity import Measure
+from unstale.privacy.perceptual import LeftOut
+from unstale.privacy.perceptual import measure as perceptual
 from unstale.seeds import Stream, stream
 from unstale.simulator.assemble import simulation
 from unstale.simulator.client_examples import ClientExamples, Examples

@@ -13,9 +13,9 @@ from unstale.config import Settings
 from unstale.config.training_context import training_context
 from unstale.errors import UserError
 from unstale.metrics.progress import Progress
-from unstale.simulator import audit as module
+from unstale.privacy import audit as module
+from unstale.privacy.audit import Audit, audit
 from unstale.simulator.assemble import simulation
-from unstale.simulator.audit import Audit, audit
 
 FEW = {"iterations": 3, "adapt": False, "iterations_min": 1, "images_max": 4}
 

@@ -11,8 +11,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from unstale.metrics import image_similarity, perceptual
-from unstale.metrics.image_similarity import PSNR, Measure, is_image, psnr, ssim
+from unstale.privacy import image_similarity, perceptual
+from unstale.privacy.image_similarity import PSNR, Measure, is_image, psnr, ssim
 from unstale.seeds import Stream, stream
 
 

@@ -10,8 +10,8 @@ import torch
 from support import variant
 from unstale.config import Settings, build
 from unstale.config.training_context import training_context
-from unstale.metrics.audit import POOLS, Matches, findings
-from unstale.metrics.image_similarity import PSNR
+from unstale.privacy.findings import POOLS, Matches, findings
+from unstale.privacy.image_similarity import PSNR
 from unstale.seeds import Stream, stream
 from unstale.simulator.client_examples import ClientExamples, Examples, Pixels
 from unstale.training.datasets import Dataset

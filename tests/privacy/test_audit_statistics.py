@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from unstale.metrics.audit import Matches, difference, findings, label_distance
-from unstale.metrics.image_similarity import PSNR, SSIM, Measure
+from unstale.privacy.findings import Matches, difference, findings, label_distance
+from unstale.privacy.image_similarity import PSNR, SSIM, Measure
 from unstale.seeds import Generator, Stream, stream
 
 APART = Measure(name="LPIPS", unit="", larger_is_closer=False, of=PSNR.of)

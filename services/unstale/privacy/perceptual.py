@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import interpolate, normalize
 
-from unstale.metrics.image_similarity import Measure
+from unstale.privacy.image_similarity import Measure
 
 WEIGHTS = "alexnet-owt-7be5be79.pth"  # torchvision's name for them
 SIDE = 64  # pixels; smaller images are enlarged to it, as the network halves them five times

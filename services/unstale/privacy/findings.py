@@ -16,7 +16,7 @@ from statistics import fmean
 import numpy as np
 from numpy.typing import NDArray
 
-from unstale.metrics.image_similarity import Measure
+from unstale.privacy.image_similarity import Measure
 from unstale.seeds import Generator
 
 OWN, OTHERS = "own", "others"

@@ -1,0 +1,1 @@
+"""The privacy of clients: an audit of the data that an inverting server could reconstruct."""
