@@ -1,4 +1,4 @@
-"""What holds after every event, counted again from the beginning. For tests: it looks at every client."""
+"""Invariants of the coordinator after every event, computed from the state of every client."""
 
 from collections import Counter
 
@@ -10,7 +10,7 @@ from unstale.coordinator.phase import Phase
 
 
 def check(coordinator: Coordinator) -> None:
-    """Raise AssertionError, saying what is wrong, unless every part of the state fits every other."""
+    """Raise AssertionError where parts of the state contradict each other."""
     _check_membership(coordinator)
     _check_tasks(coordinator)
     _check_sitting_out(coordinator)
@@ -41,14 +41,14 @@ def _check_sitting_out(coordinator: Coordinator) -> None:
     membership = coordinator.membership
     for client_id, until in membership.sits_out.items():
         assert membership.clients[client_id].state not in (State.WAITING, State.WORKING), (
-            "it sits out, and is asked"
+            "a client sits out and may get tasks"
         )
         assert until > coordinator.version, "it sits out too long"
 
 
 def _check_tasks(coordinator: Coordinator) -> None:
     clients = coordinator.membership.clients
-    assert coordinator.tasks_given == sum(client.tasks.given for client in clients)
+    assert coordinator.tasks_given == sum(client.tasks.count for client in clients)
     open_ids = [client.tasks.open_id for client in clients if client.tasks.open_id is not None]
     assert len(set(open_ids)) == len(open_ids), "a task is open with two clients"
     for client in clients:
@@ -57,7 +57,7 @@ def _check_tasks(coordinator: Coordinator) -> None:
             f"client {client.client_id} is {client.state.name} with open task {tasks.open_id}"
         )
         if tasks.open_id is not None:
-            last = tasks.given - 1
+            last = tasks.count - 1
             assert tasks.number_of(tasks.open_id) == last, "an open task is not the last that was given"
             assert tasks.verdict_on(last) is None, "an open task has its verdict already"
 
@@ -159,7 +159,7 @@ def _check_cycle(coordinator: Coordinator) -> None:
 
 
 def _check_progress(coordinator: Coordinator) -> None:
-    """Something is always under way, or a timer set, or there is nobody to do anything."""
+    """An event is under way, a timer is set, or no client is active."""
     phase, membership, timers = coordinator.phase, coordinator.membership, coordinator.timers
     assert set(timers) <= {LEASE, DEADLINE, RETRY}
     if phase is Phase.FINISHED:

@@ -34,30 +34,30 @@ class TaskHistory:
     """The tasks of one client, and the verdicts on the last ones.
 
     Attributes:
-        given: Number of tasks given; the next task has this number.
+        count: Number of tasks given; the next task has this number.
         open_id: Id of the open task, which is the last given, or None.
     """
 
-    __slots__ = ("_client_id", "_clients", "_verdicts", "given", "open_id")
+    __slots__ = ("_client_id", "_clients", "_verdicts", "count", "open_id")
 
     def __init__(self, client_id: int, clients: int) -> None:
         self._client_id = client_id
         self._clients = clients
         self._verdicts: dict[int, Verdict] | None = None  # by number; made with the first
-        self.given = 0
+        self.count = 0
         self.open_id: int | None = None
 
     def give(self) -> int:
         """Open the next task and return its id."""
         assert self.open_id is None, f"client {self._client_id} already has task {self.open_id}"
-        self.open_id = self.given * self._clients + self._client_id + 1
-        self.given += 1
+        self.open_id = self.count * self._clients + self._client_id + 1
+        self.count += 1
         return self.open_id
 
     def number_of(self, task_id: int) -> int | None:
         """Number of a task, from 0; None for one that the client was never given."""
         number, owner = divmod(task_id - 1, self._clients)
-        return number if owner == self._client_id and 0 <= number < self.given else None
+        return number if owner == self._client_id and 0 <= number < self.count else None
 
     def verdict_on(self, number: int) -> Verdict | None:
         """The verdict on a task's update; None where none arrived, or the verdict is forgotten."""
@@ -93,15 +93,15 @@ def validate(
     """
     answers_open_task = update.task_id == tasks.open_id
     if answers_open_task:
-        number = tasks.given - 1  # the last that was given
+        number = tasks.count - 1  # the last that was given
     else:
-        given = tasks.number_of(update.task_id)
-        if given is None:
+        known = tasks.number_of(update.task_id)
+        if known is None:
             return (RUN_FINISHED if finished else UNKNOWN_TASK), False
-        first = tasks.verdict_on(given)
+        first = tasks.verdict_on(known)
         if first is not None:
             return first, True
-        number = given
+        number = known
     if finished:
         verdict = RUN_FINISHED
     elif not answers_open_task:

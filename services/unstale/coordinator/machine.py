@@ -57,7 +57,7 @@ class Coordinator(CoordinatorState):
     @property
     def tasks_given(self) -> int:
         """Number of tasks given."""
-        return self.tasks.given
+        return self.tasks.count
 
     @property
     def clients_by_state(self) -> dict[str, int]:

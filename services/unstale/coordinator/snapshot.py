@@ -27,7 +27,7 @@ def taken(coordinator: Coordinator) -> Plain:
         "round_started_s": coordinator.round_started_s,
         "timers": dict(coordinator.timers),
         **{key: getattr(coordinator, name) for key, name in _COUNTS.items()},
-        "tasks_given": coordinator.tasks.given,
+        "tasks_given": coordinator.tasks.count,
         "version": references.current,
         "references": list(references.counts.items()),
         "deadline_passed": coordinator.round.deadline_passed,
@@ -52,7 +52,7 @@ def restore(coordinator: Coordinator, state: Plain) -> None:
     coordinator.timers = dict(state["timers"])
     for key, name in _COUNTS.items():
         setattr(coordinator, name, state[key])
-    coordinator.tasks.given = state["tasks_given"]
+    coordinator.tasks.count = state["tasks_given"]
     coordinator.references.current = state["version"]
     coordinator.references.counts = dict(state["references"])
     coordinator.round.deadline_passed = state["deadline_passed"]
@@ -112,7 +112,7 @@ def _client(client: Client) -> Plain:
         "unaggregated": client.unaggregated,
         "fruitless": client.consecutive_failures,
         "expired": client.expired,
-        "given": client.tasks.given,
+        "given": client.tasks.count,
         "open_id": client.tasks.open_id,
         "verdicts": [
             (number, verdict.outcome.value, None if verdict.reason is None else str(verdict.reason))
@@ -128,7 +128,7 @@ def _restore_client(coordinator: Coordinator, state: Plain) -> None:
     client.unaggregated = state["unaggregated"]
     client.consecutive_failures = state["fruitless"]
     client.expired = state.get("expired", 0)
-    client.tasks.given = state["given"]
+    client.tasks.count = state["given"]
     client.tasks.open_id = state["open_id"]
     for number, outcome, reason in state["verdicts"]:
         client.tasks.record(number, Verdict(Outcome(outcome), reason))

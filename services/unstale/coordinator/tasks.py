@@ -12,12 +12,12 @@ class Tasks:
     """The tasks of all clients. The client's state, the version reference and the count change together.
 
     Attributes:
-        given: Number of tasks given.
+        count: Number of tasks given.
         references: Version references; a task takes one and passes it to its update.
     """
 
     def __init__(self, settings: CoordinatorSettings, membership: Membership) -> None:
-        self.given = 0
+        self.count = 0
         self.references = VersionReferences(window=settings.stale_rounds_max)
         self._seed = settings.seed
         self._size = settings.selector_part.size
@@ -34,7 +34,7 @@ class Tasks:
             membership.waiting,
             busy=membership.busy,
             seed=self._seed,
-            key=(self.references.current, self.given),
+            key=(self.references.current, self.count),
         )
         if len(chosen) == 1:  # the usual case after an update: no order to keep
             return [self.give(membership.clients[chosen[0]])]
@@ -49,7 +49,7 @@ class Tasks:
         again: the round has stalled, so another draw follows.
         """
         version, clients = self.references.current, self._membership.clients
-        key = (version, self.given) if again else (version,)
+        key = (version, self.count) if again else (version,)
         chosen = self._selector.choose(self._membership.available, busy=0, seed=self._seed, key=key)
         return self._to([client_id for client_id in chosen if clients[client_id].state is State.WAITING])
 
@@ -64,17 +64,17 @@ class Tasks:
         candidates = self._membership.waiting
         if excluded:
             candidates = [client_id for client_id in candidates if client_id not in excluded]
-        key = (self.references.current, self.given)
+        key = (self.references.current, self.count)
         return self._to(list(self._selector.choose(candidates, busy=size - 1, seed=self._seed, key=key)))
 
     def give(self, client: Client) -> SendTask:
         """Open the next task of a waiting client."""
-        client_id, number = client.client_id, client.tasks.given
+        client_id, number = client.client_id, client.tasks.count
         task_id = client.tasks.give()
         version = self._version_for(client_id) if self._stale_rounds else self.references.current
         client.base_version = version
         self.references.take(version)
-        self.given += 1
+        self.count += 1
         self._membership.move(client, State.WORKING)
         return SendTask(client_id=client_id, task_id=task_id, version=version, number=number)
 

@@ -206,11 +206,11 @@ def _verify(file: int, path: Path) -> None:
     for offset in range(0, max(size_bytes, 1), _CHUNK_BYTES):
         filled = chunk[: read_all(file, chunk, offset)]
         if offset == 0:
-            place = slice(_CHECKSUM_AT, _CHECKSUM_AT + len(_UNSET))
-            stated = bytes(filled[place])
+            checksum_range = slice(_CHECKSUM_AT, _CHECKSUM_AT + len(_UNSET))
+            stated = bytes(filled[checksum_range])
             if bytes(filled[8:_CHECKSUM_AT]) != _HEAD or len(stated) < len(_UNSET):
                 raise _damaged(path, "has no header of a checkpoint")
-            filled[place] = _UNSET.encode()
+            filled[checksum_range] = _UNSET.encode()
         checksum.update(filled)
     if checksum.hexdigest().encode() != stated:
         raise _damaged(path, f"does not match its checksum {stated.decode(errors='replace')}")
@@ -256,7 +256,7 @@ def _packed(value: Any, name: str, tensors: dict[str, Tensor]) -> Any:
     if kind is dict:
         items = [[_key(key, name), _packed(item, f"{name}.{key}", tensors)] for key, item in value.items()]
         return {"dict": items}
-    if kind is list or kind is tuple:
+    if kind in (list, tuple):
         items = [_packed(item, f"{name}.{index}", tensors) for index, item in enumerate(value)]
         return items if kind is list else {"tuple": items}
     if isinstance(value, Tensor) and value.dtype in _NAMES:

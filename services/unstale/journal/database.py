@@ -314,10 +314,10 @@ class Database:
         gone = self._connection.number(
             "SELECT count(*) FROM updates WHERE handle IS NOT NULL AND segment IS NULL"
         )
-        kept = self._connection.number(
+        stored = self._connection.number(
             "SELECT (SELECT count(*) FROM events) + (SELECT count(*) FROM updates)"
         )
-        return gone == 0 and kept == self.last_seq()
+        return gone == 0 and stored == self.last_seq()
 
     def seq_of(self, version: int) -> int | None:
         """Number of the event that made a version, None where it is not stored."""

@@ -141,14 +141,14 @@ class Recovery:
                 self._check_task(action, row)
 
     def _check_task(self, action: actions.SendTask, row: EventRow) -> None:
-        """Compare a task that is given again with the one that is stored; one that is missing is stored."""
+        """Compare a replayed task with the recorded one, or record it if it is missing."""
         database = self._journal.database
-        given = task_row(action, row.at_s)
-        task = database.task(action.task_id)
-        if task is None:  # deleted with the events of the same moment, when lost ones were forgotten
-            self._journal.batch.tasks.append(given)
-        elif task[:-1] != given[:-1]:
-            raise self._contradicts(f"tasks task_id {action.task_id} is another task than was given")
+        task = task_row(action, row.at_s)
+        recorded = database.task(action.task_id)
+        if recorded is None:  # deleted with the events of the same moment by `drop_lost_events`
+            self._journal.batch.tasks.append(task)
+        elif recorded[:-1] != task[:-1]:
+            raise self._contradicts(f"tasks task_id {action.task_id} has other values")
 
     def _apply(self, row: RoundRow) -> None:
         updates, members = self._recorded.members(row)

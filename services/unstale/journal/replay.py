@@ -88,17 +88,17 @@ def changed(recorded: Settings, options: Mapping[str, Given]) -> Settings:
 
     Settings of the recorded policy are dropped if the options name another one. options: by key, as for `config.load`.
     """
-    given = load(None, None, options).model_dump(exclude_unset=True)
+    values = load(None, None, options).model_dump(exclude_unset=True)
     for key, item in options.items():
         if not (is_of_the_policy(key) or key in OF_THIS_MACHINE):
             raise UserError(
                 f"{item.origin}: {key} cannot differ from the recorded run, expected a key of policy, or one of "
                 f"{', '.join(sorted(OF_THIS_MACHINE))}"
             )
-    kept = recorded.model_dump(exclude_defaults=True)
-    if given.get("policy", {}).get("name", recorded.policy.name) != recorded.policy.name:
-        kept.get("policy", {}).pop("settings", None)
-    return Settings(**_merged(kept, given))
+    recorded_values = recorded.model_dump(exclude_defaults=True)
+    if values.get("policy", {}).get("name", recorded.policy.name) != recorded.policy.name:
+        recorded_values.get("policy", {}).pop("settings", None)
+    return Settings(**_merged(recorded_values, values))
 
 
 class Replay:
