@@ -40,11 +40,16 @@ def help_text(command: Any, context: Any, *, everything: bool) -> str:
         if name not in left_out:
             rows = [_row(parameter, context, everything=everything) for parameter in parameters]
             lines += _block(name, rows, width)
-    if isinstance(command, TyperGroup):
-        names = command.list_commands(context)
-        rows = [(name, _summary(command.get_command(context, name))) for name in names]
-        lines += _block("Commands", rows, width)
+    lines += _commands(command, context, width)
     return "\n".join([*lines, *_hints(panels, left_out, context, width)]) + "\n"
+
+
+def _commands(command: Any, context: Any, width: int) -> list[str]:
+    """Return the block of the commands of a group."""
+    if not isinstance(command, TyperGroup):
+        return []
+    names = command.list_commands(context)
+    return _block("Commands", [(name, _summary(command.get_command(context, name))) for name in names], width)
 
 
 def _usage(command: Any, context: Any, width: int) -> list[str]:

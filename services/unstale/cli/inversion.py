@@ -1,7 +1,7 @@
 """`unstale inversion`: measure how much gradient inversion reveals of the clients' data."""
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -19,9 +19,7 @@ from unstale.errors import UserError
 from unstale.report.content import count
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
+    from unstale.cli.inversion_plot import Numbers, Tile
     from unstale.privacy.audit import Audit, Reconstructed
     from unstale.privacy.findings import Findings
     from unstale.privacy.image_similarity import Measure
@@ -171,6 +169,22 @@ def _print_findings(result: "Audit") -> None:
         f"{count(findings.examples, 'example')} reconstructed; each is compared with the most similar among {pools}, "
         "on average"
     )
+    _print_similarity(findings, names)
+    if 1 < len(findings.classes) <= CLASSES_SHOWN_MAX:
+        _print_classes(findings, names[findings.measures[0].measure])
+    distances = ", ".join(
+        f"{distance:.2f} from those of {POOL_NAMES[pool]}"
+        for pool, distance in findings.label_distance.items()
+        if pool not in SAME_CLASSES  # these pools have the classes of the update
+    )
+    printing.line(
+        f"shares of classes read from updates: {distances} (total variation distance: 0 for equal, 1 for disjoint)"
+    )
+    for note in result.notes:
+        printing.line(note)
+
+
+def _print_similarity(findings: "Findings", names: Mapping[str, str]) -> None:
     similarities = [
         (
             f"{names[measured.measure]}{f', {measured.unit}' if measured.unit else ''}",
@@ -198,18 +212,6 @@ def _print_findings(result: "Audit") -> None:
         differences,
         lines=False,
     )
-    if 1 < len(findings.classes) <= CLASSES_SHOWN_MAX:
-        _print_classes(findings, names[findings.measures[0].measure])
-    distances = ", ".join(
-        f"{distance:.2f} from those of {POOL_NAMES[pool]}"
-        for pool, distance in findings.label_distance.items()
-        if pool not in SAME_CLASSES  # these pools have the classes of the update
-    )
-    printing.line(
-        f"shares of classes read from updates: {distances} (total variation distance: 0 for equal, 1 for disjoint)"
-    )
-    for note in result.notes:
-        printing.line(note)
 
 
 def _print_classes(findings: "Findings", name: str) -> None:
@@ -239,7 +241,25 @@ def _draw(result: "Audit", settings: Settings, folder: Path) -> list[Path]:
 
     run = f"{settings.model.name}, {settings.data.name}, {count(result.findings.updates, 'stale update')}"
     pools = list(result.findings.pool_examples)
-    similarity = {
+    shown = [pool for pool in pools if pool != "own_same_classes"]
+    columns = ("reconstructed", *(f"closest of {POOL_NAMES[pool]}" for pool in shown))
+    tiles = [tile for update in result.reconstructed for tile in _tiles(update, shown)]
+    files = [folder / "closeness.png", folder / "disparity.png", folder / "examples.png"]
+    plot.draw_closeness(
+        _similarity(result, pools), f"Reconstructed examples and the most similar real ones\n{run}", files[0]
+    )
+    plot.draw_disparity([np.array(update.disparity) for update in result.reconstructed], files[1])
+    if not tiles:
+        return files[:2]
+    plot.draw_sheet(tiles, columns, f"Reconstructed examples: {run}", files[2])
+    return files
+
+
+def _similarity(result: "Audit", pools: Sequence[str]) -> "dict[str, dict[str, Numbers]]":
+    """Return the similarity of examples by measure and pool."""
+    import numpy as np
+
+    return {
         _axis(measure): {
             POOL_NAMES[pool]: np.concatenate(
                 [update.matches.best[measure.key][pool] for update in result.reconstructed]
@@ -248,20 +268,6 @@ def _draw(result: "Audit", settings: Settings, folder: Path) -> list[Path]:
         }
         for measure in result.measures
     }
-    shown = [pool for pool in pools if pool != "own_same_classes"]
-    columns = ("reconstructed", *(f"closest of {POOL_NAMES[pool]}" for pool in shown))
-    tiles = [
-        plot.Tile(images=images, label=label)
-        for update in result.reconstructed
-        for images, label in _images(update, shown)
-    ]
-    files = [folder / "closeness.png", folder / "disparity.png", folder / "examples.png"]
-    plot.draw_closeness(similarity, f"Reconstructed examples and the most similar real ones\n{run}", files[0])
-    plot.draw_disparity([np.array(update.disparity) for update in result.reconstructed], files[1])
-    if not tiles:
-        return files[:2]
-    plot.draw_sheet(tiles, columns, f"Reconstructed examples: {run}", files[2])
-    return files
 
 
 def _axis(measure: "Measure") -> str:
@@ -269,13 +275,13 @@ def _axis(measure: "Measure") -> str:
     return f"{measure.name}{unit} ({'larger' if measure.larger_is_closer else 'smaller'} is closer)"
 
 
-def _images(
-    update: "Reconstructed", pools: Sequence[str]
-) -> "Iterator[tuple[list[NDArray[np.float32]], str]]":
-    """Yield the examples with the most certain labels, each with the most similar of each pool, and a label.
+def _tiles(update: "Reconstructed", pools: Sequence[str]) -> "Iterator[Tile]":
+    """Yield the examples with the most certain labels, each with the most similar of each pool.
 
     Nothing is yielded if examples are no images.
     """
+    from unstale.cli.inversion_plot import Tile
+
     if update.pixels_rX.ndim != 4:
         return
     most_certain = sorted(range(len(update.certainty)), key=lambda index: -update.certainty[index])
@@ -284,4 +290,4 @@ def _images(
         label = (
             f"client {update.client_id}: class {update.matches.labels[index]}, {update.certainty[index]:.0%}"
         )
-        yield [image.numpy() for image in images], label
+        yield Tile(images=[image.numpy() for image in images], label=label)

@@ -72,7 +72,7 @@ def report(
 
     folders = [(option, folder) for option, folder in (("--csv", csv), ("--png", png)) if folder is not None]
     files.check(runs, out, folders)
-    made = make.report(runs, by=by or (), labels=label or (), targets=target or ())
+    made = make.report(runs, by=by, labels=label, targets=target)
     files.write_page(made, out)
     tables = files.write_tables(made, csv) if csv is not None else []
     pictures = files.write_pictures(made, png) if png is not None else []
@@ -80,9 +80,15 @@ def report(
         names = {"tables": [str(file) for file in tables], "pictures": [str(file) for file in pictures]}
         json_line("reported", {"page": str(out), **names, "notes": list(made.notes)})
         return
-    for note in made.notes:
-        line(note)
-    for folder, written, kind in ((csv, tables, "tables"), (png, pictures, "pictures")):
-        if folder is not None:
-            line(f"{folder}: {len(written)} {kind} written")
-    line(f"{out}: written")
+    lines = [
+        *made.notes,
+        *_counts(csv, tables, "tables"),
+        *_counts(png, pictures, "pictures"),
+        f"{out}: written",
+    ]
+    for text in lines:
+        line(text)
+
+
+def _counts(folder: Path | None, files: list[Path], kind: str) -> list[str]:
+    return [] if folder is None else [f"{folder}: {len(files)} {kind} written"]

@@ -113,7 +113,7 @@ def _as_documents(name: str, pods: int, translation: "Translation") -> Iterator[
     yield f"# Scenario {name} for {count(pods, 'pod')} of clients. Times count from when it is applied."
     yield "# Of several faults with the same target, Chaos Mesh applies one to a packet."
     for sentence in translation.left_out:
-        yield f"# Left out: {sentence}"
+        yield f"# Not in here: {sentence}"
     for fault in translation.faults:
         yield "---"
         if fault.remark:

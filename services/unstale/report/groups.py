@@ -75,17 +75,15 @@ def grouped(runs: Sequence[Run], by: Sequence[str] = (), labels: Sequence[str] =
             f"the runs form {len(members)} groups by {listed(keys)}, expected at most {GROUPS_MAX}; choose fewer keys "
             "with --by, or fewer runs"
         )
-    automatic = _labels([settings[indices[0]] for indices in members.values()], keys, runs)
-    return [
-        Group(
-            label=label,
-            runs=tuple(runs[index] for index in indices),
-            pooled=tuple(_deciding([settings[index] for index in indices])),
-        )
-        for label, indices in zip(
-            _checked(labels, automatic) if labels else automatic, members.values(), strict=True
-        )
-    ]
+    names = _labels([settings[indices[0]] for indices in members.values()], keys, runs)
+    if labels:
+        names = _checked(labels, names)
+
+    def group(label: str, indices: Sequence[int]) -> Group:
+        pooled = _deciding([settings[index] for index in indices])
+        return Group(label=label, runs=tuple(runs[index] for index in indices), pooled=tuple(pooled))
+
+    return list(map(group, names, members.values()))
 
 
 def _deciding(settings: Sequence[Mapping[str, str]]) -> list[str]:
@@ -97,11 +95,11 @@ def _labels(settings: Sequence[Mapping[str, str]], keys: Sequence[str], runs: Se
     """Return a short label for each group, from the settings of its first run."""
     if len(settings) == 1:
         return [printable(settings[0]["policy.name"] if len(runs) > 1 else runs[0].name)]
-    differing_keys = [key for key in keys if len({group.get(key) for group in settings}) > 1]
-    labels = [_label(group, differing_keys) for group in settings]
-    repeated = {label for label, times in Counter(labels).items() if times > 1}
+    names = differing([{key: group[key] for key in keys if key in group} for group in settings])
+    labels = [_label(group, names) for group in settings]
+    times = Counter(labels)
     return [
-        f"{label} ({number})" if label in repeated else label for number, label in enumerate(labels, start=1)
+        f"{label} ({number})" if times[label] > 1 else label for number, label in enumerate(labels, start=1)
     ]
 
 

@@ -25,9 +25,9 @@ from unstale.report.sections import (
 def report(
     paths: Sequence[Path],
     *,
-    by: Sequence[str] = (),
-    labels: Sequence[str] = (),
-    targets: Sequence[float] = (),
+    by: Sequence[str] | None = None,
+    labels: Sequence[str] | None = None,
+    targets: Sequence[float] | None = None,
 ) -> Report:
     """Return the report of some run directories.
 
@@ -40,14 +40,12 @@ def report(
     Raises:
         UserError: for a directory without a run, with a damaged one or another format, and for wrong arguments.
     """
-    for target in targets:
-        if not 0 < target <= 1:
-            raise UserError(f"--target is {target:g}, expected an accuracy > 0 and <= 1, such as 0.9")
+    _check(targets or ())
     runs = [read(path, name) for path, name in zip(paths, names_of(paths), strict=True)]
-    groups = grouped(runs, by, labels)
+    groups = grouped(runs, by or (), labels or ())
     sections = (
         summary.section(groups),
-        compared.section(groups, targets),
+        compared.section(groups, targets or ()),
         *(
             part.section(groups)
             for part in (accuracy, classes, staleness, weights, clients, phases, rejections, compensation)
@@ -60,6 +58,12 @@ def report(
         notes=summary.notes(groups),
         sections=[section for section in sections if section is not None],
     )
+
+
+def _check(targets: Sequence[float]) -> None:
+    for target in targets:
+        if not 0 < target <= 1:
+            raise UserError(f"--target is {target:g}, expected an accuracy > 0 and <= 1, such as 0.9")
 
 
 def _subtitle(groups: Sequence[Group]) -> str:

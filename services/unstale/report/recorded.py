@@ -82,7 +82,6 @@ def read(path: Path, name: str) -> Run:
         started_s = database.started_s() or 0.0
         rounds = list(database.rounds())
         evaluations = list(database.evaluations())
-        compensations = [(row.version, row.compensation) for row in rounds if row.compensation is not None]
         own_evaluations, fairness = _own_evaluations(database, settings.evaluate_clients_every)
         return Run(
             name=name,
@@ -100,30 +99,7 @@ def read(path: Path, name: str) -> Run:
                 index=pd.Index([row.version for row in evaluations], name="version"),
                 dtype=float,
             ).rename_axis(columns="class"),
-            is_compensated=bool(compensations),
-            compensations=_frame(
-                ((version, update.method) for version, row in compensations for update in row.updates),
-                version=int,
-                method=object,
-            ),
-            fallbacks=_frame(
-                (item for _, row in compensations for item in row.fallbacks.items()),
-                reason=object,
-                updates=int,
-            ),
-            errors=_frame(
-                (
-                    (version, error.client_id, error.method, error.staleness, error.l1, error.cosine)
-                    for version, row in compensations
-                    for error in row.errors
-                ),
-                version=int,
-                client_id=int,
-                method=object,
-                staleness_rounds=int,
-                l1=float,
-                cosine=float,
-            ),
+            **_compensation(rounds),
             own_evaluations=own_evaluations,
             fairness=fairness,
             conservation=database.conservation(),
@@ -236,6 +212,35 @@ def _rounds(rows: Sequence[RoundRow], started_s: float) -> pd.DataFrame:
         overflowed=bool,
         digest=object,
     )
+
+
+def _compensation(rounds: Sequence[RoundRow]) -> dict[str, Any]:
+    """Return the fields of `Run` on compensation."""
+    rows = [(row.version, row.compensation) for row in rounds if row.compensation is not None]
+    return {
+        "is_compensated": bool(rows),
+        "compensations": _frame(
+            ((version, update.method) for version, row in rows for update in row.updates),
+            version=int,
+            method=object,
+        ),
+        "fallbacks": _frame(
+            (item for _, row in rows for item in row.fallbacks.items()), reason=object, updates=int
+        ),
+        "errors": _frame(
+            (
+                (version, error.client_id, error.method, error.staleness, error.l1, error.cosine)
+                for version, row in rows
+                for error in row.errors
+            ),
+            version=int,
+            client_id=int,
+            method=object,
+            staleness_rounds=int,
+            l1=float,
+            cosine=float,
+        ),
+    }
 
 
 def _evaluations(rows: Sequence[EvaluationRow], started_s: float) -> pd.DataFrame:

@@ -116,8 +116,8 @@ def _details(groups: Sequence[Group], curves: Sequence[Curve], measure: _Measure
         text += " A mean ends with the first of its runs."
     elif left_out:
         text += f" Left out: {count(left_out, 'evaluation')} of versions that not every run of the group measured."
-    runs = [run for group in groups for run in group.evaluated]
-    gaps = sum(int((~np.isfinite(_values(run, measure))).sum()) for run in runs)
+    values = np.concatenate([_values(run, measure) for group in groups for run in group.evaluated])
+    gaps = int((~np.isfinite(values)).sum())
     return f"{text} Gaps: {count(gaps, 'evaluation')} without a finite value." if gaps else text
 
 

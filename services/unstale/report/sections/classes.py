@@ -32,7 +32,26 @@ def section(groups: Sequence[Group]) -> Section | None:
         for group, by_class in zip(groups, last, strict=True)
         if label < len(by_class)
     ]
-    evaluations: list[tuple[Cell, ...]] = [
+    caption = "Test accuracy by class at the last version that each run measured"
+    return Section(
+        name="classes",
+        title="Accuracy by class",
+        pictures=[*([_map(groups[0])] if len(groups) == 1 else []), _dots(groups, last)],
+        tables=[
+            Table("classes", caption, _CLASSES, rows, rows_shown=ROWS_SHOWN),
+            Table(
+                "class_evaluations",
+                "Every evaluation by class",
+                _EVALUATIONS,
+                _evaluations(groups),
+                rows_shown=0,
+            ),
+        ],
+    )
+
+
+def _evaluations(groups: Sequence[Group]) -> list[tuple[Cell, ...]]:
+    return [
         (run.name, version, label, accuracy)
         for group in groups
         for run in group.evaluated
@@ -41,16 +60,6 @@ def section(groups: Sequence[Group]) -> Section | None:
         )
         for label, accuracy in enumerate(accuracies)
     ]
-    caption = "Test accuracy by class at the last version that each run measured"
-    return Section(
-        name="classes",
-        title="Accuracy by class",
-        pictures=[*([_map(groups[0])] if len(groups) == 1 else []), _dots(groups, last)],
-        tables=[
-            Table("classes", caption, _CLASSES, rows, rows_shown=ROWS_SHOWN),
-            Table("class_evaluations", "Every evaluation by class", _EVALUATIONS, evaluations, rows_shown=0),
-        ],
-    )
 
 
 def _classes(group: Group) -> int:

@@ -1,6 +1,6 @@
 """Participation, weight and accuracy over clients."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 
 import numpy as np
@@ -39,14 +39,6 @@ ROWS_SHOWN = 20
 def section(groups: Sequence[Group]) -> Section:
     clients = {run.name: _clients(run) for group in groups for run in group.runs}
     by_group = [[clients[run.name] for run in group.runs] for group in groups]
-    pictures = []
-    for column, what, title in (
-        ("aggregated", "updates", "Participation"),
-        ("weight_share_ratio", "weight", "Weight over clients"),
-    ):
-        curves = [_shares([frame[column] for frame in frames]) for frames in by_group]
-        if any(curve is not None for curve in curves):
-            pictures.append(_picture(groups, curves, what, title))
     caption = (
         "Fairness over clients, means over runs. Evenness is Jain's index: 1 when all have the same, 1 / clients when "
         "one has all"
@@ -55,7 +47,7 @@ def section(groups: Sequence[Group]) -> Section:
     return Section(
         name="clients",
         title="Fairness over clients",
-        pictures=[*pictures, *own.pictures(groups)],
+        pictures=[*_pictures(groups, by_group), *own.pictures(groups)],
         tables=[
             Table("fairness", caption, _FAIRNESS, fairness),
             *own.tables(groups),
@@ -120,6 +112,16 @@ def _shares(runs: Sequence[pd.Series]) -> Floats | None:
         return None
     mean_N: Floats = np.mean([curve[: min(map(len, runs))] for curve in curves], axis=0)
     return mean_N
+
+
+def _pictures(groups: Sequence[Group], by_group: Sequence[Sequence[pd.DataFrame]]) -> Iterator[Picture]:
+    for column, what, title in (
+        ("aggregated", "updates", "Participation"),
+        ("weight_share_ratio", "weight", "Weight over clients"),
+    ):
+        curves = [_shares([clients[column] for clients in frames]) for frames in by_group]
+        if any(curve is not None for curve in curves):
+            yield _picture(groups, curves, what, title)
 
 
 def _picture(groups: Sequence[Group], curves: Sequence[Floats | None], what: str, title: str) -> Picture:

@@ -86,10 +86,7 @@ def _pairs(groups: Sequence[Group]) -> tuple[list[tuple[Cell, ...]], list[str]]:
     rows, left_out = [], []
     for group in groups[1:]:
         names = f"{group.label} is not compared with {groups[0].label}"
-        one, other = _by_seed(group), _by_seed(groups[0])
-        common = sorted(one.keys() & other.keys())
-        repeated = [str(seed) for seed in common if len(one[seed]) > 1 or len(other[seed]) > 1]
-        pairs = [(one[seed][0], other[seed][0]) for seed in common if str(seed) not in repeated]
+        pairs, repeated = _matched(group, groups[0])
         if repeated:
             left_out.append(f"{names} by seed {listed(repeated)}: a group has several runs of it.")
         if not pairs:
@@ -100,6 +97,15 @@ def _pairs(groups: Sequence[Group]) -> tuple[list[tuple[Cell, ...]], list[str]]:
         else:
             left_out.append(f"{names}: no version was evaluated in all of their runs.")
     return rows, left_out
+
+
+def _matched(group: Group, first: Group) -> tuple[list[tuple[Run, Run]], list[str]]:
+    """Return pairs of runs of the same seed, and the seeds that a group has several times."""
+    one, other = _by_seed(group), _by_seed(first)
+    common = sorted(one.keys() & other.keys())
+    repeated = [seed for seed in common if len(one[seed]) > 1 or len(other[seed]) > 1]
+    pairs = [(one[seed][0], other[seed][0]) for seed in common if seed not in repeated]
+    return pairs, [str(seed) for seed in repeated]
 
 
 def _by_seed(group: Group) -> dict[int, list[Run]]:

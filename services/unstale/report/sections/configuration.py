@@ -27,11 +27,6 @@ def section(groups: Sequence[Group]) -> Section:
         for key, value in settings[runs[0].name].items()
         if key not in differ and value != defaults.get(key)
     ]
-    every: list[tuple[Cell, ...]] = [
-        (name, key, value, defaults.get(key), decides(key))
-        for name, values_of_run in settings.items()
-        for key, value in values_of_run.items()
-    ]
     whose = "all of these runs have" if len(runs) > 1 else "the run has"
     return Section(
         name="configuration",
@@ -39,9 +34,18 @@ def section(groups: Sequence[Group]) -> Section:
         tables=[
             *([_differences(groups, differ, settings)] if len(runs) > 1 else []),
             Table("changed", f"Settings that {whose} and that are not the default", _CHANGED, changed),
-            Table("settings", "Every setting of every run", _SETTINGS, every, rows_shown=0),
+            Table("settings", "Every setting of every run", _SETTINGS, _every(settings), rows_shown=0),
         ],
     )
+
+
+def _every(settings: Mapping[str, Mapping[str, str]]) -> list[tuple[Cell, ...]]:
+    defaults = values(Settings())
+    return [
+        (name, key, value, defaults.get(key), decides(key))
+        for name, values_of_run in settings.items()
+        for key, value in values_of_run.items()
+    ]
 
 
 def _differences(

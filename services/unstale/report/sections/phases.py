@@ -36,32 +36,36 @@ _Phases = dict[str, Floats]
 
 def section(groups: Sequence[Group]) -> Section | None:
     """Return the section, or None if there is no round."""
-    timed = [(group, phases) for group in groups if len((phases := _phases(group))["wait"])]
+    timed = [(group, _phases(group)) for group in groups if any(run.version for run in group.runs)]
     if not timed:
         return None
-    used = [phase for phase in PHASES if phase == "wait" or any(phases[phase].any() for _, phases in timed)]
-    sentences = [
-        "wait: from the previous version until the round closed. compensate: stale updates. aggregate: the step. "
-        "evaluate: the model on the test set, while the next round waits. Run directories do not store how long "
-        "checkpoints took."
-    ]
-    if any(run.is_simulated for group in groups for run in group.runs):
-        sentences.append("In a simulated run only waiting takes time, which is virtual.")
+    used = [phase for phase in PHASES if phase == "wait" or _is_used(phase, timed)]
+    rows = [row for group, phases in timed for row in _phase_rows(group, phases, used)]
     return Section(
         name="phases",
         title="Phases of a round",
-        sentences=sentences,
+        sentences=_sentences(groups),
         pictures=[_bars(timed, used)],
         tables=[
-            Table(
-                "phases",
-                "Duration of phases, over all runs of a group",
-                _PHASES,
-                [row for group, phases in timed for row in _phase_rows(group, phases, used)],
-            ),
+            Table("phases", "Duration of phases, over all runs of a group", _PHASES, rows),
             of_frame("rounds", "Every round", _ROUNDS, frame(groups, "rounds"), rows_shown=0),
         ],
     )
+
+
+def _sentences(groups: Sequence[Group]) -> list[str]:
+    sentence = (
+        "wait: from the previous version until the round closed. compensate: stale updates. aggregate: the step. "
+        "evaluate: the model on the test set, while the next round waits. Run directories do not store how long "
+        "checkpoints took."
+    )
+    if any(run.is_simulated for group in groups for run in group.runs):
+        return [sentence, "In a simulated run only waiting takes time, which is virtual."]
+    return [sentence]
+
+
+def _is_used(phase: str, timed: Sequence[tuple[Group, _Phases]]) -> bool:
+    return any(phases[phase].any() for _, phases in timed)
 
 
 def _phases(group: Group) -> _Phases:
