@@ -35,17 +35,11 @@ class ModelKey:
 
 @dataclass(slots=True, eq=False)
 class _Model:
-    """A model that clients want, or the latest one that they wanted.
+    """A model that clients want, or the latest one that they wanted."""
 
-    Attributes:
-        tasks: task id by client; the first client downloads.
-        receiving: None until the download starts.
-        frames: None until the model is complete.
-    """
-
-    tasks: dict[int, int] = field(default_factory=dict)
-    receiving: Receiving | None = None
-    frames: Sequence[memoryview] | None = None
+    tasks: dict[int, int] = field(default_factory=dict)  # task id by client; the first client downloads
+    receiving: Receiving | None = None  # None until the download starts
+    frames: Sequence[memoryview] | None = None  # None until the model is complete
 
     @property
     def downloader(self) -> int:
