@@ -55,7 +55,7 @@ class TensorSpec(_Strict):
 
 
 class ModelPlan(_Strict):
-    """What a model's name leaves open. A field that is not there takes the default of the model."""
+    """Settings of the model. A field that is not set takes the default of the model."""
 
     norm: Name | None = None
     projection_head: Positive | None = None
@@ -69,7 +69,7 @@ class VariantPlan(_Strict):
 
 
 class DataPlan(_Strict):
-    """What a data set's name leaves open."""
+    """Settings of the data set."""
 
     normalise: Name | None = None
     column: Name | None = None
