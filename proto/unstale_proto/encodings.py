@@ -1,9 +1,9 @@
-"""How the numbers of a payload are encoded, with what error, and how they come back: PROTOCOL.md 9.1.
+"""Encodings of payloads (PROTOCOL.md 9.1).
 
-Of a payload the first d numbers are encoded: parameters, or their change. What lies behind them, buffers and the extra
-vector, goes as it is: it is state and not a step, so that an error in it would never be made good.
+The first d numbers of a payload, parameters or their change, are encoded. The numbers behind them, buffers and the
+extra vector, are not: they are state, and an error in it is never corrected.
 
-Legend: d numbers that are encoded; B numbers of a block; k numbers that `top-k` keeps; D all numbers of a payload.
+Legend: d encoded numbers; B numbers of a block; k numbers that `top-k` keeps; D all numbers of a payload.
 """
 
 from abc import ABC, abstractmethod
@@ -25,7 +25,7 @@ FLOAT32 = "float32"
 Vector: TypeAlias = "np.ndarray[tuple[int], np.dtype[Any]]"
 Frames = Sequence[memoryview | bytes]
 
-_STEP = 65_536  # numbers that are looked at together: as float32 256 KiB, which stay in the cache
+_STEP = 65_536  # numbers per step: 256 KiB of float32, which stay in the cache
 _F4, _F2, _U4, _U2, _I1 = (np.dtype(code) for code in ("<f4", "<f2", "<u4", "<u2", "i1"))
 _MAGNITUDE = np.uint32(0x7FFF_FFFF)  # all bits of a float32 but its sign
 _INFINITY = np.uint32(0x7F80_0000)
@@ -34,17 +34,18 @@ _SCALE_MAX = np.nextafter(np.finfo(_F4).max / np.float32(_CODE_MAX), np.float32(
 
 
 class Encoding(ABC):
-    """One way to write d numbers, for payloads of one size. Valid because it exists.
+    """Encodes payloads of one size.
 
-    name: on the wire. feeds_back: what it leaves out is much, and is to be added to the next vector. payload_bytes: of
-    every payload, known before one comes.
+    Attributes:
+        feeds_back: whether the part that it leaves out is added to the next vector (error feedback).
+        payload_bytes: of every payload.
     """
 
-    name: ClassVar[str]
+    name: ClassVar[str]  # on the wire
     feeds_back: ClassVar[bool] = False
 
     def __init__(self, dimension: int, behind: int, head_bytes: int) -> None:
-        """dimension: d, >= 1. behind: numbers behind them. head_bytes: of d numbers as encoded; a multiple of 4."""
+        """dimension: d. behind: numbers behind the d. head_bytes: of the d encoded numbers; a multiple of 4."""
         self.dimension = dimension
         self.behind = behind
         self.head_bytes = head_bytes
@@ -52,19 +53,19 @@ class Encoding(ABC):
 
     @abstractmethod
     def frames(self, parts: Sequence[memoryview]) -> list[memoryview]:
-        """A payload. parts: as float32 bytes; the first are the d numbers."""
+        """Encode a payload. parts: float32 bytes; the first are the d numbers."""
 
     @abstractmethod
     def decode(self, frames: Frames) -> Iterator[memoryview]:
-        """The D numbers as float32 bytes, some at a time; each piece is gone when the next is asked for.
+        """Decode the D numbers as float32 bytes, in pieces that are valid until the next one.
 
-        frames: of `payload_bytes` together, which whoever receives has checked, each a multiple of 4. A number that was
-        not finite is not finite again. Raises RemoteContractError(MALFORMED_PAYLOAD), perhaps after some pieces.
+        Numbers that were not finite are not finite again. Raises RemoteContractError(MALFORMED_PAYLOAD), perhaps after
+        some pieces. frames: of `payload_bytes` together, each a multiple of 4.
         """
 
 
 class Float32(Encoding):
-    """As they are: nothing is copied, and frames are the numbers.
+    """No encoding, and no copy.
 
     Source: proto/PROTOCOL.md#9-payload
     """
@@ -80,15 +81,15 @@ class Float32(Encoding):
 
     @override
     def decode(self, frames: Frames) -> Iterator[memoryview]:
-        for place in range(len(frames)):  # not `in frames`, which would hold one while it asks for the next
-            yield memoryview(frames[place])
+        for index in range(len(frames)):  # not `in frames`, which would hold a frame while it takes the next
+            yield memoryview(frames[index])
 
 
 class _Smaller(Encoding):
-    """One that writes the d numbers anew."""
+    """An encoding of the d numbers in fewer bytes."""
 
     def encode(self, vector_d: Vector) -> memoryview:
-        """The numbers as bytes. vector_d: [d] float32, not written to."""
+        """Encode [d] float32."""
         head = np.zeros(self.head_bytes, np.uint8)
         with np.errstate(all="ignore"):
             self._fill(head, vector_d)
@@ -109,16 +110,15 @@ class _Smaller(Encoding):
 
     @abstractmethod
     def _fill(self, head: Vector, vector_d: Vector) -> None:
-        """Write the numbers into [head_bytes] uint8, which is zero."""
+        """Encode into [head_bytes] uint8 zeros."""
 
     @abstractmethod
     def _read(self, source: "_Bytes") -> Iterator[Vector]:
-        """The d numbers, some at a time, in memory that is used again."""
+        """Decode the d numbers in pieces, in reused memory."""
 
 
 class _TwoBytes(_Smaller):
-    """Of 16 bits each, to the nearest, ties to even. What is finite stays so: beyond the range it is the last number
-    there is."""
+    """16 bits per number, rounded to nearest, ties to even. Finite numbers beyond the range become the largest one."""
 
     def __init__(self, dimension: int, behind: int = 0) -> None:
         super().__init__(dimension, behind, _padded(2 * dimension))
@@ -134,21 +134,21 @@ class _TwoBytes(_Smaller):
         scratch = np.empty(min(_STEP, self.dimension), _F4)
         for start, end in _steps(self.dimension):
             numbers = scratch[: end - start]
-            with np.errstate(all="ignore"):  # not where it yields: it would be the reader's, too
+            with np.errstate(all="ignore"):  # not around the yield: it would apply to the caller
                 self._widen(source.read(2 * start, 2 * end), numbers)
             yield numbers
 
     @abstractmethod
     def _codes(self, numbers: Vector) -> Vector:
-        """Of float32 numbers, uint16."""
+        """Encode float32 as uint16."""
 
     @abstractmethod
     def _widen(self, codes: memoryview, numbers: Vector) -> None:
-        """Write what the codes stand for into float32 numbers."""
+        """Decode into float32 numbers."""
 
 
 class BFloat16(_TwoBytes):
-    """The upper half of a float32: its range, with 8 significant bits. |error| <= 2^-8 |x|, or 2^-134."""
+    """The upper half of a float32: 8 significant bits. |error| <= 2^-8 |x|, or 2^-134."""
 
     name = "bfloat16"
 
@@ -157,7 +157,7 @@ class BFloat16(_TwoBytes):
         bits = numbers.view(_U4)
         codes = (bits + np.uint32(0x7FFF) + ((bits >> 16) & 1)) >> 16
         magnitudes = bits & _MAGNITUDE
-        beyond = magnitudes > np.uint32(0x7F7F_7FFF)  # rounds to infinity, is infinity, or is none
+        beyond = magnitudes > np.uint32(0x7F7F_7FFF)  # rounds to infinity, is infinity, or NaN
         if beyond.any():
             signs = (bits >> 16) & np.uint32(0x8000)
             codes = np.where(beyond, signs | np.uint32(0x7F7F), codes)
@@ -194,10 +194,10 @@ class Float16(_TwoBytes):
 
 
 class Int8(_Smaller):
-    """Whole numbers from -127 to 127 times a scale, one for B numbers in a row: the largest magnitude among them / 127.
+    """Integers from -127 to 127 times a scale per block of B numbers: its largest magnitude / 127.
 
-    First the scales, ceil(d / B) float32, then d codes. |error| <= largest magnitude of the block / 253, or 2^-140. A
-    block with a number that is not finite has a scale that is none, so none of it is finite again.
+    First ceil(d / B) float32 scales, then d codes. |error| <= largest magnitude of the block / 253, or 2^-140. A block
+    with a number that is not finite has a NaN scale, so all its numbers become NaN.
     """
 
     name = "int8"
@@ -219,7 +219,7 @@ class Int8(_Smaller):
                 scales_n = np.minimum(largest_n / np.float32(_CODE_MAX), _SCALE_MAX)
                 scales_n[~np.isfinite(largest_n)] = np.nan
                 codes_nB = np.rint(numbers_nB / scales_n[:, None])
-                codes_nB[~np.isfinite(codes_nB)] = 0  # all are zero, or one is not finite
+                codes_nB[~np.isfinite(codes_nB)] = 0  # all zero, or one not finite
                 np.clip(codes_nB, -_CODE_MAX, _CODE_MAX, out=codes_nB)
                 scales[first:last][at : at + len(scales_n)] = scales_n
                 begin = start + at * self.block
@@ -241,14 +241,14 @@ class Int8(_Smaller):
             yield numbers
 
     def _groups(self) -> Iterator[tuple[int, int, int, int]]:
-        """Blocks first to last, numbers start to end: some at a time."""
+        """Groups of blocks, as first and last block, and start and end of their numbers."""
         for first in range(0, self._scales, self._together):
             last = min(first + self._together, self._scales)
             yield first, last, first * self.block, min(last * self.block, self.dimension)
 
     def _rows(self, numbers: Vector) -> Iterator[tuple[Any, int, int]]:
-        """Views of whole blocks [n, B], and of the short one at the end [1, rest]; which block is the first, and how
-        many numbers."""
+        """Views of the whole blocks [n, B] and of the short last one [1, rest], each with the index of its first block
+        and its count of numbers."""
         whole = len(numbers) // self.block
         even = whole * self.block
         if whole:
@@ -258,11 +258,10 @@ class Int8(_Smaller):
 
 
 class TopK(_Smaller):
-    """The k numbers of the largest magnitude, exactly, and zeros for the others; of equal ones that which comes first.
+    """The k numbers of the largest magnitude, exactly; the others become zero. Of equal numbers the first counts.
 
-    First the k positions, ascending uint32 under d, then the k numbers, float32. What is left out is to be added to the
-    next vector.
-    Algorithm 1 of Stich et al.; algorithm 2 of Karimireddy et al., whose e_t is the sum of what was left out.
+    First k positions, ascending uint32 below d, then k float32 numbers. The other numbers are added to the next vector.
+    Algorithm 1 of Stich et al.; algorithm 2 of Karimireddy et al., whose e_t is the sum of the other numbers.
     Source: Sparsified SGD (Stich et al., NeurIPS 2018), docs/methods/training.md#error-feedback; Error feedback
     (Karimireddy et al., ICML 2019), docs/methods/training.md#error-feedback
     """
@@ -278,7 +277,7 @@ class TopK(_Smaller):
 
     @override
     def _fill(self, head: Vector, vector_d: Vector) -> None:
-        # As whole numbers magnitudes have the same order, and NaN is above infinity: what is not finite is sent.
+        # Integers keep the order of the magnitudes, with NaN above infinity: numbers that are not finite are sent.
         magnitudes_d = vector_d.view(_U4) & _MAGNITUDE
         least = np.partition(magnitudes_d, self.dimension - self.keep)[self.dimension - self.keep]
         chosen_d = magnitudes_d > least
@@ -294,16 +293,18 @@ class TopK(_Smaller):
         scratch = np.empty(min(_STEP, self.dimension), _F4)
         taken = 0
         for start, end in _steps(self.dimension):
-            most = min(taken + end - start, self.keep)  # that can lie here
+            most = min(taken + end - start, self.keep)  # positions in this step
             coming = np.frombuffer(source.read(4 * taken, 4 * most), _U4)
-            here = coming[: coming.searchsorted(np.uint32(end))]
-            if len(here) and (here[0] < start or here[-1] >= end or (here[1:] <= here[:-1]).any()):
+            positions = coming[: coming.searchsorted(np.uint32(end))]
+            if len(positions) and (
+                positions[0] < start or positions[-1] >= end or (positions[1:] <= positions[:-1]).any()
+            ):
                 raise self._disordered()
             numbers = scratch[: end - start]
             numbers.fill(0)
-            sent = source.read(middle + 4 * taken, middle + 4 * (taken + len(here)))
-            numbers[here - np.uint32(start)] = np.frombuffer(sent, _F4)
-            taken += len(here)
+            sent = source.read(middle + 4 * taken, middle + 4 * (taken + len(positions)))
+            numbers[positions - np.uint32(start)] = np.frombuffer(sent, _F4)
+            taken += len(positions)
             yield numbers
         if taken < self.keep:
             raise self._disordered()
@@ -313,19 +314,15 @@ class TopK(_Smaller):
 
 
 NAMES = (Float32.name, BFloat16.name, Float16.name, Int8.name, TopK.name)
-"""All there are: what a client that has this module can take and make."""
 
 
 def plan(*, updates: str, models: str, block: int, fraction: float, dimension: int) -> EncodingPlan | None:
-    """What a run is to use; None where all goes as it is.
-
-    block: B of int8. fraction: of the d numbers, that top-k keeps; of which ceil(fraction * d) become k.
-    """
+    """The plan of a run; None for float32 alone. block: B of int8. fraction: for top-k, k = ceil(fraction * d)."""
     return _plan(updates, models, block, min(dimension, ceil(fraction * dimension)))
 
 
 def agreed(wanted: EncodingPlan | None, offered: Collection[str] | None) -> EncodingPlan | None:
-    """What becomes of a run's plan with a client that offers these; None offers float32 alone."""
+    """The plan for a client that offers these encodings; None offers float32 alone."""
     if wanted is None or offered is None:
         return None
     updates, models = (name if name in offered else FLOAT32 for name in (wanted.updates, wanted.models))
@@ -333,7 +330,7 @@ def agreed(wanted: EncodingPlan | None, offered: Collection[str] | None) -> Enco
 
 
 def _plan(updates: str, models: str, block: int | None, keep: int | None) -> EncodingPlan | None:
-    """With what the two need of the rest. None where all goes as it is."""
+    """Sets only the fields that the two encodings need; None for float32 alone."""
     if updates == models == FLOAT32:
         return None
     return EncodingPlan.model_validate(
@@ -346,52 +343,52 @@ def _plan(updates: str, models: str, block: int | None, keep: int | None) -> Enc
     )
 
 
-def of_updates(told: EncodingPlan | None, dimension: int, behind: int = 0) -> Encoding:
-    """That of updates. told: what was agreed. dimension: d. behind: numbers behind them."""
-    return _make(FLOAT32 if told is None else told.updates, told, dimension, behind)
+def of_updates(agreed_plan: EncodingPlan | None, dimension: int, behind: int = 0) -> Encoding:
+    """The encoding of updates. dimension: d. behind: numbers behind the d."""
+    return _make(FLOAT32 if agreed_plan is None else agreed_plan.updates, agreed_plan, dimension, behind)
 
 
-def of_models(told: EncodingPlan | None, dimension: int, behind: int = 0) -> Encoding:
-    """That of models; as for `of_updates`."""
-    return _make(FLOAT32 if told is None else told.models, told, dimension, behind)
+def of_models(agreed_plan: EncodingPlan | None, dimension: int, behind: int = 0) -> Encoding:
+    """The encoding of models; as for `of_updates`."""
+    return _make(FLOAT32 if agreed_plan is None else agreed_plan.models, agreed_plan, dimension, behind)
 
 
 def of_update(welcome: Welcome) -> Encoding:
-    """That of the updates of the client that was told this."""
+    """The encoding of a client's updates."""
     return of_updates(welcome.encoding, *_numbers(welcome))
 
 
 def of_task(welcome: Welcome, task: Task) -> Encoding:
-    """That of the model of a task. Raises RemoteContractError for one that was not agreed; float32 always is."""
-    told = None if task.encoding in (None, FLOAT32) else welcome.encoding
-    encoding = of_models(told, *_numbers(welcome))
+    """The encoding of a task's model: float32, or the agreed one. Raises RemoteContractError for another."""
+    agreed_plan = None if task.encoding in (None, FLOAT32) else welcome.encoding
+    encoding = of_models(agreed_plan, *_numbers(welcome))
     if encoding.name != (task.encoding or FLOAT32):
-        raise _malformed(f"a model as {task.encoding} was not agreed")
+        raise _malformed(f"the model's encoding is {task.encoding}, expected an agreed one")
     return encoding
 
 
 def _numbers(welcome: Welcome) -> tuple[int, int]:
-    """d, and how many lie behind."""
+    """d, and the count of numbers behind the d."""
     dimension = signature.dimension(welcome.tensors)
     return dimension, signature.dimension(welcome.buffers or ()) + dimension * bool(welcome.extra)
 
 
-def _make(name: str, told: EncodingPlan | None, dimension: int, behind: int) -> Encoding:
-    if told is None or name == FLOAT32:
+def _make(name: str, plan: EncodingPlan | None, dimension: int, behind: int) -> Encoding:
+    if plan is None or name == FLOAT32:
         return Float32(dimension, behind)
     if name == Int8.name:
-        assert told.block is not None
-        return Int8(dimension, behind, block=told.block)
+        assert plan.block is not None
+        return Int8(dimension, behind, block=plan.block)
     if name == TopK.name:
-        assert told.keep is not None
-        return TopK(dimension, behind, keep=told.keep)
+        assert plan.keep is not None
+        return TopK(dimension, behind, keep=plan.keep)
     return BFloat16(dimension, behind) if name == BFloat16.name else Float16(dimension, behind)
 
 
 class _Bytes:
-    """Frames as the one run of bytes that they are, read without a copy but where a piece lies in two of them.
+    """Reads ranges of bytes across frames, with a copy only where a range spans two.
 
-    No frame is kept: one that is mapped when it is asked for takes memory as long as somebody looks at it."""
+    It keeps no frame, because a frame may be mapped on access, and takes memory while it is referenced."""
 
     def __init__(self, frames: Frames) -> None:
         self._frames = frames
@@ -400,15 +397,15 @@ class _Bytes:
     def read(self, start: int, end: int) -> memoryview:
         if start == end:
             return memoryview(b"")
-        place = bisect_right(self._starts, start) - 1
-        if end <= self._starts[place + 1]:
-            offset = self._starts[place]
-            return memoryview(self._frames[place])[start - offset : end - offset]
+        index = bisect_right(self._starts, start) - 1
+        if end <= self._starts[index + 1]:
+            offset = self._starts[index]
+            return memoryview(self._frames[index])[start - offset : end - offset]
         pieces = []
         while start < end:
-            offset, stop = self._starts[place], min(end, self._starts[place + 1])
-            pieces.append(memoryview(self._frames[place])[start - offset : stop - offset])
-            start, place = stop, place + 1
+            offset, stop = self._starts[index], min(end, self._starts[index + 1])
+            pieces.append(memoryview(self._frames[index])[start - offset : stop - offset])
+            start, index = stop, index + 1
         return memoryview(b"".join(pieces))
 
 
@@ -418,9 +415,9 @@ def _steps(dimension: int) -> Iterator[tuple[int, int]]:
 
 
 def _padded(size_bytes: int) -> int:
-    """With zeros behind it, so that it ends where a float32 may begin."""
+    """Rounded up to a multiple of a float32."""
     return -(-size_bytes // limits.FLOAT_BYTES) * limits.FLOAT_BYTES
 
 
-def _malformed(what: str) -> RemoteContractError:
-    return RemoteContractError(Reason.MALFORMED_PAYLOAD, what)
+def _malformed(message: str) -> RemoteContractError:
+    return RemoteContractError(Reason.MALFORMED_PAYLOAD, message)

@@ -1,7 +1,7 @@
-"""The messages, as frozen types that are valid because they exist. PROTOCOL.md says what each is for.
+"""The messages of the protocol as frozen, validated types; PROTOCOL.md describes them.
 
-Header fields of every message are `protocol` and `type`; unknown fields are ignored, so that a later minor
-change can add one. Payload frames follow the header of `task`, `update` and `chunk` only.
+Every header also has the fields `protocol` and `type`. Unknown fields are ignored, so that a later version can add
+some. Only `task`, `update` and `chunk` have payload frames.
 """
 
 import math
@@ -35,7 +35,7 @@ VariantRate = Annotated[float, Field(ge=limits.VARIANT_RATE_MIN, le=limits.VARIA
 Block = Annotated[int, Field(ge=limits.BLOCK_MIN, le=limits.BLOCK_MAX)]
 ModelEncoding = Literal["float32", "bfloat16", "float16", "int8"]
 UpdateEncoding = Literal["float32", "bfloat16", "float16", "int8", "top-k"]
-# On the wire a reason is its text; strict validation would take only a member of the enumeration.
+# A reason is its text on the wire; strict validation would accept only a member of the enumeration.
 WireReason = Annotated[Reason, Field(strict=False)]
 
 
@@ -44,13 +44,13 @@ class _Strict(BaseModel):
 
 
 class Message(_Strict):
-    """A message. `type` is its name on the wire."""
+    """A message. type: its name on the wire."""
 
     type: ClassVar[str]
 
 
 class TensorSpec(_Strict):
-    """One parameter of the model, in vector order. dtype: as the sender trains it, and as payloads are."""
+    """One tensor of the model, in payload order."""
 
     name: Name
     shape: Annotated[
@@ -60,7 +60,7 @@ class TensorSpec(_Strict):
 
 
 class ModelPlan(_Strict):
-    """What a model's name leaves open. A field that is not there takes the default of the model."""
+    """Settings of the model. A field that is not set takes the default of the model."""
 
     norm: Name | None = None
     projection_head: Positive | None = None
@@ -74,7 +74,7 @@ class VariantPlan(_Strict):
 
 
 class DataPlan(_Strict):
-    """What a data set's name leaves open."""
+    """Settings of the data set."""
 
     normalise: Name | None = None
     column: Name | None = None
@@ -139,7 +139,7 @@ class EncodingPlan(_Strict):
 
 
 class OwnEvaluation(_Strict):
-    """How good the task's model is on the client's own test examples. accuracy: correct / examples. loss: nats."""
+    """Evaluation of the task's model on the client's own test examples. accuracy: fraction. loss: nats."""
 
     accuracy: Annotated[float, Field(ge=0, le=1)]
     loss: Loss
@@ -147,35 +147,30 @@ class OwnEvaluation(_Strict):
 
 
 class ProcessStart(_Strict):
-    """Which start of a client's processes this is. home: drawn once for the directory in which they store what must
-    outlive them. number: counts starts there."""
+    """Start of a client's process. home: random name of its directory. number: count of starts there."""
 
     home: Token
     number: Positive
 
 
 class Hello(Message):
-    """Client to server: here I am.
+    """Client to server: joins the run, or rejoins after a reconnect.
 
-    session: 16 random bytes in hex, drawn once a process; the same after a reconnect.
-    holding: ids of the tasks that the client has received and not yet had acknowledged. encodings: names of those that
-    it can take and make; none for float32 alone. start: of the process; none where nothing outlives it.
+    holding: ids of received tasks without an ack. encodings: supported ones; none for float32 alone.
     """
 
     type: ClassVar[str] = "hello"
     client_id: ClientId
-    session: Token
+    session: Token  # 16 random bytes in hex, drawn once per process
     holding: Annotated[tuple[Positive, ...], Field(max_length=limits.HOLDING_MAX)] = ()
     encodings: Annotated[tuple[Name, ...], Field(max_length=limits.ENCODINGS_MAX)] | None = None
-    start: ProcessStart | None = None
+    start: ProcessStart | None = None  # of the process; none if it stores nothing
 
 
 class Welcome(Message):
-    """Server to client: you are in, and this is the run.
+    """Server to client: accepts the client, and describes the run.
 
-    buffers: float buffers of the model that travel behind the parameters in every payload. extra: whether a second
-    vector, as long as the parameters, travels behind those. encoding: of payloads to and from this client; none for
-    float32.
+    buffers: float buffers of the model, behind the parameters in every payload.
     """
 
     type: ClassVar[str] = "welcome"
@@ -195,8 +190,8 @@ class Welcome(Message):
     model_plan: ModelPlan | None = None
     data_plan: DataPlan | None = None
     buffers: Annotated[tuple[TensorSpec, ...], Field(max_length=limits.TENSORS_MAX)] | None = None
-    extra: bool | None = None
-    encoding: EncodingPlan | None = None
+    extra: bool | None = None  # whether a vector as long as the parameters follows them
+    encoding: EncodingPlan | None = None  # of payloads to and from this client; none for float32
 
     @model_validator(mode="after")
     def _is_consistent(self) -> Self:
@@ -211,56 +206,47 @@ class Welcome(Message):
 
 
 class Task(Message):
-    """Server to client: train from this model. The payload is the model: see PROTOCOL.md 9.
+    """Server to client: train from this model, which is the payload (PROTOCOL.md 9).
 
-    number: how many tasks this client was given before; with the client id it keys the task's random draws.
-    learning_rate: eta_l, per step. evaluate: whether to measure the model on the client's own test examples too.
-    run_id: of its run, whose welcome may have been lost. checksum: of the payload, which comes in chunks. encoding: of
-    the payload; none for float32.
+    number: count of the client's earlier tasks; with the client id the key of the task's random draws.
     """
 
     type: ClassVar[str] = "task"
     task_id: Positive
     number: Count
     version: Count
-    learning_rate: LearningRate
+    learning_rate: LearningRate  # eta_l, per step
     signature: Digest
     payload_bytes: PayloadBytes
-    evaluate: bool | None = None
-    run_id: Token | None = None
-    checksum: Checksum | None = None
-    encoding: ModelEncoding | None = None
+    evaluate: bool | None = None  # whether to evaluate the model on the client's own test examples
+    run_id: Token | None = None  # for a client that has missed the welcome
+    checksum: Checksum | None = None  # of a payload in chunks
+    encoding: ModelEncoding | None = None  # of the payload; none for float32
 
 
 class Update(Message):
-    """Client to server: what a task made. The payload is the vector, in the units that `kind` says.
-
-    num_examples: n_i, what the client holds. learning_rate: eta_l used; the server divides a delta by it. loss: mean
-    mini-batch loss, nats. batch_examples: m_i, of the mini-batch of a gradient; not there: num_examples.
-    checksum: of the payload, which comes in chunks. encoding: of the payload; none for float32.
-    """
+    """Client to server: the result of a task. The payload is the vector."""
 
     type: ClassVar[str] = "update"
     task_id: Positive
     base_version: Count
-    kind: Literal["gradient", "delta"]
-    num_examples: Positive
+    kind: Literal["gradient", "delta"]  # unit of the vector
+    num_examples: Positive  # n_i, examples of the client
     steps: Positive
-    loss: Loss
-    learning_rate: LearningRate
+    loss: Loss  # mean mini-batch loss, nats
+    learning_rate: LearningRate  # eta_l, by which the server divides a delta
     signature: Digest
     payload_bytes: PayloadBytes
-    batch_examples: Positive | None = None
+    batch_examples: Positive | None = None  # m_i, of a gradient's mini-batch; none for num_examples
     evaluation: OwnEvaluation | None = None
-    checksum: Checksum | None = None
-    encoding: UpdateEncoding | None = None
+    checksum: Checksum | None = None  # of a payload in chunks
+    encoding: UpdateEncoding | None = None  # of the payload; none for float32
 
 
 class Chunk(Message):
-    """Both ways: a piece of a payload that was announced, its one payload frame. offset: of its first byte.
+    """Both ways: a piece of an announced payload, in one frame. offset: of its first byte.
 
-    From a client it belongs to the update of the task, from the server to its model; and so does a `credit` the other
-    way round.
+    From a client it is part of the task's update, from the server of its model.
     """
 
     type: ClassVar[str] = "chunk"
@@ -269,17 +255,13 @@ class Chunk(Message):
 
 
 class Credit(Message):
-    """Both ways: what the receiver of a payload has of it, and how much may be sent.
-
-    have: bytes from the first on, without a gap. until: bytes before this one may be sent; equal to `have`: wait.
-    again: send from `have` on, whatever was sent before.
-    """
+    """Both ways: the receiver's progress with a payload, and the limit for its sender."""
 
     type: ClassVar[str] = "credit"
     task_id: Positive
-    have: Offset
-    until: Offset
-    again: bool | None = None
+    have: Offset  # bytes received without a gap
+    until: Offset  # end of the bytes that may be sent; equal to `have`: wait
+    again: bool | None = None  # resend from `have` on
 
     @model_validator(mode="after")
     def _is_not_behind(self) -> Self:
@@ -289,11 +271,7 @@ class Credit(Message):
 
 
 class Ack(Message):
-    """Server to client: the verdict on an update.
-
-    A repeat gets `duplicate` and the first verdict in the other fields. reason: set exactly when
-    first_outcome is `rejected`.
-    """
+    """Server to client: the verdict on an update. A repeated update gets `duplicate` and its first verdict."""
 
     type: ClassVar[str] = "ack"
     task_id: Positive
@@ -315,47 +293,42 @@ class Ack(Message):
 
 
 class Heartbeat(Message):
-    """Both ways: I am alive. The server answers each one of a client's with the same number.
+    """Both ways: the sender is alive. The server answers each heartbeat with its number.
 
-    number: counts a client's heartbeats of this session. Messages of one connection keep their order, so an
-    answer to a heartbeat sent after an update, and no acknowledgement before it, says that the update or its
-    ack was lost: send it again. version: the newest that the sender knows.
+    Messages of one connection keep their order: if the answer to a heartbeat comes before the ack of an earlier update,
+    the update or the ack was lost. `newest_task` and `heard`, of a client only, reveal a lost task to the server.
 
-    Only a client says the other two, by which the server finds that a task was lost. newest_task: id of the newest task
-    received in this run, 0 for none, or when that was given back. heard: number of its newest heartbeat whose answer
-    came.
+    newest_task: id of the newest received task of this run; 0 for none, or for one that was given back.
     """
 
     type: ClassVar[str] = "heartbeat"
-    number: Count
-    version: Count
+    number: Count  # count of the client's earlier heartbeats of this session
+    version: Count  # the newest that the sender knows
     newest_task: Count | None = None
-    heard: Count | None = None
+    heard: Count | None = None  # number of the newest answered heartbeat
 
 
 class Bye(Message):
-    """Client to server: I am leaving. reason: for people."""
+    """Client to server: the client leaves; the server's answer after the end of a run. reason: for people."""
 
     type: ClassVar[str] = "bye"
     reason: Text = ""
 
 
 class Stop(Message):
-    """Server to client: work no more. `superseded`: another process took over this client id. failed: with `shutdown`,
-    the run was given up and nobody comes back to it by itself. message: for people."""
+    """Server to client: stop working. reason: `superseded` if another process took over the client id."""
 
     type: ClassVar[str] = "stop"
     reason: Literal["finished", "shutdown", "superseded"]
     version: Count
-    failed: bool | None = None
-    message: Text | None = None
+    failed: bool | None = None  # with `shutdown`, the run has failed and is not resumed automatically
+    message: Text | None = None  # for people
 
 
 class Error(Message):
-    """Either way: a message was refused, or (client to server) a task could not be done.
+    """Both ways: a message was refused, or a client gives a task back.
 
-    task_id: the task concerned, when there is one. A client that names one gives that task back, for the
-    reason `non-finite` when its training diverged, `unavailable` when it cannot take part in this round.
+    task_id: of that task. reason: then `non-finite` if the training diverged, `unavailable` if it skips the round.
     """
 
     type: ClassVar[str] = "error"

@@ -1,4 +1,4 @@
-"""Payloads as frames: cut for sending, checked on arrival. Neither copies a byte."""
+"""Splits payloads into frames, and checks frames, without a copy."""
 
 from collections.abc import Sequence
 
@@ -7,10 +7,7 @@ from unstale_proto.errors import Reason, RemoteContractError
 
 
 def split(payload: memoryview) -> list[memoryview]:
-    """The payload as frames of at most FRAME_BYTES_MAX, all but the last full. They share its memory.
-
-    payload: bytes (format "B") of little-endian numbers, a multiple of 4 up to PAYLOAD_BYTES_MAX.
-    """
+    """Split a payload (format "B") into views of FRAME_BYTES_MAX, the last one shorter."""
     assert payload.format == "B"
     assert len(payload) % limits.FLOAT_BYTES == 0
     assert 0 < len(payload) <= limits.PAYLOAD_BYTES_MAX
@@ -21,11 +18,7 @@ def split(payload: memoryview) -> list[memoryview]:
 
 
 def check(frame_bytes: Sequence[int], payload_bytes: int) -> None:
-    """Check the sizes of the frames that arrived against the size that the header names.
-
-    frame_bytes: bytes of each payload frame in order. Any cut between two numbers will do.
-    Raises RemoteContractError(WRONG_SIZE).
-    """
+    """Check the sizes of received frames, split between any two numbers. Raises RemoteContractError(WRONG_SIZE)."""
     if len(frame_bytes) > limits.FRAMES_MAX:
         raise _wrong_size(f"{len(frame_bytes)} payload frames, expected at most {limits.FRAMES_MAX}")
     for index, size in enumerate(frame_bytes):

@@ -1,4 +1,4 @@
-"""The signature of a model: a digest of its parameters' names, shapes and dtypes."""
+"""The signature of a model: a digest of the names, shapes and dtypes of its tensors."""
 
 import hashlib
 import math
@@ -10,30 +10,25 @@ from unstale_proto.messages import TensorSpec
 
 
 def digest(tensors: Sequence[TensorSpec]) -> str:
-    """SHA-256 in hex over the tensors in payload order, parameters and then buffers, each as PROTOCOL.md says.
-
-    Every text is preceded by its length and every shape by its rank: two models never give the same bytes.
-    """
+    """SHA-256 in hex over the tensors in payload order, parameters before buffers (PROTOCOL.md)."""
     return hashlib.sha256(b"".join(canonical_bytes(tensor) for tensor in tensors)).hexdigest()
 
 
 def canonical_bytes(tensor: TensorSpec) -> bytes:
-    """What the signature is taken over: one tensor, little-endian."""
+    """One tensor in the digest, little-endian. Lengths and ranks come first, so that the bytes are unique."""
     rank = len(tensor.shape)
-    return b"".join(
-        (_text(tensor.name), struct.pack(f"<I{rank}Q", rank, *tensor.shape), _text(tensor.dtype)),
-    )
+    return _text(tensor.name) + struct.pack(f"<I{rank}Q", rank, *tensor.shape) + _text(tensor.dtype)
 
 
 def dimension(tensors: Sequence[TensorSpec]) -> int:
-    """d, numbers of the parameters."""
+    """d, the number of parameters."""
     return sum(math.prod(tensor.shape) for tensor in tensors)
 
 
 def payload_bytes(
     tensors: Sequence[TensorSpec], buffers: Sequence[TensorSpec] = (), *, extra: bool = False
 ) -> int:
-    """Bytes of a payload in float32: parameters, buffers, and an extra vector as long as the parameters."""
+    """Bytes of a payload in float32; `extra` adds a vector as long as the parameters."""
     return limits.FLOAT_BYTES * (dimension(tensors) * (1 + extra) + dimension(buffers))
 
 

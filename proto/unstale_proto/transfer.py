@@ -1,7 +1,7 @@
-"""A payload in chunks, as its receiver and its sender see it: PROTOCOL.md 4.7. Pure; the bytes lie in a `PartialFile`.
+"""Receiver and sender of a payload in chunks (PROTOCOL.md 4.7). Pure, except for the `Part` with the bytes.
 
-The receiver says what it has and how far the sender may go; the sender does as the last credit says. So whatever is
-lost, repeated or overtaken, and whichever side begins anew, one more credit puts things right.
+A credit names the bytes that the receiver has, and how far the sender may continue; the sender follows the latest. So
+one more credit recovers from any loss, repetition, reordering or restart.
 """
 
 from bisect import bisect_right
@@ -15,51 +15,49 @@ from unstale_proto import limits
 from unstale_proto.errors import Reason, RemoteContractError
 from unstale_proto.messages import Chunk, Credit
 
-WINDOW_BYTES = 4 * limits.CHUNK_BYTES  # 16 MiB on their way: a link of 1 Gbit/s and 120 ms is never idle
-CREDIT_CHUNKS = 2  # after so many, credit is said again: two of full size are half a window
-AHEAD_CHUNKS = (
-    16  # under way at once, however small: a socket's queue takes no more of them than it is good for
-)
-LEAST_CHUNK_BYTES = 64 * 1024  # a link that breaks more often than once in so many moves nothing
-STEADY_CHUNKS = 16  # that should get through between two losses, so that little is sent twice
-WRONG_MAX = 3  # so many wrong checksums, one after the other, are no accident of a link
+WINDOW_BYTES = 4 * limits.CHUNK_BYTES  # 16 MiB in flight: a link of 1 Gbit/s and 120 ms is never idle
+CREDIT_CHUNKS = 2  # chunks per credit: two of full size are half a window
+AHEAD_CHUNKS = 16  # in flight, however small, because the queue of a socket is counted in messages
+LEAST_CHUNK_BYTES = 64 * 1024  # a link that breaks more often than once per chunk of this size is useless
+STEADY_CHUNKS = 16  # aimed at between two losses, so that little is sent twice
+WRONG_MAX = 3  # wrong checksums in a row, which are no accident of a link
 
 
 class Part(Protocol):
-    """As much of a payload as has come: a file, or what is played for one."""
+    """The received start of a payload, in a file or in memory."""
 
     @property
     def have(self) -> int:
-        """Bytes, from the first on."""
+        """Number of bytes."""
         ...
 
     def append(self, chunk: memoryview) -> None:
-        """Behind what there is. Raises OSError, and then holds what it held."""
+        """Append, or raise OSError and change nothing."""
         ...
 
     def mapped(self) -> memoryview:
-        """All that there is, which stays readable after `delete`."""
+        """All bytes, readable after `delete` too."""
         ...
 
     def frames(self) -> Sequence[memoryview]:
-        """The same in frames of at most FRAME_BYTES_MAX, for one who looks at one after the other: those that nobody
-        looks at take no memory."""
+        """All bytes in frames of at most FRAME_BYTES_MAX, each of which takes memory only while it is in use."""
         ...
 
     def clear(self) -> None:
-        """Begin anew."""
+        """Drop all bytes."""
         ...
 
     def delete(self) -> None:
-        """It is not needed any more. Nothing else may be called after it."""
+        """The last call."""
         ...
 
 
 class Receiving:
-    """One payload on its way in.
+    """Receiver of one payload.
 
-    task_id: whose messages carry it now. part: what is there of it already. has_place: whether it may come now; else it
-    waits. window_bytes: on their way at once.
+    Attributes:
+        task_id: of its messages; it may change.
+        has_place: whether the sender gets credit now.
     """
 
     def __init__(
@@ -74,35 +72,56 @@ class Receiving:
         if part.have > payload_bytes:
             part.clear()
         self._until = part.have
-        self._granted = part.have  # the most that ever was
+        self._granted = part.have  # the highest `_until` so far
         self._missed_at: int | None = None
-        self._unsaid = 0  # chunks, since credit was last said
+        self._uncredited = 0  # chunks since the latest credit
         self._wrong = 0
 
     @property
     def is_whole(self) -> bool:
-        """Whether all of it is there."""
+        """Whether it is complete."""
         return self.part.have == self.payload_bytes
 
     @property
     def is_hopeless(self) -> bool:
-        """Whether it came so often with a wrong checksum that it is not asked for again."""
+        """Whether it came too often with a wrong checksum."""
         return self._wrong >= WRONG_MAX
 
     def ask(self) -> Credit:
-        """What the sender is to be told whenever it may not know how things stand."""
+        """The credit that (re)starts the sender."""
         have = self.part.have
         self._missed_at = None
-        self._unsaid = 0
+        self._uncredited = 0
         self._until = min(have + self._window_bytes, self.payload_bytes) if self.has_place else have
         self._granted = max(self._granted, self._until)
         return Credit(task_id=self.task_id, have=have, until=self._until, again=True)
 
     def take(self, offset: int, frames: Sequence[memoryview]) -> Credit | None:
-        """A chunk came; what to answer, if anything. Raises RemoteContractError for one that may not be, OSError when
-        it cannot be kept."""
+        """Take a chunk; returns the answer. Raises RemoteContractError for an invalid chunk, OSError if it cannot be
+        stored."""
+        self._check(offset, frames)
+        have = self.part.have
+        if offset < have:
+            return None  # a copy
+        if offset > have:
+            if self._missed_at == have or not self.has_place:
+                return None  # requested already, or later
+            credit = self.ask()
+            self._missed_at = have
+            return credit
+        self.part.append(frames[0])
+        if not self.has_place:
+            return None  # sent before the place was lost
+        self._uncredited += 1
+        if (self._uncredited < CREDIT_CHUNKS and self.part.have < self._until) or self.is_whole:
+            return None
+        return self.ask().model_copy(update={"again": None})
+
+    def _check(self, offset: int, frames: Sequence[memoryview]) -> None:
         if len(frames) != 1 or not 0 < len(frames[0]) <= limits.FRAME_BYTES_MAX:
-            raise RemoteContractError(Reason.WRONG_SIZE, "a chunk is one frame, and not an empty one")
+            raise RemoteContractError(
+                Reason.WRONG_SIZE, f"a chunk is one frame of 1 to {limits.FRAME_BYTES_MAX} bytes"
+            )
         end = offset + len(frames[0])
         if end > self.payload_bytes:
             raise RemoteContractError(
@@ -112,25 +131,9 @@ class Receiving:
             raise RemoteContractError(
                 Reason.NO_CREDIT, f"a chunk ends at {end}, credit at {self._granted}: wait for more"
             )
-        have = self.part.have
-        if offset < have:
-            return None  # a copy
-        if offset > have:
-            if self._missed_at == have or not self.has_place:
-                return None  # it is asked for already, or will be
-            credit = self.ask()
-            self._missed_at = have
-            return credit
-        self.part.append(frames[0])
-        if not self.has_place:
-            return None  # it was under way when the place was lost
-        self._unsaid += 1
-        if (self._unsaid < CREDIT_CHUNKS and self.part.have < self._until) or self.is_whole:
-            return None
-        return self.ask().model_copy(update={"again": None})
 
     def is_right(self) -> bool:
-        """Whether what has come is what was announced; asked once it is whole. If not, it begins anew."""
+        """Check a complete payload against its checksum; a wrong one is dropped."""
         assert self.is_whole
         if checksum(self.part.frames()) == self.checksum:
             return True
@@ -141,25 +144,24 @@ class Receiving:
 
 
 class Sending:
-    """One payload on its way out. frames: of which it is made, in any cut. chunk_bytes: of a chunk, at most.
+    """Sender of one payload, whose frames may have any size. is_whole: the receiver has all of it.
 
-    A chunk that does not get through whole is lost. So they become shorter where little gets through between two
-    losses, and longer again where much does. is_whole: the receiver has all of it.
+    A chunk that does not arrive whole is lost. So chunks are shorter while few bytes arrive between two losses.
     """
 
     def __init__(
         self, task_id: int, frames: Sequence[memoryview], *, chunk_bytes: int, begin_bytes: int | None = None
     ) -> None:
-        """begin_bytes: of the first chunks; None for as long as they may be."""
+        """chunk_bytes: longest chunk. begin_bytes: length of the first chunks; None for `chunk_bytes`."""
         self.task_id = task_id
         self.is_whole = False
         self.frames = frames
         self._chunk_bytes_max = chunk_bytes
         self._chunk_bytes = begin_bytes or chunk_bytes
-        self._sized_at = 0  # what the receiver had when that was last changed, or something was lost
+        self._sized_at = 0  # value of `_known` at its last change, or at a loss
         self._starts = [0, *accumulate(map(len, frames))]
         self._next = 0
-        self._known = 0  # what the receiver was heard to have
+        self._known = 0  # bytes that the receiver has, by its latest credit
 
     @property
     def payload_bytes(self) -> int:
@@ -167,13 +169,13 @@ class Sending:
 
     @property
     def next_chunk_bytes(self) -> int:
-        """How long chunks should be on another connection, when this one has ended."""
+        """Length of chunks on the next connection."""
         return self._steady if self._next > self._known else self._chunk_bytes
 
     def credited(self, credit: Credit) -> list[tuple[Chunk, memoryview]]:
-        """The receiver says how far to go; what to send."""
+        """Returns the chunks that a credit allows."""
         if credit.have < self._known and not credit.again:
-            return []  # it was overtaken
+            return []  # overtaken
         self._known = credit.have
         if credit.again:
             if credit.have < self._next:
@@ -193,21 +195,21 @@ class Sending:
 
     @property
     def _steady(self) -> int:
-        """How long chunks should be, given what got through since something was lost."""
-        through_bytes = (self._known - self._sized_at) // STEADY_CHUNKS
-        least = min(LEAST_CHUNK_BYTES, self._chunk_bytes_max)
-        return max(least, min(through_bytes, self._chunk_bytes))
+        """Length of chunks after a loss, given the bytes that arrived since the previous one."""
+        steady_bytes = (self._known - self._sized_at) // STEADY_CHUNKS
+        least_bytes = min(LEAST_CHUNK_BYTES, self._chunk_bytes_max)
+        return max(least_bytes, min(steady_bytes, self._chunk_bytes))
 
     def _piece(self, until: int) -> memoryview:
-        """From where we are, at most to the end of a frame, so that nothing is copied."""
-        place = bisect_right(self._starts, self._next) - 1
-        start = self._starts[place]
-        end = min(self._starts[place + 1], self._next + self._chunk_bytes, until)
-        return self.frames[place][self._next - start : end - start]
+        """The next chunk, at most to the end of a frame, so that it is no copy."""
+        index = bisect_right(self._starts, self._next) - 1
+        start = self._starts[index]
+        end = min(self._starts[index + 1], self._next + self._chunk_bytes, until)
+        return self.frames[index][self._next - start : end - start]
 
 
 def checksum(frames: Sequence[memoryview]) -> str:
-    """Of a payload, as messages carry it: xxh3_64, seed 0, in 16 lower-case hex digits."""
+    """xxh3_64 of a payload, seed 0, in 16 lower-case hex digits."""
     state = xxhash.xxh3_64()
     for frame in frames:
         state.update(frame)

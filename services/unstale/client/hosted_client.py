@@ -15,16 +15,14 @@ class HostedClient:
 
     Attributes:
         finished: result of its newest task, held until `finished_s`, when the client's device would be done.
-        run_is_over: the server has finished the run.
-        away_s: time at which it lost its connection; infinity while it has one.
     """
 
     session: ClientSession
     socket: zmq.Socket[bytes]
     finished: Ready | Failed | None = None
     finished_s: float = 0.0
-    run_is_over: bool = False
-    away_s: float = 0.0
+    run_is_over: bool = False  # the server has finished the run
+    away_s: float = 0.0  # time at which it lost its connection; infinity while it has one
 
     @property
     def is_away(self) -> bool:

@@ -35,21 +35,19 @@ class ModelKey:
 
 @dataclass(slots=True, eq=False)
 class _Model:
-    """A model that clients want, or the latest one that they wanted.
+    """A model that clients want, or the latest one that they wanted."""
 
-    Attributes:
-        tasks: task id by client; the first client downloads.
-        receiving: None until the download starts.
-        frames: None until the model is complete.
-    """
-
-    tasks: dict[int, int] = field(default_factory=dict)
-    receiving: Receiving | None = None
-    frames: Sequence[memoryview] | None = None
+    tasks: dict[int, int] = field(default_factory=dict)  # task id by client; the first client downloads
+    receiving: Receiving | None = None  # None until the download starts
+    frames: Sequence[memoryview] | None = None  # None until the model is complete
 
     @property
     def downloader(self) -> int:
         return next(iter(self.tasks))
+
+    @property
+    def is_incomplete(self) -> bool:
+        return bool(self.tasks) and self.frames is None
 
     def delete(self) -> None:
         if self.receiving is not None:
@@ -172,14 +170,12 @@ class Models:
 
     def _update(self) -> None:
         """Start the next downloads, and drop models that no client wants."""
-        incomplete = [item for item in self._models.items() if item[1].tasks and item[1].frames is None]
-        downloads = 0
-        for key, model in incomplete:
-            if model.receiving is not None and model.receiving.is_whole:
+        for model in self._models.values():
+            if model.is_incomplete and model.receiving is not None and model.receiving.is_whole:
                 self._complete(model, model.receiving)
-                continue
-            downloads += 1
-            if downloads <= self._places and model.receiving is None:
+        incomplete = [(key, model) for key, model in self._models.items() if model.is_incomplete]
+        for key, model in incomplete[: self._places]:
+            if model.receiving is None:
                 self._start(key, model)
                 self._woken[model.downloader] = None
         unwanted = [key for key, model in self._models.items() if not model.tasks]

@@ -1,7 +1,7 @@
 """The files of a client process: unacknowledged updates, and the clients' own state.
 
     CLIENT-NUMBER.update    an update, stored before it is first sent, deleted after its ack. NUMBER: of its task
-    CLIENT.state            what the client keeps from accepted updates, for trainings with state and lossy encodings
+    CLIENT.state            the client's own state, for trainings with state and lossy encodings
     lock                    which clients have a process here
     starts                  number of processes started here (`client.process_start`)
 

@@ -14,14 +14,12 @@ class Entry:
     """An unacknowledged update.
 
     Attributes:
-        beat: number of the first heartbeat after the latest message about it, in either direction.
-        sending: of its payload; None for a payload that is sent with the update.
         first_sent, last_sent: indices of its transmissions among those of all updates; None before the first.
     """
 
     pending: PendingUpdate
-    beat: int
-    sending: Sending | None
+    beat: int  # number of the first heartbeat after the latest message about it, in either direction
+    sending: Sending | None  # of its payload; None for a payload that is sent with the update
     first_sent: int | None = None
     last_sent: int | None = None
 

@@ -52,17 +52,12 @@ class Settlement(Settle):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trained:
-    """A trained task.
-
-    Attributes:
-        evaluation: of the task's model on the client's own test examples, if requested.
-        duration_s: simulated time of the task on the client's device.
-    """
+    """A trained task."""
 
     job: Job
     local: LocalUpdate
-    evaluation: Evaluation | None
-    duration_s: float = 0.0
+    evaluation: Evaluation | None  # of the task's model on the client's own test examples, if requested
+    duration_s: float = 0.0  # simulated time of the task on the client's device
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

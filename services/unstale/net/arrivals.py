@@ -18,17 +18,11 @@ GROWTH, SHRINK_MAX = 1.25, 16.0  # of a share from one look to the next
 
 @dataclass(slots=True)
 class _Site:
-    """Connections of one address.
+    """Connections of one address."""
 
-    Attributes:
-        left: connections that it may still waste at once.
-        wasted: since the last look.
-        share: of its attempts to connect that pass.
-    """
-
-    left: float = WASTED_AT_ONCE
-    wasted: int = 0
-    share: float = 1.0
+    left: float = WASTED_AT_ONCE  # connections that it may still waste at once
+    wasted: int = 0  # since the last look
+    share: float = 1.0  # of its attempts to connect that pass
 
 
 @dataclass(slots=True)

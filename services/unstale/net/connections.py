@@ -23,70 +23,43 @@ IPV6_SITE_BITS = 64  # the prefix that one owner has at least
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectionLimits:
-    """Limits.
-
-    Attributes:
-        connections_max: strangers and clients, as the limit of open files allows.
-        hello_s: time until a connection must speak for a client.
-        unread_bytes_max: bytes of incomplete messages, of all connections.
-        messages_ahead: complete messages of a client that libzmq reads ahead.
-    """
+    """Limits."""
 
     strangers_max: int = CLIENTS_MAX
-    connections_max: int = CLIENTS_MAX
-    hello_s: float = 15.0
-    unread_bytes_max: int = 2**30
-    messages_ahead: int = 8
+    connections_max: int = CLIENTS_MAX  # strangers and clients, as the limit of open files allows
+    hello_s: float = 15.0  # time until a connection must speak for a client
+    unread_bytes_max: int = 2**30  # bytes of incomplete messages, of all connections
+    messages_ahead: int = 8  # complete messages of a client that libzmq reads ahead
 
 
 @dataclass(slots=True, eq=False)
 class Connection:
-    """One connection. The socket's thread writes `route` and `messages`.
+    """One connection. The socket's thread writes `route` and `messages`."""
 
-    Attributes:
-        fd: descriptor, of libzmq.
-        site: address, or the first 64 bits of an IPv6 address.
-        since_s: time at which it was accepted, or last spoke for a client.
-        route: routing id; None before the first message.
-        messages: complete messages received.
-        seen: value of `messages` at the latest sample.
-        base_bytes: bytes read up to the latest complete message.
-        held_bytes: bytes read since.
-        suspected: turn at which it first held more bytes than one message may have.
-        was_client: whether it ever spoke for a client.
-        reason: of its cut.
-    """
-
-    fd: int
+    fd: int  # descriptor, of libzmq
     peer: Peer
-    site: str
-    since_s: float
-    route: bytes | None = None
-    messages: int = 0
-    seen: int = 0
-    base_bytes: int = 0
-    held_bytes: int = 0
-    suspected: int | None = None
+    site: str  # address, or the first 64 bits of an IPv6 address
+    since_s: float  # time at which it was accepted, or last spoke for a client
+    route: bytes | None = None  # routing id; None before the first message
+    messages: int = 0  # complete messages received
+    seen: int = 0  # value of `messages` at the latest sample
+    base_bytes: int = 0  # bytes read up to the latest complete message
+    held_bytes: int = 0  # bytes read since
+    suspected: int | None = None  # turn at which it first held more bytes than one message may have
     is_stranger: bool = True
-    was_client: bool = False
-    reason: str | None = None
+    was_client: bool = False  # whether it ever spoke for a client
+    reason: str | None = None  # of its cut
 
 
 @dataclass(slots=True)
 class ConnectionTable:
-    """All connections. One thread calls all methods but `get` and `heard`.
-
-    Attributes:
-        is_client: returns whether a routing id speaks for a client now.
-        message_bytes_max: payload and header of a client's longest message.
-        held_bytes: of all connections.
-    """
+    """All connections. One thread calls all methods but `get` and `heard`."""
 
     limits: ConnectionLimits
-    is_client: Callable[[bytes], bool]
-    message_bytes_max: int
+    is_client: Callable[[bytes], bool]  # returns whether a routing id speaks for a client now
+    message_bytes_max: int  # payload and header of a client's longest message
     arrivals: Arrivals
-    held_bytes: int = 0
+    held_bytes: int = 0  # of all connections
     _by_fd: dict[int, Connection] = field(default_factory=dict)
     _strangers: dict[str, dict[int, Connection]] = field(default_factory=dict)  # by site, oldest first
     _routes: dict[int, bytes] = field(default_factory=dict)  # of messages that came before `accepted`

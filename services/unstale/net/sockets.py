@@ -148,18 +148,12 @@ def receive(socket: zmq.Socket[bytes]) -> tuple[bytes, list[zmq.Frame]] | None:
 
 
 class Received(NamedTuple):
-    """A message that a ROUTER received.
+    """A message that a ROUTER received."""
 
-    Attributes:
-        route: routing id, uncopied.
-        frames: payload, uncopied.
-        dropped: number of further payload frames.
-    """
-
-    route: zmq.Frame
+    route: zmq.Frame  # routing id, uncopied
     header: bytes
-    frames: list[zmq.Frame]
-    dropped: int = 0
+    frames: list[zmq.Frame]  # payload, uncopied
+    dropped: int = 0  # number of further payload frames
 
 
 def receive_routed(
