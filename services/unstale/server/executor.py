@@ -4,14 +4,13 @@ Commands go to the compute side at once. Messages to clients are held until the 
 """
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from math import inf
 from typing import Any, Protocol, TypeVar
 
 from unstale import translate
 from unstale.coordinator import actions, divergence, events
-from unstale.coordinator.machine import LEASE, Coordinator
+from unstale.coordinator.machine import Coordinator
 from unstale.journal.recorder import IncomingUpdate, Recorder
 from unstale.learner.updates import StagedUpdate, Staging
 from unstale.server.admission import Admission
@@ -26,9 +25,9 @@ from unstale.server.commands import (
     ForgetCommand,
     PrecomputeCommand,
 )
-from unstale.server.deadlines import Deadlines
 from unstale.server.delivery import DeliveryTracker
 from unstale.server.run_stats import RunStats
+from unstale.server.timers import Timers
 from unstale_proto.limits import TEXT_MAX
 from unstale_proto.messages import Heartbeat, Hello, Message, Stop
 
@@ -86,9 +85,8 @@ class ActionExecutor:
 
     Attributes:
         delivery: Tasks that were sent, and what is known of their arrival.
-        deadlines: Of open tasks.
+        timers: Of the coordinator, and deadlines of open tasks.
         after_commit: Calls with one argument each, made in this order once all events are durable.
-        timers: Time at which each timer fires.
         commands_open: Commands that are not answered yet.
         finish, finished_s: End of the run, None before.
     """
@@ -114,9 +112,8 @@ class ActionExecutor:
         self._client_limits = client_limits
         self._prefetch = prefetch
         self.delivery = DeliveryTracker()
-        self.deadlines = Deadlines(recorder.coordinator, task_timeout_s)
+        self.timers = Timers(recorder.coordinator, task_timeout_s)
         self.after_commit: list[tuple[Callable[[Any], object], Any]] = []
-        self.timers: dict[str, float] = {}
         self.commands_open = 0
         self.finish: actions.Finish | None = None
         self.finished_s = 0.0
@@ -172,23 +169,6 @@ class ActionExecutor:
         if self._observe is not None:
             self._observe(event, following)
         self._execute(following)
-
-    # --- time ---
-
-    @property
-    def due_s(self) -> float:
-        """Time of the next timer or deadline; inf for none."""
-        due_s = min(self.timers.values(), default=inf)
-        deadline_s = self.deadlines.due_s
-        return due_s if deadline_s is None or due_s < deadline_s else deadline_s
-
-    def due_timers(self, at_s: float, *, lease_extra_s: float = 0.0) -> Iterator[events.TimerFired]:
-        """Events of the timers that are due, each to be handled before the next. lease_extra_s: added to leases."""
-        for timer in [name for name, due_s in self.timers.items() if due_s <= at_s]:
-            due_s = self.timers.get(timer, inf)
-            if due_s + (lease_extra_s if timer == LEASE else 0.0) <= at_s:
-                del self.timers[timer]
-                yield events.TimerFired(timer=timer, at_s=at_s)
 
     # --- results ---
 
@@ -282,7 +262,7 @@ class ActionExecutor:
     def _schedule_task(self, action: actions.SendTask) -> None:
         at_s = self._clock()
         self._stats.tally.started(at_s)
-        self.deadlines.given(action.client_id, action.task_id, at_s)
+        self.timers.on_task(action.client_id, action.task_id, at_s)
         self.after_commit.append((self.send_task, action))
 
     def _acknowledge(self, action: actions.Acknowledge, incoming: IncomingUpdate) -> None:
@@ -327,10 +307,10 @@ class ActionExecutor:
         self.submit(EvaluateCommand(version=action.version))
 
     def _set_timer(self, action: actions.SetTimer) -> None:
-        self.timers[action.timer] = action.due_s
+        self.timers.set(action.timer, action.due_s)
 
     def _cancel_timer(self, action: actions.CancelTimer) -> None:
-        self.timers.pop(action.timer, None)
+        self.timers.cancel(action.timer)
 
     def _finish(self, action: actions.Finish) -> None:
         self.finish = action

@@ -161,7 +161,7 @@ class ServerProtocol:
     def due_s(self) -> float | None:
         """Time at which `flush` is due if nothing happens before; None for never."""
         dues_s = [self._transfers.due_s, self._recorder.due_s(self._clock()), self._transport.due_s]
-        due_s = min([self._executor.due_s, *(each_s for each_s in dues_s if each_s is not None)])
+        due_s = min([self._executor.timers.due_s, *(each_s for each_s in dues_s if each_s is not None)])
         if self._executor.finish is not None and self.outcome is None and not self._executor.commands_open:
             due_s = min(due_s, self._executor.finished_s + self._linger_s)
         return None if due_s == inf else due_s
@@ -184,7 +184,7 @@ class ServerProtocol:
     def resume(self) -> None:
         """Resume a run whose state was read from its journal. Called once, first."""
         self._executor.handle(events.Resumed(at_s=self._clock()))
-        self._executor.deadlines.resume(self._clock())
+        self._executor.timers.resume(self._clock())
         if self._executor.finish is not None:  # clients that do not know of the end connect soon
             self._leaves_early, self._linger_s = False, max(self._linger_s, self._return_s)
 
@@ -200,19 +200,18 @@ class ServerProtocol:
         at_s, executor = self._clock(), self._executor
         # After a pause of this process, heartbeats and answers may be among the messages that wait.
         extra_s = self._welcome.lease_s if more_waits else 0.0
-        for fired in executor.due_timers(at_s, lease_extra_s=extra_s):
-            executor.handle(fired)
+        for event in executor.timers.due_events(at_s, self._transfers.goes_on, extra_s=extra_s):
+            if isinstance(event, events.TaskExpired):
+                log.warning(
+                    "client %d has not answered task %d in time",
+                    event.client_id,
+                    event.task_id,
+                    extra=about_peer(event.client_id),
+                )
+            executor.handle(event)
         at_s = self._clock()
         for client_id, task_id in self._transfers.settle(at_s):
             executor.handle(events.TaskLost(client_id=client_id, task_id=task_id, at_s=at_s))
-        for expired in executor.deadlines.expired(at_s, self._transfers.goes_on, extra_s=extra_s):
-            log.warning(
-                "client %d has not answered task %d in time",
-                expired.client_id,
-                expired.task_id,
-                extra=about_peer(expired.client_id),
-            )
-            executor.handle(expired)
         executor.commit_and_send()
         self._transport.flush()
         if executor.finish is not None and self.outcome is None:

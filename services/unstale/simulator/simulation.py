@@ -126,7 +126,7 @@ class Simulation:
                     executor.handle(events.ClientJoined(client_id=client_id, at_s=0.0))
                     self._end_turn()
                 while executor.finish is None:
-                    due_s = executor.due_s
+                    due_s = executor.timers.due_s
                     if (
                         due_s < queue.due_s
                     ):  # at equal times messages come first: an update just in time is in time
@@ -173,17 +173,14 @@ class Simulation:
     def _fire(self) -> None:
         """Handle the first timer or deadline that is due."""
         now_s = self._queue.now_s
-        fired = next(self.executor.due_timers(now_s), None)
-        if fired is None:
-            expired = next(self.executor.deadlines.expired(now_s, lambda *_: False), None)
-            if expired is not None:
-                self.executor.handle(expired)
+        event = next(self.executor.timers.due_events(now_s, lambda *_: False), None)
+        if event is None:
             return
-        if fired.timer == LEASE:
+        if isinstance(event, events.TimerFired) and event.timer == LEASE:
             for client_id in self._coordinator.leases.expired(now_s):
                 if not self._network.has_heartbeats(client_id):  # else it would have sent some
                     self.executor.handle(events.HeartbeatReceived(client_id=client_id, at_s=now_s))
-        self.executor.handle(fired)
+        self.executor.handle(event)
 
     # --- the outbox of the executor ---
 
