@@ -195,7 +195,7 @@ def refusal(capsys: pytest.CaptureFixture[str], arguments: Sequence[str]) -> str
          "method=one policy.settings.weighting=some: setting 'weighting' of policy 'fedavg' is 'some', expected one of "
          "uniform, samples"),
         (["hilly", "--over", "training.mu=0.1,0.2"],
-         "method=one training.mu=0.1: training.mu is 0.1, which training 'sgd' does not take, only fedprox and moon"),
+         "method=one training.mu=0.1: training 'sgd' takes no training.mu, got 0.1; leave it out"),
         (["hilly", "--over", "run.checkpoint_every=10,20"], "--over: run.checkpoint_every changes nothing of what "),
         (["hilly", "--over", f"{RATE}=0.1,0.2", "--validation", "1"],
          "--validation: data.validation is '1', expected a number > 0 and < 1 or null"),

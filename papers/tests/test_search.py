@@ -205,10 +205,10 @@ def test_a_candidate_that_says_what_a_cell_says_is_that_cell(name: str) -> None:
 
 def test_keys_that_do_not_go_together_are_told_with_the_cell(tmp_path: Path) -> None:
     with pytest.raises(UserError) as caught:
-        hilly(tmp_path, "training.name=gradient,sgd", "training.momentum=0.1,0.2")
+        hilly(tmp_path, "attack.name=label-flip,scale", "attack.factor=2.5,3.5")
     assert str(caught.value) == (
-        "method=one with training.name gradient, training.momentum 0.1: training.momentum is 0.1, expected none with "
-        "training.name gradient, only with sgd"
+        "method=one with attack.name label-flip, attack.factor 2.5: attack.factor is 2.5, which attack.name label-flip "
+        "does not take; leave it out"
     )
 
 
