@@ -260,47 +260,49 @@ class Coordinator(CoordinatorState):
     def _ignore(self, event: Event, actions: list[Action]) -> None:
         pass
 
-    _ANSWERS: ClassVar[dict[type[Event], Handler]] = {
+    # These may complete the open round.
+    _ENDS_TASK: ClassVar[dict[type[Event], Handler]] = {
         UpdateArrived: _update_arrived,
         TaskFailed: _task_failed,
         TaskDeclined: _task_declined,
         TaskExpired: _task_expired,
         ClientLeft: _client_left,
     }
+    # These never change the phase.
     _NEUTRAL: ClassVar[dict[type[Event], Handler]] = {
         HeartbeatReceived: _heartbeat_received,
         TaskLost: _task_lost,
     }
-    _ACTIVE: ClassVar[dict[type[Event], Handler]] = {Resumed: _resumed, **_NEUTRAL}
+    _RUNNING: ClassVar[dict[type[Event], Handler]] = {Resumed: _resumed, **_NEUTRAL}
     _STOP: ClassVar[dict[type[Event], Handler]] = {StopRequested: _stop_requested}
 
     TRANSITIONS: ClassVar[Mapping[Phase, Mapping[type[Event], Transition]]] = {
         Phase.GATHERING: {
             **_row({ClientJoined: _joins_gathering}, Phase.GATHERING, Phase.OPEN, Phase.MAKING),
-            **_row({**_ANSWERS, **_ACTIVE, TimerFired: _timer_fired}, Phase.GATHERING),
+            **_row({**_ENDS_TASK, **_RUNNING, TimerFired: _timer_fired}, Phase.GATHERING),
             **_row(_STOP, Phase.FINISHED),
         },
         Phase.IDLE: {
             **_row({ClientJoined: _joins_idle}, Phase.OPEN, Phase.MAKING),
-            **_row({**_ANSWERS, **_ACTIVE, TimerFired: _timer_fired}, Phase.IDLE),
+            **_row({**_ENDS_TASK, **_RUNNING, TimerFired: _timer_fired}, Phase.IDLE),
             **_row(_STOP, Phase.FINISHED),
         },
         Phase.OPEN: {
             **_row(
-                {**_ANSWERS, ClientJoined: _joins_round, TimerFired: _timer_fired}, Phase.OPEN, Phase.MAKING
+                {**_ENDS_TASK, ClientJoined: _joins_round, TimerFired: _timer_fired}, Phase.OPEN, Phase.MAKING
             ),
-            **_row(_ACTIVE, Phase.OPEN),
+            **_row(_RUNNING, Phase.OPEN),
             **_row(_STOP, Phase.FINISHED),
         },
         Phase.MAKING: {
             **_row({RoundApplied: _round_applied}, Phase.OPEN, Phase.MAKING, Phase.IDLE, Phase.FINISHED),
-            **_row({**_ANSWERS, ClientJoined: _joins_round, TimerFired: _timer_fired}, Phase.MAKING),
-            **_row(_ACTIVE, Phase.MAKING),
+            **_row({**_ENDS_TASK, ClientJoined: _joins_round, TimerFired: _timer_fired}, Phase.MAKING),
+            **_row(_RUNNING, Phase.MAKING),
             **_row(_STOP, Phase.FINISHED),
         },
         Phase.FINISHED: _row(
             {
-                **_ANSWERS,
+                **_ENDS_TASK,
                 **_NEUTRAL,
                 ClientJoined: _joins_finished,
                 RoundApplied: _round_applied_after_end,

@@ -129,7 +129,12 @@ def _encode_own_evaluation(row: OwnEvaluationRow) -> Values:
     return (*facts, accuracy + 0.0, _any(loss), examples)
 
 
-def _encode_with_time(row: TaskRow | CheckpointRow) -> Values:
+def _encode_task(row: TaskRow) -> Values:
+    task_id, client_id, number, version, at_s = row
+    return (task_id, client_id, number, version, at_s + 0.0)
+
+
+def _encode_checkpoint(row: CheckpointRow) -> Values:
     return (*row[:-1], _real(row.at_s))
 
 
@@ -159,7 +164,7 @@ _KEYS = ("seq", "handle")
 _STATE = ("segment", "round", "position", "staleness", "weight")
 
 EVENTS = Codec(Table("events", EventRow._fields), _encode_event, _decode_event)
-TASKS = Codec(Table("tasks", TaskRow._fields), _encode_with_time, TaskRow._make)
+TASKS = Codec(Table("tasks", TaskRow._fields), _encode_task, TaskRow._make)
 UPDATES = Codec(
     Table("updates", (*_ARRIVAL, *UpdateRow._fields[-3:], *_PLACE), state=_STATE, keys=_KEYS),
     _encode_update,
@@ -178,7 +183,7 @@ EVALUATIONS = Codec(Table("evaluations", EvaluationRow._fields), _encode_evaluat
 OWN_EVALUATIONS = Codec(
     Table("own_evaluations", OwnEvaluationRow._fields), _encode_own_evaluation, OwnEvaluationRow._make
 )
-CHECKPOINTS = Codec(Table("checkpoints", CheckpointRow._fields), _encode_with_time, CheckpointRow._make)
+CHECKPOINTS = Codec(Table("checkpoints", CheckpointRow._fields), _encode_checkpoint, CheckpointRow._make)
 
 STATES = Table("updates", (*_KEYS, *_STATE), checksum="state_checksum")
 """The columns of updates that change."""
