@@ -126,11 +126,13 @@ class Proxy:
 
     def numbers(self) -> Numbers:
         """The current numbers."""
-        touched, faults = self._core.link.counts.touched, self._core.link.counts.faults
+        counts = self._core.link.counts
+        touched, faults = counts.touched, counts.faults
         if self._relay is not None:
-            touched, faults = Counter(touched), Counter(faults)
-            touched.update(self._relay.counts.touched)
-            faults.update(self._relay.counts.faults)
+            # Copied first: the relay's thread changes them.
+            touched, faults = self._relay.counts.touched.copy(), self._relay.counts.faults.copy()
+            touched.update(counts.touched)
+            faults.update(counts.faults)
         return Numbers(
             scenario_s=self.scenario_s,
             connections=len(self._backs),
