@@ -1,1 +1,1 @@
-"""The injector: messages between clients and server, on real connections, through the toxics of a scenario."""
+"""The injector: a proxy that applies the toxics of a scenario to messages."""

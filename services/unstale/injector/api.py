@@ -1,4 +1,4 @@
-"""The HTTP interface of the injector: toxics, a blackout now, numbers, /metrics and /healthz.
+"""The HTTP interface of the injector: toxics, numbers, /metrics and /healthz.
 
 Threads of the HTTP server prepare changes one after the other, so that messages do not wait for them. An invalid
 request is answered with an error message and changes nothing. Every program that reaches the port can change toxics:
@@ -146,7 +146,7 @@ class ControlApi:
     def _change(
         self, change: Callable[[ToxicCollection], Any], *, lets_go: bool = False
     ) -> tuple[ToxicCollection, Any]:
-        """Change the toxics; the new ones, and the result of `change`. lets_go: delayed messages leave now."""
+        """The changed toxics, and the result of `change`. lets_go: as in `Proxy.adopt`."""
         with self._change_lock:
             collection = copy(self._proxy.collection)
             result = change(collection)

@@ -20,17 +20,17 @@ class Call:
     future: Future[Any] = field(default_factory=Future)
 
     def __call__(self) -> None:
-        """Run the function unless the call is cancelled. Its exception is raised in the calling thread."""
+        """Run the function unless the call is cancelled."""
         if not self.future.set_running_or_notify_cancel():
             return
         try:
             self.future.set_result(self.work())
-        except Exception as error:  # noqa: BLE001
+        except Exception as error:  # noqa: BLE001  (raised in the calling thread)
             self.future.set_exception(error)
 
 
 def run_in_thread(queue: CallQueue, work: Callable[[], Any], name: str = "the injector") -> Any:
-    """Run a function in the thread of the queue and return its result. Any other thread.
+    """Run a function in the thread of the queue. For any other thread.
 
     Raises TimeoutError if the thread does not answer: then the function does not run later, either.
     """

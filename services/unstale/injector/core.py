@@ -1,4 +1,4 @@
-"""The decisions of the injector, without sockets and clock: which message leaves, when, and with which content.
+"""The decisions of the injector, without sockets and clock.
 
     on_message(connection, direction, header, cargo, at_s)   a message arrives
     closed(connection)                                       a connection has ended
@@ -34,7 +34,7 @@ Cargo = Sequence[Sized]
 
 @dataclass(frozen=True, slots=True)
 class Forward:
-    """Send a message: to the server if direction is up, to the client if it is down.
+    """Send a message to the server (direction up) or to the client (down).
 
     Also for `error unavailable`, which the injector sends to the server on behalf of a client.
     """
@@ -62,7 +62,7 @@ class Cut:
 
 @dataclass(frozen=True, slots=True)
 class Close:
-    """Close a connection that has no further messages. A call of `closed` is not necessary."""
+    """Close a connection that has no further messages; `closed` is not needed."""
 
     connection: Connection
 
@@ -185,7 +185,7 @@ class Core:
         at_s: float,
         key: str | None = None,
     ) -> None:
-        """Process a message: of the client if direction is up, of the server if it is down.
+        """Process a message of the client (direction up) or of the server (down).
 
         key: public key of the client from its handshake; None in plain text.
         """
@@ -256,7 +256,7 @@ class Core:
         return channel
 
     def _is_owner(self, channel: _Channel, glance: codec.Glance | None, key: str | None) -> bool:
-        """Whether the sender owns the client. The server cannot check it: it receives the injector's key."""
+        """Whether the sender owns the client. The server sees the injector's key only."""
         if self._may_speak is None:
             return True
         if glance is not None and glance.type == "hello":
@@ -276,7 +276,7 @@ class Core:
         self._at_once.append(Close(channel.connection))
 
     def _admit(self, channel: _Channel, hello: codec.Glance, at_s: float) -> None:
-        """Assign a connection to the client of a hello, or cut it during the client's down time."""
+        """Assign a connection to the client of a hello, or cut it in its down time."""
         client_id = hello.client_id
         if client_id is None or client_id >= self._clients_max or hello.session is None:
             return  # the server will refuse it
@@ -388,7 +388,7 @@ class Core:
             self._push(channel, due_s, forward, flight.size_bytes)
 
     def _forward(self, channel: _Channel, forward: Forward, size_bytes: int) -> None:
-        """Queue a message behind earlier ones of its direction, some of which the link did not order."""
+        """Queue a message behind earlier ones, also those that bypass the link."""
         due_s = max(forward.due_s, channel.last_s.get(forward.direction, forward.due_s))
         channel.last_s[forward.direction] = due_s
         self._push(channel, due_s, forward, size_bytes)

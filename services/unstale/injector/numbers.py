@@ -51,7 +51,7 @@ class Tally:
 
 
 class Scrape(Collector):
-    """Exposition of numbers. numbers: called at each scrape; None if there is no answer in time."""
+    """Exposition of numbers, called at each scrape; None if there is no answer."""
 
     def __init__(self, numbers: Callable[[], Numbers | None]) -> None:
         self._numbers = numbers

@@ -1,4 +1,4 @@
-"""The thread of messages: a ROUTER for clients, a DEALER to the server for each client, and the core between them.
+"""The thread of messages: a ROUTER for clients, and a DEALER for each of them.
 
 The server therefore has one connection for each client. Payload frames are not copied. The thread waits for its
 sockets, its queue and the next output that is due.
@@ -66,7 +66,7 @@ class _Back:
 
 
 class Proxy:
-    """Forwards messages until `stop`. Messages of connections beyond connections_max are dropped."""
+    """Forwards messages until `stop`, of at most connections_max connections."""
 
     def __init__(
         self,
@@ -105,7 +105,7 @@ class Proxy:
         self._eager[self._check_upstream] = None
 
     def run(self) -> Numbers:
-        """Run until `stop` and return the final numbers. Raises UserError if the server cannot be reached."""
+        """Run until `stop`. Raises UserError if the server cannot be reached."""
         while not self._stopped:
             self._turn()
         return self.numbers()
@@ -126,11 +126,13 @@ class Proxy:
 
     def numbers(self) -> Numbers:
         """The current numbers."""
-        touched, faults = self._core.link.counts.touched, self._core.link.counts.faults
+        counts = self._core.link.counts
+        touched, faults = counts.touched, counts.faults
         if self._relay is not None:
-            touched, faults = Counter(touched), Counter(faults)
-            touched.update(self._relay.counts.touched)
-            faults.update(self._relay.counts.faults)
+            # Copied first: the relay's thread changes them.
+            touched, faults = self._relay.counts.touched.copy(), self._relay.counts.faults.copy()
+            touched.update(counts.touched)
+            faults.update(counts.faults)
         return Numbers(
             scenario_s=self.scenario_s,
             connections=len(self._backs),
@@ -330,7 +332,7 @@ class Proxy:
         return back
 
     def _cut(self, route: bytes) -> None:
-        """Break both connections. The core drops messages that the client sends before it notices."""
+        """Break both connections. The core drops messages until the client notices."""
         self._close(route, linger_s=0)
         if not self._reset_below(route):
             self._core.closed(route)  # it stays open, and its next message is answered with `hello-first`
@@ -349,7 +351,7 @@ class Proxy:
         return True
 
     def _close(self, route: bytes, linger_s: float | None = None) -> None:
-        """Close the connection to the server, if there is one. linger_s: for unsent messages; None as configured."""
+        """Close the connection to the server. linger_s: None as configured."""
         back = self._backs.pop(route, None)
         if back is None:
             return
@@ -367,7 +369,7 @@ def _events(socket: zmq.Socket[bytes]) -> int:
 
 
 def _received(socket: zmq.Socket[bytes]) -> list[zmq.Frame]:
-    """One message, not copied, of at most one frame too many. Raises zmq.Again if there is none."""
+    """One message, not copied, of at most one frame too many; or zmq.Again."""
     frames = [socket.recv(NOBLOCK, copy=False)]
     while frames[-1].more and len(frames) < 3 + FRAMES_MAX:
         frames.append(socket.recv(copy=False))
@@ -377,7 +379,7 @@ def _received(socket: zmq.Socket[bytes]) -> list[zmq.Frame]:
 
 
 def _send(socket: zmq.Socket[bytes], header: bytes, cargo: Sequence[Any]) -> None:
-    """Send one message, its frames not copied. Raises zmq.Again before any frame is sent."""
+    """Send one message without a copy, or raise zmq.Again and send no frame."""
     last = len(cargo)
     socket.send(header, NOBLOCK | MORE if cargo else NOBLOCK)
     for position, frame in enumerate(cargo, start=1):

@@ -1,4 +1,4 @@
-"""The relay of TCP connections between clients and proxy, which applies toxics of the layer tcp.
+"""The relay of TCP connections, which applies toxics of the layer tcp.
 
 The bytes of one read are a piece, which passes the toxics like a message; no byte is changed. The relay does not know
 the meaning of bytes: the proxy informs it which connection belongs to which client.
@@ -121,7 +121,7 @@ class Relay:
         self._queue.post(partial(self._change, toxics))
 
     def speaks_for(self, port: int, client_id: int) -> None:
-        """Assign the connection that reaches the proxy from this port to a client. Any thread."""
+        """Assign a connection, by its port at the proxy, to a client. Any thread."""
         self._queue.post(partial(self._assign, port, client_id))
 
     def cut(self, port: int, client_id: int) -> None:

@@ -39,7 +39,7 @@ SPARE_CONNECTIONS = 64  # besides two for each client, for strangers and process
 
 
 class Injector:
-    """One injector: checked and bound when made, runs until `stop`. Raises UserError for invalid settings."""
+    """One injector, bound when made. Raises UserError for invalid settings."""
 
     def __init__(self, settings: Settings) -> None:
         sockets.require_libzmq()
@@ -128,7 +128,7 @@ class Injector:
     def run(
         self, on_numbers: Callable[[Numbers], None] = lambda _: None, every_s: float | None = None
     ) -> Numbers:
-        """Forward messages until `stop`, and return the final numbers. Raises the exception that ended a thread.
+        """Forward messages until `stop`. Raises the exception that ended a thread.
 
         on_numbers: called every `every_s` seconds; None for never.
         """

@@ -1,4 +1,4 @@
-"""The current toxics of an injector: those of its scenario, and the changes of the operator. No input and output.
+"""The current toxics of an injector: of its scenario, and of the operator.
 
 An invalid request raises UserError, UnknownNameError for a missing toxic, and changes nothing.
 """
@@ -96,7 +96,7 @@ class ToxicCollection:
         return name
 
     def change(self, name: str, changes: Any) -> None:
-        """Change settings of a toxic, which keeps its name, type and position. A setting of null: its default."""
+        """Change settings of a toxic, which keeps its position. null: the default."""
         before = self._find(name)
         _check_request(changes)
         if not isinstance(changes, Mapping):
@@ -178,7 +178,7 @@ class ToxicCollection:
 
 
 def _created(entry: Any) -> Toxic:
-    """Make a toxic whose numbers are not so extreme that results of computations are infinite."""
+    """Make a toxic, whose numbers must not lead to infinite results."""
     toxic = registry.create(entry, "the toxic")
     for _, value in _settings(registry.plain(toxic)):
         if isinstance(value, int | float) and value and not NUMBER_MIN <= abs(value) <= NUMBER_MAX:
@@ -189,7 +189,7 @@ def _created(entry: Any) -> Toxic:
 
 
 def _check_request(request: Any) -> None:
-    """A client of the control port can neither read files nor occupy the injector for long."""
+    """Refuse requests that read files or occupy the injector for long."""
     for key, value in _settings(request):
         if key in FILE_KEYS and value is not None:
             raise UserError(f"{key} names a file, which only a scenario can; give its content instead")

@@ -59,14 +59,14 @@ class Upstream:
 
     @property
     def due_s(self) -> float | None:
-        """When to call `check_patience` next while the server is not reached; None for never."""
+        """When to call `check_patience` next; None for never."""
         dues_s = [] if self._has_warned else [self._started_s + FIRST_WORD_S]
         if self._patience_s is not None:
             dues_s.append(self._started_s + self._patience_s)
         return min(dues_s, default=None)
 
     def is_reached(self) -> bool:
-        """Whether the probe has reached the server. Raises UserError if the server refuses it."""
+        """Whether the server is reached. Raises UserError if it refuses the injector."""
         if self._probe is None:
             return True
         self._probe.check()

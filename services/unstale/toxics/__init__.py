@@ -1,1 +1,1 @@
-"""What goes wrong on the way: one toxic a file, each pure. One message in flight in, none, one or several out."""
+"""Toxics: faults of messages between clients and server, one in each file."""

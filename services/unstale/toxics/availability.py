@@ -1,4 +1,4 @@
-"""The availability of a client over time: recorded, or drawn as alternating exponential times."""
+"""The availability of a client over time, recorded or drawn."""
 
 from bisect import bisect_right
 from typing import Self
@@ -31,7 +31,7 @@ class RecordedAvailability(BaseModel):
 
 
 class DrawnAvailability:
-    """The drawn availability of one client: on for Exp(on_s) seconds, off for Exp(off_s), and so on without an end.
+    """Alternating times of one client: on for Exp(on_s), off for Exp(off_s) seconds.
 
     An equal process: changes arrive as a Poisson process of rate 1 / on_s + 1 / off_s, and each makes the client
     available with probability on_s / (on_s + off_s), whatever its state was. The time is divided into chapters of equal
@@ -48,7 +48,7 @@ class DrawnAvailability:
         self._initial = True
 
     def is_there(self, since_s: float) -> bool:
-        """Whether the client is available since_s >= 0 seconds after its start, when it is available."""
+        """Whether the client is available since_s >= 0 after its start (available at 0)."""
         number = int(since_s // self._chapter_s)
         if number != self._number:
             self._times_s, self._outcomes = self._chapter(number)
@@ -66,7 +66,7 @@ class DrawnAvailability:
         return True
 
     def _chapter(self, number: int) -> tuple[list[float], list[bool]]:
-        """Times of the changes in seconds from its start, sorted, and whether each makes the client available."""
+        """Sorted times of the changes from its start, and the state after each."""
         rng = self._rngs.of_client(self._client_id, number)
         count = int(rng.poisson(_CHANGES))
         times_s = sorted((self._chapter_s * rng.random(count)).tolist())

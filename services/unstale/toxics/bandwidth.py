@@ -12,7 +12,7 @@ from unstale.toxics.toxic import Layer, Toxic
 
 
 class Bandwidth(Toxic):
-    """A message occupies its channel for size / rate seconds, after the messages before it.
+    """A message occupies its channel for size / rate seconds, after earlier ones.
 
         occupies_s += size_bytes / bytes_per_s
 

@@ -57,7 +57,7 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class Translation:
-    """Faults of Chaos Mesh, and for each toxic without a fault, a sentence with the reason."""
+    """Faults of Chaos Mesh, and reasons for toxics without one."""
 
     faults: tuple[Fault, ...]
     left_out: tuple[str, ...]
@@ -65,7 +65,7 @@ class Translation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pods:
-    """The pods of the clients of a run. clients_each: clients in a pod; the last pod may have fewer."""
+    """The pods of the clients of a run, with clients_each in all but the last."""
 
     clients: int
     clients_each: int
@@ -76,7 +76,7 @@ class Pods:
         return ceil(self.clients / self.clients_each)
 
     def of(self, clients: frozenset[int] | None) -> tuple[int, ...] | None:
-        """Indices of the pods of these clients; None for all. Raises an error if other clients are in these pods."""
+        """Indices of the pods of these clients, and of no others; None for all."""
         if clients is None or len(clients) == self.clients:
             return None
         indices = sorted({client_id // self.clients_each for client_id in clients})
@@ -170,7 +170,7 @@ def _delays(toxic: Latency, pods: Pods, indices: Sequence[int] | None) -> Iterat
 
 
 def _as_uniform(delay: Delay) -> tuple[float, float, str]:
-    """Mean and half width in seconds of a uniform distribution, which netem uses, and a remark."""
+    """Mean and half width in seconds of a uniform distribution, and a remark."""
     match delay:
         case Constant():
             return delay.value_s, 0.0, ""
@@ -234,7 +234,7 @@ def _network_faults(
     *,
     each_pod: bool = False,
 ) -> Iterator[_Experiment]:
-    """Faults of messages of the clients, of messages to them, or both. each_pod: the latter one by one."""
+    """Faults of messages of the clients, and to them. each_pod: an object for each."""
     if toxic.direction != "down":
         spec = {"action": action, **pods.selector(indices), action: settings}
         yield _Experiment("NetworkChaos", spec, remark, "up")

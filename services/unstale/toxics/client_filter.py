@@ -1,4 +1,4 @@
-"""Selection of clients for a group or a toxic: all, by id, a random share, or by the classes of their data."""
+"""Selection of clients by id, by a random share, or by the classes of their data."""
 
 import re
 from collections.abc import Set as AbstractSet
@@ -42,7 +42,7 @@ class Share(_Part):
 
 
 class Holding(_Part):
-    """Clients with training examples of a class. top: only this many, those with the most."""
+    """Clients with training examples of a class. top: number of those with the most."""
 
     holding: int = Field(ge=0)
     top: int | None = Field(None, ge=1)
@@ -115,7 +115,7 @@ class ClientFilter(
         return f"{{{', '.join(f'{key}: {value}' for key, value in settings)}}}"
 
     def ids(self) -> list[range]:
-        """The ids of a list, a range for each entry. Raises ValueError for an entry that is neither id nor range."""
+        """The ids of a list, a range for each entry. Raises ValueError."""
         assert isinstance(self.root, tuple)
         ranges = []
         for entry in self.root:

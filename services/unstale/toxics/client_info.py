@@ -18,7 +18,7 @@ class ClientInfo(Protocol):
         ...
 
     def holders(self, label: int) -> Sequence[int]:
-        """Clients with training examples of a class, those with the most first, ties by id."""
+        """Clients with examples of a class, those with the most first, ties by id."""
         ...
 
     def smallest_class(self, client_id: int) -> int:

@@ -1,4 +1,4 @@
-"""Distributions of delays in seconds, selected by `distribution` in a scenario. A number is a constant delay."""
+"""Distributions of delays in seconds. A number is a constant delay."""
 
 from abc import ABC, abstractmethod
 from bisect import bisect_right
@@ -25,7 +25,7 @@ class Distribution(BaseModel, ABC):
 
     @abstractmethod
     def draw(self, rng: Generator, at_s: float, number: int = 0) -> float:
-        """Draw seconds. rng: of one message or task. at_s, number: its time and number, for a trace."""
+        """Draw seconds for a message or task. at_s, number: its time and number."""
 
 
 class Constant(Distribution):
@@ -93,7 +93,7 @@ class Exponential(Distribution):
 
 
 class Pareto(Distribution):
-    """P(X > x) = (least_s / x)^shape for x >= least_s. The mean is finite for shape > 1 only."""
+    """P(X > x) = (least_s / x)^shape for x >= least_s; finite mean for shape > 1."""
 
     distribution: Literal["pareto"] = "pareto"
     least_s: Duration

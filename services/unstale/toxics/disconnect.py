@@ -12,7 +12,7 @@ from unstale.toxics.toxic import Toxic
 
 
 class Disconnect(Toxic):
-    """The client's connection breaks at the message: all messages in flight are lost, in both directions.
+    """The client's connection breaks: all messages in flight are lost.
 
     The client connects again after `down_s` at the earliest.
     """

@@ -1,4 +1,4 @@
-"""The link of a scenario: messages pass every toxic in turn, then a channel that keeps their order.
+"""The link of a scenario: messages pass all toxics, then an ordered channel.
 
 Injector, simulator and the swarm tests send all messages through it.
 """
@@ -18,17 +18,17 @@ from unstale.toxics.validation import errors_at
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """A toxic and its clients. clients: ids; None for all. group: ids that its setting `clients` selects from."""
+    """A toxic and its clients."""
 
     toxic: Toxic
-    clients: frozenset[int] | None = None
-    group: frozenset[int] | None = None
+    clients: frozenset[int] | None = None  # ids; None for all
+    group: frozenset[int] | None = None  # ids from which its setting `clients` selects
 
     @classmethod
     def settled(
         cls, toxic: Toxic, client_info: ClientInfo, seed: int, group: frozenset[int] | None, where: str
     ) -> Self:
-        """Settle a toxic for the clients of a run. Raises UserError whose message begins with `where`."""
+        """Settle a toxic for the clients of a run. Raises UserError, prefixed by where."""
         with errors_at(where):
             clients = group
             if toxic.clients is not None:
@@ -38,7 +38,7 @@ class Applied:
             return cls(toxic.settled(client_info, clients), clients, group)
 
     def concerns(self, flight: InFlightMessage, at_s: float | None = None) -> bool:
-        """Whether the toxic may touch such a message at a time; None for the time when it was sent."""
+        """Whether the toxic may touch such a message at a time; None: when it was sent."""
         toxic = self.toxic
         return (
             (self.clients is None or flight.client_id in self.clients)
@@ -106,9 +106,10 @@ class ToxicLink:
         )
 
     def send(self, flight: InFlightMessage) -> tuple[InFlightMessage, ...]:
-        """The messages that come out: none, one, or several. Call it in the order in which messages of a channel enter.
+        """The messages that come out: none, one, or several.
 
-        Messages of a channel come out in the order in which they entered, as on TCP, unless a toxic changes it.
+        Call it in the order in which messages of a channel enter. They come out in this order, as on TCP, unless a
+        toxic changes it.
         """
         flights: tuple[InFlightMessage, ...] = (flight,)
         self._touched_by.clear()
@@ -154,7 +155,7 @@ class ToxicLink:
         return flights
 
     def _past_end(self, flight: InFlightMessage) -> tuple[InFlightMessage, ...]:
-        """Apply toxics at the end. A delay by one may lead into another: hence the outer loop."""
+        """Apply toxics at the end, again if a delay by one may lead into another."""
         flights: tuple[InFlightMessage, ...] = (flight,)
         for _ in self._at_end:
             before = flights

@@ -1,4 +1,4 @@
-"""Preview of a scenario: simulated tasks and updates of its clients, without a server."""
+"""Preview of a scenario: simulated tasks and updates of its clients."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -135,7 +135,7 @@ def _sample(clients: Sequence[int]) -> tuple[int, ...]:
 def _simulated(
     link: ToxicLink, devices: Devices, size_bytes: int, steps: int, seconds: float, client_id: int
 ) -> Seen:
-    """One task after the other until `seconds`, the next when the update arrives, but at most `TASKS_MAX`."""
+    """One task after the other until `seconds`, at most `TASKS_MAX`."""
     down_s, computing_s, up_s = [], [], []
     number = updates = declined = 0
     now_s = 0.0
@@ -168,7 +168,7 @@ def _simulated(
 
 
 def _available(gate: ToxicLink, seconds: float, client_id: int) -> tuple[bool, ...]:
-    """For each part of the time, whether a task passes the toxics of availability without a delay."""
+    """Whether a task passes without a delay, in each part of the time."""
     available = []
     for part in range(BINS):
         at_s = (part + 0.5) * seconds / BINS

@@ -34,7 +34,7 @@ def names() -> tuple[str, ...]:
 
 
 def find(name: str) -> type[Toxic]:
-    """The class of a type. Raises UserError for an unknown type, or one that cannot be imported."""
+    """The class of a type. Raises UserError if it is unknown or cannot be imported."""
     if name in TOXICS:
         return TOXICS[name]
     loaded: type[Toxic] = plugins.load(
@@ -62,5 +62,5 @@ def create(mapping: Any, where: str) -> Toxic:
 
 
 def plain(toxic: Toxic) -> dict[str, Any]:
-    """The plain data of a toxic for YAML and JSON, from which `create` makes an equal one."""
+    """The plain data of a toxic, from which `create` makes an equal one."""
     return {"type": toxic.type, **toxic.model_dump(mode="json", exclude_none=True)}

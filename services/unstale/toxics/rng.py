@@ -15,7 +15,7 @@ _OF_MESSAGES, _OF_CLIENTS, _OF_TOXICITY = 0, 1, 2
 
 
 class ToxicRng:
-    """Generators of one toxic. seed: of the run. name: of the toxic, unique in a scenario."""
+    """Generators of one toxic. seed: of the run. name: unique in a scenario."""
 
     def __init__(self, seed: int, name: str) -> None:
         self.seed = seed

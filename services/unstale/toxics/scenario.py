@@ -1,4 +1,4 @@
-"""Scenarios: groups of clients, their devices, and the toxics between them and the server."""
+"""Scenarios: groups of clients, with their devices and toxics."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -35,7 +35,7 @@ class Conditions:
 
 
 class Group(BaseModel):
-    """A group of clients. Device and staleness of a later group replace those of an earlier one; toxics add up."""
+    """A group of clients. A later group replaces device and staleness, adds toxics."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
@@ -61,7 +61,7 @@ class Scenario(BaseModel):
 
     @classmethod
     def parsed(cls, data: Any, where: str) -> Self:
-        """Make a scenario from plain data. Raises UserError whose message begins with `where`."""
+        """Make a scenario from plain data. Raises UserError, prefixed by where."""
         if not isinstance(data, Mapping):
             raise UserError(f"{where} holds no scenario, expected the keys description and groups")
         groups = data.get("groups")
@@ -74,7 +74,7 @@ class Scenario(BaseModel):
         return validated(cls, {**data, "groups": made}, where)
 
     def scaled(self, factor: float) -> Self:
-        """The same scenario with all times multiplied. Raises UserError for a time that is out of its range then."""
+        """The same scenario with all times multiplied. Raises UserError."""
         if factor == 1:
             return self
         groups = []
@@ -89,7 +89,7 @@ class Scenario(BaseModel):
         return self.model_copy(update={"groups": tuple(groups)})
 
     def settled(self, client_info: ClientInfo, seed: int) -> Conditions:
-        """Settle the scenario for the clients of a run. seed: of the run. Raises UserError."""
+        """Settle the scenario for the clients of a run. Raises UserError."""
         taken = {toxic.name for group in self.groups for toxic in group.toxics if toxic.name}
         toxics: list[Applied] = []
         devices: dict[int, Device] = {}
@@ -118,7 +118,7 @@ class Scenario(BaseModel):
 
 
 def _availability(toxics: Sequence[Applied], clients: int, seed: int) -> tuple[float, ...] | None:
-    """p_i of each client. Draws depend on client and round alone, so of two dropouts the stricter one decides."""
+    """p_i of each client: of two dropouts by rounds the stricter one decides."""
     dropouts = list(_dropouts_by_rounds(toxics))
     if not dropouts:
         return None
@@ -130,7 +130,7 @@ def _availability(toxics: Sequence[Applied], clients: int, seed: int) -> tuple[f
 
 
 def _check_staleness(toxics: Sequence[Applied], stale_rounds: Mapping[int, int]) -> None:
-    """Tasks of a late client carry an old version, so that its dropouts would not be those of the round."""
+    """Tasks of a late client have old versions, so its dropouts would be wrong."""
     for client_ids, dropout in _dropouts_by_rounds(toxics):
         both = sorted(stale_rounds if client_ids is None else client_ids & stale_rounds.keys())
         if both:
@@ -200,7 +200,7 @@ def _scaled(model: M, factor: float, where: str) -> M:
 
 
 def _multiplied(data: Any, factor: float, key: str = "") -> Any:
-    """Names end in units: a setting that ends in `_per_s` is a rate, another one that ends in `_s` is a time."""
+    """Settings that end in `_per_s` are rates, others that end in `_s` are times."""
     if isinstance(data, Mapping):
         return {name: _multiplied(value, factor, name) for name, value in data.items()}
     if isinstance(data, tuple | list):

@@ -11,7 +11,7 @@ from unstale.toxics.toxic import Toxic
 
 
 class Slow(Toxic):
-    """The round trip of an update, from the sending of its task to its arrival, takes `factor` times as long.
+    """The time from a task to the arrival of its update is multiplied by `factor`.
 
         due_s <- began_s + factor * (due_s - began_s)
 

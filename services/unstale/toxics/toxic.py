@@ -1,4 +1,4 @@
-"""The interface of a toxic: takes one message in flight, returns none, one or several. No toxic has state."""
+"""The interface of a toxic, which maps one message to none, one or several."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping
@@ -81,7 +81,7 @@ class Toxic(BaseModel, ABC):
         client_info: ClientInfo,  # noqa: ARG002
         clients: Collection[int] | None = None,  # noqa: ARG002
     ) -> Self:
-        """The same toxic, adapted to the clients of the run. clients: those that it applies to; None for all.
+        """The same toxic, adapted to the clients that it applies to; None for all.
 
         Raises UserError for settings that do not fit them.
         """

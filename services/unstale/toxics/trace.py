@@ -1,4 +1,4 @@
-"""Recorded times from CSV files: delays, and the availability of clients. Errors name the line."""
+"""Recorded delays and availability of clients from CSV files."""
 
 import csv
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ def read_delays(path: Path) -> tuple[Step, ...]:
 
 
 def read_availability(path: Path) -> dict[int, tuple[Interval, ...]]:
-    """Read rows of `AVAILABILITY`: intervals [start_s, end_s) by client. Raises ValueError for an invalid file."""
+    """Read `AVAILABILITY`: intervals [start_s, end_s) by client. Raises ValueError."""
     by_client: dict[int, list[Interval]] = {}
     for line, (client, start_s, end_s) in enumerate(_rows(path, AVAILABILITY), start=2):
         if client != int(client):
@@ -35,7 +35,7 @@ def read_availability(path: Path) -> dict[int, tuple[Interval, ...]]:
 
 
 def check_delays(steps: Sequence[Step], where: str, first: int) -> None:
-    """Raise ValueError unless times begin at 0 and increase, and delays are >= 0. first: number of the first step."""
+    """Raise ValueError unless times begin at 0 and increase, and delays are >= 0."""
     if len(steps) < 2:
         raise ValueError(f"{where} {first}: {len(steps)} rows, expected at least 2")
     if steps[0][0] != 0:
@@ -52,7 +52,7 @@ def check_delays(steps: Sequence[Step], where: str, first: int) -> None:
 
 
 def check_availability(client_id: int, intervals: Sequence[Interval], where: str) -> None:
-    """Raise ValueError unless the intervals of a client are sorted, not empty, and do not overlap."""
+    """Raise ValueError unless intervals are sorted, not empty, and do not overlap."""
     if client_id < 0:
         raise ValueError(f"{where}: client is {client_id}, expected at least 0")
     subject = f"{where}: client {client_id} is available from"

@@ -1,4 +1,4 @@
-"""Error messages of settings that pydantic refuses, in a toxic, a device or a scenario."""
+"""Error messages of settings that pydantic refuses."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -41,7 +41,7 @@ _OTHER_MESSAGES = {
 
 
 def validated(model: type[M], data: Any, where: str) -> M:
-    """Make a model from plain data. Raises UserError whose message begins with `where`."""
+    """Make a model from plain data. Raises UserError, prefixed by where."""
     try:
         return model.model_validate(data)
     except ValidationError as error:
@@ -80,7 +80,7 @@ def user_error(error: ValidationError, model: type[BaseModel], where: str) -> Us
 
 
 def _first(error: ValidationError) -> ErrorDetails:
-    """An unknown setting before others, because a misspelled setting is missing as well."""
+    """An unknown setting before others: a misspelled setting is missing as well."""
     errors = error.errors(include_url=False)
     return next((one for one in errors if one["type"] == "extra_forbidden"), errors[0])
 
