@@ -50,6 +50,10 @@ class Network:
         update_bytes: Payload of an update.
         relay: Applied to every message.
         client_limits: Quarantine.
+
+    Attributes:
+        traffic: Counts of messages.
+        stalled_messages: Messages since the last update that was accepted.
     """
 
     def __init__(
@@ -62,7 +66,7 @@ class Network:
         times: Times,
         model_bytes: int,
         update_bytes: int,
-        relay: Relay,
+        relay: Relay | None,
         client_limits: ClientLimits,
     ) -> None:
         self.traffic = Traffic()
@@ -75,7 +79,7 @@ class Network:
         self._relay = relay
         self._client_limits = client_limits
         self._remotes: dict[int, SimulatedClient] = {}
-        self._stalled_messages = 0
+        self.stalled_messages = 0
         # Not a valid one: a model without tensors, so that a task without a payload fits it.
         fields: Any = {"run_id": _RUN, "version": 0, "tensors": (), "signature": NO_SIGNATURE}
         self._welcome = Welcome.model_construct(
@@ -103,10 +107,6 @@ class Network:
         """Whether the heartbeats of a client are simulated."""
         client = self._remotes.get(client_id)
         return client is not None and client.has_heartbeats
-
-    def on_progress(self) -> None:
-        """An update was accepted."""
-        self._stalled_messages = 0
 
     # --- from the server ---
 
@@ -273,7 +273,8 @@ class Network:
             return  # a task that was taken back long ago
         self.traffic.sent += 1
         self._give_up_without_progress()
-        message = message if message is self._welcome else self._relay(message)
+        if self._relay is not None and message is not self._welcome:
+            message = self._relay(message)
         client_id, now_s = client.session.client_id, self._event_queue.now_s
         client.is_named = client.is_named or isinstance(message, Hello)
         deliver = self._arrive_at_server if direction is Direction.UP else self._arrive_at_client
@@ -356,10 +357,10 @@ class Network:
         return client.given[update.task_id].task
 
     def _give_up_without_progress(self) -> None:
-        self._stalled_messages += 1
-        if self._stalled_messages > STALLED_MESSAGES_MAX * (1 + len(self._remotes)):
+        self.stalled_messages += 1
+        if self.stalled_messages > STALLED_MESSAGES_MAX * (1 + len(self._remotes)):
             raise UserError(
-                f"nothing comes through: {self._stalled_messages:,} messages since the last update that counts, at "
+                f"nothing comes through: {self.stalled_messages:,} messages since the last update that counts, at "
                 f"version {self._coordinator.version}; the scenario loses too much"
             )
 
