@@ -45,6 +45,9 @@ class ModelHealth:
 
     def take_warning(self, bounds: NormBounds) -> str | None:
         """A warning when most clients have begun to be refused, once each time; else None. bounds: with the figures."""
+        if not self._refused:
+            self._was_unhealthy = False
+            return None
         was_general, self._was_unhealthy = self._was_unhealthy, self.is_unhealthy
         if was_general or not self._was_unhealthy:
             return None

@@ -195,7 +195,7 @@ class Simulation:
             payload_bytes=self._encoded.models.payload_bytes,
             evaluate=self._stats.own_evaluations.wanted(client_id, action.version),
         )
-        if client_id in self._network:
+        if client_id in self._network.clients:
             return self._network.send_task(client_id, task)
         self._undisturbed.start(client_id, task if self._relay is None else self._relay(task))
         return False
@@ -208,7 +208,7 @@ class Simulation:
         """Send the verdict on an update."""
         if action.outcome is actions.Outcome.ACCEPTED:
             self._network.stalled_messages = 0
-        if action.client_id in self._network:
+        if action.client_id in self._network.clients:
             self._network.send_to_client(action.client_id, translate.to_ack(action))
         else:
             self._undisturbed.acknowledge(action)
@@ -289,7 +289,7 @@ class Simulation:
     def _fail(self, client_id: int, task: Task) -> None:
         """Training diverged, and the client gives the task back."""
         self._training.forget(client_id, task.task_id)
-        if client_id in self._network:
+        if client_id in self._network.clients:
             self._network.on_task_failed(client_id, task)
         else:
             self.settle(client_id, task.number, accepted=False)
@@ -300,7 +300,7 @@ class Simulation:
     def quarantine(self, client_id: int) -> None:
         """Exclude a client for a while whose messages were refused too often in a row."""
         error = self._client_limits.quarantine(client_id, self._queue.now_s)
-        if client_id in self._network:
+        if client_id in self._network.clients:
             self._network.exclude(client_id, error)
         else:
             self._undisturbed.exclude(client_id)
