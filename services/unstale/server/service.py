@@ -261,7 +261,10 @@ class Server:
         return self._protocol.outcome
 
     def stay(self) -> None:
-        """After `run`: tell clients that the run has ended, and serve the status page, until `stop`. Raises as `run`."""
+        """After `run`: tell clients that the run has ended, and serve the status page, until `stop`.
+
+        Raises as `run`.
+        """
         self._thread.join()
         self._compute.close()
         self._closing.close()
