@@ -1,7 +1,6 @@
-"""The one rule for everything that an update claims: its header against its task, its vectors against the bounds.
+"""Validates updates: the header against its task, the vectors against the bounds.
 
-Server and simulator ask it about every update. It refuses; the coordinator decides what a refused update means for its
-task.
+The coordinator decides the consequence of a refused update for its task.
 """
 
 import logging
@@ -29,7 +28,7 @@ log = logging.getLogger("unstale.server")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expected:
-    """What the tasks of a run make: what an honest update claims.
+    """Header fields of an honest update.
 
     Attributes:
         kind: Of every update; None for any.
@@ -43,17 +42,17 @@ class Expected:
 
 
 class ScreeningResult(NamedTuple):
-    """Norms of an update's vectors, None when they were not measured, and why it is refused, None when it is not."""
+    """Norms of an update's vectors, None when not measured, and the reason of a refusal, None without one."""
 
     norms: Norms | None
     reason: Reason | None
 
 
 class Admission:
-    """What may be accepted of updates. One thread.
+    """Decides which updates are refused. One thread.
 
     Attributes:
-        bounds: On norms, and what they follow from.
+        bounds: On norms.
     """
 
     def __init__(
@@ -63,7 +62,7 @@ class Admission:
         *,
         rates: Iterable[float] | None = None,
     ) -> None:
-        """Make one that has judged nothing.
+        """Make one in its first state.
 
         Args:
             bounds: On norms.
@@ -75,13 +74,13 @@ class Admission:
         self._rates = None if rates is None else array("d", rates)
 
     def published(self, made: RoundResult | RoundRow) -> None:
-        """A version was made, or is found to have been made before: its tasks have this learning rate."""
+        """A version was made, now or before a restart: its tasks have this learning rate."""
         if self._rates is not None:
             assert made.version == len(self._rates), f"version {made.version} after {len(self._rates) - 1}"
             self._rates.append(made.learning_rate)
 
     def contradiction(self, client_id: int, update: Update) -> str | None:
-        """What an update claims that its task does not allow, in a sentence; None when there is nothing."""
+        """Contradiction between an update and its task, as a message; None without one."""
         expected = self._expected
         if expected.kind is not None and update.kind != expected.kind:
             return f"its kind is {update.kind!r}, expected {expected.kind!r}, as the run's training makes it"
@@ -98,7 +97,7 @@ class Admission:
         return None
 
     def refuses(self, client_id: int, update: Update) -> bool:
-        """Whether the header of an update contradicts its task; the log says how."""
+        """Whether the header of an update contradicts its task; the contradiction is logged."""
         why = self.contradiction(client_id, update)
         if why is not None:
             log.warning("client %d: the update of task %d is refused: %s", client_id, update.task_id, why)
@@ -115,7 +114,7 @@ class Admission:
         return ScreeningResult(norms, None)
 
     def judged(self, verdict: Acknowledge, base_version: int, norms: Norms | None) -> None:
-        """An update got its verdict. norms: as `screen` found them."""
+        """Count the verdict on an update. norms: as measured by `screen`."""
         if verdict.outcome is not Outcome.DUPLICATE:
             self.bounds.replay(verdict.client_id, base_version, norms, verdict.reason)
 

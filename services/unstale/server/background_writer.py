@@ -1,4 +1,4 @@
-"""Rows of updates written by a thread of its own, while the server protocol takes in the next messages."""
+"""Writes rows of updates in a thread of its own, while the server protocol handles the next messages."""
 
 import threading
 from queue import SimpleQueue
@@ -36,7 +36,7 @@ class BackgroundWriter:
         self._pieces.put(_Piece(file, data, offset))
 
     def wait(self) -> None:
-        """Return when all of it is written. Raises OSError when some of it could not be."""
+        """Wait until all rows are written. Raises OSError when one could not be."""
         failed: OSError | None = None
         while self._pending:
             failed = self._results.get() or failed
@@ -45,7 +45,7 @@ class BackgroundWriter:
             raise failed
 
     def close(self) -> None:
-        """Nothing more will be written."""
+        """End the thread."""
         if self._thread is not None:
             self._pieces.put(None)
             self._thread.join()

@@ -1,4 +1,4 @@
-"""A transport that keeps messages for a moment when a connection takes no more: most are read a few milliseconds later.
+"""A transport that buffers messages for a moment when the queue of a connection is full.
 
 A burst of heartbeats is answered faster than ZeroMQ hands the answers on, and its queue for one connection is short.
 """
@@ -40,7 +40,7 @@ class BufferedTransport:
 
     @property
     def due_s(self) -> float | None:
-        """When `flush` has something to do; None for never."""
+        """Time at which `flush` is due; None for never."""
         return min((kept.due_s for kept in self._buffers.values()), default=None)
 
     def send(self, route: bytes, header: bytes, frames: Sequence[Any] = ()) -> Delivery:
@@ -68,7 +68,7 @@ class BufferedTransport:
         return Delivery.SENT
 
     def flush(self) -> None:
-        """Send what can be sent by now."""
+        """Send buffered messages, as far as possible."""
         if not self._buffers:
             return
         at_s = self._clock()

@@ -1,7 +1,7 @@
-"""How much anyone may say, and for how long one who says only what is wrong is heard. Pure.
+"""Rate limits, and quarantine of clients that send only invalid messages. Pure.
 
-A client pays for each message out of a bucket of its own. Whoever speaks for no client pays out of the connection's,
-and every hello is paid from there, whoever says it: it costs the server most, a welcome and a record.
+Each message takes a token from the bucket of its client. A message of no client, and every hello, takes it from the
+bucket of its connection: a hello costs the server most, a welcome and a record.
 """
 
 from collections.abc import Callable
@@ -21,7 +21,7 @@ ROUTES_KEPT = 16_384  # connections that are remembered: 5 MB; whose is forgotte
 UNREADABLE = frozenset(
     {Reason.MALFORMED_HEADER, Reason.HEADER_TOO_LARGE, Reason.UNKNOWN_TYPE, Reason.WRONG_PROTOCOL}
 )
-"""What may be a message that was damaged on its way, if the next one can be read."""
+"""Reasons that damage in transit can cause, if the next message can be read."""
 
 BLAMED = UNREADABLE | {
     Reason.WRONG_SIGNATURE,
@@ -36,11 +36,11 @@ BLAMED = UNREADABLE | {
     Reason.UNEXPECTED_TYPE,
     Reason.NOT_THE_OWNER,
 }
-"""What only a client with a defect, or a hostile one, is refused for. The network brings about the others."""
+"""Reasons that only a defective or hostile client causes. The network causes the others."""
 
 
 MaySpeak = Callable[[str | None, int], bool]
-"""Whether the owner of a public key may say that it is a client."""
+"""Whether the owner of a public key may speak for a client."""
 
 
 def allow_all(_key: str | None, _client_id: int) -> bool:
@@ -49,7 +49,7 @@ def allow_all(_key: str | None, _client_id: int) -> bool:
 
 
 def not_owner_error(client_id: int) -> RemoteContractError:
-    """Why somebody may not say that it is a client."""
+    """The error of a connection that may not speak for a client."""
     return RemoteContractError(
         Reason.NOT_THE_OWNER, f"the key of this connection does not own client {client_id}"
     )
@@ -72,13 +72,13 @@ def check_participant(client_id: int, settings: CoordinatorSettings) -> None:
 
 @dataclass(slots=True)
 class _Bucket:
-    """Messages that may still be said at once, as of at_s."""
+    """Token bucket. left: messages allowed at once, as of at_s."""
 
     left: float
     at_s: float
 
     def take(self, per_s_max: float, at_s: float) -> bool:
-        """Take one out, if there is one. It fills up at this rate, to twice as many as that lets in in a second."""
+        """Take a token, if there is one. The bucket holds the tokens of two seconds at this rate."""
         self.left = min(2 * per_s_max, self.left + (at_s - self.at_s) * per_s_max)
         self.at_s = at_s
         if self.left < 1:
@@ -89,8 +89,14 @@ class _Bucket:
 
 @dataclass(slots=True)
 class _Client:
-    """wrong: times in a row that it was to blame for what it sent, since its last accepted update. unreadable: messages
-    in a row that could not be read. free_s: its quarantine lasts until then."""
+    """State of a client.
+
+    Attributes:
+        bucket: Of its messages.
+        wrong: Blamed refusals since its last accepted update.
+        unreadable: Messages in a row that could not be read.
+        free_s: End of its quarantine.
+    """
 
     bucket: _Bucket
     wrong: int = 0
@@ -100,14 +106,14 @@ class _Client:
 
 @dataclass(slots=True)
 class _Route:
-    """A connection. told_s: when it was last told that it says too much."""
+    """State of a connection. told_s: time of its last error for too many messages."""
 
     bucket: _Bucket
     told_s: float = -inf
 
 
 class ClientLimits:
-    """One thread. It remembers the clients that have spoken and the last ROUTES_KEPT connections.
+    """One thread. State of the clients that sent a message, and of the last ROUTES_KEPT connections.
 
     client_messages_per_s_max: of a client. stranger_messages_per_s_max: of a connection that speaks for no client, and
     hellos of any. quarantine_after: refusals in a row that the client is to blame for. quarantine_s: how long it is
@@ -134,7 +140,7 @@ class ClientLimits:
         self._routes: dict[bytes, _Route] = {}  # whose bucket was used last is last
 
     def check_rate(self, route: bytes, client_id: int | None, at_s: float) -> None:
-        """A message came over a connection that speaks for this client. Raises RemoteContractError if it is one too
+        """Count a message of a connection that speaks for this client. Raises RemoteContractError if it is one too
         many, to be dropped unread."""
         if client_id is None:
             self._charge_route(route, at_s)
@@ -147,8 +153,8 @@ class ClientLimits:
                 )
 
     def on_hello(self, route: bytes, speaks_for: int | None, client_id: int, at_s: float) -> None:
-        """It is a hello for `client_id`. Raises RemoteContractError if it is one too many, or the client is kept
-        out."""
+        """Count a hello for `client_id`. Raises RemoteContractError if it is one too many, or the client is in
+        quarantine."""
         if speaks_for is not None:  # else it is paid
             self._charge_route(route, at_s)
         client = self._clients.get(client_id)
@@ -162,12 +168,12 @@ class ClientLimits:
             client.unreadable = 0
 
     def refund(self, client_id: int, at_s: float) -> None:
-        """A message came that the server had asked for: it costs nothing."""
+        """Return the token of a message that the server requested."""
         if self._client_max is not None:
             self._client(client_id, at_s).bucket.left += 1
 
     def on_verdict(self, verdict: Acknowledge, at_s: float) -> None:
-        """An update got a verdict. A repeat gets the first one again, and that is counted already."""
+        """Count the verdict on an update; a duplicate is counted already."""
         if verdict.outcome is Outcome.ACCEPTED:
             self.model_health.on_accepted(verdict.client_id)
             client = self.suspects.get(verdict.client_id)
@@ -183,7 +189,7 @@ class ClientLimits:
             self.on_refused(verdict.client_id, reason, at_s)
 
     def on_refused(self, client_id: int | None, reason: Reason, at_s: float) -> None:
-        """What came over a connection that speaks for this client was refused."""
+        """A message of a connection that speaks for this client was refused."""
         if client_id is None or self._quarantine_after == inf or reason not in BLAMED:
             return
         client = self.suspects[client_id] = self._client(client_id, at_s)
@@ -195,12 +201,12 @@ class ClientLimits:
             client.wrong += 1
 
     def is_quarantine_due(self, client_id: int) -> bool:
-        """Whether a client has been refused so often in a row that it is to be quarantined."""
+        """Whether a client was refused so often in a row that it must be quarantined."""
         client = self.suspects.get(client_id)
         return client is not None and max(client.wrong, client.unreadable) >= self._quarantine_after
 
     def quarantine(self, client_id: int, at_s: float) -> RemoteContractError:
-        """Keep a client out from now on; what it is told."""
+        """Begin the quarantine of a client; the error to send."""
         self.suspects.pop(client_id, None)
         self.model_health.forget(client_id)
         client = self._client(client_id, at_s)
@@ -209,7 +215,7 @@ class ClientLimits:
         return RemoteContractError(Reason.QUARANTINED, _kept_out(client_id, self.quarantine_s))
 
     def may_answer(self, route: bytes, reason: Reason, at_s: float) -> bool:
-        """Whether a refusal is answered: every one but that of a message too many, which is seldom."""
+        """Whether a refusal is answered: each one, but those for too many messages once a second."""
         if reason is not Reason.RATE_LIMITED:
             return True
         known = self._route(route, at_s)
@@ -243,7 +249,7 @@ class ClientLimits:
 
 
 def configured(settings: ServerSettings) -> ClientLimits:
-    """The guard of a run."""
+    """The limits of a run."""
     return ClientLimits(
         client_messages_per_s_max=settings.client_messages_per_s_max,
         stranger_messages_per_s_max=STRANGER_MESSAGES_PER_S,

@@ -1,4 +1,4 @@
-"""What the server protocol wants computed, and what became of it."""
+"""Commands to the compute thread, and their results."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from unstale.training.evaluate import Evaluation
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApplyCommand:
-    """Make the next version out of these rows, and give their memory back."""
+    """Apply a round to these rows, and release their memory."""
 
     round: Round
     updates: tuple[RoundUpdate, ...]
@@ -22,8 +22,8 @@ class ApplyCommand:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrecomputeCommand:
-    """A stale update waits for its round: what takes long may begin. row_D: [D] float32, in host memory; it stays as it
-    is until its round is given back."""
+    """Begin work on a stale update before its round closes. row_D: [D] float32, in host memory, unchanged until its
+    round is released."""
 
     row_D: Tensor
     update: RoundUpdate
@@ -31,14 +31,14 @@ class PrecomputeCommand:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvaluateCommand:
-    """Measure the current version, which is this one."""
+    """Evaluate this version, the current one."""
 
     version: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForgetCommand:
-    """Nothing refers to this version any more."""
+    """Forget this version."""
 
     version: int
 
@@ -71,7 +71,7 @@ class Applied:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluated:
-    """A version was measured."""
+    """A version was evaluated."""
 
     version: int
     evaluation: Evaluation
@@ -80,7 +80,7 @@ class Evaluated:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Saved:
-    """A checkpoint is whole on disk. file: its name."""
+    """A checkpoint is complete on disk. file: its name."""
 
     version: int
     seq: int
@@ -99,14 +99,14 @@ class NotSaved:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Crashed:
-    """The compute thread is dead of this: our own mistake, or the machine's."""
+    """The compute thread ended with this exception."""
 
     error: BaseException
 
 
 @dataclass(frozen=True, slots=True)
 class StopNow:
-    """The operator wants the run to end."""
+    """The operator stops the run."""
 
 
 Command = ApplyCommand | PrecomputeCommand | EvaluateCommand | ForgetCommand | CheckpointCommand

@@ -1,4 +1,4 @@
-"""The compute thread: applies rounds and evaluates versions while the server protocol goes on receiving.
+"""The compute thread: applies rounds and evaluates versions while the server protocol receives.
 
 It is the only thread that touches the learner and the model. Commands come in order through a queue, results leave
 through the server protocol's mailbox.
@@ -37,10 +37,10 @@ from unstale_proto import payload
 from unstale_proto.encodings import Encoding
 
 Keep = Callable[[int, Made], None]
-"""Keeps what a version was compensated with."""
+"""Stores the results of the compensator for a version."""
 
 Save = Callable[[CheckpointCommand, Mapping[str, Any]], tuple[str, int]]
-"""Writes a checkpoint of a learner's state; the name of the file and its bytes."""
+"""Writes a checkpoint of a learner's state; name and size of the file."""
 
 
 class Compute:
@@ -82,7 +82,7 @@ class Compute:
         return self._thread.is_alive()
 
     def close(self) -> None:
-        """Finish what is queued, without what other machines have not done yet, then end the thread."""
+        """Execute the queued commands, except for unfinished work on other machines, then end the thread."""
         compensator = self._learner.compensator
         if compensator is not None and compensator.context.executor is not None:
             compensator.context.executor.stop()
@@ -98,7 +98,7 @@ class Compute:
             self._post(Crashed(error=error))
 
     def _next(self) -> Command | None:
-        """The next command. While none is there, the learner goes on with what it has begun, a little at a time."""
+        """The next command. Until then the learner continues the work that it has begun, a little at a time."""
         while True:
             try:
                 return self._commands.get_nowait()
@@ -172,7 +172,7 @@ def frames_of(version: Version, encoding: Encoding | None = None) -> list[memory
 
 
 def _device_memory_of(device: torch.device) -> Callable[[], int]:
-    """Says when asked how many bytes tensors hold on an accelerator; 0 on a CPU."""
+    """A function of the bytes that tensors hold on an accelerator; 0 on a CPU."""
     if device.type == "cuda":
         return partial(torch.cuda.memory_allocated, device)
     if device.type == "mps":

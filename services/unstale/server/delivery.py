@@ -1,4 +1,4 @@
-"""Whether a task that was sent is known never to have reached its client. Pure.
+"""Detects tasks that never reached their client. Pure.
 
 On a connection messages keep their order, and every heartbeat is answered. So a client that has heard the answer to a
 heartbeat which was answered after its task had left has had the task, or never will: if its newest task is older then,
@@ -30,7 +30,7 @@ class _Sent:
 
 
 class DeliveryTracker:
-    """What was sent to each client, and answered since. A client without a record has nothing to lose."""
+    """Tasks sent to each client, and heartbeats answered since. A client without a record has no task to lose."""
 
     def __init__(self) -> None:
         self._sent: dict[int, _Sent] = {}
@@ -38,7 +38,7 @@ class DeliveryTracker:
         self._lost: dict[int, int] = {}  # tasks of a client in a row
 
     def sent(self, client_id: int, task_id: int) -> None:
-        """A task left for a client. It takes the place of the one before."""
+        """A task was sent to a client. It replaces the one before."""
         self._sent[client_id] = _Sent(task_id)
 
     def on_heartbeat_answered(self, client_id: int, number: int) -> None:
@@ -52,7 +52,7 @@ class DeliveryTracker:
             sent.beat = number
 
     def lost(self, client_id: int, beat: Heartbeat) -> int | None:
-        """The task that this heartbeat proves to be lost, said once; None when it proves nothing."""
+        """The task that this heartbeat proves lost, returned once; None when it proves nothing."""
         sent = self._sent.get(client_id)
         if sent is None or sent.beat is None or beat.heard is None or beat.newest_task is None:
             return None
@@ -62,13 +62,13 @@ class DeliveryTracker:
         return sent.task_id
 
     def on_heartbeat(self, client_id: int, beat: Heartbeat, awaits: Awaits) -> int | None:
-        """A heartbeat came, and is on_heartbeat_answered: the open task that it proves to be lost, said once."""
+        """Note a heartbeat and its answer; the open task that it proves lost, returned once."""
         lost = self.lost(client_id, beat)
         self.on_heartbeat_answered(client_id, beat.number)
         return lost if lost is not None and awaits(client_id, lost) else None
 
     def event_of_loss(self, client_id: int, task_id: int, at_s: float) -> TaskLost | TaskExpired:
-        """What follows when a client has shown that a task was lost."""
+        """The event for a task that was proven lost."""
         self._lost[client_id] = self._lost.get(client_id, 0) + 1
         kind = TaskLost if self._lost[client_id] <= LOST_MAX else TaskExpired
         return kind(client_id=client_id, task_id=task_id, at_s=at_s)
@@ -78,8 +78,8 @@ class DeliveryTracker:
         self._lost.pop(client_id, None)
 
     def expired_by_hello(self, hello: Hello, awaits: Awaits, at_s: float) -> TaskExpired | None:
-        """A client says hello on another connection. What follows before that is dealt with: nothing, unless it does
-        not hold the task that was sent to it, once too often."""
+        """The event before a hello on another connection: None, unless the client lacks the task that was sent to it,
+        once too often."""
         sent = self._sent.get(hello.client_id)
         if sent is None or sent.task_id in hello.holding or not awaits(hello.client_id, sent.task_id):
             return None
@@ -87,14 +87,13 @@ class DeliveryTracker:
         return event if isinstance(event, TaskExpired) else None
 
     def on_hello(self, hello: Hello, awaits: Awaits) -> None:
-        """A client said hello on another connection, and that is dealt with: what it holds came. Should it be given
-        back, that may be lost."""
+        """After a hello on another connection: the tasks that the client holds arrived. Their return may be lost."""
         for task_id in hello.holding:
             if awaits(hello.client_id, task_id):
                 self.sent(hello.client_id, task_id)
 
     def forget(self, client_id: int) -> None:
-        """The client said hello on another connection, or is another process: the hello says what it holds, and its
-        heartbeats may be counted anew."""
+        """Forget a client that said hello on another connection: the hello names its tasks, and its heartbeats may be
+        numbered from 0 again."""
         self._sent.pop(client_id, None)
         self._answered.pop(client_id, None)

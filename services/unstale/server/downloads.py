@@ -1,4 +1,4 @@
-"""Models that go out in chunks: which versions may be sent now, and how far each client has got. Pure.
+"""Models that are sent in chunks: which versions may be sent now, and the progress of each client. Pure.
 
 A version is held in memory from when it is announced to a client until that has it. Few are, so that a slow client
 does not make us hold all those that come meanwhile: who was given another waits for its turn
@@ -14,7 +14,7 @@ from unstale_proto.transfer import Sending
 
 Chunks = list[tuple[Chunk, memoryview]]
 Sent = tuple[int, bool]
-"""Which model: its version, and whether it is encoded."""
+"""A model: its version, and whether it is encoded."""
 
 
 @dataclass(slots=True)
@@ -54,20 +54,20 @@ class Downloads:
 
     @property
     def active(self) -> int:
-        """Those that are being sent."""
+        """Number of models that are being sent."""
         return sum(one.sending is not None for one in self._of.values())
 
     @property
     def waiting(self) -> int:
-        """Those that wait."""
+        """Number of clients that wait."""
         return self._scheduler.waiting
 
     def due_s(self) -> float | None:
-        """When `start` has something to look at; None for never."""
+        """Time at which `start` is due; None for never."""
         return self._scheduler.due_s()
 
     def goes_on(self, client_id: int, at_s: float) -> bool:
-        """Whether the model of a client waits for its turn, or goes out no slower than it must."""
+        """Whether the model of a client waits for its turn, or moves at the least rate at least."""
         return self._scheduler.waits(client_id) or self._scheduler.keeps_pace(client_id, at_s)
 
     def announced(self, client_id: int, task_id: int, version: Sent, at_s: float) -> None:
@@ -92,7 +92,7 @@ class Downloads:
         return [] if one.sending is None else one.sending.credited(credit)
 
     def finished(self, client_id: int, task_id: int, at_s: float) -> bool:
-        """A client has all of the model of this task. Whether it was being sent it."""
+        """A client has the complete model of this task. Whether it was being sent."""
         one = self._of.get(client_id)
         if one is None or one.task_id != task_id:
             return False
@@ -109,7 +109,7 @@ class Downloads:
                 self._chunk_bytes_of[client_id] = one.sending.next_chunk_bytes
 
     def sweep(self, awaits: Callable[[int, int], bool], at_s: float) -> None:
-        """Drop what nobody waits for any more."""
+        """Drop transfers whose task is not open any more."""
         for client_id, one in list(self._of.items()):
             if not awaits(client_id, one.task_id):
                 self._let_go(client_id, at_s)
@@ -151,7 +151,7 @@ class Downloads:
                 return
 
     def _begin(self, client_id: int, at_s: float) -> None:
-        """Hold its version, if that can be."""
+        """Hold the version of a download, if that is possible."""
         one = self._of[client_id]
         frames = self._held().get(one.version) or self._frames_of(one.version)
         if frames is None:

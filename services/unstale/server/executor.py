@@ -40,7 +40,7 @@ class Outbox(Protocol):
     """Sends messages to clients: `Sender` over sockets, `VirtualOutbox` in a simulation."""
 
     def send_task(self, action: actions.SendTask) -> bool:
-        """Send a task with its model. False when it cannot be sent now."""
+        """Send a task with its model. Whether it left on a connection that may lose it."""
 
     def bytes_with_task(self, client_id: int) -> int:
         """Payload bytes that go with a client's task."""
@@ -137,13 +137,7 @@ class ActionExecutor:
 
     def on_update(self, incoming: IncomingUpdate) -> None:
         """Pass an update to the coordinator, and execute its actions, of which the first is the verdict."""
-        following = self._recorder.update(incoming)
-        verdict = following[0]
-        assert isinstance(verdict, actions.Acknowledge)
-        if self._observe is not None:
-            self._observe(incoming.event, following)
-        self._acknowledge(verdict, incoming)
-        self._execute(following[1:])
+        self.execute(incoming.event, self._recorder.update(incoming), incoming)
 
     def on_hello(self, hello: Hello, at_s: float, *, same_connection: bool) -> None:
         """Pass a hello to the coordinator, with its consequences for the last task of the client."""
@@ -164,11 +158,23 @@ class ActionExecutor:
         self.handle(self.delivery.event_of_loss(client_id, task_id, self._clock()))
         return True
 
-    def execute(self, event: events.Event, following: Sequence[actions.Action]) -> None:
-        """Execute the actions that follow from an event."""
+    def execute(
+        self,
+        event: events.Event,
+        following: Sequence[actions.Action],
+        incoming: IncomingUpdate | None = None,
+    ) -> None:
+        """Execute the actions that follow from an event. incoming: the update that the event is about."""
         if self._observe is not None:
             self._observe(event, following)
-        self._execute(following)
+        for action in following:
+            if isinstance(action, actions.Acknowledge):
+                assert incoming is not None
+                self._acknowledge(action, incoming)
+            else:
+                self._handlers[type(action)](action)
+        if self._coordinator.consecutive_failures:
+            self._give_up_if_diverged()
 
     # --- results ---
 
@@ -224,11 +230,15 @@ class ActionExecutor:
         self._recorder.commit(durable=self.finish is not None)
         self._stats.flush()  # every message that is sent is counted already
         while self.after_commit:  # the answer to a heartbeat may prove that a task was lost, and so on
-            held, self.after_commit = self.after_commit, []
-            for send, argument in held:
-                send(argument)
+            self.send_held()
             self._recorder.commit()
         self._stats.flush()
+
+    def send_held(self) -> None:
+        """Make the calls that are held now. More may be held then."""
+        held, self.after_commit = self.after_commit, []
+        for send, argument in held:
+            send(argument)
 
     def send_task(self, action: actions.SendTask) -> None:
         """Send a task that is still open."""
@@ -245,12 +255,6 @@ class ActionExecutor:
 
     # --- actions ---
 
-    def _execute(self, following: Sequence[actions.Action]) -> None:
-        for action in following:
-            self._handlers[type(action)](action)
-        if self._coordinator.consecutive_failures:
-            self._give_up_if_diverged()
-
     def _give_up_if_diverged(self) -> None:
         why = divergence.reason(self._coordinator, self._admission.bounds.cause)
         if why is not None:
@@ -260,7 +264,7 @@ class ActionExecutor:
             raise divergence.DivergedError(message)
 
     def _schedule_task(self, action: actions.SendTask) -> None:
-        at_s = self._clock()
+        at_s = self._coordinator.now_s
         self._stats.tally.started(at_s)
         self.timers.on_task(action.client_id, action.task_id, at_s)
         self.after_commit.append((self.send_task, action))

@@ -25,7 +25,7 @@ FRAMES_KEPT = 64 * 1024  # bytes; smaller frames are copied into the message, la
 
 @dataclass(frozen=True, slots=True)
 class ConnectionCut:
-    """A connection was cut for what came over it. route: its routing id."""
+    """A connection was cut for a message. route: its routing id."""
 
     route: bytes
 
@@ -45,7 +45,7 @@ class RouterTransport:
         return [zmq.Frame(frame, copy=len(frame) < FRAMES_KEPT) for frame in frames]
 
     def send(self, route: bytes, header: bytes, frames: Sequence[Any] = ()) -> Delivery:
-        """Send a message, or say why it cannot be."""
+        """Send a message, if possible."""
         try:
             self._send(route, _MORE_AT_ONCE)
         except zmq.ZMQError as error:
@@ -61,8 +61,16 @@ class RouterTransport:
 
 
 class Loop:
-    """Turns until the run is over. socket: bound; its transport is the server protocol's. clock: the server protocol's,
-    too. key_of: the public key of whoever sent a frame, None in plain text. limiter: of the socket's connections."""
+    """Handles messages, results and timers until the run is over.
+
+    Args:
+        socket: Bound; the server protocol sends over it.
+        queue: Of results.
+        protocol: Of the server.
+        clock: Of the server protocol.
+        key_of: Public key of the sender of a frame, None in plain text.
+        limiter: Of the socket's connections.
+    """
 
     def __init__(
         self,
@@ -86,8 +94,8 @@ class Loop:
         self._more_waits = False
 
     def run(self, *, ended: Callable[[], None]) -> None:
-        """Turn until there is nothing more to do. Raises what the compute thread died of. ended: told once the run has
-        an outcome, and perhaps again."""
+        """Run until the protocol is over. Re-raises the exception that ended the compute thread. ended: called once the
+        run has an outcome, perhaps again."""
         while not self._protocol.is_over:
             self._turn()
             if self._protocol.outcome is not None:
@@ -127,6 +135,6 @@ class Loop:
                 self._limiter.cut(connection, connections.TOO_MANY_FRAMES)
 
     def _patience_ms(self) -> int | None:
-        """How long to wait for something to happen; None is for ever."""
+        """Time to wait for a message or result; None for no limit."""
         due_s = self._protocol.due_s
         return None if due_s is None else max(0, int((due_s - self._clock()) * 1000) + 1)

@@ -1,7 +1,7 @@
-"""Whether updates are refused for the condition of the model, and not for the fault of a client. Pure.
+"""Detects refusals that the model causes, not a client. Pure.
 
-After a jump of the model, or with too low a bound, most clients make updates that are zero, not finite or too long, at
-the same time. That is nobody's fault, so nobody is kept out for it.
+After a jump of the model, or with too low a bound, most clients send updates that are zero, not finite or too long at
+the same time. No client is quarantined for that.
 """
 
 from collections import Counter
@@ -10,7 +10,7 @@ from unstale.learner.bounds import NormBounds
 from unstale_proto.errors import Reason
 
 REASONS = frozenset({Reason.ZERO_UPDATE, Reason.NON_FINITE, Reason.NORM_TOO_LARGE})
-"""Reasons that the model can bring about."""
+"""Reasons that the model can cause."""
 CLIENTS_MIN = 2
 """Clients that must be refused at the same time: one alone says nothing of the model."""
 
@@ -39,12 +39,15 @@ class ModelHealth:
         self._refused[client_id] = reason
 
     def forget(self, client_id: int) -> None:
-        """A client takes part no more."""
+        """A client takes part no longer."""
         self._accepted.discard(client_id)
         self._refused.pop(client_id, None)
 
     def take_warning(self, bounds: NormBounds) -> str | None:
         """A warning when most clients have begun to be refused, once each time; else None. bounds: with the figures."""
+        if not self._refused:
+            self._was_unhealthy = False
+            return None
         was_general, self._was_unhealthy = self._was_unhealthy, self.is_unhealthy
         if was_general or not self._was_unhealthy:
             return None

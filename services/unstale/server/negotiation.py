@@ -1,4 +1,4 @@
-"""What each client is told of the run, and so how its payloads are encoded. Pure."""
+"""Agrees with each client on the encodings of its payloads. Pure."""
 
 from collections.abc import Sequence
 
@@ -31,13 +31,13 @@ class EncodingNegotiation:
         self._take_models: set[int] = set()  # clients
 
     def welcome(self, hello: Hello, version: int) -> Welcome:
-        """What a client is told that says this."""
+        """The welcome that answers a hello."""
         told = encodings.agreed(self._welcome.encoding, hello.encodings)
         about_it = {"client_id": hello.client_id, "version": version, "encoding": told}
         return self._welcome.model_copy(update=about_it)
 
     def admit(self, hello: Hello) -> None:
-        """A client is in that has said this: from here on it is sent what it was told."""
+        """A client was welcomed: from now on its models are encoded as agreed."""
         told = encodings.agreed(self._welcome.encoding, hello.encodings)
         if told is not None and told.models != FLOAT32:
             self._take_models.add(hello.client_id)
@@ -45,5 +45,5 @@ class EncodingNegotiation:
             self._take_models.discard(hello.client_id)
 
     def takes_models(self, client_id: int) -> bool:
-        """Whether a client is sent models as this run encodes them."""
+        """Whether a client receives models in the encoding of the run."""
         return client_id in self._take_models

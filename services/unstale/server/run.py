@@ -1,4 +1,4 @@
-"""One run, before anybody is served: its parts made, and brought to where its last server left them."""
+"""The parts of a run, new or as its last server left them."""
 
 import logging
 from array import array
@@ -112,17 +112,17 @@ class Run:
 
     @property
     def keep(self) -> Keep | None:
-        """Keeps what a version was compensated with; None without a journal."""
+        """Stores the results of the compensator for a version; None without a journal."""
         return None if self.journal is None else self.journal.keep_made
 
     def close(self) -> None:
-        """Nothing of it is used any more."""
+        """Close the journal."""
         if self.journal is not None:
             self.journal.close()
 
 
 def prepare(settings: Settings) -> Run:
-    """Make a new run, or take one up. Raises UserError for what the user can mend."""
+    """Make a new run, or resume one. Raises UserError where the settings or the directory do not allow it."""
     limit_retained_memory()
     parts = build.run_components(settings, partial(compensator, clock=now_s, connect=connect))
     device, dataset, model, told, learner = (
@@ -210,7 +210,7 @@ def _staging(
 
 
 def open_journal(settings: Settings) -> Journal | None:
-    """The journal of a run that is to leave something behind, new or not."""
+    """The journal of a run that is stored; None for others."""
     if settings.run.durability == "off":
         return None
     with ExitStack() as stack:

@@ -1,4 +1,4 @@
-"""What goes out: messages to connections and clients, and a model to those who are given a task.
+"""Sends messages to connections and clients, and models with tasks.
 
 The model is wrapped into frames once per version, and every message that carries it refers to them; one that is too
 large for that is announced with the task, and goes in chunks (`Downloads`). A client that was sent a model is sent no
@@ -109,7 +109,7 @@ class Sender:
         return _Model(frames, self._transport.wrap(frames), None)
 
     def frames_in_chunks(self, model: Sent) -> Sequence[memoryview] | None:
-        """Of one that tasks may carry now, if it goes in chunks; None for others."""
+        """Frames of a model that tasks may carry now, if it is sent in chunks; None for others."""
         held = self._models.get(model)
         return None if held is None or held.checksum is None else held.frames
 
@@ -118,11 +118,11 @@ class Sender:
         return (version, False) in self._models
 
     def sent_to(self, client_id: int, version: int) -> Sent:
-        """What a client is sent of a version."""
+        """The model that a client is sent of a version."""
         return version, self._negotiation.takes_models(client_id)
 
     def send_task(self, action: actions.SendTask) -> bool:
-        """Send a task with the model of its version, now or when its client is next heard of. Whether it went now."""
+        """Send a task with its model, now or after the next message of its client. Whether it was sent now."""
         client_id = action.client_id
         sent = self.sent_to(client_id, action.version)
         model = self._models.get(sent)
@@ -145,7 +145,7 @@ class Sender:
         return True
 
     def _prepare(self, action: actions.SendTask, sent: Sent, model: _Model, *, evaluate: bool) -> Prepared:
-        """The tasks with this model, until another is published."""
+        """Header of the tasks with this model, until another is published."""
         task = translate.to_task(
             action,
             learning_rate=self._learning_rate,
@@ -160,23 +160,23 @@ class Sender:
         return prepared
 
     def on_message_from(self, client_id: int) -> None:
-        """Something came from a client: it may be sent a model again."""
+        """A message arrived from a client: it may be sent a model again."""
         self._awaiting_reply.discard(client_id)
 
     def take_deferred_task(self, client_id: int) -> actions.SendTask | None:
-        """The task that a client is owed, to be given if it may be sent a model, and if the task is still awaited."""
+        """The deferred task of a client that may be sent a model again; None without one."""
         return None if client_id in self._awaiting_reply else self._deferred.pop(client_id, None)
 
     def payload_bytes(self, client_id: int) -> int:
-        """Of the models that a client is sent."""
+        """Size of the models that a client is sent."""
         return self._payload_bytes[self._negotiation.takes_models(client_id)]
 
     def bytes_with_task(self, client_id: int) -> int:
-        """Payload that goes with a client's task."""
+        """Payload bytes that are sent with a client's task."""
         return self._bytes_with_task[self._negotiation.takes_models(client_id)]
 
     def acknowledge(self, action: actions.Acknowledge) -> None:
-        """Tell a client, if it can be reached, what became of its update."""
+        """Send the verdict on an update to its client, if it can be reached."""
         if action.outcome is not actions.Outcome.ACCEPTED:
             self.send_to_client(action.client_id, translate.to_ack(action))
             return

@@ -149,7 +149,7 @@ class Server:
         self.http_address = None if self._http is None else self._http.address
 
     def _watch(self, run: Run, settings: Settings, about: Mapping[str, str]) -> None:
-        """Tell what runs, and follow what is known without being told."""
+        """Report what runs, and register the metrics that are read on demand."""
         instruments, coordinator = self._instruments, run.coordinator
         labels = tuple(about[label] for label in catalogue.RUN_INFO.labels)
         instruments.record_all(
@@ -190,7 +190,7 @@ class Server:
         return limiter
 
     def _connection_was_cut(self, route: bytes | None, reason: str) -> None:
-        """In the limiter's thread. A client whose message was too long would only come back with another one."""
+        """In the limiter's thread. A client whose message was too long would send another one after it reconnects."""
         self._instruments.record(observations.connection_cut(reason))
         if route is not None and reason in (MESSAGE_TOO_LONG, TOO_MANY_FRAMES):
             self._queue.post(ConnectionCut(route))
@@ -238,7 +238,7 @@ class Server:
 
     @property
     def standing(self) -> str:
-        """What is to come, in a few words for people."""
+        """The next step of the run, for people."""
         coordinator = self._run.coordinator
         if coordinator.phase is Phase.FINISHED:
             return f"the run is finished at version {coordinator.version}; begin another one with --run"
@@ -247,7 +247,7 @@ class Server:
         return f"going on at version {coordinator.version}"
 
     def run(self) -> Outcome:
-        """Serve until the run is over, then tell how it ended. Raises what a thread died of.
+        """Serve until the run is over; its outcome. Re-raises the exception that ended a thread.
 
         With the setting server.stay nothing is closed yet, and `stay` is to be called.
         """
@@ -260,7 +260,10 @@ class Server:
         return self._protocol.outcome
 
     def stay(self) -> None:
-        """After `run`: tell whoever comes that it has ended, and be watched, until `stop`. Raises as `run` does."""
+        """After `run`: tell clients that the run has ended, and serve the status page, until `stop`.
+
+        Raises as `run`.
+        """
         self._thread.join()
         self._compute.close()
         self._closing.close()
@@ -288,7 +291,7 @@ class Server:
             self._done.set()
 
     def _is_healthy(self) -> bool:
-        """Whether both threads live and the server protocol turns."""
+        """Whether both threads are alive and the server protocol answers."""
         if not (self._thread.is_alive() and self._compute.is_alive()):
             return False
         ping = Ping()
@@ -323,12 +326,12 @@ def _about(run: Run, settings: Settings) -> dict[str, str]:
 
 
 def _alarm(run: Run) -> str | None:
-    """What the operator must do something about, None for nothing. Any thread."""
+    """A condition that needs the operator, None for none. Any thread."""
     return None if run.journal is None else run.journal.disk_space.alarm()
 
 
 def _live(run: Run) -> Live:
-    """How the coordinator stands; read while the protocol thread may be writing it."""
+    """State of the coordinator; read while the protocol thread may be writing it."""
     coordinator = run.coordinator
     return Live(
         at_s=run.clock(),

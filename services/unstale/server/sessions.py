@@ -1,4 +1,4 @@
-"""Which connection speaks for which client. Pure.
+"""Connections and the clients that they speak for. Pure.
 
 Our own socket gives each connection its routing id, and the id speaks for a client from a hello on. (A peer may
 choose an id for itself, but none of those that the socket gives: they begin with a zero byte.) A client has one
@@ -16,11 +16,11 @@ SUPERSEDED_KEPT = 4  # processes that spoke for one client before; a hello of th
 
 @dataclass(slots=True)
 class Sessions:
-    """Connections and clients, both ways. `clients`: ids run below it."""
+    """Connections and clients, both ways. clients: number of client ids."""
 
     clients: int
     client_of: Callable[[bytes], int | None] = field(init=False, repr=False)
-    """The client for whom a connection speaks, or None before its hello. The dictionary's own: it is asked most."""
+    """The client that a connection speaks for, None before its hello. Called most, so the dictionary's own."""
     _route_of: dict[int, bytes] = field(default_factory=dict)
     _client_of: dict[bytes, int] = field(default_factory=dict)
     _token_of: dict[int, str] = field(default_factory=dict)
@@ -71,11 +71,11 @@ class Sessions:
         return None if before is None or before == route or same_process else before
 
     def is_said_again(self, client_id: int, token: str, route: bytes) -> bool:
-        """Whether this hello comes from the very process and connection that speak for the client already."""
+        """Whether this hello comes from the process and connection that speak for the client already."""
         return self.route_of(client_id) == route and self._token_of.get(client_id) == token
 
     def route_of(self, client_id: int) -> bytes | None:
-        """Where a client can be reached, or None when it cannot."""
+        """Connection of a client, or None when it cannot be reached."""
         return None if client_id in self._cut_off else self._route_of.get(client_id)
 
     def routes(self) -> list[bytes]:
@@ -83,14 +83,13 @@ class Sessions:
         return [route for route, client_id in self._client_of.items() if client_id not in self._cut_off]
 
     def awaits_anyone(self, is_active: Callable[[int], bool]) -> bool:
-        """Whether there is a client that has not left. One that is cut off comes back soon, if it is still active: its
-        lease has not run out."""
+        """Whether a client has not left. One that is cut off connects again soon while its lease lasts."""
         return any(
             client_id not in self._cut_off or is_active(client_id) for client_id in self._client_of.values()
         )
 
     def cut_off(self, client_id: int) -> None:
-        """The client's connection is gone, but what came in over it before, a goodbye perhaps, is still its word."""
+        """The client's connection is gone, but messages that arrived over it before, such as a bye, are still valid."""
         if client_id in self._route_of:
             self._cut_off.add(client_id)
 

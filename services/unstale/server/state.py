@@ -1,4 +1,4 @@
-"""Arguments of the server protocol: the parts of its run, its settings, and who may do what."""
+"""Arguments of the server protocol: the parts of its run, its settings, and rights of connections."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -89,7 +89,7 @@ class ExchangeSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Access:
-    """Who may say what.
+    """Rights of connections.
 
     Attributes:
         client_limits: rate limits and quarantine.

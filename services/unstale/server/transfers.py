@@ -1,6 +1,6 @@
-"""Payloads too large to go with their message: what clients announce, ask for and send of them, and what is answered.
+"""Payloads that are sent in chunks: announcements, credits and chunks of clients, and the answers.
 
-Nothing of it is written down: a transfer changes nothing in the run before it is whole.
+Transfers are not recorded: one changes nothing in the run before it is complete.
 """
 
 from collections.abc import Callable, Sequence
@@ -25,14 +25,14 @@ log = logger("unstale.server")
 
 
 def defect_of_whole(update: Update, frames: Sequence[memoryview]) -> Reason | None:
-    """What its checksum says of an update that comes with its payload, if it has one and its size is what it says."""
+    """Defect that the checksum of a whole payload shows; None without a checksum, or where the size is wrong."""
     if update.checksum is None or sum(map(len, frames)) != update.payload_bytes:
         return None
     return None if checksum(frames) == update.checksum else Reason.WRONG_CHECKSUM
 
 
 class Transfers:
-    """Protocol thread only. partial_files: of updates. receiver: takes those that are whole."""
+    """Protocol thread only. partial_files: of updates. receiver: receives complete updates."""
 
     def __init__(
         self,
@@ -83,14 +83,14 @@ class Transfers:
 
     @property
     def due_s(self) -> float | None:
-        """When `settle` has something to do, if nothing happens before; None is never."""
+        """Time at which `settle` is due if nothing happens before; None for never."""
         dues_s = (self._uploads.due_s() if self._may_come else None, self._downloads.due_s())
         return min((due_s for due_s in dues_s if due_s is not None), default=None)
 
-    # --- what a client says ---
+    # --- messages ---
 
     def take_in(self, client_id: int, message: Message, frames: Sequence[memoryview], at_s: float) -> bool:
-        """Whether it is about a transfer, and dealt with. Raises RemoteContractError for what is refused."""
+        """Handle a message about a transfer; False for others. Raises RemoteContractError where it is refused."""
         match message:
             case Update():
                 return self._announced(client_id, message, frames, at_s)
@@ -101,8 +101,8 @@ class Transfers:
                 return False
 
     def take(self, client_id: int, chunk: Chunk, frames: Sequence[memoryview], at_s: float) -> bool:
-        """Take in a chunk of an update. Whether the server asked for it: it brings bytes that are new, and not fewer
-        than it must. Raises RemoteContractError for one that is refused."""
+        """Receive a chunk of an update. Whether it brings enough new bytes, so that it costs the client no message.
+        Raises RemoteContractError where it is refused."""
         update = self._uploads.update_of(client_id, chunk.task_id)
         if update is None:
             raise RemoteContractError(
@@ -121,23 +121,23 @@ class Transfers:
         return gained >= self._useful_bytes or (gained > 0 and is_last)
 
     def belongs_to(self, client_id: int, owner: Owner) -> None:
-        """A client said hello, and has this owner from now on."""
+        """Set the owner of a client."""
         self._owners[client_id] = owner
 
     def goes_on(self, client_id: int, at_s: float) -> bool:
-        """Whether a client has to wait for its turn, or its update or model moves no slower than it must."""
+        """Whether a client waits for its turn, or its update or model moves at the least rate at least."""
         return self._uploads.goes_on(client_id, at_s) or self._downloads.goes_on(client_id, at_s)
 
     def _owner(self, client_id: int) -> Owner:
         return self._owners.get(client_id, client_id)
 
     def moved_on(self, client_id: int, at_s: float) -> None:
-        """A client has left, or is on another connection: it says anew what it has and wants."""
+        """A client has left, or is on another connection: it announces its transfers again."""
         self._uploads.pause(client_id, at_s)
         self._downloads.drop(client_id, at_s)
 
     def settle(self, at_s: float) -> list[tuple[int, int]]:
-        """Go on with those whose turn it is. Clients with tasks whose model they cannot be sent any more."""
+        """Continue the transfers whose turn it is; clients and tasks whose model cannot be sent any more."""
         self._uploads.sweep(self._awaits, at_s)
         self._downloads.sweep(self._awaits, at_s)
         if self._may_come:
@@ -155,7 +155,7 @@ class Transfers:
     # --- updates ---
 
     def _announced(self, client_id: int, update: Update, frames: Sequence[memoryview], at_s: float) -> bool:
-        """Whether an update comes in chunks. One whose verdict needs no payload does not."""
+        """Whether an update is sent in chunks. One whose verdict needs no payload is not."""
         if (
             frames
             or update.checksum is None
@@ -183,7 +183,7 @@ class Transfers:
         return True
 
     def _give_places(self, at_s: float) -> list[int]:
-        """Who was told something new."""
+        """Clients that were sent a credit or an error."""
         told, failed = self._uploads.give_places(at_s)
         for client_id, error in failed.items():
             self._cannot_keep(client_id, self._uploads.task_of(client_id), error, at_s)
@@ -226,8 +226,7 @@ class Transfers:
 
     @property
     def _may_come(self) -> bool:
-        """Whether rows are free for what comes: a round is being made, and the next waits whole, and they are not. This
-        ends by itself, with the round."""
+        """Whether rows are free. While a round is applied and the next one is complete, they are not."""
         coordinator = self._coordinator
         return coordinator.making is None or len(coordinator.pending) < coordinator.settings.round_size_max
 
@@ -263,5 +262,5 @@ class Transfers:
         return self._coordinator.phase is not Phase.FINISHED and self._coordinator.awaits(client_id, task_id)
 
     def _version_of(self, client_id: int) -> int:
-        """Of a client's open task."""
+        """Base version of a client's open task."""
         return self._coordinator.membership.client(client_id).base_version

@@ -1,4 +1,4 @@
-"""What the server protocol needs of whatever carries messages: a ROUTER socket, or a network that is played."""
+"""The interface between the server protocol and a ROUTER socket, or a simulated network."""
 
 from collections.abc import Sequence
 from enum import Enum
@@ -6,11 +6,11 @@ from typing import Any, Protocol
 
 
 class Delivery(Enum):
-    """What became of a message that was to be sent."""
+    """Result of sending a message."""
 
-    SENT = "sent"  # it is on its way; whether it arrives is another matter
-    GONE = "gone"  # there is no such connection any more
-    FULL = "full"  # so much waits there unread that no more is taken
+    SENT = "sent"  # it may still be lost
+    GONE = "gone"  # the connection is closed
+    FULL = "full"  # the queue of the connection is full
 
 
 class Transport(Protocol):

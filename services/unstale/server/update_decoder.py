@@ -77,7 +77,7 @@ class UpdateDecoder:
             row,
             norms,
             update.evaluation,
-            sum(map(len, frames)),
+            encoding.payload_bytes if defect is None and encoding is not None else sum(map(len, frames)),
         )
 
     def _decode(

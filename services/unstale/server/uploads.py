@@ -1,4 +1,4 @@
-"""Updates that come in chunks: which of them may come now, and what has come of each. Pure, but for the parts.
+"""Updates that arrive in chunks: which may be sent now, and the bytes received of each. Pure, except for the files.
 
     announced -> waits for its turn (`scheduler.SlotScheduler`) -> has a place -> whole -> judged, or taken from its
     place again
@@ -16,7 +16,7 @@ from unstale_proto.transfer import Part, Receiving
 
 @dataclass(slots=True)
 class _Upload:
-    """An update that was announced. receiving: None as long as there is nothing of it."""
+    """An update that was announced. receiving: None before its first byte."""
 
     update: Update
     receiving: Receiving | None = None
@@ -52,24 +52,24 @@ class Uploads:
 
     @property
     def active(self) -> int:
-        """Those that have a place."""
+        """Number of uploads that have a place."""
         return sum(upload.has_place for upload in self._of.values())
 
     @property
     def waiting(self) -> int:
-        """Those that wait for one."""
+        """Number of uploads that wait for a place."""
         return self._scheduler.waiting
 
     def due_s(self) -> float | None:
-        """When `give_places` has something to look at; None for never."""
+        """Time at which `give_places` is due; None for never."""
         return self._scheduler.due_s()
 
     def goes_on(self, client_id: int, at_s: float) -> bool:
-        """Whether the update of a client waits for a place, or comes no slower than it must."""
+        """Whether the update of a client waits for a place, or moves at the least rate at least."""
         return self._scheduler.waits(client_id) or self._scheduler.keeps_pace(client_id, at_s)
 
     def update_of(self, client_id: int, task_id: int) -> Update | None:
-        """What a client announced for this task."""
+        """The update that a client announced for this task; None without one."""
         upload = self._of.get(client_id)
         return upload.update if upload is not None and upload.update.task_id == task_id else None
 
@@ -79,7 +79,7 @@ class Uploads:
         return None if upload is None else upload.update.task_id
 
     def announce(self, client_id: int, update: Update, at_s: float) -> None:
-        """A client has an update, and waits; perhaps it said so before. Raises OSError."""
+        """A client announces an update, for the first time or again. Raises OSError."""
         upload = self._of.get(client_id)
         if upload is None or upload.update != update:
             self.drop(client_id, at_s)
@@ -90,7 +90,7 @@ class Uploads:
             self._scheduler.wait(client_id, client_id, at_s)
 
     def ask(self, client_id: int) -> Credit:
-        """What a client that announced something is to be told now."""
+        """The credit of a client that announced an update."""
         upload = self._of[client_id]
         if upload.receiving is None:
             return Credit(task_id=upload.update.task_id, have=0, until=0, again=True)
@@ -101,8 +101,7 @@ class Uploads:
     def take(
         self, client_id: int, chunk: Chunk, frames: Sequence[memoryview], at_s: float
     ) -> tuple[Credit | None, int]:
-        """A chunk of what was announced; what to answer, and how many bytes of it are new. Raises as
-        `Receiving.take`."""
+        """Receive a chunk; the credit to send, and the number of new bytes. Raises as `Receiving.take`."""
         upload = self._of[client_id]
         if upload.receiving is None:
             return self.ask(client_id), 0  # its part was dropped since
@@ -113,18 +112,18 @@ class Uploads:
         return credit, gained
 
     def whole(self, client_id: int) -> Receiving | None:
-        """What a client announced, once all of it has come."""
+        """The upload of a client once it is complete; None before."""
         receiving = self._of[client_id].receiving
         return receiving if receiving is not None and receiving.is_whole else None
 
     def pause(self, client_id: int, at_s: float) -> None:
-        """Nothing comes from a client now: it has lost its connection, or what came could not be taken yet."""
+        """Free the place of a client that lost its connection, or whose update cannot be stored yet."""
         self._scheduler.leave(client_id, at_s)
         self._take_place(client_id)
         self._bound()
 
     def drop(self, client_id: int, at_s: float, *, finished: bool = False) -> None:
-        """What a client announced is settled, or for nothing. finished: it came whole."""
+        """Drop the upload of a client. finished: it is complete."""
         self._scheduler.leave(client_id, at_s, finished=finished)
         upload = self._of.pop(client_id, None)
         if upload is not None:
@@ -132,14 +131,14 @@ class Uploads:
             self._found.discard(_name(client_id, upload.update))
 
     def sweep(self, awaits: Callable[[int, int], bool], at_s: float) -> None:
-        """Drop what nobody waits for any more."""
+        """Drop uploads whose task is not open any more."""
         for client_id, upload in list(self._of.items()):
             if not awaits(client_id, upload.update.task_id):
                 self.drop(client_id, at_s)
 
     def give_places(self, at_s: float) -> tuple[list[int], dict[int, OSError]]:
-        """Who is to be told something new: those that have a place now, and those that have lost theirs. And whose
-        update cannot be kept, and why."""
+        """Clients that got or lost a place, for a new credit; and clients whose update cannot be stored, with the
+        error."""
         told: list[int] = []
         failed: dict[int, OSError] = {}
         while True:
@@ -187,8 +186,7 @@ class Uploads:
             upload.receiving = None
 
     def _bound(self) -> None:
-        """Of parts without a place keep those of which most has come: then the one that is nearest to its end is
-        never dropped."""
+        """Bound the parts without a place; those with the most bytes are kept."""
         idle = [
             upload for upload in self._of.values() if upload.receiving is not None and not upload.has_place
         ]
@@ -203,6 +201,6 @@ def _name(client_id: int, update: Update) -> str:
 
 
 def owner_of(name: str) -> tuple[int, int] | None:
-    """Client and task of a part that was found; None when it is none of ours."""
+    """Client and task of a file; None for the name of another file."""
     client_id, _, task_id = name.partition("-")
     return (int(client_id), int(task_id)) if client_id.isdecimal() and task_id.isdecimal() else None

@@ -1,4 +1,4 @@
-"""What every client is told of the run: the one place where the configuration becomes words of the wire contract."""
+"""The welcome: the configuration of the run in terms of the wire contract."""
 
 import secrets
 from typing import TypeVar

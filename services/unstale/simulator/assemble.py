@@ -21,7 +21,7 @@ from unstale.simulator.backends.choose import choose
 from unstale.simulator.oracle_updates import OracleUpdates
 from unstale.simulator.parts import Clients, Parts, Times
 from unstale.simulator.recording import SimulationRecorder
-from unstale.simulator.simulated_client import Relay, may_lose, unchanged
+from unstale.simulator.simulated_client import Relay, may_lose
 from unstale.simulator.simulation import Simulation
 from unstale.simulator.synchronous_compute import Watcher
 from unstale.toxics.scenario import Conditions
@@ -48,7 +48,7 @@ def simulation(
     *,
     on_progress: Callable[[Progress], None],
     observe: Observer | None = None,
-    relay: Relay = unchanged,
+    relay: Relay | None = None,
     record_in: Path | None = None,
     compensator_of: CompensatorOf = configured,
     context: TrainingContext | None = None,

@@ -1,5 +1,4 @@
-"""What encodings do to what goes to and fro: clients train from models as they come out, and what comes in of an update
-is what came out of its client."""
+"""Encodings in a simulation: clients train from models as they are decoded, and updates are decoded as on a server."""
 
 from unstale import flat, translate
 from unstale.client.residuals import Payload, Residuals
@@ -14,9 +13,16 @@ from unstale_proto.messages import EncodingPlan
 
 
 class Encoded:
-    """plan: of the run; None for float32. learner: keeps versions.
+    """Models and updates as they arrive. All simulated clients support the encodings of the run.
 
-    updates, models: their encodings; all simulated clients can do what the run wants. row_numbers: D.
+    Args:
+        plan: Of the run; None for float32.
+        learner: Keeps versions.
+
+    Attributes:
+        updates: Encoding of updates.
+        models: Encoding of models.
+        row_numbers: D.
     """
 
     def __init__(self, plan: EncodingPlan | None, learner: Learner) -> None:
@@ -27,30 +33,34 @@ class Encoded:
         self.row_numbers = learner.row_numbers
         self._learner = learner
         self._residuals = Residuals()
-        self._come: dict[int, Version] = {}
+        self._received: dict[int, Version] = {}
 
     def version(self, number: int) -> Version:
-        """A version that is kept, as it comes to clients."""
+        """A version that is kept, as clients receive it."""
         base = self._learner.base(number)
         if self.models.name == FLOAT32:
             return base
-        if number not in self._come:
+        if number not in self._received:
             frames = self.models.frames([flat.to_bytes(part) for part in base.parts])
-            self._come[number] = corruption.read_version(base, frames, self.models)
-        return self._come[number]
+            self._received[number] = corruption.read_version(base, frames, self.models)
+        return self._received[number]
 
     def damaged(self, number: int, flight: InFlightMessage) -> Version:
-        """The same, when it came like this."""
+        """A version as a client receives it in this damaged message."""
         return corruption.version(self._learner.base(number), flight, self.models)
 
     def forget(self, number: int) -> None:
-        """Nobody will ask for this version again."""
-        self._come.pop(number, None)
+        """This version is not needed any more."""
+        self._received.pop(number, None)
 
     def payload(self, client_id: int, number: int, local: LocalUpdate) -> Payload:
-        """Of an update, as it leaves. number: of the task."""
-        return self._residuals.encode(client_id, number, translate.payload_parts(local), self.updates)[0]
+        """Payload of an update, as its client sends it. number: of the task."""
+        parts = translate.payload_parts(local)
+        if self.updates.feeds_back:
+            return self._residuals.encode(client_id, number, parts, self.updates)[0]
+        return self.updates.frames([flat.to_bytes(part) for part in parts])
 
     def settle(self, client_id: int, number: int, *, accepted: bool) -> None:
-        """A client knows what became of its update."""
-        self._residuals.settle(client_id, number, accepted=accepted)
+        """A client knows the verdict on its update."""
+        if self.updates.feeds_back:
+            self._residuals.settle(client_id, number, accepted=accepted)

@@ -34,16 +34,15 @@ class EventQueue:
         """Virtual time now, as a function."""
         return self.now_s
 
-    @property
-    def due_s(self) -> float:
-        """Time of the next call; inf for none."""
-        return self._queue[0][0] if self._queue else inf
-
-    def advance(self) -> None:
-        """Advance the time to the next call, and make it."""
-        assert self._queue, "nothing is due, and the run is not over"
+    def advance(self, until_s: float) -> bool:
+        """Advance the time to the next call, and make it. False when no call is left until until_s, the time then."""
+        if not self._queue or self._queue[0][0] > until_s:
+            assert until_s < inf, "nothing is due, and the run is not over"
+            self.now_s = until_s
+            return False
         self.now_s, _, _, act, _ = heapq.heappop(self._queue)
         act()
+        return True
 
     def upcoming(
         self, wanted: Callable[[int, Task], bool], most: int, until_s: float

@@ -50,6 +50,11 @@ class Network:
         update_bytes: Payload of an update.
         relay: Applied to every message.
         client_limits: Quarantine.
+
+    Attributes:
+        clients: By id.
+        traffic: Counts of messages.
+        stalled_messages: Messages since the last update that was accepted.
     """
 
     def __init__(
@@ -62,7 +67,7 @@ class Network:
         times: Times,
         model_bytes: int,
         update_bytes: int,
-        relay: Relay,
+        relay: Relay | None,
         client_limits: ClientLimits,
     ) -> None:
         self.traffic = Traffic()
@@ -74,8 +79,8 @@ class Network:
         self._model_bytes, self._update_bytes = model_bytes, update_bytes
         self._relay = relay
         self._client_limits = client_limits
-        self._remotes: dict[int, SimulatedClient] = {}
-        self._stalled_messages = 0
+        self.clients: dict[int, SimulatedClient] = {}
+        self.stalled_messages = 0
         # Not a valid one: a model without tensors, so that a task without a payload fits it.
         fields: Any = {"run_id": _RUN, "version": 0, "tensors": (), "signature": NO_SIGNATURE}
         self._welcome = Welcome.model_construct(
@@ -91,28 +96,20 @@ class Network:
         client = SimulatedClient(session, has_heartbeats=any(map(may_lose, toxics)))
         client.is_named = client.is_known = True
         client.counts.update({(Direction.UP, "hello"): 1, (Direction.DOWN, "welcome"): 1})
-        self._remotes[client_id] = client
+        self.clients[client_id] = client
         client.session.reachable(self._event_queue.now_s)
         self._follow(client, client.session.received(self._welcome, (), self._event_queue.now_s))
 
-    def __contains__(self, client_id: int) -> bool:
-        """Whether a client's messages pass the network."""
-        return client_id in self._remotes
-
     def has_heartbeats(self, client_id: int) -> bool:
         """Whether the heartbeats of a client are simulated."""
-        client = self._remotes.get(client_id)
+        client = self.clients.get(client_id)
         return client is not None and client.has_heartbeats
-
-    def on_progress(self) -> None:
-        """An update was accepted."""
-        self._stalled_messages = 0
 
     # --- from the server ---
 
     def send_task(self, client_id: int, task: Task) -> bool:
         """Send a task to its client. False without a connection: the next hello will not name the task."""
-        client = self._remotes[client_id]
+        client = self.clients[client_id]
         if not client.is_known:
             return False
         client.given[task.task_id] = Given(task, self._event_queue.now_s)
@@ -123,19 +120,19 @@ class Network:
 
     def send_to_client(self, client_id: int, message: Message) -> None:
         """Send a message to a client, if the server knows its connection."""
-        client = self._remotes[client_id]
+        client = self.clients[client_id]
         if client.is_known:
             self._send(client, Direction.DOWN, message)
 
     def exclude(self, client_id: int, error: RemoteContractError) -> None:
         """A client is in quarantine: it must send a hello again."""
-        client = self._remotes[client_id]
+        client = self.clients[client_id]
         self._refuse(client, error)
         client.is_known = False
 
     def on_task_failed(self, client_id: int, task: Task) -> None:
         """A client could not make an update of its task, and no longer holds it."""
-        client = self._remotes[client_id]
+        client = self.clients[client_id]
         verdict = Ack(
             task_id=task.task_id, outcome="rejected", first_outcome="rejected", reason=Reason.NON_FINITE
         )
@@ -273,7 +270,8 @@ class Network:
             return  # a task that was taken back long ago
         self.traffic.sent += 1
         self._give_up_without_progress()
-        message = message if message is self._welcome else self._relay(message)
+        if self._relay is not None and message is not self._welcome:
+            message = self._relay(message)
         client_id, now_s = client.session.client_id, self._event_queue.now_s
         client.is_named = client.is_named or isinstance(message, Hello)
         deliver = self._arrive_at_server if direction is Direction.UP else self._arrive_at_client
@@ -356,10 +354,10 @@ class Network:
         return client.given[update.task_id].task
 
     def _give_up_without_progress(self) -> None:
-        self._stalled_messages += 1
-        if self._stalled_messages > STALLED_MESSAGES_MAX * (1 + len(self._remotes)):
+        self.stalled_messages += 1
+        if self.stalled_messages > STALLED_MESSAGES_MAX * (1 + len(self.clients)):
             raise UserError(
-                f"nothing comes through: {self._stalled_messages:,} messages since the last update that counts, at "
+                f"nothing comes through: {self.stalled_messages:,} messages since the last update that counts, at "
                 f"version {self._coordinator.version}; the scenario loses too much"
             )
 

@@ -21,11 +21,6 @@ class Relay(Protocol):
     def __call__(self, message: M) -> M: ...
 
 
-def unchanged(message: M) -> M:
-    """A `Relay` that does nothing."""
-    return message
-
-
 class ServerSide(Protocol):
     """The simulated server, as its clients need it."""
 

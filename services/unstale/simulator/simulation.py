@@ -30,7 +30,7 @@ from unstale.simulator.lazy_training import LazyTraining
 from unstale.simulator.network import NO_SIGNATURE, Network
 from unstale.simulator.parts import Parts
 from unstale.simulator.recording import SimulationRecorder
-from unstale.simulator.simulated_client import Relay, Traffic, unchanged
+from unstale.simulator.simulated_client import Relay, Traffic
 from unstale.simulator.synchronous_compute import SynchronousCompute, Watcher
 from unstale.simulator.undisturbed_clients import UndisturbedClients
 from unstale.toxics.in_flight import InFlightMessage
@@ -50,7 +50,7 @@ class Simulation:
         parts: Of the run.
         on_progress: Receives the progress of every evaluation.
         observe: Receives every event and its actions.
-        relay: Applied to every message on its way; tests encode and decode here.
+        relay: Applied to every message on its way, None for nothing; tests encode and decode here.
         recorder: Records the run; closed at its end.
         watcher: Observes rounds and evaluations.
     """
@@ -61,7 +61,7 @@ class Simulation:
         *,
         on_progress: Callable[[Progress], None],
         observe: actions.Observer | None = None,
-        relay: Relay = unchanged,
+        relay: Relay | None = None,
         recorder: SimulationRecorder | None = None,
         watcher: Watcher | None = None,
     ) -> None:
@@ -70,6 +70,7 @@ class Simulation:
         self._parts = parts
         self._coordinator, self._learner = coordinator, learner
         self._backend, self._devices = parts.clients.backend, conditions.devices
+        self._steps_of = parts.clients.steps_of
         self._client_limits = parts.client_limits
         self._relay, self._recorder = relay, recorder
         self._learning_rate = learner.learning_rate
@@ -92,7 +93,7 @@ class Simulation:
             Ports(
                 clock=queue.clock,
                 outbox=self,
-                compute=self._compute.submit,
+                compute=self._compute.commands.append,
                 stats=self._stats,
                 observe=observe,
             ),
@@ -126,14 +127,9 @@ class Simulation:
                     executor.handle(events.ClientJoined(client_id=client_id, at_s=0.0))
                     self._end_turn()
                 while executor.finish is None:
-                    due_s = executor.timers.due_s
-                    if (
-                        due_s < queue.due_s
-                    ):  # at equal times messages come first: an update just in time is in time
-                        queue.now_s = due_s
+                    # At equal times messages come first: an update that is just in time is in time.
+                    if not queue.advance(executor.timers.due_s):
                         self._fire()
-                    else:
-                        queue.advance()
                     self._end_turn()
         finally:
             self._backend.close()
@@ -161,14 +157,19 @@ class Simulation:
     # --- turns ---
 
     def _end_turn(self) -> None:
-        executor = self.executor
-        executor.commit_and_send()
-        for result in self._compute.results():
+        """Send the messages that follow from the last event, execute its commands, and so on."""
+        executor, commands = self.executor, self._compute.commands
+        while executor.after_commit or commands:
+            if executor.after_commit:
+                executor.send_held()
+                continue
+            result = self._compute.execute(commands.popleft())
             if isinstance(result, Applied):
                 executor.execute(*executor.record_round(result))
-            else:
+            elif result is not None:
                 executor.on_evaluated(result)
-            executor.commit_and_send()
+        if self._recorder is not None:
+            self._recorder.commit()
 
     def _fire(self) -> None:
         """Handle the first timer or deadline that is due."""
@@ -185,7 +186,7 @@ class Simulation:
     # --- the outbox of the executor ---
 
     def send_task(self, action: actions.SendTask) -> bool:
-        """Send a task. False when the client has no connection."""
+        """Send a task. Whether it left on a connection that may lose it."""
         client_id = action.client_id
         task = translate.to_task(
             action,
@@ -194,10 +195,10 @@ class Simulation:
             payload_bytes=self._encoded.models.payload_bytes,
             evaluate=self._stats.own_evaluations.wanted(client_id, action.version),
         )
-        if client_id in self._network:
+        if client_id in self._network.clients:
             return self._network.send_task(client_id, task)
-        self._undisturbed.start(client_id, self._relay(task))
-        return True
+        self._undisturbed.start(client_id, task if self._relay is None else self._relay(task))
+        return False
 
     def bytes_with_task(self, client_id: int) -> int:  # noqa: ARG002
         """Payload bytes that go with a client's task."""
@@ -206,8 +207,8 @@ class Simulation:
     def acknowledge(self, action: actions.Acknowledge) -> None:
         """Send the verdict on an update."""
         if action.outcome is actions.Outcome.ACCEPTED:
-            self._network.on_progress()
-        if action.client_id in self._network:
+            self._network.stalled_messages = 0
+        if action.client_id in self._network.clients:
             self._network.send_to_client(action.client_id, translate.to_ack(action))
         else:
             self._undisturbed.acknowledge(action)
@@ -250,7 +251,9 @@ class Simulation:
             self._fail(client_id, task)
             return
         encoding = self._encoded.updates
-        update = self._relay(translate.to_update(task, local, computed.evaluation, encoding=encoding))
+        update = translate.to_update(task, local, computed.evaluation, encoding=encoding)
+        if self._relay is not None:
+            update = self._relay(update)
         frames = self._encoded.payload(client_id, task.number, local)
         if damaged is not None:
             update, frames = corruption.read(update, frames, damaged)
@@ -279,14 +282,14 @@ class Simulation:
     def _receive(self, incoming: IncomingUpdate) -> None:
         self.executor.on_update(incoming)
         client_id = incoming.event.client_id
-        if self._client_limits.is_quarantine_due(client_id):
+        if client_id in self._client_limits.suspects and self._client_limits.is_quarantine_due(client_id):
             # Before the round that this update closed is applied.
             self.executor.send_after_commit(self.quarantine, client_id)
 
     def _fail(self, client_id: int, task: Task) -> None:
         """Training diverged, and the client gives the task back."""
         self._training.forget(client_id, task.task_id)
-        if client_id in self._network:
+        if client_id in self._network.clients:
             self._network.on_task_failed(client_id, task)
         else:
             self.settle(client_id, task.number, accepted=False)
@@ -297,7 +300,7 @@ class Simulation:
     def quarantine(self, client_id: int) -> None:
         """Exclude a client for a while whose messages were refused too often in a row."""
         error = self._client_limits.quarantine(client_id, self._queue.now_s)
-        if client_id in self._network:
+        if client_id in self._network.clients:
             self._network.exclude(client_id, error)
         else:
             self._undisturbed.exclude(client_id)
@@ -305,7 +308,7 @@ class Simulation:
 
     def duration_s(self, client_id: int, number: int) -> float:
         """Time that a task takes on a client's device."""
-        return self._devices.duration_s(client_id, number, self._parts.clients.steps_of(client_id))
+        return self._devices.duration_s(client_id, number, self._steps_of(client_id))
 
     def on_model_damaged(self, client_id: int, task: Task, damaged: InFlightMessage) -> None:
         """The model of a task arrived damaged, as in this message."""

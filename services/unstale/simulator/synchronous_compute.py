@@ -1,7 +1,7 @@
 """The compute side of a simulation: executes commands at once, in the thread of the simulation."""
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from unstale.learner.learner import Learner, RoundResult
@@ -40,6 +40,9 @@ class SynchronousCompute:
         clock: Virtual time.
         recorder: Records the run; None for none.
         watcher: Observes rounds and evaluations; None for none.
+
+    Attributes:
+        commands: Submitted and not executed yet.
     """
 
     def __init__(
@@ -55,21 +58,18 @@ class SynchronousCompute:
         self._learner, self._encoded, self._evaluate = learner, encoded, evaluate
         self._clock = clock
         self._recorder, self._watcher = recorder, watcher
-        self._commands: deque[Command] = deque()
-        self.submit = self._commands.append
+        self.commands: deque[Command] = deque()
 
-    def results(self) -> Iterator[Applied | Evaluated]:
-        """Execute commands until none is left, also those that are submitted meanwhile."""
-        while self._commands:
-            command = self._commands.popleft()
-            if isinstance(command, ApplyCommand):
-                yield self._apply(command)
-            elif isinstance(command, EvaluateCommand):
-                yield self._evaluated(command)
-            else:
-                assert isinstance(command, ForgetCommand), command
-                self._learner.forget(command.version)
-                self._encoded.forget(command.version)
+    def execute(self, command: Command) -> Applied | Evaluated | None:
+        """Execute a command; its result, if it has one."""
+        if isinstance(command, ApplyCommand):
+            return self._apply(command)
+        if isinstance(command, EvaluateCommand):
+            return self._evaluated(command)
+        assert isinstance(command, ForgetCommand), command
+        self._learner.forget(command.version)
+        self._encoded.forget(command.version)
+        return None
 
     def _apply(self, command: ApplyCommand) -> Applied:
         result = self._learner.apply_round(command.round.rows, command.updates)
