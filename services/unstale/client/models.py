@@ -61,10 +61,7 @@ class Models:
     Args:
         open_part: opens a partial file by name; raises OSError.
         spare_part: makes a partial file in memory.
-        found: names of partial files of earlier processes.
-        delete: deletes one of those.
-        window_bytes: of one model in flight.
-        places: concurrent downloads.
+        found, delete: names of partial files of earlier processes, and how to delete one.
     """
 
     def __init__(
