@@ -275,7 +275,8 @@ class ClientProcess:
     def _reconnect(self, at_s: float) -> None:
         """Give the client that is away longest another socket, and watch that. ZeroMQ does not retry after a refusal,
         which only a watched socket reports; the key may have been revoked while others were connected."""
-        client = min((one for one in self._clients.values() if one.is_away), key=lambda one: one.away_s)
+        away = [client for client in self._clients.values() if client.is_away]
+        client = min(away, key=lambda client: client.away_s)
         client.away_s = at_s
         self._poller.unregister(self._handshakes.monitor)
         self._handshakes.close()
