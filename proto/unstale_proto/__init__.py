@@ -1,1 +1,1 @@
-"""The wire contract of unstale, for Python. PROTOCOL.md beside this package says it for every language."""
+"""The wire contract of unstale in Python. PROTOCOL.md describes it for every language."""

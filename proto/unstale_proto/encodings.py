@@ -321,12 +321,12 @@ def plan(*, updates: str, models: str, block: int, fraction: float, dimension: i
     return _plan(updates, models, block, min(dimension, ceil(fraction * dimension)))
 
 
-def agreed(wanted: EncodingPlan | None, offered: Collection[str] | None) -> EncodingPlan | None:
+def agreed(run_plan: EncodingPlan | None, offered: Collection[str] | None) -> EncodingPlan | None:
     """The plan for a client that offers these encodings; None offers float32 alone."""
-    if wanted is None or offered is None:
+    if run_plan is None or offered is None:
         return None
-    updates, models = (name if name in offered else FLOAT32 for name in (wanted.updates, wanted.models))
-    return _plan(updates, models, wanted.block, wanted.keep)
+    updates, models = (name if name in offered else FLOAT32 for name in (run_plan.updates, run_plan.models))
+    return _plan(updates, models, run_plan.block, run_plan.keep)
 
 
 def _plan(updates: str, models: str, block: int | None, keep: int | None) -> EncodingPlan | None:

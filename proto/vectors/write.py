@@ -23,10 +23,20 @@ def encoding_of(entry: dict[str, Any]) -> encodings.Encoding:
     """That of an entry under `encodings` or `malformed`."""
     behind = entry.get("behind", 0)
     dimension = entry["dimension"] if "dimension" in entry else len(entry["numbers"]) // 8 - behind
-    told = EncodingPlan(
+    plan = EncodingPlan(
         updates=entry["encoding"], models="float32", block=entry.get("block"), keep=entry.get("keep")
     )
-    return encodings.of_updates(told, dimension, behind)
+    return encodings.of_updates(plan, dimension, behind)
+
+
+def _encoded(entry: dict[str, Any]) -> tuple[bytes, str]:
+    """The payload of an entry, and its decoded numbers in hex."""
+    encoding, numbers = encoding_of(entry), bytes.fromhex(entry["numbers"])
+    head_bytes = 4 * encoding.dimension
+    frames = encoding.frames(
+        [memoryview(part) for part in (numbers[:head_bytes], numbers[head_bytes:]) if part]
+    )
+    return b"".join(frames), b"".join(map(bytes, encoding.decode(frames))).hex()
 
 
 def write(folder: Path) -> None:
@@ -42,12 +52,7 @@ def write(folder: Path) -> None:
     for name, entry in index["encodings"].items():
         path = folder / "encodings" / f"{name}.bin"
         if not path.exists():
-            encoding, numbers = encoding_of(entry), bytes.fromhex(entry["numbers"])
-            head = 4 * encoding.dimension
-            parts = [memoryview(part) for part in (numbers[:head], numbers[head:]) if part]
-            frames = encoding.frames(parts)
-            files[path] = b"".join(frames)
-            entry["decoded"] = b"".join(map(bytes, encoding.decode(frames))).hex()
+            files[path], entry["decoded"] = _encoded(entry)
             entry["sha256"] = hashlib.sha256(files[path]).hexdigest()
     for group in ("accepted", "invalid", "malformed"):
         for name, entry in index[group].items():

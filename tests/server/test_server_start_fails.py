@@ -238,7 +238,7 @@ CONDITIONS: list[tuple[Callable[..., Any], str]] = [
     (run_below_a_file, r"cannot open the run directory .*: not a directory"),
     (data_missing, r".*/none\.npz"),
     (model_not_saved, r"save_model is '/none/model\.safetensors"),
-    (few_descriptors, r"\d+ connections need \d+ open files and this system allows 200"),
+    (few_descriptors, r"\d+ connections need \d+ open files, and this system allows 200"),
 ]
 
 

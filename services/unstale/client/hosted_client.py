@@ -11,11 +11,7 @@ from unstale.client.worker import Failed, Ready
 
 @dataclass(slots=True)
 class HostedClient:
-    """A hosted client and its connection.
-
-    Attributes:
-        finished: result of its newest task, held until `finished_s`, when the client's device would be done.
-    """
+    """A hosted client. finished: the result of its newest task, held until the client's device would be done."""
 
     session: ClientSession
     socket: zmq.Socket[bytes]

@@ -61,10 +61,7 @@ class Models:
     Args:
         open_part: opens a partial file by name; raises OSError.
         spare_part: makes a partial file in memory.
-        found: names of partial files of earlier processes.
-        delete: deletes one of those.
-        window_bytes: of one model in flight.
-        places: concurrent downloads.
+        found, delete: names of partial files of earlier processes, and how to delete one.
     """
 
     def __init__(
@@ -169,7 +166,7 @@ class Models:
         return receiving.ask()
 
     def _update(self) -> None:
-        """Start the next downloads, and drop models that no client wants."""
+        """Complete and start downloads, and drop models that no client wants."""
         for model in self._models.values():
             if model.is_incomplete and model.receiving is not None and model.receiving.is_whole:
                 self._complete(model, model.receiving)
@@ -178,6 +175,9 @@ class Models:
             if model.receiving is None:
                 self._start(key, model)
                 self._woken[model.downloader] = None
+        self._drop_unwanted()
+
+    def _drop_unwanted(self) -> None:
         unwanted = [key for key, model in self._models.items() if not model.tasks]
         for key in unwanted[-1:]:  # the next task may use it; it takes no memory until then
             self._models[key].frames = None

@@ -11,11 +11,7 @@ from unstale_proto.transfer import Sending
 
 @dataclass(slots=True)
 class Entry:
-    """An unacknowledged update.
-
-    Attributes:
-        first_sent, last_sent: indices of its transmissions among those of all updates; None before the first.
-    """
+    """An unacknowledged update. first_sent, last_sent: indices of its transmissions among those of all updates."""
 
     pending: PendingUpdate
     beat: int  # number of the first heartbeat after the latest message about it, in either direction

@@ -43,8 +43,8 @@ class Residuals:
         Returns:
             The payload as frames, and the state to store with it: none if something is not finite.
         """
-        vector_d, *others = (part.detach().cpu() for part in parts)
-        behind = [flat.to_bytes(part) for part in others]
+        vector_d, *parts_behind = (part.detach().cpu() for part in parts)
+        behind = [flat.to_bytes(part) for part in parts_behind]
         if not encoding.feeds_back:
             return encoding.frames([flat.to_bytes(vector_d), *behind]), {}
         whole_d = vector_d + self._before(client_id, number, vector_d)

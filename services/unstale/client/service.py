@@ -61,12 +61,10 @@ class ClientProcess:
     """Hosts clients until the run is finished or `stop` is called.
 
     Args:
-        prepare: makes the training context of a welcome.
+        prepare, durations, outbox: as in `Worker`; the outbox is closed with the process.
         heartbeat_s: of the connections; the welcome holds that of the clients.
         linger_s: time for unsent messages when the process ends.
         patience_s: silence of the server after which the process ends; None for never.
-        durations: makes the simulated durations of a welcome's run; None for no delay.
-        outbox: stores updates and states; closed with the process. None for memory alone.
         identity: own key, and the key of the server; None for plain text.
         http_address: HOST:PORT of metrics and health checks; None for none.
     """
@@ -276,13 +274,15 @@ class ClientProcess:
     def _reconnect(self, at_s: float) -> None:
         """Give the client that is away longest another socket, and watch that. ZeroMQ does not retry after a refusal,
         which only a watched socket reports; the key may have been revoked while others were connected."""
-        client = min((one for one in self._clients.values() if one.is_away), key=lambda one: one.away_s)
+        away = [client for client in self._clients.values() if client.is_away]
+        client = min(away, key=lambda client: client.away_s)
         client.away_s = at_s
         self._poller.unregister(self._handshakes.monitor)
         self._handshakes.close()
         self._replace_socket(client)
         self._watch_handshakes(client.socket)
-        self._connect(client)
+        sockets.connect(client.socket, self._server)
+        self._poll(client)
 
     def _replace_socket(self, client: HostedClient) -> None:
         self._poller.unregister(client.socket)
@@ -290,10 +290,6 @@ class ClientProcess:
         client.socket.close()
         client.socket = self._dealer()
         self._client_of[client.socket] = client
-
-    def _connect(self, client: HostedClient) -> None:
-        sockets.connect(client.socket, self._server)
-        self._poll(client)
 
     def _poll(self, client: HostedClient) -> None:
         """Poll for output only without a connection: a connected socket is nearly always writable."""

@@ -203,11 +203,12 @@ class ClientSession:
         transition = self.TRANSITIONS.get((self.state, event))
         if transition is None:
             return []
-        self.state = transition.next_state
-        if self.state is State.OVER:
-            self._drop_task()
-        if self.state in (State.AWAY, State.OVER):
-            self.due_s = None
+        if transition.next_state is not self.state:
+            self.state = transition.next_state
+            if self.state is State.OVER:
+                self._drop_task()
+            if self.state in (State.AWAY, State.OVER):
+                self.due_s = None
         return transition.handler(self, message, parcel, at_s)
 
     # --- handlers: message, payload, time ---
@@ -423,9 +424,12 @@ class ClientSession:
 
 
 def _event_of(message: Message) -> str:
+    if message.type not in ("stop", "error"):  # faster than isinstance
+        return message.type
     if isinstance(message, Stop):
         return f"stop {'failed' if message.failed and message.reason == 'shutdown' else message.reason}"
-    return f"error {message.reason}" if isinstance(message, Error) else message.type
+    assert isinstance(message, Error)
+    return f"error {message.reason}"
 
 
 def _refusal(error: RemoteContractError, task_id: int | None = None) -> Send:

@@ -242,10 +242,10 @@ class Worker:
         """Restore stored states, then apply the settlements that came before there was a trainer."""
         if self._outbox is None:
             return
-        for client_id, kept, pending in self._outbox.restore(self._run_id):
+        for client_id, state_now, pending in self._outbox.restore(self._run_id):
             of_trainer = {number: residuals.without(state) for number, state in pending.items()}
-            trainer.restore(client_id, residuals.without(kept), of_trainer)
-            self._residuals.restore(client_id, kept, pending)
+            trainer.restore(client_id, residuals.without(state_now), of_trainer)
+            self._residuals.restore(client_id, state_now, pending)
         early, self._early = self._early, []
         for settlement in early:
             if settlement.run_id == self._run_id:

@@ -1,1 +1,1 @@
-"""ZeroMQ sockets with every option said, the one clock, and a queue between threads."""
+"""Sockets with their limits and keys, the clock, and a queue between threads."""

@@ -154,16 +154,16 @@ class ConnectionTable:
         messages = connection.messages
         if messages != connection.seen:
             connection.seen, connection.base_bytes = messages, read_bytes
-        connection.held_bytes = held = read_bytes - connection.base_bytes
-        self.held_bytes += held - before
+        connection.held_bytes = held_bytes = read_bytes - connection.base_bytes
+        self.held_bytes += held_bytes - before
         is_stranger = not self._speaks(connection)
         allowed = STRANGER_BYTES_MAX if is_stranger else self.message_bytes_max + HANDSHAKE_BYTES
-        if held <= allowed:
+        if held_bytes <= allowed:
             connection.suspected = None
             self._suspects.discard(connection)
             return None
         queued = 1 if is_stranger else self.limits.messages_ahead
-        if held > (1 + queued) * allowed or (
+        if held_bytes > (1 + queued) * allowed or (
             connection.suspected is not None and connection.suspected < turn
         ):
             return MESSAGE_TOO_LONG

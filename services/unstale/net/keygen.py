@@ -61,13 +61,13 @@ def revoke(folder: Path, name: str) -> None:
 
 def _new_files(folder: Path, name: str, clients: ClientIds | None) -> dict[Path, str]:
     public, secret = (key.decode() for key in zmq.curve_keypair())
-    about = {"name": name} if clients is None else {"name": name, "clients": clients.text}
+    metadata = {"name": name} if clients is None else {"name": name, "clients": clients.text}
     server = {} if name == SERVER else {"server-key": _server_key(folder)}
-    files = {folder / f"{name}{SECRET_SUFFIX}": _text(about | server, public, secret)}
+    files = {folder / f"{name}{SECRET_SUFFIX}": _text(metadata | server, public, secret)}
     if name in (SERVER, INJECTOR):
         files[folder / f"{name}{PUBLIC_SUFFIX}"] = _text({"name": name}, public)
     if clients is not None:
-        files[folder / ADMITTED / f"{name}{PUBLIC_SUFFIX}"] = _text(about, public)
+        files[folder / ADMITTED / f"{name}{PUBLIC_SUFFIX}"] = _text(metadata, public)
     return files
 
 
@@ -79,9 +79,13 @@ def _server_key(folder: Path) -> str:
     return public_key(file, "the server's key")
 
 
-def _text(about: Mapping[str, str], public: str, secret: str | None = None) -> str:
+def _text(metadata: Mapping[str, str], public: str, secret: str | None = None) -> str:
     title = "a public key" if secret is None else "a SECRET key, for its owner alone"
-    lines = [f"# unstale: {title}", "metadata", *(f'    {name} = "{text}"' for name, text in about.items())]
+    lines = [
+        f"# unstale: {title}",
+        "metadata",
+        *(f'    {name} = "{text}"' for name, text in metadata.items()),
+    ]
     lines += ["curve", f'    public-key = "{public}"']
     lines += [] if secret is None else [f'    secret-key = "{secret}"']
     return "\n".join(lines) + "\n"
