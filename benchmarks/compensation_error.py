@@ -33,7 +33,6 @@ from benchmarks.stale_updates import StaleUpdates
 from unstale.compensators import CompensatorContext, StaleRound, create
 from unstale.compensators.errors import measured
 from unstale.compensators.gradient_inversion import GradientInversion
-from unstale.compensators.inversion.engine import Inversion
 from unstale.compensators.inversion.reconstruction import Reconstruction
 from unstale.compensators.inversion.stopping import TRUSTS, Choice
 
@@ -93,24 +92,23 @@ def estimates_of(
     assert isinstance(inversion, GradientInversion)
     for place, update in enumerate(stale.updates):
         one = inversion.inversions.begin(update)
-        yield from mixtures_of(inversion, stale, place, one, {0: one.now})
+        yield from mixtures_of(inversion, stale, place, {0: one.now})
     if not inverts:
         return
     for place, one in inversion.inversions.finish(dict(enumerate(stale.updates))).found.items():
-        yield from mixtures_of(inversion, stale, place, one, one.kept)
+        yield from mixtures_of(inversion, stale, place, one.kept)
 
 
 def mixtures_of(
     inversion: GradientInversion,
     stale: StaleRound,
     place: int,
-    one: Inversion,
     kept: Mapping[int, Reconstruction],
 ) -> Iterator[tuple[str, int, Tensor]]:
     """Every choice of residual and trust. kept: reconstructions by iterations."""
     update = stale.updates[place]
     for mark, reconstruction in kept.items():
-        estimates = inversion.estimates(update, stale.model_d, reconstruction, one)
+        estimates = inversion.estimates(update, stale.model_d, reconstruction)
         for residual, vector_d in estimates.items():
             for trust in TRUSTS:
                 mixed_d = torch.lerp(update.vector_d, vector_d, trust)

@@ -104,7 +104,7 @@ def play(settings_file: str, pull_interval_s: float) -> dict[str, object]:
     run_simulation(server_app, client_app, num_supernodes=settings.clients, backend_config=BACKEND)
     model_d = torch.cat([part.flatten() for part in found[0].to_torch_state_dict().values()])
     dataset = context.dataset
-    last = evaluate(context.model, model_d, dataset.test_examples(), dataset.labels_test_M, dataset.classes)
+    last = evaluate(context.model, model_d, dataset.test_examples(), dataset.test.labels_N, dataset.classes)
     return {"applied_s": applied_s[1:], "accuracy": last.accuracy, "loss": last.loss}
 
 

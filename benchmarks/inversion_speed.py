@@ -95,8 +95,8 @@ class Procedure:
         again: Callable[..., Tensor] = self._inversions.engine.local_update
         for one, update, true_d in zip(ones, stale.updates, true, strict=True):
             u_d = update.vector_d * update.local_rate
-            here_d = again(one.now, self._network.parts(update.base_d), one.steps, one.rate)
-            there_d = again(one.now, self._network.parts(stale.model_d), one.steps, one.rate)
+            here_d = again(one.now, self._network.parts(update.base_d), one.target.steps, one.target.rate)
+            there_d = again(one.now, self._network.parts(stale.model_d), one.target.steps, one.target.rate)
             for residual, trust in MIXTURES:
                 estimate_d = torch.lerp(u_d, there_d + residual * (u_d - here_d), trust)
                 error = float((estimate_d - update.local_rate * true_d).abs().sum())

@@ -163,12 +163,12 @@ def _batches(recorded: Recorded, first_round: int = 0, every: int = 1) -> Iterat
         rng = stream(settings.seed, Stream.BATCHES, client_id, number)
         drawn_m = torch.from_numpy(own_n[rng.choice(len(own_n), size=min(BATCH, len(own_n)), replace=False)])
         inputs_mX = dataset.train_examples(drawn_m).to(settings.device)
-        yield inputs_mX, dataset.labels_train_N[drawn_m].to(settings.device)
+        yield inputs_mX, dataset.train.labels_N[drawn_m].to(settings.device)
 
 
 def _tests(settings: Settings) -> Batch:
     dataset = training_context(settings).dataset
-    return dataset.test_examples().to(settings.device), dataset.labels_test_M.to(settings.device)
+    return dataset.test_examples().to(settings.device), dataset.test.labels_N.to(settings.device)
 
 
 def _simulated_s(settings: Settings, backend: str) -> float:

@@ -133,7 +133,7 @@ def run(settings: Settings, quick: bool = False) -> dict[str, Any]:
     batches = _recorded(settings, context, piece)
     tests = (
         context.dataset.test_examples().to(context.device),
-        context.dataset.labels_test_M.to(context.device),
+        context.dataset.test.labels_N.to(context.device),
     )
     path = str(settings.data.path)
     figures: dict[str, list[float]] = {}

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from types import MappingProxyType, UnionType
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin
 
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 from pydantic.fields import FieldInfo
 
 from unstale.errors import UserError, nearest
@@ -16,6 +16,12 @@ _SIGNS = (("gt", ">"), ("ge", ">="), ("lt", "<"), ("le", "<="))
 
 
 NO_OTHERS: Mapping[str, Any] = MappingProxyType({})
+
+
+def setting(default: Any, description: str, source: str, **bounds: Any) -> Any:
+    """A field of `PartSettings`. source: of the default. bounds: as for pydantic's `Field`."""
+    field: Any = Field(default, description=description, json_schema_extra={"source": source}, **bounds)
+    return field
 
 
 class PartSettings(Section):

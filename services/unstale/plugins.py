@@ -1,45 +1,59 @@
-"""Parts that other packages register under an entry point: which there are, and one of them by its name."""
+"""Registry of parts: built-in classes, and classes that other packages register under a group of entry points."""
 
 import inspect
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from importlib.metadata import EntryPoint, entry_points
-from typing import Any
+from typing import Any, TypeVar, cast
 
 from unstale.errors import UserError, unknown_name
 
+T = TypeVar("T")
+
 
 def names(group: str, built_in: Iterable[str]) -> tuple[str, ...]:
-    """Every name of a group of entry points, with those of our own, sorted."""
+    """All names of a group and the built-in ones, sorted. Imports nothing."""
     return tuple(sorted({*built_in, *(point.name for point in entry_points(group=group))}))
 
 
-def load(kind: str, name: str, group: str, base: type, called: str, built_in: Iterable[str]) -> Any:
-    """The class that is registered under a name. kind: what it is, for people. base: what it must be derived from, and
-    what that is called.
+def load(
+    kind: str,
+    name: str,
+    group: str,
+    base: type,
+    base_name: str,
+    built_in: Mapping[str, type[T]],
+    *,
+    other_names: Iterable[str] = (),
+) -> type[T]:
+    """The class of a part. A plug-in cannot replace a built-in class.
 
-    Raises UserError for a name that is not registered, or cannot be imported.
+    Args:
+        kind: of the part, for messages.
+        name: of the part.
+        group: of entry points.
+        base, base_name: base class of a plug-in, and its name for messages.
+        built_in: built-in classes by name.
+        other_names: valid names without a class, for messages.
+
+    Raises:
+        UserError: for an unknown name, or a plug-in that cannot be imported or has another base class.
     """
-    point = entry_point(kind, name, group, built_in)
+    if name in built_in:
+        return built_in[name]
+    point = entry_point(kind, name, group, (*built_in, *other_names))
     try:
-        loaded = point.load()
+        loaded: Any = point.load()
     except (ImportError, AttributeError) as error:
         raise UserError(f"{kind} {name!r} cannot be imported from {point.value}: {error}") from error
     if not (inspect.isclass(loaded) and issubclass(loaded, base)):
-        raise UserError(f"{kind} {name!r} is {point.value}, expected a class derived from {called}")
-    return loaded
+        raise UserError(f"{kind} {name!r} is {point.value}, expected a class derived from {base_name}")
+    return cast("type[T]", loaded)
 
 
 def entry_point(kind: str, name: str, group: str, built_in: Iterable[str]) -> EntryPoint:
-    """The entry point of one name. Nothing is imported for it.
+    """The only entry point of a name. Imports nothing. built_in: names for the message.
 
-    Args:
-        kind: what it is, for people.
-        name: that other packages register.
-        group: of entry points.
-        built_in: names of our own, for the advice.
-
-    Raises:
-        UserError: for a name that is not registered, or registered by several packages.
+    Raises UserError for a name that no package or several packages register.
     """
     points = entry_points(group=group, name=name)
     if not points:

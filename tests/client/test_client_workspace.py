@@ -229,7 +229,7 @@ def test_whose_devices_are_slow_may_depend_on_the_data_of_the_servers_run(tmp_pa
     duration_s = durations_of(said_by_a_server(server), own)
     dataset = build.dataset(server)
     fives = [
-        int((dataset.labels_train_N[share] == 5).sum()) for share in build.client_partitions(server, dataset)
+        int((dataset.train.labels_N[share] == 5).sum()) for share in build.client_partitions(server, dataset)
     ]
     most = sorted(range(6), key=lambda client_id: fives[client_id])[-2:]
     assert {client_id for client_id in range(6) if duration_s(client_id, 0, 1)} == set(most)

@@ -297,8 +297,8 @@ def test_with_room_for_some_of_what_waits_these_are_told_about_and_the_rest_is_s
         notes += outcome.notes
     assert told >= 3 * 20
     assert set(notes) == {
-        "there is no room for more estimates that wait for their client's next update, so that not all are held "
-        "against it; raise compensator.settings.matches_bytes_max to learn from all"
+        "there is no memory for more estimates that wait for their client's next update, so not all are compared "
+        "with it; raise compensator.settings.matches_bytes_max to learn from all"
     }
 
 

@@ -121,7 +121,7 @@ def test_what_is_known_of_how_clients_train(training, expected):
 
 def test_the_oracle_is_for_simulations_only():
     assert message("oracle") == (
-        "compensator.name is 'oracle', which knows what clients would send; that is so in `unstale simulate` only, "
+        "compensator.name is 'oracle', which computes the clients' fresh updates; only `unstale simulate` can, "
         "expected gradient-inversion, first-order, auto or none"
     )
     assert message("auto", switch="oracle") == (

@@ -117,7 +117,7 @@ def test_an_update_whose_base_is_gone_stays_and_that_is_said():
     assert [what.method for what in outcome.updates] == ["none", "first-order", "none"]
     assert dict(outcome.fallbacks) == {"no-base": 2}
     assert list(outcome.notes) == [
-        "some updates were made from a version that is kept no more; such updates stay as they are"
+        "the base versions of some updates are no longer kept; these updates are not compensated"
     ]
 
 

@@ -271,7 +271,7 @@ def test_too_little_memory_to_begin_falls_back(monkeypatch):
         raise torch.OutOfMemoryError
 
     subject = inversion()
-    monkeypatch.setattr(Inversions, "_first", short)
+    monkeypatch.setattr(Inversions, "_random_start", short)
     subject.begin(received(0))
     assert not subject.work()
     outcome = taken(subject, received(0), received(1, staleness=0))
@@ -302,7 +302,7 @@ def test_too_little_memory_to_hold_an_estimate_against_a_later_update_tells_noth
     outcome = taken(subject, received(0, base_version=3, staleness=0), version=3)
     assert (list(outcome.errors), dict(outcome.fallbacks)) == ([], {})
     assert list(outcome.notes) == [
-        "the device's memory is too small to hold estimates against some later updates, which tell nothing"
+        "the device's memory is too small to compare estimates with some later updates, which are ignored"
     ]
 
 
@@ -312,7 +312,7 @@ def test_an_update_whose_base_is_gone_stays_and_that_is_said():
     assert [what.method for what in outcome.updates] == ["none", "gradient-inversion"]
     assert dict(outcome.fallbacks) == {"no-base": 1}
     assert list(outcome.notes) == [
-        "some updates were made from a version that is kept no more; such updates stay as they are"
+        "the base versions of some updates are no longer kept; these updates are not compensated"
     ]
 
 

@@ -1,5 +1,6 @@
 """Iterations of inversions: against the oracle, several together, and what ends them."""
 
+from dataclasses import replace
 from math import isfinite
 from typing import Any
 
@@ -18,7 +19,7 @@ from support.compensation import (
     settings,
     smooth,
 )
-from unstale.compensators.inversion.engine import Engine, Inversion
+from unstale.compensators.inversion.engine import Engine, Inversion, Target
 from unstale.compensators.inversion.reconstruction import Reconstruction
 from unstale.compensators.local_update import LocalSteps, as_vector
 from unstale.compensators.network import Network
@@ -45,10 +46,7 @@ def begun(
     update_d = numbers(net.dimension, seed=seed + 100, scale=0.05).to(dtype)
     kept = reconstruction(examples, seed=seed)
     return Inversion(
-        base=net.parts(base_d),
-        update=net.parts(update_d),
-        steps=steps,
-        rate=0.1 * (seed + 1),
+        target=Target(base=net.parts(base_d), update=net.parts(update_d), steps=steps, rate=0.1 * (seed + 1)),
         iterations=iterations,
         now=Reconstruction(inputs_rX=kept.inputs_rX.to(dtype), labels_rC=kept.labels_rC.to(dtype)),
     )
@@ -85,8 +83,8 @@ def test_its_iterates_are_the_oracles(optimiser, schedule, loss, learning_rate):
     )
     rates = [learning_rate * RATES[schedule](i, one.iterations) for i in range(3)]
     trail = oracle.invert(
-        *(smooth().double(), as_vector(one.base), as_vector(one.update), *state(one)),
-        oracle.Local(steps=2, rate=one.rate, momentum=0.5, weight_decay=0.01),
+        *(smooth().double(), as_vector(one.target.base), as_vector(one.target.update), *state(one)),
+        oracle.Local(steps=2, rate=one.target.rate, momentum=0.5, weight_decay=0.01),
         rates=rates,
         sign=optimiser == "sign-adam",
         loss=ORACLES[loss],
@@ -106,8 +104,8 @@ def test_the_gradients_of_the_disparity_are_the_oracles_for_each_of_several():
     for place, one in enumerate(some):
         x, l = (part.clone().requires_grad_(True) for part in state(one))  # noqa: E741
         expected = oracle.disparity(
-            *(smooth().double(), as_vector(one.base), x, l, as_vector(one.update)),
-            oracle.Local(steps=2, rate=one.rate, momentum=0.5, weight_decay=0.01),
+            *(smooth().double(), as_vector(one.target.base), x, l, as_vector(one.target.update)),
+            oracle.Local(steps=2, rate=one.target.rate, momentum=0.5, weight_decay=0.01),
         )
         assert float(disparity_B[place]) == pytest.approx(float(expected.detach()), rel=1e-6)
         for ours, theirs in zip(slopes, torch.autograd.grad(expected, [x, l]), strict=True):
@@ -122,8 +120,8 @@ def test_the_gradients_with_relu_and_pooling_are_the_oracles():
     slopes, _ = engine(net)._slopes([one], one.now.inputs_rX[None], one.now.labels_rC[None])
     x, l = (part.clone().requires_grad_(True) for part in state(one))  # noqa: E741
     expected = oracle.disparity(
-        *(module, as_vector(one.base), x, l, as_vector(one.update)),
-        oracle.Local(steps=2, rate=one.rate, momentum=0.5, weight_decay=0.01),
+        *(module, as_vector(one.target.base), x, l, as_vector(one.target.update)),
+        oracle.Local(steps=2, rate=one.target.rate, momentum=0.5, weight_decay=0.01),
     )
     for ours, theirs in zip(slopes, torch.autograd.grad(expected, [x, l]), strict=True):
         torch.testing.assert_close(ours[0], theirs, atol=1e-6, rtol=1e-5)
@@ -153,7 +151,8 @@ def test_several_together_make_the_same_disparity_and_estimate_in_float32():
         iterated(subject, one, times=5)
     for one, other in zip(together, alone, strict=True):
         estimates = [
-            subject.local_update(each.now, each.base, each.steps, each.rate) for each in (one, other)
+            subject.local_update(each.now, each.target.base, each.target.steps, each.target.rate)
+            for each in (one, other)
         ]
         torch.testing.assert_close(*estimates, atol=1e-5, rtol=0)
         torch.testing.assert_close(one.disparity, other.disparity, atol=1e-5, rtol=1e-5)
@@ -173,7 +172,10 @@ def test_more_than_fit_together_are_computed_in_turn(monkeypatch):
 def test_the_disparity_of_an_update_of_other_data_falls():
     net = network()
     one, subject = begun(net, iterations=40), engine(net, iterations=40)
-    one.update = net.parts(subject.local_update(reconstruction(6, seed=7), one.base, one.steps, one.rate))
+    update_d = subject.local_update(
+        reconstruction(6, seed=7), one.target.base, one.target.steps, one.target.rate
+    )
+    one.target = replace(one.target, update=net.parts(update_d))
     iterated(subject, one, times=1)
     first = float(one.disparity)
     iterated(subject, one, times=39)
@@ -200,7 +202,8 @@ def test_only_those_of_one_kind_are_computed_together():
 def test_an_update_that_is_not_finite_leaves_the_reconstruction_as_it_was():
     net = network()
     one = begun(net)
-    one.update = (torch.full_like(one.update[0], torch.inf), *one.update[1:])
+    first, *rest = one.target.update
+    one.target = replace(one.target, update=(torch.full_like(first, torch.inf), *rest))
     before = state(one)
     iterated(engine(net), one, times=3)
     assert all(torch.equal(*pair) for pair in zip(state(one), before, strict=True))
@@ -225,7 +228,7 @@ def test_an_iterate_that_is_not_finite_is_not_taken(monkeypatch):
         at.append(state(one))
     assert all(torch.equal(*pair) for pair in zip(at[1], at[2], strict=True))
     assert not torch.equal(at[2][0], at[3][0])
-    assert all(bool(tensor.isfinite().all()) for tensor in (*at[3], *one.moments))
+    assert all(bool(tensor.isfinite().all()) for tensor in (*at[3], *one.adam.moments))
 
 
 @pytest.mark.parametrize("number", [torch.inf, torch.nan])
@@ -254,7 +257,8 @@ def test_from_an_iterate_whose_disparity_is_not_finite_it_goes_back_to_the_last_
 def test_one_that_is_not_finite_does_not_touch_those_beside_it():
     net = precise()
     good, alone, bad = begun(net), begun(net), begun(net, 1)
-    bad.update = (bad.update[0] * torch.nan, *bad.update[1:])
+    first, *rest = bad.target.update
+    bad.target = replace(bad.target, update=(first * torch.nan, *rest))
     iterated(engine(net), bad, good, times=4)
     iterated(engine(net), alone, times=4)
     for ours, theirs in zip(state(good), state(alone), strict=True):
@@ -316,7 +320,7 @@ def test_bfloat16_is_near_and_leaves_the_state_in_float32():
     low, full = begun(net), begun(net)
     iterated(engine(net, precision="bfloat16"), low, times=1)
     iterated(engine(net), full, times=1)
-    assert {tensor.dtype for tensor in (*state(low), *low.moments)} == {torch.float32}
+    assert {tensor.dtype for tensor in (*state(low), *low.adam.moments)} == {torch.float32}
     assert isfinite(float(low.disparity))
     assert float(low.disparity) == pytest.approx(float(full.disparity), rel=0.05)
 

@@ -177,7 +177,7 @@ def test_parts_are_views_of_a_vector_and_make_it_again():
     parts = net.parts(vector_2d)
     assert [tuple(part.shape) for part in parts] == [(2, 6, 16), (2, 6), (2, 3, 6), (2, 3)]
     assert parts[0].data_ptr() == vector_2d.data_ptr()
-    assert torch.equal(as_vector(parts, 1), vector_2d)
+    assert torch.equal(torch.vmap(as_vector)(parts), vector_2d)
 
 
 @pytest.mark.parametrize(

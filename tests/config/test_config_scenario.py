@@ -85,7 +85,7 @@ def test_a_tenth_is_slow_and_takes_twice_as_long() -> None:
 def test_those_that_hold_the_most_of_class_5_are_40_rounds_late() -> None:
     settings = settings_of("staleness-40")
     data = build.dataset(settings)
-    expected = top_holders(build.client_partitions(settings, data), data.labels_train_N.numpy(), 5, 10)
+    expected = top_holders(build.client_partitions(settings, data), data.train.labels_N.numpy(), 5, 10)
     assert dict(conditions(settings).stale_rounds) == dict.fromkeys(expected, 40)
 
 
@@ -174,7 +174,7 @@ def test_the_clients_of_a_run_hold_what_its_partition_gives_them() -> None:
     settings = settings_of(None, clients=7)
     data = build.dataset(settings)
     counts_NC = label_counts(
-        build.client_partitions(settings, data), data.labels_train_N.numpy(), data.classes
+        build.client_partitions(settings, data), data.train.labels_N.numpy(), data.classes
     )
     made, expected = client_info(settings), Held(counts_NC)
     assert (made.clients, made.classes) == (7, 10)

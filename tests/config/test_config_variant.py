@@ -30,7 +30,7 @@ def sentence_of(settings: Settings, does: Any) -> str:
 def test_a_run_on_data_that_changes_has_the_shape_of_the_second_and_both_test_sets(tmp_path: Path) -> None:
     data = build.dataset(settings_of(tmp_path))
     assert (data.input_shape, data.classes) == ((3, 8, 8), 3)
-    assert (len(data.labels_train_N), len(data.labels_test_M)) == (90, 60)
+    assert (len(data.train.labels_N), len(data.test.labels_N)) == (90, 60)
     assert data.later is not None
     assert (len(data.later.labels_L), data.later.rate) == (90, 1.5)
 

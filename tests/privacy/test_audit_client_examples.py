@@ -14,16 +14,13 @@ from unstale.privacy.findings import POOLS, Matches, findings
 from unstale.privacy.image_similarity import PSNR
 from unstale.seeds import Stream, stream
 from unstale.simulator.client_examples import ClientExamples, Examples, Pixels
-from unstale.training.datasets import Dataset
+from unstale.training.datasets import Dataset, Split
 from unstale.training.datasets.dataset import Normalisation
 
 
 def dataset(stored_NX: torch.Tensor, labels: list[int], **more: Any) -> Dataset:
-    labels_N = torch.tensor(labels)
-    return Dataset(
-        name="own", classes=3, stored_train_NX=stored_NX, labels_train_N=labels_N,
-        stored_test_MX=stored_NX, labels_test_M=labels_N, **more,
-    )  # fmt: skip
+    split = Split(stored_NX=stored_NX, labels_N=torch.tensor(labels))
+    return Dataset(name="own", classes=3, train=split, test=split, **more)
 
 
 def rows(examples: Examples) -> list[tuple[float, ...]]:
@@ -33,7 +30,7 @@ def rows(examples: Examples) -> list[tuple[float, ...]]:
 @pytest.mark.parametrize("normalise", ["standard", "unit", "raw"])
 def test_pixels_are_bytes_over_the_most_that_there_can_be(normalise: str) -> None:
     data = build.dataset(Settings(data={"name": "digits", "normalise": normalise}))
-    stored = data.stored_train_NX[:50].float()
+    stored = data.train.stored_NX[:50].float()
     pixels = Pixels(data)(data.train_examples(torch.arange(50)))
     torch.testing.assert_close(pixels, stored / 16)
 

@@ -33,10 +33,10 @@ def test_digits_are_split_once_and_for_all_with_equal_shares_of_each_class():
     assert first.train_examples().shape == (1442, 1, 8, 8)
     assert first.test_examples().shape == (355, 1, 8, 8)
     assert (first.classes, first.input_shape) == (10, (1, 8, 8))
-    train_C, test_C = torch.bincount(first.labels_train_N), torch.bincount(first.labels_test_M)
+    train_C, test_C = torch.bincount(first.train.labels_N), torch.bincount(first.test.labels_N)
     assert torch.equal(test_C, (train_C + test_C) // 5)
-    assert torch.equal(first.stored_train_NX, second.stored_train_NX)
-    assert torch.equal(first.labels_test_M, second.labels_test_M)
+    assert torch.equal(first.train.stored_NX, second.train.stored_NX)
+    assert torch.equal(first.test.labels_N, second.test.labels_N)
 
 
 def test_digits_are_normalised_by_their_training_part():
@@ -50,11 +50,11 @@ def test_uint8_images_are_scaled_and_normalised_by_the_training_part(tmp_path):
     dataset = load("npz", saved(tmp_path))
     assert dataset.name == "own"
     assert dataset.classes == 2
-    assert dataset.stored_train_NX.dtype == torch.uint8
+    assert dataset.train.stored_NX.dtype == torch.uint8
     assert dataset.train_examples().shape == (2, 1, 2, 2)
     assert dataset.train_examples().flatten().tolist() == [-1, 1, -1, 1] * 2
     assert dataset.test_examples().flatten().tolist() == pytest.approx([(0.2 - 0.5) / 0.5, -1, -1, -1])
-    assert dataset.labels_train_N.dtype == dataset.labels_test_M.dtype == torch.int64
+    assert dataset.train.labels_N.dtype == dataset.test.labels_N.dtype == torch.int64
 
 
 def test_colour_images_get_their_channels_first_and_each_is_normalised_on_its_own(tmp_path):
@@ -62,7 +62,7 @@ def test_colour_images_get_their_channels_first_and_each_is_normalised_on_its_ow
     x_train = np.array([[[[0, 51, 255], [255, 153, 255]]]] * 2, dtype=np.uint8)
     dataset = load("npz", saved(tmp_path, x_train=x_train, x_test=x_train[:1]))
     assert dataset.input_shape == (3, 1, 2)
-    assert dataset.stored_train_NX.is_contiguous()
+    assert dataset.train.stored_NX.is_contiguous()
     np.testing.assert_allclose(
         dataset.test_examples()[0, :, 0].numpy(), [[-1, 1], [-1, 1], [0, 0]], atol=1e-6
     )
@@ -101,10 +101,10 @@ def test_the_numbers_are_those_of_float32_arithmetic_on_a_whole_copy(tmp_path):
 def test_gathering_writes_to_nothing_that_is_stored(tmp_path):
     for x_train in (arrays()["x_train"], np.array([[1.5], [2.5]])):
         dataset = load("npz", saved(tmp_path, x_train=x_train, x_test=x_train[:1]))
-        before = dataset.stored_train_NX.clone()
+        before = dataset.train.stored_NX.clone()
         dataset.train_examples([0]).zero_()
         dataset.train_examples()
-        assert torch.equal(dataset.stored_train_NX, before)
+        assert torch.equal(dataset.train.stored_NX, before)
 
 
 def test_floats_have_no_unit(tmp_path):
@@ -118,9 +118,9 @@ def test_a_column_of_numbers_says_who_an_example_is_from(tmp_path):
     dataset = load(
         "npz", saved(tmp_path, writer_train=np.array([70, -3]), writer_test=np.array([70])), column="writer"
     )
-    assert dataset.groups_train_N.tolist() == [70, -3]
-    assert dataset.groups_test_M.tolist() == [70]
-    assert dataset.groups_train_N.dtype == torch.int64
+    assert dataset.train.groups_N.tolist() == [70, -3]
+    assert dataset.test.groups_N.tolist() == [70]
+    assert dataset.train.groups_N.dtype == torch.int64
 
 
 def test_a_column_of_strings_is_numbered_in_sorted_order_over_both_parts(tmp_path):
@@ -130,16 +130,16 @@ def test_a_column_of_strings_is_numbered_in_sorted_order_over_both_parts(tmp_pat
         saved(tmp_path, site_train=np.array(["eve", "ann"]), site_test=np.array(["bob"])),
         column="site",
     )
-    assert dataset.groups_train_N.tolist() == [2, 0]
-    assert dataset.groups_test_M.tolist() == [1]
+    assert dataset.train.groups_N.tolist() == [2, 0]
+    assert dataset.test.groups_N.tolist() == [1]
 
 
 def test_a_column_may_be_of_the_training_part_alone_and_is_not_read_unasked(tmp_path):
     path = saved(tmp_path, site_train=np.array(["b", "a"]))
     dataset = load("npz", path, column="site")
-    assert dataset.groups_train_N.tolist() == [1, 0]
-    assert dataset.groups_test_M is None
-    assert load("npz", path).groups_train_N is None
+    assert dataset.train.groups_N.tolist() == [1, 0]
+    assert dataset.test.groups_N is None
+    assert load("npz", path).train.groups_N is None
 
 
 BAD_COLUMNS = [

@@ -43,14 +43,14 @@ def test_the_test_part_has_the_last_tenth_of_the_same_celebrities(celeba):
     # floor(0.9 * 10) = 9 and floor(0.9 * 5) = 4 to train on.
     train = sorted(rows_of(30)[:9] + rows_of(7)[:4])
     test = sorted(rows_of(30)[9:] + rows_of(7)[4:])
-    assert dataset.groups_train_N.tolist() == [WHO[row] for row in train]
-    assert dataset.groups_test_M.tolist() == [WHO[row] for row in test]
-    assert dataset.labels_train_N.tolist() == [int(row % 3 == 0) for row in train]
-    assert dataset.labels_test_M.tolist() == [int(row % 3 == 0) for row in test]
+    assert dataset.train.groups_N.tolist() == [WHO[row] for row in train]
+    assert dataset.test.groups_N.tolist() == [WHO[row] for row in test]
+    assert dataset.train.labels_N.tolist() == [int(row % 3 == 0) for row in train]
+    assert dataset.test.labels_N.tolist() == [int(row % 3 == 0) for row in test]
     assert (dataset.classes, dataset.input_shape) == (2, (3, 84, 84))
-    red_N = dataset.stored_train_NX[:, 0, 40, 40].tolist()
+    red_N = dataset.train.stored_NX[:, 0, 40, 40].tolist()
     assert red_N == pytest.approx([brightness(row) for row in train], abs=3)
-    assert dataset.stored_test_MX[:, 1].float().mean().item() == pytest.approx(GREEN, abs=3)
+    assert dataset.test.stored_NX[:, 1].float().mean().item() == pytest.approx(GREEN, abs=3)
 
 
 def test_images_are_decoded_once(celeba):
@@ -59,7 +59,7 @@ def test_images_are_decoded_once(celeba):
         path.write_bytes(b"")
     second = load("celeba", cache=str(celeba.parent))
     assert torch.equal(first.train_examples(), second.train_examples())
-    assert torch.equal(first.stored_test_MX, second.stored_test_MX)
+    assert torch.equal(first.test.stored_NX, second.test.stored_NX)
     assert len(list(celeba.glob("unstale-84-*.npy"))) == 1
     assert not list(celeba.glob(".unstale-*"))
 
@@ -69,7 +69,7 @@ def test_other_lists_make_another_file(celeba):
     identities = (celeba / "identity_CelebA.txt").read_text()
     (celeba / "identity_CelebA.txt").write_text(identities.replace("000002.jpg 7\n", "000002.jpg 30\n"))
     dataset = load("celeba", cache=str(celeba.parent))
-    assert set(dataset.groups_train_N.tolist()) == {30}
+    assert set(dataset.train.groups_N.tolist()) == {30}
     assert len(list(celeba.glob("unstale-84-*.npy"))) == 2
 
 
@@ -91,7 +91,7 @@ def test_a_cache_that_cannot_be_kept_costs_nothing_but_time(celeba, monkeypatch)
         raise OSError("No space left on device")
 
     monkeypatch.setattr(np, "save", full)
-    assert len(load("celeba", cache=str(celeba.parent)).labels_test_M) == 2
+    assert len(load("celeba", cache=str(celeba.parent)).test.labels_N) == 2
     assert not list(celeba.glob("*unstale-*"))
 
 

@@ -3,6 +3,7 @@
 import sys
 import tarfile
 from pathlib import Path
+from types import MappingProxyType
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ import torch
 from PIL import Image
 
 from unstale.errors import UserError
-from unstale.training.datasets import Dataset, Normalisation, load
+from unstale.training.datasets import Dataset, Normalisation, Split, load
 
 CIFAR = Path(__file__).parents[2].parent / "shared" / "data" / "cifar10-jpeg.tar.xz"
 
@@ -38,9 +39,9 @@ def test_classes_and_files_are_taken_in_sorted_order(cats_and_dogs):
     dataset = load("folder", cats_and_dogs, normalise="raw")
     assert (dataset.name, dataset.classes, dataset.input_shape) == ("pets", 2, (1, 2, 3))
     assert dataset.train_examples()[:, 0, 0, 0].tolist() == [10, 20, 30]
-    assert dataset.labels_train_N.tolist() == [0, 0, 1]
+    assert dataset.train.labels_N.tolist() == [0, 0, 1]
     assert dataset.test_examples()[:, 0, 1, 2].tolist() == [40]
-    assert dataset.labels_test_M.tolist() == [1]
+    assert dataset.test.labels_N.tolist() == [1]
 
 
 def test_one_colour_image_makes_all_of_them_colour(cats_and_dogs):
@@ -104,51 +105,47 @@ def test_some_of_cifar10_as_a_folder(tmp_path):
                 break
     dataset = load("folder", tmp_path)
     assert dataset.input_shape == (3, 32, 32)
-    assert dataset.labels_train_N.tolist() == [0] * 30 + [1] * 30
-    assert dataset.labels_test_M.tolist() == [0] * 20 + [1] * 20
+    assert dataset.train.labels_N.tolist() == [0] * 30 + [1] * 30
+    assert dataset.test.labels_N.tolist() == [0] * 20 + [1] * 20
     assert dataset.train_examples().mean().item() == pytest.approx(0, abs=1e-5)
 
 
-def parts(**changes):
-    """The arguments of a data set that fits together."""
-    return {
-        "name": "mine",
-        "classes": 2,
-        "stored_train_NX": torch.zeros(3, 4),
-        "labels_train_N": torch.tensor([0, 1, 1]),
-        "stored_test_MX": torch.ones(1, 4),
-        "labels_test_M": torch.tensor([1]),
-        **changes,
+def made_of(*, train=MappingProxyType({}), test=MappingProxyType({}), **changes):
+    """A data set, with changes to its arguments and to those of its splits."""
+    splits = {
+        "train": Split(**{"stored_NX": torch.zeros(3, 4), "labels_N": torch.tensor([0, 1, 1]), **train}),
+        "test": Split(**{"stored_NX": torch.ones(1, 4), "labels_N": torch.tensor([1]), **test}),
     }
+    return Dataset(**{"name": "mine", "classes": 2, **splits, **changes})
 
 
 WRONG = [
     ({"classes": 1}, "has 1 classes, expected at least 2"),
     (
-        {"stored_train_NX": torch.zeros(3, 4, dtype=torch.float64)},
+        {"train": {"stored_NX": torch.zeros(3, 4, dtype=torch.float64)}},
         "has training examples of float64 [3, 4], expected uint8 or float32 [N, ...] with N >= 1",
     ),
     (
-        {"stored_test_MX": torch.zeros(0, 4)},
+        {"test": {"stored_NX": torch.zeros(0, 4)}},
         "has test examples of float32 [0, 4], expected uint8 or float32 [N, ...] with N >= 1",
     ),
-    ({"stored_test_MX": torch.full((1, 4), torch.nan)}, "has test examples with NaN or infinity"),
+    ({"test": {"stored_NX": torch.full((1, 4), torch.nan)}}, "has test examples with NaN or infinity"),
     (
-        {"labels_train_N": torch.tensor([0, 1])},
+        {"train": {"labels_N": torch.tensor([0, 1])}},
         "has training labels of int64 [2], expected int64 [3], one for each example",
     ),
     (
-        {"labels_test_M": torch.tensor([1.0])},
+        {"test": {"labels_N": torch.tensor([1.0])}},
         "has test labels of float32 [1], expected int64 [1], one for each example",
     ),
-    ({"labels_test_M": torch.tensor([2])}, "has test labels from 2 to 2, expected 0 to 1"),
-    ({"labels_train_N": torch.tensor([0, -1, 1])}, "has training labels from -1 to 1, expected 0 to 1"),
+    ({"test": {"labels_N": torch.tensor([2])}}, "has test labels from 2 to 2, expected 0 to 1"),
+    ({"train": {"labels_N": torch.tensor([0, -1, 1])}}, "has training labels from -1 to 1, expected 0 to 1"),
     (
-        {"groups_train_N": torch.tensor([5])},
+        {"train": {"groups_N": torch.tensor([5])}},
         "has training groups of int64 [1], expected int64 [3], one for each example",
     ),
     (
-        {"stored_test_MX": torch.ones(1, 5)},
+        {"test": {"stored_NX": torch.ones(1, 5)}},
         "has training examples of float32 [4], but test examples of float32 [5]",
     ),
     (
@@ -161,22 +158,20 @@ WRONG = [
 @pytest.mark.parametrize(("changes", "sentence"), WRONG)
 def test_a_data_set_whose_parts_do_not_fit_together_cannot_be_made(changes, sentence):
     with pytest.raises(UserError) as caught:
-        Dataset(**parts(**changes))
+        made_of(**changes)
     assert str(caught.value) == f"data set 'mine' {sentence}"
 
 
 MODULE = """
 import torch
-from unstale.training.datasets import Dataset
+from unstale.training.datasets import Dataset, Split
 
 def plain():
     return Dataset(
         name="mine",
         classes=2,
-        stored_train_NX=torch.zeros(3, 4),
-        labels_train_N=torch.tensor([0, 1, 1]),
-        stored_test_MX=torch.ones(1, 4),
-        labels_test_M=torch.tensor([1]),
+        train=Split(stored_NX=torch.zeros(3, 4), labels_N=torch.tensor([0, 1, 1])),
+        test=Split(stored_NX=torch.ones(1, 4), labels_N=torch.tensor([1])),
     )
 
 asked = {}
@@ -258,5 +253,5 @@ def test_bytes_of_a_factory_are_normalised_as_it_says():
     # 51 / 255 = 0.2; less 0.1, over 0.5: 0.2
     stored = torch.full((3, 1, 2, 2), 51, dtype=torch.uint8)
     rule = Normalisation(divisor=255, mean_C=(0.1,), std_C=(0.5,))
-    dataset = Dataset(**parts(stored_train_NX=stored, stored_test_MX=stored[:1], normalisation=rule))
+    dataset = made_of(train={"stored_NX": stored}, test={"stored_NX": stored[:1]}, normalisation=rule)
     np.testing.assert_allclose(dataset.train_examples([1]).numpy(), np.full((1, 1, 2, 2), 0.2), atol=1e-6)

@@ -5,7 +5,7 @@ import torch
 
 from unstale.config import Settings, build
 from unstale.errors import UserError
-from unstale.training.datasets import Dataset, part, with_validation
+from unstale.training.datasets import Dataset, Split, part, with_validation
 
 TRAIN = [2, 0, 1, 0, 0, 1, 2, 0, 0, 2]  # five of class 0, two of 1, three of 2
 
@@ -15,23 +15,26 @@ def data_of(train: list[int], test: list[int]) -> Dataset:
     return Dataset(
         name="counted",
         classes=3,
-        stored_train_NX=torch.arange(len(train), dtype=torch.float32).unsqueeze(1),
-        labels_train_N=torch.tensor(train),
-        stored_test_MX=100 + torch.arange(len(test), dtype=torch.float32).unsqueeze(1),
-        labels_test_M=torch.tensor(test),
-        groups_train_N=torch.arange(len(train)),
-        groups_test_M=torch.arange(len(test)),
+        train=split_of(train),
+        test=split_of(test, first=100),
+    )
+
+
+def split_of(labels: list[int], first: int = 0) -> Split:
+    numbers_N = torch.arange(len(labels))
+    return Split(
+        stored_NX=first + numbers_N.float().unsqueeze(1), labels_N=torch.tensor(labels), groups_N=numbers_N
     )
 
 
 def held(data: Dataset) -> tuple[list[int], list[int]]:
     """Which examples of which set are left, told by what is stored; labels and groups must have gone with them."""
     train, test = (
-        [int(x) for x in stored.flatten()] for stored in (data.stored_train_NX, data.stored_test_MX)
+        [int(x) for x in stored.flatten()] for stored in (data.train.stored_NX, data.test.stored_NX)
     )
-    assert data.labels_train_N.tolist() == [TRAIN[i] for i in train]
-    assert data.groups_train_N is not None
-    assert data.groups_train_N.tolist() == train
+    assert data.train.labels_N.tolist() == [TRAIN[i] for i in train]
+    assert data.train.groups_N is not None
+    assert data.train.groups_N.tolist() == train
     return train, test
 
 
@@ -46,21 +49,21 @@ def test_the_first_of_each_class_are_taken_in_their_order_and_no_class_is_lost()
         [0, 1, 2, 3, 4, 6],
         [100, 101, 103],
     )  # 3 of 5, 1 of 2, 2 of 3; 1 of 1, 1 of 2, 1 of 1
-    assert half.labels_test_M.tolist() == [2, 1, 0]
+    assert half.test.labels_N.tolist() == [2, 1, 0]
     assert held(part(data_of(TRAIN, [2, 1, 0]), share=0.01))[0] == [0, 1, 2]
 
 
 def test_a_share_that_comes_to_a_whole_number_is_not_rounded_up() -> None:
     classes = [0] * 100 + [1] * 100 + [2] * 100
-    assert len(part(data_of(classes, classes), share=0.07).labels_train_N) == 21  # 0.07 * 100 > 7 in floats
+    assert len(part(data_of(classes, classes), share=0.07).train.labels_N) == 21  # 0.07 * 100 > 7 in floats
 
 
 def test_the_last_of_each_class_are_measured_on_and_not_trained_on() -> None:
     data = with_validation(data_of(TRAIN, [0, 1, 2]), 0.4)
     assert held(data) == ([0, 1, 2, 3, 4], [5, 6, 7, 8, 9])  # 2 of 5, 1 of 2, 2 of 3
-    assert data.labels_test_M.tolist() == [1, 2, 0, 0, 2]
-    assert data.groups_test_M is not None
-    assert data.groups_test_M.tolist() == [5, 6, 7, 8, 9]
+    assert data.test.labels_N.tolist() == [1, 2, 0, 0, 2]
+    assert data.test.groups_N is not None
+    assert data.test.groups_N.tolist() == [5, 6, 7, 8, 9]
 
 
 def test_nothing_left_to_train_on_is_refused() -> None:
@@ -71,10 +74,10 @@ def test_nothing_left_to_train_on_is_refused() -> None:
 def test_settings_take_the_share_first_and_the_test_set_is_not_looked_at() -> None:
     whole = build.dataset(Settings())
     chosen = build.dataset(Settings(data={"share": 0.5, "validation": 0.2}))
-    both = len(chosen.labels_train_N) + len(chosen.labels_test_M)
-    assert both == len(part(whole, share=0.5).labels_train_N)
-    seen = {example.numpy().tobytes() for example in whole.stored_train_NX}
-    assert all(example.numpy().tobytes() in seen for example in chosen.stored_test_MX)
+    both = len(chosen.train.labels_N) + len(chosen.test.labels_N)
+    assert both == len(part(whole, share=0.5).train.labels_N)
+    seen = {example.numpy().tobytes() for example in whole.train.stored_NX}
+    assert all(example.numpy().tobytes() in seen for example in chosen.test.stored_NX)
 
 
 def test_a_validation_set_of_data_that_changes_is_refused() -> None:

@@ -77,9 +77,9 @@ def test_mnist_and_fashion_mnist_with_their_published_constants(tmp_path, name, 
     write_idx(tmp_path / folder / "raw", MNIST_FILES, upright())
     dataset = load(name, cache=str(tmp_path))
     assert (dataset.name, dataset.classes, dataset.input_shape) == (name, 10, (1, 28, 28))
-    assert dataset.stored_train_NX.dtype == torch.uint8
-    assert dataset.labels_train_N.tolist() == LABELS["train"]
-    assert dataset.labels_test_M.tolist() == LABELS["test"]
+    assert dataset.train.stored_NX.dtype == torch.uint8
+    assert dataset.train.labels_N.tolist() == LABELS["train"]
+    assert dataset.test.labels_N.tolist() == LABELS["test"]
     expected = (upright()["test"][:, None] / 255 - mean) / std
     np.testing.assert_allclose(dataset.test_examples().numpy(), expected, atol=1e-6)
     raw = load(name, cache=str(tmp_path), normalise="raw").train_examples()
@@ -93,9 +93,9 @@ def test_emnist_is_stood_upright(tmp_path, name, files, classes):
     write_idx(tmp_path / "EMNIST" / "raw", files, transposed())
     dataset = load(name, cache=str(tmp_path))
     assert dataset.classes == classes
-    assert np.array_equal(dataset.stored_train_NX.numpy(), upright()["train"][:, None])
-    assert dataset.stored_train_NX.is_contiguous()
-    assert dataset.groups_train_N is None
+    assert np.array_equal(dataset.train.stored_NX.numpy(), upright()["train"][:, None])
+    assert dataset.train.stored_NX.is_contiguous()
+    assert dataset.train.groups_N is None
     # Not published: computed from the training part.
     inputs = dataset.train_examples().double()
     assert inputs.mean().item() == pytest.approx(0, abs=1e-6)
@@ -123,10 +123,10 @@ def test_emnist_byclass_has_writers_where_the_mat_file_of_the_release_is(tmp_pat
     savemat(tmp_path / place, release(upright()), do_compression=True)
     write_idx(tmp_path / "EMNIST" / "raw", BYCLASS_FILES, transposed())
     dataset = load("emnist-byclass", cache=str(tmp_path))
-    assert np.array_equal(dataset.stored_test_MX.numpy(), upright()["test"][:, None])
-    assert dataset.labels_train_N.tolist() == LABELS["train"]
-    assert dataset.groups_train_N.tolist() == [2, 1, 2, 7]
-    assert dataset.groups_test_M.tolist() == [7, 2]
+    assert np.array_equal(dataset.test.stored_NX.numpy(), upright()["test"][:, None])
+    assert dataset.train.labels_N.tolist() == LABELS["train"]
+    assert dataset.train.groups_N.tolist() == [2, 1, 2, 7]
+    assert dataset.test.groups_N.tolist() == [7, 2]
     assert dataset.classes == 62
 
 
@@ -197,8 +197,8 @@ def test_cifar10(tmp_path, monkeypatch):
     write_cifar(tmp_path / "cifar-10-batches-py", monkeypatch, datasets.CIFAR10, CIFAR10_BATCHES, "labels")
     dataset = load("cifar10", cache=str(tmp_path))
     assert (dataset.classes, dataset.input_shape) == (10, (3, 32, 32))
-    assert np.array_equal(dataset.stored_train_NX.numpy(), pictures("train", 3, 32, 32))
-    assert dataset.labels_train_N.tolist() == LABELS["train"]
+    assert np.array_equal(dataset.train.stored_NX.numpy(), pictures("train", 3, 32, 32))
+    assert dataset.train.labels_N.tolist() == LABELS["train"]
     green = (pictures("test", 3, 32, 32)[:, 1] / 255 - 0.4832) / 0.2435
     np.testing.assert_allclose(dataset.test_examples()[:, 1].numpy(), green, atol=1e-5)
 
@@ -208,8 +208,8 @@ def test_cifar100_has_its_fine_labels(tmp_path, monkeypatch):
     write_cifar(tmp_path / "cifar-100-python", monkeypatch, datasets.CIFAR100, batches, "fine_labels")
     dataset = load("cifar100", cache=str(tmp_path))
     assert dataset.classes == 100
-    assert np.array_equal(dataset.stored_test_MX.numpy(), pictures("test", 3, 32, 32))
-    assert dataset.labels_test_M.tolist() == LABELS["test"]
+    assert np.array_equal(dataset.test.stored_NX.numpy(), pictures("test", 3, 32, 32))
+    assert dataset.test.labels_N.tolist() == LABELS["test"]
 
 
 class Evil:
@@ -249,9 +249,9 @@ def write_svhn(folder, monkeypatch, *, packed=True):
 def test_svhn_counts_its_digits_from_0(tmp_path, monkeypatch, packed):
     write_svhn(tmp_path, monkeypatch, packed=packed)
     dataset = load("svhn", cache=str(tmp_path))
-    assert np.array_equal(dataset.stored_train_NX.numpy(), pictures("train", 3, 32, 32))
-    assert dataset.labels_train_N.tolist() == LABELS["train"]
-    assert dataset.labels_test_M.tolist() == LABELS["test"]
+    assert np.array_equal(dataset.train.stored_NX.numpy(), pictures("train", 3, 32, 32))
+    assert dataset.train.labels_N.tolist() == LABELS["train"]
+    assert dataset.test.labels_N.tolist() == LABELS["test"]
 
 
 def test_a_torn_file_of_svhn_is_told_apart_from_a_missing_one(tmp_path, monkeypatch):
@@ -276,7 +276,7 @@ def test_mnist_gives_way_to_svhn(tmp_path, monkeypatch):
     assert torch.equal(seen[:, 0], seen[:, 1]) and torch.equal(seen[:, 0], seen[:, 2])
     expected = (pictures("train", 3, 32, 32) / 255 - 0.5) / 0.25
     np.testing.assert_allclose(both.later_examples().numpy(), expected, atol=1e-6)
-    assert both.labels_test_M.tolist() == [*LABELS["test"], *LABELS["test"]]
+    assert both.test.labels_N.tolist() == [*LABELS["test"], *LABELS["test"]]
     # The centre of pixel 15 of 32 is that of (15 + 1/2) * 28/32 - 1/2 = 13 + 1/16 of 28, in both directions.
     weights = np.array([15 / 16, 1 / 16])
     corner = upright()["train"][0, 13:15, 13:15].astype(float)
@@ -313,7 +313,7 @@ def test_a_download_that_fails_is_told_in_one_sentence(tmp_path, name):
 
 def test_a_download_asks_for_nothing_that_is_there(tmp_path, requests):
     write_idx(tmp_path / "MNIST" / "raw", MNIST_FILES, upright())
-    assert len(load("mnist", cache=str(tmp_path), download=True).labels_train_N) == 4
+    assert len(load("mnist", cache=str(tmp_path), download=True).train.labels_N) == 4
     assert requests == []
 
 
@@ -353,7 +353,7 @@ def test_compressed_files_are_unpacked_by_a_download_and_then_read_without(tmp_p
         load("mnist", cache=str(tmp_path))
     load("mnist", cache=str(tmp_path), download=True)
     assert np.array_equal(
-        load("mnist", cache=str(tmp_path)).stored_test_MX.numpy(), upright()["test"][:, None]
+        load("mnist", cache=str(tmp_path)).test.stored_NX.numpy(), upright()["test"][:, None]
     )
     assert requests == []
 
@@ -367,5 +367,5 @@ def test_emnist_is_unpacked_from_its_one_archive(tmp_path, monkeypatch, requests
             path.unlink()
     monkeypatch.setattr(datasets.EMNIST, "md5", md5((raw / "gzip.zip").read_bytes()))
     dataset = load("emnist-mnist", cache=str(tmp_path), download=True)
-    assert np.array_equal(dataset.stored_train_NX.numpy(), upright()["train"][:, None])
+    assert np.array_equal(dataset.train.stored_NX.numpy(), upright()["train"][:, None])
     assert requests == []

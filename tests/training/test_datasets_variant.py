@@ -7,21 +7,13 @@ import torch
 from torch import Tensor
 
 from unstale.errors import UserError
-from unstale.training.datasets import Dataset, Normalisation, load, varied
+from unstale.training.datasets import Dataset, Normalisation, Split, load, varied
 
 
 def data_of(stored_NX: Tensor, name: str = "old", classes: int = 2, **changes) -> Dataset:
     """Two examples to train on, of classes 0 and 1, and the first of them again as the test set."""
-    labels_N = torch.tensor([0, 1])
-    return Dataset(
-        name=name,
-        classes=classes,
-        stored_train_NX=stored_NX,
-        labels_train_N=labels_N,
-        stored_test_MX=stored_NX[:1],
-        labels_test_M=labels_N[:1],
-        **changes,
-    )
+    train = Split(stored_NX=stored_NX, labels_N=torch.tensor([0, 1]))
+    return Dataset(name=name, classes=classes, train=train, test=train.at(slice(1)), **changes)
 
 
 def bytes_of(*shape: int, value: int = 0) -> Tensor:
@@ -37,7 +29,7 @@ def test_grey_images_are_resized_and_fill_all_channels():
     picture_HW = torch.tensor([[0, 100], [0, 100]], dtype=torch.uint8)
     made = both(data_of(picture_HW.expand(2, 1, 2, 2)), data_of(bytes_of(3, 4, 4, value=7), name="new"))
     assert made.input_shape == (3, 4, 4)
-    assert made.stored_train_NX.dtype == torch.uint8
+    assert made.train.stored_NX.dtype == torch.uint8
     for channel in range(3):
         assert made.train_examples()[0, channel].tolist() == [[0, 25, 75, 100]] * 4
     assert made.later_examples().flatten().tolist() == [7] * 2 * 48
@@ -45,10 +37,10 @@ def test_grey_images_are_resized_and_fill_all_channels():
 
 def test_the_test_set_is_that_of_both():
     first, second = data_of(bytes_of(1, 2, 2, value=3)), data_of(bytes_of(1, 2, 2, value=5), name="new")
-    second = replace(second, labels_test_M=torch.tensor([1]))
+    second = replace(second, test=replace(second.test, labels_N=torch.tensor([1])))
     made = both(first, second)
     assert made.test_examples()[:, 0, 0, 0].tolist() == [3, 5]
-    assert made.labels_test_M.tolist() == [0, 1]
+    assert made.test.labels_N.tolist() == [0, 1]
     assert made.name == "old to new"
 
 
@@ -67,17 +59,17 @@ def test_both_are_normalised_alike(normalise, seen):
 def test_bytes_that_count_in_other_levels_become_those_of_the_second():
     # 8 of 16 is 127.5 of 255.
     sixteenths = data_of(bytes_of(1, 2, 2, value=8), levels=16)
-    assert both(sixteenths, data_of(bytes_of(1, 2, 2))).stored_train_NX.unique().tolist() == [128]
+    assert both(sixteenths, data_of(bytes_of(1, 2, 2))).train.stored_NX.unique().tolist() == [128]
 
 
 def test_more_images_than_are_converted_at_a_time_are_all_converted():
     digits = load("digits")
     made = both(digits, data_of(bytes_of(3, 12, 12), classes=10))
-    assert len(made.stored_train_NX) == 1442
+    assert len(made.train.stored_NX) == 1442
     for row in (0, 1023, 1024, 1441):
-        alone = data_of(digits.stored_train_NX[[row, row]], classes=10, levels=16)
+        alone = data_of(digits.train.stored_NX[[row, row]], classes=10, levels=16)
         again = both(alone, data_of(bytes_of(3, 12, 12), classes=10))
-        assert torch.equal(made.stored_train_NX[row], again.stored_train_NX[0])
+        assert torch.equal(made.train.stored_NX[row], again.train.stored_NX[0])
 
 
 def test_floats_of_one_shape_are_kept_as_they_are():
@@ -92,7 +84,7 @@ def test_floats_of_one_shape_are_kept_as_they_are():
 def test_neither_data_set_is_written_to():
     first, second = data_of(bytes_of(1, 2, 2, value=9)), data_of(bytes_of(3, 4, 4, value=9))
     both(first, second, "standard").train_examples()
-    assert first.stored_train_NX.unique().tolist() == second.stored_train_NX.unique().tolist() == [9]
+    assert first.train.stored_NX.unique().tolist() == second.train.stored_NX.unique().tolist() == [9]
 
 
 @pytest.mark.parametrize(
@@ -132,7 +124,7 @@ def test_what_does_not_fit_together_is_told_in_one_sentence(first, second, said)
 
 def test_the_digest_of_the_labels_covers_the_later_ones_and_their_rate():
     first, second = data_of(bytes_of(1, 2, 2)), data_of(bytes_of(1, 2, 2))
-    swapped = replace(second, labels_train_N=torch.tensor([1, 0]))
+    swapped = replace(second, train=replace(second.train, labels_N=torch.tensor([1, 0])))
     made = [
         first,
         both(first, second),

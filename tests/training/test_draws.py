@@ -45,7 +45,7 @@ def test_a_task_of_a_model_that_draws_is_the_same_bits_each_time_and_no_two_task
     digits = load("digits")
     model = FlatModel(with_dropout(digits.input_shape, 10))
     base_d = model.parameters_d.clone()
-    everything = torch.arange(len(digits.labels_train_N)).numpy()
+    everything = torch.arange(len(digits.train.labels_N)).numpy()
     trainer = Trainer(digits, [everything[:4]], model, gradient(), seed=0)
     first = trainer.train(0, 0, base_d, 0.1)
     torch.rand(3)

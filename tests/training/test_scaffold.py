@@ -8,7 +8,7 @@ from torch import nn
 from support.parts_of_runs import scaffold, sgd
 from unstale.flat import FlatModel
 from unstale.seeds import Stream, stream
-from unstale.training.datasets import Dataset
+from unstale.training.datasets import Dataset, Split
 from unstale.training.local import LocalTask
 from unstale.training.trainer import Trainer
 
@@ -108,15 +108,8 @@ def test_it_does_not_train_without_the_servers_control():
 
 def a_trainer() -> Trainer:
     inputs_N2 = torch.tensor(INPUTS_NnX).flatten(0, 1)
-    labels_N = torch.tensor(LABELS_Nn).flatten()
-    dataset = Dataset(
-        name="four",
-        classes=3,
-        stored_train_NX=inputs_N2,
-        labels_train_N=labels_N,
-        stored_test_MX=inputs_N2,
-        labels_test_M=labels_N,
-    )
+    split = Split(stored_NX=inputs_N2, labels_N=torch.tensor(LABELS_Nn).flatten())
+    dataset = Dataset(name="four", classes=3, train=split, test=split)
     shares = [np.array([0, 1]), np.array([2, 3])]
     return Trainer(dataset, shares, logreg(), scaffold(steps=2, batch_size=1), seed=0)
 

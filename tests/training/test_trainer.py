@@ -21,7 +21,7 @@ def digits():
 
 def shares_of(digits) -> list:
     """Five clients, each with the examples of two or three classes."""
-    return np.array_split(np.argsort(digits.labels_train_N.numpy(), kind="stable"), 5)
+    return np.array_split(np.argsort(digits.train.labels_N.numpy(), kind="stable"), 5)
 
 
 def a_trainer(digits, training, test_shares=None) -> tuple[Trainer, torch.Tensor]:
@@ -60,7 +60,7 @@ def test_a_client_trains_on_its_own_share_with_its_own_stream(digits):
     own_n = shares_of(digits)[2]
     update = trainer.train(2, 7, base_d, 0.1)
     model = FlatModel(models.build("digits_cnn", digits.input_shape, digits.classes, seed=0))
-    labels_n = digits.labels_train_N[own_n]
+    labels_n = digits.train.labels_N[own_n]
     batches = sgd(steps=2).batches(labels_n, stream(0, Stream.BATCHES, 2, 7))
     task = LocalTask(base_d=base_d, learning_rate=0.1, batches=batches, seed=0)
     expected = sgd(steps=2).compute(model, digits.train_examples(own_n), labels_n, task, {})
@@ -70,11 +70,11 @@ def test_a_client_trains_on_its_own_share_with_its_own_stream(digits):
 
 def test_the_digits_model_learns_the_digits_when_all_data_lie_in_one_place(digits):
     model = FlatModel(models.build("digits_cnn", digits.input_shape, digits.classes, seed=0))
-    shares = [np.arange(len(digits.labels_train_N))]
+    shares = [np.arange(len(digits.train.labels_N))]
     base_d = model.parameters_d.clone()
     update = Trainer(digits, shares, model, sgd(epochs=15, momentum=0.9), seed=0).train(0, 0, base_d, 0.02)
     model_d = base_d - update.vector_d
-    result = evaluate(model, model_d, digits.test_examples(), digits.labels_test_M, digits.classes)
+    result = evaluate(model, model_d, digits.test_examples(), digits.test.labels_N, digits.classes)
     assert result.accuracy >= 0.97
 
 
@@ -157,7 +157,7 @@ def test_a_client_evaluates_a_model_on_its_own_test_examples(digits):
     found = trainer.evaluate_own(1, base_d)
     model = FlatModel(models.build("digits_cnn", digits.input_shape, digits.classes, seed=0))
     assert found == evaluate(
-        model, base_d, digits.test_examples(own_m), digits.labels_test_M[own_m], digits.classes
+        model, base_d, digits.test_examples(own_m), digits.test.labels_N[own_m], digits.classes
     )
     assert found.examples == 4
     assert trainer.evaluate_own(0, base_d) is None

@@ -20,8 +20,8 @@ DIGITS = load("digits")
 DATA = varied(DIGITS, DIGITS, rate=RATE, normalise="standard")
 """Digits that give way to other digits."""
 
-SHARES = np.array_split(stream(0, Stream.PARTITION).permutation(len(DATA.labels_train_N)), 5)
-CHANGES = VariantStream(SHARES, DATA.labels_train_N.numpy(), DIGITS.labels_train_N.numpy(), rate=RATE, seed=0)
+SHARES = np.array_split(stream(0, Stream.PARTITION).permutation(len(DATA.train.labels_N)), 5)
+CHANGES = VariantStream(SHARES, DATA.train.labels_N.numpy(), DIGITS.train.labels_N.numpy(), rate=RATE, seed=0)
 
 
 def a_trainer() -> Trainer:
@@ -42,13 +42,13 @@ def test_whatever_was_asked_for_before_a_client_holds_the_examples_of_that_versi
     for client_id, version in asked:
         inputs_nX, labels_n = trainer.examples(client_id, version)
         assert torch.equal(inputs_nX, held_at(client_id, version))
-        assert torch.equal(labels_n, DATA.labels_train_N[SHARES[client_id]])
+        assert torch.equal(labels_n, DATA.train.labels_N[SHARES[client_id]])
 
 
 def test_an_update_is_computed_on_the_data_of_its_base_version():
     trainer = a_trainer()
     base_d = FlatModel(models.build("logreg", DATA.input_shape, DATA.classes, seed=0)).parameters_d.clone()
-    labels_n = DATA.labels_train_N[SHARES[3]]
+    labels_n = DATA.train.labels_N[SHARES[3]]
     trainer.train(3, 6, base_d, 0.1, version=80)
     made = {version: trainer.train(3, 7, base_d, 0.1, version=version).vector_d for version in (90, 20)}
     for version, vector_d in made.items():

@@ -36,7 +36,7 @@ def inverted(
             "the device's memory is too small to invert one update; make the preset smaller with --scale, or give "
             "--device cpu"
         ) from None
-    made_d = engine.local_update(one.now, one.base, one.steps, one.rate)
+    made_d = engine.local_update(one.now, one.target.base, one.target.steps, one.target.rate)
     told.append((made_d - update.vector_d * update.local_rate).abs().sum())
     inverting.inversions.close([update])
     return one, torch.stack(told).tolist()

@@ -165,13 +165,13 @@ class _Curves(Watcher):
                 context.model,
                 sent.model_d,
                 dataset.train_examples(part_n).to(context.device),
-                dataset.labels_train_N[part_n].to(context.device),
+                dataset.train.labels_N[part_n].to(context.device),
                 dataset.classes,
                 buffers_b=sent.buffers_b,
             ).loss
-            for part_n in torch.split(torch.arange(len(dataset.labels_train_N)), _EXAMPLES_AT_A_TIME)
+            for part_n in torch.split(torch.arange(len(dataset.train.labels_N)), _EXAMPLES_AT_A_TIME)
         ]
-        return fsum(losses) / len(dataset.labels_train_N)
+        return fsum(losses) / len(dataset.train.labels_N)
 
 
 def _rounded(value: float) -> float:

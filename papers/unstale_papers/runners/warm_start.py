@@ -90,7 +90,7 @@ def _changed(run: Played, client_id: int, share: float) -> Trainer:
     settings, dataset = run.settings, run.context.dataset
     shares = build.client_partitions(settings, dataset)
     rng = stream(settings.seed, Stream.INVERSION, client_id, settings.rounds, CHANGED)
-    shares[client_id] = replaced(shares[client_id], dataset.labels_train_N.numpy(), share, rng)
+    shares[client_id] = replaced(shares[client_id], dataset.train.labels_N.numpy(), share, rng)
     return Trainer(dataset, shares, run.context.model, build.training(settings), settings.seed)
 
 

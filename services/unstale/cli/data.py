@@ -80,11 +80,11 @@ def _facts(dataset: "Dataset") -> dict[str, Any]:
     return {
         "name": dataset.name,
         "origin": dataset.origin,
-        "train": _part(dataset.labels_train_N, dataset.groups_train_N, dataset.classes),
-        "test": _part(dataset.labels_test_M, dataset.groups_test_M, dataset.classes),
+        "train": _part(dataset.train.labels_N, dataset.train.groups_N, dataset.classes),
+        "test": _part(dataset.test.labels_N, dataset.test.groups_N, dataset.classes),
         "classes": dataset.classes,
         "shape": list(dataset.input_shape),
-        "stored_as": str(dataset.stored_train_NX.dtype).removeprefix("torch."),
+        "stored_as": str(dataset.train.stored_NX.dtype).removeprefix("torch."),
         "normalisation": {"divisor": rule.divisor, "mean": list(rule.mean_C), "std": list(rule.std_C)},
         "mean": mean_C,
         "std": std_C,
@@ -105,11 +105,11 @@ def _moments(dataset: "Dataset") -> tuple[list[float], list[float]]:
 
     channels = dataset.input_shape[0] if len(dataset.input_shape) == 3 else 1
     sum_C = square_C = torch.zeros(channels, dtype=torch.float64)
-    for indices_n in torch.split(torch.arange(len(dataset.labels_train_N)), 4096):
+    for indices_n in torch.split(torch.arange(len(dataset.train.labels_N)), 4096):
         inputs_nCP = dataset.train_examples(indices_n).double().reshape(len(indices_n), channels, -1)
         sum_C = sum_C + inputs_nCP.sum(dim=(0, 2))
         square_C = square_C + inputs_nCP.square().sum(dim=(0, 2))
-    numbers = dataset.stored_train_NX.numel() // channels
+    numbers = dataset.train.stored_NX.numel() // channels
     mean_C = sum_C / numbers
     return mean_C.tolist(), (square_C / numbers - mean_C.square()).clamp(min=0).sqrt().tolist()
 

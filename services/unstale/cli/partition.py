@@ -75,7 +75,7 @@ def _make(settings: Settings) -> _Partition:
     parameters = dict(build.partition(settings))
     data = build.dataset(settings)
     shares = build.client_partitions(settings, data)
-    labels_n = data.labels_train_N.numpy()
+    labels_n = data.train.labels_N.numpy()
     name = settings.partition.name
     words = "".join(f", {key} {value:g}" for key, value in parameters.items() if value is not None)
     return _Partition(

@@ -1,19 +1,19 @@
-"""The compensator that chooses: inversion while it helps and the budget lasts, then first order, then nothing."""
+"""The compensator `auto`: inversion while it helps and the budget lasts, then first order, then nothing."""
 
 from unstale.compensators.compensator import UNCHANGED
 from unstale.compensators.gradient_inversion import FIRST_ORDER, GradientInversion
 
 
 class Auto(GradientInversion):
-    """Gradient inversion that also ends when its estimates do not point better than the stale updates, and gives way to
-    whatever has the smaller error: first-order compensation, or the update as it is.
+    """Gradient inversion that also ends when the direction of its estimates is not better than that of the stale
+    updates. The method with the smaller error replaces it: first-order compensation, or none.
 
-    It goes on while, over the last `window` errors that later updates told,
+    Inversion continues while, over the last `window` measured errors,
 
         mean L1(inversion) <= margin * mean L1(stale)   and   mean cosine(inversion) < mean cosine(stale)
 
-    and what is not inverted is compensated to first order while mean L1(first order) < mean L1(stale), or nothing is
-    known of it yet.
+    and updates that are not inverted are compensated to first order while mean L1(first order) < mean L1(stale), or no
+    such means exist yet.
     Source: ours, docs/methods/compensators.md#auto
     """
 

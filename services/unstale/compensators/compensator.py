@@ -17,16 +17,20 @@ from unstale.compensators.network import Network
 from unstale.part_settings import PartSettings
 
 UNCHANGED = "none"
-"""The method of an update that stays as it came, fresh or not."""
+"""The method of an update that is not compensated, fresh or stale."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StaleUpdate:
-    """One update, as it came. Its tensors are float32, on the learner's device, and not written to.
+    """An update of a round, fresh or stale. Tensors are float32, on the learner's device, and read-only.
 
-    task_id: with the client id it names the update, and keys draws. staleness: rounds, 0 is fresh. num_examples: n_i.
-    local_rate: eta_l. vector_d: g_i, [d], the pseudo-gradient: u_i = eta_l g_i. kept_base_d: w_b, [d]; None where it is
-    kept no more, and nothing can be done for the update.
+    Attributes:
+        client_id, task_id: identify the update, and are the key of its random numbers.
+        staleness: rounds; 0 is fresh.
+        num_examples: n_i.
+        local_rate: eta_l.
+        vector_d: g_i, [d], the pseudo-gradient: u_i = eta_l g_i.
+        kept_base_d: w_b, [d]; None if the base model is no longer kept, and the update cannot be compensated.
     """
 
     client_id: int
@@ -40,20 +44,25 @@ class StaleUpdate:
 
     @property
     def key(self) -> tuple[int, int]:
-        """Names the update in the run."""
+        """Identifies the update in the run."""
         return self.client_id, self.task_id
 
     @property
     def base_d(self) -> Tensor:
-        """w_b, where it is kept."""
+        """w_b, which must be kept."""
         assert self.kept_base_d is not None, f"version {self.base_version} is not kept"
         return self.kept_base_d
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StaleRound:
-    """The updates of a round that is about to be applied. version: v. model_d: w_v, [d] float32, and buffers_b: [b],
-    the float buffers of that version; neither is written to."""
+    """The updates of a round before the policy applies them. Tensors are read-only.
+
+    Attributes:
+        version: v, of the current model.
+        model_d: w_v, [d] float32.
+        buffers_b: float buffers of that version, [b].
+    """
 
     version: int
     model_d: Tensor
@@ -63,10 +72,14 @@ class StaleRound:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredError:
-    """How far an estimate of a client's update was from the one that it did make.
+    """Distance of an estimate from the update that the client later sent.
 
-    method: of the estimate; `none` for the stale update itself. l1: |estimate - true|_1 over all parameters, in
-    parameter units. cosine: 1 - cos. staleness: rounds that the estimate had to bridge.
+    Attributes:
+        method: of the estimate; `none` for the stale update itself.
+        l1: |estimate - true|_1 over all parameters, in parameter units.
+        cosine: 1 - cos.
+        staleness: rounds from the base version of the estimate to that of the true update.
+
     Source: docs/methods/measures.md#compensation-errors
     """
 
@@ -79,9 +92,12 @@ class MeasuredError:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compensated:
-    """What became of one update. method: what was made of it; `none` when it stays. share: what part of the result
-    is the estimate, the rest being the update as it came: a, times trust. iterations, disparity: of its inversion, None
-    without one.
+    """How one update was compensated.
+
+    Attributes:
+        method: of the estimate; `none` for an unchanged update.
+        share: weight of the estimate in the result, a times trust; the update itself has the rest.
+        iterations, disparity: of its inversion; None without one.
     """
 
     method: str = UNCHANGED
@@ -92,13 +108,15 @@ class Compensated:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What a round's updates are replaced by.
+    """Replacements for the updates of a round.
 
-    vectors: by place in the round, [d] float32, pseudo-gradients; an update that is not there stays as it is.
-    counts_as_fresh: which of them the policy is to take for updates of the current version. updates: what
-    became of each, in order. errors: that were measured. fallbacks: by reason, how many updates got a lesser
-    compensation than was asked for. notes: sentences for people, each to be said once in a run; few,
-    and so without the number of a client or a round, which would make a new one of each.
+    Attributes:
+        vectors: pseudo-gradients [d] float32, by index in the round; other updates are unchanged.
+        counts_as_fresh: indices of those that the policy treats as updates of the current version.
+        updates: how each update was compensated, in order.
+        errors: measured in this round.
+        fallbacks: number of updates that were not compensated as configured, by reason.
+        notes: messages for people, each shown once in a run; without numbers of clients or rounds, so that few differ.
     """
 
     vectors: Mapping[int, Tensor]
@@ -110,16 +128,16 @@ class Outcome:
 
 
 NO_BASE = "no-base"
-"""A reason for a fall-back: there is nothing that the update could be compared with."""
+"""Reason for a fallback: the base model of the update is no longer kept."""
 
 
-WITHOUT_BASE = "some updates were made from a version that is kept no more; such updates stay as they are"
+WITHOUT_BASE = "the base versions of some updates are no longer kept; these updates are not compensated"
 """The note for `no-base`."""
 
 
 Made = dict[str, Any]
-"""What took long to make or cannot be made again to the bit: tensors, numbers, texts, lists and dicts of them. It is
-written down with the round."""
+"""Results that take long to compute or are not reproducible: nested tensors, numbers, texts, lists and dicts. Stored
+with the round."""
 
 
 FreshUpdate = Callable[[StaleUpdate, StaleRound], Tensor]
@@ -127,12 +145,16 @@ FreshUpdate = Callable[[StaleUpdate, StaleRound], Tensor]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompensatorContext:
-    """What a compensator is told of the run.
+    """Parts of the run that a compensator uses.
 
-    network: the model as a function; None where only settings are to be checked. steps: how clients train. seed: of the
-    run. device: where the updates lie. clock: seconds that never go back; None where time is virtual.
-    fresh_update: the pseudo-gradient [d] that the client of an update would make of the current model instead; in a
-    simulation only. executor: where updates are inverted; None for here.
+    Attributes:
+        network: the model as a function; None to check settings only.
+        steps: how clients train.
+        seed: of the run.
+        device: of the updates.
+        clock: monotonic seconds; None where time is virtual.
+        fresh_update: in a simulation, the pseudo-gradient [d] that the client computes from the current model.
+        executor: inverts updates on other machines; None to invert them here.
     """
 
     network: Network | None
@@ -148,24 +170,25 @@ S = TypeVar("S", bound=PartSettings)
 
 
 class Compensator(ABC, Generic[S]):
-    """What becomes of stale updates before the policy sees them.
+    """Replaces stale updates before the policy sees them.
 
-    A round is compensated in two steps: `make` does what may take long, or depends on how much time there is; `take`
-    does the rest, and changes the state. What `make` returned is kept with the round, so that a run that is taken up or
-    computed again gets the same without it.
+    A round has two steps: `make` does the work that takes long or depends on time; `take` does the rest, and changes
+    the state. The result of `make` is stored with the round, so that a resumed or replayed run computes the same.
+
+    Attributes:
+        source: where the method is defined.
+        memory: numbers kept between rounds, for people.
+        inverts: it reconstructs data of clients from their updates.
+        is_recorded: the result of `make` is stored with the round.
+        only_simulated: it needs information that no server has.
     """
 
     Settings: ClassVar[type[PartSettings]] = PartSettings
     source: ClassVar[str]
-    """Where the method is defined, for people."""
     memory: ClassVar[str] = "none"
-    """What it keeps between rounds, for people, in numbers."""
     inverts: ClassVar[bool] = False
-    """Whether it reconstructs data of clients from their updates."""
     is_recorded: ClassVar[bool] = False
-    """Whether what `make` returns is to be kept with the round."""
     only_simulated: ClassVar[bool] = False
-    """Whether it knows what no server can know."""
 
     def __init__(self, settings: S, context: CompensatorContext) -> None:
         self.settings = settings
@@ -173,30 +196,29 @@ class Compensator(ABC, Generic[S]):
 
     @property
     def begins_early(self) -> bool:
-        """Whether `begin` is to be called."""
+        """Whether to call `begin`."""
         return False
 
     def begin(self, update: StaleUpdate) -> None:
-        """A stale update has come in, and its round is still open: work on it may begin. Its tensors stay as they are
-        until the round is applied."""
+        """Start to work on a stale update of an open round. Its tensors stay unchanged until the round is applied."""
 
     def work(self) -> bool:
-        """Do a little of what was begun; whether there is more to do."""
+        """Do a little of the work that was begun; whether more is to do."""
         return False
 
-    def make(self, stale: StaleRound) -> Made:  # noqa: ARG002  (most make nothing that takes long)
-        """What takes long, of a round. Writes to no argument."""
+    def make(self, stale: StaleRound) -> Made:  # noqa: ARG002  (most compensators compute all in `take`)
+        """Do the work of a round that takes long. Writes to no argument."""
         return {}
 
     @abstractmethod
     def take(self, stale: StaleRound, made: Made) -> Outcome:
-        """What the updates of a round are replaced by. made: by `make`, of this compensator or of one before it."""
+        """Compensate a round. made: by `make`, of this process or of an earlier one."""
 
     def state_dict(self) -> dict[str, Any]:
-        """All that it keeps between rounds, but what was only begun. A copy."""
+        """A copy of the state between rounds, without the work that was only begun."""
         return {}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from `state_dict()` of one with the same settings."""
+        """Restore the state of a compensator with the same settings."""
         if state:
             raise ValueError(f"{type(self).__name__} keeps no state, got {sorted(state)}")

@@ -1,4 +1,4 @@
-"""How wrong estimates turn out to be, and when that is reason to stop.
+"""Errors of estimates, measured when the client's next update arrives, and the end of inversion that depends on them.
 
 Legend: d parameters.
 """
@@ -16,37 +16,41 @@ from unstale.compensators.compensator import MeasuredError, StaleUpdate
 from unstale.compensators.inversion.reconstruction import Reconstruction
 from unstale.compensators.inversion.stopping import Choice
 
-NO_DIRECTION = 1e-12  # two vectors whose lengths' product is at most this have cosine 0
-WAITS_ROUNDS_MAX = 500  # who has sent nothing for so long is hardly going to
+NO_DIRECTION = 1e-12  # two vectors whose product of lengths is at most this have cosine 0
+WAITS_ROUNDS_MAX = 500  # a client that has sent nothing for longer is unlikely to
 
 
 def measured(update: StaleUpdate, method: str, estimate_d: Tensor, staleness: int) -> MeasuredError:
-    """The error of an estimate of what an update turned out to be; both are pseudo-gradients [d]."""
-    where = "cpu" if update.vector_d.device.type == "mps" else update.vector_d.device  # mps has no float64
-    true_d = update.vector_d.to(where, torch.float64)
-    estimate_d = estimate_d.to(where, torch.float64)
+    """The error of an estimate of this update; both are pseudo-gradients [d]."""
+    device = "cpu" if update.vector_d.device.type == "mps" else update.vector_d.device  # mps has no float64
+    true_d = update.vector_d.to(device, torch.float64)
+    estimate_d = estimate_d.to(device, torch.float64)
     lengths = float(true_d.norm()) * float(estimate_d.norm())
-    along = float(true_d @ estimate_d) / lengths if lengths > NO_DIRECTION else 0.0
+    cosine = float(true_d @ estimate_d) / lengths if lengths > NO_DIRECTION else 0.0
     return MeasuredError(
         client_id=update.client_id,
         method=method,
         l1=update.local_rate * float((estimate_d - true_d).abs().sum()),
-        cosine=1 - along,
+        cosine=1 - cosine,
         staleness=staleness,
     )
 
 
 def is_finite(error: MeasuredError) -> bool:
-    """Whether both numbers of an error are; means know no others."""
+    """Whether both numbers of an error are finite, so that means can contain it."""
     return isfinite(error.l1) and isfinite(error.cosine)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Waiting:
-    """What is needed to say what each method would have made of a stale update at any model.
+    """A compensated update whose estimates wait for the client's next update, to be measured.
 
-    version: of the model that estimates were made for. stale: the update. kept: what it was reconstructed to be, by
-    iterations; on the host. choice: what was used of that. steps, rate: of its inversion.
+    Attributes:
+        version: of the model for which the estimates were made.
+        stale: the update.
+        kept: its reconstructions, by iterations, on the host.
+        choice: that was used.
+        steps, rate: of its inversion.
     """
 
     version: int
@@ -58,12 +62,12 @@ class Waiting:
 
     @property
     def size_bytes(self) -> int:
-        """Without the base model, which others may share."""
+        """Memory without the base model, which others may share."""
         kept_bytes = sum(reconstruction.size_bytes for reconstruction in self.kept.values())
         return self.stale.vector_d.nbytes + kept_bytes
 
     def state_dict(self) -> dict[str, Any]:
-        """Without the base model."""
+        """The state without the base model."""
         stale = {field.name: getattr(self.stale, field.name) for field in fields(self.stale)}
         return {
             "version": self.version,
@@ -75,10 +79,12 @@ class Waiting:
         }
 
     @classmethod
-    def from_state(cls, state: Mapping[str, Any]) -> Self:
+    def from_state(cls, state: Mapping[str, Any], base_ds: Mapping[int, Tensor]) -> Self:
+        """base_ds: base models, by version."""
+        stale = {**state["stale"], "kept_base_d": base_ds[state["stale"]["base_version"]]}
         return cls(
             version=state["version"],
-            stale=StaleUpdate(**state["stale"]),
+            stale=StaleUpdate(**stale),
             kept={mark: Reconstruction.from_state(kept) for mark, kept in state["kept"].items()},
             choice=Choice(*state["choice"]),
             steps=state["steps"],
@@ -87,12 +93,10 @@ class Waiting:
 
 
 class Matches:
-    """Stale updates that wait for the one that tells what became of their estimates: the client's first whose base
-    version is as new as the model that they were made for. They lie on the host; a base model that several were made
-    from lies there once.
+    """Compensated updates that wait for the client's first update whose base version is as new as their estimates.
 
-    bytes_max: where there is no room for one, it does not wait. Those that wait longest stay, being the next to be told
-    about.
+    They are on the host; updates with the same base model share it. bytes_max: of memory; beyond it no update is
+    added, because the oldest ones are the next to be measured.
     """
 
     def __init__(self, bytes_max: int) -> None:
@@ -102,7 +106,7 @@ class Matches:
         self.size_bytes = 0
 
     def add(self, waiting: Waiting) -> bool:
-        """Wait for one more, if there is room for it; whether there was. Its update is copied."""
+        """Add a copy of an update if there is memory for it; whether there was."""
         stale = waiting.stale
         base_d = self._base_ds.get(stale.base_version)
         more_bytes = waiting.size_bytes + (stale.base_d.nbytes if base_d is None else 0)
@@ -116,31 +120,29 @@ class Matches:
         return True
 
     def of(self, update: StaleUpdate) -> Waiting | None:
-        """The newest that this update can tell about."""
-        found = [
+        """The newest one that this update can measure."""
+        candidates = [
             one
             for one in self._waiting
             if one.stale.client_id == update.client_id and one.version <= update.base_version
         ]
-        return max(found, key=lambda one: one.version, default=None)
+        return max(candidates, key=lambda one: one.version, default=None)
 
     def settle(self, updates: Iterable[StaleUpdate], version: int) -> None:
-        """These have come in: no other will tell what they can. version: of the current model; what was made for one
-        that is much older goes."""
+        """Remove those that these updates measured, and those much older than the current version."""
         newest: dict[int, int] = {}
         for update in updates:
             newest[update.client_id] = max(update.base_version, newest.get(update.client_id, -1))
+        oldest = version - WAITS_ROUNDS_MAX
         self._keep(
             [
                 one
                 for one in self._waiting
-                if one.version > newest.get(one.stale.client_id, -1)
-                and one.version >= version - WAITS_ROUNDS_MAX
+                if one.version > newest.get(one.stale.client_id, -1) and one.version >= oldest
             ]
         )
 
     def clear(self) -> None:
-        """Nothing waits any more."""
         self._keep([])
 
     def _keep(self, waiting: list[Waiting]) -> None:
@@ -153,23 +155,15 @@ class Matches:
         return len(self._waiting)
 
     def state_dict(self) -> dict[str, Any]:
-        """The oldest first; the base models by version."""
+        """All that wait, the oldest first, and their base models by version."""
         return {"waiting": [one.state_dict() for one in self._waiting], "bases": dict(self._base_ds)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Wait for exactly these."""
-        found = [Waiting.from_state(one) for one in state["waiting"]]
-        bases = state["bases"]
-        self._keep(
-            [
-                replace(one, stale=replace(one.stale, kept_base_d=bases[one.stale.base_version]))
-                for one in found
-            ]
-        )
+        self._keep([Waiting.from_state(one, state["bases"]) for one in state["waiting"]])
 
 
 class Recent:
-    """The newest errors of each method. window: how many of each are kept."""
+    """The last `window` errors of each method."""
 
     def __init__(self, window: int) -> None:
         self._window = window
@@ -179,11 +173,11 @@ class Recent:
         self._of.setdefault(error.method, deque(maxlen=self._window)).append((error.l1, error.cosine))
 
     def is_full(self, method: str) -> bool:
-        """Whether there are as many as the window holds."""
+        """Whether there are `window` errors."""
         return len(self._of.get(method, ())) == self._window
 
     def mean(self, method: str) -> tuple[float, float]:
-        """L1 and cosine error; of a method that has some."""
+        """Mean L1 and cosine error of a method that has errors."""
         errors = self._of[method]
         return sum(l1 for l1, _ in errors) / len(errors), sum(cosine for _, cosine in errors) / len(errors)
 
@@ -191,16 +185,14 @@ class Recent:
         return {method: [list(one) for one in errors] for method, errors in self._of.items()}
 
     def load_state_dict(self, state: Mapping[str, Iterable[Iterable[float]]]) -> None:
-        self._of.clear()
-        for method, errors in state.items():
-            kept: deque[tuple[float, float]] = deque(maxlen=self._window)
-            for l1, cosine in errors:
-                kept.append((l1, cosine))
-            self._of[method] = kept
+        self._of = {
+            method: deque(((l1, cosine) for l1, cosine in errors), maxlen=self._window)
+            for method, errors in state.items()
+        }
 
 
 class Switch:
-    """From inversion to the stale updates themselves, for good: a share that falls from 1 to 0.
+    """The final change from inversion to the stale updates themselves: a share that falls from 1 to 0.
 
         a = 1 before t_s,   max(0, 1 - (t - t_s) / T_s) from it on
 
@@ -213,7 +205,7 @@ class Switch:
         self.off_at: int | None = None
 
     def share(self, version: int) -> float:
-        """a, in the round that makes the next version out of this one."""
+        """a, in the round that makes the next version from this one."""
         if self.off_at is None:
             return 1.0
         if self._smooth_rounds == 0:

@@ -8,10 +8,10 @@ class Executor(Protocol):
     """Computes groups of inversions on other machines."""
 
     def submit(self, group: bytes) -> "Future[bytes]":
-        """Begin with a group, which is `remote_inversion.packed` as safetensors. Returns at once.
+        """Start to compute a group: the tensors of `remote_inversion.packed` as safetensors. Returns at once.
 
         The future has the tensors of `remote_inversion.computed` as safetensors, or fails with WorkerLostError.
         """
 
     def stop(self) -> None:
-        """Lose all groups, now and later. Any thread."""
+        """Cancel all groups, now and later. Any thread."""

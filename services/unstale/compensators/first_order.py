@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 import torch
-from pydantic import Field
 from torch import Tensor
 
 from unstale.compensators.compensator import (
@@ -21,45 +20,39 @@ from unstale.compensators.compensator import (
     StaleRound,
     StaleUpdate,
 )
-from unstale.part_settings import PartSettings
+from unstale.part_settings import PartSettings, setting
 
 EPSILON = 1e-7  # of the paper: under the root of the squares' average
 
 
 class FirstOrderSettings(PartSettings):
-    strength: Literal["constant", "adaptive"] = Field(
+    strength: Literal["constant", "adaptive"] = setting(
         "constant",
-        description="Whether lambda is the same for all parameters, or follows the size of their gradients.",
-        json_schema_extra={"source": "Zheng et al. 2017, DC-ASGD-c and DC-ASGD-a"},
+        "Whether lambda is the same for all parameters, or follows the size of their gradients.",
+        "Zheng et al. 2017, DC-ASGD-c and DC-ASGD-a",
     )
-    lambda_u: float = Field(
-        4.0,
-        ge=0,
-        description="For constant: lambda, on updates in parameter units.",
-        json_schema_extra={"source": "code released with Wang & Gao"},
+    lambda_u: float = setting(
+        4.0, "For constant: lambda, on updates in parameter units.", "code released with Wang & Gao", ge=0
     )
-    lambda_0: float = Field(
-        2.0,
-        ge=0,
-        description="For adaptive: lambda_0, on the mean gradient of a local step.",
-        json_schema_extra={"source": "Zheng et al. 2017"},
+    lambda_0: float = setting(
+        2.0, "For adaptive: lambda_0, on the mean gradient of a local step.", "Zheng et al. 2017", ge=0
     )
-    decay: float = Field(
+    decay: float = setting(
         0.95,
+        "For adaptive: weight of the previous average of squares at each update.",
+        "Zheng et al. 2017",
         ge=0,
         lt=1,
-        description="For adaptive: how much of the squares' average stays from update to update.",
-        json_schema_extra={"source": "Zheng et al. 2017"},
     )
-    counts_as_fresh: bool = Field(
+    counts_as_fresh: bool = setting(
         False,
-        description="Whether a policy that weighs by staleness takes what was compensated for fresh.",
-        json_schema_extra={"source": "ours: the correction is of first order only"},
+        "Whether a policy that weighs by staleness treats compensated updates as fresh.",
+        "ours: the correction is of first order only",
     )
 
 
 class FirstOrder(Compensator[FirstOrderSettings]):
-    """A stale update follows the model by its own square, an estimate of the curvature's diagonal.
+    """Adds a first-order correction: the square of the update estimates the diagonal of the curvature.
 
         constant:  u~ = u + lambda_u u*u*(w_t - w_b)                             for s > 0, elementwise
         adaptive:  g~ = g + (lambda_0 / sqrt(MS + 1e-7)) g*g*(w_t - w_b)         g: mean gradient of a local step
@@ -78,27 +71,29 @@ class FirstOrder(Compensator[FirstOrderSettings]):
         super().__init__(settings, context)
         self._squares_d: Tensor | None = None
 
-    def take(self, stale: StaleRound, made: Made) -> Outcome:  # noqa: ARG002  (nothing is made before)
+    def take(self, stale: StaleRound, made: Made) -> Outcome:  # noqa: ARG002  (`make` does nothing)
         vectors: dict[int, Tensor] = {}
         updates = []
-        gone = [update for update in stale.updates if update.staleness > 0 and update.kept_base_d is None]
-        for place, update in enumerate(stale.updates):
+        without_base = 0
+        for index, update in enumerate(stale.updates):
             self.note(update)
-            if update.staleness == 0 or update.kept_base_d is None:
-                updates.append(Compensated())
-                continue
-            vectors[place] = self.estimate(update, stale.model_d)
-            updates.append(Compensated(method="first-order", share=1.0))
+            compensated = Compensated()
+            if update.staleness > 0 and update.kept_base_d is None:
+                without_base += 1
+            elif update.staleness > 0:
+                vectors[index] = self.estimate(update, stale.model_d)
+                compensated = Compensated(method="first-order", share=1.0)
+            updates.append(compensated)
         return Outcome(
             vectors=vectors,
             counts_as_fresh=vectors.keys() if self.settings.counts_as_fresh else (),
             updates=updates,
-            fallbacks={NO_BASE: len(gone)} if gone else {},
-            notes=[WITHOUT_BASE] if gone else [],
+            fallbacks={NO_BASE: without_base} if without_base else {},
+            notes=[WITHOUT_BASE] if without_base else [],
         )
 
     def note(self, update: StaleUpdate) -> None:
-        """Take an update into the average of squares, where there is one."""
+        """Add an update to the average of squares, for strength `adaptive`."""
         if self.settings.strength == "adaptive":
             if self._squares_d is None:
                 self._squares_d = torch.zeros_like(update.vector_d)
@@ -106,7 +101,7 @@ class FirstOrder(Compensator[FirstOrderSettings]):
             self._squares_d.mul_(self.settings.decay).addcmul_(g_d, g_d, value=1 - self.settings.decay)
 
     def estimate(self, update: StaleUpdate, model_d: Tensor) -> Tensor:
-        """What the update would be at another model: a pseudo-gradient [d]. model_d: w_t."""
+        """The update at another model: a pseudo-gradient [d]. model_d: w_t."""
         g_d, drift_d = update.vector_d, model_d - update.base_d
         if self._squares_d is None:
             return g_d + (self.settings.lambda_u * update.local_rate) * g_d * g_d * drift_d
@@ -115,7 +110,7 @@ class FirstOrder(Compensator[FirstOrderSettings]):
         return g_d + strength_d * g_d * g_d * drift_d / steps
 
     def _steps(self, update: StaleUpdate) -> float:
-        """By what a pseudo-gradient is divided to be the mean gradient of a local step."""
+        """A pseudo-gradient divided by this is the mean gradient of a local step."""
         steps, rate = self.context.steps.of(update.num_examples, update.local_rate)
         return steps * rate / update.local_rate
 

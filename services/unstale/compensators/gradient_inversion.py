@@ -1,4 +1,4 @@
-"""Gradient inversion: what made a stale update is reconstructed, and trained on again from the current model.
+"""The compensator `gradient-inversion`: trains the current model on reconstructed data of a stale update.
 
 Legend: d parameters, r reconstructed examples.
 """
@@ -25,7 +25,7 @@ from unstale.compensators.compensator import (
 from unstale.compensators.errors import Matches, Recent, Switch, Waiting, is_finite, measured
 from unstale.compensators.first_order import FirstOrder
 from unstale.compensators.inversion.engine import Inversion
-from unstale.compensators.inversion.inversions import MEMORY, NOT_FINITE, TOO_LARGE, Inversions
+from unstale.compensators.inversion.inversions import MEMORY, NOT_FINITE, TOO_LARGE, Inversions, Inverted
 from unstale.compensators.inversion.reconstruction import Reconstruction
 from unstale.compensators.inversion.settings import InversionSettings
 from unstale.compensators.inversion.stopping import (
@@ -44,21 +44,22 @@ from unstale.errors import UserError
 
 INVERSION, FIRST_ORDER = "gradient-inversion", "first-order"
 NO_ROOM = (
-    "there is no room for more estimates that wait for their client's next update, so that not all are held against "
-    "it; raise compensator.settings.matches_bytes_max to learn from all"
+    "there is no memory for more estimates that wait for their client's next update, so not all are compared with it; "
+    "raise compensator.settings.matches_bytes_max to learn from all"
 )
-UNTOLD = "the device's memory is too small to hold estimates against some later updates, which tell nothing"
+UNMEASURED = (
+    "the device's memory is too small to compare estimates with some later updates, which are ignored"
+)
 """Notes."""
 
 
 class GradientInversion(Compensator[InversionSettings]):
-    """A stale update is replaced by what its reconstructed data would make of the current model.
+    """Replaces a stale update by the update that its reconstructed data make of the current model.
 
         D_rec = argmin |LU(w_b; D_rec) - u|_1
         u^ = (1 - trust) u + trust (LU(w_t; D_rec) + residual (u - LU(w_b; D_rec)))
 
-    until the estimates turn out worse than the stale updates are. What does not fit the budget is compensated to first
-    order.
+    until the estimates are worse than the stale updates. Updates beyond the budget are compensated to first order.
     `residual` and `trust` are ours, 0 and 1 in the paper.
     Source: Gradient inversion (Wang & Gao, 2023), docs/methods/compensators.md#gradient-inversion
     """
@@ -87,7 +88,7 @@ class GradientInversion(Compensator[InversionSettings]):
         self._choice = self._first_choice = Choice(first, settings.residual, settings.trust)
         self._matches = Matches(settings.matches_bytes_max)
         if context.network is None:
-            return  # only the settings are looked at
+            return  # only the settings are checked
         if settings.switch == "oracle" and context.fresh_update is None:
             raise UserError(
                 "compensator.settings.switch is 'oracle', but only a simulation knows true errors, expected matched or "
@@ -98,23 +99,25 @@ class GradientInversion(Compensator[InversionSettings]):
 
     @property
     def known(self) -> Trial | None:
-        """How what is used now has done lately, or would have; None while little is known. True errors are of what was
-        used alone."""
+        """The mean trial of the current choice; None while too few errors are known.
+
+        True errors, in a simulation, exist only of the estimates that were used.
+        """
         trial = None if self.settings.switch == "oracle" else self._trials.of(self._choice)
         recent = self.recent
         if trial is not None or not (recent.is_full(INVERSION) and recent.is_full(UNCHANGED)):
             return trial
         return Trial(*recent.mean(INVERSION), *recent.mean(UNCHANGED))
 
-    # What subclasses decide.
+    # Subclasses override these two.
 
     def helps(self) -> bool:
-        """Whether the estimates are better than what they replace, as far as the errors tell."""
+        """Whether the estimates are better than the stale updates, or nothing is known yet."""
         known = self.known
         return known is None or known.l1 <= self.settings.margin * known.stale_l1
 
     def lesser(self, *, has_ended: bool) -> str:
-        """What becomes of a stale update that is not inverted. has_ended: because inversion has, for good."""
+        """The method for a stale update that is not inverted. has_ended: inversion has ended for good."""
         return UNCHANGED if has_ended else FIRST_ORDER
 
     # Before a round closes.
@@ -125,7 +128,7 @@ class GradientInversion(Compensator[InversionSettings]):
 
     def begin(self, update: StaleUpdate) -> None:
         if update.kept_base_d is not None and self._share(update.base_version + update.staleness) > 0:
-            # Where memory is too small now, its round tries again, and says so.
+            # If memory is too small, `make` tries again and adds a note.
             with suppress(torch.OutOfMemoryError):
                 self.inversions.begin(update)
 
@@ -138,34 +141,23 @@ class GradientInversion(Compensator[InversionSettings]):
         budget = self.inversions.budget
         budget.close_round()
         with budget.timed():
-            errors, tried, notes = self._matched(stale)
-        if self.settings.switch == "oracle":
-            errors = []
-        wanted: dict[int, StaleUpdate] = {}
+            errors, trials, notes = self._measure(stale)
+        updates: dict[int, StaleUpdate] = {}
         if self._share(stale.version) > 0:
-            wanted = {place: update for place, update in enumerate(stale.updates) if update.staleness > 0}
-        inverted = self.inversions.finish(wanted)
+            updates = {index: update for index, update in enumerate(stale.updates) if update.staleness > 0}
+        inverted = self.inversions.finish(updates)
         self.inversions.close(stale.updates)
-        estimates: dict[int, dict[str, Any]] = {}
         with budget.timed():
-            for place, one in inverted.found.items():
-                try:
-                    estimate = self._made_of(wanted[place], stale.model_d, one)
-                except torch.OutOfMemoryError:
-                    inverted.fallbacks[MEMORY] += 1
-                    continue
-                if not bool(estimate["estimate"].isfinite().all()):
-                    inverted.fallbacks[NOT_FINITE] += 1
-                    continue
-                estimates[place] = estimate
+            estimates = self._estimate_all(stale, inverted)
         if self.settings.switch == "oracle":
-            for place, estimate in estimates.items():
-                errors += self._true_errors(wanted[place], estimate["estimate"], stale)
+            errors = [
+                error for index, one in estimates.items() for error in self._true_errors(stale, index, one)
+            ]
         if inverted.fallbacks[MEMORY]:
-            notes = [*notes, TOO_LARGE]
+            notes.append(TOO_LARGE)
         return {
             "estimates": estimates,
-            "trials": [as_rows(one) for one in tried],
+            "trials": [as_rows(of_update) for of_update in trials],
             "errors": [[one.client_id, one.method, one.l1, one.cosine, one.staleness] for one in errors],
             "fallbacks": dict(inverted.fallbacks),
             "notes": [*inverted.notes, *notes],
@@ -180,75 +172,64 @@ class GradientInversion(Compensator[InversionSettings]):
             for client_id, method, l1, cosine, staleness in made["errors"]
         ]
         vectors, updates = self._replaced(stale, made["estimates"])
-        self._matches.settle(stale.updates, stale.version)
-        notes = list(made["notes"])
-        remembered = [
-            self._remember(stale, stale.updates[place], one) for place, one in made["estimates"].items()
-        ]
-        if not all(remembered):
-            notes.append(NO_ROOM)
-        for error in errors:
-            self.recent.add(error)
-        for rows in made["trials"]:
-            self._trials.add(from_rows(rows))
-        self._choose()
-        may_end = self.settings.switch != "never" and self._switch.off_at is None
-        if may_end and errors and not self.helps():
-            self._switch.off_at = stale.version + 1
-            notes.append(self._why_ended(stale.version + 1))
-        if self._share(stale.version + 1) == 0:
-            self._matches.clear()
-            self.inversions.forget()
         return Outcome(
             vectors=vectors,
             counts_as_fresh=made["estimates"].keys() if self.settings.counts_as_fresh else (),
             updates=updates,
             errors=errors,
             fallbacks=made["fallbacks"],
-            notes=notes,
+            notes=[*made["notes"], *self._learn(stale, made, errors)],
         )
 
     def _share(self, version: int) -> float:
-        """a: what part of the result an estimate is in the round that makes the next version out of this one."""
+        """a: weight of an estimate in the round that makes the next version from this one."""
         last = self.settings.last_round
         return 0.0 if last is not None and version >= last else self._switch.share(version)
 
-    def _made_of(self, update: StaleUpdate, model_d: Tensor, one: Inversion) -> dict[str, Any]:
-        """What is used of an inversion, and what is to be kept of it."""
-        mark = nearest(one.kept, self._choice.iterations)
-        choice = self._choice._replace(iterations=mark)
-        inverted_d = self.estimates(update, model_d, one.kept[mark], one)[choice.residual]
-        kept = {at: each for at, each in one.kept.items() if at == mark or at in self._loss_checkpoints}
+    def _estimate_all(self, stale: StaleRound, inverted: Inverted) -> dict[int, dict[str, Any]]:
+        """The estimates of inverted updates that are finite and fit into memory, by index. Counts the others."""
+        estimates = {}
+        for index, one in inverted.found.items():
+            try:
+                estimate = self._estimate(stale.updates[index], stale.model_d, one)
+            except torch.OutOfMemoryError:
+                inverted.fallbacks[MEMORY] += 1
+                continue
+            if bool(estimate["estimate"].isfinite().all()):
+                estimates[index] = estimate
+            else:
+                inverted.fallbacks[NOT_FINITE] += 1
+        return estimates
+
+    def _estimate(self, update: StaleUpdate, model_d: Tensor, one: Inversion) -> dict[str, Any]:
+        """The estimate from an inversion, and the reconstructions to keep."""
+        checkpoint = nearest(one.kept, self._choice.iterations)
+        choice = self._choice._replace(iterations=checkpoint)
+        inverted_d = self.estimates(update, model_d, one.kept[checkpoint])[choice.residual]
+        kept = {at: each for at, each in one.kept.items() if at == checkpoint or at in self._loss_checkpoints}
         return {
             "estimate": _between(update.vector_d.to(inverted_d.device), inverted_d, choice.trust),
             "choice": list(choice),
             "kept": {at: each.on_host().state_dict() for at, each in kept.items()},
-            "steps": one.steps,
-            "rate": one.rate,
+            "steps": one.target.steps,
+            "rate": one.target.rate,
             "iterations": one.done,
             "disparity": float(one.disparity),
         }
 
     def estimates(
-        self, update: StaleUpdate, model_d: Tensor, reconstruction: Reconstruction, like: Inversion | Waiting
+        self, update: StaleUpdate, model_d: Tensor, reconstruction: Reconstruction
     ) -> dict[float, Tensor]:
-        """What an update would be at a model, by the share of the unexplained that is added: pseudo-gradients [d].
-        like: says how its client trains."""
-        again = self.inversions.engine.local_update
-        rate, parts = update.local_rate, self._network.parts
-        there_d = again(reconstruction, parts(model_d), like.steps, like.rate) / rate
+        """The update at another model, by residual: pseudo-gradients [d]."""
+        local_update, parts = self.inversions.engine.local_update, self._network.parts
+        steps, rate = self.context.steps.of(update.num_examples, update.local_rate)
+        there_d = local_update(reconstruction, parts(model_d), steps, rate) / update.local_rate
         residuals = {*RESIDUALS, self.settings.residual} if self.settings.adapt else {self.settings.residual}
         if residuals == {0.0}:
             return {0.0: there_d}
-        here_d = again(reconstruction, parts(update.base_d), like.steps, like.rate) / rate
+        here_d = local_update(reconstruction, parts(update.base_d), steps, rate) / update.local_rate
         unexplained_d = update.vector_d.to(model_d.device) - here_d
         return {residual: there_d + residual * unexplained_d for residual in residuals}
-
-    def _choose(self) -> None:
-        """Take what has turned out best, and do not look much further."""
-        best = self._trials.best() if self.settings.adapt else None
-        self._choice = best or self._first_choice
-        self.inversions.longest = None if best is None else next_loss_checkpoint(best.iterations)
 
     def _replaced(
         self, stale: StaleRound, estimates: Mapping[int, Mapping[str, Any]]
@@ -257,115 +238,143 @@ class GradientInversion(Compensator[InversionSettings]):
         method = self.lesser(has_ended=share == 0)
         vectors: dict[int, Tensor] = {}
         updates = []
-        for place, update in enumerate(stale.updates):
+        for index, update in enumerate(stale.updates):
             self.first_order.note(update)
-            what = Compensated()
-            if place in estimates:
-                one = estimates[place]
+            compensated = Compensated()
+            if index in estimates:
+                one = estimates[index]
                 estimate_d = one["estimate"].to(update.vector_d.device)
-                vectors[place] = _between(update.vector_d, estimate_d, share)
-                what = Compensated(
+                vectors[index] = _between(update.vector_d, estimate_d, share)
+                compensated = Compensated(
                     method=INVERSION,
                     share=share * Choice(*one["choice"]).trust,
                     iterations=one["iterations"],
                     disparity=one["disparity"],
                 )
             elif update.staleness > 0 and method == FIRST_ORDER and update.kept_base_d is not None:
-                vectors[place] = self.first_order.estimate(update, stale.model_d)
-                what = Compensated(method=FIRST_ORDER, share=1.0)
-            updates.append(what)
+                vectors[index] = self.first_order.estimate(update, stale.model_d)
+                compensated = Compensated(method=FIRST_ORDER, share=1.0)
+            updates.append(compensated)
         return vectors, updates
 
-    # What is learned from it.
+    # Learning from errors.
 
-    def _remember(self, stale: StaleRound, update: StaleUpdate, one: Mapping[str, Any]) -> bool:
-        """Keep what was reconstructed, and what tells how good it was once the client's next update is there; whether
-        there was room for that."""
+    def _learn(self, stale: StaleRound, made: Made, errors: Sequence[MeasuredError]) -> list[str]:
+        """Change the state after a round; notes about it."""
+        self._matches.settle(stale.updates, stale.version)
+        remembered = [
+            self._remember(stale.version, stale.updates[index], one)
+            for index, one in made["estimates"].items()
+        ]
+        notes = [] if all(remembered) else [NO_ROOM]
+        for error in errors:
+            self.recent.add(error)
+        for rows in made["trials"]:
+            self._trials.add(from_rows(rows))
+        self._choose()
+        next_version = stale.version + 1
+        may_end = self.settings.switch != "never" and self._switch.off_at is None
+        if may_end and errors and not self.helps():
+            self._switch.off_at = next_version
+            notes.append(self._why_ended(next_version))
+        if self._share(next_version) == 0:
+            self._matches.clear()
+            self.inversions.forget()
+        return notes
+
+    def _choose(self) -> None:
+        """Use the best choice, and limit iterations to the checkpoint after it."""
+        best = self._trials.best() if self.settings.adapt else None
+        self._choice = best or self._first_choice
+        self.inversions.longest = None if best is None else next_loss_checkpoint(best.iterations)
+
+    def _remember(self, version: int, update: StaleUpdate, one: Mapping[str, Any]) -> bool:
+        """Keep reconstructions for a warm start and for measuring; whether there was memory for the latter."""
         choice = Choice(*one["choice"])
         kept = {mark: Reconstruction.from_state(state) for mark, state in one["kept"].items()}
         self.inversions.remember(update.client_id, kept[choice.iterations])
+        steps, rate = one["steps"], one["rate"]
         return self._matches.add(
-            Waiting(
-                version=stale.version,
-                stale=update,
-                kept=kept,
-                choice=choice,
-                steps=one["steps"],
-                rate=one["rate"],
-            )
+            Waiting(version=version, stale=update, kept=kept, choice=choice, steps=steps, rate=rate)
         )
 
-    def _matched(
-        self, stale: StaleRound
-    ) -> tuple[list[MeasuredError], list[dict[Choice, Trial]], Sequence[str]]:
-        """What the updates of a round say about estimates: errors, trials of each update, and notes. Of several updates
-        of a client the first that can tell about an estimate does."""
+    def _measure(self, stale: StaleRound) -> tuple[list[MeasuredError], list[dict[Choice, Trial]], list[str]]:
+        """Compare earlier estimates with the updates of a round: errors, trials of each update, and notes.
+
+        Of several updates of a client, the first suitable one measures an estimate.
+        """
         errors: list[MeasuredError] = []
-        tried: list[dict[Choice, Trial]] = []
-        notes: Sequence[str] = ()
-        told: dict[int, int] = {}
+        trials: list[dict[Choice, Trial]] = []
+        notes: list[str] = []
+        measured_until: dict[int, int] = {}
         for update in stale.updates:
             waiting = self._matches.of(update)
             if waiting is None or update.kept_base_d is None:
                 continue
-            if waiting.version <= told.get(update.client_id, -1):
+            if waiting.version <= measured_until.get(update.client_id, -1):
                 continue
-            told[update.client_id] = update.base_version
+            measured_until[update.client_id] = update.base_version
             try:
-                of_update, choices = self._told_by(update, waiting)
+                of_update, by_choice = self._compare(update, waiting)
             except torch.OutOfMemoryError:
-                notes = (UNTOLD,)
+                notes = [UNMEASURED]
                 continue
             errors += of_update
-            tried.append(choices)
-        return errors, tried, notes
+            trials.append(by_choice)
+        return errors, trials, notes
 
-    def _told_by(
+    def _compare(
         self, update: StaleUpdate, waiting: Waiting
     ) -> tuple[list[MeasuredError], dict[Choice, Trial]]:
-        """What each method would have made, of what was known before, of the model that an update was made from: the
-        errors of what was used, none where one is not finite; and those of each choice."""
+        """Estimate an update from an earlier one of its client, by each method and choice.
+
+        Returns:
+            Errors of the estimates that were used, none if one is not finite; and a trial of each choice.
+        """
         device = update.base_d.device
         before = replace(
             waiting.stale,
             vector_d=waiting.stale.vector_d.to(device),
             kept_base_d=waiting.stale.base_d.to(device),
         )
-        bridged = update.base_version - before.base_version
-        unchanged = measured(update, UNCHANGED, before.vector_d, bridged)
+        staleness = update.base_version - before.base_version
+        unchanged = measured(update, UNCHANGED, before.vector_d, staleness)
         first_order_d = self.first_order.estimate(before, update.base_d)
-        errors = [unchanged, measured(update, FIRST_ORDER, first_order_d, bridged)]
-        tried: dict[Choice, Trial] = {}
+        errors = [unchanged, measured(update, FIRST_ORDER, first_order_d, staleness)]
+        trials: dict[Choice, Trial] = {}
         is_comparable = unchanged.l1 > 0 and is_finite(unchanged)
-        for mark, kept in waiting.kept.items():
-            inverted = self.estimates(before, update.base_d, kept, waiting)
-            is_mark = mark in self._loss_checkpoints
-            for choice in self._choices(mark) if is_mark else [waiting.choice]:
+        for checkpoint, kept in waiting.kept.items():
+            inverted = self.estimates(before, update.base_d, kept)
+            is_choosable = checkpoint in self._loss_checkpoints
+            for choice in self._choices(checkpoint) if is_choosable else [waiting.choice]:
                 estimate_d = _between(before.vector_d, inverted[choice.residual], choice.trust)
-                error = measured(update, INVERSION, estimate_d, bridged)
+                error = measured(update, INVERSION, estimate_d, staleness)
                 if choice == waiting.choice:
                     errors.append(error)
-                if is_mark and is_comparable and is_finite(error):
-                    tried[choice] = Trial(error.l1, error.cosine, unchanged.l1, unchanged.cosine)
-        return (errors if all(map(is_finite, errors)) else []), tried
+                if is_choosable and is_comparable and is_finite(error):
+                    trials[choice] = Trial(error.l1, error.cosine, unchanged.l1, unchanged.cosine)
+        return _if_finite(errors), trials
 
-    def _choices(self, mark: int) -> list[Choice]:
-        """Those that can be made of a reconstruction after so many iterations."""
+    def _choices(self, checkpoint: int) -> list[Choice]:
+        """All choices with a reconstruction after so many iterations."""
         residuals = sorted({*RESIDUALS, self._first_choice.residual})
         trusts = sorted({*TRUSTS, self._first_choice.trust})
-        return [Choice(mark, residual, trust) for residual in residuals for trust in trusts]
+        return [Choice(checkpoint, residual, trust) for residual in residuals for trust in trusts]
 
-    def _true_errors(self, update: StaleUpdate, estimate_d: Tensor, stale: StaleRound) -> list[MeasuredError]:
-        """The errors against the update that the client makes of the current model, in simulation."""
+    def _true_errors(self, stale: StaleRound, index: int, estimate: Mapping[str, Any]) -> list[MeasuredError]:
+        """Errors against the update that the client computes from the current model, in a simulation."""
         assert self.context.fresh_update is not None
+        update = stale.updates[index]
         true = replace(update, vector_d=self.context.fresh_update(update, stale))
         first_order_d = self.first_order.estimate(update, stale.model_d)
-        errors = [
-            measured(true, UNCHANGED, update.vector_d, update.staleness),
-            measured(true, FIRST_ORDER, first_order_d, update.staleness),
-            measured(true, INVERSION, estimate_d, update.staleness),
-        ]
-        return errors if all(map(is_finite, errors)) else []
+        vectors = {
+            UNCHANGED: update.vector_d,
+            FIRST_ORDER: first_order_d,
+            INVERSION: estimate["estimate"],
+        }
+        return _if_finite(
+            [measured(true, method, vector_d, update.staleness) for method, vector_d in vectors.items()]
+        )
 
     def _why_ended(self, version: int) -> str:
         known = self.known
@@ -398,6 +407,10 @@ class GradientInversion(Compensator[InversionSettings]):
         self._choose()
 
 
+def _if_finite(errors: list[MeasuredError]) -> list[MeasuredError]:
+    return errors if all(map(is_finite, errors)) else []
+
+
 def _between(vector_d: Tensor, other_d: Tensor, share: float) -> Tensor:
-    """The part of the way from one to the other; the other itself, to the bit, for 1."""
+    """Interpolation; exactly the other vector for 1."""
     return other_d if share == 1 else torch.lerp(vector_d, other_d, share)

@@ -1,4 +1,4 @@
-"""The simplified local update LU of gradient inversion: what a client would send if these were its data.
+"""The simplified local update LU of gradient inversion: the update that a client with these data sends.
 
 Legend: d parameters, r reconstructed examples, C classes.
 """
@@ -24,9 +24,12 @@ class LocalSteps:
 
     Source: Gradient inversion (Wang & Gao, 2023), docs/methods/compensators.md#gradient-inversion
 
-    steps: k, of a task, or epochs: E; neither for the gradient of one mini-batch. batch_size: B. momentum,
-    weight_decay: of the clients. mu: FedProx's. unknown: the local training that cannot be written so; None for one
-    that can.
+    Attributes:
+        steps, epochs: k or E of a task; neither for the gradient of one mini-batch.
+        batch_size: B.
+        momentum, weight_decay: of the clients.
+        mu: FedProx's.
+        unknown: name of a local training that full-batch steps cannot express; else None.
     """
 
     steps: int | None = None
@@ -38,13 +41,13 @@ class LocalSteps:
     unknown: str | None = None
 
     def of(self, num_examples: int, local_rate: float) -> tuple[int, float]:
-        """kg, and eta_gi. An epoch is one step, as long as its mini-batch steps together."""
+        """kg and eta_gi. An epoch is one step, with the rates of its mini-batch steps added up."""
         if self.epochs is not None:
             return self.epochs, local_rate * ceil(num_examples / self.batch_size)
         return self.steps or 1, local_rate
 
     def reach(self, steps: int) -> float:
-        """How many gradients a local update of so many steps adds up to, were all the same."""
+        """How many gradients a local update of so many steps adds up to, if all are equal."""
         velocity = total = 0.0
         for _ in range(steps):
             velocity = self.momentum * velocity + 1
@@ -58,7 +61,7 @@ def soft(logits_rC: Tensor, labels_rC: Tensor) -> Tensor:
 
 
 def bce_raw(logits_rC: Tensor, labels_rC: Tensor) -> Tensor:
-    """What the released code minimises: raw labels as targets of BCE-with-logits on log-softmax outputs."""
+    """The loss of the released code: BCE-with-logits on log-softmax outputs, with raw labels as targets."""
     return binary_cross_entropy_with_logits(log_softmax(logits_rC, -1), labels_rC)
 
 
@@ -81,24 +84,37 @@ def local_update(
         h <- grad(w) + weight_decay * w + mu * (w - w_start)
         z <- momentum * z + h (z = h at first);   w <- w - rate * z
 
-    start: w. inputs_rX: x. labels_rC: l, label logits. rate: eta_gi, a number.
+    Args:
+        start: w.
+        inputs_rX: x.
+        labels_rC: l, label logits.
+        rate: eta_gi, a scalar.
+
     Source: Gradient inversion (Wang & Gao, 2023), docs/methods/compensators.md#gradient-inversion
     """
-    slope_of = grad(lambda parameters: loss(network.logits(parameters, inputs_rX), labels_rC))
+    gradient_of = grad(lambda parameters: loss(network.logits(parameters, inputs_rX), labels_rC))
     now, velocity = start, None
     for _ in range(steps):
-        slope = slope_of(now)
+        gradient = gradient_of(now)
         if like.weight_decay:
-            slope = tuple(h + like.weight_decay * w for h, w in zip(slope, now, strict=True))
+            gradient = _plus(gradient, like.weight_decay, now)
         if like.mu:
-            slope = tuple(h + like.mu * (w - w_0) for h, w, w_0 in zip(slope, now, start, strict=True))
+            gradient = _plus(gradient, like.mu, _minus(now, start))
         if velocity is not None and like.momentum:
-            slope = tuple(like.momentum * z + h for z, h in zip(velocity, slope, strict=True))
-        velocity = slope
-        now = tuple(w - rate * z for w, z in zip(now, slope, strict=True))
-    return tuple(w_0 - w for w_0, w in zip(start, now, strict=True))
+            gradient = tuple(like.momentum * z + h for z, h in zip(velocity, gradient, strict=True))
+        velocity = gradient
+        now = tuple(w - rate * z for w, z in zip(now, velocity, strict=True))
+    return _minus(start, now)
 
 
-def as_vector(parts: Parts, lead: int = 0) -> Tensor:
-    """The vector of parts. lead: how many leading dimensions each has beside its shape."""
-    return torch.cat([part.flatten(lead) for part in parts], dim=-1)
+def _plus(parts: Parts, factor: float, others: Parts) -> Parts:
+    return tuple(part + factor * other for part, other in zip(parts, others, strict=True))
+
+
+def _minus(parts: Parts, others: Parts) -> Parts:
+    return tuple(part - other for part, other in zip(parts, others, strict=True))
+
+
+def as_vector(parts: Parts) -> Tensor:
+    """The vector [d] of parts."""
+    return torch.cat([part.flatten() for part in parts])

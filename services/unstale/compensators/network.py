@@ -1,4 +1,4 @@
-"""A model as a function of its parameters, which can be differentiated twice and computed for several at a time.
+"""A model as a function of its parameters, twice differentiable and computable for several at a time.
 
 Legend: d parameters, b examples of one pass, C classes.
 """
@@ -14,43 +14,42 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from unstale.errors import UserError
 
 Parts = tuple[Tensor, ...]
-"""A vector [d] as the parameters that it is made of, each in its shape, in the vector's order."""
+"""A vector [d] as tensors with the shapes of the parameters, in the vector's order."""
 
 
 class Network:
-    """The module in evaluation mode: without dropout, and with the buffers that it has.
+    """The module in evaluation mode: without dropout, with its own buffers, and with parameters that are arguments.
 
-    It is borrowed while it computes, and otherwise free for whoever it belongs to; its own parameters are not used.
-    input_shape: of one example, channels first. classes: C.
+    Others may use the module outside of `in_use`. input_shape: of one example, channels first. classes: C.
     """
 
     def __init__(self, module: nn.Module, input_shape: Sequence[int], classes: int) -> None:
         self._module = module
         self.input_shape = tuple(input_shape)
         self.classes = classes
-        named = [(name, parameter.shape) for name, parameter in module.named_parameters()]
-        self._names = [name for name, _ in named]
-        self._shapes = [shape for _, shape in named]
-        self._sizes = [shape.numel() for shape in self._shapes]
+        self._shapes = {name: parameter.shape for name, parameter in module.named_parameters()}
+        self._sizes = [shape.numel() for shape in self._shapes.values()]
         self.dimension = sum(self._sizes)
 
     def parts(self, vector_d: Tensor) -> Parts:
-        """Views of a vector. vector_d: [..., d]; leading dimensions stay in front of each part."""
+        """Views of a vector. vector_d: [..., d]; each part keeps the leading dimensions."""
         lead = vector_d.shape[:-1]
         return tuple(
             part.view(*lead, *shape)
-            for part, shape in zip(torch.split(vector_d, self._sizes, dim=-1), self._shapes, strict=True)
+            for part, shape in zip(
+                torch.split(vector_d, self._sizes, dim=-1), self._shapes.values(), strict=True
+            )
         )
 
     def logits(self, parameters: Parts, inputs_bX: Tensor) -> Tensor:
-        """[b, C]. inputs_bX: [b, *input_shape]. To be called within `in_use`."""
-        named = dict(zip(self._names, parameters, strict=True))
+        """[b, C]. inputs_bX: [b, *input_shape]. Only within `in_use`."""
+        named = dict(zip(self._shapes, parameters, strict=True))
         result: Tensor = functional_call(self._module, named, (inputs_bX,))
         return result
 
     @contextmanager
     def in_use(self) -> Iterator[None]:
-        """Meanwhile the module is in evaluation mode."""
+        """The module is in evaluation mode inside the block."""
         was_training = self._module.training
         self._module.eval()
         try:
@@ -60,15 +59,16 @@ class Network:
 
     @property
     def bias_of_logits(self) -> int | None:
-        """Which part is the bias that is added to the logits: the last one, if it has a number for each class."""
-        return len(self._shapes) - 1 if tuple(self._shapes[-1]) == (self.classes,) else None
+        """Index of the part that is the bias of the logits: the last one, if it has a number for each class."""
+        last = len(self._shapes) - 1
+        return last if tuple(list(self._shapes.values())[last]) == (self.classes,) else None
 
     def check_invertible(self, name: str) -> None:
-        """Raise UserError if updates of this model cannot be inverted. name: of the model, for the sentence."""
-        for where, part in self._module.named_modules():
+        """Raise UserError if updates of this model cannot be inverted. name: of the model, for the message."""
+        for path, part in self._module.named_modules():
             if isinstance(part, _BatchNorm):
                 raise UserError(
-                    f"model.name {name!r} has a layer of BatchNorm ({where}), whose updates depend on statistics of "
+                    f"model.name {name!r} has a layer of BatchNorm ({path}), whose updates depend on statistics of "
                     "the client's batches, expected a model without for gradient inversion; use model.norm group, or "
                     "compensator.name first-order"
                 )
@@ -83,19 +83,19 @@ class Network:
 
     def _differentiate_twice(self) -> None:
         generator = torch.Generator().manual_seed(0)
-        where = next(self._module.parameters()).device
-        vector_d = (torch.rand(self.dimension, generator=generator) - 0.5).to(where)
-        inputs_bX = torch.rand(1, *self.input_shape, generator=generator).to(where)
+        device = next(self._module.parameters()).device
+        vector_d = (torch.rand(self.dimension, generator=generator) - 0.5).to(device)
+        inputs_bX = torch.rand(1, *self.input_shape, generator=generator).to(device)
 
         def length(inputs: Tensor) -> Tensor:
             slope = torch.func.grad(lambda parts: self.logits(parts, inputs).square().sum())(
                 self.parts(vector_d)
             )
-            return sum((part.square().sum() for part in slope), torch.zeros((), device=where))
+            return sum((part.square().sum() for part in slope), torch.zeros((), device=device))
 
         with self.in_use(), torch.enable_grad():
             torch.func.vmap(torch.func.grad(length))(inputs_bX[None])
-            # Where a function forbids a second slope, torch.func takes it for 0; `backward` alone says so.
+            # torch.func treats a second derivative that a function forbids as 0; `backward` raises.
             parts = self.parts(vector_d.requires_grad_())
             value = self.logits(parts, inputs_bX.requires_grad_()).square().sum()
             slopes = torch.autograd.grad(value, parts, create_graph=True, materialize_grads=True)

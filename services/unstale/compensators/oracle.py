@@ -1,9 +1,7 @@
-"""The oracle: the true unstale update, which only a simulation knows.
+"""The compensator `oracle`: the true fresh update, which only a simulation can compute.
 
 Legend: d parameters.
 """
-
-from pydantic import Field
 
 from unstale.compensators.compensator import (
     Compensated,
@@ -14,19 +12,19 @@ from unstale.compensators.compensator import (
     StaleRound,
 )
 from unstale.errors import UserError
-from unstale.part_settings import PartSettings
+from unstale.part_settings import PartSettings, setting
 
 
 class OracleSettings(PartSettings):
-    counts_as_fresh: bool = Field(
+    counts_as_fresh: bool = setting(
         True,
-        description="Whether a policy that weighs by staleness takes what was replaced for fresh.",
-        json_schema_extra={"source": "ours; false is WKAFL's released code: fresh gradients, stale counters"},
+        "Whether a policy that weighs by staleness treats replaced updates as fresh.",
+        "ours; false is WKAFL's released code: fresh gradients, stale counters",
     )
 
 
 class Oracle(Compensator[OracleSettings]):
-    """A stale update is replaced by the one that its client makes of the current model: what estimates are up against.
+    """Replaces a stale update by the one that its client computes from the current model: the bound for estimates.
 
     Source: Gradient inversion (Wang & Gao, 2023), docs/methods/compensators.md#oracle
     """
@@ -45,8 +43,8 @@ class Oracle(Compensator[OracleSettings]):
             )
         if context.network is not None and context.fresh_update is None:
             raise UserError(
-                "compensator.name is 'oracle', which knows what clients would send; that is so in `unstale simulate` "
-                "only, expected gradient-inversion, first-order, auto or none"
+                "compensator.name is 'oracle', which computes the clients' fresh updates; only `unstale simulate` can, "
+                "expected gradient-inversion, first-order, auto or none"
             )
 
     def make(self, stale: StaleRound) -> Made:
@@ -54,19 +52,19 @@ class Oracle(Compensator[OracleSettings]):
         assert fresh_update is not None
         return {
             "estimates": {
-                place: fresh_update(update, stale)
-                for place, update in enumerate(stale.updates)
+                index: fresh_update(update, stale)
+                for index, update in enumerate(stale.updates)
                 if update.staleness > 0
             }
         }
 
     def take(self, stale: StaleRound, made: Made) -> Outcome:
-        vectors = {place: vector_d.to(self.context.device) for place, vector_d in made["estimates"].items()}
+        vectors = {index: vector_d.to(self.context.device) for index, vector_d in made["estimates"].items()}
         return Outcome(
             vectors=vectors,
             counts_as_fresh=vectors.keys() if self.settings.counts_as_fresh else (),
             updates=[
-                Compensated(method="oracle", share=1.0) if place in vectors else Compensated()
-                for place in range(len(stale.updates))
+                Compensated(method="oracle", share=1.0) if index in vectors else Compensated()
+                for index in range(len(stale.updates))
             ],
         )

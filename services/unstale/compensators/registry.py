@@ -1,7 +1,7 @@
-"""Compensators by name: the ones in this folder, and those that other packages register as `unstale.compensators`.
+"""Compensators by name: those of this package, and plug-ins.
 
-A plug-in declares the entry point `name = "package.module:CompensatorClass"` in the group; the class derives from
-`Compensator`. A name of this folder cannot be taken over.
+A plug-in declares the entry point `name = "package.module:CompensatorClass"` in the group `unstale.compensators`; the
+class derives from `Compensator`. A plug-in cannot replace a built-in name.
 """
 
 import inspect
@@ -30,44 +30,37 @@ _BUILT_IN: dict[str, type[Compensator[Any]]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompensatorDescription:
-    """A compensator, for people. memory: what it keeps between rounds. inverts: whether it reconstructs data of
-    clients. only_simulated: whether no server can have it."""
+    """A compensator, for people. See the attributes of `Compensator`."""
 
     name: str
     summary: str
     source: str
-    memory: str
-    inverts: bool
-    only_simulated: bool
-    settings: tuple[SettingDescription, ...]
+    memory: str = "none"
+    inverts: bool = False
+    only_simulated: bool = False
+    settings: tuple[SettingDescription, ...] = ()
 
 
 def names() -> tuple[str, ...]:
-    """The names of all compensators, sorted, and that of none; no plug-in is imported for it."""
+    """The names of all compensators, `none` first, then sorted. Imports no plug-in."""
     return (UNCHANGED, *(name for name in plugins.names(ENTRY_POINT_GROUP, _BUILT_IN) if name != UNCHANGED))
 
 
 def describe(name: str) -> CompensatorDescription:
-    """What a compensator is and takes. Raises UserError for a name that is not registered."""
+    """Describe a compensator and its settings. Raises UserError for an unknown name."""
     if name == UNCHANGED:
         return CompensatorDescription(
-            name=name,
-            summary="Stale updates stay as they are.",
-            source="docs/methods/compensators.md#none",
-            memory="none",
-            inverts=False,
-            only_simulated=False,
-            settings=(),
+            name=name, summary="Stale updates stay as they are.", source="docs/methods/compensators.md#none"
         )
-    found = find(name)
+    compensator_class = find(name)
     return CompensatorDescription(
         name=name,
-        summary=(inspect.getdoc(found) or "").partition("\n\n")[0].replace("\n", " "),
-        source=found.source,
-        memory=found.memory,
-        inverts=found.inverts,
-        only_simulated=found.only_simulated,
-        settings=part_settings.described(found.Settings),
+        summary=(inspect.getdoc(compensator_class) or "").partition("\n\n")[0].replace("\n", " "),
+        source=compensator_class.source,
+        memory=compensator_class.memory,
+        inverts=compensator_class.inverts,
+        only_simulated=compensator_class.only_simulated,
+        settings=part_settings.described(compensator_class.Settings),
     )
 
 
@@ -80,20 +73,15 @@ def create(name: str, settings: Mapping[str, Any], context: CompensatorContext) 
                 "out, or name a compensator"
             )
         return None
-    found = find(name)
-    return found(part_settings.checked("compensator", name, found.Settings, settings), context)
+    compensator_class = find(name)
+    return compensator_class(
+        part_settings.checked("compensator", name, compensator_class.Settings, settings), context
+    )
 
 
 def find(name: str) -> type[Compensator[Any]]:
-    """The class of a compensator. Raises UserError for a name that is not registered, or cannot be imported."""
-    if name in _BUILT_IN:
-        return _BUILT_IN[name]
-    loaded: type[Compensator[Any]] = plugins.load(
-        "compensator",
-        name,
-        ENTRY_POINT_GROUP,
-        Compensator,
-        "unstale.compensators.Compensator",
-        {UNCHANGED, *_BUILT_IN},
+    """The class of a compensator. Raises UserError for an unknown name, or one that cannot be imported."""
+    return plugins.load(
+        *("compensator", name, ENTRY_POINT_GROUP, Compensator, "unstale.compensators.Compensator", _BUILT_IN),
+        other_names=(UNCHANGED,),
     )
-    return loaded

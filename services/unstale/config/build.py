@@ -254,12 +254,12 @@ def evaluation(
     Where clients are groups of the data, these are the test examples of those groups that are clients.
     """
     own_M = None
-    if partition(settings).by_group and dataset.groups_test_M is not None:
+    if partition(settings).by_group and dataset.test.groups_N is not None:
         own = client_test_partitions(settings, dataset, client_partitions(settings, dataset))
         own_M = torch.from_numpy(np.sort(np.concatenate(own))) if own else None
         own_M = None if own_M is None or not len(own_M) else own_M  # clients without any: all there are
     inputs_MX = dataset.test_examples(own_M).to(where)
-    labels_M = (dataset.labels_test_M if own_M is None else dataset.labels_test_M[own_M]).to(where)
+    labels_M = (dataset.test.labels_N if own_M is None else dataset.test.labels_N[own_M]).to(where)
 
     def measure(version: Version) -> Evaluation:
         return evaluate(

@@ -80,7 +80,7 @@ def check_partition(settings: Settings, data: Dataset) -> None:
             f"{settings.partition.name!r} needs; leave it out"
         )
     partitions.check(
-        partition(settings), data.labels_train_N.numpy(), settings.clients, _numbers(data.groups_train_N)
+        partition(settings), data.train.labels_N.numpy(), settings.clients, _numbers(data.train.groups_N)
     )
     if data.later is not None:
         changes(settings, data, client_partitions(settings, data))
@@ -94,10 +94,10 @@ def client_partitions(settings: Settings, data: Dataset) -> list[partitions.Indi
     """
     return partitions.split(
         partition(settings),
-        data.labels_train_N.numpy(),
+        data.train.labels_N.numpy(),
         settings.clients,
         stream(settings.seed, Stream.PARTITION),
-        _numbers(data.groups_train_N),
+        _numbers(data.train.groups_N),
     )
 
 
@@ -110,7 +110,7 @@ def changes(
         return None
     return partitions.VariantStream(
         shares,
-        data.labels_train_N.numpy(),
+        data.train.labels_N.numpy(),
         data.later.labels_L.numpy(),
         rate=data.later.rate,
         seed=settings.seed,
@@ -126,14 +126,14 @@ def client_test_partitions(
     return partitions.split_test_set(
         partition(settings),
         shares,
-        partitions.Examples(data.labels_train_N.numpy(), _numbers(data.groups_train_N)),
-        partitions.Examples(data.labels_test_M.numpy(), _numbers(data.groups_test_M)),
+        partitions.Examples(data.train.labels_N.numpy(), _numbers(data.train.groups_N)),
+        partitions.Examples(data.test.labels_N.numpy(), _numbers(data.test.groups_N)),
         stream(settings.seed, Stream.OWN_TEST_SETS),
     )
 
 
 def _has_own_tests(settings: Settings, data: Dataset) -> bool:
-    return data.groups_test_M is not None or not partition(settings).by_group
+    return data.test.groups_N is not None or not partition(settings).by_group
 
 
 def _numbers(groups_N: Tensor | None) -> partitions.Indices | None:

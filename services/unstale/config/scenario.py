@@ -125,7 +125,7 @@ class _Clients:
         settings = Settings(clients=self.clients, seed=self.seed, data=self.data, partition=self.partition)
         data = build.dataset(settings)
         return Held(
-            label_counts(build.client_partitions(settings, data), data.labels_train_N.numpy(), data.classes)
+            label_counts(build.client_partitions(settings, data), data.train.labels_N.numpy(), data.classes)
         )
 
 

@@ -39,7 +39,7 @@ class Pixels:
         over_channels = (-1, *(1,) * (len(dataset.input_shape) - 1))
         self._mean = torch.tensor(normal.mean_C or (0.0,)).reshape(over_channels)
         self._std = torch.tensor(normal.std_C or (1.0,)).reshape(over_channels)
-        stored_NX = dataset.stored_train_NX
+        stored_NX = dataset.train.stored_NX
         if stored_NX.dtype == torch.uint8:
             self._low, self._high = 0.0, dataset.levels / normal.divisor
         else:
@@ -63,7 +63,7 @@ class ClientExamples:
         self._shares = build.client_partitions(settings, dataset)
         self._changes = build.changes(settings, dataset, self._shares)
         later = [] if dataset.later is None else [dataset.later.labels_L]
-        self._labels = torch.cat([dataset.labels_train_N, *later]).numpy()
+        self._labels = torch.cat([dataset.train.labels_N, *later]).numpy()
 
     def own_and_others(self, client_id: int, version: int, task_id: int) -> tuple[Examples, Examples]:
         """What a client holds, and as many examples, drawn among all that only other clients hold. Where these hold
@@ -107,10 +107,10 @@ class ClientExamples:
     def _gathered(self, indices_n: Indices) -> Examples:
         indices_n = np.sort(indices_n)
         first_n, later_n = np.split(
-            indices_n, [np.searchsorted(indices_n, len(self._dataset.labels_train_N))]
+            indices_n, [np.searchsorted(indices_n, len(self._dataset.train.labels_N))]
         )
         inputs_nX = self._dataset.train_examples(first_n)
         if len(later_n):
-            later_nX = self._dataset.later_examples(later_n - len(self._dataset.labels_train_N))
+            later_nX = self._dataset.later_examples(later_n - len(self._dataset.train.labels_N))
             inputs_nX = torch.cat([inputs_nX, later_nX])
         return Examples(pixels_nX=self.pixels(inputs_nX), labels_n=self._labels[indices_n])

@@ -34,13 +34,8 @@ def names() -> tuple[str, ...]:
 
 
 def find(name: str) -> type[Toxic]:
-    """The class of a type. Raises UserError if it is unknown or cannot be imported."""
-    if name in TOXICS:
-        return TOXICS[name]
-    loaded: type[Toxic] = plugins.load(
-        "toxic", name, ENTRY_POINT_GROUP, Toxic, "unstale.toxics.toxic.Toxic", TOXICS
-    )
-    return loaded
+    """The class of a type. Raises UserError for an unknown type, or one that cannot be imported."""
+    return plugins.load("toxic", name, ENTRY_POINT_GROUP, Toxic, "unstale.toxics.toxic.Toxic", TOXICS)
 
 
 def create(mapping: Any, where: str) -> Toxic:

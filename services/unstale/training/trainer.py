@@ -220,7 +220,7 @@ class Trainer:
             self._model,
             base_d,
             self._dataset.test_examples(own_m).to(device),
-            self._dataset.labels_test_M.index_select(0, own_m).to(device),
+            self._dataset.test.labels_N.index_select(0, own_m).to(device),
             self._dataset.classes,
             buffers_b=buffers_b,
         )
@@ -240,7 +240,7 @@ class Trainer:
     def _gathered(self, client_id: int) -> _Held:
         own_n = torch.from_numpy(self._shares[client_id])
         device = self._model.parameters_d.device
-        labels_n = self._dataset.labels_train_N.index_select(0, own_n)
+        labels_n = self._dataset.train.labels_N.index_select(0, own_n)
         if self._attack is not None:
             labels_n = self._attack.labels(client_id, labels_n, self._dataset.classes)
         return _Held(inputs_nX=self._dataset.train_examples(own_n).to(device), labels_n=labels_n.to(device))

@@ -1,1 +1,1 @@
-"""Reconstructing what data would have made an update: the optimisation behind gradient inversion."""
+"""Reconstruction of the training data of an update: the optimisation behind gradient inversion."""

@@ -1,4 +1,4 @@
-"""How much inverting may cost."""
+"""Limits of the work for inversions: iterations and seconds, per round and for the whole run."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -9,13 +9,14 @@ from unstale.errors import UserError
 
 
 class Budget:
-    """Counts iterations and seconds of the run, and of the round that is being made.
+    """Counts iterations and seconds of the run, and the time since the current round closed.
 
-    iterations, seconds: of the run so far. clock: seconds that never go back; None where time is virtual.
+    Attributes:
+        iterations, seconds: of the run so far.
     """
 
     def __init__(self, settings: InversionSettings, clock: Callable[[], float] | None) -> None:
-        """Raises UserError for seconds that nobody can count."""
+        """clock: monotonic seconds; None where time is virtual. Raises UserError for seconds without a clock."""
         for key in ("seconds_per_round", "seconds_total"):
             if clock is None and getattr(settings, key) is not None:
                 raise UserError(
@@ -29,46 +30,46 @@ class Budget:
         self._closed_s = -inf
 
     def close_round(self) -> None:
-        """A round waits from now on."""
+        """A round is closed and waits from now on."""
         self._closed_s = self._clock()
 
     @property
     def left_s(self) -> float | None:
-        """How much longer the round that waits may; None for as long as it takes."""
+        """How much longer the closed round may wait; None without a limit."""
         longest_s = self._settings.seconds_per_round
         return None if longest_s is None else max(0.0, longest_s - (self._clock() - self._closed_s))
 
     @property
     def is_out_of_time(self) -> bool:
-        """Whether the round that waits has waited long enough."""
+        """Whether the time of the closed round is over."""
         return self.left_s == 0
 
     @property
     def is_spent(self) -> bool:
-        """Whether the run has had all that it may have."""
+        """Whether the run has used a total limit."""
         settings = self._settings
         return (settings.iterations_total is not None and self.iterations >= settings.iterations_total) or (
             settings.seconds_total is not None and self.seconds >= settings.seconds_total
         )
 
     def room(self, in_round: int, planned: int = 0) -> float:
-        """How many more iterations are allowed, infinitely many where there is no bound. in_round: how many the round
-        has had or is to have. planned: those of these that `iterations` does not count yet."""
+        """How many more iterations are allowed; infinite without a limit.
+
+        Args:
+            in_round: iterations of the round, done and planned.
+            planned: those of them that `iterations` does not count yet.
+        """
         if self.is_spent:
             return 0
-        settings = self._settings
-        in_run = self.iterations + planned
-        return max(
-            0,
-            min(
-                inf if settings.iterations_per_round is None else settings.iterations_per_round - in_round,
-                inf if settings.iterations_total is None else settings.iterations_total - in_run,
-            ),
+        limits = (
+            (self._settings.iterations_per_round, in_round),
+            (self._settings.iterations_total, self.iterations + planned),
         )
+        return max(0, min(inf if limit is None else limit - used for limit, used in limits))
 
     @contextmanager
     def timed(self) -> Iterator[None]:
-        """What is done meanwhile takes seconds of the run."""
+        """Add the duration of the block to `seconds`."""
         started_s = self._clock()
         try:
             yield

@@ -1,4 +1,4 @@
-"""Inverting updates: examples and labels are moved until they would have made them, several updates at a time.
+"""Gradient inversion by optimisation: examples and labels whose local update equals a given update.
 
 Legend: d parameters, r reconstructed examples, C classes, B updates inverted together.
 """
@@ -16,58 +16,86 @@ from unstale.compensators.inversion.start import CLAMP
 from unstale.compensators.local_update import LABEL_LOSSES, LocalSteps, as_vector, local_update
 from unstale.compensators.network import Network, Parts
 
-BETA_1, BETA_2, EPSILON = 0.9, 0.999, 1e-8  # Adam's own
+BETA_1, BETA_2, EPSILON = 0.9, 0.999, 1e-8  # Adam's defaults
 
 
-@dataclass(eq=False, slots=True, kw_only=True)
-class Inversion:
-    """One update on its way. base: w_b. update: u, both as parts. steps, rate: kg and eta_gi. iterations: how many
-    there will be. done: how many there were. disparity: D at the last iterate but one, a number on the device; infinite
-    before. is_warm: whether it began where another one ended. staleness: of the update, rounds. is_too_large: for the
-    device's memory. loss_checkpoints: after how many iterations what is reconstructed is kept. finite: the last iterate
-    whose disparity was a number; None before the first.
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class Target:
+    """The update that an inversion approximates.
+
+    Attributes:
+        base: w_b.
+        update: u, in parameter units.
+        steps: kg, full-batch steps of the local update.
+        rate: eta_gi.
+        staleness: of the update, rounds.
     """
 
     base: Parts
     update: Parts
     steps: int
     rate: float
+    staleness: int = 0
+
+
+@dataclass(eq=False, slots=True, kw_only=True)
+class Inversion:
+    """State of the inversion of one update.
+
+    Attributes:
+        iterations: planned.
+        now: the current iterate.
+        loss_checkpoints: iterations after which the iterate is kept, in `kept`.
+        is_warm: the inversion started from an earlier reconstruction of the same client.
+        is_too_large: for the device's memory.
+        done: iterations done.
+        disparity: D of the iterate before `now`, a scalar on the device; infinite at first.
+        adam: Adam's moments, and the last iterate with a finite disparity; None before the first iteration.
+    """
+
+    target: Target
     iterations: int
     now: Reconstruction
-    is_warm: bool = False
-    staleness: int = 0
-    is_too_large: bool = False
     loss_checkpoints: tuple[int, ...] = ()
+    is_warm: bool = False
+    is_too_large: bool = False
     kept: dict[int, Reconstruction] = field(default_factory=dict)
     done: int = 0
     disparity: Tensor = field(default_factory=lambda: torch.tensor(torch.inf))
-    moments: tuple[Tensor, ...] = ()
-    finite: Reconstruction | None = None
+    adam: "AdamState | None" = None
 
     @property
     def is_over(self) -> bool:
         return self.done >= self.iterations
 
+    @property
+    def kind(self) -> tuple[int, int]:
+        """Inversions of the same kind can be computed together."""
+        return self.target.steps, len(self.now)
+
     def advance(self, now: Reconstruction) -> None:
-        """One more iteration has made `now`."""
+        """Count an iteration, which computed `now`."""
         self.now = now
         self.done += 1
         if self.done in self.loss_checkpoints:
             self.kept[self.done] = now
 
-    @property
-    def kind(self) -> tuple[int, int]:
-        """Those of one kind can be computed together."""
-        return self.steps, len(self.now.labels_rC)
+
+@dataclass(frozen=True, eq=False, slots=True)
+class AdamState:
+    """Mean and square of the inputs' gradients, then of the labels', and the last iterate with a finite disparity."""
+
+    moments: tuple[Tensor, ...]
+    finite: Reconstruction
 
 
 class Engine:
-    """Does iterations. It keeps nothing between them but how many updates fit into the device's memory at a time.
+    """Computes iterations. Keeps only the number of updates that fit into the device's memory together.
 
         minimise over x, l:  D = |LU(w_b; x, l) - u|_1
 
-    by Adam, with the rate's schedule; x is clamped to [-2, 2] after each step. From an iterate whose D is not finite
-    it goes back to the last one whose D was, and no step is taken along a gradient that is not.
+    by Adam with a schedule of the rate; x is clamped to [-2, 2] after each step. An iterate whose D is not finite is
+    replaced by the last one whose D was, and a gradient that is not finite causes no step.
     Source: Gradient inversion (Wang & Gao, 2023), docs/methods/compensators.md#gradient-inversion
     """
 
@@ -79,83 +107,84 @@ class Engine:
         self.together = settings.batch_clients
 
     def iterate(self, inversions: Sequence[Inversion]) -> None:
-        """One iteration of each, which are of one kind and not over. Where the device's memory is too small, `together`
-        is halved until it is not. Raises OutOfMemoryError when it is too small for one.
+        """Compute one iteration of each; all are of one kind and not over.
+
+        Halves `together` while the device's memory is too small. Raises OutOfMemoryError if it is too small for one.
         """
         assert len({inversion.kind for inversion in inversions}) == 1, "of several kinds"
         start = 0
         while start < len(inversions):
-            some = inversions[start : start + self.together]
+            group = inversions[start : start + self.together]
             try:
-                self._iterate(some)
+                self._iterate(group)
             except torch.OutOfMemoryError:
                 if self.together == 1:
                     raise
-                self.together = max(1, min(self.together, len(some)) // 2)
+                self.together = max(1, min(self.together, len(group)) // 2)
                 continue
-            start += len(some)
+            start += len(group)
 
-    def _iterate(self, some: Sequence[Inversion]) -> None:
-        inputs_BrX = torch.stack([one.now.inputs_rX for one in some])
-        labels_BrC = torch.stack([one.now.labels_rC for one in some])
-        slopes, disparity_B = self._slopes(some, inputs_BrX, labels_BrC)
-        moments = [
-            _moment(some, which, values_B[0])
-            for which, values_B in enumerate((inputs_BrX, inputs_BrX, labels_BrC, labels_BrC))
-        ]
-        device = inputs_BrX.device
-        # In Python's precision: 1 - 0.999 in float32 is 3e-5 off.
-        corrections = [
-            torch.tensor([1 - beta ** (one.done + 1) for one in some], device=device)
-            for beta in (BETA_1, BETA_2)
-        ]
-        rate_B = torch.tensor([self._rate(one) for one in some], device=device)
+    def _iterate(self, group: Sequence[Inversion]) -> None:
+        iterates = _stacked([one.now for one in group])
+        slopes, disparity_B = self._slopes(group, *iterates)
         is_number_B = disparity_B.isfinite()
-        finite_B = is_number_B & _all_finite(slopes[0]) & _all_finite(slopes[1])
-        inputs_slope, labels_slope = (torch.where(_wide(finite_B, slope), slope, 0.0) for slope in slopes)
-        if self._settings.optimiser == "sign-adam":
-            inputs_slope = inputs_slope.sign()
-        new_inputs = _adam(inputs_BrX, inputs_slope, moments[0], moments[1], corrections, rate_B).clamp_(
-            -CLAMP, CLAMP
-        )
-        new_labels = _adam(labels_BrC, labels_slope, moments[2], moments[3], corrections, rate_B)
-        last = [one.now if one.finite is None else one.finite for one in some]
-        last_inputs = _where(is_number_B, inputs_BrX, torch.stack([one.inputs_rX for one in last]))
-        last_labels = _where(is_number_B, labels_BrC, torch.stack([one.labels_rC for one in last]))
-        new_inputs = _where(finite_B, new_inputs, last_inputs)
-        new_labels = _where(finite_B, new_labels, last_labels)
-        for place, one in enumerate(some):
-            one.finite = Reconstruction(inputs_rX=last_inputs[place], labels_rC=last_labels[place])
-            one.moments = tuple(moment_B[place] for moment_B in moments)
-            one.disparity = disparity_B[place]
-            one.advance(Reconstruction(inputs_rX=new_inputs[place], labels_rC=new_labels[place]))
+        is_finite_B = is_number_B & _all_finite(slopes[0]) & _all_finite(slopes[1])
+        moments = _moments(group, iterates)
+        stepped = self._step(group, iterates, _masked(is_finite_B, slopes), moments)
+        finite = _stacked([one.adam.finite if one.adam else one.now for one in group])
+        finite = _where(is_number_B, iterates, finite)
+        stepped = _where(is_finite_B, stepped, finite)
+        for index, one in enumerate(group):
+            one.adam = AdamState(
+                tuple(moment_B[index] for moment_B in moments), Reconstruction.row(finite, index)
+            )
+            one.disparity = disparity_B[index]
+            one.advance(Reconstruction.row(stepped, index))
 
     def _slopes(
-        self, some: Sequence[Inversion], inputs_BrX: Tensor, labels_BrC: Tensor
-    ) -> tuple[tuple[Tensor, Tensor], Tensor]:
+        self, group: Sequence[Inversion], inputs_BrX: Tensor, labels_BrC: Tensor
+    ) -> tuple["_Pair", Tensor]:
         """The gradients of D in x and l, and D, [B]."""
         device = inputs_BrX.device
-        rate_B = torch.tensor([one.rate for one in some], device=device)
-        base = tuple(torch.stack(parts) for parts in zip(*(one.base for one in some), strict=True))
-        update = tuple(torch.stack(parts) for parts in zip(*(one.update for one in some), strict=True))
-        steps, low = some[0].steps, self._settings.precision == "bfloat16"
+        targets = [one.target for one in group]
+        rate_B = torch.tensor([target.rate for target in targets], device=device)
+        base = tuple(map(torch.stack, zip(*(target.base for target in targets), strict=True)))
+        update = tuple(map(torch.stack, zip(*(target.update for target in targets), strict=True)))
+        steps, is_low = targets[0].steps, self._settings.precision == "bfloat16"
 
         def disparity(
             inputs_rX: Tensor, labels_rC: Tensor, base: Parts, update: Parts, rate: Tensor
         ) -> Tensor:
-            made = local_update(
+            estimate = local_update(
                 self._network, base, inputs_rX, labels_rC, rate, steps=steps, like=self._like, loss=self._loss
             )
             return sum(
-                ((u - v).abs().sum() for u, v in zip(made, update, strict=True)),
+                ((u - v).abs().sum() for u, v in zip(estimate, update, strict=True)),
                 torch.zeros((), device=device),
             )
 
-        with self._network.in_use(), torch.autocast(device.type, torch.bfloat16, enabled=low):
+        with self._network.in_use(), torch.autocast(device.type, torch.bfloat16, enabled=is_low):
             slopes, disparity_B = vmap(grad_and_value(disparity, argnums=(0, 1)))(
                 inputs_BrX, labels_BrC, base, update, rate_B
             )
         return slopes, disparity_B
+
+    def _step(
+        self, group: Sequence[Inversion], iterates: "_Pair", slopes: "_Pair", moments: Sequence[Tensor]
+    ) -> "_Pair":
+        """The iterates after one step of Adam. Writes to the moments."""
+        device = iterates[0].device
+        # In Python's precision: 1 - 0.999 in float32 is 3e-5 off.
+        corrections = [
+            torch.tensor([1 - beta ** (one.done + 1) for one in group], device=device)
+            for beta in (BETA_1, BETA_2)
+        ]
+        rate_B = torch.tensor([self._rate(one) for one in group], device=device)
+        inputs_slope, labels_slope = slopes
+        if self._settings.optimiser == "sign-adam":
+            inputs_slope = inputs_slope.sign()
+        inputs_BrX = _adam(iterates[0], inputs_slope, moments[:2], corrections, rate_B).clamp_(-CLAMP, CLAMP)
+        return inputs_BrX, _adam(iterates[1], labels_slope, moments[2:], corrections, rate_B)
 
     def _rate(self, one: Inversion) -> float:
         settings = self._settings
@@ -165,10 +194,10 @@ class Engine:
         return settings.learning_rate
 
     def local_update(self, reconstruction: Reconstruction, start: Parts, steps: int, rate: float) -> Tensor:
-        """LU(w; x, l) of what is reconstructed, [d], in parameter units. start: w. steps, rate: kg, eta_gi."""
+        """LU(w; x, l) of a reconstruction, [d], in parameter units. start: w. steps, rate: kg, eta_gi."""
         device = start[0].device
         with self._network.in_use(), torch.no_grad():
-            made = local_update(
+            update = local_update(
                 self._network,
                 start,
                 reconstruction.inputs_rX.to(device),
@@ -178,18 +207,29 @@ class Engine:
                 like=self._like,
                 loss=self._loss,
             )
-        return as_vector(made)
+        return as_vector(update)
+
+
+_Pair = tuple[Tensor, Tensor]
+"""Values for x, [B, r, ...], and for l, [B, r, C]."""
+
+
+def _stacked(reconstructions: Sequence[Reconstruction]) -> _Pair:
+    return (
+        torch.stack([one.inputs_rX for one in reconstructions]),
+        torch.stack([one.labels_rC for one in reconstructions]),
+    )
 
 
 def _adam(
     values_B: Tensor,
     slope_B: Tensor,
-    mean_B: Tensor,
-    square_B: Tensor,
+    moments: Sequence[Tensor],
     corrections: Sequence[Tensor],
     rate_B: Tensor,
 ) -> Tensor:
-    """The values after one step of Adam; both moments are written to. corrections: 1 - beta^t of each, [B]."""
+    """The values after one step of Adam. Writes to both moments. corrections: 1 - beta^t of each, [B]."""
+    mean_B, square_B = moments
     mean_B.lerp_(slope_B, 1 - BETA_1)
     square_B.mul_(BETA_2).addcmul_(slope_B, slope_B, value=1 - BETA_2)
     corrected = mean_B / _wide(corrections[0], mean_B)
@@ -197,14 +237,27 @@ def _adam(
     return values_B - _wide(rate_B, values_B) * corrected / root
 
 
-def _moment(some: Sequence[Inversion], which: int, like: Tensor) -> Tensor:
-    """One of Adam's moments of all inversions, [B, ...]; zero, of the shape of `like`, before the first iteration."""
-    return torch.stack([one.moments[which] if one.done else torch.zeros_like(like) for one in some])
+def _moments(group: Sequence[Inversion], iterates: _Pair) -> list[Tensor]:
+    """Adam's four moments of all inversions, [B, ...]; zero before the first iteration."""
+    inputs_rX, labels_rC = (torch.zeros_like(values_B[0]) for values_B in iterates)
+    zeros = (inputs_rX, inputs_rX, labels_rC, labels_rC)
+    rows = [one.adam.moments if one.adam else zeros for one in group]
+    return [torch.stack(moments) for moments in zip(*rows, strict=True)]
 
 
-def _where(chosen_B: Tensor, values_B: Tensor, others_B: Tensor) -> Tensor:
-    """The values of those inversions that are chosen, and the other values of the rest."""
-    return torch.where(_wide(chosen_B, values_B), values_B, others_B)
+def _masked(is_finite_B: Tensor, slopes: _Pair) -> _Pair:
+    """The gradients, 0 for inversions where they are not finite."""
+    inputs_slope, labels_slope = (torch.where(_wide(is_finite_B, slope), slope, 0.0) for slope in slopes)
+    return inputs_slope, labels_slope
+
+
+def _where(is_chosen_B: Tensor, values: _Pair, others: _Pair) -> _Pair:
+    """`values` for the chosen inversions, `others` for the rest."""
+    inputs_BrX, labels_BrC = (
+        torch.where(_wide(is_chosen_B, value_B), value_B, other_B)
+        for value_B, other_B in zip(values, others, strict=True)
+    )
+    return inputs_BrX, labels_BrC
 
 
 def _wide(numbers_B: Tensor, like: Tensor) -> Tensor:

@@ -1,6 +1,6 @@
-"""What would have made an update.
+"""Reconstructed training data of an update.
 
-Legend: r reconstructed examples, C classes.
+Legend: B updates, r reconstructed examples, C classes.
 """
 
 from collections.abc import Mapping
@@ -13,28 +13,37 @@ from torch import Tensor
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reconstruction:
-    """inputs_rX: x, [r, ...] in the network's input space. labels_rC: l, label logits. Both float32, any device; not
-    written to."""
+    """Examples and label logits, float32 on any device. Read-only.
+
+    Attributes:
+        inputs_rX: x, [r, ...] in the network's input space.
+        labels_rC: l, label logits.
+    """
 
     inputs_rX: Tensor
     labels_rC: Tensor
+
+    @classmethod
+    def row(cls, stacked: tuple[Tensor, Tensor], index: int) -> Self:
+        """One of several reconstructions that are stacked to [B, r, ...] and [B, r, C]."""
+        return cls(inputs_rX=stacked[0][index], labels_rC=stacked[1][index])
 
     def __len__(self) -> int:
         return len(self.labels_rC)
 
     def to(self, device: torch.device | str) -> Self:
-        """The same on a device, without a copy where it lies there already."""
+        """The reconstruction on a device, without a copy if it is there already."""
         return type(self)(inputs_rX=self.inputs_rX.to(device), labels_rC=self.labels_rC.to(device))
 
     def on_host(self) -> Self:
-        """A copy on the host, which keeps nothing else in memory."""
+        """A copy on the host, which keeps no other tensor in memory."""
         return type(self)(
             inputs_rX=self.inputs_rX.to("cpu", copy=True), labels_rC=self.labels_rC.to("cpu", copy=True)
         )
 
     @property
     def size_bytes(self) -> int:
-        return sum(tensor.numel() * tensor.element_size() for tensor in (self.inputs_rX, self.labels_rC))
+        return self.inputs_rX.nbytes + self.labels_rC.nbytes
 
     def state_dict(self) -> dict[str, Any]:
         return {"inputs": self.inputs_rX, "labels": self.labels_rC}

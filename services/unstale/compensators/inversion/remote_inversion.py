@@ -5,7 +5,7 @@ Legend: d parameters, r reconstructed examples, C classes, B updates of a group.
 
 from collections.abc import Callable, Collection, Iterable, Sequence
 from concurrent.futures import Future, wait
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 import torch
@@ -13,7 +13,7 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from unstale.compensators.executor import Executor
-from unstale.compensators.inversion.engine import Engine, Inversion
+from unstale.compensators.inversion.engine import Engine, Inversion, Target
 from unstale.compensators.inversion.reconstruction import Reconstruction
 from unstale.compensators.inversion.stopping import loss_checkpoints
 from unstale.compensators.local_update import as_vector
@@ -25,41 +25,43 @@ Tensors: TypeAlias = dict[str, Tensor]
 
 
 def packed(group: Sequence[Inversion]) -> Tensors:
-    """The input of a group of inversions, which are of one kind and have not begun."""
+    """The input of a group of inversions of one kind that have not begun."""
+    targets = [one.target for one in group]
     return {
-        "base_Bd": torch.stack([as_vector(one.base) for one in group]).cpu(),
-        "update_Bd": torch.stack([as_vector(one.update) for one in group]).cpu(),
+        "base_Bd": torch.stack([as_vector(target.base) for target in targets]).cpu(),
+        "update_Bd": torch.stack([as_vector(target.update) for target in targets]).cpu(),
         "inputs_BrX": torch.stack([one.now.inputs_rX for one in group]).cpu(),
         "labels_BrC": torch.stack([one.now.labels_rC for one in group]).cpu(),
-        "steps": torch.tensor(group[0].steps),
-        "rate_B": torch.tensor([one.rate for one in group], dtype=torch.float64),
+        "steps": torch.tensor(targets[0].steps),
+        "rate_B": torch.tensor([target.rate for target in targets], dtype=torch.float64),
         "iterations_B": torch.tensor([one.iterations for one in group]),
         "has_marks": torch.tensor(bool(group[0].loss_checkpoints)),
     }
 
 
 def computed(group: Tensors, network: Network, engine: Engine, device: torch.device) -> Tensors:
-    """Do all iterations of a packed group. The results mark updates that are too large for the device's memory."""
+    """Compute all iterations of a packed group. The results mark updates that are too large for the device's memory."""
     inversions = _unpacked(group, network, torch.device("cpu"))
     try:
         inversions = _unpacked(group, network, device)
-        while some := [one for one in inversions if not one.is_over]:
-            engine.iterate(some)
+        while unfinished := [one for one in inversions if not one.is_over]:
+            engine.iterate(unfinished)
     except torch.OutOfMemoryError:
         for one in inversions:
             one.is_too_large = not one.is_over
-    return _packed_results(inversions, engine.together, has_marks=bool(group["has_marks"]))
+    return _packed_results(inversions, engine.together, has_checkpoints=bool(group["has_marks"]))
 
 
-def _packed_results(inversions: Sequence[Inversion], together: int, *, has_marks: bool) -> Tensors:
+def _packed_results(inversions: Sequence[Inversion], together: int, *, has_checkpoints: bool) -> Tensors:
     """Results of inversions as tensors. together: inversions that fit into the device's memory at once."""
     longest = max(one.done for one in inversions)
-    marks = loss_checkpoints(longest) if has_marks else (longest,)
-    kept = [[one.kept.get(mark, one.now).to("cpu") for one in inversions] for mark in marks]
+    checkpoints = loss_checkpoints(longest) if has_checkpoints else (longest,)
+    kept = [one.kept.get(mark, one.now).to("cpu") for mark in checkpoints for one in inversions]
+    shape = (len(checkpoints), len(inversions))
     return {
-        "marks_M": torch.tensor(marks),
-        "inputs_MBrX": torch.stack([torch.stack([each.inputs_rX for each in some]) for some in kept]),
-        "labels_MBrC": torch.stack([torch.stack([each.labels_rC for each in some]) for some in kept]),
+        "marks_M": torch.tensor(checkpoints),
+        "inputs_MBrX": torch.stack([each.inputs_rX for each in kept]).view(*shape, *kept[0].inputs_rX.shape),
+        "labels_MBrC": torch.stack([each.labels_rC for each in kept]).view(*shape, *kept[0].labels_rC.shape),
         "disparity_B": torch.stack([one.disparity.cpu() for one in inversions]),
         "done_B": torch.tensor([one.done for one in inversions]),
         "is_too_large_B": torch.tensor([one.is_too_large for one in inversions]),
@@ -68,16 +70,18 @@ def _packed_results(inversions: Sequence[Inversion], together: int, *, has_marks
 
 
 def _unpacked(group: Tensors, network: Network, device: torch.device) -> list[Inversion]:
-    has_marks = bool(group["has_marks"])
+    has_checkpoints = bool(group["has_marks"])
     return [
         Inversion(
-            base=network.parts(base_d),
-            update=network.parts(update_d),
-            steps=int(group["steps"]),
-            rate=rate,
+            target=Target(
+                base=network.parts(base_d),
+                update=network.parts(update_d),
+                steps=int(group["steps"]),
+                rate=rate,
+            ),
             iterations=iterations,
             now=Reconstruction(inputs_rX=inputs_rX, labels_rC=labels_rC),
-            loss_checkpoints=loss_checkpoints(iterations) if has_marks else (),
+            loss_checkpoints=loss_checkpoints(iterations) if has_checkpoints else (),
         )
         for base_d, update_d, inputs_rX, labels_rC, rate, iterations in zip(
             group["base_Bd"].to(device),
@@ -93,19 +97,21 @@ def _unpacked(group: Tensors, network: Network, device: torch.device) -> list[In
 
 def taken_back(group: Sequence[Inversion], answer: Tensors, device: torch.device) -> int:
     """Write the results of a group into its inversions; the number of iterations."""
-    marks = answer["marks_M"].tolist()
+    checkpoints = answer["marks_M"].tolist()
     for index, one in enumerate(group):
-        one.kept = {
-            mark: Reconstruction(
-                inputs_rX=answer["inputs_MBrX"][number, index], labels_rC=answer["labels_MBrC"][number, index]
-            ).to(device)
-            for number, mark in enumerate(marks)
+        kept = {
+            checkpoint: Reconstruction.row((inputs_BrX, labels_BrC), index).to(device)
+            for checkpoint, inputs_BrX, labels_BrC in zip(
+                checkpoints, answer["inputs_MBrX"], answer["labels_MBrC"], strict=True
+            )
         }
-        one.now = one.kept[marks[-1]]
+        one.now = kept[checkpoints[-1]]
         one.disparity = answer["disparity_B"][index].to(device)
         one.done = one.iterations = int(answer["done_B"][index])
         one.kept = {
-            mark: kept for mark, kept in one.kept.items() if mark in one.loss_checkpoints and mark <= one.done
+            checkpoint: reconstruction
+            for checkpoint, reconstruction in kept.items()
+            if checkpoint in one.loss_checkpoints and checkpoint <= one.done
         }
         one.is_too_large = bool(answer["is_too_large_B"][index])
     return int(answer["done_B"].sum())
@@ -113,7 +119,7 @@ def taken_back(group: Sequence[Inversion], answer: Tensors, device: torch.device
 
 @dataclass(slots=True, kw_only=True)
 class _Sent:
-    """A group under way. awaited: those of it that a round may still ask for."""
+    """A sent group. awaited: its inversions that a round may still need."""
 
     group: list[Inversion]
     awaited: list[Inversion]
@@ -121,7 +127,7 @@ class _Sent:
 
 
 class RemoteInversions:
-    """Inversions under way on other machines. device: of the learner. clock: seconds; 0 where no budget has them."""
+    """Inversions on other machines. device: of the learner. clock: seconds; always 0 where time is virtual."""
 
     def __init__(self, executor: Executor, device: torch.device, clock: Callable[[], float]) -> None:
         self._executor = executor
@@ -131,20 +137,20 @@ class RemoteInversions:
         self._lost: list[Inversion] = []
 
     def has(self, one: Inversion) -> bool:
-        """Whether it was sent and not fetched; it may be lost."""
+        """Whether it was sent and not fetched yet, or is lost."""
         return self.is_lost(one) or any(one in sent.group for sent in self._sent.values())
 
     def is_lost(self, one: Inversion) -> bool:
         return one in self._lost
 
     def send(self, groups: Iterable[Sequence[Inversion]]) -> None:
-        """Send groups, each of one kind, with their numbers of iterations."""
+        """Send groups, each of one kind."""
         for group in groups:
             sent = _Sent(group=list(group), awaited=list(group), sent_s=self._clock())
             self._sent[self._executor.submit(save(packed(group)))] = sent
 
     def fetch(self, awaited: Collection[Inversion], longest_s: float | None) -> "Fetched":
-        """Wait for these, and take back the results that come in time. longest_s: None for no limit."""
+        """Wait for these, and take the results that arrive in time. longest_s: None for no limit."""
         futures = [future for future, sent in self._sent.items() if any(one in awaited for one in sent.group)]
         done, _ = wait(futures, longest_s)
         fetched = Fetched()
@@ -164,7 +170,7 @@ class RemoteInversions:
         return fetched
 
     def forget(self, closed: Collection[Inversion]) -> float:
-        """No round asks for these any more. Cancels groups without others; the seconds since these were sent."""
+        """Give up inversions of closed rounds. Cancels groups without others; the seconds since these were sent."""
         self._lost = [one for one in self._lost if one not in closed]
         seconds = 0.0
         for future, sent in list(self._sent.items()):
@@ -176,15 +182,18 @@ class RemoteInversions:
         return seconds
 
 
+@dataclass(slots=True, kw_only=True)
 class Fetched:
     """Results of other machines.
 
-    saved: iterations that were planned and not needed. seconds: of computing, and since lost groups were sent.
-    together: updates that fitted into the memory of the smallest device. whys: why groups were lost.
+    Attributes:
+        saved: iterations that were planned and not needed.
+        seconds: of computing, and since lost groups were sent.
+        together: updates that fit into the memory of the smallest device.
+        whys: why groups were lost.
     """
 
-    def __init__(self) -> None:
-        self.saved = 0
-        self.seconds = 0.0
-        self.together = 10**9
-        self.whys: list[str] = []
+    saved: int = 0
+    seconds: float = 0.0
+    together: int = 10**9
+    whys: list[str] = field(default_factory=list)

@@ -1,233 +1,194 @@
-"""How updates are inverted: settings, and the presets that fill those which are not given."""
+"""Settings of gradient inversion, and presets of their defaults."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import model_validator
 
 from unstale.compensators.first_order import FirstOrderSettings
+from unstale.part_settings import setting
 
-EXAMPLES_MAX = 4096  # that are reconstructed of one update, whatever its client says that it holds
+EXAMPLES_MAX = 4096  # reconstructed for one update, however many examples its client reports
+
+OURS = "ours: docs/compensators.md"
+
+_PAPER: dict[str, Any] = {
+    "images_share": 0.5,
+    "images_max": None,
+    "iterations": 15_000,
+    "label_loss": "soft",
+    "labels_start": "normal",
+    "optimiser": "sign-adam",
+    "learning_rate": 1.0,
+    "schedule": "steps",
+    "residual": 0.0,
+    "trust": 1.0,
+    "adapt": False,
+    "warm_share": 0.57,
+}
+_REFERENCE = {
+    **{key: value for key, value in _PAPER.items() if key != "warm_share"},
+    "images_max": 256,
+    "iterations": 40_000,
+    "label_loss": "bce-raw",
+    "warm_start": False,
+}
 
 PRESETS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
-    {
-        "fast": {},  # the defaults below
-        "paper": {
-            "images_share": 0.5,
-            "images_max": None,
-            "iterations": 15_000,
-            "label_loss": "soft",
-            "labels_start": "normal",
-            "optimiser": "sign-adam",
-            "learning_rate": 1.0,
-            "schedule": "steps",
-            "residual": 0.0,
-            "trust": 1.0,
-            "adapt": False,
-            "warm_share": 0.57,
-        },
-        "reference": {
-            "images_share": 0.5,
-            "images_max": 256,
-            "iterations": 40_000,
-            "label_loss": "bce-raw",
-            "labels_start": "normal",
-            "optimiser": "sign-adam",
-            "learning_rate": 1.0,
-            "schedule": "steps",
-            "residual": 0.0,
-            "trust": 1.0,
-            "adapt": False,
-            "warm_start": False,
-        },
-    }
+    {"fast": {}, "paper": _PAPER, "reference": _REFERENCE}
 )
-"""`paper`: what Wang & Gao describe. `reference`: what their released code does. `fast`: ours
-(docs/compensators.md)."""
-
-
-def _ours(text: str = "docs/compensators.md") -> dict[str, Any]:
-    return {"source": f"ours: {text}"}
+"""`paper`: as Wang & Gao describe. `reference`: as their released code. `fast`: ours (docs/compensators.md)."""
 
 
 class InversionSettings(FirstOrderSettings):
-    """Those of first-order compensation are for what is not inverted."""
+    """The settings of first-order compensation apply to updates that are not inverted."""
 
-    preset: Literal["fast", "paper", "reference"] = Field(
-        "fast",
-        description="Where the defaults of the settings below come from: fast (ours), paper, or "
-        "reference (the released code).",
-        json_schema_extra=_ours(),
+    preset: Literal["fast", "paper", "reference"] = setting(
+        "fast", "Defaults of the settings below: fast (ours), paper, or reference (the released code).", OURS
     )
-    images_share: float = Field(
-        0.5,
-        gt=0,
-        le=10,
-        description="Reconstructed examples for each that the client holds.",
-        json_schema_extra={"source": "Wang & Gao: 1/2"},
+    images_share: float = setting(
+        0.5, "Reconstructed examples per example of the client.", "Wang & Gao: 1/2", gt=0, le=10
     )
-    images_max: int | None = Field(
-        32, ge=1, le=EXAMPLES_MAX, description="Reconstructed examples at most.", json_schema_extra=_ours()
-    )
-    iterations: int = Field(
-        40, ge=1, le=10**7, description="Iterations of an inversion at most.", json_schema_extra=_ours()
-    )
-    adapt: bool = Field(
+    images_max: int | None = setting(32, "Reconstructed examples at most.", OURS, ge=1, le=EXAMPLES_MAX)
+    iterations: int = setting(40, "Iterations of an inversion at most.", OURS, ge=1, le=10**7)
+    adapt: bool = setting(
         True,
-        description="Learn from later updates after how many iterations, and with what residual, estimates are best, "
-        "and do not go on much longer; false: all iterations, and residual.",
-        json_schema_extra=_ours(),
+        "Learn from later updates which number of iterations, residual and trust is best, and stop soon "
+        "after; false: use all iterations, residual and trust.",
+        OURS,
     )
-    iterations_min: int = Field(
+    iterations_min: int = setting(
         5,
+        "An inversion that the budget ends earlier is not used, unless it was planned shorter.",
+        OURS,
         ge=1,
         le=10**7,
-        description="An inversion that the budget ends earlier is not used; one that is to have fewer is.",
-        json_schema_extra=_ours(),
     )
-    label_loss: Literal["soft", "bce-raw"] = Field(
+    label_loss: Literal["soft", "bce-raw"] = setting(
         "soft",
-        description="Loss against reconstructed labels: soft cross-entropy, or what the released code has.",
-        json_schema_extra=_ours("what the paper intends"),
+        "Loss against reconstructed labels: soft cross-entropy, or that of the released code.",
+        "ours: as the paper intends",
     )
-    labels_start: Literal["gradient", "normal"] = Field(
+    labels_start: Literal["gradient", "normal"] = setting(
         "gradient",
-        description="First labels: read from the gradient of the last layer's bias, or drawn from N(0, 1).",
-        json_schema_extra=_ours(),
+        "First labels: estimated from the gradient of the last layer's bias, or drawn from N(0, 1).",
+        OURS,
     )
-    optimiser: Literal["adam", "sign-adam"] = Field(
+    optimiser: Literal["adam", "sign-adam"] = setting(
         "adam",
-        description="What moves examples and labels; sign-adam sees only the signs of the examples' gradient.",
-        json_schema_extra=_ours(),
+        "Optimiser of examples and labels; sign-adam uses only the signs of the examples' gradient.",
+        OURS,
     )
-    learning_rate: float = Field(
-        0.3, gt=0, le=1e3, description="Rate of that optimiser.", json_schema_extra=_ours()
-    )
-    schedule: Literal["steps", "constant"] = Field(
+    learning_rate: float = setting(0.3, "Rate of that optimiser.", OURS, gt=0, le=1e3)
+    schedule: Literal["steps", "constant"] = setting(
         "constant",
-        description="How the rate falls over the iterations: by ten at 3/8, 5/8 and 7/8, or not.",
-        json_schema_extra=_ours(),
+        "Schedule of the rate: divided by ten at 3/8, 5/8 and 7/8 of the iterations, or constant.",
+        OURS,
     )
-    residual: float = Field(
+    residual: float = setting(
         0.5,
+        "Share of the unexplained part of the stale update that is added to the estimate; with adapt, while "
+        "nothing is known.",
+        OURS,
         ge=0,
         le=1,
-        description="Share of what the reconstruction leaves unexplained of the stale update that is added to the "
-        "estimate; with adapt, while nothing is known.",
-        json_schema_extra=_ours(),
     )
-    trust: float = Field(
+    trust: float = setting(
         0.5,
+        "Weight of the estimate, the update itself has the rest; with adapt, while nothing is known.",
+        OURS,
         gt=0,
         le=1,
-        description="What part of the result the estimate is, the rest being the update as it came; with adapt, while "
-        "nothing is known.",
-        json_schema_extra=_ours(),
     )
-    precision: Literal["float32", "bfloat16"] = Field(
-        "float32",
-        description="What the model's layers compute with while inverting.",
-        json_schema_extra=_ours(),
+    precision: Literal["float32", "bfloat16"] = setting(
+        "float32", "Number format of the model's layers while inverting.", OURS
     )
-    warm_start: bool = Field(
-        True,
-        description="Begin from what was reconstructed of the client last.",
-        json_schema_extra={"source": "Wang & Gao"},
-    )
-    warm_share: float = Field(
+    warm_start: bool = setting(True, "Start from the last reconstruction of the client.", "Wang & Gao")
+    warm_share: float = setting(
         0.57,
+        "Share of the iterations for an inversion with a warm start, without adapt.",
+        "Wang & Gao: 43 % saved",
         gt=0,
         le=1,
-        description="Share of the iterations that an inversion with such a beginning takes, without adapt.",
-        json_schema_extra={"source": "Wang & Gao: 43 % saved"},
     )
-    warm_bytes_max: int = Field(
+    warm_bytes_max: int = setting(
         256 * 1024**2,
+        "Host memory for warm starts, bytes; the least recently inverted client is removed first.",
+        "ours: 32 images of CIFAR-10 are 393 KB",
         ge=0,
         le=2**50,
-        description="Memory of the host for them, bytes; the client longest not inverted goes first.",
-        json_schema_extra=_ours("32 images of CIFAR-10 are 393 KB"),
     )
-    start: Literal["arrival", "close"] = Field(
+    start: Literal["arrival", "close"] = setting(
         "arrival",
-        description="When an inversion begins: when the update comes in, or with its round, as in a simulation.",
-        json_schema_extra=_ours("with close a run over sockets equals a simulation"),
+        "When an inversion begins: when the update arrives, or when its round closes, as in a simulation.",
+        "ours: with close a run over sockets equals a simulation",
     )
-    batch_clients: int = Field(
+    batch_clients: int = setting(
         8,
+        "Most updates that are inverted together; halved when the device's memory is too small.",
+        OURS,
         ge=1,
         le=10**4,
-        description="Updates that are inverted together at most; halved when the device's memory is short.",
-        json_schema_extra=_ours(),
     )
-    iterations_per_round: int | None = Field(
-        None,
-        ge=1,
-        description="Iterations for all updates of a round together; null for any.",
-        json_schema_extra=_ours("no bound"),
+    iterations_per_round: int | None = setting(
+        None, "Most iterations for all updates of a round; null for no limit.", "ours: no bound", ge=1
     )
-    iterations_total: int | None = Field(
-        None,
-        ge=1,
-        description="Iterations of the whole run; null for any.",
-        json_schema_extra=_ours("no bound"),
+    iterations_total: int | None = setting(
+        None, "Most iterations of the whole run; null for no limit.", "ours: no bound", ge=1
     )
-    seconds_per_round: float | None = Field(
+    seconds_per_round: float | None = setting(
+        None, "How long a closed round waits for inversions, s; null for no limit.", "ours: no bound", gt=0
+    )
+    seconds_total: float | None = setting(
         None,
+        "Most seconds of computing for inversions in the whole run; null for no limit.",
+        "ours: no bound",
         gt=0,
-        description="How long a closed round waits for inversions, s; null for until they are done.",
-        json_schema_extra=_ours("no bound"),
     )
-    seconds_total: float | None = Field(
-        None,
-        gt=0,
-        description="Seconds of computing for inversions in the whole run; null for any.",
-        json_schema_extra=_ours("no bound"),
-    )
-    switch: Literal["matched", "oracle", "never"] = Field(
+    switch: Literal["matched", "oracle", "never"] = setting(
         "matched",
-        description="By what errors inversion ends for good: of later updates, of true ones (simulation), or never.",
-        json_schema_extra={"source": "Wang & Gao: matched"},
+        "Errors that end inversion for good: of later updates, of true ones (simulation), or never.",
+        "Wang & Gao: matched",
     )
-    margin: float = Field(
+    margin: float = setting(
         1.0,
+        "Inversion ends when its mean error is over this times the stale updates' own.",
+        "Wang & Gao: 1; their released code has 0.9 in one script",
         gt=0,
         le=100,
-        description="Inversion ends when its mean error is over this times the stale updates' own.",
-        json_schema_extra={"source": "Wang & Gao: 1; their released code has 0.9 in one script"},
     )
-    window: int = Field(
+    window: int = setting(
         10,
+        "Number of newest errors in the means.",
+        "Wang & Gao: as many as there are stale clients",
         ge=1,
         le=10**6,
-        description="Errors that the means are taken over, the newest.",
-        json_schema_extra={"source": "Wang & Gao: as many as there are stale clients"},
     )
-    smooth_rounds: int = Field(
+    smooth_rounds: int = setting(
         20,
+        "Rounds in which the stale update replaces the estimate gradually after the switch.",
+        "ours: the paper publishes no value",
         ge=0,
         le=10**6,
-        description="Rounds in which the estimate gives way to the stale update after the switch.",
-        json_schema_extra={"source": "ours: the paper publishes no value"},
     )
-    last_round: int | None = Field(
+    last_round: int | None = setting(
         None,
+        "Round after which nothing is inverted; null for none.",
+        "Wang & Gao's released code: 300 of 800",
         ge=1,
-        description="Round after which nothing is inverted; null for none.",
-        json_schema_extra={"source": "Wang & Gao's released code: 300 of 800"},
     )
-    matches_bytes_max: int = Field(
+    matches_bytes_max: int = setting(
         256 * 1024**2,
+        "Host memory for estimates that wait for the true update, bytes; more than fit do not wait.",
+        "ours: ten clients, ten rounds, a model of 62,006 parameters take 75 MB",
         ge=0,
         le=2**50,
-        description="Memory of the host for estimates that wait for the true update, bytes; more than fit do not wait.",
-        json_schema_extra=_ours("ten clients, ten rounds, a model of 62,006 parameters take 75 MB"),
     )
-    counts_as_fresh: bool = Field(
+    counts_as_fresh: bool = setting(
         True,
-        description="Whether a policy that weighs by staleness takes what was inverted for fresh.",
-        json_schema_extra=_ours("the estimate is of an update of the current model"),
+        "Whether a policy that weighs by staleness treats inverted updates as fresh.",
+        "ours: the estimate is of an update of the current model",
     )
 
     @model_validator(mode="before")
@@ -242,7 +203,7 @@ class InversionSettings(FirstOrderSettings):
     def _fits_together(self) -> "InversionSettings":
         if self.label_loss == "bce-raw" and self.labels_start == "gradient":
             raise ValueError(
-                "labels_start is 'gradient', which makes labels of a softmax, expected 'normal' with label_loss "
+                "labels_start is 'gradient', which estimates labels of a softmax, expected 'normal' with label_loss "
                 "'bce-raw'"
             )
         return self

@@ -1,10 +1,11 @@
-"""Where an inversion begins: examples drawn at random, and labels that the update tells.
+"""Initial examples and labels of an inversion: random examples, and labels estimated from the update.
 
 Legend: d parameters, r reconstructed examples, C classes.
 """
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import softmax
 
@@ -18,10 +19,10 @@ Source: Gradient inversion (Wang & Gao, 2023), docs/methods/compensators.md#grad
 """
 
 MARGIN = 3.0
-"""By how much the label of an example stands out among its logits, where labels are read from the gradient."""
+"""Added to the logit of an example's label, where labels are estimated from the gradient."""
 
 SPREAD = 0.1
-"""Of the noise on these logits."""
+"""Standard deviation of the noise on these logits."""
 
 
 def drawn(network: Network, examples: int, rng: Generator, device: torch.device) -> tuple[Tensor, Tensor]:
@@ -32,14 +33,19 @@ def drawn(network: Network, examples: int, rng: Generator, device: torch.device)
 
 
 def labels_of(network: Network, base: Parts, inputs_rX: Tensor, slope_C: Tensor) -> Tensor:
-    """How many examples of each class made an update: shares [C], which add up to 1.
+    """Estimate the share of each class in the data of an update: [C], sum 1.
 
-    The mean gradient of cross-entropy in the bias of the logits is mean(p) - y: what the model thinks of the examples,
-    here of random ones, less the labels' shares. base: w_b. slope_C: that gradient.
+    The mean gradient of cross-entropy in the bias of the logits is mean(p) - y: the model's mean prediction, here for
+    random examples, minus the labels' shares.
+
+    Args:
+        base: w_b.
+        inputs_rX: random examples.
+        slope_C: that gradient.
     """
     with network.in_use(), torch.no_grad():
-        thought_C = softmax(network.logits(base, inputs_rX), -1).mean(0)
-    shares_C = (thought_C - slope_C).clamp(min=0.0)
+        predicted_C = softmax(network.logits(base, inputs_rX), -1).mean(0)
+    shares_C = (predicted_C - slope_C).clamp(min=0.0)
     total = shares_C.sum()
     if not float(total) > 0:
         return torch.full_like(shares_C, 1 / len(shares_C))
@@ -47,7 +53,7 @@ def labels_of(network: Network, base: Parts, inputs_rX: Tensor, slope_C: Tensor)
 
 
 def with_labels(noise_rC: Tensor, shares_C: Tensor) -> Tensor:
-    """Label logits [r, C] that stand for these shares, by largest remainder. noise_rC: from N(0, 1)."""
+    """Label logits [r, C] with these shares of the classes, by largest remainder. noise_rC: from N(0, 1)."""
     examples = len(noise_rC)
     counts_C = apportioned(shares_C.to("cpu", torch.float64).numpy(), examples)
     label_r = torch.repeat_interleave(torch.arange(len(counts_C)), torch.from_numpy(counts_C))
@@ -56,10 +62,8 @@ def with_labels(noise_rC: Tensor, shares_C: Tensor) -> Tensor:
     return logits_rC
 
 
-def apportioned(
-    shares_C: "np.ndarray[tuple[int], np.dtype[np.float64]]", whole: int
-) -> "np.ndarray[tuple[int], np.dtype[np.int64]]":
-    """Whole numbers in proportion to the shares, which add up to `whole`: the largest remainders are rounded up."""
+def apportioned(shares_C: NDArray[np.float64], whole: int) -> NDArray[np.int64]:
+    """Integers proportional to the shares, with sum `whole`: the largest remainders are rounded up."""
     exact_C = shares_C * whole
     counts_C = np.floor(exact_C).astype(np.int64)
     missing = whole - int(counts_C.sum())

@@ -1,8 +1,7 @@
-"""How far to invert, how much of the rest to add, and how far to trust it: learned from what later updates tell.
+"""Selects the number of iterations, the residual and the trust of inversions from the errors of earlier estimates.
 
-An update holds noise of its own (dropout, the draw of mini-batches), which a reconstruction that goes on too long
-explains as well, and then carries to the current model. How long is too long depends on model and clients; so the
-errors decide.
+An update contains noise (dropout, the draw of mini-batches). A long inversion reconstructs this noise too, and
+transfers it to the current model. The best number of iterations depends on model and clients; later updates show it.
 """
 
 from collections import deque
@@ -16,8 +15,13 @@ TRUSTS = (0.25, 0.5, 0.75, 1.0)
 
 
 class Choice(NamedTuple):
-    """iterations: after which a reconstruction is used. residual: share of what it leaves unexplained that is added.
-    trust: what part of the result that is, the rest being the update as it came."""
+    """How a reconstruction becomes an estimate.
+
+    Attributes:
+        iterations: after which the reconstruction is used.
+        residual: share of the unexplained part of the update that is added.
+        trust: weight of the result; the update itself has the rest.
+    """
 
     iterations: int
     residual: float
@@ -25,22 +29,22 @@ class Choice(NamedTuple):
 
 
 def loss_checkpoints(iterations: int) -> tuple[int, ...]:
-    """Where an inversion of so many iterations is looked at: after 5, 10, 20, ... of them, and at its end."""
-    found = []
-    mark = FIRST_LOSS_CHECKPOINT
-    while mark < iterations:
-        found.append(mark)
-        mark *= 2
-    return (*found, iterations)
+    """Iterations after which the iterate is kept: 5, 10, 20, ... and the last."""
+    checkpoints = []
+    checkpoint = FIRST_LOSS_CHECKPOINT
+    while checkpoint < iterations:
+        checkpoints.append(checkpoint)
+        checkpoint *= 2
+    return (*checkpoints, iterations)
 
 
 def next_loss_checkpoint(iterations: int) -> int:
-    """The mark behind one."""
+    """The checkpoint after this one."""
     return 2 * iterations
 
 
 class Trial(NamedTuple):
-    """How an estimate did, and the stale update itself beside it: errors by L1 and by cosine."""
+    """Errors of an estimate and of the stale update itself, by L1 and by cosine."""
 
     l1: float
     cosine: float
@@ -49,53 +53,52 @@ class Trial(NamedTuple):
 
     @property
     def share(self) -> float:
-        """The error of the estimate over that of the stale update, which is not 0."""
+        """Error of the estimate over that of the stale update, which is not 0."""
         return self.l1 / self.stale_l1
 
 
 class Trials:
-    """How the choices did at the last `window` updates that told about some."""
+    """Trials of each choice, for the last `window` updates that had some."""
 
     def __init__(self, window: int) -> None:
-        self._told: deque[Mapping[Choice, Trial]] = deque(maxlen=window)
+        self._trials: deque[Mapping[Choice, Trial]] = deque(maxlen=window)
 
-    def add(self, tried: Mapping[Choice, Trial]) -> None:
-        """What one more update told."""
-        if tried:
-            self._told.append(tried)
+    def add(self, trials: Mapping[Choice, Trial]) -> None:
+        """Add the trials of one update, if there are any."""
+        if trials:
+            self._trials.append(trials)
 
     def of(self, choice: Choice) -> Trial | None:
-        """How one did, in the mean; None where one of these updates, or one that is missing yet, told nothing of it."""
-        found = [tried[choice] for tried in self._told if choice in tried]
-        if len(found) < (self._told.maxlen or 0):
+        """Mean trial of a choice; None if the window is not full, or an update in it has no trial of this choice."""
+        trials = [of_update[choice] for of_update in self._trials if choice in of_update]
+        if len(trials) < (self._trials.maxlen or 0):
             return None
-        return Trial(*(fmean(values) for values in zip(*found, strict=True)))
+        return Trial(*(fmean(values) for values in zip(*trials, strict=True)))
 
     def best(self) -> Choice | None:
-        """The one with the smallest error, as a share of the stale updates', and of equal ones that with the fewest
-        iterations; None while there is none that all those updates told of."""
-        newest: Mapping[Choice, Trial] = self._told[-1] if self._told else {}
+        """The choice with the smallest share, of equal ones that with the fewest iterations; None without means."""
+        newest: Mapping[Choice, Trial] = self._trials[-1] if self._trials else {}
         means = {choice: mean for choice in newest if (mean := self.of(choice)) is not None}
         return min(means, key=lambda choice: (means[choice].share, choice), default=None)
 
     def state_dict(self) -> list[list[list[float]]]:
-        return [as_rows(tried) for tried in self._told]
+        return [as_rows(trials) for trials in self._trials]
 
     def load_state_dict(self, state: Iterable[Iterable[Sequence[Any]]]) -> None:
-        self._told.clear()
-        self._told.extend(from_rows(rows) for rows in state)
+        self._trials.clear()
+        self._trials.extend(from_rows(rows) for rows in state)
 
 
-def as_rows(tried: Mapping[Choice, Trial]) -> list[list[float]]:
-    """As plain lists of numbers."""
-    return [[*choice, *trial] for choice, trial in tried.items()]
+def as_rows(trials: Mapping[Choice, Trial]) -> list[list[float]]:
+    """The trials as plain lists of numbers."""
+    return [[*choice, *trial] for choice, trial in trials.items()]
 
 
 def from_rows(rows: Iterable[Sequence[Any]]) -> dict[Choice, Trial]:
-    """What they were made of."""
+    """The inverse of `as_rows`."""
     return {Choice(*row[:3]): Trial(*row[3:]) for row in rows}
 
 
 def nearest(kept: Mapping[int, Any], iterations: int) -> int:
-    """The last of the marks that are kept and not behind so many iterations; else the first."""
-    return max((mark for mark in kept if mark <= iterations), default=min(kept))
+    """The last kept checkpoint that is not after so many iterations; else the first one."""
+    return max((checkpoint for checkpoint in kept if checkpoint <= iterations), default=min(kept))

@@ -1,4 +1,4 @@
-"""What was reconstructed of each client last, kept on the host, within a bound."""
+"""The last reconstruction of each client, on the host, with limited memory."""
 
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping
@@ -8,7 +8,7 @@ from unstale.compensators.inversion.reconstruction import Reconstruction
 
 
 class WarmStarts:
-    """By client. Beyond `bytes_max` the client that was inverted longest ago goes."""
+    """Reconstructions by client. Beyond `bytes_max` the least recently inverted client is removed."""
 
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
@@ -16,7 +16,7 @@ class WarmStarts:
         self.size_bytes = 0
 
     def put(self, client_id: int, reconstruction: Reconstruction) -> None:
-        """Keep it in place of what there was of this client. reconstruction: on the host."""
+        """Replace the reconstruction of a client. reconstruction: on the host."""
         self._drop(client_id)
         self._kept[client_id] = reconstruction
         self.size_bytes += reconstruction.size_bytes
@@ -24,28 +24,24 @@ class WarmStarts:
             self._drop(next(iter(self._kept)))
 
     def get(self, client_id: int) -> Reconstruction | None:
-        """What is kept of a client."""
         return self._kept.get(client_id)
 
     def clear(self) -> None:
-        """Keep nothing."""
         self._kept.clear()
         self.size_bytes = 0
 
     def _drop(self, client_id: int) -> None:
-        before = self._kept.pop(client_id, None)
-        if before is not None:
-            self.size_bytes -= before.size_bytes
+        if client_id in self._kept:
+            self.size_bytes -= self._kept.pop(client_id).size_bytes
 
     def __len__(self) -> int:
         return len(self._kept)
 
     def state_dict(self) -> list[dict[str, Any]]:
-        """The client that was inverted longest ago first."""
+        """All reconstructions, the least recently inverted client first."""
         return [{"client": client_id, **kept.state_dict()} for client_id, kept in self._kept.items()]
 
     def load_state_dict(self, state: Iterable[Mapping[str, Any]]) -> None:
-        """Keep exactly these."""
         self.clear()
         for one in state:
             self.put(one["client"], Reconstruction.from_state(one))

@@ -1,6 +1,6 @@
-"""Data sets by name, loaded once as tensors; a file for each kind of source."""
+"""Data sets by name, as tensors; one module per kind of source."""
 
-from unstale.training.datasets.dataset import Dataset, Later, Normalisation
+from unstale.training.datasets.dataset import Dataset, Later, Normalisation, Split
 from unstale.training.datasets.part import part, with_validation
 from unstale.training.datasets.registry import DATASETS, SUMMARIES, check, is_there, load, read
 from unstale.training.datasets.source import CACHE, NORMALISE, Source, cache_folder
@@ -15,6 +15,7 @@ __all__ = [
     "Later",
     "Normalisation",
     "Source",
+    "Split",
     "cache_folder",
     "check",
     "is_there",

@@ -1,7 +1,6 @@
-"""Examples and labels in a training and a test part, as they are stored and as a model sees them.
+"""Examples and labels of a training and a test split, as stored and as a model sees them.
 
-Legend: N training examples, M test examples, L later ones, n some of them, X the shape of one example (channels
-first), C channels.
+Legend: N examples of a split, L later ones, n some of them, X the shape of one example (channels first), C channels.
 """
 
 import hashlib
@@ -19,12 +18,12 @@ Constants = tuple[tuple[float, ...], tuple[float, ...]]
 """Mean and standard deviation of each channel."""
 
 BRIGHTEST = 255
-_EXAMPLES_AT_A_TIME = 4096  # bounds what counting pixels needs beside the data
+_COUNTED_TOGETHER = 4096  # examples; limits the memory for counting pixels
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Normalisation:
-    """What a model sees of a stored number: (x / divisor - mean) / std, in float32 and in this order.
+    """Model inputs from stored numbers: (x / divisor - mean) / std, in float32 and in this order.
 
     mean_C, std_C: one for each channel, or none at all: then (x / divisor).
     """
@@ -34,7 +33,7 @@ class Normalisation:
     std_C: tuple[float, ...] = ()
 
     def __call__(self, stored_nX: Tensor) -> Tensor:
-        """Stored examples as float32 of the same shape; the argument is not written to."""
+        """Stored examples as float32 of the same shape. Does not write to the argument."""
         inputs_nX = stored_nX.to(torch.float32, copy=self != Normalisation())
         if self.divisor != 1:
             inputs_nX.div_(self.divisor)
@@ -46,11 +45,56 @@ class Normalisation:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Later:
-    """Training examples that take the place of a data set's own while clients train on it.
+class Split:
+    """The training or the test examples of a data set, on the CPU and read-only.
 
-    stored_LX, labels_L: as in `Dataset`, with examples of its shape. rate: how many of a client's examples give way at
-    each version, > 0.
+    Attributes:
+        stored_NX: uint8 as decoded (a quarter of float32's memory) or finite float32.
+        labels_N: int64, from 0 to the number of classes - 1.
+        groups_N: int64, the source of each example (a writer, a celebrity, a value of a column), or None.
+    """
+
+    stored_NX: Tensor
+    labels_N: Tensor
+    groups_N: Tensor | None = None
+
+    def __len__(self) -> int:
+        return len(self.labels_N)
+
+    def at(self, indices_n: Tensor | slice) -> "Split":
+        """The examples at these indices."""
+        return Split(
+            stored_NX=self.stored_NX[indices_n],
+            labels_N=self.labels_N[indices_n],
+            groups_N=None if self.groups_N is None else self.groups_N[indices_n],
+        )
+
+    def defect(self, name: str, classes: int) -> str | None:
+        """The reason why a data set cannot have this split, or None. name: of the split, such as `training`."""
+        stored_NX = self.stored_NX
+        if stored_NX.dtype not in (torch.uint8, torch.float32) or stored_NX.ndim < 2 or 0 in stored_NX.shape:
+            return f"has {name} examples of {_described(stored_NX)}, expected uint8 or float32 [N, ...] with N >= 1"
+        if stored_NX.dtype == torch.float32 and not bool(stored_NX.isfinite().all()):
+            return f"has {name} examples with NaN or infinity"
+        groups_N = self.labels_N if self.groups_N is None else self.groups_N
+        for noun, numbers_N in (("labels", self.labels_N), ("groups", groups_N)):
+            if numbers_N.dtype != torch.int64 or numbers_N.shape != stored_NX.shape[:1]:
+                return (
+                    f"has {name} {noun} of {_described(numbers_N)}, expected int64 [{len(stored_NX)}], one for each "
+                    "example"
+                )
+        lowest, highest = int(self.labels_N.min()), int(self.labels_N.max())
+        if lowest < 0 or highest >= classes:
+            return f"has {name} labels from {lowest} to {highest}, expected 0 to {classes - 1}"
+        return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Later:
+    """Training examples that gradually replace those of a data set while clients train.
+
+    stored_LX, labels_L: as in `Split`, with the shape of its examples. rate: examples that each client replaces per
+    version, > 0.
     """
 
     stored_LX: Tensor
@@ -60,22 +104,20 @@ class Later:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dataset:
-    """A data set whose parts fit together; UserError says what does not.
+    """A data set. Raises UserError if its parts do not fit together.
 
-    stored_*: uint8 as decoded (a quarter of float32's memory) or float32, finite; on the CPU, never written to.
-    labels_*: int64 in [0, classes). groups_*: int64, who an example is from (a writer, a celebrity, the value of a
-    column) as a number that means the same in both parts, or None. levels: the byte that stands for 1. normalisation:
-    applied when examples are gathered. origin: where it lies, for people. later: None where data stays.
+    Attributes:
+        train, test: a number in `groups_N` means the same source in both.
+        levels: the byte that stands for 1.
+        normalisation: applied when examples are gathered.
+        origin: where the data set is stored, for people.
+        later: None for data that does not change.
     """
 
     name: str
     classes: int
-    stored_train_NX: Tensor
-    labels_train_N: Tensor
-    stored_test_MX: Tensor
-    labels_test_M: Tensor
-    groups_train_N: Tensor | None = None
-    groups_test_M: Tensor | None = None
+    train: Split
+    test: Split
     levels: int = BRIGHTEST
     normalisation: Normalisation = Normalisation()
     origin: str = ""
@@ -83,20 +125,19 @@ class Dataset:
 
     def __post_init__(self) -> None:
         if self.classes < 2:
-            raise self._wrong(f"has {self.classes} classes, expected at least 2")
-        self._check_part("training", self.stored_train_NX, self.labels_train_N, self.groups_train_N)
-        self._check_part("test", self.stored_test_MX, self.labels_test_M, self.groups_test_M)
-        train, test = _described(self.stored_train_NX[0]), _described(self.stored_test_MX[0])
-        if train != test:
-            raise self._wrong(f"has training examples of {train}, but test examples of {test}")
+            raise self._error(f"has {self.classes} classes, expected at least 2")
+        splits = {"training": self.train, "test": self.test}
         if self.later is not None:
-            self._check_part("later", self.later.stored_LX, self.later.labels_L, None)
-            later = _described(self.later.stored_LX[0])
-            if later != train:
-                raise self._wrong(f"has training examples of {train}, but later examples of {later}")
+            splits["later"] = Split(stored_NX=self.later.stored_LX, labels_N=self.later.labels_L)
+        for name, split in splits.items():
+            if (defect := split.defect(name, self.classes)) is not None:
+                raise self._error(defect)
+            train, other = _described(self.train.stored_NX[0]), _described(split.stored_NX[0])
+            if train != other:
+                raise self._error(f"has training examples of {train}, but {name} examples of {other}")
         mean_C, std_C = self.normalisation.mean_C, self.normalisation.std_C
         if len(mean_C) != len(std_C) or len(mean_C) not in (0, 1, self.input_shape[0]) or 0 in std_C:
-            raise self._wrong(
+            raise self._error(
                 f"has means {list(mean_C)} and deviations {list(std_C)}, expected one for each of "
                 f"{self.input_shape[0]} channels"
             )
@@ -104,31 +145,32 @@ class Dataset:
     @property
     def input_shape(self) -> tuple[int, ...]:
         """X, the shape of one example."""
-        return tuple(self.stored_train_NX.shape[1:])
+        return tuple(self.train.stored_NX.shape[1:])
 
     @property
     def labels_digest(self) -> str:
-        """SHA-256, in hex, of the training labels and groups, and of the later labels and their rate: whether two
-        machines share out the same examples.
+        """SHA-256, in hex, of the training labels and groups, and of the later labels and their rate.
+
+        Machines with the same digest give clients the same examples.
         """
-        digest = hashlib.sha256(self.labels_train_N.numpy().astype("<i8").tobytes())
-        if self.groups_train_N is not None:
-            digest.update(self.groups_train_N.numpy().astype("<i8").tobytes())
+        digest = hashlib.sha256(self.train.labels_N.numpy().astype("<i8").tobytes())
+        if self.train.groups_N is not None:
+            digest.update(self.train.groups_N.numpy().astype("<i8").tobytes())
         if self.later is not None:
             digest.update(self.later.labels_L.numpy().astype("<i8").tobytes())
             digest.update(np.float64(self.later.rate).astype("<f8").tobytes())
         return digest.hexdigest()
 
     def train_examples(self, indices_n: Indices | None = None) -> Tensor:
-        """These training examples (None: all) as a model sees them: float32 [n, ...], on the CPU."""
-        return self._gathered(self.stored_train_NX, indices_n)
+        """These training examples (None: all) as model inputs: float32 [n, ...], on the CPU."""
+        return self._gathered(self.train.stored_NX, indices_n)
 
     def test_examples(self, indices_n: Indices | None = None) -> Tensor:
-        """These test examples (None: all) as a model sees them: float32 [n, ...], on the CPU."""
-        return self._gathered(self.stored_test_MX, indices_n)
+        """These test examples (None: all) as model inputs: float32 [n, ...], on the CPU."""
+        return self._gathered(self.test.stored_NX, indices_n)
 
     def later_examples(self, indices_n: Indices | None = None) -> Tensor:
-        """These later examples (None: all) as a model sees them: float32 [n, ...], on the CPU. Only where there are."""
+        """These later examples (None: all) as model inputs: float32 [n, ...], on the CPU."""
         assert self.later is not None
         return self._gathered(self.later.stored_LX, indices_n)
 
@@ -137,39 +179,17 @@ class Dataset:
             stored_NX = stored_NX.index_select(0, torch.as_tensor(indices_n))
         return self.normalisation(stored_NX)
 
-    def _check_part(self, part: str, stored_NX: Tensor, labels_N: Tensor, groups_N: Tensor | None) -> None:
-        if stored_NX.dtype not in (torch.uint8, torch.float32) or stored_NX.ndim < 2 or 0 in stored_NX.shape:
-            raise self._wrong(
-                f"has {part} examples of {_described(stored_NX)}, expected uint8 or float32 [N, ...] with N >= 1"
-            )
-        if stored_NX.dtype == torch.float32 and not bool(stored_NX.isfinite().all()):
-            raise self._wrong(f"has {part} examples with NaN or infinity")
-        for what, numbers_N in (("labels", labels_N), ("groups", groups_N)):
-            if numbers_N is not None and (
-                numbers_N.dtype != torch.int64 or numbers_N.shape != stored_NX.shape[:1]
-            ):
-                raise self._wrong(
-                    f"has {part} {what} of {_described(numbers_N)}, expected int64 [{len(stored_NX)}], one for each "
-                    "example"
-                )
-        lowest, highest = int(labels_N.min()), int(labels_N.max())
-        if lowest < 0 or highest >= self.classes:
-            raise self._wrong(
-                f"has {part} labels from {lowest} to {highest}, expected 0 to {self.classes - 1}"
-            )
-
-    def _wrong(self, what: str) -> UserError:
-        return UserError(f"data set {self.name!r} {what}")
+    def _error(self, defect: str) -> UserError:
+        return UserError(f"data set {self.name!r} {defect}")
 
 
 def normalised(dataset: Dataset, how: str, published: Constants | None = None) -> Dataset:
-    """The data set with `how` applied: standard, unit or raw.
+    """The data set with a normalisation: standard, unit or raw. Floats are never normalised.
 
-    standard: bytes over `levels`, less the mean and over the standard deviation of their channel: the published ones,
-    else those of the training part. unit: bytes over `levels`. raw: bytes as they are. Floats are kept as they are.
-    Raises UserError for floats and `unit`, which does not say what to divide them by.
+    standard: bytes over `levels`, minus mean and over standard deviation of their channel: the published ones, else
+    those of the training split. unit: bytes over `levels`. raw: bytes. Raises UserError for floats and `unit`.
     """
-    if dataset.stored_train_NX.dtype == torch.float32:
+    if dataset.train.stored_NX.dtype == torch.float32:
         if how == "unit":
             raise UserError(
                 f"data set {dataset.name!r} holds floats, which are kept as they are, but normalise is 'unit', "
@@ -180,19 +200,18 @@ def normalised(dataset: Dataset, how: str, published: Constants | None = None) -
         return dataset
     if how == "unit":
         return replace(dataset, normalisation=Normalisation(divisor=dataset.levels))
-    mean_C, std_C = published or measured(dataset.stored_train_NX, dataset.levels)
+    mean_C, std_C = published or measured(dataset.train.stored_NX, dataset.levels)
     return replace(dataset, normalisation=Normalisation(divisor=dataset.levels, mean_C=mean_C, std_C=std_C))
 
 
 def measured(stored_NX: Tensor, levels: int) -> Constants:
     """Mean and standard deviation of each channel of uint8 examples [N, C, ...], over `levels`, in float64.
 
-    From how often each byte occurs, so that no float copy is made. A channel that never varies has deviation 1: it is
-    only centred.
+    Computed from counts of bytes, without a float copy. A constant channel gets deviation 1, so it is only centred.
     """
     channels = stored_NX.shape[1]
     counts_C256 = torch.zeros((channels, 256), dtype=torch.int64)
-    for stored_nX in torch.split(stored_NX, _EXAMPLES_AT_A_TIME):
+    for stored_nX in torch.split(stored_NX, _COUNTED_TOGETHER):
         for channel in range(channels):
             counts_C256[channel] += torch.bincount(stored_nX[:, channel].flatten(), minlength=256)
     values_256 = (torch.arange(256, dtype=torch.float32) / levels).double()

@@ -1,11 +1,16 @@
-"""Data sets that a user's own code makes: `package.module:factory`."""
+"""Data sets that code of the user returns: `package.module:factory`."""
 
 import inspect
+from collections.abc import Iterable
+from inspect import Parameter
 
 from unstale.errors import UserError
 from unstale.training.datasets.dataset import Dataset
 from unstale.training.datasets.source import Source
 from unstale.training.import_factory import import_factory
+
+_DEFAULTS = {"path": None, "normalise": "standard", "column": None}
+"""Arguments that a factory must take if they have another value."""
 
 
 def is_factory(name: str) -> bool:
@@ -14,46 +19,42 @@ def is_factory(name: str) -> bool:
 
 
 def read(source: Source) -> Dataset:
-    """What the callable that `source.name` names returns.
+    """Call the factory that `source.name` names.
 
-    It is called with those keywords of cache (a Path), download (a bool), path (a Path or None), normalise (a str) and
-    column (a str or None) that it takes; normalising is its own business. What its code raises is not caught.
+    It receives those of the keywords cache (a Path), download (a bool), path (a Path or None), normalise (a str) and
+    column (a str or None) that it takes, and normalises by itself. Exceptions of its code are not caught.
     """
     factory = import_factory("data set", source.name)
-    parameters = inspect.signature(factory).parameters.values()
-    offered = {
+    arguments = {
         "cache": source.folder,
         "download": source.download,
         "path": source.path,
         "normalise": source.normalise,
         "column": source.column,
     }
-    taken = {parameter.name for parameter in parameters if parameter.kind is not parameter.POSITIONAL_ONLY}
-    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
-        taken.update(offered)
+    parameters = inspect.signature(factory).parameters.values()
     for parameter in parameters:
-        if (
-            parameter.default is parameter.empty
-            and parameter.name not in offered
-            and not _variadic(parameter)
-        ):
+        is_variadic = parameter.kind in (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
+        if parameter.default is Parameter.empty and parameter.name not in arguments and not is_variadic:
             raise UserError(
                 f"data set {source.name!r} needs {parameter.name!r}; expected a factory that needs nothing "
-                f"but {', '.join(offered)}"
+                f"but {', '.join(arguments)}"
             )
-    for key, usual in (("path", None), ("normalise", "standard"), ("column", None)):
-        if key not in taken and offered[key] != usual:
-            raise UserError(
-                f"data set {source.name!r} takes no {key}, got {str(offered[key])!r}; leave it out"
-            )
-    made = factory(**{key: value for key, value in offered.items() if key in taken})
-    if not isinstance(made, Dataset):
+    if not any(parameter.kind is Parameter.VAR_KEYWORD for parameter in parameters):
+        arguments = _accepted(source.name, arguments, parameters)
+    dataset = factory(**arguments)
+    if not isinstance(dataset, Dataset):
         raise UserError(
-            f"data set {source.name!r} is made as a {type(made).__name__}, expected an "
+            f"data set {source.name!r} is made as a {type(dataset).__name__}, expected an "
             "unstale.training.datasets.Dataset"
         )
-    return made
+    return dataset
 
 
-def _variadic(parameter: inspect.Parameter) -> bool:
-    return parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
+def _accepted(name: str, arguments: dict[str, object], parameters: Iterable[Parameter]) -> dict[str, object]:
+    """The arguments that a factory takes. Raises UserError for others that were given."""
+    keywords = {parameter.name for parameter in parameters if parameter.kind is not Parameter.POSITIONAL_ONLY}
+    for key, default in _DEFAULTS.items():
+        if key not in keywords and arguments[key] != default:
+            raise UserError(f"data set {name!r} takes no {key}, got {str(arguments[key])!r}; leave it out")
+    return {key: value for key, value in arguments.items() if key in keywords}

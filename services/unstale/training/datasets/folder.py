@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from unstale.errors import UserError
-from unstale.training.datasets.dataset import Dataset
+from unstale.training.datasets.dataset import Dataset, Split
 from unstale.training.datasets.images import decoded
 from unstale.training.datasets.source import Source
 
@@ -16,9 +16,9 @@ _SUFFIXES = (".png", ".jpg", ".jpeg")
 
 
 def read(source: Source) -> Dataset:
-    """Classes are the folders of train/ in sorted order, examples the files in sorted order; all images have one size.
+    """Classes are the folders of train/, examples the files with a suffix of images, both in sorted order.
 
-    Files that are no images by their names are passed over.
+    All images have one size.
     """
     path = source.path
     assert path is not None
@@ -27,35 +27,33 @@ def read(source: Source) -> Dataset:
     classes = _classes(path / "train")
     if len(classes) < 2:
         raise UserError(f"{path}: has {len(classes)} classes in train, expected two or more as {EXPECTED}")
-    strange = sorted(set(_classes(path / "test")) - set(classes))
-    if strange:
-        raise UserError(f"{path}: has class {strange[0]!r} in test, but not in train; expected {EXPECTED}")
+    unknown = sorted(set(_classes(path / "test")) - set(classes))
+    if unknown:
+        raise UserError(f"{path}: has class {unknown[0]!r} in test, but not in train; expected {EXPECTED}")
     train, test = _files(path / "train", classes), _files(path / "test", classes)
     for part, files in (("train", train), ("test", test)):
         if not files:
             raise UserError(f"{path}: has no image in {part}; expected {EXPECTED}")
-    # Together, so that both parts get as many channels.
+    # Together, so that both splits have the same number of channels.
     images_NCHW = torch.from_numpy(decoded([file for file, _ in train + test]))
     return Dataset(
         name=path.name,
         classes=len(classes),
-        stored_train_NX=images_NCHW[: len(train)],
-        labels_train_N=_labels(train),
-        stored_test_MX=images_NCHW[len(train) :],
-        labels_test_M=_labels(test),
+        train=Split(stored_NX=images_NCHW[: len(train)], labels_N=_labels(train)),
+        test=Split(stored_NX=images_NCHW[len(train) :], labels_N=_labels(test)),
         origin=str(path),
     )
 
 
 def _classes(part: Path) -> list[str]:
-    """The folders that are classes; hidden ones are somebody else's."""
+    """The folders that are not hidden, by name."""
     if not part.is_dir():
         return []
     return sorted(entry.name for entry in part.iterdir() if entry.is_dir() and not entry.name.startswith("."))
 
 
 def _files(part: Path, classes: list[str]) -> list[tuple[Path, int]]:
-    """The images of one part, each with its label."""
+    """The images of one split, each with its label."""
     return [
         (file, label)
         for label, name in enumerate(classes)

@@ -1,4 +1,4 @@
-"""Image files, decoded whole."""
+"""Decoding of image files."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,14 +12,14 @@ from unstale.training.datasets.source import said
 
 Pixels = NDArray[np.uint8]
 
-_TALLEST_AND_WIDEST = 4096  # beyond, it is no example for training but a mistake that fills the memory
+_SIDE_MAX = 4096  # pixels; a larger image is a mistake that fills the memory
 
 
 def decoded(paths: Sequence[Path], *, square: int | None = None, colour: bool = False) -> Pixels:
-    """The images as [N, C, H, W] uint8: one channel if all of them are grey and no `colour` is asked for, else RGB.
+    """The images as [N, C, H, W] uint8: RGB, or one channel if all are grey and `colour` is false.
 
-    square: scale each to square x square pixels (bicubic); None: they must be of one size. Raises UserError for a file
-    that is no image of 8 bits a channel, and for the first whose size differs.
+    square: scale each to square x square pixels (bicubic); None: all must have one size. Raises UserError for a file
+    that is not an image with 8 bits per channel, and for the first image of another size.
     """
     images: Pixels | None = None
     for position, path in enumerate(paths):
@@ -32,7 +32,7 @@ def decoded(paths: Sequence[Path], *, square: int | None = None, colour: bool = 
             )
         if len(image) > images.shape[1]:
             images = np.repeat(images, 3, axis=1)
-        images[position] = image  # a grey one fills all channels
+        images[position] = image  # copies a grey channel to all
     assert images is not None
     return images
 
@@ -44,10 +44,10 @@ def _decoded(path: Path, square: int | None, colour: bool) -> Pixels:
         with Image.open(path) as opened:
             if opened.mode[0] in "IF":
                 raise UserError(f"{path}: has more than 8 bits a channel, expected an image of 8")
-            if max(opened.size) > _TALLEST_AND_WIDEST:
+            if max(opened.size) > _SIDE_MAX:
                 raise UserError(
                     f"{path}: has {opened.width}x{opened.height} pixels, expected at most "
-                    f"{_TALLEST_AND_WIDEST}x{_TALLEST_AND_WIDEST}"
+                    f"{_SIDE_MAX}x{_SIDE_MAX}"
                 )
             image: Any = opened
             if square is not None:

@@ -1,7 +1,7 @@
-"""MNIST, FashionMNIST, EMNIST, CIFAR-10, CIFAR-100 and SVHN, in the files that torchvision keeps and checks.
+"""MNIST, FashionMNIST, EMNIST, CIFAR-10, CIFAR-100 and SVHN, from files in torchvision's layout.
 
-The cache has torchvision's own layout, so a folder that was filled by torchvision can be used as one. What torchvision
-unpickles (CIFAR) it has checked against its publisher's digest before.
+A folder that torchvision filled can be the cache. torchvision compares files that it unpickles (CIFAR) with the
+publisher's digest before.
 """
 
 import zlib
@@ -10,14 +10,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from unstale.errors import UserError
-from unstale.training.datasets.dataset import Dataset
+from unstale.training.datasets.dataset import Dataset, Split
 from unstale.training.datasets.source import Source, fetched, said
-
-Part = tuple[Tensor, Tensor]
-"""Images [N, C, H, W] uint8 and labels [N] int64."""
 
 FILES = {
     "mnist": "MNIST/raw/*",
@@ -28,7 +24,7 @@ FILES = {
     "cifar100": "cifar-100-python/*",
     "svhn": "*_32x32.mat",
 }
-"""For each data set a pattern of its files in the cache."""
+"""Pattern of the files in the cache, by data set."""
 
 CLASSES = {"emnist-byclass": 62, "cifar100": 100}
 _UNREADABLE = (OSError, EOFError, ValueError, TypeError, LookupError, NotImplementedError, zlib.error)
@@ -38,52 +34,55 @@ WITH_WRITERS = ("emnist-byclass.mat", "matlab/emnist-byclass.mat")
 def read(source: Source) -> Dataset:
     """The data set called `source.name`, one of FILES, images upright and channels first."""
 
-    def parts(download: bool) -> tuple[Part, Part]:
-        return _part(source, train=True, download=download), _part(source, train=False, download=download)
+    def splits(download: bool) -> list[Split]:
+        return [_split(source, is_train=is_train, download=download) for is_train in (True, False)]
 
-    (train_NCHW, labels_N), (test_MCHW, labels_M) = fetched(
-        source, FILES[source.name], read=lambda: parts(False), download=lambda: parts(True)
+    train, test = fetched(
+        source, FILES[source.name], read=lambda: splits(False), download=lambda: splits(True)
     )
     return Dataset(
         name=source.name,
         classes=CLASSES.get(source.name, 10),
-        stored_train_NX=train_NCHW,
-        labels_train_N=labels_N,
-        stored_test_MX=test_MCHW,
-        labels_test_M=labels_M,
+        train=train,
+        test=test,
         origin=f"{source.folder}/{FILES[source.name]}",
     )
 
 
 def read_byclass(source: Source) -> Dataset:
-    """EMNIST ByClass: with its writers from the .mat file of the release where the cache has it, else without."""
+    """EMNIST ByClass, with writers if the cache has the .mat file of the release."""
     for name in WITH_WRITERS:
         if (source.folder / name).is_file():
             return _read_mat(source, source.folder / name)
     return read(source)
 
 
-def _part(source: Source, *, train: bool, download: bool) -> Part:
+def _split(source: Source, *, is_train: bool, download: bool) -> Split:
     from torchvision import datasets  # slow to import
 
     name, root = source.name, source.folder
     if name == "svhn":
-        svhn = datasets.SVHN(root, split="train" if train else "test", download=download)
-        return _tensors(svhn.data, svhn.labels)
+        svhn = datasets.SVHN(root, split="train" if is_train else "test", download=download)
+        return _of_arrays(svhn.data, svhn.labels)
     if name in ("cifar10", "cifar100"):
-        cifar = (datasets.CIFAR10 if name == "cifar10" else datasets.CIFAR100)(root, train, download=download)
-        return _tensors(cifar.data.transpose(0, 3, 1, 2), np.array(cifar.targets))
+        cifar = (datasets.CIFAR10 if name == "cifar10" else datasets.CIFAR100)(
+            root, is_train, download=download
+        )
+        return _of_arrays(cifar.data.transpose(0, 3, 1, 2), np.array(cifar.targets))
     if name.startswith("emnist-"):
-        emnist = datasets.EMNIST(root, name.removeprefix("emnist-"), train=train, download=download)
-        return emnist.data.transpose(1, 2).contiguous()[
-            :, None
-        ], emnist.targets  # columns come first in the files
-    mnist = (datasets.MNIST if name == "mnist" else datasets.FashionMNIST)(root, train, download=download)
-    return mnist.data[:, None], mnist.targets
+        emnist = datasets.EMNIST(root, name.removeprefix("emnist-"), train=is_train, download=download)
+        images_NHW = emnist.data.transpose(1, 2).contiguous()  # columns come first in the files
+        return Split(stored_NX=images_NHW[:, None], labels_N=emnist.targets)
+    mnist = (datasets.MNIST if name == "mnist" else datasets.FashionMNIST)(root, is_train, download=download)
+    return Split(stored_NX=mnist.data[:, None], labels_N=mnist.targets)
 
 
-def _tensors(images_NCHW: Any, labels_N: Any) -> Part:
-    return torch.from_numpy(np.ascontiguousarray(images_NCHW)), torch.from_numpy(labels_N.astype(np.int64))
+def _of_arrays(images_NCHW: Any, labels_N: Any, groups_N: Any = None) -> Split:
+    return Split(
+        stored_NX=torch.from_numpy(np.ascontiguousarray(images_NCHW)),
+        labels_N=torch.from_numpy(labels_N.astype(np.int64)),
+        groups_N=None if groups_N is None else torch.from_numpy(groups_N.astype(np.int64)),
+    )
 
 
 def _read_mat(source: Source, path: Path) -> Dataset:
@@ -94,12 +93,8 @@ def _read_mat(source: Source, path: Path) -> Dataset:
     try:
         stored = loadmat(path, simplify_cells=True)["dataset"]
         train, test = (
-            {
-                "images": torch.from_numpy(np.ascontiguousarray(_upright(stored[part]["images"]))),
-                "labels": torch.from_numpy(stored[part]["labels"].reshape(-1).astype(np.int64)),
-                "writers": torch.from_numpy(stored[part]["writers"].reshape(-1).astype(np.int64)),
-            }
-            for part in ("train", "test")
+            _of_arrays(_upright(part["images"]), part["labels"].reshape(-1), part["writers"].reshape(-1))
+            for part in (stored["train"], stored["test"])
         )
     except (*_UNREADABLE, MatReadError) as error:
         raise UserError(
@@ -109,12 +104,8 @@ def _read_mat(source: Source, path: Path) -> Dataset:
     return Dataset(
         name=source.name,
         classes=CLASSES[source.name],
-        stored_train_NX=train["images"],
-        labels_train_N=train["labels"],
-        stored_test_MX=test["images"],
-        labels_test_M=test["labels"],
-        groups_train_N=train["writers"],
-        groups_test_M=test["writers"],
+        train=train,
+        test=test,
         origin=str(path),
     )
 

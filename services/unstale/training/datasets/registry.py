@@ -1,19 +1,22 @@
-"""Which data sets there are, and loading one by its name."""
+"""Data sets by name."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from unstale.errors import UserError, unknown_name
-from unstale.training.datasets import celeba, digits, factory, folder, npz, published, source
+from unstale.training.datasets import celeba, digits, factory, folder, npz, published
 from unstale.training.datasets.dataset import Constants, Dataset, normalised
 from unstale.training.datasets.source import CACHE, NORMALISE, Source
+from unstale.training.datasets.source import is_there as in_cache
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Kind:
-    """reads: what a path is for, where one is needed. files: a pattern of what lies in the cache. published: mean and
-    standard deviation over 255.
+    """A data set, or a format of data sets.
+
+    reads: the file or folder at the path, if one is needed. files: pattern in the cache. published: mean and standard
+    deviation over 255.
     Source: docs/methods/models.md#normalisation-of-inputs
     """
 
@@ -85,8 +88,8 @@ def load(
     allow_factory: bool = True,
     section: str = "data",
 ) -> Dataset:
-    """The data set called `name`, one of DATASETS or `package.module:factory`. The other arguments are Source's."""
-    wanted = Source(
+    """Load the data set of a name, one of DATASETS or `package.module:factory`. The arguments are those of `Source`."""
+    source = Source(
         name=name,
         path=None if path is None else Path(path),
         cache=cache,
@@ -96,14 +99,14 @@ def load(
         allow_factory=allow_factory,
         section=section,
     )
-    return read(wanted)
+    return read(source)
 
 
 def read(source: Source) -> Dataset:
-    """The data set of a source.
+    """Read the data set of a source.
 
-    Raises UserError for what `check` finds, a data set that is not there and files that do not hold what they should.
-    Touches the network only with `download`, and only for what the cache lacks.
+    Uses the network only with `download`, for files that are not in the cache. Raises UserError for a source that
+    `check` refuses, a data set that is not there, and invalid files.
     """
     check(source)
     if factory.is_factory(source.name):
@@ -112,43 +115,46 @@ def read(source: Source) -> Dataset:
     return normalised(kind.read(source), source.normalise, kind.published)
 
 
-def check(wanted: Source) -> None:
-    """Raise UserError for what is wrong with the wish itself, wherever the data may be. Imports and reads nothing."""
-    if wanted.normalise not in NORMALISE:
-        raise unknown_name("normalisation", wanted.normalise, NORMALISE)
-    if factory.is_factory(wanted.name):
-        if not wanted.allow_factory:
+def check(source: Source) -> None:
+    """Raise UserError for invalid arguments. Imports and reads nothing."""
+    if source.normalise not in NORMALISE:
+        raise unknown_name("normalisation", source.normalise, NORMALISE)
+    if factory.is_factory(source.name):
+        if not source.allow_factory:
             raise UserError(
-                f"data set {wanted.name!r} is code, which only this machine's own configuration may name; "
+                f"data set {source.name!r} is code, which only this machine's own configuration may name; "
                 f"expected one of {', '.join(DATASETS)}"
             )
         return
-    if wanted.name not in _KINDS:
-        raise unknown_name("data set", wanted.name, DATASETS)
-    _check_path(wanted, _KINDS[wanted.name])
-    if wanted.column is not None and wanted.name != "npz":
+    if source.name not in _KINDS:
+        raise unknown_name("data set", source.name, DATASETS)
+    _check_path(source, _KINDS[source.name])
+    if source.column is not None and source.name != "npz":
         raise UserError(
-            f"data set {wanted.name!r} has no columns, got column {wanted.column!r}; only 'npz' has"
+            f"data set {source.name!r} has no columns, got column {source.column!r}; only 'npz' has"
         )
 
 
-def _check_path(wanted: Source, kind: _Kind) -> None:
-    reads, files = kind.reads, kind.files
-    if reads is not None and wanted.path is None:
-        raise UserError(
-            f"data set {wanted.name!r} needs a path to a {reads}; name it with {wanted.section}.path"
+def _check_path(source: Source, kind: _Kind) -> None:
+    if kind.reads is not None:
+        if source.path is None:
+            raise UserError(
+                f"data set {source.name!r} needs a path to a {kind.reads}; name it with {source.section}.path"
+            )
+    elif source.path is not None:
+        problem = (
+            "is built in and reads no file" if kind.files is None else "lies in the cache and takes no path"
         )
-    if reads is None and wanted.path is not None:
-        where = "is built in and reads no file" if files is None else "lies in the cache and takes no path"
-        advice = "did you mean 'npz'?" if files is None else "did you mean the cache, or 'npz' or 'folder'?"
-        raise UserError(f"data set {wanted.name!r} {where}, got path {str(wanted.path)!r}; {advice}")
+        advice = "'npz'" if kind.files is None else "the cache, or 'npz' or 'folder'"
+        raise UserError(
+            f"data set {source.name!r} {problem}, got path {str(source.path)!r}; did you mean {advice}?"
+        )
 
 
 def is_there(name: str, cache: str = CACHE) -> bool | None:
-    """Whether any file of this data set lies in the cache; None for one that does not live there."""
-    files = _KINDS[name].files
-    if files is None:
+    """Whether the cache has files of this data set; None for one that is not stored there."""
+    kind = _KINDS[name]
+    if kind.files is None:
         return None
-    wanted = Source(name=name, cache=cache)
-    with_writers = published.WITH_WRITERS if name == "emnist-byclass" else ()
-    return any(source.is_there(wanted, pattern) for pattern in (files, *with_writers))
+    patterns = (kind.files, *(published.WITH_WRITERS if name == "emnist-byclass" else ()))
+    return any(in_cache(Source(name=name, cache=cache), pattern) for pattern in patterns)

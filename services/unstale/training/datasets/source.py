@@ -1,4 +1,4 @@
-"""Where a data set is to be found, and how to say that it is not there."""
+"""Where a data set is stored, and error messages for a missing one."""
 
 import os
 import shlex
@@ -14,18 +14,23 @@ NORMALISE = ("standard", "unit", "raw")
 
 Made = TypeVar("Made")
 
-# What readers of other people's formats raise at a file that is not there, torn or something else.
+# Exceptions of readers for files that are missing, truncated or of another format.
 _UNREADABLE = (RuntimeError, ValueError, TypeError, LookupError, AssertionError, OSError, EOFError)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """Which data set is wanted, and what may be done for it.
+    """The data set to load.
 
-    name: one of DATASETS or `package.module:factory`. path: the file or folder of `npz` and `folder`. cache: the
-    folder of all others, `~` allowed. download: whether the network may be used for what the cache lacks. normalise:
-    one of NORMALISE. column: the column of an `.npz` that says who an example is from. allow_factory: whether the name
-    may be that of code; never for a name that came from a server. section: of the configuration, where the path stands.
+    Attributes:
+        name: one of DATASETS or `package.module:factory`.
+        path: the file or folder of `npz` and `folder`.
+        cache: the folder of all others, `~` allowed.
+        download: may use the network for files that are not in the cache.
+        normalise: one of NORMALISE.
+        column: of an `.npz`, with the source of each example.
+        allow_factory: the name may be that of code; never for a name from a server.
+        section: of the configuration with the path, for messages.
     """
 
     name: str
@@ -39,17 +44,16 @@ class Source:
 
     @property
     def folder(self) -> Path:
-        """The cache."""
         return cache_folder(self.cache)
 
     @property
     def place(self) -> str:
-        """The cache, for people: as it was given, unless it is another one."""
+        """The cache, for people: as given, unless `folder` is another one."""
         return self.cache if self.folder == Path(self.cache).expanduser() else str(self.folder)
 
     @property
     def command(self) -> str:
-        """The command that gets this data set."""
+        """The command that downloads this data set."""
         elsewhere = "" if self.cache == CACHE else f" --cache {shlex.quote(self.cache)}"
         return f"unstale data show {self.name}{elsewhere} --download"
 
@@ -57,8 +61,8 @@ class Source:
 def cache_folder(cache: str = CACHE) -> Path:
     """The folder of a cache, `~` allowed. The default cache is `unstale` in $XDG_CACHE_HOME where that is given.
 
-    A default cache that lies in `~/.cache` all the same is used as long as there is none in $XDG_CACHE_HOME. By
-    the XDG Base Directory Specification a relative $XDG_CACHE_HOME is ignored.
+    An existing default cache in `~/.cache` is used until there is one in $XDG_CACHE_HOME. A relative $XDG_CACHE_HOME is
+    ignored, as in the XDG Base Directory Specification.
     """
     folder = Path(cache).expanduser()
     home = os.environ.get("XDG_CACHE_HOME", "")
@@ -75,10 +79,17 @@ def fetched(
     download: Callable[[], object],
     needs: str = "",
 ) -> Made:
-    """What `read` makes of the cache; where it cannot and `source.download` is set, `download` comes first.
+    """The result of `read`; if it fails and `source.download` is set, after a download.
 
-    files: a pattern of what `read` wants, relative to the cache. needs: a command that the download needs first.
-    Without `source.download` the network is not touched. Raises UserError, which names the command that helps.
+    Args:
+        source: the data set. Without `source.download` the network is not used.
+        files: pattern of the files that `read` needs, relative to the cache.
+        read: reads the cache.
+        download: fills the cache.
+        needs: command to run before the download.
+
+    Raises:
+        UserError: with the command that helps.
     """
     try:
         return read()
@@ -88,7 +99,7 @@ def fetched(
     try:
         download()
         return read()
-    except Exception as error:  # one of many libraries' and of the network's; the sentence says which
+    except Exception as error:  # of libraries and of the network
         raise UserError(
             f"data set {source.name!r} cannot be downloaded to {source.place} ({said(error)}); "
             f"check the network{_deleting(source, files)} and try again{', or put the files there' * bool(needs)}"
@@ -96,12 +107,12 @@ def fetched(
 
 
 def is_there(source: Source, files: str) -> bool:
-    """Whether anything in the cache matches the pattern."""
+    """Whether a file in the cache matches the pattern."""
     return source.folder.is_dir() and any(source.folder.glob(files))
 
 
 def said(error: BaseException) -> str:
-    """What an exception says, on one line."""
+    """The message of an exception, on one line."""
     return " ".join(str(error).split()).rstrip(".") or type(error).__name__
 
 

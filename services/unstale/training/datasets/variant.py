@@ -1,8 +1,8 @@
-"""A data set that gives way to another one while clients train, as MNIST does to SVHN.
+"""A data set that another one gradually replaces while clients train, such as MNIST and SVHN.
 
 Source: Gradient inversion (Wang & Gao, 2023), docs/methods/partitions.md#changing-data
 
-Legend: N, M training and test examples, C channels, H, W pixels, X the shape of one example.
+Legend: N examples, C channels, H, W pixels, X the shape of one example.
 """
 
 from collections.abc import Callable
@@ -14,37 +14,38 @@ from torch import Tensor
 from torch.nn.functional import interpolate
 
 from unstale.errors import UserError
-from unstale.training.datasets.dataset import BRIGHTEST, Dataset, Later, Normalisation
+from unstale.training.datasets.dataset import BRIGHTEST, Dataset, Later, Normalisation, Split
 
 MEAN, STD = 0.5, 0.25
-"""What `standard` is here: of bytes from 0 to 1, the same for both data sets and for every channel."""
+"""Of `standard`: for bytes from 0 to 1, the same for both data sets and all channels."""
 
-_IMAGES_AT_A_TIME = 1024  # bounds what converting needs beside the data
+_CONVERTED_TOGETHER = 1024  # images; limits the memory for converting
 
 
 def varied(first: Dataset, second: Dataset, *, rate: float, normalise: str) -> Dataset:
-    """`first`, whose training examples give way to those of `second`; the test set is that of both.
+    """`first`, with training examples that those of `second` replace, and the test examples of both.
 
-    Images of bytes take the size of the second's: bilinear, grey ones in as many channels as it has; both are
-    normalised alike (`standard` is a mean of 0.5 and a deviation of 0.25). Floats are kept as they are and must have
-    one shape. Groups are those of the first; of the test set it is not known whose its examples are.
+    Images of bytes are scaled to the size (bilinear) and channels of the second data set, and both are normalised
+    alike (`standard` is a mean of 0.5 and a deviation of 0.25). Floats are not changed and must have one shape. Groups
+    are those of the first training split; the test split has none.
 
-    rate: as in `Later`. normalise: one of NORMALISE. Raises UserError for what does not fit together.
+    rate: as in `Later`. normalise: one of NORMALISE. Raises UserError for data sets that do not fit together.
     """
     _check(first, second)
     first, second = _like(first, second), _like(second, second)
+    tests = (first.test, second.test)
     return Dataset(
         name=f"{first.name} to {second.name}",
         classes=first.classes,
-        stored_train_NX=first.stored_train_NX,
-        labels_train_N=first.labels_train_N,
-        stored_test_MX=torch.cat([first.stored_test_MX, second.stored_test_MX]),
-        labels_test_M=torch.cat([first.labels_test_M, second.labels_test_M]),
-        groups_train_N=first.groups_train_N,
+        train=first.train,
+        test=Split(
+            stored_NX=torch.cat([split.stored_NX for split in tests]),
+            labels_N=torch.cat([split.labels_N for split in tests]),
+        ),
         levels=second.levels,
         normalisation=_normalisation(second, normalise),
         origin=f"{first.origin} and {second.origin}",
-        later=Later(stored_LX=second.stored_train_NX, labels_L=second.labels_train_N, rate=rate),
+        later=Later(stored_LX=second.train.stored_NX, labels_L=second.train.labels_N, rate=rate),
     )
 
 
@@ -54,7 +55,7 @@ def _check(first: Dataset, second: Dataset) -> None:
             f"data set {second.name!r} of data.variant has {second.classes} classes, but {first.name!r}, whose place "
             f"it takes, {first.classes}; expected as many"
         )
-    kinds = ["bytes" if part.stored_train_NX.dtype == torch.uint8 else "floats" for part in (first, second)]
+    kinds = ["bytes" if part.train.stored_NX.dtype == torch.uint8 else "floats" for part in (first, second)]
     if kinds[0] != kinds[1]:
         raise UserError(
             f"data set {second.name!r} of data.variant holds {kinds[1]}, but {first.name!r}, whose place it takes, "
@@ -71,38 +72,40 @@ def _check(first: Dataset, second: Dataset) -> None:
 
 
 def _like(dataset: Dataset, other: Dataset) -> Dataset:
-    """The data set with examples stored like those of the other one, which it fits."""
-    if dataset.stored_train_NX.dtype == torch.float32:
-        made: Callable[[Tensor], Tensor] = dataset.normalisation  # a factory may have given it one
+    """The data set with examples in the format of the other one."""
+    if dataset.train.stored_NX.dtype == torch.float32:
+        convert: Callable[[Tensor], Tensor] = dataset.normalisation  # a factory may have set one
     else:
-        made = partial(_converted, shape=other.input_shape, scale=other.levels / dataset.levels)
+        convert = partial(_converted, shape=other.input_shape, scale=other.levels / dataset.levels)
     return replace(
         dataset,
-        stored_train_NX=made(dataset.stored_train_NX),
-        stored_test_MX=made(dataset.stored_test_MX),
+        train=replace(dataset.train, stored_NX=convert(dataset.train.stored_NX)),
+        test=replace(dataset.test, stored_NX=convert(dataset.test.stored_NX)),
         levels=other.levels,
         normalisation=Normalisation(),
     )
 
 
 def _converted(stored_NX: Tensor, shape: tuple[int, ...], scale: float) -> Tensor:
-    """Bytes of this shape, times `scale`; the argument itself where that changes nothing."""
+    """Bytes of this shape, times `scale`; the argument itself if nothing changes."""
     if tuple(stored_NX.shape[1:]) == shape and scale == 1:
         return stored_NX
-    made_NX = torch.empty((len(stored_NX), *shape), dtype=torch.uint8)
+    converted_NX = torch.empty((len(stored_NX), *shape), dtype=torch.uint8)
     pieces = zip(
-        torch.split(stored_NX, _IMAGES_AT_A_TIME), torch.split(made_NX, _IMAGES_AT_A_TIME), strict=True
+        torch.split(stored_NX, _CONVERTED_TOGETHER),
+        torch.split(converted_NX, _CONVERTED_TOGETHER),
+        strict=True,
     )
-    for stored_nX, made_nX in pieces:
+    for stored_nX, converted_nX in pieces:
         levels_nX = stored_nX.float() * scale
-        if stored_nX.shape[2:] != made_nX.shape[2:]:
+        if stored_nX.shape[2:] != converted_nX.shape[2:]:
             levels_nX = interpolate(levels_nX, size=shape[1:], mode="bilinear", antialias=True)
-        made_nX.copy_(levels_nX.round_().clamp_(0, BRIGHTEST))  # a grey one fills all channels
-    return made_NX
+        converted_nX.copy_(levels_nX.round_().clamp_(0, BRIGHTEST))  # copies a grey channel to all
+    return converted_NX
 
 
 def _normalisation(dataset: Dataset, normalise: str) -> Normalisation:
-    if dataset.stored_train_NX.dtype == torch.float32 or normalise == "raw":
+    if dataset.train.stored_NX.dtype == torch.float32 or normalise == "raw":
         return Normalisation()
     if normalise == "unit":
         return Normalisation(divisor=dataset.levels)
