@@ -42,7 +42,8 @@ def test_keys_are_made_listed_and_revoked(
         "keys admits no key yet; make one with unstale keys new NAME --clients 0-9"
     )
     assert says(capsys, "new", "phone", "--clients", "0-9") == (
-        "keys/phone.key_secret: made and admitted; copy it safely to the client, then: unstale client --key phone.key_secret\n"
+        "keys/phone.key_secret: made and admitted; copy it safely to the client, then: unstale client "
+        "--key phone.key_secret\n"
     )
     assert says(capsys, "new", "injector").endswith("start it with unstale inject --injector.keys keys\n")
     rows = json.loads(says(capsys, "show", "--json"))
