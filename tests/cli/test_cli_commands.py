@@ -1,4 +1,4 @@
-"""Commands of other packages: how they are found, what may be wrong with them, and what is imported for them."""
+"""Commands of other packages: discovery, errors and imports."""
 
 import subprocess
 import sys
@@ -136,7 +136,7 @@ def test_a_command_of_unstale_itself_cannot_be_replaced(monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize("name", ["reproduce", "sweep"])
-def test_a_command_of_the_papers_says_how_to_install_them_where_they_are_not(
+def test_a_missing_command_of_the_papers_has_an_install_hint(
     name: str, monkeypatch: pytest.MonkeyPatch, run: Run
 ) -> None:
     plug_in(monkeypatch)

@@ -1,4 +1,4 @@
-"""`unstale compensators`: for people and for programs."""
+"""`unstale compensators`: text and JSON."""
 
 import json
 
@@ -44,6 +44,6 @@ def test_they_are_listed_for_programs(capsys: pytest.CaptureFixture[str]) -> Non
             assert setting["type"] and setting["source"] and setting["description"], (one["name"], setting)
 
 
-def test_an_unknown_name_is_told_in_a_sentence(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unknown_name_is_one_error_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert main.run(["compensators", "first-ordr"]) == 2
     assert "did you mean 'first-order'?" in capsys.readouterr().err

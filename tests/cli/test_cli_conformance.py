@@ -36,14 +36,14 @@ def _two_policies(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "300")
 
 
-def test_a_table_and_a_line_say_what_passed(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_table_and_a_line_show_the_results(capsys: pytest.CaptureFixture[str]) -> None:
     assert main.run(["conformance", "right"]) == 0
     text = capsys.readouterr().out
     assert [sentence for sentence in LAWS if sentence not in text] == []
     assert text.endswith(f"1 policy, {len(LAWS) + 1} cases: {len(LAWS) + 1} passed, 0 failed\n")
 
 
-def test_the_exit_code_is_1_where_something_failed(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_exit_code_is_1_after_a_failure(capsys: pytest.CaptureFixture[str]) -> None:
     assert main.run(["conformance"]) == 1
     text = capsys.readouterr().out
     assert "RuntimeError: [0.5]" in text
@@ -72,7 +72,7 @@ def test_a_mistake_is_one_sentence(
     assert capsys.readouterr().err.startswith(sentence)
 
 
-def test_a_device_that_is_not_there_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_missing_device_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:
     found = torch.cuda.device_count()
     assert main.run(["conformance", "--device", f"cuda:{found}"]) == 2
     assert f"PyTorch finds {found} CUDA devices" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""`unstale data`: what it says of a data set, and how a data set is got."""
+"""`unstale data`: properties and downloads of data sets."""
 
 import json
 import subprocess
@@ -29,7 +29,7 @@ def own(tmp_path: Path) -> Path:
     return path
 
 
-def test_list_names_every_data_set_and_says_which_are_there(
+def test_list_shows_every_data_set_and_the_cached_ones(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     (tmp_path / "MNIST" / "raw").mkdir(parents=True)
@@ -46,7 +46,7 @@ def test_list_names_every_data_set_and_says_which_are_there(
     assert all(name in shown for name in DATASETS)
 
 
-def test_show_says_what_a_data_set_holds(capsys: pytest.CaptureFixture[str], own: Path) -> None:
+def test_show_prints_the_properties_of_a_data_set(capsys: pytest.CaptureFixture[str], own: Path) -> None:
     assert main.run(["data", "show", "npz", "--path", str(own), "--column", "writer", "--json"]) == 0
     # Pixels are 0 and 1: mean 1/2, deviation 1/2.
     assert json.loads(capsys.readouterr().out) == {
@@ -80,7 +80,7 @@ def test_show_prints_it_for_people(capsys: pytest.CaptureFixture[str], own: Path
     assert "groups        3 in the training part, 1 in the test part" in shown
 
 
-def test_many_classes_are_told_as_a_range(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_many_classes_are_shown_as_a_range(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     path = tmp_path / "many.npz"
     labels = np.concatenate([np.arange(30), [7, 7]])
     np.savez(path, x_train=np.zeros((32, 5)), y_train=labels, x_test=np.zeros((1, 5)), y_test=[3])
@@ -90,9 +90,7 @@ def test_many_classes_are_told_as_a_range(capsys: pytest.CaptureFixture[str], tm
     assert "shape         5, stored as float32" in shown
 
 
-def test_the_command_that_an_error_names_is_one_that_there_is(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_the_command_in_an_error_message_exists(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert main.run(["data", "show", "svhn", "--cache", str(tmp_path)]) == 2
     error = capsys.readouterr().err
     command = error.partition("get it with: unstale ")[2].partition(",")[0]
@@ -105,7 +103,7 @@ def test_the_cache_is_the_one_that_a_run_uses() -> None:
     assert data.CACHE == CACHE
 
 
-def test_a_command_that_there_is_not_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unknown_command_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:
     assert main.run(["data", "shwo"]) == 2
     assert capsys.readouterr().err == "unstale: unknown command 'shwo'; did you mean 'show'?\n"
 

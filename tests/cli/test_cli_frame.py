@@ -1,4 +1,4 @@
-"""The command line: exit codes, sentences, options, and what is imported for them."""
+"""The command line: exit codes, error messages, options and imports."""
 
 import json
 import os
@@ -109,7 +109,7 @@ def test_options_win_over_variables_over_the_file(
     assert by_variable == by_option
 
 
-def test_options_are_told_apart_from_one_another() -> None:
+def test_options_are_unique() -> None:
     every = [option(name) for name in KEYS] + list(SHORT.values()) + ["--config", "--set", "--help", "--json"]
     assert len(every) == len(set(every))
     assert SHORT.keys() <= KEYS.keys()
@@ -187,7 +187,7 @@ def test_a_mistake_is_one_sentence_on_stderr_and_exit_code_2(
     assert captured.err == f"unstale: {sentence}\n"
 
 
-def test_an_unknown_variable_is_told(
+def test_an_unknown_variable_is_an_error(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("UNSTALE_ROUND", "5")
@@ -204,9 +204,7 @@ def test_config_write_then_check(capsys: pytest.CaptureFixture[str], tmp_path: P
     assert main.run(["config", "write", str(file), "--force"]) == 0
 
 
-def test_config_check_tells_what_only_a_part_knows(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_config_check_reports_errors_of_parts(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     file = tmp_path / "run.yaml"
     file.write_text("policy: {name: fedbuf}")
     assert main.run(["config", "check", str(file)]) == 2
@@ -224,7 +222,7 @@ def test_policies_are_listed_for_programs(capsys: pytest.CaptureFixture[str]) ->
             assert setting["type"] and setting["source"] and setting["description"], (policy["name"], setting)
 
 
-def test_the_list_of_policies_is_what_their_classes_say() -> None:
+def test_the_list_of_policies_is_equal_to_their_classes() -> None:
     listed = {
         name: PolicySummary(one.summary, one.loops, one.memory)
         for name, one in ((name, describe(name)) for name in names())

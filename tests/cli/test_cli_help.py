@@ -132,7 +132,7 @@ def resolved(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     return capsys.readouterr().err
 
 
-def test_the_help_says_which_key_alpha_sets(
+def test_the_help_names_the_key_of_alpha(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")
@@ -169,7 +169,7 @@ def test_alpha_beside_a_policy_with_an_alpha_of_its_own_names_both(
         ["--no-server.insecure"],
     ],
 )
-def test_nothing_is_said_where_nothing_can_be_mistaken(
+def test_an_unambiguous_option_prints_nothing(
     arguments: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert resolved(capsys, *arguments) == ""

@@ -1,4 +1,4 @@
-"""Ctrl-C in an import, an output that is full, and an output without the signs that are printed."""
+"""Ctrl-C in an import, a full disk, and an encoding without some characters."""
 
 import os
 import signal
@@ -57,7 +57,7 @@ def test_output_that_cannot_be_written_is_one_line(command: str, unbuffered: str
     assert ended.returncode == 2
 
 
-def test_output_that_nobody_reads_ends_it_without_a_word() -> None:
+def test_a_closed_pipe_ends_the_command_silently() -> None:
     read, write = os.pipe()
     os.close(read)
     with os.fdopen(write, "wb") as pipe:

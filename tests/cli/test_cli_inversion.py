@@ -1,4 +1,4 @@
-"""`unstale inversion audit`: for people, for programs and as pictures; and what is said where data is reconstructed."""
+"""`unstale inversion audit`: text, JSON, plots, and the warning about reconstructed data."""
 
 import json
 import os
@@ -54,7 +54,7 @@ def test_people_read_how_close_the_examples_come(capsys: pytest.CaptureFixture[s
     assert "LPIPS is left out: package lpips is not installed" in text
 
 
-def test_programs_get_every_example_and_what_it_comes_to(capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_has_every_example_and_the_findings(capsys: pytest.CaptureFixture[str]) -> None:
     lines = [json.loads(line) for line in printed(capsys, "--json", "--at", "5", "--at", "6").splitlines()]
     inverted = [line for line in lines if line["event"] == "reconstructed"]
     audited = lines[-1]
@@ -84,7 +84,9 @@ def test_pictures_are_drawn_into_a_folder(tmp_path: Path, capsys: pytest.Capture
         assert (folder / name).read_bytes().startswith(PNG)
 
 
-def test_mistakes_are_told_before_a_run_is_played(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_mistakes_are_reported_before_the_simulation(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "file").write_text("")
     assert refused(capsys, "--plots", str(tmp_path / "file")) == (
         f"unstale: --plots is {tmp_path / 'file'}, which cannot be made: file exists; choose another folder\n"
@@ -93,7 +95,7 @@ def test_mistakes_are_told_before_a_run_is_played(tmp_path: Path, capsys: pytest
     assert "'first-order', which inverts nothing" in refused(capsys, "--compensator", "first-order")
 
 
-def test_a_compensator_that_reconstructs_data_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_compensator_that_reconstructs_data_prints_a_warning(capsys: pytest.CaptureFixture[str]) -> None:
     for name in ("none", "first-order", "oracle"):
         announce(Settings(compensator={"name": name}))
     assert capsys.readouterr().err == ""

@@ -1,4 +1,4 @@
-"""`unstale partition show`: who holds what, for people, for programs and as a picture."""
+"""`unstale partition show`: text, JSON and plot."""
 
 import json
 import os
@@ -71,15 +71,13 @@ def test_of_many_clients_the_first_are_shown_and_all_are_summed_up(
     assert "examples per client: 1 to 2, median 1\n" in text
 
 
-def test_examples_that_are_nobodys_or_several_clients_are_told(
-    data: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_unused_and_shared_examples_are_counted(data: str, capsys: pytest.CaptureFixture[str]) -> None:
     few = ["--partition.smallest", "2", "--partition.largest", "2", "--partition.pool", "2"]
     text = shown(capsys, data, "--partition", "label-count", "--clients", "30", *few)
     assert "6 of 60 examples are used, 54 are unused, 6 belong to more than one client\n" in text
 
 
-def test_where_numbers_do_not_fit_a_class_is_one_sign(
+def test_in_a_narrow_terminal_a_class_is_one_sign(
     data: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "24")
@@ -99,7 +97,7 @@ def test_programs_get_every_client(data: str, capsys: pytest.CaptureFixture[str]
     assert made["summary"]["distance"] == pytest.approx(2 / 3)
 
 
-def test_what_is_shown_is_what_a_run_trains_on(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_shown_partition_is_that_of_a_run(capsys: pytest.CaptureFixture[str]) -> None:
     from unstale.config import Settings
     from unstale.config.training_context import training_context
 
@@ -136,7 +134,7 @@ def test_many_clients_are_sorted_by_their_most_common_class() -> None:
     assert _order(many_NC).tolist() == [*range(4, IN_ORDER_MAX + 4), 1, 3, 2, 0]
 
 
-def test_a_file_that_cannot_be_written_is_told(
+def test_a_file_that_cannot_be_written_is_an_error(
     data: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "nowhere/shares.png"

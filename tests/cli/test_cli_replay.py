@@ -1,4 +1,4 @@
-"""`unstale replay`, `unstale explain` and `unstale simulate --run`: for people and for programs."""
+"""`unstale replay`, `unstale explain` and `unstale simulate --run`: text and JSON."""
 
 import json
 import os
@@ -58,7 +58,7 @@ def test_a_run_that_comes_out_as_it_was_is_summed_up_in_a_line(
     }  # fmt: skip
 
 
-def test_where_versions_part_the_exit_code_is_1(run: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_different_version_gives_exit_code_1(run: str, capsys: pytest.CaptureFixture[str]) -> None:
     config = Path(run) / "config.yaml"
     config.write_text(config.read_text().replace("server_multiplier: 1.0", "server_multiplier: 0.5"))
     with closing(sqlite3.connect(Path(run) / "run.db", isolation_level=None)) as database:
@@ -96,7 +96,7 @@ def test_the_same_policy_with_other_settings_has_a_name_of_its_own(
     assert "dynsgd, as set" in said.splitlines()[2]
 
 
-def test_a_policy_that_asks_for_models_says_which_they_are(
+def test_a_policy_with_base_models_uses_the_recorded_ones(
     run: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     said = printed(capsys, "replay", run, "--policy", "fedasync")
@@ -121,7 +121,9 @@ def test_a_picture_that_cannot_be_is_refused_before_the_run_is_computed(
 
 
 @pytest.mark.parametrize("command", ["replay", "explain"])
-def test_what_is_no_run_is_refused(command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_directory_without_a_run_is_refused(
+    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     said = refusal(capsys, command, str(tmp_path))
     assert "is not the directory of a run, expected one with config.yaml and run.db" in said
 
@@ -140,7 +142,7 @@ def test_a_round_is_explained(run: str, capsys: pytest.CaptureFixture[str]) -> N
     assert isinstance(fact["accuracy"], float)
 
 
-def test_a_round_that_never_was_is_told_in_a_sentence(run: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unknown_round_is_one_error_line(run: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert "ROUND is 0, the initial model" in refusal(capsys, "explain", run, "0")
     assert "ROUND is 7, expected 1 to 6" in refusal(capsys, "explain", run, "7")
 
@@ -155,9 +157,7 @@ def test_a_simulation_is_recorded_in_a_new_directory_only(
     assert not (tmp_path / "other").exists()
 
 
-def test_a_simulation_leaves_nothing_behind_unless_it_is_told_to(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_simulation_writes_no_files_by_default(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert simulate("--set", f"run.directory={tmp_path / 'run'}") == 0
     assert list(tmp_path.iterdir()) == []

@@ -1,4 +1,4 @@
-"""How a run is told: figures that are none, readers that are slow or gone, a model that cannot be saved."""
+"""Output of a run: missing numbers, slow and closed readers, a model that cannot be saved."""
 
 import io
 import json
@@ -41,7 +41,7 @@ def test_a_figure_that_is_no_number_is_a_dash(value: float | None, text: str) ->
     assert printing.figure(value, ".4f") == text
 
 
-def test_a_run_that_was_never_evaluated_is_told_with_dashes(capsys: pytest.CaptureFixture[str]) -> None:
+def test_missing_numbers_are_dashes(capsys: pytest.CaptureFixture[str]) -> None:
     printing.outcome(
         Outcome(
             reason="shutdown",
@@ -74,7 +74,7 @@ class Stuck(io.StringIO):
         return super().write(text)
 
 
-def test_whoever_tells_of_progress_does_not_wait_for_the_reader(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_progress_does_not_wait_for_a_slow_reader(monkeypatch: pytest.MonkeyPatch) -> None:
     output = Stuck()
     monkeypatch.setattr(sys, "stdout", output)
     with printing.ProgressPrinter(as_json=False) as printer:
@@ -84,7 +84,7 @@ def test_whoever_tells_of_progress_does_not_wait_for_the_reader(monkeypatch: pyt
     assert [line.split()[1] for line in output.getvalue().splitlines()] == ["0/9", "1/9", "2/9"]
 
 
-def test_progress_that_nobody_reads_does_not_pile_up(
+def test_unread_progress_does_not_accumulate(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(printing, "WAITING_MAX", 2)
@@ -96,7 +96,7 @@ def test_progress_that_nobody_reads_does_not_pile_up(
     assert [line.split()[1] for line in capsys.readouterr().out.splitlines()] == ["0/9", "1/9"]
 
 
-def test_a_run_goes_on_when_nobody_reads_its_output_any_more(tmp_path: Path) -> None:
+def test_a_run_continues_after_its_output_is_closed(tmp_path: Path) -> None:
     model = tmp_path / "model.safetensors"
     reader, writer = os.pipe()
     os.close(reader)
@@ -115,7 +115,7 @@ def test_a_run_goes_on_when_nobody_reads_its_output_any_more(tmp_path: Path) -> 
     assert model.exists()
 
 
-def test_the_model_is_saved_after_the_outcome_was_told(
+def test_the_model_is_saved_after_the_outcome_is_printed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "model.safetensors"
@@ -156,7 +156,7 @@ def test_a_server_whose_data_cannot_be_shared_out_does_not_start(capsys: pytest.
 
 
 @pytest.mark.parametrize(("oldest", "said"), [(20, "version 20"), (10, "versions 10 to 20")])
-def test_the_spread_over_clients_says_which_versions_they_measured(
+def test_the_spread_over_clients_names_the_versions(
     oldest: int, said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     fairness = Fairness(

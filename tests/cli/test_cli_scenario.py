@@ -1,4 +1,4 @@
-"""`unstale scenario`: for people, for programs and as a picture."""
+"""`unstale scenario`: text, JSON and plot."""
 
 import json
 import os
@@ -46,7 +46,7 @@ def printed(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     return capsys.readouterr().out
 
 
-def test_the_list_says_what_each_scenario_does(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_list_describes_each_scenario(capsys: pytest.CaptureFixture[str]) -> None:
     lines = printed(capsys, "list").splitlines()
     assert tuple(line.split()[0] for line in lines[: len(ready_names())]) == ready_names()
     assert "slow-tenth       A tenth of the clients take twice as long" in "\n".join(lines)
@@ -74,7 +74,9 @@ def test_each_leg_of_each_group_is_a_row(two_groups: str, capsys: pytest.Capture
     assert f"late        |{'█' * BINS}| 100%" in lines
 
 
-def test_who_is_never_there_has_no_delays(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_clients_that_never_connect_have_no_delays(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     file = tmp_path / "nobody.yaml"
     file.write_text("groups: [{name: g, toxics: [{type: dropout, p: 0}]}]")
     text = printed(capsys, "show", str(file))
@@ -148,5 +150,5 @@ def test_a_mistake_is_one_sentence(
         (3599.6, "3,600 s"),
     ],
 )
-def test_times_are_said_in_a_unit_that_fits(seconds: float, text: str) -> None:
+def test_durations_have_a_suitable_unit(seconds: float, text: str) -> None:
     assert duration(seconds) == text

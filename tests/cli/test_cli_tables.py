@@ -38,7 +38,7 @@ def test_every_word_of_a_table_is_whole(
         assert {word for cell in cells for word in cell.split()} - words == set()
 
 
-def test_the_widest_columns_get_what_the_others_leave(
+def test_the_widest_columns_get_the_remaining_width(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "24")
@@ -53,7 +53,7 @@ def test_the_widest_columns_get_what_the_others_leave(
     ]
 
 
-def test_rows_are_lists_where_the_longest_words_have_no_room_beside_each_other(
+def test_rows_are_lists_if_the_terminal_is_too_narrow(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "20")

@@ -1,4 +1,4 @@
-"""The demo: it ends when its processes do, its processes end when it does, and what it shows."""
+"""The demo: its output, and the end of its processes."""
 
 import io
 import json
@@ -109,7 +109,7 @@ def test_the_introduction_names_the_attackers_if_there_are_any() -> None:
     assert attacked != honest
 
 
-def test_all_rows_are_shown_where_there_is_no_terminal() -> None:
+def test_all_rows_are_shown_without_a_terminal() -> None:
     assert demo._rows_max(Console(file=io.StringIO(), height=5)) == demo.ROWS
 
 
@@ -124,7 +124,7 @@ def test_figures_are_whole_in_narrow_terminals(columns: int, left_out: int) -> N
     assert {"190/200", "0.9831", "123.4"} <= {*figures.split()}
 
 
-def test_a_terminal_is_told_how_long_the_run_takes_still() -> None:
+def test_a_terminal_shows_the_remaining_time() -> None:
     # 40 versions took 20 s, so that the other 160 take 80 s, 3 s of which are over.
     last = {**PROGRESS, "version": 40, "rounds": 200, "elapsed_s": 20.0}
     assert demo._left(last, 3.0) == "a round takes 0.50 s on average; about 77 s left"
@@ -159,7 +159,7 @@ def test_without_a_terminal_every_row_is_printed_as_it_comes() -> None:
     assert [line[0] for line in shown] == ["version", "3/9", "6/9"]
 
 
-def test_the_introduction_says_that_rounds_wait_for_everybody_where_they_do() -> None:
+def test_the_introduction_explains_slow_synchronous_rounds() -> None:
     texts = {
         name: demo._introduction(Settings(clients=3, trigger={"name": name}), LISTENING)  # type: ignore[arg-type]
         for name in ("sync", "k-async")
@@ -175,7 +175,7 @@ def python(program: str, events: demo.Events) -> demo.Process:
     return demo.Process([sys.executable, "-c", program], os.environ, events)
 
 
-def test_a_process_tells_its_lines_and_then_its_end() -> None:
+def test_a_process_reports_its_lines_and_then_its_end() -> None:
     events: demo.Events = queue.SimpleQueue()
     with python("print('one'); print('two')", events) as process:
         assert [events.get(timeout=START_S) for _ in range(3)] == ["one\n", "two\n", process]
@@ -190,7 +190,7 @@ def test_a_process_that_ended_with_a_sentence_ends_the_demo_with_it() -> None:
         demo._next_message(events)
 
 
-def test_a_process_that_died_of_our_own_mistake_is_told_in_full(capsys: pytest.CaptureFixture[str]) -> None:
+def test_errors_of_a_crashed_process_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
     events: demo.Events = queue.SimpleQueue()
     with python("raise AssertionError('ours')", events), pytest.raises(typer.Exit) as raised:
         demo._next_message(events)
@@ -210,7 +210,7 @@ def test_a_process_that_ended_well_ends_nothing() -> None:
         assert demo._next_message(events) == PROGRESS
 
 
-def test_a_process_that_does_not_end_when_told_to_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_that_ignores_termination_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(demo, "KILL_S", 0.01)
     events: demo.Events = queue.SimpleQueue()
     program = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('deaf', flush=True); signal.pause()"
@@ -227,7 +227,7 @@ def test_a_signal_ends_the_demo_with_its_number() -> None:
     assert raised.value.exit_code == 143
 
 
-def test_the_processes_are_told_the_settings_of_the_demo_and_nothing_else_of_ours(
+def test_processes_receive_the_settings_of_the_demo_alone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("UNSTALE_SERVER__HEARTBEAT_S", "3")
@@ -281,7 +281,7 @@ def played(monkeypatch: pytest.MonkeyPatch) -> type[Played]:
         ({"server": 2, "client": 0}, 2),  # the model could not be saved
     ],
 )
-def test_there_is_a_result_however_the_processes_end(
+def test_the_result_is_printed_however_the_processes_end(
     codes: dict[str, int | None], ended: int, played: type[Played], capsys: pytest.CaptureFixture[str]
 ) -> None:
     played.codes = codes
@@ -322,7 +322,7 @@ def test_the_demo_ends_with_the_sentence_of_a_process_that_fails(whose: str, tmp
 
 @pytest.mark.slow
 @pytest.mark.network
-def test_with_a_scenario_an_injector_stands_between_and_tells_what_it_does() -> None:
+def test_with_a_scenario_an_injector_runs_and_reports() -> None:
     with Command(
         *SMALL, "--rounds", "10", "--evaluate-every", "2", "--scenario", "satellite", "--json"
     ) as command:
@@ -337,7 +337,7 @@ def test_with_a_scenario_an_injector_stands_between_and_tells_what_it_does() -> 
 
 @pytest.mark.slow
 @pytest.mark.network
-def test_an_injector_plays_lte_where_no_scenario_is_named() -> None:
+def test_the_default_scenario_is_lte() -> None:
     with Command("demo", "--clients", "2", "--model", "logreg", "--rounds", "2", "--json") as command:
         assert command.fact()["versions"] == 2
         assert command.end() == 0

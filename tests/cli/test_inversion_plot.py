@@ -1,4 +1,4 @@
-"""Pictures of gradient inversion: that they are drawn, of what is awkward too, and hold what they are given."""
+"""Plots of gradient inversion, also of unusual data."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""A report is looked at in a real browser, too."""
+"""Fixtures for a real browser."""
 
 from support.browser import browser, look
 

@@ -1,4 +1,4 @@
-"""Run directories of which every number is known, and what a report says of them."""
+"""Run directories with known numbers, and rows of their reports."""
 
 from pathlib import Path
 from typing import Any
@@ -17,14 +17,14 @@ Rows = list[dict[str, Any]]
 
 
 def rows(of: Report, name: str) -> Rows:
-    """Of the table of this name, each by the names of its columns."""
+    """Return the rows of a table as dictionaries by column."""
     (table,) = (table for table in of.tables if table.name == name)
     names = [column.name for column in table.columns]
     return [dict(zip(names, row, strict=True)) for row in table.rows]
 
 
 def run(path: Path, batch: Batch, *, run_id: str | None = None, ended: bool = True, **changes: Any) -> Path:
-    """A run of which this is known. run_id: None for a simulated one. changes: keys at the top."""
+    """Make a run directory. run_id: None for a simulated run. changes: top-level keys."""
     settings = small(**{"clients": 4, "rounds": 2, "run": {"directory": str(path)}, **changes})
     directory = RunDirectory.open(path, settings)
     database = Database(directory.database)
@@ -37,7 +37,7 @@ def run(path: Path, batch: Batch, *, run_id: str | None = None, ended: bool = Tr
 
 
 def measured(version: int, accuracy: float, *, at_s: float | None = None, loss: float = 1.0) -> EvaluationRow:
-    """At 10 s a version, unless told otherwise. Classes 0 and 2 are as accurate; the test set has no class 1."""
+    """By default 10 s per version. Classes 0 and 2 have the same accuracy; the test set has no class 1."""
     return EvaluationRow(
         version=version,
         at_s=0.5 + 10.0 * version if at_s is None else at_s,
@@ -49,13 +49,13 @@ def measured(version: int, accuracy: float, *, at_s: float | None = None, loss: 
 
 
 def curve(*accuracies: float, every: int = 1, **others: Any) -> Batch:
-    """A run that was measured at version 0, `every`, ..."""
+    """Return a run with evaluations of versions 0, `every`, ..."""
     rows = [measured(place * every, accuracy, **others) for place, accuracy in enumerate(accuracies)]
     return Batch(tasks=[task(1)], evaluations=rows)
 
 
 def round_of(version: int, *members: tuple[int, int, float], digest: str = "ab") -> RoundRow:
-    """members: handle, staleness and weight of each."""
+    """Return a round. members: handle, staleness and weight of each."""
     return RoundRow(
         version=version,
         closed_s=10.0 * version,
@@ -75,7 +75,7 @@ def round_of(version: int, *members: tuple[int, int, float], digest: str = "ab")
 
 
 def small_run() -> Batch:
-    """Two rounds of two updates, one that waits, two that were refused; clients 0, 1 and 2 of four."""
+    """Return two rounds of two updates, one waiting update and two rejected ones; clients 0, 1 and 2 of four."""
     updates: list[UpdateRow] = [
         accepted(1, 1, client_id=0),
         accepted(2, 2, client_id=1),
@@ -96,7 +96,7 @@ def small_run() -> Batch:
 
 
 def compensated() -> Batch:
-    """`small_run` with first-order compensation: three errors, and a fallback in each round."""
+    """Return `small_run` with first-order compensation: three errors, and a fallback in each round."""
     errors = (
         MeasuredError(client_id=0, method="none", l1=4.0, cosine=0.5, staleness=2),
         MeasuredError(client_id=0, method="first-order", l1=1.0, cosine=0.125, staleness=2),

@@ -1,4 +1,4 @@
-"""The page in a real browser: it loads whole, asks for nothing, fits, and everybody can read it."""
+"""The page in a real browser: it loads without requests, fits, and is accessible."""
 
 from pathlib import Path
 
@@ -28,7 +28,7 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("window", WINDOWS)
-def test_the_page_loads_whole_and_everybody_can_read_it(window: str, look: Look, file: Path) -> None:
+def test_the_page_loads_and_is_accessible(window: str, look: Look, file: Path) -> None:
     options = WINDOWS[window]
     opened = look(file.as_uri(), options)
     assert barriers(opened) == []
@@ -39,7 +39,7 @@ def test_the_page_loads_whole_and_everybody_can_read_it(window: str, look: Look,
     assert (paper, ink) == COLOURS[options["color_scheme"]]
 
 
-def test_pictures_are_found_by_what_they_show(look: Look, file: Path) -> None:
+def test_pictures_are_found_by_their_alternative_text(look: Look, file: Path) -> None:
     opened = look(file.as_uri())
     pictures = opened.get_by_role("img")
     assert pictures.count() == opened.locator("figure").count() > 8

@@ -1,4 +1,4 @@
-"""`unstale report`: what it writes and says, and what it refuses."""
+"""`unstale report`: files, output and errors."""
 
 import hashlib
 import json
@@ -58,7 +58,7 @@ def test_a_run_is_left_as_it_is(one: Path, tmp_path: Path, capsys: pytest.Captur
     assert contents(one) == before
 
 
-def test_programs_are_told_in_json(one: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_lists_files_and_notes(one: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "out.html"
     said = json.loads(written(capsys, one, "--out", out, "--csv", tmp_path / "csv", "--json"))
     assert (said["event"], said["page"], said["pictures"]) == ("reported", str(out), [])
@@ -73,7 +73,7 @@ def test_groups_are_made_and_named_as_asked(tmp_path: Path, capsys: pytest.Captu
     assert "both (n = 2)" in out.read_text(encoding="utf-8")
 
 
-def test_what_cannot_be_read_is_told_in_a_sentence(
+def test_a_directory_that_cannot_be_read_is_one_error_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert "is not the directory of a run" in refusal(capsys, tmp_path, "--out", tmp_path.parent / "x.html")
@@ -86,7 +86,7 @@ def test_what_cannot_be_read_is_told_in_a_sentence(
     )
 
 
-def test_what_cannot_be_written_is_told_before_anything_is_read(
+def test_destinations_are_checked_before_runs_are_read(
     one: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     a_file = tmp_path / "file"
@@ -113,7 +113,7 @@ def test_nothing_is_written_into_a_run(one: Path, capsys: pytest.CaptureFixture[
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
-def test_a_folder_where_one_may_not_write_is_told(
+def test_a_folder_without_write_permission_is_reported(
     one: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     locked = tmp_path / "locked"
@@ -122,7 +122,7 @@ def test_a_folder_where_one_may_not_write_is_told(
 
 
 @pytest.mark.skipif(not FULL.exists(), reason=f"there is no {FULL}")
-def test_a_disk_that_is_full_is_told(one: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_full_disk_is_reported(one: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "x.html").symlink_to(FULL)
     assert "the disk is full; make room" in refusal(capsys, one, "--out", tmp_path / "x.html")
 

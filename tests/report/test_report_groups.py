@@ -1,4 +1,4 @@
-"""Which runs belong together, and what they are called."""
+"""Groups of runs and their labels."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -41,12 +41,12 @@ def test_runs_that_differ_only_in_their_seed_form_a_group(make: Make) -> None:
     assert groups[0].legend == "fedbuff (n = 2)"
 
 
-def test_where_things_lie_and_are_run_tells_no_groups_apart(make: Make) -> None:
+def test_keys_that_cannot_change_the_model_do_not_separate_groups(make: Make) -> None:
     assert len(grouped([make("a"), make("b", server={"heartbeat_s": 1.0}, evaluate_every=3)])) == 1
     assert len(grouped([make("c"), make("d", server={"norm_max": 3.0})])) == 2
 
 
-def test_groups_are_named_by_what_they_differ_in(make: Make) -> None:
+def test_groups_are_named_by_their_differences(make: Make) -> None:
     runs = [
         make("a", policy={"name": "fedasync", "settings": {"alpha": 0.5}}),
         make("b", policy=DYNSGD, scenario={"name": "lognormal"}),
@@ -57,7 +57,7 @@ def test_groups_are_named_by_what_they_differ_in(make: Make) -> None:
     ]
 
 
-def test_by_pools_what_it_does_not_name_and_says_so(make: Make) -> None:
+def test_by_pools_other_differences_and_lists_them(make: Make) -> None:
     runs = [make("a", rounds=2), make("b", rounds=3), make("c", rounds=2, policy=DYNSGD)]
     groups = grouped(runs, by=["policy"])
     assert [(group.label, len(group.runs), group.pooled) for group in groups] == [
@@ -79,12 +79,12 @@ def test_labels_name_groups_in_their_order(make: Make) -> None:
         grouped(runs, labels=["x", "x"])
 
 
-def test_an_unknown_key_is_told_with_the_nearest(make: Make) -> None:
+def test_an_unknown_key_is_reported_with_the_nearest(make: Make) -> None:
     with pytest.raises(UserError, match=r"unknown key 'policy\.nam'; did you mean 'policy\.name'"):
         grouped([make("a")], by=["policy.nam"])
 
 
-def test_more_groups_than_can_be_told_apart_are_refused(make: Make) -> None:
+def test_more_groups_than_a_reader_can_tell_apart_are_refused(make: Make) -> None:
     runs = [make(str(number), rounds=number + 1) for number in range(GROUPS_MAX + 1)]
     with pytest.raises(UserError, match=f"form {GROUPS_MAX + 1} groups by rounds, expected at most"):
         grouped(runs)

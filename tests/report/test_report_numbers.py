@@ -1,4 +1,4 @@
-"""The tables of a report: by hand, and equal to what the database says."""
+"""The tables of a report: computed by hand, and equal to the database."""
 
 import csv
 import io
@@ -88,7 +88,7 @@ def test_pairs_are_compared_at_a_version_that_all_measured(tmp_path: Path) -> No
     assert (row["version"], row["accuracy_difference_mean_ratio"]) == (1, pytest.approx(-0.1))
 
 
-def test_a_seed_that_a_group_has_twice_is_left_out_of_pairs_and_told(tmp_path: Path) -> None:
+def test_a_repeated_seed_is_left_out_of_pairs_with_a_sentence(tmp_path: Path) -> None:
     paths = [
         run(tmp_path / "a", curve(0.5), policy={"name": "fedbuff"}),
         run(tmp_path / "b", curve(0.6), policy={"name": "fedbuff"}),
@@ -99,7 +99,7 @@ def test_a_seed_that_a_group_has_twice_is_left_out_of_pairs_and_told(tmp_path: P
     assert "dynsgd is not compared with fedbuff by seed 0: a group has several runs of it" in sentences(of)
 
 
-def test_evaluations_that_not_all_runs_have_are_left_out_and_told(tmp_path: Path) -> None:
+def test_evaluations_that_some_runs_lack_are_left_out_with_a_sentence(tmp_path: Path) -> None:
     paths = [run(tmp_path / "a", curve(0.1, 0.2, 0.3)), run(tmp_path / "b", curve(0.1, 0.4, every=2), seed=1)]
     of = report(paths)
     assert [row["version"] for row in rows(of, "curves")] == [0, 2]
@@ -107,7 +107,7 @@ def test_evaluations_that_not_all_runs_have_are_left_out_and_told(tmp_path: Path
     assert "Left out: 1 evaluation of versions that not every run of the group measured" in picture.caption
 
 
-def test_what_is_no_finite_number_is_told_and_leaves_the_rest_as_it_is(tmp_path: Path) -> None:
+def test_values_that_are_not_finite_are_counted_in_the_caption(tmp_path: Path) -> None:
     paths = [
         run(tmp_path / str(seed), curve(0.1, 0.2, 0.3, loss=loss), seed=seed)
         for seed, loss in enumerate((1.0, inf))
@@ -123,7 +123,7 @@ def test_what_is_no_finite_number_is_told_and_leaves_the_rest_as_it_is(tmp_path:
 # ------------------------------------------------------------------------------------------------------- what is noted
 
 
-def test_what_a_reader_should_know_comes_first(tmp_path: Path) -> None:
+def test_notes_warn_of_incomplete_and_incomparable_runs(tmp_path: Path) -> None:
     paths = [
         run(tmp_path / "short", small_run(), rounds=9, ended=False, run_id="r"),
         run(tmp_path / "twin", small_run(), rounds=9, seed=1, run_id="r"),
@@ -157,7 +157,7 @@ def test_a_target_that_is_no_accuracy_is_refused(target: float, tmp_path: Path) 
 # ------------------------------------------------------------------------------------------------------------- one run
 
 
-def test_clients_have_what_they_sent_and_their_share_of_the_weight(tmp_path: Path) -> None:
+def test_clients_have_their_updates_and_their_share_of_the_weight(tmp_path: Path) -> None:
     of = report([run(tmp_path / "run", small_run())])
     by_client = {row["client_id"]: row for row in rows(of, "clients")}
     # Shares of round 1: 3/4 and 1/4, of round 2: a half each; client 0 has 3/4 + 1/2 of 2.
@@ -174,7 +174,7 @@ def test_clients_have_what_they_sent_and_their_share_of_the_weight(tmp_path: Pat
     )
 
 
-def test_weights_are_told_against_an_even_share(tmp_path: Path) -> None:
+def test_weights_are_multiples_of_the_even_share(tmp_path: Path) -> None:
     by_staleness = {
         row["staleness_rounds"]: row for row in rows(report([run(tmp_path / "r", small_run())]), "weights")
     }
@@ -202,7 +202,7 @@ def test_phases_add_up_to_the_time_of_rounds(tmp_path: Path) -> None:
     assert by_phase["evaluate"]["mean_s"] == 0.25
 
 
-def test_rejections_are_told_by_reason(tmp_path: Path) -> None:
+def test_rejections_are_counted_by_reason(tmp_path: Path) -> None:
     found = rows(report([run(tmp_path / "run", small_run())]), "rejections")
     assert [(row["reason"], row["updates"]) for row in found] == [("expired-task", 1), ("non-finite", 1)]
     assert found[0]["received_ratio"] == pytest.approx(1 / 7)
@@ -222,7 +222,7 @@ def test_errors_of_compensation_are_averaged_by_method(tmp_path: Path) -> None:
     assert {"compensation_error_l1", "compensation_error_cosine"} <= {picture.name for picture in of.pictures}
 
 
-def test_the_stale_update_comes_first_among_what_is_held_against_it(tmp_path: Path) -> None:
+def test_the_unchanged_update_comes_first_among_the_methods(tmp_path: Path) -> None:
     of = report([run(tmp_path / "run", compensated(), compensator={"name": "first-order"})])
     assert [row["method"] for row in rows(of, "compensation_errors")] == ["none", "first-order"]
     (picture,) = (picture for picture in of.pictures if picture.name == "compensation_error_l1")
@@ -256,7 +256,7 @@ def asked(path: Path, query: str) -> Iterator[tuple[Any, ...]]:
         yield from database.execute(query).fetchall()
 
 
-def test_csv_files_hold_what_the_database_holds(tmp_path: Path) -> None:
+def test_csv_files_are_equal_to_the_database(tmp_path: Path) -> None:
     path = tmp_path / "run"
     simulated(path, scenario={"name": "lognormal"}, compensator={"name": "first-order"})
     of = report([path])
@@ -293,7 +293,7 @@ def test_csv_files_hold_what_the_database_holds(tmp_path: Path) -> None:
         assert [tuple(row[column] for column in columns) for row in read_csv(of, name)] == stored, name
 
 
-def test_csv_says_nothing_where_there_is_no_number_and_quotes_what_must_be(tmp_path: Path) -> None:
+def test_csv_leaves_missing_numbers_empty_and_quotes_special_characters(tmp_path: Path) -> None:
     path = run(tmp_path / 'a,"b', Batch())
     (row,) = read_csv(report([path]), "runs")
     assert (row["run"], row["accuracy_ratio"], row["digest"]) == ('a,"b', "", "")

@@ -1,4 +1,4 @@
-"""Accuracies that clients measured on their own test examples: by hand, and as the server's metrics have them."""
+"""Accuracies of clients on their own test examples, computed by hand."""
 
 from math import isnan, sqrt
 from pathlib import Path
@@ -59,13 +59,13 @@ def test_a_group_has_the_mean_of_its_runs_with_the_interval_over_runs(tmp_path: 
     assert (row["worst_tenth_ratio"], row["best_tenth_ratio"]) == (0.125, 0.625)
 
 
-def test_what_nobody_asked_for_does_not_count(tmp_path: Path) -> None:
+def test_measurements_without_a_request_do_not_count(tmp_path: Path) -> None:
     answers = asked((0, 2, 0.25), (0, 3, 0.75))
     of = report([run(tmp_path / "run", answers, evaluate_clients_every=2)])
     assert [one["accuracy_ratio"] for one in rows(of, "own_evaluations")] == [0.25]
 
 
-def test_where_nobody_was_asked_there_is_no_picture_and_no_row(tmp_path: Path) -> None:
+def test_without_measurements_there_is_no_picture_and_no_row(tmp_path: Path) -> None:
     of = report([run(tmp_path / "run", small_run())])
     assert rows(of, "own_accuracy") == rows(of, "own_evaluations") == []
     assert "own_accuracy" not in [picture.name for picture in of.pictures]

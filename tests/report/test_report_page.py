@@ -1,4 +1,4 @@
-"""The page: whole in itself, nothing that runs, everything in it escaped and named."""
+"""The page: self-contained, without scripts, escaped and accessible."""
 
 import base64
 import hashlib
@@ -18,7 +18,7 @@ HOSTILE = "<script>alert(1)</script>\"'&$\\frac$ {{ 7 * 7 }}"
 
 
 class Page(HTMLParser):
-    """What is looked at. elements: tag and attributes, in order."""
+    """A parsed page. elements: tag and attributes, in order."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -62,7 +62,7 @@ def test_nothing_is_fetched_and_nothing_runs(text: str) -> None:
     assert "@import" not in text and "url(http" not in text
 
 
-def test_what_others_named_is_text(tmp_path: Path) -> None:
+def test_names_from_users_are_escaped(tmp_path: Path) -> None:
     path = run(tmp_path / HOSTILE.replace("/", "_"), small_run(), data={"name": HOSTILE})
     found = Page(page.html(report([path, run(tmp_path / "b", small_run())], labels=[HOSTILE, f"_{HOSTILE}"])))
     assert not found.all("script")
@@ -81,7 +81,7 @@ def test_identifiers_are_the_only_ones_of_their_name_and_are_there(text: str) ->
             assert not set(referred) - set(names), (key, value)
 
 
-def test_everything_is_named_for_who_does_not_see_it(text: str) -> None:
+def test_pictures_and_tables_have_names_for_screen_readers(text: str) -> None:
     found = Page(text)
     pictures = found.all("svg")
     assert pictures and all(

@@ -1,4 +1,4 @@
-"""Pictures: drawn of little and of much, as PNG and as part of a page."""
+"""Pictures of few and many points, as PNG and as a part of the page."""
 
 import io
 import re

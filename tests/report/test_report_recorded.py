@@ -1,4 +1,4 @@
-"""A run as its directory has it: numbers by hand, and how far it is."""
+"""Data frames of a run directory, computed by hand, and the state of a run."""
 
 import fcntl
 import sqlite3
@@ -26,7 +26,7 @@ def test_updates_have_their_round_and_their_share_of_it(tmp_path: Path) -> None:
     assert found.elapsed_s[0] == 1 / 8 - 0.5  # the first task was given at 0.5 s
 
 
-def test_a_run_is_received_and_what_became_of_it(tmp_path: Path) -> None:
+def test_a_run_has_its_conservation_and_its_tasks(tmp_path: Path) -> None:
     found = read(run(tmp_path / "run", small_run()), "run")
     of = found.conservation
     assert (of.received, of.aggregated, of.pending, of.rejected) == (7, 4, 1, 2)
@@ -79,7 +79,7 @@ def test_a_snapshot_is_of_one_instant(tmp_path: Path) -> None:
     writing.close()
 
 
-def test_what_is_no_run_or_of_another_format_is_told(tmp_path: Path) -> None:
+def test_a_directory_without_a_run_or_of_another_format_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="is not the directory of a run"):
         read(tmp_path, "run")
     path = run(tmp_path / "run", curve(0.5))
@@ -90,7 +90,7 @@ def test_what_is_no_run_or_of_another_format_is_told(tmp_path: Path) -> None:
         read(path, "run")
 
 
-def test_runs_are_named_by_as_much_of_their_path_as_tells_them_apart(tmp_path: Path) -> None:
+def test_runs_are_named_by_the_shortest_unique_path(tmp_path: Path) -> None:
     assert names_of([tmp_path / "a", tmp_path / "b"]) == ["a", "b"]
     assert names_of([tmp_path / "x/run", tmp_path / "y/run"]) == ["x/run", "y/run"]
     assert names_of([tmp_path / "a\nb"]) == ["a\N{REPLACEMENT CHARACTER}b"]

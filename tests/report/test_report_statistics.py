@@ -1,4 +1,4 @@
-"""Means over runs, their intervals, and curves of several runs as one: by hand."""
+"""Means over runs, intervals and mean curves, computed by hand."""
 
 from math import isnan, nan, sqrt
 
@@ -27,7 +27,7 @@ def test_one_value_has_a_mean_and_no_interval_and_none_has_nothing() -> None:
     assert isnan(spread([]).mean)
 
 
-def test_what_is_no_number_is_not_left_out_silently() -> None:
+def test_nan_is_not_left_out_of_means() -> None:
     assert isnan(spread([1.0, nan]).mean)
 
 
@@ -50,7 +50,7 @@ def test_a_single_curve_has_no_band() -> None:
     assert np.isnan(found.low_x).all() and found.left_out == 0
 
 
-def test_over_time_counts_what_was_measured_last_by_then() -> None:
+def test_over_time_uses_the_latest_measurements() -> None:
     found = over_time([series([0, 4, 8], [0.0, 0.4, 0.8]), series([1, 5], [0.2, 0.6])])
     # From 1 s, when both are measured, to 5 s, when the second ends: at 1, 4 and 5 s.
     assert found.at_x.tolist() == [1, 4, 5]

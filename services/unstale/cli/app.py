@@ -23,12 +23,9 @@ _ARGUMENTS = "unstale.arguments"
 
 
 def help_text(command: Any, context: Any, *, everything: bool) -> str:
-    """Return the help of a command, as wide as the terminal.
+    """Return the help of a `Command` or `Group`, as wide as the terminal.
 
-    Args:
-        command: a `Command` or a `Group`.
-        context: its context.
-        everything: whether to show the options of the configuration that are not common, too.
+    everything: show options that are not common, too.
     """
     width = shutil.get_terminal_size().columns
     panels = _panels(command, context)

@@ -31,7 +31,7 @@ def _print_all(descriptions: "list[CompensatorDescription]") -> None:
         )
         for description in descriptions
     ]
-    print_table(("compensator", "what it does", "reconstructs data", "runs in", "memory"), rows)
+    print_table(("compensator", "description", "reconstructs data", "runs in", "memory"), rows)
     print(f"Settings and sources of a compensator: unstale compensators {descriptions[-1].name}")
 
 

@@ -58,7 +58,6 @@ At = Annotated[
         "--at",
         metavar="ROUND",
         help="Invert the stale updates of this round, from 1. May be repeated. Default: the last round.",
-        show_default=False,
     ),
 ]
 Updates = Annotated[
@@ -70,7 +69,6 @@ Plots = Annotated[
         "--plots",
         metavar="FOLDER",
         help="Draw similarity, reconstructed examples and disparity into this folder.",
-        show_default=False,
     ),
 ]
 

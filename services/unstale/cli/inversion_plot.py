@@ -94,13 +94,7 @@ def draw_sheet(tiles: Sequence[Tile], columns: Sequence[str], title: str, file: 
 
 
 def draw_closeness(pools: Mapping[str, Mapping[str, Numbers]], title: str, file: Path) -> None:
-    """Draw histograms of the similarity of reconstructed examples to pools of data.
-
-    Args:
-        pools: similarity [r] by measure, the label of an axis, and by pool.
-        title: of the figure.
-        file: the PNG file.
-    """
+    """Draw histograms of the similarity of reconstructed examples to pools: [r] by measure and pool."""
     with files.figure(file, (4.6 * len(pools) + 0.6, 4.4), title) as figure:
         panels = figure.subplots(1, len(pools), squeeze=False)[0]
         for axes, (measure, by_pool) in zip(panels, pools.items(), strict=True):

@@ -75,7 +75,7 @@ def run(arguments: Sequence[str]) -> int:
         return _print_error(str(error))
     except typer.TyperException as error:
         return _print_error(_message(error))
-    except SystemExit as end:  # Typer has completed a line, or nobody reads the output any more
+    except SystemExit as end:  # after the completion of a line, or a closed pipe
         code = end.code
     return code if isinstance(code, int) else 0
 

@@ -21,10 +21,7 @@ TICKS_MAX = 25
 def draw(counts_NC: Indices, title: str, file: Path) -> None:
     """Draw the number of examples of each client, and below it their classes, into a PNG file. Raises UserError.
 
-    Args:
-        counts_NC: examples of class c at client i, every client with one or more.
-        title: of the plot.
-        file: the PNG file.
+    counts_NC: examples of class c at client i, every client with one or more.
     """
     clients, classes = counts_NC.shape
     order = _order(counts_NC)

@@ -26,7 +26,7 @@ def _print_all() -> None:
     rows = [
         (name, policy.summary, ", ".join(policy.loops), policy.memory) for name, policy in policies.items()
     ]
-    print_table(("policy", "what it does", "published for", "memory"), rows)
+    print_table(("policy", "description", "published for", "memory"), rows)
     print(f"Settings and sources of a policy: unstale policies {[*policies][-1]}")
 
 

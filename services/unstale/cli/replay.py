@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 Policy = Annotated[
     str | None,
-    typer.Option("--policy", help="Aggregate the recorded updates with this policy.", show_default=False),
+    typer.Option("--policy", help="Aggregate the recorded updates with this policy."),
 ]
 Assignments = Annotated[
     list[str] | None,
@@ -27,12 +27,11 @@ Assignments = Annotated[
         metavar="KEY=VALUE",
         help="Set a key of the policy, such as policy.settings.beta=20, or of this machine, such as device. May be "
         "repeated.",
-        show_default=False,
     ),
 ]
 Plot = Annotated[
     Path | None,
-    typer.Option("--plot", metavar="FILE", help="Draw both policies into this PNG file.", show_default=False),
+    typer.Option("--plot", metavar="FILE", help="Draw both policies into this PNG file."),
 ]
 
 

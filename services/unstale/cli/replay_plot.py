@@ -11,13 +11,7 @@ from unstale.report.statistics import single
 
 
 def draw(points: Sequence[Point], names: tuple[str, str], file: Path) -> None:
-    """Draw accuracy and loss over versions into a PNG file. Raises UserError.
-
-    Args:
-        points: versions.
-        names: of the recorded policy and of the other one.
-        file: the PNG file.
-    """
+    """Draw accuracy and loss over versions into a PNG file. names: of both policies. Raises UserError."""
     recorded, other = names
     labels = (f"{recorded}, recorded", f"{other}, same updates")
     title = f"The same updates with two policies\nThe clients trained on the models of {recorded}"

@@ -10,18 +10,18 @@ from unstale.cli.printing import json_line, line
 
 Runs = Annotated[
     list[Path],
-    typer.Argument(metavar="RUN...", help="Run directories; they are only read.", show_default=False),
+    typer.Argument(metavar="RUN...", help="Run directories; they are only read."),
 ]
 Out = Annotated[
     Path, typer.Option("--out", metavar="FILE", help="The page; an existing file is overwritten.")
 ]
 Csv = Annotated[
     Path | None,
-    typer.Option("--csv", metavar="FOLDER", help="Write a CSV file for each table.", show_default=False),
+    typer.Option("--csv", metavar="FOLDER", help="Write a CSV file for each table."),
 ]
 Png = Annotated[
     Path | None,
-    typer.Option("--png", metavar="FOLDER", help="Write a PNG file for each picture.", show_default=False),
+    typer.Option("--png", metavar="FOLDER", help="Write a PNG file for each picture."),
 ]
 By = Annotated[
     list[str] | None,
@@ -30,7 +30,6 @@ By = Annotated[
         metavar="KEY",
         help="Group runs by the value of this key, or of all keys of this section. May be repeated. By default runs "
         "that differ only in their seed form a group.",
-        show_default=False,
     ),
 ]
 Label = Annotated[
@@ -39,7 +38,6 @@ Label = Annotated[
         "--label",
         metavar="NAME",
         help="Name of a group. Repeat it for each group, in the order of their first runs.",
-        show_default=False,
     ),
 ]
 Target = Annotated[
@@ -49,7 +47,6 @@ Target = Annotated[
         metavar="ACCURACY",
         help="Show the rounds, seconds and updates that runs needed to reach this accuracy, such as 0.9. May be "
         "repeated.",
-        show_default=False,
     ),
 ]
 

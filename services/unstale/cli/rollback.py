@@ -11,27 +11,17 @@ from unstale.errors import UserError
 
 To = Annotated[
     int | None,
-    typer.Option(
-        "--to", metavar="VERSION", help="Version to resume from; by default the newest.", show_default=False
-    ),
+    typer.Option("--to", metavar="VERSION", help="Version to resume from; by default the newest."),
 ]
 Without = Annotated[
     list[int] | None,
     typer.Option(
-        "--without",
-        metavar="CLIENT",
-        help="Exclude a client from the run from now on. May be repeated.",
-        show_default=False,
+        "--without", metavar="CLIENT", help="Exclude a client from the run from now on. May be repeated."
     ),
 ]
 Readmit = Annotated[
     list[int] | None,
-    typer.Option(
-        "--readmit",
-        metavar="CLIENT",
-        help="Admit an excluded client again. May be repeated.",
-        show_default=False,
-    ),
+    typer.Option("--readmit", metavar="CLIENT", help="Admit an excluded client again. May be repeated."),
 ]
 
 

@@ -23,7 +23,6 @@ Record = Annotated[
         "--run",
         metavar="DIRECTORY",
         help="Record the run in this new directory, for `unstale replay` and `unstale explain`.",
-        show_default=False,
     ),
 ]
 

@@ -13,9 +13,7 @@ if TYPE_CHECKING:
 
     from unstale.part_settings import SettingDescription
 
-Names = Annotated[
-    list[str] | None, typer.Argument(help="Show these with their settings.", show_default=False)
-]
+Names = Annotated[list[str] | None, typer.Argument(help="Show these with their settings.")]
 
 FEW, MOST = (205, 222, 240), (8, 48, 107)  # blues that differ in grey, too, and from white
 
@@ -37,11 +35,7 @@ def print_table(headings: Sequence[str], rows: Iterable[Sequence[str]], *, lines
     """Print a table that fits the terminal, with cells wrapped between words.
 
     If the terminal is too narrow for the longest words, each row is a list of its cells.
-
-    Args:
-        headings: of the columns.
-        rows: texts of the cells.
-        lines: whether to leave an empty line between rows, for cells with sentences.
+    lines: leave an empty line between rows, for cells with sentences.
     """
     from rich import box
     from rich.console import Console

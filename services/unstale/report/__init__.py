@@ -1,1 +1,1 @@
-"""What runs left behind, as one HTML page, tables and pictures. Reads run directories, and writes to none."""
+"""Reports of recorded runs: one HTML page, tables and pictures. Run directories are only read."""

@@ -135,21 +135,13 @@ def plain_line(
 
 
 def lines(
-    axes: Axes, labels: Sequence[str], curves: Sequence[Curve], what: str, *, along: str = VERSIONS
+    axes: Axes, labels: Sequence[str], curves: Sequence[Curve], axis_label: str, *, along: str = VERSIONS
 ) -> None:
-    """Draw curves with their bands, from 0.
-
-    Args:
-        axes: where to draw.
-        labels: one for each curve.
-        curves: the curves.
-        what: label of the vertical axis, with unit.
-        along: `VERSIONS`, or `TIME`, along which each value holds until the next.
-    """
+    """Draw curves with their bands, from 0. along: `VERSIONS` or `TIME`."""
     for place, (label, curve) in enumerate(zip(labels, curves, strict=True)):
         line(axes, curve, place, label, steps=along == TIME)
     axes.set_xlabel(along)
-    axes.set_ylabel(what)
+    axes.set_ylabel(axis_label)
     axes.set_ylim(0, _top(curves))
     if along == VERSIONS:
         whole_numbers(axes)
@@ -217,10 +209,10 @@ def whole_numbers(axes: Axes, which: str = "x") -> None:
     axis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 5, 10]))
 
 
-def colour_bar(axes: Axes, image: AxesImage, what: str) -> None:
-    """Draw the scale of a map. what: its label, with unit."""
+def colour_bar(axes: Axes, image: AxesImage, axis_label: str) -> None:
+    """Draw the scale of a map."""
     assert axes.figure is not None
-    bar = axes.figure.colorbar(image, ax=axes, label=what)
+    bar = axes.figure.colorbar(image, ax=axes, label=axis_label)
     assert bar.solids is not None
     bar.solids.set_rasterized(True)
     bar.outline.set_visible(False)
@@ -230,19 +222,11 @@ def bars_across(
     axes: Axes,
     names: Sequence[str],
     parts: Sequence[tuple[str, Sequence[float]]],
-    what: str,
+    axis_label: str,
     *,
     stacked: bool,
 ) -> None:
-    """Draw horizontal bars.
-
-    Args:
-        axes: where to draw.
-        names: from the top.
-        parts: label and length of each name's part, stacked or side by side.
-        what: label of the horizontal axis, with unit.
-        stacked: whether the parts of a name make one bar.
-    """
+    """Draw horizontal bars. parts: label and length of each name's part, stacked or side by side."""
     rows = np.arange(len(names), dtype=np.float64)
     ends = np.zeros(len(names))
     high = 0.7 if stacked else 0.8 / max(len(parts), 1)
@@ -264,7 +248,7 @@ def bars_across(
     axes.set_yticks(rows, [shortened(name, 22) for name in names])
     axes.invert_yaxis()
     axes.grid(visible=False, axis="y")
-    axes.set_xlabel(what)
+    axes.set_xlabel(axis_label)
 
 
 def shortened(text: str, most: int) -> str:
@@ -273,13 +257,7 @@ def shortened(text: str, most: int) -> str:
 
 
 def sheet(name: str, title: str, panels: Sequence[tuple[str, Picture]]) -> bytes:
-    """Return a PNG file of several pictures with a common legend.
-
-    Args:
-        name: of the figure.
-        title: above the legend.
-        panels: a title for each picture, and the picture.
-    """
+    """Return a PNG file of several pictures with a common legend. panels: pictures, each with its title."""
     with look(name):
         across = min(len(panels), PANELS_ACROSS)
         longest_first = sorted((picture.keys for _, picture in panels), key=len, reverse=True)

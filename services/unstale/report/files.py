@@ -16,15 +16,9 @@ from unstale.report.content import Cell, Report, Table
 
 
 def check(runs: Sequence[Path], page_file: Path, folders: Sequence[tuple[str, Path]]) -> None:
-    """Check destinations before runs are read, which may take long.
+    """Check destinations before runs are read, which may take long. folders: each with its option.
 
-    Args:
-        runs: run directories.
-        page_file: the page.
-        folders: folders, each with the option that names it.
-
-    Raises:
-        UserError: for a destination that cannot be written, or lies in a run directory.
+    Raises UserError for a destination that cannot be written, or lies in a run directory.
     """
     if page_file.is_dir() or not page_file.parent.is_dir():
         raise UserError(f"--out is {page_file}, expected a file in an existing folder; choose another")

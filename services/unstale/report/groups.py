@@ -55,14 +55,10 @@ def frame(groups: Sequence[Group], name: str) -> pd.DataFrame:
 
 
 def grouped(runs: Sequence[Run], by: Sequence[str] = (), labels: Sequence[str] = ()) -> list[Group]:
-    """Group runs with the same values of some keys.
+    """Group runs with the same values of the keys or sections `by`, by default of all that may change the model.
 
-    Args:
-        by: keys or sections; if empty, all keys that may change the model, except the seed.
-        labels: one for each group, in the order of their first runs; if empty, the values in which groups differ.
-
-    Raises:
-        UserError: for an unknown key, labels that do not fit, and too many groups.
+    labels: one for each group, in the order of their first runs; by default the values in which groups differ.
+    Raises UserError for an unknown key, labels that do not fit, and too many groups.
     """
     settings = [values(run.settings) for run in runs]
     named = dict.fromkeys(key for name in by for key in matching(name, settings))

@@ -29,16 +29,9 @@ def report(
     labels: Sequence[str] | None = None,
     targets: Sequence[float] | None = None,
 ) -> Report:
-    """Return the report of some run directories.
+    """Return the report of run directories, which are only read. by, labels: as in `groups.grouped`.
 
-    Args:
-        paths: run directories, which are only read.
-        by: as in `groups.grouped`.
-        labels: as in `groups.grouped`.
-        targets: accuracies in (0, 1].
-
-    Raises:
-        UserError: for a directory without a run, with a damaged one or another format, and for wrong arguments.
+    Raises UserError for a directory without a run, with a damaged one or another format, and for wrong arguments.
     """
     _check(targets or ())
     runs = [read(path, name) for path, name in zip(paths, names_of(paths), strict=True)]

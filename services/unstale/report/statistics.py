@@ -68,9 +68,7 @@ def single(at_x: Floats | Integers, values_x: Floats) -> Curve:
 def over_versions(series: Sequence[tuple[Integers | Floats, Floats]], *, band: Band = "interval") -> Curve:
     """Return the mean at the versions that all runs have, without interpolation.
 
-    Args:
-        series: increasing versions and values of each run.
-        band: the kind of band.
+    series: increasing versions and values of each run.
     """
     if not series:
         return _curve(np.zeros(0), np.zeros((0, 0)), 0)
@@ -83,8 +81,7 @@ def over_versions(series: Sequence[tuple[Integers | Floats, Floats]], *, band: B
 def over_time(series: Sequence[tuple[Floats, Floats]]) -> Curve:
     """Return the mean of the latest values, from the first time at which all runs have one to the end of the first.
 
-    Args:
-        series: increasing seconds and values of each run.
+    series: increasing seconds and values of each run.
     """
     if not series or any(len(times) == 0 for times, _ in series):
         return _curve(np.zeros(0), np.zeros((len(series), 0)), sum(len(times) for times, _ in series))

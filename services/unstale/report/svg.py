@@ -15,13 +15,7 @@ _DROPPED = {"metadata", "style"}
 
 
 def inline(document: str, name: str, alternative: str) -> str:
-    """Return an `svg` element.
-
-    Args:
-        document: the SVG document of matplotlib.
-        name: unique on the page.
-        alternative: text for readers who do not see it.
-    """
+    """Return an `svg` element with a unique name on the page. alternative: text for readers who do not see it."""
     root = fromstring(document)  # noqa: S314  (our own)
     _clean(root)
     defined = {element.attrib["id"] for element in root.iter() if "id" in element.attrib}

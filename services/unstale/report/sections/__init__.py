@@ -1,1 +1,1 @@
-"""Sections of a report, one file each: what it says, its pictures and its tables."""
+"""Sections of a report, one module each: sentences, pictures and tables."""

@@ -14,21 +14,17 @@ from unstale.report.statistics import Curve, over_versions
 def picture(
     groups: Sequence[Group],
     of_run: Callable[[Run], Any],
-    what: str,
+    axis_label: str,
     *,
     name: str,
     title: str,
     caption: str,
     alternative: str,
 ) -> Picture:
-    """Return the picture.
+    """Return the picture of the groups with a round.
 
-    Args:
-        groups: those without a round are left out.
-        of_run: returns a series by version.
-        what: label of the vertical axis, with unit.
-        caption: beginning of the caption, which ends with the details of the curves.
-        name, title, alternative: of the picture.
+    of_run: returns a series by version. caption: its beginning, before details
+    of the curves.
     """
     drawn = [(group, runs) for group in groups if (runs := [run for run in group.runs if run.version])]
     curves = [_curve(runs, of_run) for _, runs in drawn]
@@ -37,7 +33,9 @@ def picture(
         title=title,
         caption=caption + _details([runs for _, runs in drawn]),
         alternative=alternative,
-        draw=partial(drawing.lines, labels=[group.legend for group, _ in drawn], curves=curves, what=what),
+        draw=partial(
+            drawing.lines, labels=[group.legend for group, _ in drawn], curves=curves, axis_label=axis_label
+        ),
         keys=keys([group for group, _ in drawn]),
     )
 

@@ -115,35 +115,35 @@ def _shares(runs: Sequence[pd.Series]) -> Floats | None:
 
 
 def _pictures(groups: Sequence[Group], by_group: Sequence[Sequence[pd.DataFrame]]) -> Iterator[Picture]:
-    for column, what, title in (
+    for column, noun, title in (
         ("aggregated", "updates", "Participation"),
         ("weight_share_ratio", "weight", "Weight over clients"),
     ):
         curves = [_shares([clients[column] for clients in frames]) for frames in by_group]
         if any(curve is not None for curve in curves):
-            yield _picture(groups, curves, what, title)
+            yield _picture(groups, curves, noun, title)
 
 
-def _picture(groups: Sequence[Group], curves: Sequence[Floats | None], what: str, title: str) -> Picture:
+def _picture(groups: Sequence[Group], curves: Sequence[Floats | None], noun: str, title: str) -> Picture:
     drawn = [(group, curve) for group, curve in zip(groups, curves, strict=True) if curve is not None]
     largest = [f"{group.label}: the largest is {curve[0]:.1f} times the even share" for group, curve in drawn]
     mean = "; mean over runs." if any(len(group.runs) > 1 for group, _ in drawn) else "."
     return Picture(
-        name=f"{what}_by_client",
+        name=f"{noun}_by_client",
         title=title,
-        caption=f"Share of each client in the aggregated {what}, as a multiple of the even share (1, dashed), in "
+        caption=f"Share of each client in the aggregated {noun}, as a multiple of the even share (1, dashed), in "
         f"falling order{mean}",
         alternative=f"Falling curves of the shares of clients. {'; '.join(largest)}.",
-        draw=partial(_draw, curves=[(group.legend, curve) for group, curve in drawn], what=what),
+        draw=partial(_draw, curves=[(group.legend, curve) for group, curve in drawn], noun=noun),
         keys=keys([group for group, _ in drawn]),
     )
 
 
-def _draw(axes: Axes, curves: Sequence[tuple[str, Floats]], what: str) -> None:
+def _draw(axes: Axes, curves: Sequence[tuple[str, Floats]], noun: str) -> None:
     for place, (label, curve) in enumerate(curves):
         drawing.plain_line(axes, np.arange(1, len(curve) + 1), curve, place, label)
     drawing.even_share(axes)
     axes.set_xlabel("clients, largest share first")
-    axes.set_ylabel(f"{what} / even share")
+    axes.set_ylabel(f"{noun} / even share")
     drawing.from_zero(axes)
     drawing.whole_numbers(axes)

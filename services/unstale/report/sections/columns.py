@@ -31,15 +31,7 @@ _HEADS = {"std": "± std", "low": "95 % from", "high": "to"}
 def of_spread(
     measure: str, unit: str, form: str, parts: tuple[str, ...] = SPREAD, *, head: str = ""
 ) -> tuple[Column, ...]:
-    """Return a column for each of these parts of a `Spread`, such as `accuracy_mean_ratio`.
-
-    Args:
-        measure: first words of the names.
-        unit: last word of the names; "" for none.
-        form: of the numbers.
-        parts: fields of `Spread`.
-        head: of the mean.
-    """
+    """Return a column for each of these parts of a `Spread`, such as `accuracy_mean_ratio`. head: of the mean."""
     return tuple(
         Column(
             "_".join(filter(None, (measure, part, unit))), _HEADS.get(part, head or f"{measure}, mean"), form

@@ -92,7 +92,7 @@ def _picture(groups: Sequence[Group], measured: pd.DataFrame, column: str) -> Pi
         title=f"{word} error of compensation",
         caption=f"Mean error of the estimates that a round could check, over all runs of a group.{rest}",
         alternative=f"Lines of the {word} error over versions, on average: {'; '.join(means)}.",
-        draw=partial(drawing.lines, labels=labels, curves=curves, what=axis),
+        draw=partial(drawing.lines, labels=labels, curves=curves, axis_label=axis),
         keys=labels,
     )
 

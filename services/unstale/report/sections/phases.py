@@ -110,7 +110,7 @@ def _bars(timed: Sequence[tuple[Group, _Phases]], used: Sequence[str]) -> Pictur
             drawing.bars_across,
             names=[group.label for group, _ in timed],
             parts=list(means.items()),
-            what="seconds per round",
+            axis_label="seconds per round",
             stacked=True,
         ),
         keys=list(means),

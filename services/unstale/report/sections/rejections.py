@@ -55,7 +55,7 @@ def _bars(groups: Sequence[Group], counts: Sequence[Counter[str]], received: Seq
             drawing.bars_across,
             names=reasons,
             parts=parts,
-            what="rejected, % of the updates received",
+            axis_label="rejected, % of the updates received",
             stacked=False,
         ),
         keys=keys(groups),
