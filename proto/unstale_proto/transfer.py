@@ -83,7 +83,7 @@ class Receiving:
         return self.part.have == self.payload_bytes
 
     @property
-    def is_hopeless(self) -> bool:
+    def is_unusable(self) -> bool:
         """Whether it came too often with a wrong checksum."""
         return self._wrong >= WRONG_MAX
 

@@ -161,10 +161,10 @@ def digest(*vectors: Tensor) -> str:
 
 def digest_of_frames(frames: Iterable[memoryview]) -> str:
     """`digest` of the vectors that these are the bytes of, however they are cut."""
-    found = hashlib.sha256()
+    hasher = hashlib.sha256()
     for frame in frames:
-        found.update(frame)
-    return found.hexdigest()
+        hasher.update(frame)
+    return hasher.hexdigest()
 
 
 def is_finite(vector_d: Tensor) -> bool:

@@ -74,9 +74,9 @@ class PeerRateLimit(logging.Filter):
 
 def logger(name: str) -> logging.Logger:
     """The logger of this name, with the process's one filter for lines about peers."""
-    found = logging.getLogger(name)
-    found.addFilter(OF_PROCESS)
-    return found
+    result = logging.getLogger(name)
+    result.addFilter(OF_PROCESS)
+    return result
 
 
 OF_PROCESS = PeerRateLimit()

@@ -56,7 +56,12 @@ class Disk:
 
     def models(self, places: int = 2) -> Models:
         return Models(
-            self.open, self.open_spare, found=self.held, delete=self.delete, window_bytes=4, places=places
+            self.open,
+            self.open_spare,
+            partial_names=self.held,
+            delete=self.delete,
+            window_bytes=4,
+            places=places,
         )
 
 

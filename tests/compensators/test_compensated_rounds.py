@@ -217,7 +217,7 @@ def test_without_a_compensator_nothing_is_said():
     subject = learner(None)
     _, result = two_rounds(subject)
     assert result.compensation is None
-    assert not subject.looks_ahead
+    assert not subject.prefetches
     assert not subject.work()
 
 
@@ -255,7 +255,7 @@ def test_what_came_early_is_worked_on_before_its_round_and_gives_the_same():
         subject.apply_round(numbers(1, 123, scale=0.3), [update(1, base_version=0, staleness=0)])
     rows = numbers(1, 123, seed=51, scale=0.3)
     told = update(0, base_version=0, staleness=1)
-    assert early.looks_ahead
+    assert early.prefetches
     early.precompute(rows[0], told)
     done = sum(early.work() for _ in range(20))
     assert done == 6

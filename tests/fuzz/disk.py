@@ -19,7 +19,7 @@ from unstale.client.actions import PendingUpdate
 from unstale.client.outbox import Outbox
 from unstale.journal import checkpoints
 from unstale.journal.database import Database
-from unstale.journal.rows import Batch, Place
+from unstale.journal.rows import Batch, Location
 from unstale.journal.segments import Segments
 from unstale.net import keygen
 from unstale.net.keys import ClientIds
@@ -83,7 +83,7 @@ def database() -> Files:
         folder = Path(name)
         opened = Database(folder / "run.db")
         places = [
-            Place(segment=1, offset=offset, size_bytes=len(ROW), checksum=xxhash.xxh3_64_intdigest(ROW))
+            Location(segment=1, offset=offset, size_bytes=len(ROW), checksum=xxhash.xxh3_64_intdigest(ROW))
             for offset in (16, 40, 64)
         ]
         opened.store(

@@ -7,7 +7,7 @@ from typing import Any
 from unstale.coordinator import events, snapshot
 from unstale.coordinator.machine import LEASE, Coordinator
 from unstale.journal import records
-from unstale.journal.rows import Batch, EventRow, Place, UpdateRow
+from unstale.journal.rows import Batch, EventRow, Location, UpdateRow
 from unstale_proto.messages import Ack, Task
 
 
@@ -32,8 +32,8 @@ class PlayedJournal:
         self.seq += 1
         return self.seq
 
-    def append(self, row: memoryview, handle: int) -> Place:
-        return Place(segment=1, offset=0, size_bytes=len(row), checksum=0)
+    def append(self, row: memoryview, handle: int) -> Location:
+        return Location(segment=1, offset=0, size_bytes=len(row), checksum=0)
 
     def settle(self) -> None:
         pass
@@ -66,7 +66,7 @@ class PlayedJournal:
         if isinstance(message, Task):
             assert message.task_id in self.tasks, f"{message} is said before it is stored"
         elif message.first_outcome == "accepted":
-            stored = any(update.task_id == message.task_id and update.place for update in self.updates)
+            stored = any(update.task_id == message.task_id and update.location for update in self.updates)
             assert stored, f"{message} is said before it is stored"
 
     def check(self, coordinator: Coordinator, make: Callable[[], Coordinator]) -> None:
@@ -78,7 +78,7 @@ class PlayedJournal:
         assert lasting(again) == lasting(coordinator)
         accepted = [update for update in self.updates if update.outcome == "accepted"]
         assert len(accepted) == coordinator.accepted
-        assert all((update.place is None) == (update.outcome != "accepted") for update in self.updates)
+        assert all((update.location is None) == (update.outcome != "accepted") for update in self.updates)
 
 
 PASSING = {

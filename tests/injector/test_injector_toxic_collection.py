@@ -46,7 +46,7 @@ def test_a_toxic_is_added_behind_the_others_under_a_name_that_is_free() -> None:
     assert made.add({"type": "drop", "name": "mine", "clients": [3, "5-6"]}) == "mine"
     assert names(made) == ["all/latency", "drop", "drop-2", "mine"]
     assert made.applied[3].clients == frozenset({3, 5, 6})
-    assert made.found("mine")["touches"] == 3
+    assert made.describe("mine")["touches"] == 3
 
 
 def test_what_is_listed_can_be_added_again() -> None:
@@ -195,7 +195,7 @@ def test_a_name_that_is_not_there_is_told_with_the_nearest() -> None:
     with pytest.raises(UnknownNameError, match=r"there is no toxic 'all/latenc'; did you mean 'all/latency'"):
         made.remove("all/latenc")
     with pytest.raises(UnknownNameError, match="there is no toxic 'x', and no other"):
-        inventory().found("x")
+        inventory().describe("x")
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ from unstale.errors import UserError
 from unstale.journal import records
 from unstale.journal.database import Conservation, Database
 from unstale.journal.disk import DamagedError
-from unstale.journal.rows import Batch, Place, UpdateRow
+from unstale.journal.rows import Batch, Location, UpdateRow
 
 
 @pytest.fixture
@@ -43,7 +43,7 @@ def stored(path: Path, *batches: Batch) -> Database:
 
 
 def test_every_record_comes_back_as_it_was(path: Path) -> None:
-    place = Place(segment=3, offset=16, size_bytes=8, checksum=2**64 - 1)
+    place = Location(segment=3, offset=16, size_bytes=8, checksum=2**64 - 1)
     measured = accepted(1, 0, place)._replace(norm=1.5, norm_buffers=math.inf, norm_extra=0.0)
     members = (measured, accepted(2, 1, place, loss=-0.0))
     batch = Batch(
@@ -187,8 +187,8 @@ def test_the_view_of_clients_counts_for_each_what_it_was_given_and_sent(path: Pa
 
 
 def test_segments_are_needed_by_rows_that_wait_or_belong_to_later_rounds(path: Path) -> None:
-    def lies_in(segment: int, offset: int = 16) -> Place:
-        return Place(segment=segment, offset=offset, size_bytes=10, checksum=1)
+    def lies_in(segment: int, offset: int = 16) -> Location:
+        return Location(segment=segment, offset=offset, size_bytes=10, checksum=1)
 
     database = stored(
         path,
@@ -200,7 +200,7 @@ def test_segments_are_needed_by_rows_that_wait_or_belong_to_later_rounds(path: P
     assert database.segments_after(1) == {2, 3, 4}
     database.forget_segments(database.segments_after(1))
     assert database.segment_ends() == {2: 26, 3: 26, 4: 36}
-    places = [update.place for update in database.updates_after(0)]
+    places = [update.location for update in database.updates_after(0)]
     assert places == [None, lies_in(2), lies_in(3), lies_in(4), lies_in(4, offset=26)]
     database.close()
 

@@ -37,26 +37,26 @@ def test_what_was_mapped_stays_readable_when_the_part_is_deleted(tmp_path: Path)
 
 def test_another_process_finds_a_part_and_goes_on_with_it(tmp_path: Path) -> None:
     first = PartialFiles(tmp_path / "folder")
-    assert first.found == []
+    assert first.names == []
     part = first.open("0-1")
     part.append(view(b"abc"))
     part.close()
     (tmp_path / "folder" / "notes.txt").touch()
     second = PartialFiles(tmp_path / "folder")
-    assert second.found == ["0-1"]
+    assert second.names == ["0-1"]
     part = second.open("0-1")
     part.append(view(b"d"))
     assert bytes(part.mapped()) == b"abcd"
     part.close()
     second.delete("0-1")
     second.delete("0-1")
-    assert PartialFiles(tmp_path / "folder").found == []
+    assert PartialFiles(tmp_path / "folder").names == []
 
 
 def test_what_cannot_be_deleted_stays(tmp_path: Path) -> None:
     (tmp_path / "0-1.part").mkdir()
     partial_files = PartialFiles(tmp_path)
-    assert partial_files.found == ["0-1"]
+    assert partial_files.names == ["0-1"]
     partial_files.delete("0-1")
     with pytest.raises(OSError, match="directory"):
         partial_files.open("0-1")

@@ -14,17 +14,17 @@ from hypothesis import strategies as st
 from unstale.errors import UserError
 from unstale.journal import segments as module
 from unstale.journal.disk import DamagedError, NoRoomError
-from unstale.journal.rows import Place
+from unstale.journal.rows import Location
 from unstale.journal.segments import HEADER, Segments
 
 START = len(HEADER)
 
 
-def append(segments: Segments, data: bytes) -> Place:
+def append(segments: Segments, data: bytes) -> Location:
     return segments.append(memoryview(data))
 
 
-def read(segments: Segments, place: Place) -> bytes:
+def read(segments: Segments, place: Location) -> bytes:
     into = bytearray(place.size_bytes)
     segments.read(place, memoryview(into))
     return bytes(into)
@@ -182,7 +182,7 @@ def test_what_a_file_held_before_is_no_row_of_its_next_segment(tmp_path: Path) -
     segments.retire({1})
     new = append(segments, b"2")
     with pytest.raises(DamagedError, match=r"00000003\.rows is damaged between"):
-        read(segments, Place(new.segment, old.offset, old.size_bytes, old.checksum))
+        read(segments, Location(new.segment, old.offset, old.size_bytes, old.checksum))
     segments.close()
     after = Segments(tmp_path)  # a server that comes back cuts off what is no row
     after.cut({3: new.offset + new.size_bytes})
@@ -234,7 +234,7 @@ def test_the_newest_rows_are_there_whatever_was_written_over(
 ) -> None:
     folder = tmp_path_factory.mktemp("segments")
     segments = Segments(folder, segment_bytes=segment_bytes)
-    rows: list[tuple[Place, bytes]] = []
+    rows: list[tuple[Location, bytes]] = []
     for step in steps:
         if isinstance(step, bytes):
             rows.append((append(segments, step), step))

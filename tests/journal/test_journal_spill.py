@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from unstale.journal.disk import DamagedError
-from unstale.journal.rows import Place
+from unstale.journal.rows import Location
 from unstale.journal.segments import Segments
 from unstale.journal.spill import Spill
 from unstale.learner.updates import Rows, StagedUpdate
@@ -24,8 +24,8 @@ class Stored:
 
     def __init__(self, folder: Path) -> None:
         self.segments = Segments(folder, segment_bytes=64)  # two rows each
-        self.places: dict[int, Place] = {}
-        self.spill = Spill(D, places=self.places, path_of=self.segments.path)
+        self.places: dict[int, Location] = {}
+        self.spill = Spill(D, locations=self.places, path_of=self.segments.path)
 
     def add(self, client_id: int, value: float) -> int:
         handle, (row_D, *_) = self.spill.row()
@@ -79,7 +79,7 @@ def test_a_row_that_is_kept_takes_no_memory_any_more(tmp_path: Path) -> None:
 def test_restored_it_holds_what_the_other_one_held(tmp_path: Path) -> None:
     stored = Stored(tmp_path)
     handles = [stored.add(client_id, 10.0 * client_id) for client_id in range(2)]
-    again = Spill(D, places=stored.places, path_of=stored.segments.path)
+    again = Spill(D, locations=stored.places, path_of=stored.segments.path)
     looked_at = []
     again.restore([(handle, about(0), lambda row_D: looked_at.append(row_D)) for handle in handles], 9)
     assert len(looked_at) == 2, "each row is read once, which finds damage"

@@ -27,6 +27,7 @@ def test_a_frame_of_full_size_comes_through_with_all_that_encryption_adds(
         RunningServer(settings) as server,
         KeyedClient(server.address, 0, identity_of("phone")) as client,
     ):
+        server.allow_messages_of(FRAME_BYTES_MAX)
         client.join()
         task, _ = client.task()
         assert client.answer(task, np.ones(FRAME_BYTES_MAX // 4)).reason is Reason.WRONG_SIZE  # it was heard

@@ -80,23 +80,23 @@ def test_what_nobody_asked_for_does_not_count() -> None:
 
 
 def test_nobody_is_asked_unless_it_is_wanted() -> None:
-    assert not OwnEvaluations(None).wanted(0, 0)
+    assert not OwnEvaluations(None).is_wanted(0, 0)
 
 
 def test_a_client_is_asked_until_it_has_answered_and_again_after_the_next_multiple() -> None:
     own = OwnEvaluations(10)
-    assert not own.wanted(3, 9)  # the first period is not over
-    assert own.wanted(3, 10)
-    assert own.wanted(3, 17)  # no answer yet, so again
+    assert not own.is_wanted(3, 9)  # the first period is not over
+    assert own.is_wanted(3, 10)
+    assert own.is_wanted(3, 17)  # no answer yet, so again
     own.answered(3, 17, 0.5)
-    assert [version for version in range(17, 33) if own.wanted(3, version)] == list(range(20, 33))
+    assert [version for version in range(17, 33) if own.is_wanted(3, version)] == list(range(20, 33))
     own.answered(3, 22, 0.5)
-    assert [version for version in range(22, 33) if own.wanted(3, version)] == [30, 31, 32]
-    assert own.wanted(4, 22)  # each client for itself
+    assert [version for version in range(22, 33) if own.is_wanted(3, version)] == [30, 31, 32]
+    assert own.is_wanted(4, 22)  # each client for itself
 
 
 def test_a_client_that_is_slow_is_not_asked_twice_for_one_period() -> None:
     own = OwnEvaluations(10)
     own.answered(0, 19, 0.5)
-    assert not own.wanted(0, 19)
-    assert own.wanted(0, 20)
+    assert not own.is_wanted(0, 19)
+    assert own.is_wanted(0, 20)

@@ -39,7 +39,7 @@ from unstale.server.admission import Admission
 from unstale.server.commands import CheckpointCommand, QueueItem
 from unstale.server.compute import frames_of
 from unstale.server.protocol import ServerProtocol
-from unstale.server.state import ExchangeSettings, RunState
+from unstale.server.state import ProtocolSettings, RunState
 from unstale.server.stats import ServerStats
 from unstale.settings.learning import SelectorSettings, TriggerSettings
 from unstale_proto import codec
@@ -378,7 +378,7 @@ class _Server:
                 dimension=NUMBERS,
                 journal=journal,
             ),
-            settings=ExchangeSettings(linger_s=1.0),
+            settings=ProtocolSettings(linger_s=1.0),
             compute=compute.submit,
             stats=stats,
         )

@@ -150,11 +150,11 @@ def test_what_was_under_way_when_the_place_was_lost_is_kept_and_no_more_is_asked
 def test_a_wrong_checksum_begins_anew_and_three_are_hopeless() -> None:
     one = receiving()
     for _ in range(WRONG_MAX):
-        assert not one.is_hopeless
+        assert not one.is_unusable
         one.part.append(memoryview(bytes(21)))
         assert not one.is_right()
         assert one.part.have == 0
-    assert one.is_hopeless
+    assert one.is_unusable
 
 
 def test_a_sender_goes_as_far_as_it_may() -> None:

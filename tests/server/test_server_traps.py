@@ -203,6 +203,7 @@ def test_a_frame_over_its_bound_cuts_that_connection_and_nothing_else() -> None:
 
 def test_a_frame_at_its_bound_is_read() -> None:
     with RunningServer(small(clients=1)) as server, RawClient(server.address) as client:
+        server.allow_messages_of(FRAME_BYTES_MAX)
         client.join()
         task, _ = client.task()
         client.say(update_of(task), [bytes(FRAME_BYTES_MAX)])

@@ -7,9 +7,9 @@ from unstale.journal.rows import (
     CheckpointRow,
     EvaluationRow,
     EventRow,
+    Location,
     MemberRow,
     OwnEvaluationRow,
-    Place,
     RoundRow,
     TaskRow,
     UpdateRow,
@@ -25,10 +25,10 @@ def task(task_id: int, *, client_id: int = 0, at_s: float = 0.5) -> TaskRow:
 
 
 def accepted(
-    seq: int, handle: int, place: Place | None = None, *, client_id: int = 0, loss: float = 0.25
+    seq: int, handle: int, place: Location | None = None, *, client_id: int = 0, loss: float = 0.25
 ) -> UpdateRow:
     """place: None for one that nobody will read."""
-    some = Place(segment=1, offset=16, size_bytes=4, checksum=2**64 - 1)
+    some = Location(segment=1, offset=16, size_bytes=4, checksum=2**64 - 1)
     return _update(seq, client_id, "accepted", None, handle, place or some, loss)
 
 
@@ -42,7 +42,7 @@ def _update(
     outcome: str,
     reason: str | None,
     handle: int | None,
-    place: Place | None,
+    place: Location | None,
     loss: float,
 ) -> UpdateRow:
     return UpdateRow(
@@ -58,7 +58,7 @@ def _update(
         loss=loss,
         local_rate=0.1,
         handle=handle,
-        place=place,
+        location=place,
     )
 
 
@@ -98,6 +98,6 @@ def checkpoint(version: int, seq: int) -> CheckpointRow:
     )
 
 
-def turn(seq: int, handle: int, place: Place | None = None) -> Batch:
+def turn(seq: int, handle: int, place: Location | None = None) -> Batch:
     """What one update brings: its verdict, and the next task."""
     return Batch(updates=[accepted(seq, handle, place)], tasks=[task(seq)])

@@ -24,7 +24,7 @@ from unstale.server.client_limits import ClientLimits, MaySpeak, allow_all
 from unstale.server.commands import Applied, ApplyCommand, Command, ComputeResult, EvaluateCommand, Evaluated
 from unstale.server.compute import frames_of
 from unstale.server.protocol import ServerProtocol
-from unstale.server.state import Access, ExchangeSettings, RunState, TransferBounds
+from unstale.server.state import Access, ProtocolSettings, RunState, TransferBounds
 from unstale.server.stats import ServerStats
 from unstale.server.transport import Delivery
 from unstale.settings.learning import SelectorSettings, TriggerSettings
@@ -150,7 +150,7 @@ class PlayedServer:
                 journal=journal,
                 partial_files=partial_files or PartialFiles(),
             ),
-            settings=ExchangeSettings(
+            settings=ProtocolSettings(
                 linger_s=3.0,
                 transfers=transfers or TransferBounds(),
                 stays=stays,

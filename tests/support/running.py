@@ -12,6 +12,7 @@ from unstale.config import Settings
 from unstale.coordinator.actions import Observer
 from unstale.metrics.progress import Outcome, Progress
 from unstale.server.service import Server
+from unstale_proto.limits import HEADER_BYTES_MAX
 
 PATIENCE_S = 30.0  # a wait that takes so long has failed; nothing is measured by it
 
@@ -97,6 +98,14 @@ class RunningServer:
     @property
     def is_alive(self) -> bool:
         return self._thread.is_alive()
+
+    def allow_messages_of(self, payload_bytes: int) -> None:
+        """Let clients send longer messages than the run needs.
+
+        A connection that holds more than one message is cut, but only if the server sees it during the transfer, which
+        depends on time.
+        """
+        self.server._limiter.table.message_bytes_max = HEADER_BYTES_MAX + payload_bytes
 
     @property
     def http(self) -> str:

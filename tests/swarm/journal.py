@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from unstale.config.settings import RunSettings, Settings
 from unstale.journal.journal import CHECKPOINTS_KEPT, Journal
-from unstale.journal.rows import Place
+from unstale.journal.rows import Location
 from unstale.journal.rundir import CHECKPOINTS, RunDirectory
 from unstale.seeds import Generator
 
@@ -127,7 +127,7 @@ class PlayedJournal(Journal):
     def has_room(self, size_bytes: int) -> bool:
         return not self.is_full and super().has_room(size_bytes)
 
-    def append(self, row: memoryview, handle: int) -> Place:
+    def append(self, row: memoryview, handle: int) -> Location:
         place = super().append(row, handle)
         self._doom.reach("row written")
         return place

@@ -28,7 +28,7 @@ from unstale.server.commands import CheckpointCommand
 from unstale.server.compute import Save, frames_of
 from unstale.server.model_health import REASONS
 from unstale.server.protocol import QueueItem, ServerProtocol, StopNow
-from unstale.server.state import Access, ExchangeSettings, RunState, TransferBounds
+from unstale.server.state import Access, ProtocolSettings, RunState, TransferBounds
 from unstale.server.stats import ServerStats
 from unstale.server.transport import Delivery
 from unstale_proto import signature
@@ -184,7 +184,7 @@ class Server:
                 journal=journal,
                 partial_files=PartialFiles(None if journal is None else journal.directory.transfers),
             ),
-            settings=ExchangeSettings(
+            settings=ProtocolSettings(
                 linger_s=options.linger_s,
                 return_s=options.return_s,
                 transfers=options.transfers or TransferBounds(),

@@ -60,7 +60,7 @@ def draw_lines(
     Lines that diverged leave the frame, which is of the others where there are any, and of all published numbers."""
     for one in lines:
         if is_smooth(one.curve):
-            colour = drawing.Style(place=one.place).colour
+            colour = drawing.Style(index=one.place).colour
             axes.plot(one.curve.at_x, one.curve.mean_x, color=colour, linewidth=0.5, alpha=0.3, label="_each")
         drawing.line(axes, smooth(one.curve) if is_smooth(one.curve) else one.curve, one.place, one.label)
         for at, value in one.printed:
@@ -85,7 +85,7 @@ def draw_lines(
 
 
 def _mark(axes: Axes, at: float, value: float, place: int) -> None:
-    style = drawing.Style(place=place)
+    style = drawing.Style(index=place)
     axes.plot(
         [at],
         [value],
@@ -118,7 +118,7 @@ class Series:
 def draw_over_axis(axes: Axes, series: Sequence[Series], *, along: str, axis: str) -> None:
     """Measured as filled marks with one standard deviation, published as open ones."""
     for one in series:
-        style = drawing.Style(place=one.place)
+        style = drawing.Style(index=one.place)
         axes.errorbar(
             one.at_x,
             one.mean_x,
@@ -177,7 +177,7 @@ def draw_against(axes: Axes, dots: Sequence[Dots], *, what: str) -> None:
     ends = [low - margin, high + margin]
     axes.plot(ends, ends, color=drawing.INK, linestyle=(0, (4, 4)), linewidth=0.8, zorder=1, label="_same")
     for one in dots:
-        style = drawing.Style(place=one.place)
+        style = drawing.Style(index=one.place)
         axes.errorbar(
             one.published,
             one.measured,
@@ -210,7 +210,7 @@ def draw_density(axes: Axes, samples: Sequence[Sample], *, axis: str) -> None:
     below."""
     at = np.linspace(0, 100, 201)
     for one in samples:
-        style = drawing.Style(place=one.place)
+        style = drawing.Style(index=one.place)
         axes.hist(
             one.values, np.linspace(0, 100, BINS + 1).tolist(), density=True, color=style.colour, alpha=0.13
         )
@@ -233,7 +233,7 @@ def draw_counts(axes: Axes, samples: Sequence[Sample], *, axis: str, limit: floa
     most = int(max(max(one.values) for one in samples))
     wide = 0.8 / len(samples)
     for number, one in enumerate(samples):
-        style = drawing.Style(place=one.place)
+        style = drawing.Style(index=one.place)
         shares = np.bincount(np.asarray(one.values, int), minlength=most + 1) / len(one.values)
         axes.bar(
             np.arange(most + 1) + (number - (len(samples) - 1) / 2) * wide,
@@ -263,7 +263,7 @@ class Dot:
 
 def draw_fit(axes: Axes, dots: Sequence[Dot], *, along: str, axis: str, slope: float, start: float) -> None:
     """Cells as marks with one standard deviation, and the line of least squares."""
-    style = drawing.Style(place=0)
+    style = drawing.Style(index=0)
     x, y = np.array([dot.x for dot in dots]), np.array([dot.y for dot in dots])
     spread = np.nan_to_num(np.array([dot.std for dot in dots]))
     axes.errorbar(

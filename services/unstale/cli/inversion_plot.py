@@ -101,10 +101,10 @@ def draw_closeness(pools: Mapping[str, Mapping[str, Numbers]], title: str, file:
             values = np.concatenate(list(by_pool.values()))
             low, high = float(values.min()), float(values.max())
             edges = np.linspace(low, high if high > low else low + 1, EDGES + 1)
-            for place, (pool, values_r) in enumerate(by_pool.items()):
+            for index, (pool, values_r) in enumerate(by_pool.items()):
                 shares = np.histogram(values_r, edges)[0] / len(values_r)
-                drawing.histogram(axes, shares, edges, place, pool)
-                style = drawing.Style(place)
+                drawing.histogram(axes, shares, edges, index, pool)
+                style = drawing.Style(index)
                 axes.axvline(float(values_r.mean()), color=style.colour, linestyle=style.line, linewidth=1)
             axes.set_xlabel(measure)
         panels[0].set_ylabel("share of reconstructed examples")

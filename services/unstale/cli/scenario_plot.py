@@ -44,11 +44,11 @@ def _draw_delays(axes: Axes, group: GroupSeen, edges: Floats) -> None:
         axes.text(0.5, 0.5, "every message arrives at once", transform=axes.transAxes, ha="center")
         axes.set(xticks=[], yticks=[])
         return
-    for place, (leg, seconds, lost) in enumerate(legs(group)):
+    for index, (leg, seconds, lost) in enumerate(legs(group)):
         longer = [second for second in seconds if second > 0]
         at_once = ", at once" if seconds and not longer else ""
         label = f"{leg}{at_once}{f', {lost:.1%} lost' if lost else ''}"
-        drawing.histogram(axes, np.histogram(longer, edges)[0] / max(len(seconds), 1), edges, place, label)
+        drawing.histogram(axes, np.histogram(longer, edges)[0] / max(len(seconds), 1), edges, index, label)
     axes.set_ylabel("share of messages")
     axes.legend(loc="upper left")
     axes.set_xscale("log")

@@ -69,14 +69,14 @@ class Models:
         open_part: Callable[[str], Part],
         spare_part: Callable[[], Part],
         *,
-        found: Sequence[str] = (),
+        partial_names: Sequence[str] = (),
         delete: Callable[[str], None] = lambda _: None,
         window_bytes: int = WINDOW_BYTES,
         places: int = PLACES,
     ) -> None:
         self._open_part = open_part
         self._spare_part = spare_part
-        self._found = list(found)
+        self._found = list(partial_names)
         self._delete = delete
         self._window_bytes = window_bytes
         self._places = places
@@ -158,7 +158,7 @@ class Models:
             self._update()
             return None
         log.warning("the model of version %d arrived with a wrong checksum", key.version)
-        if receiving.is_hopeless:
+        if receiving.is_unusable:
             model.delete()
             raise RemoteContractError(
                 Reason.WRONG_CHECKSUM, "the model came with a wrong checksum, every time"

@@ -418,7 +418,7 @@ class ClientProcess:
             welcome=train.welcome,
             task=task,
             model=model,
-            wanted=lambda: session.wants(run_id, task.task_id),
+            is_wanted=lambda: session.wants(run_id, task.task_id),
             received_s=now_s(),
         )
 
@@ -441,6 +441,6 @@ def _models_of(first: int, outbox: Outbox | None) -> Models:
     return Models(
         lambda name: partial_files.open(prefix + name),
         lambda: PartialFiles().open("spare"),
-        found=[name.removeprefix(prefix) for name in partial_files.found if name.startswith(prefix)],
+        partial_names=[name.removeprefix(prefix) for name in partial_files.names if name.startswith(prefix)],
         delete=lambda name: partial_files.delete(prefix + name),
     )

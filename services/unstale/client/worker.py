@@ -39,7 +39,7 @@ class Job:
     welcome: Welcome
     task: Task
     model: ReceivedModel
-    wanted: Callable[[], bool]
+    is_wanted: Callable[[], bool]
     received_s: float = 0.0
 
 
@@ -142,7 +142,7 @@ class Worker:
             while (job := self._jobs.get()) is not None:
                 if isinstance(job, Settlement):
                     self._settle(job)
-                elif job.wanted():
+                elif job.is_wanted():
                     self._post(self._result(job))
         except BaseException as error:  # noqa: BLE001  (handed to the main thread, which raises it)
             self._post(Crashed(error=error))

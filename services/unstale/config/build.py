@@ -230,14 +230,14 @@ def coordinator_settings(settings: Settings, under: Conditions | None = None) ->
     )
 
 
-def staging(told: CoordinatorSettings, row_numbers: int, where: torch.device) -> Staging:
+def staging(coordination: CoordinatorSettings, row_numbers: int, where: torch.device) -> Staging:
     """Rows for as many updates as can wait at a time, and for the one that is being looked at.
 
-    told: what the coordinator is told. row_numbers: D, of `Learner.row_numbers`. where: the policy's device.
+    coordination: settings of the coordinator. row_numbers: D, of `Learner.row_numbers`. where: the policy's device.
     """
-    rows = told.unaggregated_max + 1
+    rows = coordination.unaggregated_max + 1
     # A round leaves parked updates behind, so each lies by itself.
-    rows_per_block = 1 if told.once_a_cycle else told.round_size_max
+    rows_per_block = 1 if coordination.once_a_cycle else coordination.round_size_max
     return Staging(
         row_numbers,
         rows_per_block,

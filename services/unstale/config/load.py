@@ -110,8 +110,8 @@ def _first_mistake(error: ValidationError, given: Mapping[str, Given]) -> UserEr
     origins = [item.origin for key, item in given.items() if key == name]
     if first["type"] == "sentence":  # several keys do not fit together
         return UserError(first["msg"])
-    place = "".join(f"{origin}: " for origin in origins)
-    return UserError(f"{place}{name} is {shown(first['input'])}, expected {KEYS[name].expected}")
+    where = "".join(f"{origin}: " for origin in origins)
+    return UserError(f"{where}{name} is {shown(first['input'])}, expected {KEYS[name].expected}")
 
 
 def shown(value: Any) -> str:
@@ -234,8 +234,8 @@ def _prefix(name: str) -> str | None:
     return f"{name}." if name in SECTIONS or name in OPEN_SECTIONS else None
 
 
-def _value(loader: Loader, node: yaml.Node, place: str) -> Any:
+def _value(loader: Loader, node: yaml.Node, where: str) -> Any:
     try:
         return loader.construct_object(node, deep=True)
     except ValueError as error:  # what looks like a date or a number and is none
-        raise UserError(f"{place}: this is not YAML: {error}") from None
+        raise UserError(f"{where}: this is not YAML: {error}") from None

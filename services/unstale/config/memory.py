@@ -29,10 +29,10 @@ def allocator(kind: str, folder: str | None, where: torch.device) -> Allocate:
             )
         return lambda rows, columns: torch.zeros(rows, columns, pin_memory=True)
     if kind == "mapped":
-        place = Path(folder or tempfile.gettempdir()).expanduser()
-        if not place.is_dir():
-            raise UserError(f"policy.memory_folder is '{place}', expected a folder that exists")
-        return lambda rows, columns: _mapped(place, rows, columns)
+        path = Path(folder or tempfile.gettempdir()).expanduser()
+        if not path.is_dir():
+            raise UserError(f"policy.memory_folder is '{path}', expected a folder that exists")
+        return lambda rows, columns: _mapped(path, rows, columns)
     return _on_the_host
 
 

@@ -93,8 +93,10 @@ class Held:
 
     def holders(self, label: int) -> Sequence[int]:
         """Those with the most first; of equals the higher id."""
-        held = self._counts_NC[:, label].tolist()
-        return sorted((i for i, count in enumerate(held) if count), key=lambda i: (held[i], i), reverse=True)
+        count_N = self._counts_NC[:, label].tolist()
+        return sorted(
+            (i for i, count in enumerate(count_N) if count), key=lambda i: (count_N[i], i), reverse=True
+        )
 
     def smallest_class(self, client_id: int) -> int:
         return int((self._counts_NC[client_id] > 0).argmax())

@@ -76,8 +76,8 @@ def written(policy: str) -> tuple[Sequel, ...]:
 
 @cache
 def _read(policy: str, text: str) -> tuple[Sequel, ...]:
-    told = json.loads(text)
-    run = {key: told[key] for key in ("clients", "dimension", "seed", "round_size", "rounds")}
+    document = json.loads(text)
+    run = {key: document[key] for key in ("clients", "dimension", "seed", "round_size", "rounds")}
     return tuple(
         Sequel(
             policy=policy,
@@ -87,7 +87,7 @@ def _read(policy: str, text: str) -> tuple[Sequel, ...]:
             model=case["model"],
             rounds=tuple(Round(**step) for step in case["steps"]),
         )
-        for case in told["cases"]
+        for case in document["cases"]
     )
 
 
@@ -109,11 +109,11 @@ def reproduces(sequel: Sequel, device: torch.device) -> Finding:
         errors = _errors(played, step, policy, models[-1])
         for what, error in errors.items():
             if not error <= TOLERANCE:
-                said = f"{what} {error:.0e} off in round {version}"
-                return Finding(expected=expected, got=said, passed=False)
+                problem = f"{what} {error:.0e} off in round {version}"
+                return Finding(expected=expected, got=problem, passed=False)
         if played.model is not None and step.counts != played.counts:
-            said = f"counts {step.counts} in round {version}"
-            return Finding(expected=f"counts {played.counts}", got=said, passed=False)
+            problem = f"counts {step.counts} in round {version}"
+            return Finding(expected=f"counts {played.counts}", got=problem, passed=False)
         worst = max(worst, *errors.values(), 0.0)
         models.append(models[-1] if played.model is None else _float64(played.model))
     return Finding(expected=expected, got=f"{worst:.0e} off", passed=True)

@@ -64,9 +64,9 @@ def _made(name: str, device: torch.device, cases: list[Case]) -> Finding:
 
 def _row(policy: str, case: str, find_out: Callable[[], Finding]) -> Row:
     try:
-        found = find_out()
+        result = find_out()
     except Exception as error:  # noqa: BLE001 - whatever a policy raises is what was found
-        said = f"{type(error).__name__}: {error}"
-        return Row(policy=policy, case=case, expected="no exception", got=said, verdict="error")
-    verdict = "pass" if found.passed else "fail"
-    return Row(policy=policy, case=case, expected=found.expected, got=found.got, verdict=verdict)
+        message = f"{type(error).__name__}: {error}"
+        return Row(policy=policy, case=case, expected="no exception", got=message, verdict="error")
+    verdict = "pass" if result.passed else "fail"
+    return Row(policy=policy, case=case, expected=result.expected, got=result.got, verdict=verdict)

@@ -65,6 +65,6 @@ def of_a_run(tested: PolicyUnderTest) -> list[str]:
         problems += misshapen(step, whole, batch) + senseless(step, batch)
     for number, policy in loading.items():
         policy.load_state_dict(saved[number])
-        found = other(expected[number:], run(policy, batches[number:]))
-        problems += [f"{problem} after loading a state" for problem in found]
+        differences = other(expected[number:], run(policy, batches[number:]))
+        problems += [f"{problem} after loading a state" for problem in differences]
     return problems

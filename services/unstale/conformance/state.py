@@ -63,8 +63,8 @@ def _not_plain(where: str, value: Any) -> Iterator[tuple[str, str]]:
             if not isinstance(key, str):
                 yield f"key {key!r} of {where}", type(key).__name__
     elif type(value) is list:
-        for place, inner in enumerate(value):
-            yield from _not_plain(f"{where}[{place}]", inner)
+        for index, inner in enumerate(value):
+            yield from _not_plain(f"{where}[{index}]", inner)
     else:
         yield where, type(value).__name__
 

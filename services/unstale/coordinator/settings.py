@@ -132,8 +132,8 @@ class CoordinatorSettings:
     @property
     def clients_to_start(self) -> int:
         """How many clients must have joined before the first task is given."""
-        wanted = self.clients if self.min_clients is None else self.min_clients
-        return min(wanted, self.clients - len(self.excluded))
+        required = self.clients if self.min_clients is None else self.min_clients
+        return min(required, self.clients - len(self.excluded))
 
     @property
     def round_size_max(self) -> int:

@@ -58,7 +58,7 @@ class ControlApi:
         self._routes: dict[str, dict[str, Handler]] = {
             "/toxics": {"GET": lambda _, __: self._proxy.collection.listed(), "POST": self._add},
             "/toxics/NAME": {
-                "GET": lambda name, _: self._proxy.collection.found(name),
+                "GET": lambda name, _: self._proxy.collection.describe(name),
                 "PATCH": self._patch,
                 "DELETE": self._delete,
             },
@@ -117,12 +117,12 @@ class ControlApi:
     def _add(self, _name: str, environ: Environ) -> Any:
         entry = _body(environ)
         collection, name = self._change(lambda changed: changed.add(entry))
-        return collection.found(name)
+        return collection.describe(name)
 
     def _patch(self, name: str, environ: Environ) -> Any:
         changes = _body(environ)
         collection, _ = self._change(lambda changed: changed.change(name, changes), lets_go=True)
-        return collection.found(name)
+        return collection.describe(name)
 
     def _delete(self, name: str, _environ: Environ) -> Any:
         collection, _ = self._change(lambda changed: changed.remove(name), lets_go=True)
@@ -131,7 +131,7 @@ class ControlApi:
     def _black_out(self, _name: str, environ: Environ) -> Any:
         entry = _body(environ)
         collection, name = self._change(lambda changed: changed.black_out(entry, self._proxy.scenario_s))
-        return collection.found(name)
+        return collection.describe(name)
 
     def _reset(self, _name: str, _environ: Environ) -> Any:
         collection, _ = self._change(ToxicCollection.reset, lets_go=True)

@@ -79,9 +79,9 @@ class ToxicCollection:
 
     def listed(self) -> list[dict[str, Any]]:
         """All toxics as plain data, with the number of clients that each `touches`."""
-        return [self.found(name) for name in self._by_name]
+        return [self.describe(name) for name in self._by_name]
 
-    def found(self, name: str) -> dict[str, Any]:
+    def describe(self, name: str) -> dict[str, Any]:
         """One toxic as plain data."""
         applied = self._find(name)
         count = self._client_info.clients if applied.clients is None else len(applied.clients)

@@ -25,7 +25,7 @@ def drop_lost_events(database: Database, segments: Segments, sync_every_s: float
     last = database.last_seq() + database.missing
     synced = int(database.meta(SYNCED) or 0)
     for row in database.updates_after(synced):
-        if row.place is not None and not _is_intact(segments, row):
+        if row.location is not None and not _is_intact(segments, row):
             database.cut_back(row.seq)
             break
     log.warning(
@@ -40,9 +40,9 @@ def drop_lost_events(database: Database, segments: Segments, sync_every_s: float
 
 
 def _is_intact(segments: Segments, row: UpdateRow) -> bool:
-    assert row.place is not None
+    assert row.location is not None
     try:
-        segments.read(row.place, memoryview(bytearray(row.place.size_bytes)))
+        segments.read(row.location, memoryview(bytearray(row.location.size_bytes)))
     except DamagedError:
         return False
     return True

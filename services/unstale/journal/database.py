@@ -299,9 +299,9 @@ class Database:
         """Offset where the last row of each segment ends, for `Segments.cut`."""
         ends: dict[int, int] = {}
         for row in self._updates("WHERE segment IS NOT NULL"):
-            assert row.place is not None
-            end = row.place.offset + row.place.size_bytes
-            ends[row.place.segment] = max(end, ends.get(row.place.segment, 0))
+            assert row.location is not None
+            end = row.location.offset + row.location.size_bytes
+            ends[row.location.segment] = max(end, ends.get(row.location.segment, 0))
         return ends
 
     def segments_after(self, version: int) -> set[int]:

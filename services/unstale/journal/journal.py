@@ -15,7 +15,7 @@ from unstale.journal.crash_recovery import DURABILITY, ENDED, RUN_ID, drop_lost_
 from unstale.journal.database import BOOT, SYNCED, Database
 from unstale.journal.disk import NoRoomError, boot, free_bytes
 from unstale.journal.disk_space import DiskSpaceMonitor
-from unstale.journal.rows import Batch, CheckpointRow, Place
+from unstale.journal.rows import Batch, CheckpointRow, Location
 from unstale.journal.rundir import RunDirectory
 from unstale.journal.segments import Segments, Writer
 from unstale.journal.spill import Spill
@@ -70,7 +70,7 @@ class Journal:
         self._stored_bytes = 0  # of updates, since the last checkpoint began
         self._checkpoint_bytes = 0  # of the last checkpoint
         self._free_bytes = 0  # at the last measurement, less accepted updates
-        self._places: dict[int, Place] | None = None
+        self._locations: dict[int, Location] | None = None
         self.disk_space = DiskSpaceMonitor(directory.path)
 
     def _begin(self, directory: RunDirectory, settings: RunSettings) -> None:
@@ -125,26 +125,26 @@ class Journal:
         self.seq += 1
         return self.seq
 
-    def append(self, row: memoryview, handle: int) -> Place:
+    def append(self, row: memoryview, handle: int) -> Location:
         """Write the row of an update, which must not change before the next `settle` or `commit`. Raises UserError."""
         self._stored_bytes += len(row)
-        place = self.segments.append(row)
-        self.placed(handle, place)
-        return place
+        location = self.segments.append(row)
+        self.note_location(handle, location)
+        return location
 
     def settle(self) -> None:
         """Return when all rows are written, and their memory may be reused. Raises UserError."""
         self.segments.settle()
 
-    def placed(self, handle: int, place: Place) -> None:
+    def note_location(self, handle: int, location: Location) -> None:
         """Note the place of a pending row, for `spill`."""
-        if self._places is not None:
-            self._places[handle] = place
+        if self._locations is not None:
+            self._locations[handle] = location
 
     def spill(self, row_numbers: int) -> Spill:
         """Staging for rows that are read from the segments when their round closes. row_numbers: D."""
-        self._places = {}
-        return Spill(row_numbers, places=self._places, path_of=self.segments.path)
+        self._locations = {}
+        return Spill(row_numbers, locations=self._locations, path_of=self.segments.path)
 
     def has_room(self, size_bytes: int) -> bool:
         """Whether the disk has room for an update, beside run.free_bytes_min. Measured once a turn: it takes 15 us."""

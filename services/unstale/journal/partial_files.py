@@ -98,18 +98,18 @@ class PartialFiles:
     """Partial files in a folder, or in memory without one.
 
     Attributes:
-        found: Names of files that existed before.
+        names: Names of files that existed before.
     """
 
     def __init__(self, folder: Path | None = None, *, suffix: str = ".part") -> None:
         self._folder = folder
         self._suffix = suffix
-        self.found: list[str] = []
+        self.names: list[str] = []
         if folder is None:
             return
         with user_errors("use", folder):
             private_folder(folder)
-            self.found = sorted(path.stem for path in folder.iterdir() if path.suffix == suffix)
+            self.names = sorted(path.stem for path in folder.iterdir() if path.suffix == suffix)
 
     def open(self, name: str) -> PartialFile:
         """Open the file of this name, or create it. Raises OSError."""

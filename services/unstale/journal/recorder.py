@@ -102,7 +102,7 @@ class Recorder:
                 staged.loss,
                 staged.local_rate,
                 handle=event.handle if accepted else None,
-                place=journal.append(incoming.row, event.handle) if accepted else None,
+                location=journal.append(incoming.row, event.handle) if accepted else None,
                 norm=norm,
                 norm_buffers=norm_buffers,
                 norm_extra=norm_extra,

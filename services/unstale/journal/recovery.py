@@ -182,11 +182,11 @@ class Recovery:
         rows = []
         for update in self._journal.database.pending():
             assert update.handle is not None
-            assert update.place is not None
+            assert update.location is not None
             if update.handle not in pending:
                 raise self._contradicts(f"updates seq {update.seq} waits for a round")
             pending.remove(update.handle)
-            self._journal.placed(update.handle, update.place)
+            self._journal.note_location(update.handle, update.location)
             rows.append((update.handle, staged(update), partial(self._recorded.fill, update)))
         if pending:
             raise self._contradicts(f"updates handle {min(pending)} does not wait for a round")

@@ -200,7 +200,7 @@ class Replay:
         database = self._run.database
         return all(
             self._recorded.has_made(row)
-            and all(update.place is not None for update in database.updates_of(row.version))
+            and all(update.location is not None for update in database.updates_of(row.version))
             for row in database.rounds()
             if row.version <= until
         )

@@ -96,8 +96,8 @@ def _check(directory: RunDirectory, database: Database, segments: Segments) -> t
     for _ in database.events_after(start):
         pass
     for update in database.updates_after(0):
-        if update.place is not None:
-            segments.read(update.place, memoryview(bytearray(update.place.size_bytes)))
+        if update.location is not None:
+            segments.read(update.location, memoryview(bytearray(update.location.size_bytes)))
     return tuple(str(error) for error in damaged)
 
 

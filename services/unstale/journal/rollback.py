@@ -203,7 +203,7 @@ def _go_back(journal: Journal, target: _Target, state: State, excluded: frozense
         at_s=state["coordinator"]["now_s"],
     )
     pending = [
-        update._replace(outcome="rejected", reason=DROPPED, handle=None, place=None)
+        update._replace(outcome="rejected", reason=DROPPED, handle=None, location=None)
         for update in database.pending_at(target.seq, target.version)
     ]
     facts = {

@@ -32,8 +32,8 @@ class RecordedRounds:
 
     def fill(self, update: UpdateRow, row_D: Tensor) -> None:
         """Read an accepted update into row_D: [D] float32 in host memory. Raises DamagedError."""
-        assert update.place is not None, f"{update} was not accepted"
-        self._segments.read(update.place, flat.to_bytes(row_D))
+        assert update.location is not None, f"{update} was not accepted"
+        self._segments.read(update.location, flat.to_bytes(row_D))
 
     def matrix(self, updates: Sequence[UpdateRow]) -> Tensor:
         """Rows of updates: [K, D] float32. Raises DamagedError."""
@@ -47,8 +47,8 @@ class RecordedRounds:
         row_D = torch.empty(self._row_numbers)
         for update in updates:
             self.fill(update, row_D)
-        places = [update.place for update in updates if update.place is not None]
-        return StoredRows(places, self._row_numbers, self._segments.path)
+        locations = [update.location for update in updates if update.location is not None]
+        return StoredRows(locations, self._row_numbers, self._segments.path)
 
     def made(self, row: RoundRow) -> Made | None:
         """Estimates that a round was compensated with; None without any. Raises DamagedError."""

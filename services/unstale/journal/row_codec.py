@@ -16,9 +16,9 @@ from unstale.journal.rows import (
     CompensationRow,
     EvaluationRow,
     EventRow,
+    Location,
     MemberRow,
     OwnEvaluationRow,
-    Place,
     RoundRow,
     TaskRow,
     UpdateRow,
@@ -49,10 +49,10 @@ def _decode_event(values: Values) -> EventRow:
 
 
 def _encode_update(row: UpdateRow) -> Values:
-    seq, at_s, *facts, loss, local_rate, handle, place, norm, norm_buffers, norm_extra = row
+    seq, at_s, *facts, loss, local_rate, handle, location, norm, norm_buffers, norm_extra = row
     place_values: Values = (None, None, None, None)
-    if place is not None:
-        segment, offset, size_bytes, checksum = place
+    if location is not None:
+        segment, offset, size_bytes, checksum = location
         place_values = (offset, size_bytes, signed(checksum), segment)
     norms = (_optional(norm), _optional(norm_buffers), _optional(norm_extra))
     state = (None, None, None, None)  # in no round yet
@@ -62,10 +62,10 @@ def _encode_update(row: UpdateRow) -> Values:
 def _decode_update(values: Values) -> UpdateRow:
     """Without a place where the segment is deleted."""
     *facts, norm, norm_buffers, norm_extra, handle, offset, size_bytes, checksum, segment, _, _, _, _ = values
-    place = None
+    location = None
     if segment is not None:
-        place = Place(segment=segment, offset=offset, size_bytes=size_bytes, checksum=checksum % 2**64)
-    return UpdateRow._make((*facts, handle, place, norm, norm_buffers, norm_extra))
+        location = Location(segment=segment, offset=offset, size_bytes=size_bytes, checksum=checksum % 2**64)
+    return UpdateRow._make((*facts, handle, location, norm, norm_buffers, norm_extra))
 
 
 def from_format_3(values: Values) -> Values:
@@ -192,7 +192,7 @@ STATES_3 = Table("updates", (*_KEYS, *_STATE), checksum=None)
 
 def pending_state(row: UpdateRow) -> Values:
     """The row of STATES of an accepted update that is in no round."""
-    return (row.seq, row.handle, row.place and row.place.segment, None, None, None, None)
+    return (row.seq, row.handle, row.location and row.location.segment, None, None, None, None)
 
 
 def in_round(state: Values, version: int, position: int, member: MemberRow) -> Values:

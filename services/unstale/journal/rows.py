@@ -12,7 +12,7 @@ from unstale.compensators import Compensated, MeasuredError
 from unstale.learner.row_checks import Norms
 
 
-class Place(NamedTuple):
+class Location(NamedTuple):
     """Place of a row: segment number, offset and size in that file, and xxh3_64 checksum of the bytes."""
 
     segment: int
@@ -67,7 +67,7 @@ class UpdateRow(NamedTuple):
     loss: float
     local_rate: float
     handle: int | None = None
-    place: Place | None = None
+    location: Location | None = None
     norm: float | None = None
     norm_buffers: float | None = None
     norm_extra: float | None = None

@@ -24,7 +24,7 @@ from unstale.journal.disk import (
     user_errors,
     write_all,
 )
-from unstale.journal.rows import Place
+from unstale.journal.rows import Location
 
 SEGMENT_BYTES = 32 * 1024**2  # space that is reused at a time; some hundred small updates, or one large one
 HEADER = b"unstale rows 01\n"
@@ -84,7 +84,7 @@ class Segments:
         self._background: ThreadPoolExecutor | None = None
         self._syncing: Future[None] | None = None
 
-    def append(self, data: memoryview) -> Place:
+    def append(self, data: memoryview) -> Location:
         """Write a row, whose memory must not change until the next `settle`. Raises UserError, NoRoomError."""
         self._raise_if_sync_failed()
         data = data.cast("B")
@@ -100,18 +100,18 @@ class Segments:
                 os.ftruncate(self._file, offset)
             raise trouble("write", self.path(number), error) from None
         self._sizes[number] = offset + len(data)
-        return Place(number, offset, len(data), checksum=xxh3_64_intdigest(data))
+        return Location(number, offset, len(data), checksum=xxh3_64_intdigest(data))
 
     def settle(self) -> None:
         """Return when all appended rows are written. On a UserError, rows since the last call are lost."""
         with user_errors("write", self._folder):
             self._writer.wait()
 
-    def read(self, place: Place, into: memoryview) -> None:
+    def read(self, location: Location, into: memoryview) -> None:
         """Read a row into a buffer of its size. Raises DamagedError."""
         into = into.cast("B")
-        assert len(into) == place.size_bytes, (len(into), place.size_bytes)
-        path = self.path(place.segment)
+        assert len(into) == location.size_bytes, (len(into), location.size_bytes)
+        path = self.path(location.segment)
         header = bytearray(len(HEADER))
         with user_errors("read", path):
             try:
@@ -120,17 +120,17 @@ class Segments:
                 raise _damaged(path, "is missing", "that it exists") from None
             try:
                 read_all(file, memoryview(header), 0)
-                filled = read_all(file, into, place.offset)
+                filled = read_all(file, into, location.offset)
             finally:
                 os.close(file)
         _check_header(path, header)
-        if filled < place.size_bytes:
-            end = place.offset + place.size_bytes
-            raise _damaged(path, f"ends at byte {place.offset + filled}", f"at least {end} bytes")
+        if filled < location.size_bytes:
+            end = location.offset + location.size_bytes
+            raise _damaged(path, f"ends at byte {location.offset + filled}", f"at least {end} bytes")
         checksum = xxh3_64_intdigest(into)
-        if checksum != place.checksum:
-            damage = f"is damaged between byte {place.offset} and {place.offset + place.size_bytes}"
-            raise _damaged(path, f"{damage} (checksum {checksum:016x})", f"{place.checksum:016x}")
+        if checksum != location.checksum:
+            damage = f"is damaged between byte {location.offset} and {location.offset + location.size_bytes}"
+            raise _damaged(path, f"{damage} (checksum {checksum:016x})", f"{location.checksum:016x}")
 
     def sync(self) -> None:
         """Make all appended rows durable."""

@@ -13,7 +13,7 @@ from typing_extensions import override
 
 from unstale import flat
 from unstale.journal.disk import DamagedError, open_file, read_all, user_errors
-from unstale.journal.rows import Place
+from unstale.journal.rows import Location
 from unstale.learner.updates import Round, Row, StagedUpdate, Staging
 
 FLOAT_BYTES = 4
@@ -23,13 +23,13 @@ class Spill(Staging):
     """Holds the row that is being written in memory; the journal has stored the others."""
 
     def __init__(
-        self, row_numbers: int, *, places: MutableMapping[int, Place], path_of: Callable[[int], Path]
+        self, row_numbers: int, *, locations: MutableMapping[int, Location], path_of: Callable[[int], Path]
     ) -> None:
         """places: by handle; the journal adds places and a round removes them. path_of: the file of a segment."""
         super().__init__(row_numbers, 1, blocks_max=2)
         self._row: Row | None = None
         self._kept: dict[int, StagedUpdate] = {}
-        self._places = places
+        self._locations = locations
         self._path_of = path_of
 
     @override
@@ -50,24 +50,28 @@ class Spill(Staging):
     def take(self, handles: Sequence[int]) -> Round:
         assert self._being_written is None, f"row {self._being_written} is neither kept nor discarded"
         updates = tuple(self._kept.pop(handle) for handle in handles)
-        rows = StoredRows([self._places.pop(handle) for handle in handles], self._row_numbers, self._path_of)
+        rows = StoredRows(
+            [self._locations.pop(handle) for handle in handles], self._row_numbers, self._path_of
+        )
         return Round(rows, updates, rows.close)
 
 
 class StoredRows:
     """The rows of a round, read by columns. shape: [K, D]."""
 
-    def __init__(self, places: Sequence[Place], row_numbers: int, path_of: Callable[[int], Path]) -> None:
-        self.shape = (len(places), row_numbers)
-        self._places = places
+    def __init__(
+        self, locations: Sequence[Location], row_numbers: int, path_of: Callable[[int], Path]
+    ) -> None:
+        self.shape = (len(locations), row_numbers)
+        self._locations = locations
         self._path_of = path_of
         self._files: dict[int, int] = {}
 
     def columns(self, start: int, end: int) -> Tensor:
         """Columns start to end of all rows: [K, end - start] float32. Raises UserError for a damaged file."""
-        part_Kc = torch.empty(len(self._places), end - start)
-        for row_c, place in zip(part_Kc, self._places, strict=True):
-            self._read(place, start, row_c)
+        part_Kc = torch.empty(len(self._locations), end - start)
+        for row_c, location in zip(part_Kc, self._locations, strict=True):
+            self._read(location, start, row_c)
         return part_Kc
 
     def close(self) -> None:
@@ -76,12 +80,12 @@ class StoredRows:
             os.close(file)
         self._files.clear()
 
-    def _read(self, place: Place, start: int, row_c: Tensor) -> None:
-        path = self._path_of(place.segment)
+    def _read(self, location: Location, start: int, row_c: Tensor) -> None:
+        path = self._path_of(location.segment)
         into = flat.to_bytes(row_c)
         with user_errors("read", path):
-            if place.segment not in self._files:
-                self._files[place.segment] = open_file(path, os.O_RDONLY)
-            filled = read_all(self._files[place.segment], into, place.offset + FLOAT_BYTES * start)
+            if location.segment not in self._files:
+                self._files[location.segment] = open_file(path, os.O_RDONLY)
+            filled = read_all(self._files[location.segment], into, location.offset + FLOAT_BYTES * start)
         if filled < len(into):
             raise DamagedError(f"{path} is too short; put it back from a copy, or start a new run with --run")

@@ -52,11 +52,11 @@ class Table:
         checksums = [checksum] if checksum else []
         state_checksums = [state_checksum] if state_checksum and state else []
         columns = [*facts, *checksums, *state, *state_checksums]
-        names, places = ", ".join(columns), ", ".join("?" * len(columns))
+        names, placeholders = ", ".join(columns), ", ".join("?" * len(columns))
         self.select = " ".join(("SELECT", names, "FROM", name))
         sums = [f"ifnull(sum({column} & 4294967295), 0)" for column in (*checksums, *state_checksums)]
         self.total = " ".join(("SELECT", ", ".join(["count(*)", " + ".join(sums) or "0"]), "FROM", name))
-        self._into, self._row = " ".join(("INTO", name, f"({names}) VALUES")), f"({places})"
+        self._into, self._row = " ".join(("INTO", name, f"({names}) VALUES")), f"({placeholders})"
         self._numbers = {column: number for number, column in enumerate(columns)}
 
     def insert(self, rows: int, *, replace: bool = False) -> str:

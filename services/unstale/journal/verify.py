@@ -139,13 +139,13 @@ def _verify_segments(database: Database, segments: Segments, result: Verified) -
         result.read("segments", segment)
     damaged: Counter[int] = Counter()
     for update in database.updates_after(0):
-        if update.place is None:
+        if update.location is None:
             continue
         result.updates += 1
         try:
-            segments.read(update.place, memoryview(bytearray(update.place.size_bytes)))
+            segments.read(update.location, memoryview(bytearray(update.location.size_bytes)))
         except UserError as error:
-            number = update.place.segment
+            number = update.location.segment
             if damaged[number] == 0 and number not in _named_now(database):
                 continue  # a server has deleted it
             damaged[number] += 1

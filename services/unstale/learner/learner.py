@@ -133,7 +133,7 @@ class Learner:
         return self.policy.column_wise and self.compensator is None
 
     @property
-    def looks_ahead(self) -> bool:
+    def prefetches(self) -> bool:
         """Whether `precompute` is to be called for stale updates before their round closes."""
         return self.compensator is not None and self.compensator.begins_early
 

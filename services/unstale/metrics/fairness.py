@@ -39,7 +39,7 @@ class OwnEvaluations:
         self._every = every
         self._answers: dict[int, tuple[int, float]] = {}
 
-    def wanted(self, client_id: int, version: int) -> bool:
+    def is_wanted(self, client_id: int, version: int) -> bool:
         """Whether a task of this version asks: its client has not answered since the last multiple of `every`."""
         if self._every is None or version < self._every:
             return False
@@ -48,7 +48,7 @@ class OwnEvaluations:
 
     def answered(self, client_id: int, version: int, accuracy: float) -> None:
         """A client measured a version. What was not asked for is passed over."""
-        if self.wanted(client_id, version):
+        if self.is_wanted(client_id, version):
             self._answers[client_id] = version, accuracy
 
     @property

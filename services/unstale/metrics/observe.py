@@ -141,8 +141,8 @@ def compensated(
         yield Observation(catalogue.COMPENSATED_UPDATES, number, (method,))
     for reason, number in fallbacks.items():
         yield Observation(catalogue.COMPENSATION_FALLBACKS, number, (reason,))
-    for method, found in errors.items():
-        for measure, values in zip(("l1", "cosine"), zip(*found, strict=True), strict=True):
+    for method, pairs in errors.items():
+        for measure, values in zip(("l1", "cosine"), zip(*pairs, strict=True), strict=True):
             yield Observation(catalogue.COMPENSATION_ERROR, fmean(values), (method, measure))
     if iterations:
         yield Observation(catalogue.INVERSION_ITERATIONS, iterations)

@@ -177,11 +177,11 @@ class _Watch(Compensator[InversionSettings]):
         try:
             ones = [self._inversions.begin(update) for update in updates]
             disparities: list[list[float]] = [[] for _ in ones]
-            while waiting := [place for place, one in enumerate(ones) if not one.is_over]:
-                some = [place for place in waiting if ones[place].kind == ones[waiting[0]].kind]
-                self._inversions.engine.iterate([ones[place] for place in some])
-                for place in some:
-                    disparities[place].append(float(ones[place].disparity))
+            while waiting := [index for index, one in enumerate(ones) if not one.is_over]:
+                some = [index for index in waiting if ones[index].kind == ones[waiting[0]].kind]
+                self._inversions.engine.iterate([ones[index] for index in some])
+                for index in some:
+                    disparities[index].append(float(ones[index].disparity))
         except torch.OutOfMemoryError:
             raise UserError(
                 "the device's memory is too small to invert even one update at a time; lower "

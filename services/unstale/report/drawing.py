@@ -67,23 +67,23 @@ _LOOK: dict[Any, Any] = {
 class Style:
     """Colour, dashes, marker and hatch of one of several lines or bars, by its number from 0."""
 
-    place: int
+    index: int
 
     @property
     def colour(self) -> str:
-        return COLOURS[self.place % len(COLOURS)]
+        return COLOURS[self.index % len(COLOURS)]
 
     @property
     def line(self) -> Any:
-        return DASHES[(self.place + self.place // len(COLOURS)) % len(DASHES)]
+        return DASHES[(self.index + self.index // len(COLOURS)) % len(DASHES)]
 
     @property
     def marker(self) -> str:
-        return MARKERS[self.place % len(MARKERS)]
+        return MARKERS[self.index % len(MARKERS)]
 
     @property
     def hatch(self) -> str:
-        return HATCHES[self.place % len(HATCHES)]
+        return HATCHES[self.index % len(HATCHES)]
 
 
 def svg(picture: Picture) -> str:
@@ -105,22 +105,22 @@ VERSIONS = "version (rounds applied)"
 TIME = "time since the first task, s"
 
 
-def line(axes: Axes, curve: Curve, place: int, label: str, *, steps: bool = False) -> None:
+def line(axes: Axes, curve: Curve, index: int, label: str, *, steps: bool = False) -> None:
     """Draw a mean with its band. steps: each value holds until the next point."""
     at, mean, low, high = (
         thinned(values) for values in (curve.at_x, curve.mean_x, curve.low_x, curve.high_x)
     )
     mean, low, high = (np.where(np.isfinite(values), values, np.nan) for values in (mean, low, high))
-    colour = Style(place).colour
+    colour = Style(index).colour
     axes.fill_between(at, low, high, color=colour, alpha=BAND, linewidth=0, step="post" if steps else None)
-    plain_line(axes, at, mean, place, label, steps=steps)
+    plain_line(axes, at, mean, index, label, steps=steps)
 
 
 def plain_line(
-    axes: Axes, at_x: NDArray[Any], values_x: NDArray[Any], place: int, label: str, *, steps: bool = False
+    axes: Axes, at_x: NDArray[Any], values_x: NDArray[Any], index: int, label: str, *, steps: bool = False
 ) -> None:
     """Draw a line, with markers where there are few points."""
-    style = Style(place)
+    style = Style(index)
     axes.plot(
         thinned(at_x),
         thinned(values_x),
@@ -138,8 +138,8 @@ def lines(
     axes: Axes, labels: Sequence[str], curves: Sequence[Curve], axis_label: str, *, along: str = VERSIONS
 ) -> None:
     """Draw curves with their bands, from 0. along: `VERSIONS` or `TIME`."""
-    for place, (label, curve) in enumerate(zip(labels, curves, strict=True)):
-        line(axes, curve, place, label, steps=along == TIME)
+    for index, (label, curve) in enumerate(zip(labels, curves, strict=True)):
+        line(axes, curve, index, label, steps=along == TIME)
     axes.set_xlabel(along)
     axes.set_ylabel(axis_label)
     axes.set_ylim(0, _top(curves))
@@ -148,10 +148,10 @@ def lines(
 
 
 def histogram(
-    axes: Axes, shares: NDArray[Any], edges: NDArray[Any], place: int, label: str, *, fill: bool = True
+    axes: Axes, shares: NDArray[Any], edges: NDArray[Any], index: int, label: str, *, fill: bool = True
 ) -> None:
     """Draw a histogram as an outline, filled lightly."""
-    style = Style(place)
+    style = Style(index)
     if fill:
         axes.stairs(shares, edges, fill=True, color=style.colour, alpha=BAND)
     axes.stairs(shares, edges, color=style.colour, linestyle=style.line, linewidth=1.7, label=label)
@@ -230,9 +230,9 @@ def bars_across(
     rows = np.arange(len(names), dtype=np.float64)
     ends = np.zeros(len(names))
     high = 0.7 if stacked else 0.8 / max(len(parts), 1)
-    for place, (label, lengths) in enumerate(parts):
-        style = Style(place)
-        shift = 0.0 if stacked else (place - (len(parts) - 1) / 2) * high
+    for index, (label, lengths) in enumerate(parts):
+        style = Style(index)
+        shift = 0.0 if stacked else (index - (len(parts) - 1) / 2) * high
         axes.barh(
             rows + shift,
             lengths,

@@ -259,7 +259,7 @@ def _own_evaluations(database: Database, every: int | None) -> tuple[pd.DataFram
     answers = OwnEvaluations(every)
     rows = []
     for row in database.own_evaluations():
-        if answers.wanted(row.client_id, row.version):
+        if answers.is_wanted(row.client_id, row.version):
             answers.answered(row.client_id, row.version, row.accuracy)
             rows.append((row.client_id, row.version, row.accuracy, row.loss, row.examples))
     frame = _frame(

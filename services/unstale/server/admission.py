@@ -106,9 +106,9 @@ class Admission:
     def screen(self, client_id: int, update: Update, row_D: Vector, layout: Layout) -> ScreeningResult:
         """Measure the vectors of an update. row_D: [D] float32, decoded, and a delta over its learning rate."""
         norms = row_checks.norms(row_D, layout)
-        found = row_checks.defect(norms, update.kind)
-        if found is not None:
-            return ScreeningResult(None, Reason(found))
+        defect = row_checks.defect(norms, update.kind)
+        if defect is not None:
+            return ScreeningResult(None, Reason(defect))
         if not self.bounds.allow(client_id, norms, update.learning_rate):
             return ScreeningResult(norms, Reason.NORM_TOO_LARGE)
         return ScreeningResult(norms, None)
@@ -128,13 +128,13 @@ class Admission:
         return self._rates[base_version : base_version + 1 + self._expected.late]
 
 
-def configured(settings: Settings, learner: Learner, held: Callable[[int], int]) -> Admission:
+def configured(settings: Settings, learner: Learner, examples_of: Callable[[int], int]) -> Admission:
     """The admission of a run that begins.
 
     Args:
         settings: Of the run.
         learner: In its first state.
-        held: Examples of a client's share of the training set.
+        examples_of: Examples of a client's share of the training set.
     """
     chosen = settings.server
     first = learner.sent
@@ -148,7 +148,7 @@ def configured(settings: Settings, learner: Learner, held: Callable[[int], int])
         ),
         Expected(
             kind=build.training(settings).kind,
-            examples_max=held if chosen.num_examples_max == "partition" else lambda _: by_number,
+            examples_max=examples_of if chosen.num_examples_max == "partition" else lambda _: by_number,
             late=max(conditions(settings).stale_rounds.values(), default=0),
         ),
         rates=[learner.learning_rate],

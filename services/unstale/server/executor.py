@@ -236,8 +236,8 @@ class ActionExecutor:
 
     def send_held(self) -> None:
         """Make the calls that are held now. More may be held then."""
-        held, self.after_commit = self.after_commit, []
-        for send, argument in held:
+        calls, self.after_commit = self.after_commit, []
+        for send, argument in calls:
             send(argument)
 
     def send_task(self, action: actions.SendTask) -> None:

@@ -32,14 +32,14 @@ class EncodingNegotiation:
 
     def welcome(self, hello: Hello, version: int) -> Welcome:
         """The welcome that answers a hello."""
-        told = encodings.agreed(self._welcome.encoding, hello.encodings)
-        about_it = {"client_id": hello.client_id, "version": version, "encoding": told}
+        plan = encodings.agreed(self._welcome.encoding, hello.encodings)
+        about_it = {"client_id": hello.client_id, "version": version, "encoding": plan}
         return self._welcome.model_copy(update=about_it)
 
     def admit(self, hello: Hello) -> None:
         """A client was welcomed: from now on its models are encoded as agreed."""
-        told = encodings.agreed(self._welcome.encoding, hello.encodings)
-        if told is not None and told.models != FLOAT32:
+        plan = encodings.agreed(self._welcome.encoding, hello.encodings)
+        if plan is not None and plan.models != FLOAT32:
             self._take_models.add(hello.client_id)
         else:
             self._take_models.discard(hello.client_id)

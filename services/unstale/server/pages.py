@@ -97,10 +97,12 @@ class Pages:
             return _wrong_method(environ, start_response, "GET")
         with self._place() as is_free:
             if not is_free:
-                told = (
+                answer = (
                     f"{STREAMS_MAX} streams are open, which is the limit; close one, or read /status.json\n"
                 )
-                return _say(environ, start_response, "503 Service Unavailable", told, [("Retry-After", "10")])
+                return _say(
+                    environ, start_response, "503 Service Unavailable", answer, [("Retry-After", "10")]
+                )
             headers = [("Content-Type", "text/event-stream; charset=utf-8"), ("X-Accel-Buffering", "no")]
             write = start_response("200 OK", [*headers, *_common()])
             try:
@@ -188,15 +190,15 @@ def _answer(
 
 
 def _wrong_method(environ: dict[str, Any], start_response: Any, allowed: str) -> Iterable[bytes]:
-    told = f"{environ['PATH_INFO']} takes no {environ['REQUEST_METHOD']}, expected {allowed.replace(', ', ' or ')}\n"
-    return _say(environ, start_response, "405 Method Not Allowed", told, [("Allow", allowed)])
+    answer = f"{environ['PATH_INFO']} takes no {environ['REQUEST_METHOD']}, expected {allowed.replace(', ', ' or ')}\n"
+    return _say(environ, start_response, "405 Method Not Allowed", answer, [("Allow", allowed)])
 
 
 def _say(
-    environ: dict[str, Any], start_response: Any, status: str, told: str, headers: list[tuple[str, str]]
+    environ: dict[str, Any], start_response: Any, status: str, answer: str, headers: list[tuple[str, str]]
 ) -> Iterable[bytes]:
     text = ("Content-Type", "text/plain; charset=utf-8")
-    return _send(environ, start_response, status, told.encode(), [text, *headers])
+    return _send(environ, start_response, status, answer.encode(), [text, *headers])
 
 
 def _send(

@@ -34,7 +34,7 @@ from unstale.server.hello_handler import HelloHandler
 from unstale.server.negotiation import EncodingNegotiation
 from unstale.server.sender import Sender
 from unstale.server.sessions import Sessions
-from unstale.server.state import Access, ExchangeSettings, RunState
+from unstale.server.state import Access, ProtocolSettings, RunState
 from unstale.server.stats import ServerStats
 from unstale.server.transfers import Transfers, defect_of_whole
 from unstale.server.transport import Transport
@@ -70,7 +70,7 @@ class ServerProtocol:
         clock: Callable[[], float],
         *,
         state: RunState,
-        settings: ExchangeSettings,
+        settings: ProtocolSettings,
         compute: Callable[[Command], None],
         stats: ServerStats,
         access: Access | None = None,
@@ -98,7 +98,7 @@ class ServerProtocol:
             negotiation=self._negotiation,
             welcome=state.welcome,
             learning_rate=state.learning_rate,
-            is_evaluation_wanted=stats.own_evaluations.wanted,
+            is_evaluation_wanted=stats.own_evaluations.is_wanted,
             past_versions=max(coordinator.settings.stale_rounds.values(), default=0),
             chunk_bytes=settings.transfers.chunk_bytes,
         )
@@ -109,7 +109,7 @@ class ServerProtocol:
             admission=state.admission,
             client_limits=self._client_limits,
             task_timeout_s=settings.task_timeout_s,
-            prefetch=settings.looks_ahead,
+            prefetch=settings.prefetches,
         )
         self._receiver = UpdateReceiver(
             decoder=UpdateDecoder(
@@ -389,7 +389,7 @@ class ServerProtocol:
             if self._transfers.take(client_id, message, frames, at_s):
                 self._client_limits.refund(client_id, at_s)
             self._executor.handle(events.HeartbeatReceived(client_id=client_id, at_s=at_s))
-        elif self._transfers.take_in(client_id, message, frames, at_s):
+        elif self._transfers.on_message(client_id, message, frames, at_s):
             self._executor.handle(events.HeartbeatReceived(client_id=client_id, at_s=at_s))
         elif isinstance(message, Update):
             self._receiver.receive(client_id, message, frames, at_s)

@@ -125,7 +125,7 @@ def prepare(settings: Settings) -> Run:
     """Make a new run, or resume one. Raises UserError where the settings or the directory do not allow it."""
     limit_retained_memory()
     parts = build.run_components(settings, partial(compensator, clock=now_s, connect=connect))
-    device, dataset, model, told, learner = (
+    device, dataset, model, coordinator_settings, learner = (
         parts.device,
         parts.dataset,
         parts.model,
@@ -136,18 +136,22 @@ def prepare(settings: Settings) -> Run:
     model.let_go()
     admits = admission.configured(settings, learner, _held(settings, dataset))
     evaluate = build.evaluation(settings, model, dataset, device)
-    said = welcome(settings, model, extra=learner.sent.extra_d is not None, labels=dataset.labels_digest)
+    welcome_message = welcome(
+        settings, model, extra=learner.sent.extra_d is not None, labels=dataset.labels_digest
+    )
     with ExitStack() as stack:
         journal = open_journal(settings)
         recovered = None
         if journal is not None:
             stack.callback(journal.close)
             check_not_given_up(journal.database, journal.directory.path)
-            told = replace(told, excluded=excluded(journal.database))
-        coordinator = Coordinator(told)
-        staging = _staging(settings, told, learner, journal, device)
+            coordinator_settings = replace(coordinator_settings, excluded=excluded(journal.database))
+        coordinator = Coordinator(coordinator_settings)
+        staging = _staging(settings, coordinator_settings, learner, journal, device)
         if journal is not None:
-            said = said.model_copy(update={"run_id": journal.run_id(said.run_id)})
+            welcome_message = welcome_message.model_copy(
+                update={"run_id": journal.run_id(welcome_message.run_id)}
+            )
             if not journal.directory.is_new:
                 recovery = Recovery(
                     journal, coordinator=coordinator, learner=learner, staging=staging, evaluate=evaluate
@@ -164,7 +168,7 @@ def prepare(settings: Settings) -> Run:
         journal=journal,
         recovered=recovered,
         clock=RunClock(0.0 if recovered is None else recovered.at_s),
-        welcome=said,
+        welcome=welcome_message,
         admission=admits,
         dimension=model.dimension,
         save_model=save_model,
@@ -197,15 +201,19 @@ def _resume_admission(admits: Admission, recovered: Recovered, journal: Journal,
 
 def _staging(
     settings: Settings,
-    told: CoordinatorSettings,
+    coordinator_settings: CoordinatorSettings,
     learner: Learner,
     journal: Journal | None,
     device: torch.device,
 ) -> Staging:
     """In memory; or on disk, where rows would take too much of it and the policy can read them one by one."""
-    most_bytes = 4 * learner.row_numbers * (told.unaggregated_max + 2 * told.round_size_max)
+    most_bytes = (
+        4
+        * learner.row_numbers
+        * (coordinator_settings.unaggregated_max + 2 * coordinator_settings.round_size_max)
+    )
     if journal is None or not learner.column_wise or most_bytes <= settings.run.rows_memory_bytes_max:
-        return build.staging(told, learner.row_numbers, device)
+        return build.staging(coordinator_settings, learner.row_numbers, device)
     return journal.spill(learner.row_numbers)
 
 

@@ -110,8 +110,8 @@ class Sender:
 
     def frames_in_chunks(self, model: Sent) -> Sequence[memoryview] | None:
         """Frames of a model that tasks may carry now, if it is sent in chunks; None for others."""
-        held = self._models.get(model)
-        return None if held is None or held.checksum is None else held.frames
+        stored = self._models.get(model)
+        return None if stored is None or stored.checksum is None else stored.frames
 
     def may_carry(self, version: int) -> bool:
         """Whether tasks may carry this version now."""

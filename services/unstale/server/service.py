@@ -43,7 +43,7 @@ from unstale.server.loop import ConnectionCut, Loop, QueueItem, RouterTransport
 from unstale.server.pages import Pages
 from unstale.server.protocol import ServerProtocol
 from unstale.server.run import Run, prepare
-from unstale.server.state import Access, ExchangeSettings
+from unstale.server.state import Access, ProtocolSettings
 from unstale.server.stats import ServerStats
 from unstale.server.status import Live, Status
 from unstale_proto.limits import HEADER_BYTES_MAX
@@ -216,11 +216,11 @@ class Server:
             RouterTransport(self._socket),
             run.clock,
             state=run.state,
-            settings=ExchangeSettings(
+            settings=ProtocolSettings(
                 linger_s=settings.server.linger_s,
                 return_s=sockets.RECONNECT_S_MAX + settings.server.linger_s,
                 task_timeout_s=settings.server.task_timeout_s,
-                looks_ahead=run.learner.looks_ahead,
+                prefetches=run.learner.prefetches,
                 stays=self._stays,
             ),
             access=Access(

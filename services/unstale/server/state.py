@@ -67,7 +67,7 @@ class TransferBounds:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ExchangeSettings:
+class ProtocolSettings:
     """Times and bounds of the server protocol.
 
     Attributes:
@@ -75,7 +75,7 @@ class ExchangeSettings:
         return_s: time that clients need to come back to a server that was restarted, in seconds.
         task_timeout_s: time that clients have to answer a task, in seconds; None for any time.
         transfers: which payloads go in chunks, and bounds on these.
-        looks_ahead: the compensator works on stale updates before their round closes.
+        prefetches: the compensator works on stale updates before their round closes.
         stays: after the end of the run, answer clients until told to stop.
     """
 
@@ -83,7 +83,7 @@ class ExchangeSettings:
     return_s: float = 0.0
     task_timeout_s: float | None = None
     transfers: TransferBounds = field(default_factory=TransferBounds)
-    looks_ahead: bool = False
+    prefetches: bool = False
     stays: bool = False
 
 

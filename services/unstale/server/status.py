@@ -202,8 +202,8 @@ class Status:
         for error in errors:
             by_method.setdefault(error.method, []).append(error)
         means = {
-            method: (fmean(error.l1 for error in found), fmean(error.cosine for error in found))
-            for method, found in by_method.items()
+            method: (fmean(error.l1 for error in measured), fmean(error.cosine for error in measured))
+            for method, measured in by_method.items()
         }
         self._amend(version, errors=means)
 
@@ -318,10 +318,10 @@ class Status:
 
     def _amend(self, version: int, **facts: Any) -> None:
         """Add to a round that is kept. What is told of comes soon after its round, so near the end."""
-        for place in range(len(self._rounds) - 1, -1, -1):
-            if self._rounds[place].version == version:
-                amended = replace(self._rounds[place], **facts)
-                self._rounds = (*self._rounds[:place], amended, *self._rounds[place + 1 :])
+        for index in range(len(self._rounds) - 1, -1, -1):
+            if self._rounds[index].version == version:
+                amended = replace(self._rounds[index], **facts)
+                self._rounds = (*self._rounds[:index], amended, *self._rounds[index + 1 :])
                 return
 
 

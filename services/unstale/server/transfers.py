@@ -58,16 +58,16 @@ class Transfers:
             chunk_bytes=bounds.chunk_bytes,
             payload_bytes=receiver.row_bytes,
         )
-        found = []
-        for name in partial_files.found:
+        valid_names = []
+        for name in partial_files.names:
             owner = owner_of(name)
             if owner is not None and owner[0] < coordinator.settings.clients and coordinator.awaits(*owner):
-                found.append(name)
+                valid_names.append(name)
             else:
                 partial_files.delete(name)
         self._uploads = Uploads(
             partial_files.open,
-            found,
+            valid_names,
             window_bytes=bounds.window_bytes,
             scheduler=turns(slots=bounds.places),
             parts_max=bounds.parts_max,
@@ -89,7 +89,7 @@ class Transfers:
 
     # --- messages ---
 
-    def take_in(self, client_id: int, message: Message, frames: Sequence[memoryview], at_s: float) -> bool:
+    def on_message(self, client_id: int, message: Message, frames: Sequence[memoryview], at_s: float) -> bool:
         """Handle a message about a transfer; False for others. Raises RemoteContractError where it is refused."""
         match message:
             case Update():
@@ -184,12 +184,12 @@ class Transfers:
 
     def _give_places(self, at_s: float) -> list[int]:
         """Clients that were sent a credit or an error."""
-        told, failed = self._uploads.give_places(at_s)
+        client_ids, failed = self._uploads.give_places(at_s)
         for client_id, error in failed.items():
             self._cannot_keep(client_id, self._uploads.task_of(client_id), error, at_s)
-        for client_id in told:
+        for client_id in client_ids:
             self._sender.send_to_client(client_id, self._uploads.ask(client_id))
-        return [*told, *failed]
+        return [*client_ids, *failed]
 
     def _is_whole(self, client_id: int, at_s: float) -> None:
         receiving = self._uploads.whole(client_id)
@@ -197,7 +197,7 @@ class Transfers:
         assert receiving is not None and update is not None
         if receiving.is_right():
             judged = self._receiver.receive(client_id, update, receiving.part.frames(), at_s)
-        elif receiving.is_hopeless:
+        elif receiving.is_unusable:
             judged = self._receiver.receive(client_id, update, (), at_s, Reason.WRONG_CHECKSUM)
         else:
             log.warning(

@@ -32,7 +32,7 @@ class UpdateReceiver:
         self._executor = executor
         self._sender = sender
         self._stats = stats
-        self._is_evaluation_wanted = stats.own_evaluations.wanted
+        self._is_evaluation_wanted = stats.own_evaluations.is_wanted
         self.defect_of_header = decoder.defect_of_header
         self.row_bytes = decoder.row_bytes
         self._stage = decoder.stage

@@ -36,14 +36,14 @@ class Uploads:
     def __init__(
         self,
         open_part: Callable[[str], Part],
-        found: Sequence[str] = (),
+        partial_names: Sequence[str] = (),
         *,
         window_bytes: int,
         scheduler: SlotScheduler,
         parts_max: int,
     ) -> None:
         self._open_part = open_part
-        self._found = set(found)
+        self._found = set(partial_names)
         self._window_bytes = window_bytes
         self._scheduler = scheduler
         self._parts_max = parts_max
@@ -139,7 +139,7 @@ class Uploads:
     def give_places(self, at_s: float) -> tuple[list[int], dict[int, OSError]]:
         """Clients that got or lost a place, for a new credit; and clients whose update cannot be stored, with the
         error."""
-        told: list[int] = []
+        credited: list[int] = []
         failed: dict[int, OSError] = {}
         while True:
             lost, got = self._scheduler.assign(at_s)
@@ -151,11 +151,11 @@ class Uploads:
                 except OSError as error:
                     failed[client_id] = error
                     self._scheduler.leave(client_id, at_s)
-            told += [*lost, *got]
+            credited += [*lost, *got]
             if not got:
                 break
         self._bound()
-        return [client_id for client_id in dict.fromkeys(told) if client_id not in failed], failed
+        return [client_id for client_id in dict.fromkeys(credited) if client_id not in failed], failed
 
     def _give_place(self, client_id: int) -> None:
         upload = self._of[client_id]

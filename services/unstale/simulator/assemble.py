@@ -73,9 +73,9 @@ def simulation(
     build.check_partition(settings, context.dataset)
     model = context.model
     under = _conditions(settings)
-    told = build.coordinator_settings(settings)
+    coordination = build.coordinator_settings(settings)
     if not any(may_lose(applied.toxic) for applied in under.toxics):
-        told = replace(told, lease_s=inf)  # nobody falls silent, so nobody need look
+        coordination = replace(coordination, lease_s=inf)  # nobody falls silent, so nobody need look
     backend = choose(settings, context)
     learner = build.learner(
         settings,
@@ -84,13 +84,13 @@ def simulation(
         compensator=compensator_of(settings, context, OracleUpdates(backend, settings).of),
         keep_versions=True,
     )
-    coordinator = Coordinator(told)
+    coordinator = Coordinator(coordination)
     recorder = None if record_in is None else SimulationRecorder.begin(record_in, settings, coordinator)
     return Simulation(
         Parts(
             coordinator=coordinator,
             learner=learner,
-            staging=build.staging(told, learner.row_numbers, context.device),
+            staging=build.staging(coordination, learner.row_numbers, context.device),
             clients=Clients(
                 backend=backend,
                 steps_of=context.trainer.steps_of,

@@ -87,8 +87,8 @@ class ClientExamples:
         sides: tuple[list[Indices], list[Indices]] = ([], [])
         for group in groups:
             count = min(map(len, group))
-            for drawn, held in zip(sides, group, strict=True):
-                drawn.append(rng.choice(held, count, replace=False))
+            for drawn, examples in zip(sides, group, strict=True):
+                drawn.append(rng.choice(examples, count, replace=False))
         own, others = (self._gathered(np.concatenate(drawn)) for drawn in sides)
         return own, others
 

@@ -45,7 +45,7 @@ class EventQueue:
         return True
 
     def upcoming(
-        self, wanted: Callable[[int, Task], bool], most: int, until_s: float
+        self, is_wanted: Callable[[int, Task], bool], most: int, until_s: float
     ) -> list[tuple[int, Task]]:
         """Clients and tasks of the next updates up to a time, of those that are wanted."""
         upcoming: list[tuple[int, Task]] = []
@@ -56,7 +56,7 @@ class EventQueue:
             entry = heapq.heappop(self._queue)
             seen.append(entry)
             _, client_id, _, _, task = entry
-            if task is not None and wanted(client_id, task):
+            if task is not None and is_wanted(client_id, task):
                 upcoming.append((client_id, task))
         for entry in seen:
             heapq.heappush(self._queue, entry)

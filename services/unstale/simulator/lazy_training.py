@@ -69,14 +69,14 @@ class LazyTraining:
 
         chosen = {client_id}  # copies of an update come in as well
 
-        def wanted(other: int, task: Task) -> bool:
+        def is_wanted(other: int, task: Task) -> bool:
             key = other, task.task_id
             if other in chosen or key in self._made or not self._coordinator.awaits(*key):
                 return False
             chosen.add(other)
             return True
 
-        return self._event_queue.upcoming(wanted, most, self._coordinator.timers.get(DEADLINE, inf))
+        return self._event_queue.upcoming(is_wanted, most, self._coordinator.timers.get(DEADLINE, inf))
 
     def _certain_tasks(self) -> int:
         """How many of the next updates some round will take."""

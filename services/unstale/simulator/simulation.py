@@ -193,7 +193,7 @@ class Simulation:
             learning_rate=self._learning_rate,
             signature=NO_SIGNATURE,
             payload_bytes=self._encoded.models.payload_bytes,
-            evaluate=self._stats.own_evaluations.wanted(client_id, action.version),
+            evaluate=self._stats.own_evaluations.is_wanted(client_id, action.version),
         )
         if client_id in self._network.clients:
             return self._network.send_task(client_id, task)

@@ -169,7 +169,7 @@ STORED = _stored()
 def find_segment(folder: Path, choices: Choices, note: Note) -> None:
     """A row is what was appended, or is told to be damaged."""
     put(folder, disk.segments(), choices)
-    for place in [update.place for update in STORED["pending"]]:
+    for place in [update.location for update in STORED["pending"]]:
         into = bytearray(place.size_bytes)
         opened = told(note, "segments", lambda: Segments(folder))
         if opened is None:

@@ -140,9 +140,9 @@ def _dots(groups: Sequence[Group], last: Sequence[Sequence[Spread]]) -> Picture:
 
 
 def _draw_dots(axes: Axes, labels: Sequence[str], last: Sequence[Sequence[Spread]]) -> None:
-    for place, (label, by_class) in enumerate(zip(labels, last, strict=True)):
-        style = drawing.Style(place)
-        shift = (place - (len(last) - 1) / 2) * min(0.16, 0.7 / len(last))
+    for number, (label, by_class) in enumerate(zip(labels, last, strict=True)):
+        style = drawing.Style(number)
+        shift = (number - (len(last) - 1) / 2) * min(0.16, 0.7 / len(last))
         means = np.array([accuracy.mean for accuracy in by_class])
         axes.errorbar(
             np.arange(len(by_class)) + shift,

@@ -140,8 +140,8 @@ def _picture(groups: Sequence[Group], curves: Sequence[Floats | None], noun: str
 
 
 def _draw(axes: Axes, curves: Sequence[tuple[str, Floats]], noun: str) -> None:
-    for place, (label, curve) in enumerate(curves):
-        drawing.plain_line(axes, np.arange(1, len(curve) + 1), curve, place, label)
+    for number, (label, curve) in enumerate(curves):
+        drawing.plain_line(axes, np.arange(1, len(curve) + 1), curve, number, label)
     drawing.even_share(axes)
     axes.set_xlabel("clients, largest share first")
     axes.set_ylabel(f"{noun} / even share")

@@ -105,9 +105,9 @@ def _pooled(group: Group) -> Floats:
 
 
 def _draw(axes: Axes, curves: Sequence[tuple[str, Floats]]) -> None:
-    for place, (label, shares) in enumerate(curves):
+    for index, (label, shares) in enumerate(curves):
         percent = 100 * (np.arange(len(shares)) + 0.5) / len(shares)
-        drawing.plain_line(axes, percent, shares, place, label)
+        drawing.plain_line(axes, percent, shares, index, label)
     axes.set_xlim(0, 100)
     axes.set_ylim(0, 1.02)
     axes.set_xlabel("clients, least accurate first, %")

@@ -109,9 +109,9 @@ def _histogram(aggregated: _Aggregated) -> Picture:
 
 def _draw_histogram(axes: Axes, aggregated: _Aggregated) -> None:
     bins = edges(max(int(staleness.max()) for _, staleness in aggregated))
-    for place, (group, staleness) in enumerate(aggregated):
+    for index, (group, staleness) in enumerate(aggregated):
         shares = np.histogram(staleness, bins)[0] / len(staleness)
-        drawing.histogram(axes, shares, bins, place, group.legend, fill=len(aggregated) == 1)
+        drawing.histogram(axes, shares, bins, index, group.legend, fill=len(aggregated) == 1)
     axes.set_xlabel("staleness, rounds")
     axes.set_ylabel("share of updates")
     drawing.from_zero(axes)

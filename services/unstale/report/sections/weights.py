@@ -100,10 +100,10 @@ def _against_staleness(groups: Sequence[Group], finite: pd.DataFrame) -> Picture
 
 def _draw(axes: Axes, weighted: Sequence[tuple[str, pd.DataFrame]]) -> None:
     bins = edges(max(int(members.staleness_rounds.max()) for _, members in weighted))
-    for place, (label, members) in enumerate(weighted):
+    for index, (label, members) in enumerate(weighted):
         in_bins = members.groupby(pd.cut(members.staleness_rounds, bins), observed=False)
         means = in_bins.relative.mean()  # a gap where there are none
-        drawing.plain_line(axes, (bins[:-1] + bins[1:]) / 2, means.to_numpy(), place, label)
+        drawing.plain_line(axes, (bins[:-1] + bins[1:]) / 2, means.to_numpy(), index, label)
     drawing.even_share(axes)
     axes.set_xlabel("staleness, rounds")
     axes.set_ylabel("share / even share")

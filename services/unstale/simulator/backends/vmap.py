@@ -56,20 +56,20 @@ class Vmap(Backend):
             for job in jobs
         ]
         alike: dict[tuple[int, ...], list[int]] = {}  # places, by the sizes of the mini-batches
-        for place, task in enumerate(tasks):
-            alike.setdefault(tuple(map(len, task.batches)), []).append(place)
+        for index, task in enumerate(tasks):
+            alike.setdefault(tuple(map(len, task.batches)), []).append(index)
         made: dict[int, LocalUpdate] = {}
         for places in alike.values():
             for start in range(0, len(places), TOGETHER_MAX):
                 some = places[start : start + TOGETHER_MAX]
-                clients = [jobs[place].client_id for place in some]
-                made.update(zip(some, self._together(clients, [tasks[place] for place in some]), strict=True))
+                clients = [jobs[index].client_id for index in some]
+                made.update(zip(some, self._together(clients, [tasks[index] for index in some]), strict=True))
         return [
             Computed(
-                local=trainer.sent(job.client_id, job.number, made[place]),
+                local=trainer.sent(job.client_id, job.number, made[index]),
                 evaluation=trainer.evaluate_own(job.client_id, job.base.model_d) if job.evaluate else None,
             )
-            for place, job in enumerate(jobs)
+            for index, job in enumerate(jobs)
         ]
 
     @override
