@@ -15,7 +15,7 @@ from unstale.server.model_health import REASONS, ModelHealth
 from unstale_proto.errors import Reason, RemoteContractError
 
 STRANGER_MESSAGES_PER_S = 10  # a client that joins says one hello, and another every few seconds
-ANSWER_S = 1.0  # a connection that says too much is told so no more often
+ANSWER_S = 1.0  # least time between two errors for too many messages
 ROUTES_KEPT = 16_384  # connections that are remembered: 5 MB; whose is forgotten has a full bucket again
 
 UNREADABLE = frozenset(
@@ -194,7 +194,7 @@ class ClientLimits:
             return
         client = self.suspects[client_id] = self._client(client_id, at_s)
         if reason in REASONS and self.model_health.is_unhealthy:
-            client.wrong = 0  # what was counted before most were refused was no fault of the client either
+            client.wrong = 0  # earlier refusals were no fault of the client either
         elif reason in UNREADABLE:
             client.unreadable += 1
         else:

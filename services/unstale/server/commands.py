@@ -56,9 +56,14 @@ class CheckpointCommand:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Applied:
-    """A round is a version. frames: what is sent of it, as payload frames; they share memory with it. digest: SHA-256
-    in hex, where it is wanted. encoded: what is sent of it to clients that take the run's encoding, if that is not
-    float32. compensate_s: how long stale updates were compensated, before aggregate_s."""
+    """A round was applied.
+
+    Attributes:
+        frames: Float32 payload of the version; shares its memory.
+        encoded: Payload in the encoding of the run, empty where that is float32.
+        digest: SHA-256 in hex, empty where it is not needed.
+        compensate_s: Time of the compensation, before aggregate_s.
+    """
 
     result: RoundResult
     frames: list[memoryview]

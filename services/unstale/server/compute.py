@@ -46,9 +46,13 @@ Save = Callable[[CheckpointCommand, Mapping[str, Any]], tuple[str, int]]
 class Compute:
     """Owns the learner from `start` to `close`.
 
-    evaluate: measures a version. post: takes results, from the compute thread. save: writes a checkpoint; None where
-    the run leaves nothing behind, and then versions need no digest. keep: keeps what a round cannot be made again
-    without. encoding: of the models, None for float32.
+    Args:
+        learner: Of the run.
+        evaluate: Evaluates a version.
+        post: Takes results, from the compute thread.
+        save: Writes a checkpoint; None where the run is not stored, and then versions need no digest.
+        keep: Stores the results of a compensator that replay needs.
+        encoding: Of the models, None for float32.
     """
 
     def __init__(

@@ -19,8 +19,8 @@ Sent = tuple[int, bool]
 
 @dataclass(slots=True)
 class _Download:
-    """What a client is given. credit: what it said last, None before it has asked. most: that it ever said to have,
-    bytes. sending: None while it waits."""
+    """The model of a client's task. credit: its last one, None before. most: bytes that it ever had. sending: None
+    while it waits."""
 
     task_id: int
     version: Sent
@@ -50,7 +50,7 @@ class Downloads:
         self._chunk_bytes_of: dict[int, int] = {}  # of clients whose connection was cut
         self._started: dict[int, None] = {}  # clients that have a turn and were sent nothing yet
         self._gone: list[tuple[int, int]] = []  # clients with tasks whose version cannot be sent
-        self.resumed = 0  # went on from what the client had
+        self.resumed = 0  # downloads that continued an earlier one
 
     @property
     def active(self) -> int:
@@ -115,7 +115,7 @@ class Downloads:
                 self._let_go(client_id, at_s)
 
     def start(self, at_s: float) -> tuple[list[tuple[int, Chunks]], list[tuple[int, int]]]:
-        """Go on with those whose turn it is: what to send to whom; and clients with tasks whose version cannot be sent
+        """Continue those whose turn it is: clients and chunks; and clients with tasks whose version cannot be sent
         any more."""
         self._give(at_s)
         started = []

@@ -3,7 +3,7 @@
 import ctypes
 import sys
 
-LARGE_BYTES = 4 * 1024**2  # a chunk; what goes with its message is shorter, and too frequent to be mapped
+LARGE_BYTES = 4 * 1024**2  # a chunk; payloads in one message are shorter, and too frequent to be mapped
 KEPT_BYTES = 2 * LARGE_BYTES  # by each of the library's arenas, of which every thread may have one
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # of malloc.h
 

@@ -33,8 +33,8 @@ class EncodingNegotiation:
     def welcome(self, hello: Hello, version: int) -> Welcome:
         """The welcome that answers a hello."""
         plan = encodings.agreed(self._welcome.encoding, hello.encodings)
-        about_it = {"client_id": hello.client_id, "version": version, "encoding": plan}
-        return self._welcome.model_copy(update=about_it)
+        changes = {"client_id": hello.client_id, "version": version, "encoding": plan}
+        return self._welcome.model_copy(update=changes)
 
     def admit(self, hello: Hello) -> None:
         """A client was welcomed: from now on its models are encoded as agreed."""

@@ -301,12 +301,7 @@ class ServerProtocol:
             self._client_limits.check_rate(route, speaker, at_s)
             message = codec.decode(header)
             if speaker is not None:
-                if speaker in self._client_limits.suspects:
-                    self._client_limits.on_valid_message(speaker)
-                if not self._may_speak(key, speaker):
-                    self._sessions.forget(speaker)  # its key was revoked: nothing more is sent there
-                    raise not_owner_error(speaker)
-                self._sender.on_message_from(speaker)
+                self._check_speaker(speaker, key)
             if isinstance(message, Hello):
                 self._hello_handler.on_hello(route, speaker, message, key, at_s)
             elif isinstance(message, Bye):
@@ -322,12 +317,16 @@ class ServerProtocol:
         except RemoteContractError as error:
             self._client_limits.on_refused(self._sessions.client_of(route), error.reason, at_s)
             self._error_replies.refuse(route, error)
-        if (
-            speaker is not None
-            and speaker in self._client_limits.suspects
-            and self._client_limits.is_quarantine_due(speaker)
-        ):
+        if speaker is not None and self._client_limits.is_quarantine_due(speaker):
             self._executor.send_after_commit(partial(self._error_replies.quarantine_if_due, route), speaker)
+
+    def _check_speaker(self, speaker: int, key: str | None) -> None:
+        """Note a message of a client that could be read. Raises RemoteContractError when its key was revoked."""
+        self._client_limits.on_valid_message(speaker)
+        if not self._may_speak(key, speaker):
+            self._sessions.forget(speaker)  # nothing more is sent there
+            raise not_owner_error(speaker)
+        self._sender.on_message_from(speaker)
 
     @property
     def _resumes_later(self) -> bool:

@@ -78,7 +78,7 @@ class Sender:
         self._models: dict[Sent, _Model] = {}
         for version, its_frames in frames.items():
             self._add(version, its_frames, encoded.get(version, ()))
-        self.announced: Callable[[int, int, Sent], None] = lambda *_: None  # told of client, task and model
+        self.announced: Callable[[int, int, Sent], None] = lambda *_: None  # receives client, task and model
         self._awaiting_reply: set[int] = (
             set()
         )  # clients that were sent a model and have not been heard of since

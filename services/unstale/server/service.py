@@ -54,8 +54,8 @@ log = logging.getLogger("unstale.server")
 class Server:
     """One run. Made: everything is checked, loaded and bound. `run`: it goes on until it is over.
 
-    settings: as resolved. on_progress: told of every evaluation, in the protocol thread, which it must not keep.
-    observe: told of every event of the coordinator and what came of it, there too.
+    settings: as resolved. on_progress: receives every evaluation, in the protocol thread, which it must not keep.
+    observe: receives every event of the coordinator and its actions, there too.
     Raises UserError for what the user can mend.
     """
 

@@ -44,7 +44,7 @@ class Sessions:
     def admit(self, hello: Hello, route: bytes) -> bytes | None:
         """Let `route` speak for the client from now on.
 
-        Returns the route of another process that spoke for it before and must be told that it is superseded; None when
+        Returns the route of another process that spoke for it before and must receive a stop; None when
         there was none, or when it is the same process (the same token) on a new connection.
         """
         client_id, token = hello.client_id, hello.session

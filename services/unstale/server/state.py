@@ -76,7 +76,7 @@ class ProtocolSettings:
         task_timeout_s: time that clients have to answer a task, in seconds; None for any time.
         transfers: which payloads go in chunks, and bounds on these.
         prefetches: the compensator works on stale updates before their round closes.
-        stays: after the end of the run, answer clients until told to stop.
+        stays: after the end of the run, answer clients until `stop`.
     """
 
     linger_s: float

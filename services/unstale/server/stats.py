@@ -56,7 +56,7 @@ class ServerStats(RunStats):
         self._bounds: Norms | None = None
 
     def restore(self, database: Database) -> None:
-        """Count what servers of this run that died have done."""
+        """Count the work of earlier servers of this run."""
         started_s = database.started_s()
         if started_s is not None:
             self.tally.started(started_s)
@@ -109,7 +109,7 @@ class ServerStats(RunStats):
         self._observed.append(observe.model_sent(payload_bytes))
 
     def transfers(self, *, uploads: Transferred, downloads: Transferred) -> None:
-        """How many transfers come and wait now, and how many have gone on from what was there since the last time."""
+        """Count active, waiting and resumed transfers."""
         if (uploads, downloads) != self._transfers:
             self._record([*observe.transfers("received", *uploads), *observe.transfers("sent", *downloads)])
             self._transfers = uploads, downloads

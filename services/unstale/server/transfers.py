@@ -184,12 +184,12 @@ class Transfers:
 
     def _give_places(self, at_s: float) -> list[int]:
         """Clients that were sent a credit or an error."""
-        client_ids, failed = self._uploads.give_places(at_s)
+        changed, failed = self._uploads.give_places(at_s)
         for client_id, error in failed.items():
             self._cannot_keep(client_id, self._uploads.task_of(client_id), error, at_s)
-        for client_id in client_ids:
+        for client_id in changed:
             self._sender.send_to_client(client_id, self._uploads.ask(client_id))
-        return [*client_ids, *failed]
+        return [*changed, *failed]
 
     def _is_whole(self, client_id: int, at_s: float) -> None:
         receiving = self._uploads.whole(client_id)

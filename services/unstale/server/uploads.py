@@ -48,7 +48,7 @@ class Uploads:
         self._scheduler = scheduler
         self._parts_max = parts_max
         self._of: dict[int, _Upload] = {}  # by client, that which was announced first is first
-        self.resumed = 0  # went on from what was there
+        self.resumed = 0  # uploads that continued an earlier one
 
     @property
     def active(self) -> int:

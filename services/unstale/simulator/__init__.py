@@ -1,1 +1,1 @@
-"""A run in virtual time: the server's own coordinator and learner, with sockets, threads and clock played."""
+"""A simulated run: the server's own coordinator and learner, without sockets and threads, in virtual time."""

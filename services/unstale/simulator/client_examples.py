@@ -1,4 +1,4 @@
-"""Who holds which training examples, and how they look: what reconstructions are held against.
+"""Training examples of each client, with which reconstructions are compared.
 
 Legend: n examples of a client, N training examples of the data set, L later ones, X the shape of one example.
 """
@@ -99,7 +99,7 @@ class ClientExamples:
         return self._changes.indices(client_id, version)
 
     def _apart(self, client_id: int, version: int) -> tuple[Indices, Indices]:
-        """What a client holds, and what others do and it does not."""
+        """Examples of a client, and examples of the others."""
         own = self._held(client_id, version)
         everybodys: Sequence[Indices] = [self._held(client, version) for client in range(self._clients)]
         return own, np.setdiff1d(np.concatenate(everybodys), own)

@@ -1,4 +1,4 @@
-"""What is left of a message whose bits were flipped on the way."""
+"""Messages and models whose bits were flipped in transit."""
 
 import math
 from collections.abc import Sequence
@@ -31,10 +31,10 @@ def read(message: M, frames: Sequence[memoryview], flight: InFlightMessage) -> t
     shift = 8 * len(header) - header_bits
     in_payload = [bit + shift for bit in flight.damage if bit >= header_bits] if frames else []
     flipped, cargo = damaged(header, frames, [*in_header, *in_payload])
-    what = codec.decode(flipped)
-    if type(what) is not type(message):
-        raise RemoteContractError(Reason.UNEXPECTED_TYPE, f"{message.type} became {what.type} on its way")
-    return what, [memoryview(frame) for frame in cast(Any, cargo)]
+    received = codec.decode(flipped)
+    if type(received) is not type(message):
+        raise RemoteContractError(Reason.UNEXPECTED_TYPE, f"{message.type} became {received.type} on its way")
+    return received, [memoryview(frame) for frame in cast(Any, cargo)]
 
 
 def version(base: Version, flight: InFlightMessage, encoding: Encoding) -> Version:
@@ -48,8 +48,8 @@ def version(base: Version, flight: InFlightMessage, encoding: Encoding) -> Versi
 
 
 def read_version(base: Version, frames: Sequence[memoryview], encoding: Encoding) -> Version:
-    """What a payload holds. base: of the same shape. What cannot be read is NaN: its client gives the task back, as it
-    does after training from that."""
+    """The version in a payload, of the shape of base. One that cannot be read is NaN: its client gives the task back,
+    as after training from NaN."""
     d, b, numbers = encoding.dimension, base.buffers_b.numel(), encoding.dimension + encoding.behind
     try:
         numbers_D = flat.from_bytes(encoding.decode(frames), numbers, base.model_d.device)

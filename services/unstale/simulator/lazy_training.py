@@ -1,4 +1,4 @@
-"""The work of simulated clients: computed when its update comes in, and together with the next ones where that pays."""
+"""Trains simulated clients when their updates arrive, together with the next ones where the backend gains by it."""
 
 from collections.abc import Sequence
 from math import inf
@@ -17,9 +17,9 @@ _AHEAD_BYTES_MAX = 256 * 1024 * 1024  # of results that wait
 
 
 class LazyTraining:
-    """What clients make of their tasks.
+    """Results of tasks.
 
-    A backend that computes several side by side is given those that come in next as well, each from its own base
+    A backend that computes several jobs side by side also gets the tasks that arrive next, each from its own base
     version; but no more than the run will take, so that an update that never arrives costs nothing.
     """
 
@@ -31,8 +31,8 @@ class LazyTraining:
         event_queue: EventQueue,
         rounds: int,
     ) -> None:
-        """encoded: gives base versions. rounds: of the run. coordinator: tells what is awaited. event_queue: what
-        comes."""
+        """encoded: gives base versions. rounds: of the run. coordinator: gives open tasks. event_queue: gives the next
+        ones."""
         self._backend = backend
         self._encoded = encoded
         self._coordinator = coordinator
@@ -45,7 +45,7 @@ class LazyTraining:
         self._most = 1 if at_a_time == 1 else max(at_a_time, min(_TURNS_AHEAD * at_a_time, fit))
 
     def of(self, client_id: int, task: Task) -> Computed:
-        """What a client makes of a task that is awaited; kept until `forget`."""
+        """The result of an open task; kept until `forget`."""
         key = client_id, task.task_id
         if key not in self._made:
             together = self._coming(client_id) if self._most > 1 else ()
@@ -53,16 +53,16 @@ class LazyTraining:
         return self._made[key][1]
 
     def damage(self, client_id: int, task: Task, base: Version) -> None:
-        """A client works on this in place of the base version of its task."""
+        """Replace the base version of a task."""
         self._damaged[client_id, task.task_id] = base
 
     def forget(self, client_id: int, task_id: int) -> None:
-        """There is a verdict on an update, so nobody will ask for it again."""
+        """Forget the result of a task whose update has a verdict."""
         self._made.pop((client_id, task_id), None)
         self._damaged.pop((client_id, task_id), None)
 
     def _coming(self, client_id: int) -> Sequence[tuple[int, Task]]:
-        """What is computed together with the work of a client."""
+        """Tasks that are computed together with the one of a client."""
         most = min(self._most, self._certain_tasks()) - 1
         if most < 1:
             return ()
@@ -79,7 +79,7 @@ class LazyTraining:
         return self._event_queue.upcoming(is_wanted, most, self._coordinator.timers.get(DEADLINE, inf))
 
     def _certain_tasks(self) -> int:
-        """How many of the next updates some round will take."""
+        """Number of the next updates that some round will take."""
         coordinator, waiting = self._coordinator, len(self._coordinator.pending)
         size = coordinator.settings.round_size_max
         if coordinator.trigger.cuts_off:
@@ -114,7 +114,7 @@ class LazyTraining:
         return self._encoded.version(task.version) if damaged is None else damaged
 
     def _drop_unneeded(self) -> None:
-        """Tasks that were taken back after they were computed."""
+        """Drop results of tasks that were taken back since."""
         for (client_id, task_id), (task, _) in list(self._made.items()):
             if not self._coordinator.awaits(client_id, task_id):
                 self.forget(client_id, task_id)

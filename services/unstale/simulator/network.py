@@ -7,7 +7,7 @@ Every client has sent its hello when the run starts. Heartbeats are simulated on
 a message, because nothing depends on the others.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -160,31 +160,37 @@ class Network:
 
     def _handle(self, client: SimulatedClient, message: Message, damaged: InFlightMessage | None) -> None:
         """Raises RemoteContractError where the message is refused."""
-        client_id, at_s = client.session.client_id, self._event_queue.now_s
-        executor = self._server.executor
+        client_id = client.session.client_id
         if damaged is not None and not isinstance(message, Update):  # an update is computed before it is read
             message, _ = corruption.read(message, (), damaged)
             damaged = None
         if client.is_known and damaged is None:
             self._client_limits.on_valid_message(client_id)
         if isinstance(message, Hello):
-            self._client_limits.on_hello(b"", None, client_id, at_s)
-            same_connection, client.is_known = client.is_known, True
-            self._send(client, Direction.DOWN, self._welcome)
-            executor.on_hello(message, at_s, same_connection=same_connection)
+            self._on_hello(client, message)
         elif not client.is_known or not self._coordinator.is_active(client_id):
             raise RemoteContractError(Reason.HELLO_FIRST, "hello first")
         elif isinstance(message, Update):
             self._server.take_update(client_id, self._task_of(client, message), damaged)
         elif isinstance(message, Heartbeat):
-            executor.handle(events.HeartbeatReceived(client_id=client_id, at_s=at_s))
-            answer = Heartbeat(number=message.number, version=self._coordinator.version)
-            self.send_to_client(client_id, answer)
-            self.traffic.tasks_lost += executor.on_heartbeat_answered(client_id, message)
+            self._on_heartbeat(client_id, message)
         else:
-            event = translate.to_event(message, client_id, at_s)
+            event = translate.to_event(message, client_id, self._event_queue.now_s)
             if event is not None:
-                executor.handle(event)
+                self._server.executor.handle(event)
+
+    def _on_hello(self, client: SimulatedClient, hello: Hello) -> None:
+        at_s = self._event_queue.now_s
+        self._client_limits.on_hello(b"", None, hello.client_id, at_s)
+        same_connection, client.is_known = client.is_known, True
+        self._send(client, Direction.DOWN, self._welcome)
+        self._server.executor.on_hello(hello, at_s, same_connection=same_connection)
+
+    def _on_heartbeat(self, client_id: int, heartbeat: Heartbeat) -> None:
+        executor, at_s = self._server.executor, self._event_queue.now_s
+        executor.handle(events.HeartbeatReceived(client_id=client_id, at_s=at_s))
+        self.send_to_client(client_id, Heartbeat(number=heartbeat.number, version=self._coordinator.version))
+        self.traffic.tasks_lost += executor.on_heartbeat_answered(client_id, heartbeat)
 
     def _refuse(self, client: SimulatedClient, error: RemoteContractError) -> None:
         self._send(client, Direction.DOWN, Error(reason=error.reason, message=str(error)))
@@ -265,7 +271,7 @@ class Network:
     # --- the network ---
 
     def _send(self, client: SimulatedClient, direction: Direction, message: Message) -> None:
-        """Send a message through the toxics."""
+        """Send a message, through the toxics if they know its client."""
         if isinstance(message, Update) and message.task_id not in client.given:
             return  # a task that was taken back long ago
         self.traffic.sent += 1
@@ -275,28 +281,30 @@ class Network:
         client_id, now_s = client.session.client_id, self._event_queue.now_s
         client.is_named = client.is_named or isinstance(message, Hello)
         deliver = self._arrive_at_server if direction is Direction.UP else self._arrive_at_client
-        if not client.is_named:  # its client is not known yet, so no toxic touches it
-            self._event_queue.schedule(
-                now_s, client_id, partial(deliver, client, client.connection, message, None)
-            )
+        if not client.is_named:
+            arrive = partial(deliver, client, client.connection, message, None)
+            self._event_queue.schedule(now_s, client_id, arrive)
             return
-        flight = self._flight(client, direction, message)
+        self._send_through_toxics(client, direction, message, deliver)
+
+    def _send_through_toxics(
+        self, client: SimulatedClient, direction: Direction, message: Message, deliver: Callable[..., None]
+    ) -> None:
+        client_id = client.session.client_id
         task = self._task_of(client, message) if isinstance(message, Update) else None
-        out = self._link.send(flight)
-        self.traffic.lost += not out
-        self.traffic.copied += max(0, len(out) - 1)
-        for one in out:
-            if one.cuts:
-                cut = partial(self._cut, client, client.connection, one.down_s)
-                self._event_queue.schedule(one.due_s, client_id, cut)
-            elif one.declined:
-                self._event_queue.schedule(
-                    one.due_s, client_id, partial(self._decline, client_id, one.number)
-                )
+        copies = self._link.send(self._flight(client, direction, message))
+        self.traffic.lost += not copies
+        self.traffic.copied += max(0, len(copies) - 1)
+        for copy in copies:
+            act: Callable[[], None]
+            if copy.cuts:
+                act = partial(self._cut, client, client.connection, copy.down_s)
+            elif copy.declined:
+                act = partial(self._decline, client_id, copy.number)
             else:
-                damaged = one if one.damage else None
-                arrive = partial(deliver, client, client.connection, message, damaged)
-                self._event_queue.schedule(one.due_s, client_id, arrive, task)
+                act = partial(deliver, client, client.connection, message, copy if copy.damage else None)
+            arrives = not copy.cuts and not copy.declined
+            self._event_queue.schedule(copy.due_s, client_id, act, task if arrives else None)
 
     def _flight(self, client: SimulatedClient, direction: Direction, message: Message) -> InFlightMessage:
         now_s, header_bytes = self._event_queue.now_s, len(codec.encode(message))

@@ -1,4 +1,4 @@
-"""What clients would send, were they given the current model: known to a simulation only.
+"""Updates that clients would send from the current model: known to a simulation only.
 
 Legend: d parameters.
 """
