@@ -1,4 +1,4 @@
-"""Partition `dirichlet`: each class is shared out unevenly.
+"""Partition `dirichlet`: each class is divided unevenly.
 
 Source: FedHist (Jiang et al., 2023), docs/methods/partitions.md#dirichlet
 
@@ -13,31 +13,21 @@ from typing_extensions import override
 
 from unstale.seeds import Generator
 from unstale.training.partition.iid import Iid
-from unstale.training.partition.interface import (
-    Examples,
-    Indices,
-    Partition,
-    check_size,
-)
+from unstale.training.partition.interface import Examples, Indices, SizedPartition
 
 
-class Dirichlet(Partition):
+class Dirichlet(SizedPartition):
     """For each class, shuffle its examples, draw q ~ Dirichlet(alpha * 1_N), and cut them at
 
         floor(cumsum(q) * n_c)
 
-    so that clients differ both in how many examples they hold and of which classes. Then, while some client has fewer
-    than `min_examples`, it gets a random one of the client that has the most. alpha = infinity is `iid`.
+    so that clients differ in number of examples and in classes. Then each client with fewer than `min_examples` gets
+    random ones of the client with the most. alpha = infinity is `iid`.
     """
 
     source: ClassVar[str] = "FedHist (Jiang et al., 2023), docs/methods/partitions.md#dirichlet"
 
     alpha: float
-    min_examples: int
-
-    @override
-    def check(self, examples: Examples, clients: int) -> None:
-        check_size(len(examples), clients, self.min_examples)
 
     @override
     def shares(self, examples: Examples, clients: int, rng: Generator) -> list[Indices]:
@@ -51,7 +41,7 @@ class Dirichlet(Partition):
 
 
 def deal_class(class_n: Indices, held: Iterable[list[int]], rng: Generator, alpha: float) -> None:
-    """Give each client of `held` a part of one class, drawn from Dirichlet(alpha); infinity is equal parts."""
+    """Append to each list a part of one class, drawn from Dirichlet(alpha); infinity for equal parts."""
     examples = rng.permutation(class_n)
     receivers = list(held)
     if alpha == np.inf:
@@ -64,19 +54,18 @@ def deal_class(class_n: Indices, held: Iterable[list[int]], rng: Generator, alph
 
 
 def repair(held: list[list[int]], rng: Generator, min_examples: int, spare: Iterable[int] = ()) -> None:
-    """While some client has too few, give the smallest a random example: a spare one, then one of the largest.
+    """While a client has too few, give the smallest one a random example: a spare one, then one of the largest client.
 
-    held: the examples of each client, changed in place. spare: examples that nobody holds. Together they are enough for
-    everybody.
+    held: the examples of each client, changed in place. spare: examples of no client.
     """
-    left = list(spare)
+    unused = list(spare)
     sizes_N = np.array([len(own) for own in held])
-    assert sizes_N.sum() + len(left) >= len(held) * min_examples
+    assert sizes_N.sum() + len(unused) >= len(held) * min_examples
     # argmin and argmax take the lowest id on ties.
     while sizes_N.min() < min_examples:
         smallest, largest = int(sizes_N.argmin()), int(sizes_N.argmax())
-        if left:
-            held[smallest].append(left.pop(int(rng.integers(len(left)))))
+        if unused:
+            held[smallest].append(unused.pop(int(rng.integers(len(unused)))))
         else:
             held[smallest].append(held[largest].pop(int(rng.integers(sizes_N[largest]))))
             sizes_N[largest] -= 1
