@@ -46,16 +46,11 @@ class Normalisation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Split:
-    """The training or the test examples of a data set, on the CPU and read-only.
+    """The training or the test examples of a data set, on the CPU and read-only."""
 
-    Attributes:
-        stored_NX: uint8 as decoded (a quarter of float32's memory) or finite float32.
-        labels_N: int64, from 0 to the number of classes - 1.
-        groups_N: int64, the source of each example (a writer, a celebrity, a value of a column), or None.
-    """
-
-    stored_NX: Tensor
-    labels_N: Tensor
+    stored_NX: Tensor  # uint8 as decoded (a quarter of float32's memory) or finite float32
+    labels_N: Tensor  # int64, from 0 to the number of classes - 1
+    # int64, the source of each example (a writer, a celebrity, a value of a column), or None
     groups_N: Tensor | None = None
 
     def __len__(self) -> int:
@@ -104,24 +99,17 @@ class Later:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dataset:
-    """A data set. Raises UserError if its parts do not fit together.
-
-    Attributes:
-        train, test: a number in `groups_N` means the same source in both.
-        levels: the byte that stands for 1.
-        normalisation: applied when examples are gathered.
-        origin: where the data set is stored, for people.
-        later: None for data that does not change.
-    """
+    """A data set. Raises UserError if its parts do not fit together."""
 
     name: str
     classes: int
+    # a number in `groups_N` means the same source in both
     train: Split
     test: Split
-    levels: int = BRIGHTEST
-    normalisation: Normalisation = Normalisation()
-    origin: str = ""
-    later: Later | None = None
+    levels: int = BRIGHTEST  # the byte that stands for 1
+    normalisation: Normalisation = Normalisation()  # applied when examples are gathered
+    origin: str = ""  # where the data set is stored, for people
+    later: Later | None = None  # None for data that does not change
 
     def __post_init__(self) -> None:
         if self.classes < 2:
