@@ -71,17 +71,20 @@ class Split:
             return f"has {name} examples of {_described(stored_NX)}, expected uint8 or float32 [N, ...] with N >= 1"
         if stored_NX.dtype == torch.float32 and not bool(stored_NX.isfinite().all()):
             return f"has {name} examples with NaN or infinity"
-        groups_N = self.labels_N if self.groups_N is None else self.groups_N
-        for noun, numbers_N in (("labels", self.labels_N), ("groups", groups_N)):
-            if numbers_N.dtype != torch.int64 or numbers_N.shape != stored_NX.shape[:1]:
+        for noun, numbers_N in (("labels", self.labels_N), ("groups", self.groups_N)):
+            if numbers_N is not None and not _is_one_each(numbers_N, len(stored_NX)):
                 return (
                     f"has {name} {noun} of {_described(numbers_N)}, expected int64 [{len(stored_NX)}], one for each "
                     "example"
                 )
         lowest, highest = int(self.labels_N.min()), int(self.labels_N.max())
-        if lowest < 0 or highest >= classes:
+        if not 0 <= lowest <= highest < classes:
             return f"has {name} labels from {lowest} to {highest}, expected 0 to {classes - 1}"
         return None
+
+
+def _is_one_each(numbers_N: Tensor, examples: int) -> bool:
+    return numbers_N.dtype == torch.int64 and numbers_N.shape == (examples,)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

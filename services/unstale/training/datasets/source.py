@@ -62,11 +62,7 @@ def cache_folder(cache: str = CACHE) -> Path:
 
 
 def fetched(
-    source: Source,
-    files: str,
-    read: Callable[[], Made],
-    download: Callable[[], object],
-    needs: str = "",
+    source: Source, files: str, read: Callable[[], Made], download: Callable[[], object], needs: str = ""
 ) -> Made:
     """The result of `read`; if it fails and `source.download` is set, after a download.
 

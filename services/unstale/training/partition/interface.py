@@ -81,10 +81,7 @@ class SizedPartition(Partition):
 
 
 def check(
-    partition: Partition,
-    labels_n: NDArray[np.integer],
-    clients: int,
-    groups_n: Indices | None = None,
+    partition: Partition, labels_n: NDArray[np.integer], clients: int, groups_n: Indices | None = None
 ) -> None:
     """Raise UserError if `split` would. Cheap. labels_n, groups_n: as in `Examples`. clients: N."""
     if clients < 1:

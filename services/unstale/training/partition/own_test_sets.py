@@ -16,11 +16,7 @@ from unstale.training.partition.natural import members
 
 
 def split_test_set(
-    partition: Partition,
-    shares: Sequence[Indices],
-    train: Examples,
-    test: Examples,
-    rng: Generator,
+    partition: Partition, shares: Sequence[Indices], train: Examples, test: Examples, rng: Generator
 ) -> list[Indices]:
     """The test examples of each client, disjoint; a client may get none.
 
