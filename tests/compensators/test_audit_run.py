@@ -63,7 +63,7 @@ def test_an_audit_repeats_to_the_bit() -> None:
         assert one.disparity == other.disparity
 
 
-def test_what_is_the_clients_own_data_is_found_to_be_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_clients_own_data_is_recognised(monkeypatch: pytest.MonkeyPatch) -> None:
     trainer = training_context(settings()).trainer
 
     def know(watch: Any, updates: Sequence[StaleUpdate]) -> tuple[list[Inversion], list[list[float]]]:
@@ -156,7 +156,7 @@ def test_examples_that_are_no_images_are_compared_by_their_numbers(tmp_path: Any
         ),
     ],
 )
-def test_what_cannot_be_audited_is_one_sentence(
+def test_an_impossible_audit_has_an_error_of_one_sentence(
     rounds: list[int], changes: dict[str, Any], sentence: str
 ) -> None:
     with pytest.raises(UserError, match=sentence):

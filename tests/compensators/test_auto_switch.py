@@ -62,7 +62,7 @@ def test_the_sentence_names_both_errors():
 
 @pytest.mark.parametrize(("margin", "ends"), [(1.0, True), (1.1, False)])
 @pytest.mark.parametrize("name", ["gradient-inversion", "auto"])
-def test_what_is_used_now_decides_and_the_sentence_has_its_numbers(name, margin, ends):
+def test_the_current_choice_decides_and_the_note_has_its_numbers(name, margin, ends):
     # What was used before did well; the best of what later updates tried does not.
     subject = inversion(name, **LEARNS, window=2, margin=margin)
     other = [10, 0.5, 0.5, 9.0, 0.9, 4.0, 0.5]
@@ -101,7 +101,7 @@ def test_means_decide_and_not_the_mean_of_ratios():
 
 
 @pytest.mark.parametrize(("true", "matched", "goes_on"), [(1.0, 12.0, True), (5.0, 1.0, False)])
-def test_with_the_oracle_true_errors_decide_whatever_later_updates_tell(true, matched, goes_on):
+def test_with_the_oracle_true_errors_decide(true, matched, goes_on):
     where = context(fresh_update=lambda update, stale: numbers(123))
     subject = inversion(where=where, **LEARNS, switch="oracle", window=1)
     trial = [*FIRST, matched, 0.1, 4.0, 0.5]
@@ -109,7 +109,7 @@ def test_with_the_oracle_true_errors_decide_whatever_later_updates_tell(true, ma
     assert is_on(subject) is goes_on
 
 
-def test_auto_looks_at_the_direction_of_what_is_used_now():
+def test_auto_uses_the_direction_of_the_current_choice():
     auto, inverting = (inversion(name, **LEARNS, window=1) for name in ("auto", "gradient-inversion"))
     for subject in (auto, inverting):
         told(subject, 4, [*FIRST, 3.0, 0.5, 4.0, 0.5], inversion=(3.0, 0.1), stale=(4.0, 0.5))
@@ -201,7 +201,7 @@ def test_auto_ends_too_when_estimates_do_not_point_better_than_stale_updates(cos
     [(None, "first-order"), (3.9, "first-order"), (4.0, "none"), (9.0, "none")],
     ids=str,
 )
-def test_auto_gives_way_to_whatever_is_less_wrong(first_order, method):
+def test_auto_changes_to_the_method_with_the_smaller_error(first_order, method):
     subject = inversion("auto", window=1, smooth_rounds=0)
     errors = {} if first_order is None else {"first_order": (first_order, 0.9)}
     told(subject, 4, inversion=(5.0, 0.1), stale=(4.0, 0.5), **errors)
@@ -211,7 +211,7 @@ def test_auto_gives_way_to_whatever_is_less_wrong(first_order, method):
 
 
 @pytest.mark.parametrize(("first_order", "method"), [(3.9, "first-order"), (4.1, "none")])
-def test_auto_gives_what_does_not_fit_the_budget_to_whatever_is_less_wrong(first_order, method):
+def test_auto_uses_the_method_with_the_smaller_error_beyond_the_budget(first_order, method):
     subject = inversion("auto", window=1, iterations_per_round=1)
     told(subject, 4, inversion=(1.0, 0.1), stale=(4.0, 0.5), first_order=(first_order, 0.9))
     outcome = taken(subject, received(0), version=5)
@@ -219,7 +219,7 @@ def test_auto_gives_what_does_not_fit_the_budget_to_whatever_is_less_wrong(first
     assert dict(outcome.fallbacks) == {"budget": 1}
 
 
-def test_gradient_inversion_gives_what_does_not_fit_the_budget_to_first_order_until_it_ends():
+def test_gradient_inversion_uses_first_order_beyond_the_budget_until_it_ends():
     subject = inversion(window=1, smooth_rounds=2, iterations_per_round=1)
     told(subject, 4, inversion=(5.0, 0.1), stale=(4.0, 0.5))
     methods = [taken(subject, received(version), version=version).updates[0].method for version in (5, 6, 7)]

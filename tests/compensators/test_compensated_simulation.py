@@ -75,7 +75,7 @@ FEW = {"images_max": 4, "iterations": 3, "iterations_min": 1, "window": 4, "adap
     ids=["epochs", "momentum", "gradient"],
 )
 @pytest.mark.parametrize("policy", ["direct", "dynsgd"])
-def test_with_the_oracle_a_run_is_the_one_in_which_nobody_is_stale(scenario, policy, training):
+def test_with_the_oracle_a_run_equals_one_without_stale_updates(scenario, policy, training):
     changes = {"policy": {"name": policy}, "training": training}
     unstale = run(**changes)
     assert run("oracle", scenario=scenario, **changes).model_digest == unstale.model_digest
@@ -89,7 +89,7 @@ def test_the_oracle_asks_clients_that_are_computed_in_one_batch(scenario):
 
 
 @pytest.mark.parametrize("training", ["moon", "scaffold"])
-def test_the_oracle_asks_nobody_who_keeps_something_between_tasks(scenario, training):
+def test_the_oracle_refuses_clients_that_keep_state(scenario, training):
     # What such a client would send depends on what it keeps now, and to ask it would change that.
     policy = "scaffold" if training == "scaffold" else "direct"
     changes = {"training": {"name": training, "steps": 2}, "policy": {"name": policy}}
@@ -98,7 +98,7 @@ def test_the_oracle_asks_nobody_who_keeps_something_between_tasks(scenario, trai
 
 
 @pytest.mark.parametrize("name", ["first-order", "gradient-inversion", "auto"])
-def test_a_run_in_which_nobody_is_stale_is_the_one_without_a_compensator(name):
+def test_a_run_without_stale_updates_equals_one_without_a_compensator(name):
     assert run(name).model_digest == run().model_digest
 
 
@@ -159,7 +159,7 @@ def test_matched_errors_are_the_true_ones(scenario, results):
         assert l1 == pytest.approx(true[key], rel=1e-4), key
 
 
-def test_who_is_stale_is_who_the_scenario_says(scenario):
+def test_the_stale_clients_are_those_of_the_scenario(scenario):
     trace = Trace()
     whole = small(
         clients=5,

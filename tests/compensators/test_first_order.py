@@ -110,7 +110,7 @@ def test_fresh_updates_stay(strength):
     assert [what.method for what in outcome.updates] == ["none", "first-order"]
 
 
-def test_an_update_whose_base_is_gone_stays_and_that_is_said():
+def test_an_update_without_a_base_is_unchanged_and_noted():
     gone = [received(client_id, is_kept=False) for client_id in (0, 2)]
     outcome = played(made("first-order"), stale_round(gone[0], received(1), gone[1]))
     assert list(outcome.vectors) == [1]
@@ -142,7 +142,7 @@ def test_it_continues_from_its_state_to_the_bit():
         assert torch.equal(played(subject, round_).vectors[0], played(other, round_).vectors[0])
 
 
-def test_a_state_is_shared_with_nobody():
+def test_a_state_is_a_copy():
     subject, other = (made("first-order", strength="adaptive") for _ in range(2))
     played(subject, stale_round(received(0)))
     state = subject.state_dict()

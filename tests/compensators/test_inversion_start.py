@@ -44,7 +44,7 @@ def test_examples_and_labels_are_drawn_from_the_normal_distribution():
     )  # beyond 2 sigma
 
 
-def test_what_is_drawn_depends_on_seed_client_and_task_alone():
+def test_draws_depend_on_seed_client_and_task_only():
     def begun(client_id: int, task_id: int, seed: int = 0, *, before: int = 0):
         subject = Inversions(settings(labels_start="normal"), context(seed=seed))
         for other in range(before):
@@ -101,7 +101,7 @@ def one_step(net: Network, base_d: torch.Tensor, inputs_nX: torch.Tensor, labels
     return as_vector(made)
 
 
-def test_the_gradient_of_the_last_bias_tells_the_labels_where_the_examples_are_the_true_ones():
+def test_the_gradient_of_the_last_bias_gives_the_labels_of_the_true_examples():
     # mean(p) - y, and mean(p) is known from the same examples.
     net, base_d, inputs_nX = network(), numbers(123, scale=0.4), images(8)
     labels_n = torch.tensor([2, 2, 2, 0, 2, 2, 0, 2])
@@ -156,7 +156,7 @@ def test_an_inversion_begins_with_the_labels_of_its_client(steps):
     ],
     ids=["asked for", "no bias"],
 )
-def test_labels_are_drawn_where_that_is_asked_for_or_no_bias_tells_them(given, module):
+def test_labels_are_drawn_if_configured_or_without_a_bias(given, module):
     net = network(module)
     subject = Inversions(settings(**given), context(net))
     update = received(2, task_id=33, base_d=numbers(net.dimension))

@@ -116,7 +116,7 @@ def test_neither_data_set_is_written_to():
     ],
     ids=["channels", "columns", "bytes and floats", "classes"],
 )
-def test_what_does_not_fit_together_is_told_in_one_sentence(first, second, said):
+def test_data_sets_that_do_not_fit_are_refused_with_one_sentence(first, second, said):
     with pytest.raises(UserError) as raised:
         both(first, second)
     assert str(raised.value) == said

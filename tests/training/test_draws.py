@@ -18,7 +18,7 @@ SMALL_ENOUGH = sorted(MODELS.keys() - {"resnet18"})
 
 
 @pytest.mark.parametrize("name", SMALL_ENOUGH)
-def test_a_model_that_is_said_to_draw_nothing_leaves_the_generator_as_it_is(name: str) -> None:
+def test_a_model_without_draws_does_not_change_the_generator(name: str) -> None:
     shape = MODELS[name][1] or (1, 8, 8)
     module = build(name, shape, 10, seed=0).train()
     before = torch.get_rng_state()

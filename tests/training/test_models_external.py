@@ -174,7 +174,7 @@ EXPECTED = "for two inputs of shape 4, expected float32 logits of shape 2x3"
         (7, "made a value of type int, expected a torch.nn.Module"),
     ],
 )
-def test_what_a_factory_makes_is_checked(make, module: object, message: str) -> None:
+def test_the_result_of_a_factory_is_checked(make, module: object, message: str) -> None:
     assert (
         refused(lambda: make(lambda input_shape, classes: module, (4,))) == f"model 'mine:factory' {message}"
     )
