@@ -1,4 +1,4 @@
-"""Who holds what, and what reconstructions are held against."""
+"""The examples of clients, and the comparison of reconstructions with them."""
 
 from pathlib import Path
 from typing import Any

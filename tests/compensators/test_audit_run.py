@@ -1,4 +1,4 @@
-"""The audit as a whole: a run is played, its stale updates are inverted, and what comes out is held against data."""
+"""A whole audit: a simulated run, the inversion of its stale updates, and the comparison with data."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -100,10 +100,10 @@ def test_the_run_is_not_changed_by_being_looked_at() -> None:
 
 
 def test_no_more_updates_are_inverted_than_asked_for() -> None:
-    told: list[module.Reconstructed] = []
-    done = audit(settings(), range(1, 7), updates_max=3, on_reconstructed=told.append)
+    reported: list[module.Reconstructed] = []
+    done = audit(settings(), range(1, 7), updates_max=3, on_reconstructed=reported.append)
     assert done.findings.updates == 3
-    assert list(done.reconstructed) == told
+    assert list(done.reconstructed) == reported
 
 
 def test_a_client_that_is_inverted_again_begins_where_it_ended() -> None:

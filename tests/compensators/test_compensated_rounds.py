@@ -1,4 +1,4 @@
-"""Compensators in the learner: what the policy sees, what stays as it was, and the golden vector of first order."""
+"""Compensators in the learner: the input of the policy, unchanged updates, and the golden vector of first order."""
 
 from typing import Any
 
@@ -84,8 +84,8 @@ def two_rounds(subject: Learner, *, extra: int = 0):
     first = numbers(1, 123 + extra, seed=50, scale=0.3)
     subject.apply_round(first, [update(1, base_version=0, staleness=0)])
     rows = numbers(2, 123 + extra, seed=51, scale=0.3)
-    told = [update(0, base_version=0, staleness=1), update(1, base_version=1, staleness=0)]
-    return rows, subject.apply_round(rows, told)
+    updates = [update(0, base_version=0, staleness=1), update(1, base_version=1, staleness=0)]
+    return rows, subject.apply_round(rows, updates)
 
 
 COMPENSATORS = {
@@ -107,9 +107,9 @@ def test_the_policy_sees_the_estimate_in_place_of_the_stale_update(name):
     seen = policy.batches[-1]
     assert not torch.equal(seen.matrix_Kd[0], rows[0])
     assert torch.equal(seen.matrix_Kd[1], rows[1])
-    assert result.staleness == (1, 0)  # what it was
+    assert result.staleness == (1, 0)  # unchanged
     assert result.compensation is not None
-    assert [what.method for what in result.compensation.updates][1] == "none"
+    assert [compensated.method for compensated in result.compensation.updates][1] == "none"
 
 
 @pytest.mark.parametrize(
@@ -206,8 +206,8 @@ def test_a_run_without_stale_updates_is_bit_identical_without_a_compensator(poli
         subject = learner(compensator, made_)
         for version in range(4):
             rows = numbers(3, 123, seed=version, scale=0.3)
-            told = [update(client_id, base_version=version, staleness=0) for client_id in range(3)]
-            subject.apply_round(rows, told)
+            updates = [update(client_id, base_version=version, staleness=0) for client_id in range(3)]
+            subject.apply_round(rows, updates)
         return subject.model_d
 
     assert torch.equal(played(COMPENSATORS[name]()), played(None))
@@ -254,12 +254,12 @@ def test_early_work_gives_the_same_result():
     for subject in (early, late):
         subject.apply_round(numbers(1, 123, scale=0.3), [update(1, base_version=0, staleness=0)])
     rows = numbers(1, 123, seed=51, scale=0.3)
-    told = update(0, base_version=0, staleness=1)
+    first = update(0, base_version=0, staleness=1)
     assert early.looks_ahead
-    early.precompute(rows[0], told)
+    early.precompute(rows[0], first)
     done = sum(early.work() for _ in range(20))
     assert done == 6
-    results = [subject.apply_round(rows, [told]) for subject in (early, late)]
+    results = [subject.apply_round(rows, [first]) for subject in (early, late)]
     assert torch.equal(early.model_d, late.model_d)
     assert [result.compensation.updates[0].iterations for result in results] == [6, 6]
 
@@ -272,8 +272,8 @@ def test_a_round_with_its_recorded_result_is_the_same():
         numbers(1, 123, seed=50, scale=0.3), [update(1, base_version=0, staleness=0)], made=None
     )
     rows = numbers(2, 123, seed=51, scale=0.3)
-    told = [update(0, base_version=0, staleness=1), update(1, base_version=1, staleness=0)]
-    same = again.apply_round(rows, told, result.compensation.made)
+    updates = [update(0, base_version=0, staleness=1), update(1, base_version=1, staleness=0)]
+    same = again.apply_round(rows, updates, result.compensation.made)
     assert same.sent.digest == result.sent.digest
     assert same.compensation.updates == result.compensation.updates
 
@@ -292,7 +292,7 @@ def test_an_update_whose_base_is_gone_is_applied_as_it_is():
         one.forget(0)
         results.append(one.apply_round(rows, [update(0, base_version=0, staleness=1)]))
     assert torch.equal(subject.model_d, plain.model_d)
-    assert [what.method for what in results[0].compensation.updates] == ["none"]
+    assert [compensated.method for compensated in results[0].compensation.updates] == ["none"]
     assert results[0].compensation.fallbacks == {"no-base": 1}
 
 

@@ -1,4 +1,4 @@
-"""Compensators in simulated runs: digits, a few clients, rounds that wait for everybody, a group that is stale."""
+"""Compensators in simulated runs: digits, few clients, rounds that wait for all of them, and a stale group."""
 
 from pathlib import Path
 from typing import Any
@@ -90,7 +90,7 @@ def test_the_oracle_asks_clients_that_are_computed_in_one_batch(scenario):
 
 @pytest.mark.parametrize("training", ["moon", "scaffold"])
 def test_the_oracle_refuses_clients_that_keep_state(scenario, training):
-    # What such a client would send depends on what it keeps now, and to ask it would change that.
+    # The update of such a client depends on its state, which computing the update would change.
     policy = "scaffold" if training == "scaffold" else "direct"
     changes = {"training": {"name": training, "steps": 2}, "policy": {"name": policy}}
     with pytest.raises(UserError, match=f"training.name is '{training}'.* more than model and data"):
@@ -118,7 +118,9 @@ def test_stale_updates_are_compensated_and_no_others(scenario, results, name, se
         assert len(stale) == (2 if version >= LATE else 0)
         assert result.compensation is not None
         compensated = {
-            place for place, what in enumerate(result.compensation.updates) if what.method == method
+            place
+            for place, compensated in enumerate(result.compensation.updates)
+            if compensated.method == method
         }
         assert compensated == stale
 
@@ -132,17 +134,17 @@ def test_a_run_repeats_itself_to_the_bit(scenario):
 
 
 def test_matched_errors_come_from_the_clients_later_updates(scenario, results):
-    # A client is two rounds late, so an estimate for version v is told about by its update in round v + 2.
+    # A client is two rounds late, so its update in round v + 2 measures an estimate for version v.
     run("gradient-inversion", {**FEW, "switch": "matched"}, scenario=scenario)
-    told = [len(result.compensation.errors) for result in results]
-    assert told == [0, 0, 0, 0, 2 * 3, 2 * 3]
+    errors = [len(result.compensation.errors) for result in results]
+    assert errors == [0, 0, 0, 0, 2 * 3, 2 * 3]
     errors = [error for result in results for error in result.compensation.errors]
     assert {error.staleness for error in errors} == {LATE}
     assert {error.method for error in errors} == {"none", "first-order", "gradient-inversion"}
 
 
 def test_matched_errors_are_the_true_ones(scenario, results):
-    # What a client makes of version v is known at once to a simulation, and two rounds later to everybody.
+    # A simulation knows a client's update of version v at once, a server two rounds later.
     def errors(switch: str) -> dict[tuple[int, int, str], float]:
         results.clear()
         run("gradient-inversion", {**FEW, "switch": switch, "window": 100}, scenario=scenario)

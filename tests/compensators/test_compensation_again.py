@@ -1,4 +1,4 @@
-"""Compensation again: from what was written down with a round, and from a state."""
+"""Compensation again, from recorded results and from a state."""
 
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from unstale.journal import checkpoints
 
 
 def played(subject, recorded: dict[int, Any] | None = None, first: int = 3) -> list[tuple[Any, Outcome]]:
-    """Six rounds of two clients, of which each is stale every other time; with what was made of them before."""
+    """Six rounds of two clients, of which each is stale every other time, and their recorded results."""
     result = []
     for version in range(first, 9):
         stale, fresh = version % 2, 1 - version % 2
@@ -77,7 +77,7 @@ def test_it_continues_from_its_state_to_the_bit_also_through_a_file(name, given,
     file = checkpoints.write(tmp_path, 5, subject.state_dict(), {})
     state, _ = checkpoints.read(file.path)
     resumed, straight = inversion(name, **given), inversion(name, **given)
-    taken(resumed, received(9))  # what was there before does not stay
+    taken(resumed, received(9))  # the earlier state is removed
     resumed.load_state_dict(state)
     straight.load_state_dict(subject.state_dict())
     for one in (resumed, straight):

@@ -1,4 +1,4 @@
-"""How wrong estimates turn out to be: the errors themselves, who tells them, and what is kept of them."""
+"""Errors of estimates: measuring, waiting and statistics."""
 
 from dataclasses import replace
 
@@ -201,7 +201,7 @@ def test_the_share_of_the_estimate_falls_from_the_switch_on(smooth_rounds, share
 
 
 def estimated(subject) -> tuple[dict, Tensor]:
-    """A round at version 3, with a stale update of client 0 made from version 0: what was made of it."""
+    """A round at version 3, with a stale update of client 0 from version 0: its outcome."""
     round_ = stale_round(received(0), version=3)
     made = subject.make(round_)
     outcome = subject.take(round_, made)
@@ -209,8 +209,8 @@ def estimated(subject) -> tuple[dict, Tensor]:
     return made["estimates"][0], outcome.vectors[0]
 
 
-def told_by(subject, **later):
-    """The errors that a later update of client 0 tells."""
+def errors_of(subject, **later):
+    """The errors that a later update of client 0 measures."""
     update = received(0, **later)
     round_ = stale_round(update, version=update.base_version + update.staleness)
     outcome = subject.take(round_, subject.make(round_))
@@ -225,7 +225,7 @@ def l1(update, estimate_d: Tensor) -> float:
 def test_the_next_update_measures_each_method(staleness):
     subject = inversion()
     _, estimate_d = estimated(subject)
-    true, errors = told_by(subject, base_version=3, staleness=staleness)
+    true, errors = errors_of(subject, base_version=3, staleness=staleness)
     stale = received(0)
     u_d = averages.first_order(
         0.1 * stale.vector_d.double().numpy(), MODELS[3].double().numpy(), MODELS[0].double().numpy(), 4.0
@@ -244,7 +244,7 @@ def test_an_update_from_a_newer_model_measures_each_method(residual):
     steps = LocalSteps(steps=2, momentum=0.5)
     subject = inversion(where=context(steps=steps), residual=residual)
     one, _ = estimated(subject)
-    true, errors = told_by(subject, base_version=5, staleness=0)
+    true, errors = errors_of(subject, base_version=5, staleness=0)
 
     x, l = reconstructed(one)["inputs"], reconstructed(one)["labels"]  # noqa: E741
     local = inversion_oracle.Local(steps=2, rate=0.1, momentum=0.5)
@@ -267,14 +267,14 @@ def test_an_update_from_a_newer_model_measures_each_method(residual):
 def test_an_update_from_an_older_model_measures_nothing(later):
     subject = inversion()
     estimated(subject)
-    assert told_by(subject, **later)[1] == {}
+    assert errors_of(subject, **later)[1] == {}
 
 
 def test_an_estimate_is_measured_once():
     subject = inversion()
     estimated(subject)
-    assert told_by(subject, base_version=3, staleness=0)[1] != {}
-    assert told_by(subject, base_version=4, staleness=0)[1] == {}
+    assert errors_of(subject, base_version=3, staleness=0)[1] != {}
+    assert errors_of(subject, base_version=4, staleness=0)[1] == {}
 
 
 def test_two_updates_of_a_round_tell_once():
@@ -288,14 +288,14 @@ def test_two_updates_of_a_round_tell_once():
 def test_with_memory_for_some_estimates_the_rest_is_noted():
     # Every client is six rounds late, so that sixty wait; a third of that fits.
     subject = inversion(matches_bytes_max=20 * (BYTES + BASE_BYTES), warm_start=False, iterations=2)
-    told, notes = 0, []
+    errors, notes = 0, []
     for version in range(6, 20):
         updates = [received(client_id, base_version=version - 6, staleness=6) for client_id in range(10)]
         round_ = stale_round(*updates, version=version)
         outcome = subject.take(round_, subject.make(round_))
-        told += len(outcome.errors)
+        errors += len(outcome.errors)
         notes += outcome.notes
-    assert told >= 3 * 20
+    assert errors >= 3 * 20
     assert set(notes) == {
         "there is no memory for more estimates that wait for their client's next update, so not all are compared "
         "with it; raise compensator.settings.matches_bytes_max to learn from all"
@@ -305,14 +305,14 @@ def test_with_memory_for_some_estimates_the_rest_is_noted():
 @pytest.mark.parametrize("bad", ["none", "first-order", "gradient-inversion"])
 @pytest.mark.parametrize("number", [torch.inf, torch.nan])
 def test_if_one_error_is_not_finite_none_is_reported(monkeypatch, bad, number):
-    def told(update, method, estimate_d, staleness):
+    def not_finite(update, method, estimate_d, staleness):
         one = measured(update, method, estimate_d, staleness)
         return replace(one, l1=number) if method == bad else one
 
     subject = inversion()
     estimated(subject)
-    monkeypatch.setattr(gradient_inversion, "measured", told)
-    assert told_by(subject, base_version=3, staleness=0)[1] == {}
+    monkeypatch.setattr(gradient_inversion, "measured", not_finite)
+    assert errors_of(subject, base_version=3, staleness=0)[1] == {}
     oracle = inversion(
         where=context(fresh_update=lambda update, stale: numbers(123, seed=7)), switch="oracle"
     )
@@ -322,13 +322,13 @@ def test_if_one_error_is_not_finite_none_is_reported(monkeypatch, bad, number):
 def test_an_update_without_a_base_measures_nothing():
     subject = inversion()
     estimated(subject)
-    assert told_by(subject, base_version=4, staleness=1, is_kept=False)[1] == {}
+    assert errors_of(subject, base_version=4, staleness=1, is_kept=False)[1] == {}
 
 
 def test_errors_are_reported_with_switch_never():
     subject = inversion(switch="never", window=1, margin=1e-6, adapt=False)
     estimated(subject)
-    assert told_by(subject, base_version=3, staleness=0)[1] != {}
+    assert errors_of(subject, base_version=3, staleness=0)[1] != {}
     assert subject.state_dict()["off_at"] is None
 
 

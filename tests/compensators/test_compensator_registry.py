@@ -1,4 +1,4 @@
-"""Compensators by name: what each says about itself, and those that other packages bring."""
+"""Compensators by name: descriptions, settings and plug-ins."""
 
 import re
 from importlib.metadata import EntryPoint, EntryPoints
@@ -88,9 +88,9 @@ def test_a_compensator_is_made_with_its_settings() -> None:
 
 
 def test_an_unknown_name_is_refused_with_the_nearest() -> None:
-    said = message("gradient-inverson")
-    assert said.startswith("unknown compensator 'gradient-inverson'")
-    assert "gradient-inversion" in said
+    error = message("gradient-inverson")
+    assert error.startswith("unknown compensator 'gradient-inverson'")
+    assert "gradient-inversion" in error
 
 
 # Presets.

@@ -1,4 +1,4 @@
-"""Gradient inversion in rounds: what estimates are made of, laws, and what may go wrong."""
+"""Gradient inversion in rounds: estimates, laws, and failures."""
 
 import pytest
 import torch
@@ -114,9 +114,9 @@ def test_the_outcome_describes_the_inversion():
     subject = inversion(iterations=7)
     round_ = stale_round(received())
     made_ = subject.make(round_)
-    (what,) = subject.take(round_, made_).updates
-    assert (what.method, what.share, what.iterations) == ("gradient-inversion", 1.0, 7)
-    assert what.disparity == made_["estimates"][0]["disparity"] > 0
+    (compensated,) = subject.take(round_, made_).updates
+    assert (compensated.method, compensated.share, compensated.iterations) == ("gradient-inversion", 1.0, 7)
+    assert compensated.disparity == made_["estimates"][0]["disparity"] > 0
 
 
 # Laws.
@@ -171,7 +171,7 @@ def test_fresh_updates_stay(name):
     fresh = received(0, base_version=3, staleness=0), received(2, staleness=0)
     outcome = taken(inversion(name), fresh[0], received(1), fresh[1])
     assert list(outcome.vectors) == [1]
-    assert [what.method for what in outcome.updates] == ["none", "gradient-inversion", "none"]
+    assert [compensated.method for compensated in outcome.updates] == ["none", "gradient-inversion", "none"]
     assert dict(outcome.fallbacks) == {}
 
 
@@ -208,7 +208,7 @@ def test_with_too_little_memory_groups_are_halved_with_one_note(monkeypatch):
     for version in (3, 4):
         updates = [received(client_id, base_version=version - 3) for client_id in range(4)]
         outcome = taken(subject, *updates, version=version)
-        assert [what.iterations for what in outcome.updates] == [6] * 4
+        assert [compensated.iterations for compensated in outcome.updates] == [6] * 4
         assert dict(outcome.fallbacks) == {}
         notes += outcome.notes
     assert notes == [
@@ -236,7 +236,7 @@ def test_an_update_too_large_for_memory_is_compensated_to_first_order(monkeypatc
         subject.work()
     outcome = taken(subject, *updates)
     assert dict(outcome.fallbacks) == {"memory": 2}
-    assert [what.method for what in outcome.updates] == ["first-order"] * 2
+    assert [compensated.method for compensated in outcome.updates] == ["first-order"] * 2
     assert all(torch.equal(outcome.vectors[place], expected.vectors[place]) for place in (0, 1))
     assert outcome.notes[-1] == (
         "the device's memory is too small to invert even one update at a time, so that such updates are compensated to "
@@ -261,7 +261,7 @@ def test_one_that_is_too_large_leaves_the_others_of_its_round_alone(monkeypatch,
         subject.begin(updates[0])
         subject.work()
     outcome = taken(subject, *updates)
-    assert [what.method for what in outcome.updates] == ["first-order", "gradient-inversion"]
+    assert [compensated.method for compensated in outcome.updates] == ["first-order", "gradient-inversion"]
     assert outcome.updates[1].iterations == 6
     assert dict(outcome.fallbacks) == {"memory": 1}
 
@@ -275,7 +275,7 @@ def test_too_little_memory_to_begin_falls_back(monkeypatch):
     subject.begin(received(0))
     assert not subject.work()
     outcome = taken(subject, received(0), received(1, staleness=0))
-    assert [what.method for what in outcome.updates] == ["first-order", "none"]
+    assert [compensated.method for compensated in outcome.updates] == ["first-order", "none"]
     assert dict(outcome.fallbacks) == {"memory": 1}
     assert sum("even one" in note for note in outcome.notes) == 1
 
@@ -287,7 +287,7 @@ def test_too_little_memory_for_the_estimate_falls_back(monkeypatch):
     subject = inversion()
     monkeypatch.setattr(Engine, "local_update", short)
     outcome = taken(subject, received(0))
-    assert [what.method for what in outcome.updates] == ["first-order"]
+    assert [compensated.method for compensated in outcome.updates] == ["first-order"]
     assert dict(outcome.fallbacks) == {"memory": 1}
     assert sum("even one" in note for note in outcome.notes) == 1
 
@@ -309,7 +309,7 @@ def test_too_little_memory_to_measure_an_estimate_is_noted(monkeypatch):
 def test_an_update_without_a_base_is_unchanged_and_noted():
     outcome = taken(inversion(), received(4, is_kept=False), received(1))
     assert list(outcome.vectors) == [1]
-    assert [what.method for what in outcome.updates] == ["none", "gradient-inversion"]
+    assert [compensated.method for compensated in outcome.updates] == ["none", "gradient-inversion"]
     assert dict(outcome.fallbacks) == {"no-base": 1}
     assert list(outcome.notes) == [
         "the base versions of some updates are no longer kept; these updates are not compensated"
@@ -317,7 +317,7 @@ def test_an_update_without_a_base_is_unchanged_and_noted():
 
 
 def test_an_estimate_that_is_not_finite_is_not_used():
-    # A model whose logits are no numbers: what would be trained on it is none either.
+    # A model with logits that are NaN: so is an update of it.
     update = received()
     model_d = numbers(123, scale=0.3)
     model_d[-1] = torch.inf
@@ -326,7 +326,7 @@ def test_an_estimate_that_is_not_finite_is_not_used():
     made_ = subject.make(round_)
     assert made_["estimates"] == {}
     outcome = subject.take(round_, made_)
-    assert [what.method for what in outcome.updates] == ["first-order"]
+    assert [compensated.method for compensated in outcome.updates] == ["first-order"]
     assert dict(outcome.fallbacks) == {"not-finite": 1}
 
 
@@ -359,4 +359,7 @@ def test_the_oracle_replaces_stale_updates_by_true_ones_to_the_bit():
     assert asked == [(0, 3)]
     assert torch.equal(outcome.vectors[0], true_d)
     assert list(outcome.vectors) == [0]
-    assert [(what.method, what.share) for what in outcome.updates] == [("oracle", 1.0), ("none", 0.0)]
+    assert [(compensated.method, compensated.share) for compensated in outcome.updates] == [
+        ("oracle", 1.0),
+        ("none", 0.0),
+    ]

@@ -1,4 +1,4 @@
-"""What inverting may cost: iterations and seconds, of a round and of the run, and what becomes of what does not fit."""
+"""The budget of inversion: iterations and seconds, per round and run, and updates beyond it."""
 
 import math
 from concurrent.futures import Future
@@ -21,11 +21,11 @@ SAME = tuple(received(client_id, staleness=3) for client_id in range(3))
 
 
 def methods(outcome: Outcome) -> list[str]:
-    return [what.method for what in outcome.updates]
+    return [compensated.method for compensated in outcome.updates]
 
 
 def iterations(outcome: Outcome) -> list[int | None]:
-    return [what.iterations for what in outcome.updates]
+    return [compensated.iterations for compensated in outcome.updates]
 
 
 @pytest.fixture
@@ -329,12 +329,12 @@ def test_measuring_and_estimating_count_as_seconds(clock, monkeypatch):
 
 
 def test_the_state_and_the_record_contain_the_spent_budget(clock):
-    subject, resumed, told = (inverted_in_seconds(clock, seconds_total=8.0) for _ in range(3))
+    subject, resumed, replayed = (inverted_in_seconds(clock, seconds_total=8.0) for _ in range(3))
     round_ = stale_round(SAME[0])
     recorded = subject.make(round_)
-    for one in (subject, told):
+    for one in (subject, replayed):
         one.take(round_, recorded)
     resumed.load_state_dict(subject.state_dict())
-    for one in (subject, resumed, told):
+    for one in (subject, resumed, replayed):
         budget = one.inversions.budget
         assert (budget.iterations, budget.seconds) == (6, 6.0)

@@ -1,4 +1,4 @@
-"""Iterations of inversions: against the oracle, several together, and what ends them."""
+"""Iterations of inversions: compared with an oracle, in groups, and their end."""
 
 from dataclasses import replace
 from math import isfinite
@@ -211,7 +211,7 @@ def test_an_update_that_is_not_finite_does_not_change_the_reconstruction():
 
 
 def test_an_iterate_that_is_not_finite_is_not_taken(monkeypatch):
-    # The third iteration is made to fail: what the second left stays, and the fourth goes on from there.
+    # The third iteration fails: the result of the second stays, and the fourth continues from it.
     net, at = network(), []
     slopes = Engine._slopes
 
@@ -235,7 +235,7 @@ def test_an_iterate_that_is_not_finite_is_not_taken(monkeypatch):
 def test_from_an_iterate_whose_disparity_is_not_finite_it_goes_back_to_the_last_whose_was(
     monkeypatch, number
 ):
-    # That of the second iterate is made to be none: the third is the first again, and the fourth goes on from there.
+    # That of the second iterate is not finite: the third is the first again, and the fourth continues from it.
     net, at = network(), []
     slopes = Engine._slopes
 

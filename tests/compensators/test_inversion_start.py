@@ -1,4 +1,4 @@
-"""Where inversions begin: examples from N(0, 1), and labels that the update tells."""
+"""Initial examples from N(0, 1), and labels estimated from the update."""
 
 import numpy as np
 import pytest
@@ -111,7 +111,7 @@ def test_the_gradient_of_the_last_bias_gives_the_labels_of_the_true_examples():
 
 
 def test_the_labels_of_a_model_that_thinks_nothing_by_hand():
-    # All parameters 0: p = 1/3 of everything. slope = 1/3 - y, so y = 1/3 - slope; what falls below 0 is none.
+    # All parameters 0: p = 1/3 of everything. slope = 1/3 - y, so y = 1/3 - slope; negative shares are 0.
     net = network()
     parts = net.parts(torch.zeros(123))
     slope_C = torch.tensor([1 / 3 - 0.9, 1 / 3 - 0.3, 1 / 3 + 0.2])
@@ -137,7 +137,7 @@ def test_a_slope_that_leaves_nothing_is_taken_for_equal_shares():
     ids=str,
 )
 def test_an_inversion_begins_with_the_labels_of_its_client(steps):
-    # Nearly still: what the update adds up to is its gradient times the steps and the rate.
+    # A very small rate: the update is its gradient times the steps and the rate.
     net, labels_n = network(), torch.tensor([1, 1, 1, 1, 1, 1, 2, 2])
     base_d, rate = numbers(123, scale=0.05), 1e-4
     gradient_d = one_step(net, base_d, images(8), labels_n)
@@ -175,7 +175,7 @@ def test_labels_are_drawn_if_configured_or_without_a_bias(given, module):
         ({"images_max": None}, 1, 1),
         ({"images_max": None, "images_share": 0.01}, 5, 1),
         ({"images_max": None, "images_share": 2.0}, 5, 10),
-        ({"images_max": None}, 10**9, 4096),  # whatever a client says that it holds
+        ({"images_max": None}, 10**9, 4096),  # however many a client reports
     ],
     ids=str,
 )

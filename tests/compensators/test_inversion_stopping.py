@@ -1,4 +1,4 @@
-"""How far to invert, and how much of the rest to add, learned from what later updates tell."""
+"""Number of iterations, residual and trust, learned from later updates."""
 
 from dataclasses import replace
 from typing import Any
@@ -35,14 +35,14 @@ def trial(share: float, stale_l1: float = 1.0) -> Trial:
     return Trial(share * stale_l1, 0.0, stale_l1, 0.0)
 
 
-def told(subject, *trials: tuple[int, float, float], version: int = 2) -> None:
-    """A round without updates; one before told errors of choices: iterations, residual, share of the stale update's."""
-    said = [[iterations, residual, 1.0, *trial(share)] for iterations, residual, share in trials]
-    subject.take(stale_round(version=version), {**NOTHING, "trials": [said]})
+def round_with(subject, *trials: tuple[int, float, float], version: int = 2) -> None:
+    """A round without updates; with trials of choices: iterations, residual, share of the stale update's error."""
+    rows = [[iterations, residual, 1.0, *trial(share)] for iterations, residual, share in trials]
+    subject.take(stale_round(version=version), {**NOTHING, "trials": [rows]})
 
 
 def made_of(subject, *updates, version: int = 3) -> dict[str, Any]:
-    """What `make` says; the round is applied."""
+    """The result of `make`; the round is applied."""
     round_ = stale_round(*updates, version=version)
     made = subject.make(round_)
     subject.take(round_, made)
@@ -107,7 +107,7 @@ def test_of_equally_good_choices_the_shortest_is_best_and_nothing_is_best_of_non
     assert trials.best() is None
     trials.add({Choice(*choice, 1.0): trial(0.5) for choice in ((20, 0.0), (5, 1.0), (5, 0.5))})
     assert trials.best() == (5, 0.5, 1.0)
-    trials.add({})  # tells nothing
+    trials.add({})  # no trial
     assert trials.best() == (5, 0.5, 1.0)
 
 
@@ -145,7 +145,7 @@ def test_without_it_all_iterations_are_used_and_nothing_else_is_kept():
 )
 def test_the_best_choice_is_used_and_limits_iterations(best, used, done):
     subject = inversion(**ADAPTS)
-    told(subject, (*best, 0.2), (5, 0.5, 0.3))
+    round_with(subject, (*best, 0.2), (5, 0.5, 0.3))
     (one,) = made_of(subject, received())["estimates"].values()
     assert (one["choice"], one["iterations"]) == (used, done)
 
@@ -189,7 +189,7 @@ def test_an_error_belongs_to_the_choice_that_was_used():
 def test_an_error_is_measured_after_another_choice_became_better():
     subject = inversion(**{**ADAPTS, "residual": 0.3})
     made_of(subject, received(0))
-    told(subject, (5, 1.0, 0.1))
+    round_with(subject, (5, 1.0, 0.1))
     errors = made_of(subject, received(0, base_version=3, staleness=1), version=4)["errors"]
     assert [one[1] for one in errors] == ["none", "first-order", "gradient-inversion"]
 
@@ -214,7 +214,7 @@ def test_an_inversion_that_the_budget_ended_has_trials_at_checkpoints_only(most,
 
 
 def test_an_estimate_whose_error_is_not_finite_is_not_tried(monkeypatch):
-    def told(update, method, estimate_d, staleness):
+    def spoilt(update, method, estimate_d, staleness):
         error = measured(update, method, estimate_d, staleness)
         is_bad = method == "gradient-inversion" and torch.equal(estimate_d, bad_d)
         return replace(error, cosine=torch.nan) if is_bad else error
@@ -222,7 +222,7 @@ def test_an_estimate_whose_error_is_not_finite_is_not_tried(monkeypatch):
     subject = inversion(**{**ADAPTS, "window": 9})
     made = made_of(subject, received(0))
     bad_d = made["estimates"][0]["estimate"]  # of the choice that was used
-    monkeypatch.setattr(gradient_inversion, "measured", told)
+    monkeypatch.setattr(gradient_inversion, "measured", spoilt)
     after = made_of(subject, received(0, base_version=3, staleness=0), version=3)
     assert after["errors"] == []
     (rows,) = after["trials"]
@@ -242,13 +242,13 @@ def test_an_exact_update_has_no_trials():
 
 def test_the_state_contains_the_trials():
     subject, resumed = inversion(**ADAPTS), inversion(**ADAPTS)
-    told(subject, (5, 1.0, 0.1))
+    round_with(subject, (5, 1.0, 0.1))
     resumed.load_state_dict(subject.state_dict())
     assert equal(taken(subject, received()), taken(resumed, received()))
 
 
 def test_a_state_replaces_earlier_trials():
     subject, fresh = inversion(**ADAPTS), inversion(**ADAPTS)
-    told(subject, (5, 1.0, 0.1))
+    round_with(subject, (5, 1.0, 0.1))
     subject.load_state_dict(fresh.state_dict())
     assert equal(taken(subject, received()), taken(fresh, received()))

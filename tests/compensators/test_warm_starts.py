@@ -1,4 +1,4 @@
-"""Warm starts: what is kept of each client, how much, and what becomes of it."""
+"""Warm starts: the reconstructions that are kept, and their memory."""
 
 from dataclasses import replace
 
@@ -107,7 +107,7 @@ def test_even_the_smallest_share_is_one_iteration():
 
 
 def test_a_warm_inversion_shorter_than_the_least_is_used_when_it_is_done():
-    # iterations_min is 2, and a warm start is over after 1: that is all of it, not what the budget left of it.
+    # iterations_min is 2, and a warm start is planned with 1, so the budget has not ended it early.
     subject = Inversions(settings(warm_share=0.01), context())
     subject.remember(0, reconstruction(4))
     result = subject.finish({0: received(0)})
@@ -136,7 +136,7 @@ def test_a_kept_reconstruction_shares_no_memory_with_its_group():
 
 
 def test_a_reconstruction_is_remembered_when_its_round_is_taken():
-    # `make` may be called and its result lost; what it says is remembered with `take`.
+    # The result of `make` may be lost; `take` remembers it.
     subject = inversion()
     round_ = stale_round(received(0))
     subject.make(round_)

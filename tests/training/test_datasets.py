@@ -12,7 +12,7 @@ MNIST = Path(__file__).parents[2].parent / "shared" / "data" / "mnist.npz"
 
 
 def arrays(**changes):
-    """Two training images and one test image of 2x2, with what a test changes about them."""
+    """Two training images and one test image of 2x2, with the changes of a test."""
     return {
         "x_train": np.array([[[0, 255], [0, 255]], [[0, 255], [0, 255]]], dtype=np.uint8),
         "y_train": np.array([0, 1]),

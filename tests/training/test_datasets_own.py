@@ -23,7 +23,7 @@ def draw(path: Path, colour, mode="L", size=(3, 2)) -> None:
 
 @pytest.fixture
 def cats_and_dogs(tmp_path):
-    """Grey images 3 wide and 2 high; the colour says which is which."""
+    """Grey images 3 wide and 2 high; with different colours."""
     folder = tmp_path / "pets"
     draw(folder / "train" / "dog" / "1.png", 30)
     draw(folder / "train" / "cat" / "b.png", 20)

@@ -50,5 +50,5 @@ def test_a_task_of_a_model_that_draws_is_the_same_bits_each_time_and_no_two_task
     first = trainer.train(0, 0, base_d, 0.1)
     torch.rand(3)
     assert torch.equal(trainer.train(0, 0, base_d, 0.1).vector_d, first.vector_d)
-    # All four examples are in every mini-batch, so only what is dropped differs.
+    # All four examples are in every mini-batch, so only dropout differs.
     assert not torch.allclose(trainer.train(0, 1, base_d, 0.1).vector_d, first.vector_d)

@@ -1,4 +1,4 @@
-"""The model as a file: what another program reads is what was trained."""
+"""The model as a file: another program reads the trained model."""
 
 from pathlib import Path
 

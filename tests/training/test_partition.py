@@ -1,4 +1,4 @@
-"""What holds for every partition: shares are what they promise, or there is one sentence."""
+"""Properties of every partition: valid shares, or an error of one sentence."""
 
 from pathlib import Path
 

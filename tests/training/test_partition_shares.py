@@ -76,7 +76,7 @@ def test_the_holders_of_a_block_are_those_whose_block_begins_with_the_class():
 
 def test_test_examples_are_cut_by_the_shares_of_the_training_data():
     # Class 0: clients hold 3, 1, 0 of 4, so 6 test examples are cut at floor(6 * 3/4) = 4 and floor(6 * 4/4) = 6.
-    # Class 1: 0, 1, 2 of 3, so 5 are cut at 0 and floor(5 * 1/3) = 1. Class 2 nobody trains on.
+    # Class 1: 0, 1, 2 of 3, so 5 are cut at 0 and floor(5 * 1/3) = 1. No client trains on class 2.
     train = Examples(np.array([0, 0, 0, 0, 1, 1, 1, 2]))
     test = Examples(np.array([0] * 6 + [1] * 5 + [2]))
     own = split_test_set(partition_of("dirichlet"), arrays([0, 1, 2], [3, 4], [5, 6]), train, test, InOrder())

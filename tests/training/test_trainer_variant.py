@@ -1,4 +1,4 @@
-"""A client trains on what it holds at the base version of its task, where data changes."""
+"""Training where data changes: on the examples of the base version of the task."""
 
 import numpy as np
 import pytest
