@@ -33,17 +33,17 @@ class Dirichlet(SizedPartition):
     def shares(self, examples: Examples, clients: int, rng: Generator) -> list[Indices]:
         if self.alpha == np.inf:
             return Iid(min_examples=self.min_examples).shares(examples, clients, rng)
-        held: list[list[int]] = [[] for _ in range(clients)]
+        indices: list[list[int]] = [[] for _ in range(clients)]
         for label in range(examples.classes):
-            deal_class(examples.of_class(label), held, rng, self.alpha)
-        repair(held, rng, self.min_examples)
-        return as_indices(held)
+            deal_class(examples.of_class(label), indices, rng, self.alpha)
+        repair(indices, rng, self.min_examples)
+        return as_indices(indices)
 
 
-def deal_class(class_n: Indices, held: Iterable[list[int]], rng: Generator, alpha: float) -> None:
+def deal_class(class_n: Indices, indices: Iterable[list[int]], rng: Generator, alpha: float) -> None:
     """Append to each list a part of one class, drawn from Dirichlet(alpha); infinity for equal parts."""
     examples = rng.permutation(class_n)
-    receivers = list(held)
+    receivers = list(indices)
     if alpha == np.inf:
         shares_N = np.full(len(receivers), 1 / len(receivers))
     else:
@@ -53,25 +53,25 @@ def deal_class(class_n: Indices, held: Iterable[list[int]], rng: Generator, alph
         own.extend(part.tolist())
 
 
-def repair(held: list[list[int]], rng: Generator, min_examples: int, spare: Iterable[int] = ()) -> None:
+def repair(indices: list[list[int]], rng: Generator, min_examples: int, spare: Iterable[int] = ()) -> None:
     """While a client has too few, give the smallest one a random example: a spare one, then one of the largest client.
 
-    held: the examples of each client, changed in place. spare: examples of no client.
+    indices: the examples of each client, changed in place. spare: examples of no client.
     """
     unused = list(spare)
-    sizes_N = np.array([len(own) for own in held])
-    assert sizes_N.sum() + len(unused) >= len(held) * min_examples
+    sizes_N = np.array([len(own) for own in indices])
+    assert sizes_N.sum() + len(unused) >= len(indices) * min_examples
     # argmin and argmax take the lowest id on ties.
     while sizes_N.min() < min_examples:
         smallest, largest = int(sizes_N.argmin()), int(sizes_N.argmax())
         if unused:
-            held[smallest].append(unused.pop(int(rng.integers(len(unused)))))
+            indices[smallest].append(unused.pop(int(rng.integers(len(unused)))))
         else:
-            held[smallest].append(held[largest].pop(int(rng.integers(sizes_N[largest]))))
+            indices[smallest].append(indices[largest].pop(int(rng.integers(sizes_N[largest]))))
             sizes_N[largest] -= 1
         sizes_N[smallest] += 1
 
 
-def as_indices(held: Iterable[list[int]]) -> list[Indices]:
+def as_indices(indices: Iterable[list[int]]) -> list[Indices]:
     """Lists of indices as arrays."""
-    return [np.array(own, dtype=np.int64) for own in held]
+    return [np.array(own, dtype=np.int64) for own in indices]

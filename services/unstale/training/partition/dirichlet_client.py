@@ -55,7 +55,7 @@ class DirichletClient(Partition):
     def shares(self, examples: Examples, clients: int, rng: Generator) -> list[Indices]:
         classes = examples.classes
         unused = [rng.permutation(examples.of_class(label)).tolist()[::-1] for label in range(classes)]
-        held: list[list[int]] = []
+        indices: list[list[int]] = []
         for _ in range(clients):
             mixture_C = (
                 np.full(classes, 1 / classes)
@@ -64,12 +64,12 @@ class DirichletClient(Partition):
             )
             counts_C = np.floor(self.budget * mixture_C).astype(np.int64)
             # The lists are reversed: `pop` takes the first.
-            held.append(
+            indices.append(
                 [
                     own.pop()
                     for own, count in zip(unused, counts_C, strict=True)
                     for _ in range(min(int(count), len(own)))
                 ]
             )
-        repair(held, rng, self.min_examples, spare=[index for own in unused for index in own])
-        return as_indices(held)
+        repair(indices, rng, self.min_examples, spare=[index for own in unused for index in own])
+        return as_indices(indices)

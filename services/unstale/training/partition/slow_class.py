@@ -46,14 +46,14 @@ class SlowClass(Partition):
 
     @override
     def shares(self, examples: Examples, clients: int, rng: Generator) -> list[Indices]:
-        held: list[list[int]] = [[] for _ in range(clients)]
+        indices: list[list[int]] = [[] for _ in range(clients)]
         for label in range(examples.classes):
             if label != self._label(examples):
-                deal_class(examples.of_class(label), held, rng, self.alpha)
-        repair(held, rng, self.min_examples)
-        slow = [held[client] for client in slow_clients(clients, self.slow_share)]
+                deal_class(examples.of_class(label), indices, rng, self.alpha)
+        repair(indices, rng, self.min_examples)
+        slow = [indices[client] for client in slow_clients(clients, self.slow_share)]
         deal_class(examples.of_class(self._label(examples)), slow, rng, self.alpha)
-        return as_indices(held)
+        return as_indices(indices)
 
 
 def slow_clients(clients: int, share: float) -> range:

@@ -90,10 +90,10 @@ class VariantStream:
 
     def indices(self, client_id: int, epoch: int) -> Indices:
         """The client's examples by position: i < n is the old example i, n + j the new example j."""
-        held = self._shares[client_id].copy()
+        indices = self._shares[client_id].copy()
         positions, new = self.replaced(client_id, epoch)
-        held[positions] = len(self._labels_n) + new
-        return held
+        indices[positions] = len(self._labels_n) + new
+        return indices
 
     def _successors(self, client_id: int) -> Indices:
         """The new example for each position of the share: the client's own slice of its class."""
